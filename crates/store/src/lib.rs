@@ -1,0 +1,25 @@
+//! The log port of wopr, and what implements it.
+//!
+//! A store keeps runs: their logs, and the rows that belong to one append. It knows no business
+//! rules. [`Log`] appends and reads, [`Work`] hands out what is due, [`Registry`] keeps what is
+//! registered; a [`Store`] is all three. Bodies of events, snapshots and notices are opaque bytes here.
+
+mod batch;
+mod error;
+mod log;
+mod registry;
+mod work;
+
+pub use batch::{
+    Batch, BlobRow, ChildRow, EffectKey, EffectRow, Fence, Guard, IdempotencyKey, IdempotencyRecord, InboxRow,
+    MessageRow, Settled, Snapshot, StoredEvent, Summary, TaskInterrupt, TaskRow, TaskState, TimerKey, TimerRow,
+};
+pub use error::{AppendError, ReadError, WriteError};
+pub use log::{EventPage, Loaded, Log, RunFilter, RunPage, TaskCursor, TaskFilter, TaskPage};
+pub use registry::{KeyRow, Registry, WorkflowRow};
+pub use work::{Epoch, LeasedEffect, Work};
+
+/// Everything wopr asks of a database.
+pub trait Store: Log + Work + Registry + std::fmt::Debug {}
+
+impl<T: Log + Work + Registry + std::fmt::Debug> Store for T {}

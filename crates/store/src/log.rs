@@ -1,0 +1,157 @@
+//! The log port: one append verb, and the reads that views are made of.
+
+use async_trait::async_trait;
+use wopr_core::{RunId, RunKey, RunStatus, Seq, TenantId, Timestamp, WorkflowId};
+
+use crate::{
+    AppendError, Batch, BlobRow, IdempotencyKey, IdempotencyRecord, InboxRow, MessageRow, ReadError, Snapshot,
+    StoredEvent, Summary, TaskRow, TaskState, WriteError,
+};
+
+/// Appending to and reading from the logs of runs.
+#[async_trait]
+pub trait Log: Send + Sync + 'static {
+    /// Appends a batch.
+    ///
+    /// When this returns `Ok`, every row of the batch is durable and visible to every later read.
+    /// When it returns an error other than [`AppendError::Unknown`], nothing of it is.
+    ///
+    /// # Errors
+    /// See [`AppendError`]. An existing unexpired record under the batch's idempotency key wins over every
+    /// other reason to refuse.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not take the append back: it may still commit.
+    async fn append(&self, batch: Batch) -> Result<(), AppendError>;
+
+    /// Reads what is needed to fold a run and to decide: all of it as of one moment.
+    async fn load(&self, run: &RunKey) -> Result<Option<Loaded>, ReadError>;
+
+    /// Reads the summary row and the number of events of a run.
+    async fn summary(&self, run: &RunKey) -> Result<Option<(Summary, Seq)>, ReadError>;
+
+    /// Reads events from a position on, at most `limit`, with the run's status and head as of the same moment.
+    async fn events(&self, run: &RunKey, from: Seq, limit: usize) -> Result<Option<EventPage>, ReadError>;
+
+    /// Lists runs of a tenant, newest first, after the given run.
+    async fn list_runs(
+        &self,
+        tenant: &TenantId,
+        filter: &RunFilter,
+        after: Option<&RunId>,
+        limit: usize,
+    ) -> Result<RunPage, ReadError>;
+
+    /// Reads the task row of a run with the run's head.
+    async fn task(&self, run: &RunKey) -> Result<Option<(TaskRow, Seq)>, ReadError>;
+
+    /// Lists task rows, the most recently changed first, after the given place.
+    async fn list_tasks(
+        &self,
+        tenant: &TenantId,
+        filter: &TaskFilter,
+        after: Option<&TaskCursor>,
+        limit: usize,
+    ) -> Result<TaskPage, ReadError>;
+
+    /// Reads the newest `limit` messages of a run, oldest first.
+    async fn messages(&self, run: &RunKey, limit: usize) -> Result<Vec<MessageRow>, ReadError>;
+
+    /// Reads a blob.
+    async fn blob(&self, run: &RunKey, id: &str) -> Result<Option<BlobRow>, ReadError>;
+
+    /// Reads the unexpired record of a request.
+    async fn idempotency(&self, key: &IdempotencyKey, now: Timestamp)
+    -> Result<Option<IdempotencyRecord>, ReadError>;
+
+    /// Records a request that needed no append. An unexpired record that is already there stays and is returned.
+    async fn remember(
+        &self,
+        record: IdempotencyRecord,
+        now: Timestamp,
+    ) -> Result<Option<IdempotencyRecord>, WriteError>;
+
+    /// Deletes idempotency records that expired before `now`, at most `limit`, and says how many.
+    async fn forget_expired(&self, now: Timestamp, limit: usize) -> Result<usize, WriteError>;
+}
+
+/// A run as loaded for a decision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loaded {
+    /// The summary row.
+    pub summary: Summary,
+    /// The task row.
+    pub task: Option<TaskRow>,
+    /// How many events the log holds.
+    pub head: Seq,
+    /// The newest snapshot.
+    pub snapshot: Option<Snapshot>,
+    /// The events after the snapshot.
+    pub tail: Vec<StoredEvent>,
+    /// What other runs told this one and no append has consumed, oldest first.
+    pub inbox: Vec<InboxRow>,
+}
+
+/// A page of a log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventPage {
+    /// The events.
+    pub events: Vec<StoredEvent>,
+    /// How many events the log holds.
+    pub head: Seq,
+    /// The run's status when the log had that many.
+    pub status: RunStatus,
+}
+
+/// Which runs to list.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RunFilter {
+    /// Only these statuses; empty means any.
+    pub statuses: Vec<RunStatus>,
+    /// Only this workflow.
+    pub workflow: Option<WorkflowId>,
+    /// Only children of this run.
+    pub parent: Option<RunId>,
+}
+
+/// A page of runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunPage {
+    /// Runs, newest first.
+    pub runs: Vec<(RunId, Summary, Seq)>,
+    /// Whether there are more.
+    pub has_more: bool,
+}
+
+/// Which tasks to list.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TaskFilter {
+    /// Only this context.
+    pub context: Option<String>,
+    /// Only this state.
+    pub state: Option<TaskState>,
+    /// Only tasks that changed at or after this time.
+    pub changed_since: Option<Timestamp>,
+    /// Only tasks of runs this principal created.
+    pub principal: Option<wopr_core::PrincipalId>,
+}
+
+/// A place in the list of tasks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskCursor {
+    /// Change time of the last task seen.
+    pub updated_at: Timestamp,
+    /// The last task seen.
+    pub run: RunId,
+}
+
+/// A page of tasks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskPage {
+    /// Tasks, the most recently changed first; ties by run id, descending.
+    pub tasks: Vec<(RunId, TaskRow)>,
+    /// How many tasks match in all.
+    pub total: u64,
+    /// Whether there are more.
+    pub has_more: bool,
+}

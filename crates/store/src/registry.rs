@@ -1,0 +1,68 @@
+//! What is registered with a host: workflow versions and API keys.
+
+use async_trait::async_trait;
+use wopr_core::{ContentHash, PrincipalId, TenantId, Timestamp, WorkflowId};
+
+use crate::{ReadError, WriteError};
+
+/// One version of a workflow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkflowRow {
+    /// The owner; `None` is shared by every tenant (loaded from a directory).
+    pub tenant: Option<TenantId>,
+    /// The workflow.
+    pub id: WorkflowId,
+    /// The version.
+    pub version: ContentHash,
+    /// The definition as registered.
+    pub body: Vec<u8>,
+    /// When this version was first registered.
+    pub registered_at: Timestamp,
+}
+
+/// An API key as stored: never the secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyRow {
+    /// Public id.
+    pub id: String,
+    /// Lowercase hex SHA-256 of the secret.
+    pub secret_sha256: String,
+    /// The tenant it opens.
+    pub tenant: TenantId,
+    /// Who uses it.
+    pub principal: PrincipalId,
+    /// Scope names, or `*`.
+    pub scopes: Vec<String>,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When it was revoked.
+    pub revoked_at: Option<Timestamp>,
+}
+
+/// Keeping registrations.
+#[async_trait]
+pub trait Registry: Send + Sync + 'static {
+    /// Stores a version and makes it the current one of its (tenant, id). Storing a known version again only makes
+    /// it current. Returns whether the version was new.
+    async fn put_workflow(&self, row: WorkflowRow) -> Result<bool, WriteError>;
+
+    /// Reads one version; a tenant's own wins over a shared one.
+    async fn workflow(
+        &self,
+        tenant: &TenantId,
+        id: &WorkflowId,
+        version: &ContentHash,
+    ) -> Result<Option<WorkflowRow>, ReadError>;
+
+    /// Reads the current version of every (tenant, id).
+    async fn current_workflows(&self) -> Result<Vec<WorkflowRow>, ReadError>;
+
+    /// Stores a key.
+    async fn put_key(&self, row: KeyRow) -> Result<(), WriteError>;
+
+    /// Revokes a key; `false` if there is none or it is revoked already.
+    async fn revoke_key(&self, id: &str, at: Timestamp) -> Result<bool, WriteError>;
+
+    /// Reads every key, revoked ones too.
+    async fn keys(&self) -> Result<Vec<KeyRow>, ReadError>;
+}

@@ -1,0 +1,59 @@
+//! Work rows: what is due, and who may do it.
+//!
+//! Recovery and polling read these rows and never all runs. A lease is the right to run one attempt of an
+//! effect; it belongs to an epoch (one life of one process) and ends with it, or at its time.
+
+use async_trait::async_trait;
+use wopr_core::{RunKey, Timestamp};
+
+use crate::{EffectKey, Fence, ReadError, TimerKey, WriteError};
+
+/// One life of one process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Epoch(pub u64);
+
+/// An effect handed out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeasedEffect {
+    /// The run it belongs to.
+    pub run: RunKey,
+    /// Its name.
+    pub key: EffectKey,
+    /// What to do.
+    pub body: Vec<u8>,
+    /// The right to settle it.
+    pub fence: Fence,
+}
+
+/// Handing out what is due.
+#[async_trait]
+pub trait Work: Send + Sync + 'static {
+    /// Begins a new epoch, larger than every earlier one. Where the store belongs to one process (SQLite, memory),
+    /// every lease of an earlier epoch ends at once.
+    async fn begin_epoch(&self, now: Timestamp) -> Result<Epoch, WriteError>;
+
+    /// Timers due at `now`, the longest due first, at most `limit`; reading does not clear them, the append does.
+    async fn due_timers(&self, now: Timestamp, limit: usize) -> Result<Vec<(RunKey, TimerKey)>, ReadError>;
+
+    /// When the next timer is due.
+    async fn next_due(&self) -> Result<Option<Timestamp>, ReadError>;
+
+    /// Leases effects that nobody holds or whose lease ended before `now`: each gets the epoch, the end `until`
+    /// and a fence larger than any before.
+    async fn lease_effects(
+        &self,
+        epoch: Epoch,
+        now: Timestamp,
+        until: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<LeasedEffect>, WriteError>;
+
+    /// Extends a lease. `false` means it is lost: the attempt should stop.
+    async fn renew(&self, run: &RunKey, key: &EffectKey, fence: Fence, until: Timestamp) -> Result<bool, WriteError>;
+
+    /// Gives a lease back, so that the effect can be leased at once.
+    async fn release(&self, run: &RunKey, key: &EffectKey, fence: Fence) -> Result<(), WriteError>;
+
+    /// Runs with unconsumed inbox rows, in key order after the given one, at most `limit`.
+    async fn runs_with_inbox(&self, after: Option<&RunKey>, limit: usize) -> Result<Vec<RunKey>, ReadError>;
+}
