@@ -1,0 +1,111 @@
+//! Event documents and the poll response (OpenWOP v1 sections 10.1 and 12.4).
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::run::RunStatus;
+use crate::time::Timestamp;
+
+/// The version of the contract of every event type.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// An event as clients see it. Closed: no other fields.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunEventDoc {
+    /// Names the event; opaque and globally unique.
+    pub event_id: String,
+    /// The run.
+    pub run_id: String,
+    /// The node, for events about one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_id: Option<String>,
+    /// The type, such as `run.started`.
+    #[serde(rename = "type")]
+    pub event_type: String,
+    /// Its place in the log, from 0 without gaps.
+    pub sequence: u64,
+    /// When it was recorded.
+    pub timestamp: Timestamp,
+    /// The version of the type's contract; [`SCHEMA_VERSION`] in what we write.
+    #[serde(default = "schema_version")]
+    pub schema_version: u32,
+    /// The engine that recorded it; a string here, unlike in discovery.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine_version: Option<String>,
+    /// The event that caused it, already in the log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub causation_id: Option<String>,
+    /// What happened; its shape depends on the type.
+    pub payload: Value,
+}
+
+const fn schema_version() -> u32 {
+    SCHEMA_VERSION
+}
+
+/// The answer to a poll: both documented bodies in one.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PollResponse {
+    /// The run.
+    pub run_id: String,
+    /// The events after the cursor, in order.
+    pub events: Vec<RunEventDoc>,
+    /// Claims that no event will follow.
+    pub is_complete: bool,
+    /// The cursor for the next poll; absent while the log and the cursor are empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_event_seq: Option<u64>,
+    /// Where the run stands.
+    pub run_status: RunStatus,
+    /// Claims that the run has ended.
+    pub is_terminal: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_event_has_the_published_fields() {
+        let event = RunEventDoc {
+            event_id: "evt_1".into(),
+            run_id: "run_1".into(),
+            node_id: Some("n".into()),
+            event_type: "node.completed".into(),
+            sequence: 2,
+            timestamp: Timestamp::from_millis(0),
+            schema_version: SCHEMA_VERSION,
+            engine_version: Some("1".into()),
+            causation_id: None,
+            payload: json!({"nodeId": "n"}),
+        };
+        let value = json!({
+            "eventId": "evt_1", "runId": "run_1", "nodeId": "n", "type": "node.completed", "sequence": 2,
+            "timestamp": "1970-01-01T00:00:00.000Z", "schemaVersion": 1, "engineVersion": "1",
+            "payload": {"nodeId": "n"},
+        });
+        assert_eq!(serde_json::to_value(&event).unwrap(), value);
+        assert_eq!(serde_json::from_value::<RunEventDoc>(value).unwrap(), event);
+    }
+
+    #[test]
+    fn a_poll_answers_in_both_dialects() {
+        let poll = PollResponse {
+            run_id: "r".into(),
+            events: vec![],
+            is_complete: true,
+            last_event_seq: Some(3),
+            run_status: RunStatus::Completed,
+            is_terminal: true,
+        };
+        assert_eq!(
+            serde_json::to_value(poll).unwrap(),
+            json!({"runId": "r", "events": [], "isComplete": true, "lastEventSeq": 3,
+                "runStatus": "completed", "isTerminal": true})
+        );
+    }
+}
