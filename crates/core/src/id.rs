@@ -147,7 +147,15 @@ impl ContentHash {
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    bytes.iter().flat_map(|b| [DIGITS[usize::from(b >> 4)] as char, DIGITS[usize::from(b & 15)] as char]).collect()
+    bytes
+        .iter()
+        .flat_map(|b| {
+            [
+                DIGITS[usize::from(b >> 4)] as char,
+                DIGITS[usize::from(b & 15)] as char,
+            ]
+        })
+        .collect()
 }
 
 /// A run within its tenant: the key of everything a run owns.
@@ -169,7 +177,10 @@ impl RunKey {
     /// Another run of the same tenant.
     #[must_use]
     pub fn sibling(&self, run: RunId) -> Self {
-        Self { tenant: self.tenant.clone(), run }
+        Self {
+            tenant: self.tenant.clone(),
+            run,
+        }
     }
 }
 

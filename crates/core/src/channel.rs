@@ -1,0 +1,103 @@
+//! Reducers of typed channels (OpenWOP v1 §20).
+//!
+//! A channel's value is the fold of its writes, each with the reducer it was written with. An unknown
+//! reducer replaces.
+
+use serde_json::{Map, Value, json};
+
+use crate::Timestamp;
+
+/// One write.
+#[derive(Debug)]
+pub(crate) struct Write<'a> {
+    pub(crate) value: &'a Value,
+    pub(crate) reducer: &'a str,
+    pub(crate) ttl_ms: Option<u64>,
+    pub(crate) max_size: Option<u64>,
+    pub(crate) at: Timestamp,
+}
+
+/// The reducers a definition may name, besides `vendor.…`.
+pub(crate) const REDUCERS: [&str; 7] = [
+    "replace", "append", "merge", "counter", "votes", "feedback", "message",
+];
+
+/// The channel's value after a write.
+pub(crate) fn fold(current: Option<&Value>, write: &Write<'_>) -> Value {
+    match write.reducer {
+        "append" | "feedback" => list(current, write, |_| false),
+        "votes" => {
+            let voter = write.value.get("userId");
+            list(current, write, |entry| {
+                voter.is_some() && unwrap(entry).get("userId") == voter
+            })
+        }
+        "message" => {
+            let id = write.value.get("messageId");
+            let known = id.is_some()
+                && current
+                    .and_then(Value::as_array)
+                    .is_some_and(|all| all.iter().any(|m| unwrap(m).get("messageId") == id));
+            if known {
+                current.cloned().unwrap_or_default()
+            } else {
+                list(current, write, |_| false)
+            }
+        }
+        "merge" => {
+            let mut merged = current
+                .and_then(Value::as_object)
+                .cloned()
+                .unwrap_or_else(Map::new);
+            if let Value::Object(fields) = write.value {
+                merged.extend(fields.clone());
+            }
+            Value::Object(merged)
+        }
+        "counter" => add(current, write.value),
+        _ => write.value.clone(),
+    }
+}
+
+fn list(current: Option<&Value>, write: &Write<'_>, replaces: impl Fn(&Value) -> bool) -> Value {
+    let mut entries = current.and_then(Value::as_array).cloned().unwrap_or_default();
+    entries.retain(|entry| !replaces(entry));
+    match write.ttl_ms {
+        None => entries.push(write.value.clone()),
+        Some(ttl) => {
+            let oldest = write
+                .at
+                .millis()
+                .saturating_sub(i64::try_from(ttl).unwrap_or(i64::MAX));
+            entries.retain(|entry| {
+                entry
+                    .get("_ts")
+                    .and_then(Value::as_i64)
+                    .is_none_or(|ts| ts >= oldest)
+            });
+            entries.push(json!({ "value": write.value, "_ts": write.at.millis() }));
+        }
+    }
+    if let Some(max) = write.max_size.and_then(|max| usize::try_from(max).ok()) {
+        let excess = entries.len().saturating_sub(max);
+        entries.drain(..excess);
+    }
+    Value::Array(entries)
+}
+
+/// An entry without its time.
+fn unwrap(entry: &Value) -> &Value {
+    if entry.get("_ts").is_some() {
+        entry.get("value").unwrap_or(entry)
+    } else {
+        entry
+    }
+}
+
+fn add(current: Option<&Value>, step: &Value) -> Value {
+    let current = current.unwrap_or(&Value::Null);
+    match (current.as_i64().or(current.is_null().then_some(0)), step.as_i64()) {
+        (Some(a), Some(b)) => json!(a.saturating_add(b)),
+        _ => json!(current.as_f64().unwrap_or(0.0) + step.as_f64().unwrap_or(0.0)),
+    }
+}

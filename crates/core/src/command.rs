@@ -1,0 +1,354 @@
+//! What a run can be told, and what it answers.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{
+    DrainPolicy, Entropy, Failure, InterruptKind, Object, Origin, Parent, Plan, PrincipalId, Recorded, Run,
+    RunId, RunStatus, Seq, TenantId, Timestamp, Visit, WorkflowId,
+};
+
+/// What a run is told.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Command {
+    /// Begin.
+    Start(Box<StartRun>),
+    /// End early.
+    Cancel {
+        /// Why.
+        reason: Option<String>,
+        /// Who asks.
+        by: Option<PrincipalId>,
+    },
+    /// Start nothing new.
+    Pause {
+        /// Why.
+        reason: Option<String>,
+        /// What happens to running nodes.
+        drain: DrainPolicy,
+    },
+    /// Go on.
+    Resume {
+        /// Why.
+        reason: Option<String>,
+    },
+    /// An answer to an interrupt.
+    Resolve(Resolve),
+    /// A timer fired.
+    Timer(Timer),
+    /// An effect's attempt ended.
+    Effect {
+        /// Which execution.
+        visit: Visit,
+        /// Which attempt.
+        attempt: u32,
+        /// Its outputs, or what went wrong.
+        outcome: Result<Object, Failure>,
+    },
+    /// What other runs told this one.
+    Notices(Vec<Notice>),
+}
+
+/// How to begin a run; the workflow is the plan's.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StartRun {
+    /// The owner.
+    pub tenant: TenantId,
+    /// Who starts it.
+    pub principal: PrincipalId,
+    /// Through which face.
+    pub origin: Origin,
+    /// What it is given.
+    pub inputs: Object,
+    /// Per-run overrides.
+    pub configurable: Object,
+    /// Labels.
+    pub tags: Vec<String>,
+    /// Kept with it.
+    pub metadata: Object,
+    /// The A2A context.
+    pub context: Option<String>,
+    /// Where it belongs.
+    pub parent: Option<Parent>,
+    /// The host's bounds; a run may ask for tighter ones.
+    pub bounds: HostBounds,
+}
+
+/// Bounds a host sets for every run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostBounds {
+    /// Node executions.
+    pub node_executions: u32,
+    /// Milliseconds, if bounded.
+    pub run_duration_ms: Option<u64>,
+}
+
+/// An answer to an interrupt.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Resolve {
+    /// The node that waits.
+    pub node: crate::NodeId,
+    /// Only this execution of it; `None` takes the open one.
+    pub ordinal: Option<u32>,
+    /// The answer.
+    pub value: Value,
+    /// Who answers.
+    pub by: PrincipalId,
+    /// In whose name a vote counts, if not `by`'s.
+    pub voter: Option<String>,
+    /// Whether the answer comes by a token alone, without a credential.
+    pub by_token: bool,
+}
+
+/// A timer by meaning; its text form is its key in the store.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Timer {
+    /// A delay node is over.
+    Delay(Visit),
+    /// The next attempt is due.
+    Retry(Visit, u32),
+    /// An interrupt's time is up.
+    Interrupt(Visit),
+    /// The run's time is up.
+    RunDuration,
+    /// A decision was cut off; go on.
+    Continue,
+}
+
+impl Timer {
+    /// The key in the store.
+    #[must_use]
+    pub fn key(&self) -> String {
+        match self {
+            Self::Delay(visit) => format!("delay:{}:{}", visit.ordinal, visit.node),
+            Self::Retry(visit, attempt) => format!("retry:{}:{attempt}:{}", visit.ordinal, visit.node),
+            Self::Interrupt(visit) => format!("interrupt:{}:{}", visit.ordinal, visit.node),
+            Self::RunDuration => "run-duration".to_owned(),
+            Self::Continue => "continue".to_owned(),
+        }
+    }
+
+    /// Reads a key.
+    #[must_use]
+    pub fn parse(key: &str) -> Option<Self> {
+        let visit = |ordinal: &str, node: &str| {
+            Some(Visit {
+                node: crate::NodeId::parse(node).ok()?,
+                ordinal: ordinal.parse().ok()?,
+            })
+        };
+        let (kind, rest) = key.split_once(':').unwrap_or((key, ""));
+        match kind {
+            "delay" => rest
+                .split_once(':')
+                .and_then(|(o, n)| visit(o, n))
+                .map(Self::Delay),
+            "interrupt" => rest
+                .split_once(':')
+                .and_then(|(o, n)| visit(o, n))
+                .map(Self::Interrupt),
+            "retry" => {
+                let (ordinal, rest) = rest.split_once(':')?;
+                let (attempt, node) = rest.split_once(':')?;
+                Some(Self::Retry(visit(ordinal, node)?, attempt.parse().ok()?))
+            }
+            "run-duration" => Some(Self::RunDuration),
+            "continue" => Some(Self::Continue),
+            _ => None,
+        }
+    }
+}
+
+/// What one run tells another; stored as a row of the target's inbox.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Notice {
+    /// To a child: begin.
+    Start(Box<StartRun>),
+    /// To a child: the parent was cancelled or failed.
+    ParentEnded {
+        /// The parent.
+        parent: RunId,
+    },
+    /// To a parent: the child waits for an answer.
+    ChildWaiting {
+        /// The execution that created the child.
+        visit: Visit,
+        /// What is asked.
+        kind: InterruptKind,
+        /// The child's interrupt.
+        interrupt: String,
+    },
+    /// To a parent: the child waits no longer.
+    ChildResumed {
+        /// The execution that created the child.
+        visit: Visit,
+    },
+    /// To a parent: the child has ended.
+    ChildEnded {
+        /// The execution that created the child.
+        visit: Visit,
+        /// How.
+        status: RunStatus,
+        /// Its outputs.
+        outputs: Object,
+        /// The variables the parent asked for, where the child has them.
+        report: Object,
+        /// Why it failed.
+        error: Option<Failure>,
+    },
+}
+
+/// What a decision may know besides the run, the plan and the command.
+#[derive(Debug, Clone, Copy)]
+pub struct Input<'a> {
+    /// The time.
+    pub now: Timestamp,
+    /// Randomness of this decision.
+    pub entropy: Entropy,
+    /// The run's id.
+    pub run: &'a RunId,
+    /// The workflows of its tenant.
+    pub catalog: &'a dyn Catalog,
+}
+
+/// Looks up the current version of a workflow.
+pub trait Catalog: std::fmt::Debug + Sync {
+    /// The current plan, if the workflow exists and may be started.
+    fn current(&self, workflow: &WorkflowId) -> Option<Arc<Plan>>;
+}
+
+/// A decision: what to commit, and what to do once it is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    /// The run after the events.
+    pub run: Run,
+    /// What happened.
+    pub events: Vec<Recorded>,
+    /// Effects to begin.
+    pub effects: Vec<Effect>,
+    /// Effects that are over: (visit, attempt).
+    pub settled: Vec<(Visit, u32)>,
+    /// Timers to set.
+    pub timers_set: Vec<(Timer, Timestamp)>,
+    /// Timers to clear.
+    pub timers_cleared: Vec<Timer>,
+    /// Children to create.
+    pub children: Vec<NewChild>,
+    /// What other runs are told: (target, event that says so, what).
+    pub notices: Vec<(RunId, Seq, Notice)>,
+}
+
+/// An effect to begin.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Effect {
+    /// Which execution.
+    pub visit: Visit,
+    /// Which attempt.
+    pub attempt: u32,
+    /// What to do.
+    pub call: Call,
+}
+
+/// What an effect does.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Call {
+    /// An HTTP request.
+    Http {
+        /// Upper-case method.
+        method: String,
+        /// Absolute URL.
+        url: String,
+        /// Header fields.
+        headers: Vec<(String, String)>,
+        /// JSON body.
+        body: Option<Value>,
+        /// Time limit of the attempt.
+        timeout_ms: u64,
+    },
+    /// The conformance suite's side effect.
+    SideEffect {
+        /// What to record.
+        payload: Value,
+    },
+}
+
+/// A child to create.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewChild {
+    /// Its id.
+    pub run: RunId,
+    /// What it runs.
+    pub workflow: WorkflowId,
+    /// The version it starts with.
+    pub version: crate::ContentHash,
+    /// The node of the parent.
+    pub node: crate::NodeId,
+    /// How it begins.
+    pub start: StartRun,
+    /// The event of the parent that creates it.
+    pub dispatched: Seq,
+}
+
+/// Why a command was not followed; the run is unchanged.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// What the run was given does not fit the workflow.
+    #[error("start the run: {field}: {rule}")]
+    InvalidInput {
+        /// Which part.
+        field: String,
+        /// The rule it breaks.
+        rule: String,
+    },
+    /// A per-run bound is outside what the host allows.
+    #[error("start the run: configurable.{key} must be between {min} and {max}")]
+    OutOfBounds {
+        /// Which.
+        key: &'static str,
+        /// What was asked for.
+        value: Value,
+        /// The least.
+        min: u64,
+        /// The most.
+        max: u64,
+    },
+    /// The run has ended.
+    #[error("act on a run that is {}", .0.as_str())]
+    Terminal(RunStatus),
+    /// The run cannot be paused now.
+    #[error("pause a run that is {}", .0.as_str())]
+    NotPausable(RunStatus),
+    /// The run is not paused.
+    #[error("resume a run that is {}", .0.as_str())]
+    NotPaused(RunStatus),
+    /// No such interrupt, ever.
+    #[error("find an open interrupt at the node")]
+    NoInterrupt,
+    /// The interrupt has its answer.
+    #[error("answer an interrupt that was already resolved")]
+    AlreadyResolved,
+    /// The interrupt went with a cancelled run.
+    #[error("answer an interrupt of a cancelled run")]
+    InterruptCancelled,
+    /// The interrupt went with the parent's cancel.
+    #[error("answer an interrupt that a parent's cancel closed")]
+    InterruptGone,
+    /// The answer does not fit the question.
+    #[error("accept the answer: {0}")]
+    InvalidAnswer(String),
+    /// The answer does not match the correlation; the interrupt stays open.
+    #[error("match the event: {0}")]
+    NoMatch(String),
+    /// Whoever answers may not.
+    #[error("accept the answer: {0}")]
+    NotAllowed(&'static str),
+    /// The command is about something that is over; drop it.
+    #[error("act on an execution that is over")]
+    Stale,
+    /// The run has not begun, or has already.
+    #[error("act on a run in this state")]
+    WrongState,
+}

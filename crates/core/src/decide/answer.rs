@@ -1,0 +1,509 @@
+//! Interrupts: asking, and taking answers.
+//!
+//! An answer is checked against the open question before anything is recorded, so a wrong one leaves the run as
+//! it was. A gate whose time runs out counts as rejected, whatever it says it would like.
+
+use serde_json::{Value, json};
+
+use crate::{
+    ApprovalAction, Event, Failure, InterruptKind, Object, Refusal, Resolve, RunStatus, Seq, Timer, Visit,
+    node::{ApprovalGate, NodeKind, Question},
+    plan::Plan,
+    run::{Active, Open, Phase, Wait},
+};
+
+use super::{Scribe, node::fields};
+
+impl Scribe<'_> {
+    pub(super) fn open_interrupt(
+        &mut self,
+        visit: &Visit,
+        cause: Seq,
+        kind: InterruptKind,
+        data: Value,
+        timeout_ms: Option<u64>,
+    ) {
+        let visit = visit.clone();
+        let requested = self.record(
+            Some(cause),
+            Event::InterruptRequested {
+                visit: visit.clone(),
+                kind,
+                data: data.clone(),
+                timeout_ms,
+            },
+        );
+        match kind {
+            InterruptKind::Approval => {
+                self.record(
+                    Some(requested),
+                    Event::ApprovalRequested {
+                        visit: visit.clone(),
+                        data,
+                    },
+                );
+            }
+            InterruptKind::Clarification => {
+                let questions = data.get("questions").cloned().unwrap_or_default();
+                self.record(
+                    Some(requested),
+                    Event::ClarificationRequested {
+                        visit: visit.clone(),
+                        questions,
+                    },
+                );
+            }
+            InterruptKind::ExternalEvent | InterruptKind::Custom => {}
+        }
+        let suspended = Event::NodeSuspended {
+            visit: visit.clone(),
+            interrupt: visit.key(),
+            kind,
+            child: None,
+        };
+        self.record(Some(requested), suspended);
+        if let Some(ms) = timeout_ms {
+            self.timers_set
+                .push((Timer::Interrupt(visit), self.input.now.plus_millis(ms)));
+        }
+    }
+
+    pub(super) fn resolve(&mut self, resolve: &Resolve) -> Result<(), Refusal> {
+        let plan: &Plan = self.plan;
+        let position = plan.position(&resolve.node).ok_or(Refusal::NoInterrupt)?;
+        let state = self.run.nodes.get(position).ok_or(Refusal::NoInterrupt)?;
+        let open = match &state.phase {
+            Phase::Active(Active {
+                ordinal,
+                wait: Wait::Interrupt(open),
+                ..
+            }) if resolve.ordinal.is_none_or(|wanted| wanted == *ordinal) => {
+                Some((self.visit(position, *ordinal), open.clone()))
+            }
+            Phase::Active(_)
+            | Phase::Idle
+            | Phase::Completed
+            | Phase::Failed(_)
+            | Phase::Skipped
+            | Phase::Cancelled => None,
+        };
+        let Some((visit, open)) = open else {
+            let asks = matches!(
+                plan.nodes[position].kind,
+                NodeKind::Approval(_) | NodeKind::Clarification { .. } | NodeKind::Interrupt { .. }
+            );
+            return Err(match &state.phase {
+                Phase::Cancelled if asks && self.run.cancelled_by_parent.is_some() => Refusal::InterruptGone,
+                Phase::Cancelled if asks => Refusal::InterruptCancelled,
+                _ if asks && state.answered => Refusal::AlreadyResolved,
+                _ => Refusal::NoInterrupt,
+            });
+        };
+        match self.run.status {
+            RunStatus::Cancelling => return Err(Refusal::InterruptCancelled),
+            status if status.is_terminal() => return Err(Refusal::Terminal(status)),
+            _ => {}
+        }
+        match &plan.nodes[position].kind {
+            NodeKind::Approval(gate) => self.approve(gate, &visit, &open, resolve),
+            NodeKind::Clarification { questions, .. } => {
+                let answers = read_answers(questions, &resolve.value)?;
+                let by = Some(resolve.by.to_string());
+                let resolved = self.close(
+                    &visit,
+                    open.kind,
+                    Some(json!({ "answers": answers })),
+                    by.clone(),
+                    None,
+                );
+                let event = Event::ClarificationResolved {
+                    visit: visit.clone(),
+                    answers: answers.clone(),
+                    by,
+                };
+                let cause = self.record(Some(resolved), event);
+                let cause = self.resume_node(&visit, cause, resolve.value.clone());
+                self.complete_node(&visit, cause, fields(json!({ "answers": answers })));
+                Ok(())
+            }
+            NodeKind::Interrupt { kind, data, .. } => {
+                let event = match kind {
+                    InterruptKind::ExternalEvent => matching_event(data, &resolve.value)?,
+                    InterruptKind::Custom | InterruptKind::Approval | InterruptKind::Clarification => {
+                        &resolve.value
+                    }
+                };
+                let outputs = fields(json!({ "event": event, "resumeValue": resolve.value }));
+                let by = Some(resolve.by.to_string());
+                let cause = self.close(&visit, open.kind, Some(resolve.value.clone()), by, None);
+                let cause = self.resume_node(&visit, cause, resolve.value.clone());
+                self.complete_node(&visit, cause, outputs);
+                Ok(())
+            }
+            _ => Err(Refusal::NoInterrupt),
+        }
+    }
+
+    fn approve(
+        &mut self,
+        gate: &ApprovalGate,
+        visit: &Visit,
+        open: &Open,
+        resolve: &Resolve,
+    ) -> Result<(), Refusal> {
+        if gate.auth_required && resolve.by_token {
+            return Err(Refusal::NotAllowed(
+                "this gate needs an authenticated approver, a token is not enough",
+            ));
+        }
+        let answer = Answer::read(&resolve.value)?;
+        if !gate.actions.contains(&answer.action) {
+            let offered: Vec<_> = gate.actions.iter().map(|action| action.as_str()).collect();
+            return Err(Refusal::InvalidAnswer(format!(
+                "action '{}' is not offered here; offered are {}",
+                answer.action.as_str(),
+                offered.join(", ")
+            )));
+        }
+        let voter = resolve.voter.clone().unwrap_or_else(|| resolve.by.to_string());
+        if !gate.approvers.is_empty() && !gate.approvers.contains(&voter) {
+            return Err(Refusal::NotAllowed("the approver is not on this gate's list"));
+        }
+        let decided_by = match answer.action {
+            ApprovalAction::Ask => {
+                self.ask(visit, &voter, &answer);
+                return Ok(());
+            }
+            ApprovalAction::Accept if gate.required > 1 => {
+                let accepts = self.vote(visit, open, &voter, &answer, ApprovalAction::Accept);
+                if accepts < gate.required {
+                    return Ok(());
+                }
+                format!("quorum:{accepts}-of-{}", gate.required)
+            }
+            ApprovalAction::Reject if gate.required > 1 && gate.majority => {
+                let rejects = self.vote(visit, open, &voter, &answer, ApprovalAction::Reject);
+                if rejects * 2 <= gate.required {
+                    return Ok(());
+                }
+                format!("quorum:{rejects}-of-{}", gate.required)
+            }
+            ApprovalAction::Accept
+            | ApprovalAction::Reject
+            | ApprovalAction::Refine
+            | ApprovalAction::EditAccept
+            | ApprovalAction::Timeout => voter,
+        };
+        self.decide_gate(visit, &answer, Some(decided_by), Some(resolve.value.clone()));
+        Ok(())
+    }
+
+    /// Records a vote and counts those like it; a voter's later vote replaces the earlier one.
+    fn vote(
+        &mut self,
+        visit: &Visit,
+        open: &Open,
+        voter: &str,
+        answer: &Answer,
+        action: ApprovalAction,
+    ) -> u32 {
+        let event = Event::ApprovalVoted {
+            visit: visit.clone(),
+            voter: voter.to_owned(),
+            action,
+            feedback: answer.feedback.clone(),
+        };
+        self.record(self.last(), event);
+        let others = open
+            .votes
+            .iter()
+            .filter(|(other, vote)| other != voter && *vote == action)
+            .count();
+        u32::try_from(others + 1).unwrap_or(u32::MAX)
+    }
+
+    /// A question to the asker: kept with the run, the gate stays open.
+    fn ask(&mut self, visit: &Visit, by: &str, answer: &Answer) {
+        let name = format!("_askExchanges:{}", visit.node);
+        let previous = self.run.variables.get(&name).cloned();
+        let mut exchanges = previous
+            .as_ref()
+            .and_then(Value::as_array)
+            .cloned()
+            .unwrap_or_default();
+        exchanges.push(json!({ "question": answer.feedback, "askedBy": by }));
+        let next = Value::Array(exchanges);
+        self.record(
+            self.last(),
+            Event::VariableChanged {
+                name,
+                previous,
+                next,
+                node: Some(visit.node.clone()),
+            },
+        );
+    }
+
+    fn decide_gate(&mut self, visit: &Visit, answer: &Answer, by: Option<String>, value: Option<Value>) {
+        let action = answer.action;
+        let resolved = self.close(
+            visit,
+            InterruptKind::Approval,
+            value.clone(),
+            by.clone(),
+            Some(action),
+        );
+        let cause = self.record(
+            Some(resolved),
+            Event::ApprovalReceived {
+                visit: visit.clone(),
+                action,
+                by: by.clone(),
+                feedback: answer.feedback.clone(),
+                refine: answer.refine.clone(),
+                edited: answer.edited.clone(),
+                decided_at: self.input.now,
+            },
+        );
+        match action {
+            ApprovalAction::Reject | ApprovalAction::Timeout => {
+                let message = match (action, &answer.feedback) {
+                    (ApprovalAction::Timeout, _) => "the approval timed out".to_owned(),
+                    (_, Some(feedback)) => format!("the approval was rejected: {feedback}"),
+                    (_, None) => "the approval was rejected".to_owned(),
+                };
+                self.fail_node(visit, cause, Failure::new("approval_rejected", message));
+            }
+            ApprovalAction::Accept
+            | ApprovalAction::Refine
+            | ApprovalAction::EditAccept
+            | ApprovalAction::Ask => {
+                let cause = self.resume_node(visit, cause, value.unwrap_or_default());
+                let mut outputs = fields(json!({
+                    "action": action.as_str(),
+                    "approved": matches!(action, ApprovalAction::Accept | ApprovalAction::EditAccept),
+                }));
+                let optional = [
+                    ("decidedBy", by.map(Value::String)),
+                    ("feedback", answer.feedback.clone().map(Value::String)),
+                    ("refineFeedback", answer.refine.clone()),
+                    ("editedArtifactData", answer.edited.clone()),
+                ];
+                for (name, value) in optional {
+                    if let Some(value) = value {
+                        outputs.insert(name.to_owned(), value);
+                    }
+                }
+                self.complete_node(visit, cause, outputs);
+            }
+        }
+    }
+
+    fn close(
+        &mut self,
+        visit: &Visit,
+        kind: InterruptKind,
+        value: Option<Value>,
+        by: Option<String>,
+        action: Option<ApprovalAction>,
+    ) -> Seq {
+        if self.active(visit).is_some_and(|(_, active)| has_deadline(active)) {
+            self.timers_cleared.push(Timer::Interrupt(visit.clone()));
+        }
+        self.record(
+            self.last(),
+            Event::InterruptResolved {
+                visit: visit.clone(),
+                kind,
+                value,
+                by,
+                action,
+            },
+        )
+    }
+
+    fn resume_node(&mut self, visit: &Visit, cause: Seq, value: Value) -> Seq {
+        let event = Event::NodeResumed {
+            visit: visit.clone(),
+            interrupt: visit.key(),
+            value: Some(value),
+        };
+        self.record(Some(cause), event)
+    }
+
+    pub(super) fn interrupt_timed_out(&mut self, visit: &Visit) -> Result<(), Refusal> {
+        let Some((
+            _,
+            Active {
+                wait: Wait::Interrupt(open),
+                ..
+            },
+        )) = self.active(visit)
+        else {
+            return Ok(());
+        };
+        let kind = open.kind;
+        match kind {
+            InterruptKind::Approval => {
+                let answer = Answer {
+                    action: ApprovalAction::Timeout,
+                    feedback: None,
+                    refine: None,
+                    edited: None,
+                };
+                self.decide_gate(visit, &answer, None, None);
+            }
+            InterruptKind::Clarification | InterruptKind::ExternalEvent | InterruptKind::Custom => {
+                let cause = self.close(visit, kind, None, None, None);
+                self.fail_node(
+                    visit,
+                    cause,
+                    Failure::new("interrupt_timeout", "nobody answered in time"),
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn has_deadline(active: &Active) -> bool {
+    matches!(&active.wait, Wait::Interrupt(open) if open.deadline.is_some())
+}
+
+/// An approval answer, read.
+struct Answer {
+    action: ApprovalAction,
+    feedback: Option<String>,
+    refine: Option<Value>,
+    edited: Option<Value>,
+}
+
+impl Answer {
+    /// Reads `{action}`, the legacy `{decision}` and the seed's `{approve}`.
+    fn read(value: &Value) -> Result<Self, Refusal> {
+        let invalid = |text: &str| Refusal::InvalidAnswer(text.to_owned());
+        let fields = value
+            .as_object()
+            .ok_or_else(|| invalid("the answer is not an object"))?;
+        let text = |name: &str| match fields.get(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text.clone())),
+            Some(_) => Err(Refusal::InvalidAnswer(format!("'{name}' is not a string"))),
+        };
+        let mut feedback = text("feedback")?.or(text("comment")?).or(text("reason")?);
+        let mut refine = fields
+            .get("refineFeedback")
+            .filter(|value| !value.is_null())
+            .cloned();
+        let action = if let Some(action) = text("action")? {
+            ApprovalAction::parse(&action).ok_or_else(|| {
+                Refusal::InvalidAnswer(format!(
+                    "action '{action}' is none of accept, reject, refine, edit-accept, ask"
+                ))
+            })?
+        } else if let Some(decision) = text("decision")? {
+            match decision.as_str() {
+                "approved" => ApprovalAction::Accept,
+                "rejected" if feedback.is_some() => {
+                    refine = Some(json!({ "scope": "whole", "text": feedback }));
+                    ApprovalAction::Refine
+                }
+                "rejected" => ApprovalAction::Reject,
+                _ => return Err(invalid("'decision' is neither approved nor rejected")),
+            }
+        } else {
+            match fields.get("approve") {
+                Some(Value::Bool(true)) => ApprovalAction::Accept,
+                Some(Value::Bool(false)) => ApprovalAction::Reject,
+                _ => return Err(invalid("'action' is missing")),
+            }
+        };
+        let edited = fields.get("editedArtifactData").cloned();
+        match action {
+            ApprovalAction::Refine => check_refine(refine.as_ref())?,
+            ApprovalAction::EditAccept if edited.is_none() => {
+                return Err(invalid("'editedArtifactData' is missing"));
+            }
+            ApprovalAction::Ask => feedback = feedback.or(text("question")?).or(text("text")?),
+            ApprovalAction::Accept
+            | ApprovalAction::Reject
+            | ApprovalAction::EditAccept
+            | ApprovalAction::Timeout => {}
+        }
+        Ok(Self {
+            action,
+            feedback,
+            refine,
+            edited,
+        })
+    }
+}
+
+fn check_refine(refine: Option<&Value>) -> Result<(), Refusal> {
+    let invalid = |text: &str| Err(Refusal::InvalidAnswer(text.to_owned()));
+    let Some(fields) = refine.and_then(Value::as_object) else {
+        return invalid("'refineFeedback' is missing");
+    };
+    let known = ["scope", "sectionPath", "itemIds", "tags", "text"];
+    if let Some(name) = fields.keys().find(|name| !known.contains(&name.as_str())) {
+        return invalid(&format!("'refineFeedback.{name}' is not known"));
+    }
+    match fields.get("scope").and_then(Value::as_str) {
+        Some("whole" | "section" | "items") => Ok(()),
+        _ => invalid("'refineFeedback.scope' is none of whole, section, items"),
+    }
+}
+
+/// Reads `{answers: {id: answer}}` or `{answers: [{id, answer}]}` and checks each against its question.
+fn read_answers(questions: &[Question], value: &Value) -> Result<Object, Refusal> {
+    let invalid = |text: String| Err(Refusal::InvalidAnswer(text));
+    let answers = match value.get("answers") {
+        Some(Value::Object(answers)) => answers.clone(),
+        Some(Value::Array(items)) => {
+            let mut answers = Object::new();
+            for item in items {
+                match (item.get("id").and_then(Value::as_str), item.get("answer")) {
+                    (Some(id), Some(answer)) => answers.insert(id.to_owned(), answer.clone()),
+                    _ => return invalid("'answers' holds something other than {id, answer}".to_owned()),
+                };
+            }
+            answers
+        }
+        _ => return invalid("'answers' is missing".to_owned()),
+    };
+    if let Some(id) = answers
+        .keys()
+        .find(|id| !questions.iter().any(|question| question.id == **id))
+    {
+        return invalid(format!("there is no question '{id}'"));
+    }
+    for question in questions {
+        match (answers.get(&question.id), &question.schema) {
+            (None, _) => return invalid(format!("question '{}' has no answer", question.id)),
+            (Some(answer), Some(schema)) => {
+                if let Err(error) = schema.validate(answer) {
+                    return invalid(format!(
+                        "the answer to '{}' does not match its schema: {error}",
+                        question.id
+                    ));
+                }
+            }
+            (Some(_), None) => {}
+        }
+    }
+    Ok(answers)
+}
+
+/// The event, if every key of the correlation equals; further keys do not matter.
+fn matching_event<'v>(data: &Value, value: &'v Value) -> Result<&'v Value, Refusal> {
+    let event = value.get("eventPayload").unwrap_or(value);
+    let Some(correlation) = data.get("correlation").and_then(Value::as_object) else {
+        return Ok(event);
+    };
+    for (key, wanted) in correlation {
+        if event.get(key) != Some(wanted) {
+            return Err(Refusal::NoMatch(format!("'{key}' differs from the correlation")));
+        }
+    }
+    Ok(event)
+}

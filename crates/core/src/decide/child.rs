@@ -1,0 +1,300 @@
+//! Child runs: creating them, and hearing from them.
+
+use serde_json::{Value, json};
+
+use crate::{
+    Event, Failure, NewChild, Notice, Object, Parent, Refusal, RunId, RunStatus, Seq, StartRun, Visit,
+    node::{NodeKind, SubWorkflow},
+    plan::Plan,
+    run::{Active, Wait},
+};
+
+use super::{Before, Scribe, node::fields, start::check_inputs};
+
+/// Deepest nesting of child runs.
+const MAX_DEPTH: usize = 32;
+
+impl Scribe<'_> {
+    pub(super) fn dispatch_child(&mut self, sub: &SubWorkflow, visit: &Visit, cause: Seq, inputs: Object) {
+        match self.new_child(sub, visit, inputs) {
+            Err(failure) => self.fail_node(visit, cause, failure),
+            Ok(mut child) => {
+                child.dispatched = self.record(
+                    Some(cause),
+                    Event::NodeDispatched {
+                        visit: visit.clone(),
+                        child: child.run.clone(),
+                        workflow: child.workflow.clone(),
+                    },
+                );
+                self.children.push(child);
+            }
+        }
+    }
+
+    fn new_child(&self, sub: &SubWorkflow, visit: &Visit, ports: Object) -> Result<NewChild, Failure> {
+        let Some(started) = &self.run.started else {
+            return Err(Failure::new("internal_error", "the run has not started"));
+        };
+        let plan = self.input.catalog.current(&sub.workflow).ok_or_else(|| {
+            Failure::new(
+                "unknown_child_workflow",
+                format!("workflow '{}' does not exist", sub.workflow),
+            )
+        })?;
+        let mut ancestors = started
+            .parent
+            .as_ref()
+            .map_or_else(Vec::new, |parent| parent.ancestors.clone());
+        ancestors.push(started.workflow.clone());
+        if ancestors.contains(&sub.workflow) {
+            let message = format!("workflow '{}' is among its own ancestors", sub.workflow);
+            return Err(Failure::new("subworkflow_cycle_detected", message));
+        }
+        if ancestors.len() > MAX_DEPTH {
+            let message = format!("child runs nest more than {MAX_DEPTH} deep");
+            return Err(Failure::new("subworkflow_depth_exceeded", message));
+        }
+        let mut inputs = sub.static_inputs.clone();
+        inputs.extend(ports);
+        for (child, parent) in &sub.inputs {
+            match self.run.variables.get(parent) {
+                Some(value) => inputs.insert(child.clone(), value.clone()),
+                None => inputs.remove(child),
+            };
+        }
+        check_inputs(&plan, &inputs)
+            .map_err(|refusal| Failure::new("invalid_child_inputs", refusal.to_string()))?;
+        let run = RunId::for_child(self.input.now, self.input.entropy, &visit.node, visit.ordinal);
+        Ok(NewChild {
+            run,
+            workflow: sub.workflow.clone(),
+            version: plan.version().clone(),
+            node: visit.node.clone(),
+            dispatched: Seq(0),
+            start: StartRun {
+                tenant: started.tenant.clone(),
+                principal: started.principal.clone(),
+                origin: started.origin,
+                inputs,
+                configurable: Object::new(),
+                tags: started.tags.clone(),
+                metadata: Object::new(),
+                context: None,
+                parent: Some(Parent {
+                    run: self.input.run.clone(),
+                    node: visit.node.clone(),
+                    ordinal: visit.ordinal,
+                    report: sub.outputs.iter().map(|(_, child)| child.clone()).collect(),
+                    ancestors,
+                }),
+                bounds: crate::HostBounds {
+                    node_executions: started.limits.node_executions,
+                    run_duration_ms: None,
+                },
+            },
+        })
+    }
+
+    pub(super) fn notice(&mut self, notice: Notice) -> Result<(), Refusal> {
+        match notice {
+            Notice::Start(start) => match self.start(*start) {
+                // Told twice is told once.
+                Err(Refusal::WrongState) => Ok(()),
+                other => other,
+            },
+            Notice::ParentEnded { parent } => {
+                match self.cancel(Some("parent-cancelled".to_owned()), None, Some(parent)) {
+                    Ok(()) | Err(Refusal::Terminal(_)) => Ok(()),
+                    Err(refusal) => Err(refusal),
+                }
+            }
+            Notice::ChildWaiting {
+                visit,
+                kind,
+                interrupt,
+            } => {
+                if let Some((
+                    _,
+                    Active {
+                        wait: Wait::Child { run, .. },
+                        ..
+                    },
+                )) = self.active(&visit)
+                {
+                    let child = Some(run.clone());
+                    self.record(
+                        self.last(),
+                        Event::NodeSuspended {
+                            visit,
+                            interrupt,
+                            kind,
+                            child,
+                        },
+                    );
+                }
+                Ok(())
+            }
+            Notice::ChildResumed { visit } => {
+                if let Some((
+                    _,
+                    Active {
+                        wait:
+                            Wait::Child {
+                                mirror: Some((_, interrupt)),
+                                ..
+                            },
+                        ..
+                    },
+                )) = self.active(&visit)
+                {
+                    let interrupt = interrupt.clone();
+                    self.record(
+                        self.last(),
+                        Event::NodeResumed {
+                            visit,
+                            interrupt,
+                            value: None,
+                        },
+                    );
+                }
+                Ok(())
+            }
+            Notice::ChildEnded {
+                visit,
+                status,
+                outputs,
+                report,
+                error,
+            } => {
+                self.child_ended(&visit, status, outputs, &report, error);
+                Ok(())
+            }
+        }
+    }
+
+    fn child_ended(
+        &mut self,
+        visit: &Visit,
+        status: RunStatus,
+        outputs: Object,
+        report: &Object,
+        error: Option<Failure>,
+    ) {
+        let plan: &Plan = self.plan;
+        let Some((
+            position,
+            Active {
+                wait: Wait::Child { run, mirror },
+                ..
+            },
+        )) = self.active(visit)
+        else {
+            return;
+        };
+        let NodeKind::SubWorkflow(sub) = &plan.nodes[position].kind else {
+            return;
+        };
+        let child = run.clone();
+        if let Some((_, interrupt)) = mirror.clone() {
+            self.record(
+                self.last(),
+                Event::NodeResumed {
+                    visit: visit.clone(),
+                    interrupt,
+                    value: None,
+                },
+            );
+        }
+        let cause = self.last().unwrap_or_default();
+        if self.run.cancelling.is_some() {
+            self.record(
+                Some(cause),
+                Event::NodeCancelled {
+                    visit: visit.clone(),
+                    reason: "run-cancelled".to_owned(),
+                },
+            );
+            self.end_cancel_if_done();
+            return;
+        }
+        if status != RunStatus::Completed && sub.fail_parent {
+            let failure = match (status, error) {
+                (RunStatus::Cancelled, _) => {
+                    Failure::new("subworkflow_child_cancelled", "the child run was cancelled")
+                }
+                (_, Some(error)) => Failure::new(
+                    "subworkflow_child_failed",
+                    format!("the child run failed: {}: {}", error.code, error.message),
+                ),
+                (_, None) => Failure::new("subworkflow_child_failed", "the child run failed"),
+            };
+            return self.fail_node(visit, cause, failure);
+        }
+        let mut cause = cause;
+        if status == RunStatus::Completed {
+            for (name, from) in &sub.outputs {
+                let Some(next) = report.get(from) else { continue };
+                cause = self.record(
+                    Some(cause),
+                    Event::VariableChanged {
+                        name: name.clone(),
+                        previous: self.run.variables.get(name).cloned(),
+                        next: next.clone(),
+                        node: Some(visit.node.clone()),
+                    },
+                );
+            }
+        }
+        let done = fields(json!({
+            "childRunId": child.as_str(),
+            "childStatus": status.as_str(),
+            "result": Value::Object(outputs),
+        }));
+        self.complete_node(visit, cause, done);
+    }
+
+    /// Tells the parent what it mirrors: that this run waits, goes on, or has ended.
+    pub(super) fn tell_parent(&mut self, before: &Before) {
+        let Some(parent) = self.run.parent().cloned() else {
+            return;
+        };
+        let Some(seq) = self.events.last().map(|recorded| recorded.seq) else {
+            return;
+        };
+        let visit = Visit {
+            node: parent.node,
+            ordinal: parent.ordinal,
+        };
+        let notice = if self.run.status.is_terminal() {
+            if before.was_terminal {
+                return;
+            }
+            let variables = &self.run.variables;
+            Notice::ChildEnded {
+                visit,
+                status: self.run.status,
+                outputs: self.run.outputs.clone().unwrap_or_default(),
+                report: parent
+                    .report
+                    .iter()
+                    .filter_map(|name| Some((name.clone(), variables.get(name)?.clone())))
+                    .collect(),
+                error: self.run.error.as_ref().map(|(failure, _)| failure.clone()),
+            }
+        } else {
+            let now = self.run.interrupt(self.plan).map(|open| (open.kind(), open.id()));
+            match (&before.interrupt, now) {
+                (None, None) => return,
+                (Some(old), Some((_, new))) if *old == new => return,
+                (_, Some((kind, interrupt))) => Notice::ChildWaiting {
+                    visit,
+                    kind,
+                    interrupt,
+                },
+                (Some(_), None) => Notice::ChildResumed { visit },
+            }
+        };
+        self.notices.push((parent.run, seq, notice));
+    }
+}

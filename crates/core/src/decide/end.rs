@@ -1,0 +1,160 @@
+//! Ending early: failing and cancelling, with everything that is under way.
+
+use crate::{
+    Event, Failure, NodeId, Notice, PrincipalId, Refusal, RunId, Seq, Timer, Visit,
+    node::NodeKind,
+    run::{Active, Phase, Wait},
+};
+
+use super::{Scribe, answer::has_deadline};
+
+impl Scribe<'_> {
+    /// Fails the run: what is under way is stopped, children are told, and nothing follows.
+    pub(super) fn fail_run(&mut self, cause: Option<Seq>, error: Failure, node: Option<NodeId>) {
+        for (visit, child) in self.stop_work() {
+            if let Some(child) = child {
+                self.tell_child(child);
+            }
+            self.record(
+                cause,
+                Event::NodeCancelled {
+                    visit,
+                    reason: "run-failed".to_owned(),
+                },
+            );
+        }
+        self.record(cause, Event::RunFailed { error, node });
+        self.timers_cleared.push(Timer::Continue);
+        self.dirty.clear();
+    }
+
+    /// Cancels the run. Children that cancel with it end first; until then the run is `cancelling`.
+    pub(super) fn cancel(
+        &mut self,
+        reason: Option<String>,
+        by: Option<PrincipalId>,
+        parent: Option<RunId>,
+    ) -> Result<(), Refusal> {
+        if self.run.status.is_terminal() {
+            return Err(Refusal::Terminal(self.run.status));
+        }
+        if self.run.cancelling.is_some() {
+            return Ok(());
+        }
+        let work = self.stop_work();
+        self.dirty.clear();
+        self.timers_cleared.push(Timer::Continue);
+        let (with_child, alone): (Vec<_>, Vec<_>) = work
+            .into_iter()
+            .partition(|(visit, child)| child.is_some() && self.propagates(visit));
+        let cause = self.last();
+        let requested = if with_child.is_empty() {
+            cause
+        } else {
+            Some(self.record(
+                cause,
+                Event::CancelRequested {
+                    reason: reason.clone(),
+                    by: by.clone(),
+                    parent: parent.clone(),
+                },
+            ))
+        };
+        for (visit, _) in alone {
+            self.record(
+                requested,
+                Event::NodeCancelled {
+                    visit,
+                    reason: "run-cancelled".to_owned(),
+                },
+            );
+        }
+        if with_child.is_empty() {
+            self.record(cause, Event::RunCancelled { reason, by, parent });
+        }
+        for child in with_child.into_iter().filter_map(|(_, child)| child) {
+            self.tell_child(child);
+        }
+        Ok(())
+    }
+
+    /// Ends a cancel once the last child has.
+    pub(super) fn end_cancel_if_done(&mut self) {
+        let waits = self
+            .run
+            .nodes
+            .iter()
+            .any(|state| matches!(state.phase, Phase::Active(_)));
+        if let (false, Some(cancel)) = (waits, self.run.cancelling.clone()) {
+            self.record(
+                self.last(),
+                Event::RunCancelled {
+                    reason: cancel.reason,
+                    by: cancel.by,
+                    parent: cancel.parent,
+                },
+            );
+        }
+    }
+
+    /// Clears timers and effects of everything active, and lists it with its child.
+    fn stop_work(&mut self) -> Vec<(Visit, Option<RunId>)> {
+        let mut work = Vec::new();
+        for position in 0..self.run.nodes.len() {
+            let Phase::Active(active) = &self.run.nodes[position].phase else {
+                continue;
+            };
+            let Active {
+                ordinal,
+                attempt,
+                wait,
+            } = active;
+            let visit = self.visit(position, *ordinal);
+            let child = match wait {
+                Wait::Work => {
+                    if matches!(self.plan.nodes[position].kind, NodeKind::Delay { .. }) {
+                        self.timers_cleared.push(Timer::Delay(visit.clone()));
+                    }
+                    if let Some(effect) = self.effect_under_way(position) {
+                        // An effect this very decision asked for is simply not begun.
+                        self.effects
+                            .retain(|new| (&new.visit, new.attempt) != (&effect.0, effect.1));
+                        self.settled.push(effect);
+                    }
+                    None
+                }
+                Wait::Retry { .. } => {
+                    self.timers_cleared.push(Timer::Retry(visit.clone(), attempt + 1));
+                    None
+                }
+                Wait::Interrupt(_) => {
+                    if has_deadline(active) {
+                        self.timers_cleared.push(Timer::Interrupt(visit.clone()));
+                    }
+                    None
+                }
+                Wait::Child { run, .. } => Some(run.clone()),
+            };
+            work.push((visit, child));
+        }
+        let cleared = self.timers_cleared.clone();
+        self.timers_set
+            .retain(|(timer, _)| !cleared.contains(timer) && *timer != Timer::Continue);
+        work
+    }
+
+    fn propagates(&self, visit: &Visit) -> bool {
+        self.plan
+            .position(&visit.node)
+            .is_none_or(|position| match &self.plan.nodes[position].kind {
+                NodeKind::SubWorkflow(sub) => sub.propagate_cancel,
+                _ => true,
+            })
+    }
+
+    fn tell_child(&mut self, child: RunId) {
+        let parent = self.input.run.clone();
+        let seq = self.last().unwrap_or_default();
+        self.notices.push((child, seq, Notice::ParentEnded { parent }));
+    }
+}

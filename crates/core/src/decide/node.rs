@@ -1,0 +1,542 @@
+//! Running one execution of a node: its inputs, what its type does, and how it ends.
+
+use serde_json::{Value, json};
+
+use crate::{
+    Call, Effect, Event, Failure, InterruptKind, Object, Refusal, Seq, Timer, Visit,
+    channel::REDUCERS,
+    definition::TriggerRule,
+    event::Recorded,
+    expression::{Template, is_template},
+    node::{Assigned, HttpNode, NodeKind, whole},
+    plan::{MAX_RETRY_DELAY_MS, Plan, Port},
+    run::{Active, Phase, Wait, artifact_content},
+};
+
+use super::Scribe;
+
+/// Longest delay; beyond it a timestamp would leave the calendar.
+const MAX_DELAY_MS: u64 = 100 * 365 * 24 * 3_600 * 1_000;
+
+impl Scribe<'_> {
+    pub(super) fn start_node(&mut self, position: usize) {
+        if !self.within_executions(position) {
+            return;
+        }
+        let visit = self.visit(position, self.run.nodes[position].next_ordinal);
+        let cause = self.run.head.0.checked_sub(1).map(Seq);
+        let type_id = self.plan.nodes[position].type_id.clone();
+        let started = self.record(
+            cause,
+            Event::NodeStarted {
+                visit: visit.clone(),
+                type_id,
+                attempt: 0,
+            },
+        );
+        self.perform(position, visit, 0, started);
+    }
+
+    fn perform(&mut self, position: usize, visit: Visit, attempt: u32, started: Seq) {
+        // The plan outlives the scribe's borrow of itself.
+        let plan: &Plan = self.plan;
+        let node = &plan.nodes[position];
+        let inputs = match self.resolve_inputs(position) {
+            Ok(inputs) => inputs,
+            Err(failure) => return self.fail_node(&visit, started, failure),
+        };
+        match &node.kind {
+            NodeKind::Pass => self.complete_node(&visit, started, inputs),
+            NodeKind::Delay { ms } => {
+                let asked = match inputs.get("delayMs").map(whole) {
+                    Some(None) => {
+                        let failure =
+                            Failure::new("invalid_input", "delayMs is not a whole number of at least 0");
+                        return self.fail_node(&visit, started, failure);
+                    }
+                    Some(asked) => asked,
+                    None => *ms,
+                };
+                let asked = asked.unwrap_or(0).min(MAX_DELAY_MS);
+                if asked == 0 {
+                    return self.complete_node(&visit, started, fields(json!({ "waitedMs": 0 })));
+                }
+                self.timers_set
+                    .push((Timer::Delay(visit), self.input.now.plus_millis(asked)));
+            }
+            NodeKind::Fail {
+                code,
+                message,
+                retryable,
+            } => {
+                let failure = Failure {
+                    code: code.clone(),
+                    message: message.clone(),
+                    retryable: *retryable,
+                };
+                self.attempt_failed(position, &visit, attempt, started, failure);
+            }
+            NodeKind::Approval(gate) => {
+                self.open_interrupt(
+                    &visit,
+                    started,
+                    InterruptKind::Approval,
+                    gate.data.clone(),
+                    gate.timeout_ms,
+                );
+            }
+            NodeKind::Clarification {
+                questions,
+                timeout_ms,
+            } => {
+                let questions: Vec<_> = questions
+                    .iter()
+                    .map(|question| question.document.clone())
+                    .collect();
+                let data = json!({ "questions": questions });
+                self.open_interrupt(&visit, started, InterruptKind::Clarification, data, *timeout_ms);
+            }
+            NodeKind::Interrupt {
+                kind,
+                data,
+                timeout_ms,
+            } => {
+                self.open_interrupt(&visit, started, *kind, data.clone(), *timeout_ms);
+            }
+            NodeKind::SetVariable { name, value } => {
+                if name.starts_with('_') {
+                    let failure =
+                        Failure::new("invalid_input", "names with a leading underscore are the host's");
+                    return self.fail_node(&visit, started, failure);
+                }
+                match self.assigned(value, &inputs) {
+                    Ok(next) => {
+                        let previous = self.run.variables.get(name).cloned();
+                        let changed = Event::VariableChanged {
+                            name: name.clone(),
+                            previous,
+                            next,
+                            node: Some(node.id.clone()),
+                        };
+                        let cause = self.record(Some(started), changed);
+                        self.complete_node(&visit, cause, Object::new());
+                    }
+                    Err(failure) => self.fail_node(&visit, started, failure),
+                }
+            }
+            NodeKind::Template(template) => match self.render(template) {
+                Ok(text) => self.complete_node(&visit, started, fields(json!({ "text": text }))),
+                Err(failure) => self.fail_node(&visit, started, failure),
+            },
+            NodeKind::ChannelWrite {
+                channel,
+                value,
+                reducer,
+                ttl_ms,
+                max_size,
+            } => {
+                let declared = plan.definition.channels.get(channel);
+                let declared_text = |field: &str| declared.and_then(|d| d.get(field)).and_then(Value::as_str);
+                let declared_number = |field: &str| declared.and_then(|d| d.get(field)).and_then(whole);
+                let reducer = declared_text("reducer")
+                    .or(reducer.as_deref())
+                    .unwrap_or("append")
+                    .to_owned();
+                if !REDUCERS.contains(&reducer.as_str()) && !reducer.starts_with("vendor.") {
+                    let failure =
+                        Failure::new("validation_error", format!("reducer '{reducer}' is not known"));
+                    return self.fail_node(&visit, started, failure);
+                }
+                let Some(value) = inputs.get("value").cloned().or_else(|| value.clone()) else {
+                    let failure = Failure::new("invalid_input", "there is no value to write");
+                    return self.fail_node(&visit, started, failure);
+                };
+                let cause = self.record(
+                    Some(started),
+                    Event::ChannelWritten {
+                        channel: channel.clone(),
+                        value,
+                        reducer,
+                        ttl_ms: ttl_ms.or_else(|| declared_number("ttlMs")),
+                        max_size: max_size.or_else(|| declared_number("maxSize")),
+                        node: node.id.clone(),
+                        written_at: self.input.now,
+                    },
+                );
+                self.complete_node(&visit, cause, Object::new());
+            }
+            NodeKind::SubWorkflow(sub) => self.dispatch_child(sub, &visit, started, inputs),
+            NodeKind::Http(http) => match self.http_call(http, &inputs) {
+                Ok(call) => self.effects.push(Effect { visit, attempt, call }),
+                Err(failure) => self.fail_node(&visit, started, failure),
+            },
+            NodeKind::SideEffect => {
+                let payload = Value::Object(inputs);
+                self.effects.push(Effect {
+                    visit,
+                    attempt,
+                    call: Call::SideEffect { payload },
+                });
+            }
+            NodeKind::ArtifactEmit {
+                artifact_type,
+                content,
+            } => {
+                let content = if content.is_null() {
+                    artifact_content(&inputs)
+                } else {
+                    content.clone()
+                };
+                let name = node.name.clone();
+                let cause = self.artifact(&visit, started, artifact_type.clone(), name, content);
+                self.complete_node(&visit, cause, inputs);
+            }
+            NodeKind::Requires { capability } => {
+                let failure = Failure::new(
+                    "capability_not_provided",
+                    format!("this host does not provide '{capability}'"),
+                );
+                self.fail_node(&visit, started, failure);
+            }
+        }
+    }
+
+    fn resolve_inputs(&self, position: usize) -> Result<Object, Failure> {
+        let node = &self.plan.nodes[position];
+        let mut inputs = Object::new();
+        let mut context = None;
+        for (name, port) in &node.inputs {
+            let missing = |what: String| {
+                Err(Failure::new(
+                    "input_unresolved",
+                    format!("input '{name}': {what}"),
+                ))
+            };
+            let value = match port {
+                Port::Static(value) => Some(value.clone()),
+                Port::Variable {
+                    name: variable,
+                    optional,
+                } => match self.run.variables.get(variable) {
+                    None if !optional => return missing(format!("variable '{variable}' is not set")),
+                    value => value.cloned(),
+                },
+                Port::Connection {
+                    node: source,
+                    key,
+                    optional,
+                } => {
+                    let outputs = self.run.nodes[*source].outputs.as_ref();
+                    match outputs.and_then(|outputs| outputs.get(key)) {
+                        None if !optional => {
+                            return missing(format!(
+                                "node '{}' has no output '{key}'",
+                                self.plan.nodes[*source].id
+                            ));
+                        }
+                        value => value.cloned(),
+                    }
+                }
+                Port::Expression(expression) => {
+                    let context = context.get_or_insert_with(|| self.run.context(self.plan));
+                    match expression.evaluate(context) {
+                        Ok(value) => value,
+                        Err(error) => return missing(error.to_string()),
+                    }
+                }
+            };
+            if let Some(value) = value {
+                inputs.insert(name.clone(), value);
+            }
+        }
+        Ok(inputs)
+    }
+
+    fn assigned(&self, value: &Assigned, inputs: &Object) -> Result<Value, Failure> {
+        if let Some(value) = inputs.get("value") {
+            return Ok(value.clone());
+        }
+        match value {
+            Assigned::Static(value) => Ok(value.clone()),
+            Assigned::Expression(expression) => expression
+                .evaluate(&self.run.context(self.plan))
+                .map(Option::unwrap_or_default)
+                .map_err(|error| Failure::new("expression_failed", error.to_string())),
+            Assigned::Template(template) => self.render(template).map(Value::String),
+            Assigned::Input => Err(Failure::new("invalid_input", "there is no value to set")),
+        }
+    }
+
+    fn render(&self, template: &Template) -> Result<String, Failure> {
+        template
+            .render(&self.run.context(self.plan))
+            .map_err(|error| Failure::new("template_failed", error.to_string()))
+    }
+
+    fn http_call(&self, http: &HttpNode, inputs: &Object) -> Result<Call, Failure> {
+        let url = match (inputs.get("url"), &http.url) {
+            (Some(Value::String(url)), _) => url.clone(),
+            (Some(_), _) => return Err(Failure::new("invalid_input", "url is not a string")),
+            (None, Some(template)) => self.render(template)?,
+            (None, None) => return Err(Failure::new("invalid_input", "there is no url")),
+        };
+        let mut headers = Vec::with_capacity(http.headers.len());
+        for (name, value) in &http.headers {
+            headers.push((name.clone(), self.render(value)?));
+        }
+        let body = match inputs.get("body").cloned().or_else(|| http.body.clone()) {
+            Some(Value::String(text)) if is_template(&text) => {
+                let template =
+                    Template::parse(&text).map_err(|e| Failure::new("template_failed", e.to_string()))?;
+                Some(Value::String(self.render(&template)?))
+            }
+            body => body,
+        };
+        Ok(Call::Http {
+            method: http.method.clone(),
+            url,
+            headers,
+            body,
+            timeout_ms: http.timeout_ms,
+        })
+    }
+
+    fn artifact(
+        &mut self,
+        visit: &Visit,
+        cause: Seq,
+        artifact_type: String,
+        name: String,
+        content: Value,
+    ) -> Seq {
+        let artifact = format!("{}-{}", visit.node, visit.ordinal);
+        self.record(
+            Some(cause),
+            Event::ArtifactCreated {
+                visit: visit.clone(),
+                artifact,
+                artifact_type,
+                name,
+                content,
+            },
+        )
+    }
+
+    /// Ends an execution well: its artifact, its outputs, its edges.
+    pub(super) fn complete_node(&mut self, visit: &Visit, cause: Seq, outputs: Object) {
+        let Some((position, _)) = self.active(visit) else {
+            return;
+        };
+        let mut cause = cause;
+        if let Some(artifact_type) = self.plan.nodes[position].artifact_type.clone() {
+            let name = self.plan.nodes[position].name.clone();
+            cause = self.artifact(visit, cause, artifact_type, name, artifact_content(&outputs));
+        }
+        let untaken = self.untaken(position, "completed", &Value::Object(outputs.clone()));
+        self.record(
+            Some(cause),
+            Event::NodeCompleted {
+                visit: visit.clone(),
+                outputs,
+                untaken,
+            },
+        );
+        self.mark_targets(position);
+    }
+
+    /// Ends an execution badly. Where no taken edge handles a failure, the run fails with it.
+    pub(super) fn fail_node(&mut self, visit: &Visit, cause: Seq, error: Failure) {
+        let Some((position, active)) = self.active(visit) else {
+            return;
+        };
+        let attempts = active.attempt + 1;
+        let status = json!({ "code": error.code, "message": error.message });
+        let untaken = self.untaken(position, "failed", &json!({ "error": status }));
+        let handled = self.plan.nodes[position].out.iter().any(|&edge| {
+            let taken = !untaken.iter().any(|&untaken| untaken as usize == edge);
+            taken
+                && matches!(
+                    self.plan.edges[edge].rule,
+                    TriggerRule::AnyFailed | TriggerRule::AllComplete
+                )
+        });
+        let failed = Event::NodeFailed {
+            visit: visit.clone(),
+            error: error.clone(),
+            attempts,
+            untaken,
+        };
+        let cause = self.record(Some(cause), failed);
+        if handled {
+            self.mark_targets(position);
+        } else {
+            self.fail_run(Some(cause), error, Some(visit.node.clone()));
+        }
+    }
+
+    /// Ends an attempt badly: another follows if the failure and the node's settings allow it.
+    fn attempt_failed(&mut self, position: usize, visit: &Visit, attempt: u32, cause: Seq, error: Failure) {
+        let node = &self.plan.nodes[position];
+        if !error.retryable || attempt >= node.max_retries {
+            return self.fail_node(visit, cause, error);
+        }
+        let delay_ms = node
+            .retry_delay_ms
+            .saturating_mul(1 << attempt.min(20))
+            .min(MAX_RETRY_DELAY_MS.max(node.retry_delay_ms));
+        let next = attempt + 1;
+        self.record(
+            Some(cause),
+            Event::NodeRetried {
+                visit: visit.clone(),
+                attempt: next,
+                delay_ms,
+                error,
+            },
+        );
+        self.timers_set.push((
+            Timer::Retry(visit.clone(), next),
+            self.input.now.plus_millis(delay_ms),
+        ));
+    }
+
+    /// Indexes of outgoing edges whose condition does not hold.
+    fn untaken(&self, position: usize, status: &str, output: &Value) -> Vec<u32> {
+        let out = &self.plan.nodes[position].out;
+        if out.iter().all(|&edge| self.plan.edges[edge].condition.is_none()) {
+            return Vec::new();
+        }
+        let mut context = self.run.context(self.plan);
+        context["status"] = Value::String(status.to_owned());
+        context["output"] = output.clone();
+        context["outputs"] = output.clone();
+        out.iter()
+            .filter(|&&edge| {
+                self.plan.edges[edge]
+                    .condition
+                    .as_ref()
+                    .is_some_and(|condition| !condition.holds(&context))
+            })
+            .filter_map(|&edge| u32::try_from(edge).ok())
+            .collect()
+    }
+
+    pub(super) fn delay_over(&mut self, visit: &Visit) -> Result<(), Refusal> {
+        let Some((position, active)) = self.active(visit) else {
+            return Ok(());
+        };
+        if !matches!(self.plan.nodes[position].kind, NodeKind::Delay { .. }) || active.wait != Wait::Work {
+            return Ok(());
+        }
+        let inputs = self.resolve_inputs(position).unwrap_or_default();
+        let NodeKind::Delay { ms } = self.plan.nodes[position].kind else {
+            return Ok(());
+        };
+        let waited = inputs
+            .get("delayMs")
+            .and_then(whole)
+            .or(ms)
+            .unwrap_or(0)
+            .min(MAX_DELAY_MS);
+        let cause = self.last().unwrap_or_default();
+        self.complete_node(visit, cause, fields(json!({ "waitedMs": waited })));
+        Ok(())
+    }
+
+    pub(super) fn retry_due(&mut self, visit: &Visit, attempt: u32) -> Result<(), Refusal> {
+        let Some((
+            position,
+            Active {
+                wait: Wait::Retry { .. },
+                attempt: current,
+                ..
+            },
+        )) = self.active(visit)
+        else {
+            return Ok(());
+        };
+        // A pause keeps the wait; resuming sets the timer again.
+        if *current + 1 != attempt || self.run.paused || self.run.cancelling.is_some() {
+            return Ok(());
+        }
+        if !self.within_executions(position) {
+            return Ok(());
+        }
+        let type_id = self.plan.nodes[position].type_id.clone();
+        let started = self.record(
+            self.last(),
+            Event::NodeStarted {
+                visit: visit.clone(),
+                type_id,
+                attempt,
+            },
+        );
+        self.perform(position, visit.clone(), attempt, started);
+        Ok(())
+    }
+
+    pub(super) fn effect_ended(
+        &mut self,
+        visit: Visit,
+        attempt: u32,
+        outcome: Result<Object, Failure>,
+    ) -> Result<(), Refusal> {
+        let Some((position, active)) = self.active(&visit) else {
+            return Err(Refusal::Stale);
+        };
+        let is_effect = matches!(
+            self.plan.nodes[position].kind,
+            NodeKind::Http(_) | NodeKind::SideEffect
+        );
+        if !is_effect
+            || active.attempt != attempt
+            || active.wait != Wait::Work
+            || self.run.status.is_terminal()
+        {
+            return Err(Refusal::Stale);
+        }
+        self.settled.push((visit.clone(), attempt));
+        let cause = self.last().unwrap_or_default();
+        match outcome {
+            Ok(outputs) => self.complete_node(&visit, cause, outputs),
+            Err(failure) => self.attempt_failed(position, &visit, attempt, cause, failure),
+        }
+        Ok(())
+    }
+
+    pub(super) fn last(&self) -> Option<Seq> {
+        self.events.last().map_or_else(
+            || self.run.head.0.checked_sub(1).map(Seq),
+            |Recorded { seq, .. }| Some(*seq),
+        )
+    }
+
+    /// Whether an execution has an effect under way.
+    pub(super) fn effect_under_way(&self, position: usize) -> Option<(Visit, u32)> {
+        let is_effect = matches!(
+            self.plan.nodes[position].kind,
+            NodeKind::Http(_) | NodeKind::SideEffect
+        );
+        match &self.run.nodes[position].phase {
+            Phase::Active(Active {
+                ordinal,
+                attempt,
+                wait: Wait::Work,
+            }) if is_effect => Some((self.visit(position, *ordinal), *attempt)),
+            Phase::Active(_)
+            | Phase::Idle
+            | Phase::Completed
+            | Phase::Failed(_)
+            | Phase::Skipped
+            | Phase::Cancelled => None,
+        }
+    }
+}
+
+/// The fields of an object literal.
+pub(super) fn fields(value: Value) -> Object {
+    match value {
+        Value::Object(fields) => fields,
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => Object::new(),
+    }
+}

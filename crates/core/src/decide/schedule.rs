@@ -1,0 +1,165 @@
+//! Scheduling: starting every node whose edges allow it, until nothing can start.
+
+use crate::{
+    Cap, Event, Failure, Object, Seq, Timer,
+    run::{Phase, Readiness},
+};
+
+use super::{MAX_BYTES, MAX_EVENTS, Scribe};
+
+impl Scribe<'_> {
+    pub(super) fn mark_all(&mut self) {
+        self.dirty = (0..self.plan.nodes.len()).collect();
+    }
+
+    /// Runs ready nodes until the run must wait, has ended, or the decision is full.
+    pub(super) fn settle_run(&mut self) {
+        while let Some(&position) = self.dirty.front() {
+            if !self.may_start() {
+                self.dirty.clear();
+                return;
+            }
+            match self.run.readiness(self.plan, position) {
+                Readiness::NotYet => {
+                    self.dirty.pop_front();
+                }
+                Readiness::Skip => self.skip(position, "trigger-not-met"),
+                Readiness::Forward | Readiness::Back if self.plan.nodes[position].disabled => {
+                    self.skip(position, "disabled")
+                }
+                Readiness::Forward | Readiness::Back => {
+                    if self.events.len() >= MAX_EVENTS || self.bytes >= MAX_BYTES {
+                        self.cut = true;
+                        self.dirty.clear();
+                        self.timers_set.push((Timer::Continue, self.input.now));
+                        return;
+                    }
+                    self.start_node(position);
+                }
+            }
+        }
+        self.complete_if_done();
+    }
+
+    fn may_start(&self) -> bool {
+        !self.run.status.is_terminal()
+            && !self.run.paused
+            && self.run.cancelling.is_none()
+            && self.run.started.is_some()
+    }
+
+    fn skip(&mut self, position: usize, reason: &str) {
+        let node = self.plan.nodes[position].id.clone();
+        self.record(
+            None,
+            Event::NodeSkipped {
+                node,
+                reason: reason.to_owned(),
+            },
+        );
+        self.mark_targets(position);
+    }
+
+    pub(super) fn mark_targets(&mut self, position: usize) {
+        let targets: Vec<_> = self.plan.nodes[position]
+            .out
+            .iter()
+            .map(|&edge| self.plan.edges[edge].target)
+            .collect();
+        self.dirty.extend(targets);
+        self.dirty.push_back(position);
+    }
+
+    fn complete_if_done(&mut self) {
+        let waits = self
+            .run
+            .nodes
+            .iter()
+            .any(|state| matches!(state.phase, Phase::Active(_)));
+        if self.cut || waits || !self.may_start() {
+            return;
+        }
+        let outputs = self.final_outputs();
+        self.record(self.last_event(), Event::RunCompleted { outputs });
+    }
+
+    fn last_event(&self) -> Option<Seq> {
+        self.run.head.0.checked_sub(1).map(Seq)
+    }
+
+    /// The outputs of the nodes no forward edge leaves: those of the one that completed, or each under its id.
+    fn final_outputs(&self) -> Object {
+        let mut ends = self
+            .plan
+            .nodes
+            .iter()
+            .zip(&self.run.nodes)
+            .filter_map(|(node, state)| {
+                let is_end = node.out.iter().all(|&edge| self.plan.edges[edge].slot.is_none());
+                let outputs = state
+                    .outputs
+                    .as_ref()
+                    .filter(|_| is_end && matches!(state.phase, Phase::Completed))?;
+                Some((&node.id, outputs))
+            });
+        match (ends.next(), ends.next()) {
+            (None, _) => Object::new(),
+            (Some((_, outputs)), None) => outputs.clone(),
+            (Some(first), Some(second)) => [first, second]
+                .into_iter()
+                .chain(ends)
+                .map(|(node, outputs)| (node.to_string(), serde_json::Value::Object(outputs.clone())))
+                .collect(),
+        }
+    }
+
+    /// Whether one more node execution is within bounds; if not, the run fails.
+    pub(super) fn within_executions(&mut self, position: usize) -> bool {
+        let limit = self
+            .run
+            .started
+            .as_ref()
+            .map_or(0, |started| started.limits.node_executions);
+        if self.run.executions < limit {
+            return true;
+        }
+        let node = self.plan.nodes[position].id.clone();
+        self.breach(
+            Cap::NodeExecutions,
+            u64::from(limit),
+            u64::from(self.run.executions) + 1,
+            Some(node),
+        );
+        false
+    }
+
+    pub(super) fn breach(&mut self, kind: Cap, limit: u64, observed: u64, node: Option<crate::NodeId>) {
+        let cause = self.record(
+            None,
+            Event::CapBreached {
+                kind,
+                limit,
+                observed,
+                node: node.clone(),
+            },
+        );
+        let message = match kind {
+            Cap::NodeExecutions => format!("the run reached its limit of {limit} node executions"),
+            Cap::RunDuration => format!("the run reached its limit of {limit} ms"),
+        };
+        self.fail_run(Some(cause), Failure::new(kind.error_code(), message), node);
+    }
+
+    pub(super) fn breach_duration(&mut self) {
+        let limit = self
+            .run
+            .started
+            .as_ref()
+            .and_then(|started| started.limits.run_duration_ms)
+            .unwrap_or(0);
+        let since = self.run.running_since.unwrap_or(self.input.now);
+        let observed = (self.run.active_ms + self.input.now.millis_since(since)).max(limit + 1);
+        let node = self.run.current_node(self.plan).cloned();
+        self.breach(Cap::RunDuration, limit, observed, node);
+    }
+}

@@ -1,0 +1,123 @@
+//! Starting: checking what a run is given, and fixing its bounds.
+
+use serde_json::Value;
+
+use crate::{Event, HostBounds, Limits, Object, Plan, Refusal, RunStarted, StartRun, node::whole};
+
+use super::Scribe;
+
+/// Shortest run-duration bound a caller may ask for.
+const MIN_DURATION_MS: u64 = 1;
+
+impl Scribe<'_> {
+    pub(super) fn start(&mut self, start: StartRun) -> Result<(), Refusal> {
+        if self.run.started.is_some() {
+            return Err(Refusal::WrongState);
+        }
+        check_inputs(self.plan, &start.inputs)?;
+        let limits = limits(self.plan, &start.configurable, start.bounds)?;
+        self.plan
+            .check_configurable(&start.configurable)
+            .map_err(|rule| Refusal::InvalidInput {
+                field: "configurable".to_owned(),
+                rule,
+            })?;
+        let StartRun {
+            tenant,
+            principal,
+            origin,
+            inputs,
+            configurable,
+            tags,
+            metadata,
+            context,
+            parent,
+            bounds: _,
+        } = start;
+        self.record(
+            None,
+            Event::RunStarted(Box::new(RunStarted {
+                workflow: self.plan.id().clone(),
+                version: self.plan.version().clone(),
+                tenant,
+                principal,
+                origin,
+                inputs,
+                configurable,
+                tags,
+                metadata,
+                context,
+                parent,
+                limits,
+            })),
+        );
+        self.dirty.extend(self.plan.entries.iter().copied());
+        Ok(())
+    }
+}
+
+/// Checks inputs against the declared variables; undeclared ones are accepted.
+pub(super) fn check_inputs(plan: &Plan, inputs: &Object) -> Result<(), Refusal> {
+    for variable in plan.variables() {
+        let refuse = |rule: String| Refusal::InvalidInput {
+            field: format!("inputs.{}", variable.name),
+            rule,
+        };
+        match inputs.get(&variable.name) {
+            None if variable.required && variable.default_value.is_none() => {
+                return Err(refuse("is required".to_owned()));
+            }
+            None => {}
+            Some(value) if !variable.kind.admits(value) => {
+                return Err(refuse(format!("is not of type {}", variable.kind.as_str())));
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn limits(plan: &Plan, configurable: &Object, host: HostBounds) -> Result<Limits, Refusal> {
+    let asked = |key: &'static str, min: u64, max: u64| match configurable.get(key) {
+        None => Ok(None),
+        Some(value) => match whole(value) {
+            Some(n) if (min..=max).contains(&n) => Ok(Some(n)),
+            _ => Err(Refusal::OutOfBounds {
+                key,
+                value: value.clone(),
+                min,
+                max,
+            }),
+        },
+    };
+    let most = u64::from(host.node_executions);
+    let executions = asked("recursionLimit", 1, most)?.unwrap_or(most);
+    let duration_max = host.run_duration_ms.unwrap_or(i64::MAX as u64);
+    let duration = asked("runTimeoutMs", MIN_DURATION_MS, duration_max)?;
+    let settings = Some(plan.definition.settings.timeout).filter(|ms| *ms > 0);
+    check_known(configurable)?;
+    Ok(Limits {
+        node_executions: u32::try_from(executions).unwrap_or(host.node_executions),
+        run_duration_ms: [duration, settings, host.run_duration_ms]
+            .into_iter()
+            .flatten()
+            .min(),
+    })
+}
+
+/// The reserved keys that have a type of their own.
+fn check_known(configurable: &Object) -> Result<(), Refusal> {
+    let refuse = |key: &str, rule: &str| Refusal::InvalidInput {
+        field: format!("configurable.{key}"),
+        rule: rule.to_owned(),
+    };
+    match configurable.get("temperature") {
+        None => {}
+        Some(value) if value.as_f64().is_some_and(|t| (0.0..=2.0).contains(&t)) => {}
+        Some(_) => return Err(refuse("temperature", "is not a number within 0 to 2")),
+    }
+    match configurable.get("model") {
+        None | Some(Value::String(_)) => Ok(()),
+        Some(_) => Err(refuse("model", "is not a string")),
+    }
+}

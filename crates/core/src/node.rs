@@ -1,0 +1,609 @@
+//! The node types of OpenWOP that this kernel runs, with their settings read and checked.
+//!
+//! A type id maps to one variant of [`NodeKind`]; an unknown one is a problem of the definition.
+//! Types of the conformance suite exist only where the host asks for them.
+
+use jsonschema::Validator;
+use serde_json::{Map, Value, json};
+
+use crate::{
+    ApprovalAction, InterruptKind, WorkflowId,
+    definition::Node,
+    expression::{Expression, Template, is_template},
+};
+
+/// Which optional node types a host offers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Offer {
+    /// Types of the conformance suite.
+    pub conformance: bool,
+}
+
+/// What a node does.
+#[derive(Debug)]
+pub(crate) enum NodeKind {
+    /// `core.noop`, `core.identity`, `core.start`, `core.end`, `core.merge`, `core.conditional`: inputs become outputs.
+    Pass,
+    /// `core.delay`
+    Delay {
+        /// From the configuration; an input port wins.
+        ms: Option<u64>,
+    },
+    /// `core.fail`
+    Fail {
+        /// Error code.
+        code: String,
+        /// Error text.
+        message: String,
+        /// Whether retries apply.
+        retryable: bool,
+    },
+    /// `core.approvalGate`, and `core.interrupt` of kind approval.
+    Approval(Box<ApprovalGate>),
+    /// `core.clarificationGate`, and `core.interrupt` of kind clarification.
+    Clarification {
+        /// The questions.
+        questions: Vec<Question>,
+        /// How long it stays open.
+        timeout_ms: Option<u64>,
+    },
+    /// `core.interrupt` of the other kinds.
+    Interrupt {
+        /// Which.
+        kind: InterruptKind,
+        /// The question.
+        data: Value,
+        /// How long it stays open.
+        timeout_ms: Option<u64>,
+    },
+    /// `core.setVariable`
+    SetVariable {
+        /// The variable.
+        name: String,
+        /// What it becomes; an input port `value` wins.
+        value: Assigned,
+    },
+    /// `core.template`
+    Template(Template),
+    /// `core.channelWrite`
+    ChannelWrite {
+        /// The channel.
+        channel: String,
+        /// What is written; an input port `value` wins.
+        value: Option<Value>,
+        /// How it is folded in; the channel's declaration decides where absent.
+        reducer: Option<String>,
+        /// Drops older entries.
+        ttl_ms: Option<u64>,
+        /// Keeps this many entries.
+        max_size: Option<u64>,
+    },
+    /// `core.subWorkflow`
+    SubWorkflow(Box<SubWorkflow>),
+    /// `core.http.request`
+    Http(Box<HttpNode>),
+    /// `core.conformance.side-effect`
+    SideEffect,
+    /// `conformance.artifact.emit`
+    ArtifactEmit {
+        /// The artifact's type.
+        artifact_type: String,
+        /// Its content.
+        content: Value,
+    },
+    /// A node whose module needs a capability this host never has.
+    Requires {
+        /// The capability.
+        capability: String,
+    },
+}
+
+/// A value given as is, or by an expression.
+#[derive(Debug)]
+pub(crate) enum Assigned {
+    /// As is.
+    Static(Value),
+    /// By an expression.
+    Expression(Expression),
+    /// By a template.
+    Template(Template),
+    /// By the input port only.
+    Input,
+}
+
+/// An approval gate.
+#[derive(Debug)]
+pub(crate) struct ApprovalGate {
+    /// The question, complete with the fields OpenWOP requires.
+    pub data: Value,
+    /// The actions offered.
+    pub actions: Vec<ApprovalAction>,
+    /// Accepts needed.
+    pub required: u32,
+    /// Whether a majority of rejects is needed to reject.
+    pub majority: bool,
+    /// Who may vote; empty means anyone allowed to answer.
+    pub approvers: Vec<String>,
+    /// Whether a token alone does not answer it (profile `openwop-interrupt-auth-required`).
+    pub auth_required: bool,
+    /// How long it stays open.
+    pub timeout_ms: Option<u64>,
+}
+
+/// One question of a clarification.
+#[derive(Debug)]
+pub(crate) struct Question {
+    /// Its id.
+    pub id: String,
+    /// As asked.
+    pub document: Value,
+    /// What an answer must match.
+    pub schema: Option<Validator>,
+}
+
+/// A child workflow call.
+#[derive(Debug)]
+pub(crate) struct SubWorkflow {
+    /// What to run.
+    pub workflow: WorkflowId,
+    /// (child variable, parent variable)
+    pub inputs: Vec<(String, String)>,
+    /// Given to the child as they are.
+    pub static_inputs: Map<String, Value>,
+    /// (parent variable, child variable)
+    pub outputs: Vec<(String, String)>,
+    /// Whether a failed child fails this node.
+    pub fail_parent: bool,
+    /// Whether a cancel reaches the child.
+    pub propagate_cancel: bool,
+}
+
+/// An HTTP call.
+#[derive(Debug)]
+pub(crate) struct HttpNode {
+    /// Upper-case method.
+    pub method: String,
+    /// The URL; an input port `url` wins.
+    pub url: Option<Template>,
+    /// Header fields.
+    pub headers: Vec<(String, Template)>,
+    /// JSON body; an input port `body` wins.
+    pub body: Option<Value>,
+    /// Time limit of an attempt.
+    pub timeout_ms: u64,
+}
+
+/// Time limit of an HTTP attempt where the node names none.
+const HTTP_TIMEOUT_MS: u64 = 30_000;
+/// Longest time limit of an HTTP attempt.
+const HTTP_MAX_TIMEOUT_MS: u64 = 600_000;
+
+impl NodeKind {
+    /// Reads a node's type and settings.
+    ///
+    /// # Errors
+    /// The rule that is broken.
+    pub(crate) fn read(node: &Node, offer: Offer) -> Result<Self, String> {
+        let config = Config(&node.config);
+        match node.type_id.as_str() {
+            "core.noop" | "core.identity" | "core.start" | "core.end" | "core.merge" | "core.conditional" => {
+                Ok(Self::Pass)
+            }
+            "core.delay" => Ok(Self::Delay { ms: config.delay()? }),
+            "core.fail" => Ok(Self::Fail {
+                code: config
+                    .text("code")?
+                    .unwrap_or("conformance_test_failure")
+                    .to_owned(),
+                message: config
+                    .text("message")?
+                    .unwrap_or("Intentional conformance failure")
+                    .to_owned(),
+                retryable: config.flag("retryable")?.unwrap_or(false),
+            }),
+            "core.approvalGate" => Ok(Self::Approval(Box::new(ApprovalGate::read(node, &node.config)?))),
+            "core.clarificationGate" => Self::clarification(&node.config, config.millis("timeoutMs")?),
+            "core.interrupt" => Self::interrupt(node),
+            "core.setVariable" => {
+                let name = config
+                    .text("name")?
+                    .or(config.text("variableName")?)
+                    .or(config.text("variable")?);
+                let name = name.ok_or("config.name is missing")?.to_owned();
+                Ok(Self::SetVariable {
+                    name,
+                    value: config.assigned()?,
+                })
+            }
+            "core.template" => {
+                let source = config.text("template")?.ok_or("config.template is missing")?;
+                Template::parse(source)
+                    .map(Self::Template)
+                    .map_err(|e| format!("config.template: {e}"))
+            }
+            "core.channelWrite" => {
+                let channel = config.text("channelName")?.or(config.text("channel")?);
+                Ok(Self::ChannelWrite {
+                    channel: channel.ok_or("config.channelName is missing")?.to_owned(),
+                    value: node.config.get("value").cloned(),
+                    reducer: config.text("reducer")?.map(ToOwned::to_owned),
+                    ttl_ms: config.millis("ttlMs")?,
+                    max_size: config.millis("maxSize")?,
+                })
+            }
+            "core.subWorkflow" => SubWorkflow::read(config).map(|sub| Self::SubWorkflow(Box::new(sub))),
+            "core.http.request" => HttpNode::read(config).map(|http| Self::Http(Box::new(http))),
+            "core.conformance.side-effect" if offer.conformance => Ok(Self::SideEffect),
+            "conformance.artifact.emit" if offer.conformance => Ok(Self::ArtifactEmit {
+                artifact_type: config
+                    .text("artifactType")?
+                    .unwrap_or("conformance.artifact")
+                    .to_owned(),
+                content: node
+                    .config
+                    .get("content")
+                    .or(node.config.get("artifactData"))
+                    .cloned()
+                    .unwrap_or_default(),
+            }),
+            "conformance.requiresMissing" if offer.conformance => Ok(Self::Requires {
+                capability: "conformance.never-provided".to_owned(),
+            }),
+            unknown => Err(format!("typeId '{unknown}' is not offered by this host")),
+        }
+    }
+
+    fn clarification(config: &Map<String, Value>, timeout_ms: Option<u64>) -> Result<Self, String> {
+        let questions = config
+            .get("questions")
+            .and_then(Value::as_array)
+            .ok_or("config.questions is not an array")?;
+        if questions.is_empty() {
+            return Err("config.questions is empty".to_owned());
+        }
+        let questions = questions
+            .iter()
+            .map(Question::read)
+            .collect::<Result<Vec<_>, _>>()?;
+        if questions
+            .iter()
+            .enumerate()
+            .any(|(i, q)| questions[..i].iter().any(|other| other.id == q.id))
+        {
+            return Err("config.questions repeats an id".to_owned());
+        }
+        Ok(Self::Clarification {
+            questions,
+            timeout_ms,
+        })
+    }
+
+    fn interrupt(node: &Node) -> Result<Self, String> {
+        let config = Config(&node.config);
+        let empty = Map::new();
+        let data = node
+            .config
+            .get("data")
+            .map_or(Some(&empty), Value::as_object)
+            .ok_or("config.data is not an object")?;
+        let timeout_ms = config.millis("timeoutMs")?;
+        match config.text("kind")?.ok_or("config.kind is missing")? {
+            "approval" => {
+                let mut gate = ApprovalGate::read(node, data)?;
+                gate.timeout_ms = gate.timeout_ms.or(timeout_ms);
+                Ok(Self::Approval(Box::new(gate)))
+            }
+            "clarification" => Self::clarification(data, timeout_ms),
+            "external-event" => {
+                let event_type = data
+                    .get("eventType")
+                    .and_then(Value::as_str)
+                    .filter(|t| !t.is_empty());
+                event_type.ok_or("config.data.eventType is missing")?;
+                data.get("correlation")
+                    .and_then(Value::as_object)
+                    .ok_or("config.data.correlation is not an object")?;
+                Ok(Self::Interrupt {
+                    kind: InterruptKind::ExternalEvent,
+                    data: Value::Object(data.clone()),
+                    timeout_ms,
+                })
+            }
+            "custom" => {
+                data.get("customKind")
+                    .and_then(Value::as_str)
+                    .ok_or("config.data.customKind is missing")?;
+                Ok(Self::Interrupt {
+                    kind: InterruptKind::Custom,
+                    data: Value::Object(data.clone()),
+                    timeout_ms,
+                })
+            }
+            unknown => Err(format!("config.kind '{unknown}' is not offered by this host")),
+        }
+    }
+}
+
+impl ApprovalGate {
+    fn read(node: &Node, config: &Map<String, Value>) -> Result<Self, String> {
+        let reader = Config(config);
+        let offered = match config.get("actions") {
+            None => vec!["accept", "reject"],
+            Some(Value::Array(actions)) => actions
+                .iter()
+                .map(|action| {
+                    action
+                        .as_str()
+                        .ok_or("config.actions holds something other than strings")
+                })
+                .collect::<Result<Vec<_>, _>>()?,
+            Some(_) => return Err("config.actions is not an array".to_owned()),
+        };
+        let mut actions = Vec::new();
+        for name in &offered {
+            let name = match *name {
+                "approve" => "accept",
+                other => other,
+            };
+            let action = ApprovalAction::parse(name)
+                .ok_or_else(|| format!("config.actions holds '{name}', which is none of the five actions"))?;
+            if !actions.contains(&action) {
+                actions.push(action);
+            }
+        }
+        if actions.is_empty() {
+            return Err("config.actions is empty".to_owned());
+        }
+        let required = match reader.millis("requiredApprovals")? {
+            None => 1,
+            Some(n) => u32::try_from(n)
+                .ok()
+                .filter(|n| (1..=1_000).contains(n))
+                .ok_or("config.requiredApprovals is not within 1 to 1000")?,
+        };
+        let majority = match reader.text("rejectionPolicy")? {
+            None | Some("single-veto") => false,
+            Some("majority") => true,
+            Some(_) => return Err("config.rejectionPolicy is neither single-veto nor majority".to_owned()),
+        };
+        let approvers = match config.get("approversList") {
+            None => Vec::new(),
+            Some(Value::Array(list)) => list
+                .iter()
+                .map(|who| {
+                    who.as_str()
+                        .map(ToOwned::to_owned)
+                        .ok_or("config.approversList holds something other than strings")
+                })
+                .collect::<Result<Vec<_>, _>>()?,
+            Some(_) => return Err("config.approversList is not an array".to_owned()),
+        };
+        let mut data = json!({
+            "artifactId": reader.text("artifactId")?.unwrap_or(node.id.as_str()),
+            "artifactType": reader.text("artifactType")?.unwrap_or("approval"),
+            "title": reader.text("title")?.unwrap_or(node.name()),
+            "actions": actions.iter().map(|action| action.as_str()).collect::<Vec<_>>(),
+        });
+        for field in [
+            "description",
+            "artifactData",
+            "requiredApprovals",
+            "approversList",
+            "rejectionPolicy",
+            "prompt",
+        ] {
+            if let Some(value) = config.get(field) {
+                data[field] = value.clone();
+            }
+        }
+        Ok(Self {
+            data,
+            actions,
+            required,
+            majority,
+            approvers,
+            auth_required: reader.text("profile")? == Some("openwop-interrupt-auth-required"),
+            timeout_ms: reader.millis("timeoutMs")?,
+        })
+    }
+}
+
+impl Question {
+    fn read(document: &Value) -> Result<Self, String> {
+        let id = document
+            .get("id")
+            .and_then(Value::as_str)
+            .filter(|id| !id.is_empty());
+        let id = id
+            .ok_or("config.questions holds a question without id")?
+            .to_owned();
+        if document.get("question").and_then(Value::as_str).is_none() {
+            return Err(format!("question '{id}' has no text"));
+        }
+        let schema = match document.get("schema") {
+            None => None,
+            Some(schema) => {
+                Some(compile_schema(schema).map_err(|e| format!("question '{id}': schema: {e}"))?)
+            }
+        };
+        Ok(Self {
+            id,
+            document: document.clone(),
+            schema,
+        })
+    }
+}
+
+/// Compiles a JSON Schema; references outside the document are refused.
+///
+/// # Errors
+/// What is wrong with the schema.
+pub(crate) fn compile_schema(schema: &Value) -> Result<Validator, String> {
+    jsonschema::draft202012::options()
+        .build(schema)
+        .map_err(|error| error.to_string())
+}
+
+impl SubWorkflow {
+    fn read(config: Config<'_>) -> Result<Self, String> {
+        let workflow = config.text("workflowId")?.ok_or("config.workflowId is missing")?;
+        let workflow = WorkflowId::parse(workflow).map_err(|e| format!("config.workflowId: {e}"))?;
+        if config.flag("waitForCompletion")? == Some(false) {
+            return Err(
+                "config.waitForCompletion must be true: this host runs children synchronously".to_owned(),
+            );
+        }
+        let fail_parent = match config.text("onChildFailure")? {
+            None | Some("fail-parent") => true,
+            Some("absorb" | "continue") => false,
+            Some(other) => {
+                return Err(format!(
+                    "config.onChildFailure '{other}' is neither fail-parent nor absorb"
+                ));
+            }
+        };
+        let outputs = config.mapping("outputMapping")?;
+        if let Some((name, _)) = outputs.iter().find(|(name, _)| name.starts_with('_')) {
+            return Err(format!(
+                "config.outputMapping sets '{name}': names with a leading underscore are the host's"
+            ));
+        }
+        Ok(Self {
+            workflow,
+            inputs: config.mapping("inputMapping")?,
+            static_inputs: match config.0.get("inputs") {
+                None => Map::new(),
+                Some(Value::Object(inputs)) => inputs.clone(),
+                Some(_) => return Err("config.inputs is not an object".to_owned()),
+            },
+            outputs,
+            fail_parent,
+            propagate_cancel: config.flag("propagateCancellation")?.unwrap_or(true),
+        })
+    }
+}
+
+impl HttpNode {
+    fn read(config: Config<'_>) -> Result<Self, String> {
+        let method = config.text("method")?.unwrap_or("GET").to_ascii_uppercase();
+        if !["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"].contains(&method.as_str()) {
+            return Err(format!("config.method '{method}' is not offered by this host"));
+        }
+        let url = match config.text("url")? {
+            None => None,
+            Some(url) => Some(Template::parse(url).map_err(|e| format!("config.url: {e}"))?),
+        };
+        let headers = match config.0.get("headers") {
+            None => Vec::new(),
+            Some(Value::Object(headers)) => headers
+                .iter()
+                .map(|(name, value)| {
+                    let value = value
+                        .as_str()
+                        .ok_or_else(|| format!("config.headers.{name} is not a string"))?;
+                    Ok((
+                        name.clone(),
+                        Template::parse(value).map_err(|e| format!("config.headers.{name}: {e}"))?,
+                    ))
+                })
+                .collect::<Result<Vec<_>, String>>()?,
+            Some(_) => return Err("config.headers is not an object".to_owned()),
+        };
+        let timeout_ms = config.millis("timeoutMs")?.unwrap_or(HTTP_TIMEOUT_MS);
+        if !(1..=HTTP_MAX_TIMEOUT_MS).contains(&timeout_ms) {
+            return Err(format!(
+                "config.timeoutMs is not within 1 to {HTTP_MAX_TIMEOUT_MS}"
+            ));
+        }
+        Ok(Self {
+            method,
+            url,
+            headers,
+            body: config.0.get("body").cloned(),
+            timeout_ms,
+        })
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Config<'a>(&'a Map<String, Value>);
+
+impl<'a> Config<'a> {
+    fn text(self, field: &str) -> Result<Option<&'a str>, String> {
+        match self.0.get(field) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(_) => Err(format!("config.{field} is not a string")),
+        }
+    }
+
+    fn flag(self, field: &str) -> Result<Option<bool>, String> {
+        match self.0.get(field) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(*flag)),
+            Some(_) => Err(format!("config.{field} is not a boolean")),
+        }
+    }
+
+    fn millis(self, field: &str) -> Result<Option<u64>, String> {
+        match self.0.get(field) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => whole(value)
+                .map(Some)
+                .ok_or_else(|| format!("config.{field} is not a whole number of at least 0")),
+        }
+    }
+
+    fn delay(self) -> Result<Option<u64>, String> {
+        for field in ["durationMs", "ms", "delayMs"] {
+            if let Some(ms) = self.millis(field)? {
+                return Ok(Some(ms));
+            }
+        }
+        Ok(self.millis("delaySeconds")?.map(|s| s.saturating_mul(1_000)))
+    }
+
+    fn mapping(self, field: &str) -> Result<Vec<(String, String)>, String> {
+        match self.0.get(field) {
+            None | Some(Value::Null) => Ok(Vec::new()),
+            Some(Value::Object(map)) => map
+                .iter()
+                .map(|(to, from)| {
+                    let from = from
+                        .as_str()
+                        .ok_or_else(|| format!("config.{field}.{to} is not a string"))?;
+                    Ok((to.clone(), from.to_owned()))
+                })
+                .collect(),
+            Some(_) => Err(format!("config.{field} is not an object")),
+        }
+    }
+
+    fn assigned(self) -> Result<Assigned, String> {
+        if let Some(source) = self.text("expression")? {
+            return Expression::parse(source)
+                .map(Assigned::Expression)
+                .map_err(|e| format!("config.expression: {e}"));
+        }
+        match self.0.get("value") {
+            None => Ok(Assigned::Input),
+            Some(Value::String(text)) if is_template(text) => Template::parse(text)
+                .map(Assigned::Template)
+                .map_err(|e| format!("config.value: {e}")),
+            Some(value) => Ok(Assigned::Static(value.clone())),
+        }
+    }
+}
+
+/// A whole number of at least 0, also when written as `5.0`.
+pub(crate) fn whole(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| {
+        let n = value.as_f64()?;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "checked to be a whole number in range"
+        )]
+        (n >= 0.0 && n.fract() == 0.0 && n < 9.0e15).then_some(n as u64)
+    })
+}

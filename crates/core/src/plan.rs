@@ -1,0 +1,455 @@
+//! A definition made ready to run: indexes instead of names, settings read, cycles found.
+//!
+//! A plan is immutable and shared; a run stays with the plan of the version it started with. An
+//! edge that closes a cycle is a *back edge*: it triggers its target on its own, while the other
+//! (forward) edges of a node are judged together, once per round.
+
+use std::collections::HashMap;
+
+use jsonschema::Validator;
+use regex::Regex;
+use serde_json::Value;
+
+use crate::{
+    ContentHash, NodeId, WorkflowId,
+    definition::{Definition, EdgeCondition, Operator, Problem, Problems, TriggerRule, Variable},
+    event::Object,
+    expression::Expression,
+    node::{NodeKind, Offer, compile_schema},
+};
+
+/// Longest retry delay; doubling stops here.
+pub(crate) const MAX_RETRY_DELAY_MS: u64 = 60_000;
+const DEFAULT_RETRY_DELAY_MS: u64 = 1_000;
+const MAX_RETRIES: u32 = 100;
+
+/// A definition made ready to run.
+#[derive(Debug)]
+pub struct Plan {
+    /// The definition it was made from.
+    pub definition: Definition,
+    pub(crate) nodes: Vec<PlanNode>,
+    pub(crate) edges: Vec<PlanEdge>,
+    pub(crate) entries: Vec<usize>,
+    index: HashMap<NodeId, usize>,
+    declared: HashMap<String, usize>,
+    configurable: Option<Validator>,
+}
+
+/// A node with its neighbours.
+#[derive(Debug)]
+pub(crate) struct PlanNode {
+    pub(crate) id: NodeId,
+    pub(crate) name: String,
+    pub(crate) type_id: String,
+    pub(crate) kind: NodeKind,
+    pub(crate) inputs: Vec<(String, Port)>,
+    pub(crate) artifact_type: Option<String>,
+    pub(crate) disabled: bool,
+    pub(crate) max_retries: u32,
+    pub(crate) retry_delay_ms: u64,
+    /// Outgoing edges.
+    pub(crate) out: Vec<usize>,
+    /// Incoming forward edges; a node's slots have this order.
+    pub(crate) forward: Vec<usize>,
+}
+
+/// Where the value of an input port comes from.
+#[derive(Debug)]
+pub(crate) enum Port {
+    Static(Value),
+    Expression(Expression),
+    Connection {
+        node: usize,
+        key: String,
+        optional: bool,
+    },
+    Variable {
+        name: String,
+        optional: bool,
+    },
+}
+
+/// An edge between indexes.
+#[derive(Debug)]
+pub(crate) struct PlanEdge {
+    pub(crate) source: usize,
+    pub(crate) target: usize,
+    pub(crate) rule: TriggerRule,
+    pub(crate) condition: Option<Condition>,
+    /// The target's slot, or `None` for a back edge.
+    pub(crate) slot: Option<usize>,
+}
+
+/// A condition made ready to evaluate.
+#[derive(Debug)]
+pub(crate) struct Condition {
+    left: Option<Expression>,
+    test: Test,
+}
+
+#[derive(Debug)]
+enum Test {
+    Expression(Expression),
+    Equals(Value),
+    NotEquals(Value),
+    Contains(Value),
+    Regex(Regex),
+    Truthy,
+    Falsy,
+}
+
+impl Plan {
+    /// Checks what a definition means and makes it ready to run.
+    ///
+    /// # Errors
+    /// Every problem, with the node or edge it is in.
+    pub fn compile(definition: Definition, offer: Offer) -> Result<Self, Problems> {
+        let mut problems = Vec::new();
+        let mut index = HashMap::new();
+        for (position, node) in definition.nodes.iter().enumerate() {
+            if index.insert(node.id.clone(), position).is_some() {
+                problems.push(Problem::new(
+                    format!("node '{}'", node.id),
+                    "the id is used twice",
+                ));
+            }
+        }
+        let nodes: Vec<_> = definition
+            .nodes
+            .iter()
+            .filter_map(|node| {
+                let place = format!("node '{}'", node.id);
+                let mut inputs = Vec::with_capacity(node.inputs.len());
+                for (name, port) in &node.inputs {
+                    match Port::read(port, &index) {
+                        Ok(port) => inputs.push((name.clone(), port)),
+                        Err(rule) => problems.push(Problem::new(&place, format!("input '{name}': {rule}"))),
+                    }
+                }
+                let retries = |field: &str, fallback: u64| match node.settings.get(field) {
+                    None => Ok(fallback),
+                    Some(value) => crate::node::whole(value)
+                        .ok_or_else(|| format!("settings.{field} is not a whole number")),
+                };
+                let settings = &definition.settings;
+                let max_retries = retries("maxRetries", u64::from(settings.max_retries)).and_then(|n| {
+                    u32::try_from(n)
+                        .ok()
+                        .filter(|n| *n <= MAX_RETRIES)
+                        .ok_or_else(|| format!("settings.maxRetries is over {MAX_RETRIES}"))
+                });
+                let delay = retries(
+                    "retryDelayMs",
+                    settings.retry_delay_ms.unwrap_or(DEFAULT_RETRY_DELAY_MS),
+                );
+                match (NodeKind::read(node, offer), max_retries, delay) {
+                    (Ok(kind), Ok(max_retries), Ok(retry_delay_ms)) => Some(PlanNode {
+                        id: node.id.clone(),
+                        name: node.name().to_owned(),
+                        type_id: node.type_id.clone(),
+                        kind,
+                        inputs,
+                        artifact_type: node.artifact_type.clone(),
+                        disabled: node.disabled,
+                        max_retries,
+                        retry_delay_ms,
+                        out: Vec::new(),
+                        forward: Vec::new(),
+                    }),
+                    (kind, max_retries, delay) => {
+                        let rules = [kind.err(), max_retries.err(), delay.err()];
+                        problems.extend(rules.into_iter().flatten().map(|rule| Problem::new(&place, rule)));
+                        None
+                    }
+                }
+            })
+            .collect();
+        let mut edges = Vec::with_capacity(definition.edges.len());
+        for edge in &definition.edges {
+            let place = format!("edge '{}'", edge.id);
+            let source = index.get(&edge.source_node_id).copied();
+            let target = index.get(&edge.target_node_id).copied();
+            if source.is_none() {
+                problems.push(Problem::new(
+                    &place,
+                    format!("source node '{}' does not exist", edge.source_node_id),
+                ));
+            }
+            if target.is_none() {
+                problems.push(Problem::new(
+                    &place,
+                    format!("target node '{}' does not exist", edge.target_node_id),
+                ));
+            }
+            let condition = match edge.condition.as_ref().map(Condition::read).transpose() {
+                Ok(condition) => condition,
+                Err(rule) => {
+                    problems.push(Problem::new(&place, format!("condition: {rule}")));
+                    None
+                }
+            };
+            if let (Some(source), Some(target)) = (source, target) {
+                edges.push(PlanEdge {
+                    source,
+                    target,
+                    rule: edge.trigger_rule,
+                    condition,
+                    slot: None,
+                });
+            }
+        }
+        let mut declared = HashMap::new();
+        for (position, variable) in definition.variables.iter().enumerate() {
+            if declared.insert(variable.name.clone(), position).is_some() {
+                problems.push(Problem::new(
+                    format!("variable '{}'", variable.name),
+                    "the name is used twice",
+                ));
+            }
+        }
+        let configurable = match definition
+            .configurable_schema
+            .as_ref()
+            .map(compile_schema)
+            .transpose()
+        {
+            Ok(validator) => validator,
+            Err(rule) => {
+                problems.push(Problem::new("definition", format!("configurableSchema: {rule}")));
+                None
+            }
+        };
+        if !problems.is_empty() {
+            return Err(Problems(problems));
+        }
+        let mut plan = Self {
+            definition,
+            nodes,
+            edges,
+            entries: Vec::new(),
+            index,
+            declared,
+            configurable,
+        };
+        plan.connect();
+        Ok(plan)
+    }
+
+    /// The workflow.
+    #[must_use]
+    pub fn id(&self) -> &WorkflowId {
+        &self.definition.id
+    }
+
+    /// The version.
+    #[must_use]
+    pub fn version(&self) -> &ContentHash {
+        &self.definition.hash
+    }
+
+    /// Ids and types of the nodes in document order.
+    pub fn node_types(&self) -> impl Iterator<Item = (&NodeId, &str)> {
+        self.nodes.iter().map(|node| (&node.id, node.type_id.as_str()))
+    }
+
+    pub(crate) fn position(&self, node: &NodeId) -> Option<usize> {
+        self.index.get(node).copied()
+    }
+
+    pub(crate) fn declares(&self, variable: &str) -> bool {
+        self.declared.contains_key(variable)
+    }
+
+    /// The declared variables.
+    #[must_use]
+    pub fn variables(&self) -> &[Variable] {
+        &self.definition.variables
+    }
+
+    /// Checks per-run overrides against the workflow's schema; the first violation as text.
+    pub(crate) fn check_configurable(&self, configurable: &Object) -> Result<(), String> {
+        match &self.configurable {
+            None => Ok(()),
+            Some(validator) => validator
+                .validate(&Value::Object(configurable.clone()))
+                .map_err(|error| format!("configurable{}: {error}", error.instance_path())),
+        }
+    }
+
+    /// Finds back edges by a depth-first walk and fills in neighbours, slots and entries.
+    fn connect(&mut self) {
+        let n = self.nodes.len();
+        let mut has_input = vec![false; n];
+        for (position, edge) in self.edges.iter().enumerate() {
+            self.nodes[edge.source].out.push(position);
+            has_input[edge.target] = true;
+        }
+        #[derive(Clone, Copy, PartialEq)]
+        enum Mark {
+            New,
+            Open,
+            Done,
+        }
+        let mut marks = vec![Mark::New; n];
+        let mut is_back = vec![false; self.edges.len()];
+        let roots = (0..n).filter(|i| !has_input[*i]).chain(0..n).collect::<Vec<_>>();
+        for root in roots {
+            if marks[root] != Mark::New {
+                continue;
+            }
+            marks[root] = Mark::Open;
+            // (node, next outgoing edge): a stack of its own, so that a long chain cannot exhaust the thread's.
+            let mut stack = vec![(root, 0)];
+            while let Some((node, next)) = stack.last_mut() {
+                let Some(&edge) = self.nodes[*node].out.get(*next) else {
+                    marks[*node] = Mark::Done;
+                    stack.pop();
+                    continue;
+                };
+                *next += 1;
+                let target = self.edges[edge].target;
+                match marks[target] {
+                    Mark::Open => is_back[edge] = true,
+                    Mark::Done => {}
+                    Mark::New => {
+                        marks[target] = Mark::Open;
+                        stack.push((target, 0));
+                    }
+                }
+            }
+        }
+        for (position, edge) in self.edges.iter_mut().enumerate() {
+            if !is_back[position] {
+                let target = &mut self.nodes[edge.target];
+                edge.slot = Some(target.forward.len());
+                target.forward.push(position);
+            }
+        }
+        self.entries = (0..n).filter(|i| self.nodes[*i].forward.is_empty()).collect();
+    }
+}
+
+impl Port {
+    fn read(document: &Value, index: &HashMap<NodeId, usize>) -> Result<Self, String> {
+        let text = |field: &str| {
+            document
+                .get(field)
+                .and_then(Value::as_str)
+                .filter(|text| !text.is_empty())
+                .ok_or_else(|| format!("'{field}' is not a non-empty string"))
+        };
+        let optional = match document.get("optional") {
+            None => false,
+            Some(Value::Bool(optional)) => *optional,
+            Some(_) => return Err("'optional' is not a boolean".to_owned()),
+        };
+        match text("type")? {
+            "static" => document
+                .get("value")
+                .cloned()
+                .map(Self::Static)
+                .ok_or_else(|| "'value' is missing".to_owned()),
+            "expression" => Expression::parse(text("expression")?)
+                .map(Self::Expression)
+                .map_err(|e| e.to_string()),
+            "connection" => {
+                let name = text("nodeId")?;
+                let node = index
+                    .get(name)
+                    .copied()
+                    .ok_or_else(|| format!("node '{name}' does not exist"))?;
+                Ok(Self::Connection {
+                    node,
+                    key: text("outputKey")?.to_owned(),
+                    optional,
+                })
+            }
+            "variable" => Ok(Self::Variable {
+                name: text("variableName")?.to_owned(),
+                optional,
+            }),
+            other => Err(format!(
+                "type '{other}' is none of static, expression, connection, variable"
+            )),
+        }
+    }
+}
+
+impl Condition {
+    fn read(document: &EdgeCondition) -> Result<Self, String> {
+        let left = match &document.left {
+            None => None,
+            Some(path) => Some(Expression::parse(path).map_err(|e| format!("left: {e}"))?),
+        };
+        if left.is_none() && document.operator != Operator::Expression {
+            return Err("'left' is missing".to_owned());
+        }
+        let right = || {
+            document
+                .right
+                .clone()
+                .ok_or_else(|| "'right' is missing".to_owned())
+        };
+        let test = match document.operator {
+            Operator::Expression => {
+                let source = document.expression.as_deref().ok_or("'expression' is missing")?;
+                Test::Expression(Expression::parse(source).map_err(|e| e.to_string())?)
+            }
+            Operator::Equals => Test::Equals(right()?),
+            Operator::NotEquals => Test::NotEquals(right()?),
+            Operator::Contains => Test::Contains(right()?),
+            Operator::Regex => {
+                let right = right()?;
+                let pattern = right.as_str().ok_or("'right' is not a pattern")?;
+                let regex = regex::RegexBuilder::new(pattern).size_limit(1 << 20).build();
+                Test::Regex(regex.map_err(|e| format!("right: {e}"))?)
+            }
+            Operator::Truthy => Test::Truthy,
+            Operator::Falsy => Test::Falsy,
+        };
+        Ok(Self { left, test })
+    }
+
+    /// Whether the condition holds; an evaluation that fails does not.
+    pub(crate) fn holds(&self, context: &Value) -> bool {
+        let left = || {
+            self.left
+                .as_ref()
+                .and_then(|left| left.evaluate(context).ok().flatten())
+                .unwrap_or(Value::Null)
+        };
+        match &self.test {
+            Test::Expression(expression) => expression.holds(context).unwrap_or(false),
+            Test::Equals(right) => equal(&left(), right),
+            Test::NotEquals(right) => !equal(&left(), right),
+            Test::Contains(right) => match (left(), right) {
+                (Value::String(left), Value::String(right)) => left.contains(right.as_str()),
+                (Value::Array(left), right) => left.iter().any(|item| equal(item, right)),
+                (Value::Object(left), Value::String(right)) => left.contains_key(right),
+                _ => false,
+            },
+            Test::Regex(regex) => left().as_str().is_some_and(|text| regex.is_match(text)),
+            Test::Truthy => truthy(&left()),
+            Test::Falsy => !truthy(&left()),
+        }
+    }
+}
+
+fn equal(left: &Value, right: &Value) -> bool {
+    match (left.as_f64(), right.as_f64()) {
+        (Some(left), Some(right)) => left == right,
+        _ => left == right,
+    }
+}
+
+fn truthy(value: &Value) -> bool {
+    match value {
+        Value::Null => false,
+        Value::Bool(flag) => *flag,
+        Value::Number(number) => number.as_f64() != Some(0.0),
+        Value::String(text) => !text.is_empty(),
+        Value::Array(items) => !items.is_empty(),
+        Value::Object(fields) => !fields.is_empty(),
+    }
+}
