@@ -1,1 +1,37 @@
-fn main() {}
+//! Chores of this repository, as `cargo xtask <chore>`.
+//!
+//! A chore is a list of [`plan::Step`]s: they run in order, what they print is streamed, the first
+//! failure ends the list, and the list with its durations is printed last. `test` is the one command
+//! that CI runs too; every other chore is a part of it. Nothing here is needed to build or run `wopr`.
+//!
+//! Places: `lint` and `tidy` judge the sources, `deny` the dependencies, `clients` sets up what tests
+//! need, `suite` runs them. A further chore is a variant in `args`, a line in `chore`, and a file.
+
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "talking to a terminal is what this program is for"
+)]
+
+mod args;
+mod chore;
+mod clients;
+mod deny;
+mod lint;
+mod plan;
+mod process;
+mod suite;
+mod tidy;
+mod workspace;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match args::parse(std::env::args().skip(1)).and_then(chore::run) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The command line.
+
+use anyhow::{Result, bail};
+
+/// What `cargo xtask help` prints.
+pub(crate) const USAGE: &str = "\
+usage: cargo xtask <chore>
+
+  test [--no-interop] [--filter EXPR]
+           lint, set up, build and run every test; what CI runs
+             --no-interop   without the tests that drive other people's clients, and their set-up
+             --filter EXPR  only the tests a nextest filter expression selects
+  setup    only set up what the tests need
+  lint     formatting, tidy, clippy, dependency rules
+  tidy     only this repository's own rules on its files
+  help     this text";
+
+/// What was asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Chore {
+    /// Everything.
+    Test(Selection),
+    /// Only the set-up.
+    Setup,
+    /// Only what needs no build of tests.
+    Lint,
+    /// Only the rules on files.
+    Tidy,
+    /// The usage text.
+    Help,
+}
+
+/// Which tests to run.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Selection {
+    /// Leaves the interop tests out.
+    pub(crate) without_interop: bool,
+    /// A nextest filter expression.
+    pub(crate) filter: Option<String>,
+}
+
+/// Reads the arguments after the program's name.
+pub(crate) fn parse(args: impl Iterator<Item = String>) -> Result<Chore> {
+    let mut args = args.peekable();
+    let chore = match args.next().as_deref() {
+        Some("test") => Chore::Test(selection(&mut args)?),
+        Some("setup") => Chore::Setup,
+        Some("lint") => Chore::Lint,
+        Some("tidy") => Chore::Tidy,
+        None | Some("help" | "--help" | "-h") => Chore::Help,
+        Some(other) => bail!("no chore is called {other:?}\n\n{USAGE}"),
+    };
+    if let Some(extra) = args.next() {
+        bail!("argument {extra:?} is one too many\n\n{USAGE}");
+    }
+    Ok(chore)
+}
+
+fn selection(args: &mut impl Iterator<Item = String>) -> Result<Selection> {
+    let mut selection = Selection::default();
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--no-interop" => selection.without_interop = true,
+            "--filter" => match args.next() {
+                Some(filter) => selection.filter = Some(filter),
+                None => bail!("--filter needs a nextest filter expression"),
+            },
+            other => match other.strip_prefix("--filter=") {
+                Some(filter) => selection.filter = Some(filter.to_owned()),
+                None => bail!("option {other:?} is unknown\n\n{USAGE}"),
+            },
+        }
+    }
+    Ok(selection)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse_line(line: &str) -> Result<Chore> {
+        parse(line.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn test_takes_its_options_in_any_order() {
+        let expected = Chore::Test(Selection {
+            without_interop: true,
+            filter: Some("test(lease)".to_owned()),
+        });
+        for line in [
+            "test --no-interop --filter test(lease)",
+            "test --filter=test(lease) --no-interop",
+        ] {
+            assert_eq!(parse_line(line).unwrap(), expected, "{line}");
+        }
+        assert_eq!(parse_line("test").unwrap(), Chore::Test(Selection::default()));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused() {
+        for line in [
+            "tset",
+            "test --filter",
+            "test --interop",
+            "setup now",
+            "tidy --fix",
+        ] {
+            assert!(parse_line(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn no_chore_asks_for_help() {
+        assert_eq!(parse_line("").unwrap(), Chore::Help);
+    }
+}

@@ -1,0 +1,54 @@
+//! Which steps each chore consists of.
+
+use anyhow::Result;
+
+use crate::args::{Chore, Selection, USAGE};
+use crate::plan::{self, Step};
+use crate::{clients, deny, lint, suite, tidy, workspace};
+
+/// Runs a chore from the root of the workspace, wherever it was called.
+pub(crate) fn run(chore: Chore) -> Result<()> {
+    workspace::enter()?;
+    match chore {
+        Chore::Test(selection) => plan::run(test(selection)),
+        Chore::Setup => plan::run(setup()),
+        Chore::Lint => plan::run(lint()),
+        Chore::Tidy => plan::run(vec![Step::new("tidy", tidy::check)]),
+        Chore::Help => {
+            println!("{USAGE}");
+            Ok(())
+        }
+    }
+}
+
+fn lint() -> Vec<Step> {
+    vec![
+        Step::new("lock file", lint::lock_file),
+        Step::new("format", lint::format),
+        Step::new("tidy", tidy::check),
+        Step::new("clippy", lint::clippy),
+        Step::new("dependency rules", deny::check),
+    ]
+}
+
+fn setup() -> Vec<Step> {
+    vec![
+        Step::new("cargo-deny", deny::set_up),
+        Step::new("interop clients", clients::set_up),
+    ]
+}
+
+// The dependency rules bring their own tool, so of the set-up only the tests' part is left here.
+fn test(selection: Selection) -> Vec<Step> {
+    let mut steps = lint();
+    if !selection.without_interop {
+        steps.push(Step::new("interop clients", clients::set_up));
+    }
+    steps.extend([
+        Step::new("build", suite::build),
+        Step::new("tests", move || suite::test(&selection)),
+        Step::new("doc tests", suite::doc_tests),
+        Step::new("docs", suite::docs),
+    ]);
+    steps
+}

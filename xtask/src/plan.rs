@@ -1,0 +1,179 @@
+//! A chore as a list of steps, and the account of how they went.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+
+/// One step of a chore.
+pub(crate) struct Step {
+    name: &'static str,
+    work: Box<dyn FnOnce() -> Result<Outcome>>,
+}
+
+impl Step {
+    /// A step of this name that does this work.
+    pub(crate) fn new(name: &'static str, work: impl FnOnce() -> Result<Outcome> + 'static) -> Self {
+        Self {
+            name,
+            work: Box::new(work),
+        }
+    }
+}
+
+/// How a step ended that did not fail.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// What it promises now holds.
+    Done,
+    /// It could not be done here and the rest may go on; says why. Never in CI.
+    Skipped(String),
+}
+
+/// Runs the steps in order up to the first failure, then prints how each went.
+pub(crate) fn run(steps: Vec<Step>) -> Result<()> {
+    let (account, failure) = play(steps);
+    println!("\n{}", account.render());
+    failure.map_or(Ok(()), Err)
+}
+
+fn play(steps: Vec<Step>) -> (Account, Option<anyhow::Error>) {
+    let n_steps = steps.len();
+    let mut account = Account::default();
+    let mut failure = None;
+    for (index, Step { name, work }) in steps.into_iter().enumerate() {
+        if failure.is_some() {
+            account.lines.push(Line {
+                name,
+                end: End::NotReached,
+                took: Duration::ZERO,
+            });
+            continue;
+        }
+        println!("\n==> {} of {n_steps}: {name}", index + 1);
+        let start = Instant::now();
+        let end = match work() {
+            Ok(Outcome::Done) => End::Done,
+            Ok(Outcome::Skipped(reason)) => {
+                println!("\nNOTE: {name} was SKIPPED: {reason}");
+                End::Skipped(reason)
+            }
+            Err(error) => {
+                let text = format!("{error:#}");
+                failure = Some(anyhow!("step {name:?} failed: {text}"));
+                End::Failed
+            }
+        };
+        account.lines.push(Line {
+            name,
+            end,
+            took: start.elapsed(),
+        });
+    }
+    (account, failure)
+}
+
+/// What happened, step by step.
+#[derive(Debug, Default)]
+struct Account {
+    lines: Vec<Line>,
+}
+
+#[derive(Debug)]
+struct Line {
+    name: &'static str,
+    end: End,
+    took: Duration,
+}
+
+#[derive(Debug)]
+enum End {
+    Done,
+    Skipped(String),
+    Failed,
+    NotReached,
+}
+
+impl Account {
+    fn render(&self) -> String {
+        let mut text = "steps\n".to_owned();
+        let width = self
+            .lines
+            .iter()
+            .map(|line| line.name.len())
+            .max()
+            .unwrap_or_default();
+        for Line { name, end, took } in &self.lines {
+            let seconds = took.as_secs_f64();
+            let line = match end {
+                End::Done => format!("  {name:width$}  done         {seconds:8.1} s"),
+                End::Skipped(reason) => format!("  {name:width$}  SKIPPED      {seconds:8.1} s  {reason}"),
+                End::Failed => format!("  {name:width$}  FAILED       {seconds:8.1} s"),
+                End::NotReached => format!("  {name:width$}  not reached"),
+            };
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        let total: Duration = self.lines.iter().map(|line| line.took).sum();
+        let count = |wanted: fn(&End) -> bool| self.lines.iter().filter(|line| wanted(&line.end)).count();
+        let n_done = count(|end| matches!(end, End::Done));
+        let n_skipped = count(|end| matches!(end, End::Skipped(_)));
+        let verdict = if count(|end| matches!(end, End::Failed)) > 0 {
+            "FAILED"
+        } else {
+            "passed"
+        };
+        let mut tail = format!("{n_done} of {} steps done", self.lines.len());
+        if n_skipped > 0 {
+            // Writing to a string cannot fail.
+            let _ = write!(tail, ", {n_skipped} skipped");
+        }
+        text + &format!("{verdict}: {tail} in {:.1} s", total.as_secs_f64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use anyhow::ensure;
+
+    use super::*;
+
+    #[test]
+    fn the_first_failure_ends_the_list_and_is_named() {
+        let ran = Rc::new(RefCell::new(Vec::new()));
+        let step = |name: &'static str, fails: bool| {
+            let ran = Rc::clone(&ran);
+            Step::new(name, move || {
+                ran.borrow_mut().push(name);
+                ensure!(!fails, "no luck");
+                Ok(Outcome::Done)
+            })
+        };
+
+        let (account, failure) = play(vec![step("one", false), step("two", true), step("three", false)]);
+
+        assert_eq!(*ran.borrow(), ["one", "two"]);
+        assert_eq!(failure.unwrap().to_string(), "step \"two\" failed: no luck");
+        let text = account.render();
+        assert!(text.contains("two    FAILED"), "{text}");
+        assert!(text.contains("three  not reached"), "{text}");
+        assert!(text.contains("FAILED: 1 of 3 steps done"), "{text}");
+    }
+
+    #[test]
+    fn a_skipped_step_is_no_failure_but_shows() {
+        let steps = vec![
+            Step::new("one", || Ok(Outcome::Skipped("no network".to_owned()))),
+            Step::new("two", || Ok(Outcome::Done)),
+        ];
+        let (account, failure) = play(steps);
+        assert!(failure.is_none());
+        let text = account.render();
+        assert!(text.contains("one  SKIPPED"), "{text}");
+        assert!(text.contains("no network"), "{text}");
+        assert!(text.contains("passed: 1 of 2 steps done, 1 skipped"), "{text}");
+    }
+}

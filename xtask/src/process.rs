@@ -1,0 +1,68 @@
+//! Running other programs: shown before they run, streamed while they run, named when they fail.
+
+use std::ffi::OsStr;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+
+/// A cargo of the toolchain that runs this program.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    // `cargo run` describes this package to us in variables. Left in place they would describe it to the build
+    // scripts of other packages, and these would run again each time the calling chore differs.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&name);
+        }
+    }
+    command
+}
+
+/// Runs to success.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    println!("$ {}", shown(command));
+    let status = command
+        .stdin(Stdio::null())
+        .status()
+        .with_context(|| format!("start {}", command.get_program().to_string_lossy()))?;
+    if !status.success() {
+        bail!("`{}` ended with {status}", shown(command));
+    }
+    Ok(())
+}
+
+/// Runs to success, quietly, for what it prints.
+pub(crate) fn read(command: &mut Command) -> Result<String> {
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("start {}", command.get_program().to_string_lossy()))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!(
+            "`{}` ended with {}: {}",
+            shown(command),
+            output.status,
+            said.trim()
+        );
+    }
+    String::from_utf8(output.stdout).with_context(|| format!("read what `{}` printed", shown(command)))
+}
+
+/// Whether this is a CI run, where nothing may be skipped.
+pub(crate) fn in_ci() -> bool {
+    std::env::var("CI").is_ok_and(|value| matches!(value.as_str(), "true" | "1"))
+}
+
+fn shown(command: &Command) -> String {
+    let mut words = vec![command.get_program().to_string_lossy().into_owned()];
+    words.extend(command.get_args().map(OsStr::to_string_lossy).map(|word| {
+        if word.contains(' ') {
+            format!("'{word}'")
+        } else {
+            word.into_owned()
+        }
+    }));
+    words.join(" ")
+}

@@ -1,0 +1,150 @@
+//! Building and running the tests.
+
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::args::Selection;
+use crate::clients;
+use crate::plan::Outcome;
+use crate::process::{cargo, in_ci, read, run};
+
+/// The tests that drive other people's clients are called `interop*`, or their binary is.
+const INTEROP_TESTS: &str = "test(/(^|::)interop/)";
+const INTEROP_BINARIES: &str = "binary(/^interop/)";
+
+/// `wopr` and every test binary are built.
+///
+/// With the test binaries, because a build of `wopr` alone resolves fewer features and would compile most
+/// dependencies a second time.
+pub(crate) fn build() -> Result<Outcome> {
+    run(cargo().args(["build", "--workspace", "--bins", "--tests"]))?;
+    Ok(Outcome::Done)
+}
+
+/// Every selected test passes.
+pub(crate) fn test(selection: &Selection) -> Result<Outcome> {
+    let mut command = if has_nextest() {
+        nextest(selection)?
+    } else if in_ci() {
+        bail!("find cargo-nextest; `.ci/run` installs it");
+    } else {
+        println!(
+            "cargo-nextest is not here (`cargo install --locked cargo-nextest`); running plain cargo test"
+        );
+        plain(selection)?
+    };
+    if !selection.without_interop {
+        command.envs(clients::variables()?);
+    }
+    run(&mut command)?;
+    Ok(Outcome::Done)
+}
+
+/// Every example in the documentation runs.
+pub(crate) fn doc_tests() -> Result<Outcome> {
+    run(cargo().args(["test", "--doc", "--workspace"]))?;
+    Ok(Outcome::Done)
+}
+
+/// The documentation builds without a warning: links in it lead somewhere.
+pub(crate) fn docs() -> Result<Outcome> {
+    run(cargo()
+        .args(["doc", "--no-deps", "--workspace"])
+        .env("RUSTDOCFLAGS", "-D warnings"))?;
+    Ok(Outcome::Done)
+}
+
+fn has_nextest() -> bool {
+    read(cargo().args(["nextest", "--version"])).is_ok()
+}
+
+fn nextest(selection: &Selection) -> Result<Command> {
+    let mut command = cargo();
+    command.args(["nextest", "run", "--workspace"]);
+    if in_ci() {
+        command.args(["--profile", "ci"]);
+    }
+    if let Some(expression) = expression(selection, has_interop_binaries()?) {
+        command.args(["--filterset", &expression]);
+    }
+    Ok(command)
+}
+
+/// What nextest is to run; `None` is everything.
+fn expression(selection: &Selection, has_interop_binaries: bool) -> Option<String> {
+    let mut parts = Vec::new();
+    if let Some(filter) = &selection.filter {
+        parts.push(format!("({filter})"));
+    }
+    if selection.without_interop {
+        parts.push(format!("not {INTEROP_TESTS}"));
+        // nextest refuses an expression about binaries that matches none.
+        if has_interop_binaries {
+            parts.push(format!("not {INTEROP_BINARIES}"));
+        }
+    }
+    (!parts.is_empty()).then(|| parts.join(" and "))
+}
+
+fn has_interop_binaries() -> Result<bool> {
+    for package in fs::read_dir("crates").context("list crates")? {
+        let tests = package.context("list crates")?.path().join("tests");
+        let Ok(entries) = fs::read_dir(tests) else {
+            continue;
+        };
+        for entry in entries {
+            if entry
+                .context("list tests")?
+                .file_name()
+                .to_string_lossy()
+                .starts_with("interop")
+            {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
+fn plain(selection: &Selection) -> Result<Command> {
+    if selection.filter.is_some() {
+        bail!("filter tests without cargo-nextest; --filter takes one of its expressions");
+    }
+    let mut command = cargo();
+    command.args(["test", "--workspace", "--lib", "--bins", "--tests"]);
+    if selection.without_interop {
+        command.args(["--", "--skip", "interop"]);
+    }
+    Ok(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rendered(filter: Option<&str>, without_interop: bool, has_interop_binaries: bool) -> Option<String> {
+        expression(
+            &Selection {
+                without_interop,
+                filter: filter.map(str::to_owned),
+            },
+            has_interop_binaries,
+        )
+    }
+
+    #[test]
+    fn a_filter_and_no_interop_both_hold() {
+        assert_eq!(rendered(None, false, true), None);
+        assert_eq!(
+            rendered(Some("test(a) | test(b)"), false, true).unwrap(),
+            "(test(a) | test(b))"
+        );
+        assert_eq!(rendered(None, true, false).unwrap(), "not test(/(^|::)interop/)");
+        assert_eq!(
+            rendered(Some("test(a) | test(b)"), true, true).unwrap(),
+            "(test(a) | test(b)) and not test(/(^|::)interop/) and not binary(/^interop/)"
+        );
+    }
+}

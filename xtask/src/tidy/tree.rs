@@ -1,0 +1,99 @@
+//! The files the rules look at: what is committed, or would be by `git add --all`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+
+use crate::process::read;
+
+/// Paths from the root of the repository, with `/`, and the text of those that are text.
+#[derive(Debug, Default)]
+pub(super) struct Tree {
+    texts: BTreeMap<String, String>,
+    files: BTreeSet<String>,
+    folders: BTreeSet<String>,
+}
+
+impl Tree {
+    /// Reads the repository at the current directory.
+    pub(super) fn read() -> Result<Self> {
+        // A checkout may belong to another user than the one who runs the tests, as in a container.
+        let listed = read(Command::new("git").args([
+            "-c",
+            "safe.directory=*",
+            "ls-files",
+            "-z",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+        ]))
+        .context("list the repository's files")?;
+        let mut tree = Self::default();
+        for path in listed.split_terminator('\0') {
+            // A file that is deleted but still in the index is not there to be judged.
+            let Ok(meta) = fs::symlink_metadata(path) else {
+                continue;
+            };
+            if meta.is_file() {
+                tree.add(path, fs::read(path).with_context(|| format!("read {path}"))?);
+            }
+        }
+        Ok(tree)
+    }
+
+    fn add(&mut self, path: &str, bytes: Vec<u8>) {
+        self.files.insert(path.to_owned());
+        let mut folder = path;
+        while let Some((parent, _)) = folder.rsplit_once('/') {
+            self.folders.insert(parent.to_owned());
+            folder = parent;
+        }
+        if let Ok(text) = String::from_utf8(bytes) {
+            self.texts.insert(path.to_owned(), text);
+        }
+    }
+
+    /// Text files whose path ends so, with their text.
+    pub(super) fn texts<'a>(&'a self, ending: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+        self.texts
+            .iter()
+            .filter(move |(path, _)| path.ends_with(ending))
+            .map(|(path, text)| (path.as_str(), text.as_str()))
+    }
+
+    /// The text of one file.
+    pub(super) fn text(&self, path: &str) -> Option<&str> {
+        self.texts.get(path).map(String::as_str)
+    }
+
+    /// Whether there is such a file or folder; the empty path is the root.
+    pub(super) fn has(&self, path: &str) -> bool {
+        path.is_empty() || self.files.contains(path) || self.folders.contains(path)
+    }
+
+    pub(super) fn n_files(&self) -> usize {
+        self.files.len()
+    }
+}
+
+#[cfg(test)]
+impl Tree {
+    /// A tree of these files.
+    pub(super) fn of<const N: usize>(files: [(&str, &str); N]) -> Self {
+        let mut tree = Self::default();
+        for (path, text) in files {
+            tree.add(path, text.as_bytes().to_vec());
+        }
+        tree
+    }
+
+    /// What a rule finds in a tree of these files, one line each.
+    pub(super) fn findings<const N: usize>(
+        rule: fn(&Self) -> Vec<super::Finding>,
+        files: [(&str, &str); N],
+    ) -> Vec<String> {
+        rule(&Self::of(files)).iter().map(ToString::to_string).collect()
+    }
+}

@@ -1,0 +1,20 @@
+//! Where the workspace is.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+
+/// Makes the root of the workspace the current directory, so that every path here is relative to it.
+pub(crate) fn enter() -> Result<()> {
+    let root = root()?;
+    std::env::set_current_dir(&root).with_context(|| format!("enter {}", root.display()))
+}
+
+fn root() -> Result<PathBuf> {
+    let package =
+        std::env::var_os("CARGO_MANIFEST_DIR").context("find the workspace: start me as `cargo xtask`")?;
+    let root = Path::new(&package)
+        .parent()
+        .context("find the workspace above this package")?;
+    Ok(root.to_owned())
+}
