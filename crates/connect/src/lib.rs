@@ -1,1 +1,15 @@
-//! Placeholder while the workspace is laid out.
+//! Outbound executors behind one egress gate.
+//!
+//! Everything this host sends to the outside goes through [`egress::Gate`]: there is no second
+//! HTTP client in the tree. Executors here perform one attempt of one effect and always come
+//! back; leasing, retrying and recording are the engine's.
+
+pub mod egress;
+
+mod executors;
+mod http;
+mod side_effect;
+
+pub use executors::{Executors, Options};
+pub use http::Http;
+pub use side_effect::SideEffect;

@@ -1,0 +1,215 @@
+//! Address blocks, as an operator writes them in the allow-list.
+
+use std::{
+    fmt,
+    net::{AddrParseError, IpAddr},
+    str::FromStr,
+};
+
+use super::address::judged;
+
+/// A block of addresses of one family. A bare address is a block of one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Cidr {
+    /// The bits after `prefix` are zero.
+    network: IpAddr,
+    /// At most the width of the family.
+    prefix: u8,
+}
+
+/// Why a text is not an address block.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CidrError {
+    /// The part before the slash is not an address.
+    #[error("read {text:?} as an address block")]
+    Address {
+        /// The item as written.
+        text: String,
+        /// What the address parser said.
+        source: AddrParseError,
+    },
+    /// The part after the slash is not a number from 0 to the family's width.
+    #[error("read the prefix length of {text:?}, which ends at {width}")]
+    Prefix {
+        /// The item as written.
+        text: String,
+        /// 32 or 128.
+        width: u8,
+    },
+    /// The block lies in a range that is judged by the IPv4 address inside.
+    #[error("take {text:?} as a block of its own: write its ipv4 addresses instead")]
+    Embedded {
+        /// The item as written.
+        text: String,
+    },
+}
+
+impl Cidr {
+    /// Whether the address is inside. IPv4-mapped and NAT64 addresses count as the IPv4 address
+    /// they carry, so no IPv6 block ever opens one.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.network, judged(address)) {
+            (IpAddr::V4(net), IpAddr::V4(v4)) => mask32(v4.to_bits(), self.prefix) == net.to_bits(),
+            (IpAddr::V6(net), IpAddr::V6(v6)) => mask128(v6.to_bits(), self.prefix) == net.to_bits(),
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
+        }
+    }
+}
+
+fn mask32(bits: u32, prefix: u8) -> u32 {
+    bits & u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0)
+}
+
+fn mask128(bits: u128, prefix: u8) -> u128 {
+    bits & u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0)
+}
+
+impl FromStr for Cidr {
+    type Err = CidrError;
+
+    /// Host bits may be set and are dropped: `127.0.0.1/8` is 127.0.0.0/8.
+    fn from_str(text: &str) -> Result<Self, CidrError> {
+        let (address, length) = match text.split_once('/') {
+            Some((address, length)) => (address, Some(length)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|source| CidrError::Address {
+            text: text.to_owned(),
+            source,
+        })?;
+        let width: u8 = if address.is_ipv4() { 32 } else { 128 };
+        let prefix = match length {
+            None => width,
+            Some(digits) => digits
+                .bytes()
+                .all(|b| b.is_ascii_digit())
+                .then(|| digits.parse().ok())
+                .flatten()
+                .filter(|n| *n <= width)
+                .ok_or_else(|| CidrError::Prefix {
+                    text: text.to_owned(),
+                    width,
+                })?,
+        };
+        let network = match address {
+            IpAddr::V4(v4) => IpAddr::V4(mask32(v4.to_bits(), prefix).into()),
+            IpAddr::V6(v6) => IpAddr::V6(mask128(v6.to_bits(), prefix).into()),
+        };
+        if prefix >= 96 && judged(network) != network {
+            return Err(CidrError::Embedded {
+                text: text.to_owned(),
+            });
+        }
+        Ok(Self { network, prefix })
+    }
+}
+
+impl fmt::Display for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.network, self.prefix)
+    }
+}
+
+impl fmt::Debug for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_read_and_shown_in_one_form() {
+        for (text, shown) in [
+            ("127.0.0.0/8", "127.0.0.0/8"),
+            ("127.0.0.1/8", "127.0.0.0/8"),
+            ("10.1.2.3", "10.1.2.3/32"),
+            ("0.0.0.0/0", "0.0.0.0/0"),
+            ("::1", "::1/128"),
+            ("fd00:1234::9/32", "fd00:1234::/32"),
+            ("::/0", "::/0"),
+        ] {
+            assert_eq!(text.parse::<Cidr>().unwrap().to_string(), shown);
+        }
+    }
+
+    #[test]
+    fn malformed_blocks_are_refused() {
+        for text in [
+            "",
+            "/8",
+            "localhost",
+            "127.1/8",
+            "256.0.0.0/8",
+            "[::1]",
+            "fe80::1%eth0",
+            "0x7f.0.0.1",
+            "010.0.0.1",
+        ] {
+            assert!(
+                matches!(text.parse::<Cidr>(), Err(CidrError::Address { .. })),
+                "{text:?}"
+            );
+        }
+        for text in [
+            "10.0.0.0/",
+            "10.0.0.0/33",
+            "10.0.0.0/-1",
+            "10.0.0.0/+8",
+            "10.0.0.0/8/8",
+            "::/129",
+            "::/999",
+            "1.2.3.4/a",
+        ] {
+            assert!(
+                matches!(text.parse::<Cidr>(), Err(CidrError::Prefix { .. })),
+                "{text:?}"
+            );
+        }
+        for text in [
+            "::ffff:127.0.0.1",
+            "::ffff:127.0.0.0/104",
+            "64:ff9b::/96",
+            "64:ff9b::a00:1",
+        ] {
+            assert!(
+                matches!(text.parse::<Cidr>(), Err(CidrError::Embedded { .. })),
+                "{text:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn membership_follows_the_prefix_and_the_family() {
+        for (block, address, inside) in [
+            ("127.0.0.0/8", "127.255.0.1", true),
+            ("127.0.0.0/8", "128.0.0.1", false),
+            ("127.0.0.0/8", "::1", false),
+            ("127.0.0.0/8", "::ffff:127.0.0.1", true),
+            ("10.0.0.0/8", "64:ff9b::10.0.0.1", true),
+            ("10.0.0.0/31", "10.0.0.1", true),
+            ("10.0.0.0/31", "10.0.0.2", false),
+            ("10.0.0.7", "10.0.0.7", true),
+            ("10.0.0.7", "10.0.0.6", false),
+            ("0.0.0.0/0", "169.254.169.254", true),
+            ("0.0.0.0/0", "fe80::1", false),
+            ("::1", "::1", true),
+            ("::1", "::2", false),
+            ("fd00::/8", "fdff::1", true),
+            ("fd00::/8", "fc00::1", false),
+            ("::/0", "fe80::1", true),
+            ("::/0", "10.0.0.1", false),
+            ("::/0", "::ffff:10.0.0.1", false),
+        ] {
+            let block: Cidr = block.parse().unwrap();
+            assert_eq!(
+                block.contains(address.parse().unwrap()),
+                inside,
+                "{address} in {block}"
+            );
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! `core.http.request`: one HTTP call of a workflow.
+//!
+//! Only a 2xx is done. What else came back is sorted by whether another attempt could change it,
+//! and told without a word of the peer's: its body is untrusted and may be long, secret or both.
+//! The answer of a 2xx is handed on whole but marked untrusted, with the few header fields a
+//! workflow can use; cookies and challenges stay here.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use serde_json::{Map, Value, json};
+use url::Url;
+use wopr_engine::{HttpCall, Outcome};
+
+use crate::egress::{EgressError, Gate, Request, Response, Seam};
+
+/// The field that lets a peer recognize a repeated attempt.
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// The fields of an answer a workflow gets to see.
+const SELECTED: [HeaderName; 8] = [
+    header::CONTENT_LANGUAGE,
+    header::CONTENT_TYPE,
+    header::ETAG,
+    header::LAST_MODIFIED,
+    header::LINK,
+    header::LOCATION,
+    header::RETRY_AFTER,
+    HeaderName::from_static("x-request-id"),
+];
+
+/// Performs the HTTP calls of workflows.
+#[derive(Debug, Clone)]
+pub struct Http {
+    gate: Gate,
+}
+
+impl Http {
+    /// Calls through the gate's [`Seam::HttpNode`].
+    #[must_use]
+    pub fn new(gate: Gate) -> Self {
+        Self { gate }
+    }
+
+    /// Performs one attempt. `key` goes out as `Idempotency-Key` unless the workflow set its own.
+    pub async fn call(&self, key: &str, traceparent: Option<&str>, call: &HttpCall) -> Outcome {
+        let request = match request(key, traceparent, call) {
+            Ok(request) => request,
+            Err(rule) => return refused(rule),
+        };
+        match self.gate.request(Seam::HttpNode, request).await {
+            Ok(response) => outcome(&response),
+            Err(error) => failure(&error),
+        }
+    }
+}
+
+/// Translates a call, or names what is wrong with it.
+fn request(key: &str, traceparent: Option<&str>, call: &HttpCall) -> Result<Request, &'static str> {
+    let method = Method::from_bytes(call.method.as_bytes()).map_err(|_| "use a malformed method")?;
+    let url = Url::parse(&call.url).map_err(|_| "use a malformed url")?;
+    let mut request = Request::new(method, url);
+    for (name, value) in &call.headers {
+        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| "send a malformed header name")?;
+        let mut value = HeaderValue::from_str(value).map_err(|_| "send a malformed header value")?;
+        value.set_sensitive(true);
+        request.headers.append(name, value);
+    }
+    if !request.headers.contains_key(IDEMPOTENCY_KEY) {
+        let key = HeaderValue::from_str(key).map_err(|_| "send a malformed idempotency key")?;
+        request.headers.insert(IDEMPOTENCY_KEY, key);
+    }
+    if let Some(body) = &call.body {
+        request.body = Bytes::from(body.to_string());
+        request
+            .headers
+            .entry(header::CONTENT_TYPE)
+            .or_insert(HeaderValue::from_static("application/json"));
+    }
+    request.timeout = Some(Duration::from_millis(call.timeout_ms));
+    request.traceparent = traceparent.map(str::to_owned);
+    Ok(request)
+}
+
+fn outcome(response: &Response) -> Outcome {
+    let status = response.status;
+    if status.is_success() {
+        return Outcome::Done(json!({
+            "status": status.as_u16(),
+            "headers": selected(&response.headers),
+            "body": body(&response.headers, &response.body),
+            "contentTrust": "untrusted",
+        }));
+    }
+    let code = status.as_u16();
+    if status.is_redirection() {
+        return failed(
+            "redirect_refused",
+            format!("the peer answered {code}, redirects are not followed"),
+            false,
+        );
+    }
+    if is_transient(status) {
+        return failed("external_call_failed", format!("the peer answered {code}"), true);
+    }
+    failed(
+        "external_call_rejected",
+        format!("the peer answered {code}"),
+        false,
+    )
+}
+
+fn is_transient(status: StatusCode) -> bool {
+    status.is_server_error()
+        || [
+            StatusCode::REQUEST_TIMEOUT,
+            StatusCode::TOO_EARLY,
+            StatusCode::TOO_MANY_REQUESTS,
+        ]
+        .contains(&status)
+}
+
+fn failure(error: &EgressError) -> Outcome {
+    match error {
+        EgressError::Unresolved(_)
+        | EgressError::Connect(_)
+        | EgressError::Exchange(_)
+        | EgressError::Timeout => failed("external_call_failed", format!("failed to {error}"), true),
+        EgressError::HeadersTooLarge { .. } | EgressError::ResponseTooLarge { .. } => {
+            failed("response_too_large", format!("refused to {error}"), false)
+        }
+        EgressError::Closed(_)
+        | EgressError::Refused(_)
+        | EgressError::Method
+        | EgressError::Header(_)
+        | EgressError::RequestTooLarge { .. }
+        | EgressError::Form(_)
+        | EgressError::Tls(_) => refused(error),
+    }
+}
+
+fn refused(rule: impl std::fmt::Display) -> Outcome {
+    failed("egress_refused", format!("refused to {rule}"), false)
+}
+
+fn failed(code: &str, message: String, retryable: bool) -> Outcome {
+    Outcome::Failed {
+        code: code.to_owned(),
+        message,
+        retryable,
+    }
+}
+
+/// The selected fields, repeated ones joined. Header names are lower case already.
+fn selected(headers: &HeaderMap) -> Value {
+    let mut fields = Map::new();
+    for name in SELECTED {
+        let values: Vec<&str> = headers
+            .get_all(&name)
+            .iter()
+            .filter_map(|v| v.to_str().ok())
+            .collect();
+        if !values.is_empty() {
+            fields.insert(name.as_str().to_owned(), Value::String(values.join(", ")));
+        }
+    }
+    Value::Object(fields)
+}
+
+/// JSON where the peer says so and it is, text otherwise, null where there is nothing.
+fn body(headers: &HeaderMap, bytes: &[u8]) -> Value {
+    if bytes.is_empty() {
+        return Value::Null;
+    }
+    if is_json(headers)
+        && let Ok(value) = serde_json::from_slice(bytes)
+    {
+        return value;
+    }
+    Value::String(String::from_utf8_lossy(bytes).into_owned())
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let content_type = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or("");
+    let media_type = content_type
+        .split(';')
+        .next()
+        .unwrap_or("")
+        .trim()
+        .to_ascii_lowercase();
+    media_type == "application/json" || media_type.ends_with("+json")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(status: u16, headers: &[(&'static str, &'static str)], body: &'static str) -> Response {
+        Response {
+            status: StatusCode::from_u16(status).unwrap(),
+            headers: headers
+                .iter()
+                .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
+                .collect(),
+            body: Bytes::from_static(body.as_bytes()),
+        }
+    }
+
+    #[test]
+    fn every_status_has_one_outcome() {
+        for status in 200..300 {
+            assert!(
+                matches!(outcome(&answer(status, &[], "")), Outcome::Done(_)),
+                "{status}"
+            );
+        }
+        for status in (100..200).chain(300..1000) {
+            let (expected, expected_retryable) = match status {
+                300..=399 => ("redirect_refused", false),
+                408 | 425 | 429 | 500..=599 => ("external_call_failed", true),
+                _ => ("external_call_rejected", false),
+            };
+            let Outcome::Failed {
+                code,
+                message,
+                retryable,
+            } = outcome(&answer(status, &[], "SECRET"))
+            else {
+                panic!("{status} is done");
+            };
+            assert_eq!(
+                (code.as_str(), retryable),
+                (expected, expected_retryable),
+                "{status}"
+            );
+            assert!(
+                !message.contains("SECRET") && message.contains(&status.to_string()),
+                "{message}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_answer_is_read_by_its_content_type() {
+        for (content_type, text, expected) in [
+            ("application/json", r#"{"a":1}"#, json!({"a": 1})),
+            ("application/json; charset=utf-8", "[1]", json!([1])),
+            ("APPLICATION/problem+JSON", "null", json!(null)),
+            ("application/json", "{", json!("{")),
+            ("application/json", "", json!(null)),
+            ("text/plain", "1", json!("1")),
+            ("text/plain;application/json", "1", json!("1")),
+        ] {
+            let Outcome::Done(value) = outcome(&answer(200, &[("content-type", content_type)], text)) else {
+                panic!("not done");
+            };
+            assert_eq!(value["body"], expected, "{content_type} {text}");
+            assert_eq!(value["contentTrust"], "untrusted");
+        }
+    }
+
+    #[test]
+    fn cookies_and_challenges_are_not_handed_on() {
+        let headers = [
+            ("etag", "\"1\""),
+            ("link", "<a>"),
+            ("link", "<b>"),
+            ("set-cookie", "SECRET"),
+            ("www-authenticate", "Basic"),
+            ("x-internal", "10.0.0.1"),
+        ];
+        let Outcome::Done(value) = outcome(&answer(201, &headers, "")) else {
+            panic!("not done")
+        };
+        assert_eq!(value["headers"], json!({"etag": "\"1\"", "link": "<a>, <b>"}));
+        assert_eq!(value["status"], 201);
+    }
+
+    #[test]
+    fn malformed_calls_are_refused_before_the_gate() {
+        let call = |method: &str, url: &str, headers: &[(&str, &str)]| HttpCall {
+            method: method.to_owned(),
+            url: url.to_owned(),
+            headers: headers
+                .iter()
+                .map(|(n, v)| ((*n).to_owned(), (*v).to_owned()))
+                .collect(),
+            body: None,
+            timeout_ms: 1000,
+        };
+        for (bad, rule) in [
+            (call("GE T", "https://example.com", &[]), "use a malformed method"),
+            (call("", "https://example.com", &[]), "use a malformed method"),
+            (call("GET", "example.com", &[]), "use a malformed url"),
+            (
+                call("GET", "https://example.com", &[("a b", "x")]),
+                "send a malformed header name",
+            ),
+            (
+                call("GET", "https://example.com", &[("a", "x\r\nhost: y")]),
+                "send a malformed header value",
+            ),
+        ] {
+            assert_eq!(request("k", None, &bad).unwrap_err(), rule);
+        }
+        assert!(request("k\n", None, &call("GET", "https://example.com", &[])).is_err());
+    }
+}

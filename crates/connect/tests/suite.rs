@@ -1,0 +1,15 @@
+//! The gate and its executors against real sockets, all of them on loopback.
+#![expect(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers of tests fail the test that called them"
+)]
+
+#[path = "suite/delivery.rs"]
+mod delivery;
+#[path = "suite/executors.rs"]
+mod executors;
+#[path = "suite/limits.rs"]
+mod limits;
+#[path = "suite/peer.rs"]
+mod peer;
