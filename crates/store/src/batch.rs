@@ -4,7 +4,9 @@
 //! tells other runs are inbox rows of theirs, and the children it creates are new runs with an
 //! empty log and one inbox row that says how to start.
 
-use wopr_core::{ContentHash, NodeId, PrincipalId, RunId, RunKey, RunStatus, Seq, TenantId, Timestamp, WorkflowId};
+use wopr_core::{
+    ContentHash, NodeId, PrincipalId, RunId, RunKey, RunStatus, Seq, TenantId, Timestamp, WorkflowId,
+};
 
 use crate::Epoch;
 
@@ -26,31 +28,33 @@ pub struct Batch {
     pub guard: Guard,
     /// The events; their sequence numbers continue the log without a gap.
     pub events: Vec<StoredEvent>,
-    /// The summary row after the append.
+    /// The summary row after the append. Of an existing run only the status and the time of the last append are
+    /// written; the rest stays as it was created.
     pub summary: Summary,
     /// The A2A task row after the append; `None` leaves the row as it is.
     pub task: Option<TaskRow>,
     /// A fold of the log up to and including these events.
     pub snapshot: Option<Snapshot>,
-    /// Timers to set; a timer with the same key is replaced.
+    /// Timers to set, after those to clear are cleared; a timer with the same key is replaced.
     pub timers_set: Vec<TimerRow>,
     /// Timers to clear; a missing one is no error.
     pub timers_cleared: Vec<TimerKey>,
-    /// Effects to enqueue.
+    /// Effects to enqueue, after those that are over are gone. Keys are new; a row that is there nevertheless is
+    /// replaced under a larger fence.
     pub effects_enqueued: Vec<EffectRow>,
     /// Effects that are over.
     pub effects_settled: Vec<Settled>,
     /// Child runs to create: a summary and task row each, an empty log, one inbox row.
     pub children: Vec<ChildRow>,
-    /// What other runs are told.
+    /// What other runs are told, after what these events account for is gone.
     pub inbox_sent: Vec<InboxRow>,
-    /// Inbox rows of this run that these events account for: (source, source sequence).
+    /// Inbox rows of this run that these events account for: (source, source sequence). A missing one is no error.
     pub inbox_consumed: Vec<(RunId, Seq)>,
     /// The record of the request that caused this append.
     pub idempotency: Option<IdempotencyRecord>,
-    /// A2A messages exchanged.
+    /// A2A messages exchanged; one whose id the run knows already is ignored.
     pub messages: Vec<MessageRow>,
-    /// Bytes that events refer to.
+    /// Bytes that events refer to; one whose id the run knows already is ignored.
     pub blobs: Vec<BlobRow>,
 }
 

@@ -5,18 +5,24 @@
 //! registered; a [`Store`] is all three. Bodies of events, snapshots and notices are opaque bytes here.
 
 mod batch;
+mod check;
 mod error;
 mod log;
+mod memory;
 mod registry;
+pub mod sqlite;
 mod work;
 
 pub use batch::{
-    Batch, BlobRow, ChildRow, EffectKey, EffectRow, Fence, Guard, IdempotencyKey, IdempotencyRecord, InboxRow,
-    MessageRow, Settled, Snapshot, StoredEvent, Summary, TaskInterrupt, TaskRow, TaskState, TimerKey, TimerRow,
+    Batch, BlobRow, ChildRow, EffectKey, EffectRow, Fence, Guard, IdempotencyKey, IdempotencyRecord,
+    InboxRow, MessageRow, Settled, Snapshot, StoredEvent, Summary, TaskInterrupt, TaskRow, TaskState,
+    TimerKey, TimerRow,
 };
 pub use error::{AppendError, ReadError, WriteError};
 pub use log::{EventPage, Loaded, Log, RunFilter, RunPage, TaskCursor, TaskFilter, TaskPage};
+pub use memory::MemoryStore;
 pub use registry::{KeyRow, Registry, WorkflowRow};
+pub use sqlite::SqliteStore;
 pub use work::{Epoch, LeasedEffect, Work};
 
 /// Everything wopr asks of a database.

@@ -4,8 +4,8 @@ use async_trait::async_trait;
 use wopr_core::{RunId, RunKey, RunStatus, Seq, TenantId, Timestamp, WorkflowId};
 
 use crate::{
-    AppendError, Batch, BlobRow, IdempotencyKey, IdempotencyRecord, InboxRow, MessageRow, ReadError, Snapshot,
-    StoredEvent, Summary, TaskRow, TaskState, WriteError,
+    AppendError, Batch, BlobRow, IdempotencyKey, IdempotencyRecord, InboxRow, MessageRow, ReadError,
+    Snapshot, StoredEvent, Summary, TaskRow, TaskState, WriteError,
 };
 
 /// Appending to and reading from the logs of runs.
@@ -18,7 +18,13 @@ pub trait Log: Send + Sync + 'static {
     ///
     /// # Errors
     /// See [`AppendError`]. An existing unexpired record under the batch's idempotency key wins over every
-    /// other reason to refuse.
+    /// other reason to refuse; a stale lease wins over a conflict; a conflict of the run wins over one of a child
+    /// that exists already, which is told with the child's place and expected 0. The batch's `updated_at` is the
+    /// time a record has to outlive.
+    ///
+    /// # Panics
+    /// If the batch breaks what its type promises: events that do not continue the log, a snapshot of another
+    /// head, a child named twice.
     ///
     /// # Cancel safety
     /// Dropping the future does not take the append back: it may still commit.
@@ -61,8 +67,11 @@ pub trait Log: Send + Sync + 'static {
     async fn blob(&self, run: &RunKey, id: &str) -> Result<Option<BlobRow>, ReadError>;
 
     /// Reads the unexpired record of a request.
-    async fn idempotency(&self, key: &IdempotencyKey, now: Timestamp)
-    -> Result<Option<IdempotencyRecord>, ReadError>;
+    async fn idempotency(
+        &self,
+        key: &IdempotencyKey,
+        now: Timestamp,
+    ) -> Result<Option<IdempotencyRecord>, ReadError>;
 
     /// Records a request that needed no append. An unexpired record that is already there stays and is returned.
     async fn remember(
@@ -71,7 +80,7 @@ pub trait Log: Send + Sync + 'static {
         now: Timestamp,
     ) -> Result<Option<IdempotencyRecord>, WriteError>;
 
-    /// Deletes idempotency records that expired before `now`, at most `limit`, and says how many.
+    /// Deletes idempotency records that are expired at `now`, at most `limit`, and says how many.
     async fn forget_expired(&self, now: Timestamp, limit: usize) -> Result<usize, WriteError>;
 }
 

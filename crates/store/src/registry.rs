@@ -54,15 +54,15 @@ pub trait Registry: Send + Sync + 'static {
         version: &ContentHash,
     ) -> Result<Option<WorkflowRow>, ReadError>;
 
-    /// Reads the current version of every (tenant, id).
+    /// Reads the current version of every (tenant, id): the shared ones first, then by tenant and id.
     async fn current_workflows(&self) -> Result<Vec<WorkflowRow>, ReadError>;
 
-    /// Stores a key.
+    /// Stores a key; one with the same id is replaced, whatever had become of it.
     async fn put_key(&self, row: KeyRow) -> Result<(), WriteError>;
 
     /// Revokes a key; `false` if there is none or it is revoked already.
     async fn revoke_key(&self, id: &str, at: Timestamp) -> Result<bool, WriteError>;
 
-    /// Reads every key, revoked ones too.
+    /// Reads every key, revoked ones too, by id.
     async fn keys(&self) -> Result<Vec<KeyRow>, ReadError>;
 }

@@ -38,8 +38,8 @@ pub trait Work: Send + Sync + 'static {
     /// When the next timer is due.
     async fn next_due(&self) -> Result<Option<Timestamp>, ReadError>;
 
-    /// Leases effects that nobody holds or whose lease ended before `now`: each gets the epoch, the end `until`
-    /// and a fence larger than any before.
+    /// Leases effects that nobody holds, the longest enqueued first, then those whose lease is over at `now`, the
+    /// longest over first: each gets the epoch, the end `until` and a fence larger than any before.
     async fn lease_effects(
         &self,
         epoch: Epoch,
@@ -48,10 +48,18 @@ pub trait Work: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<LeasedEffect>, WriteError>;
 
-    /// Extends a lease. `false` means it is lost: the attempt should stop.
-    async fn renew(&self, run: &RunKey, key: &EffectKey, fence: Fence, until: Timestamp) -> Result<bool, WriteError>;
+    /// Extends a lease, even one that is over as long as nobody else has it. `false` means it is lost: the
+    /// attempt should stop.
+    async fn renew(
+        &self,
+        run: &RunKey,
+        key: &EffectKey,
+        fence: Fence,
+        until: Timestamp,
+    ) -> Result<bool, WriteError>;
 
-    /// Gives a lease back, so that the effect can be leased at once.
+    /// Gives a lease back, so that the effect can be leased at once. A lease that is lost already is no error.
+    /// Until somebody leases the effect anew, an outcome won under the old fence still settles it.
     async fn release(&self, run: &RunKey, key: &EffectKey, fence: Fence) -> Result<(), WriteError>;
 
     /// Runs with unconsumed inbox rows, in key order after the given one, at most `limit`.

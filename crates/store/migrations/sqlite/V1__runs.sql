@@ -1,0 +1,161 @@
+-- The tenant begins every key: what belongs to one tenant lies together, and no query can forget it.
+-- Small rows are WITHOUT ROWID, one B-tree instead of two; rows that hold whole documents are not, because
+-- such a B-tree keeps rows in its inner nodes too. Times are milliseconds since the Unix epoch.
+
+-- "wopr" in ASCII, so that file(1) and a careful operator can tell what this is.
+PRAGMA application_id = 2003791986;
+
+CREATE TABLE runs (
+    tenant      TEXT    NOT NULL,
+    run         TEXT    NOT NULL,
+    workflow    TEXT    NOT NULL,
+    version     TEXT    NOT NULL,
+    status      TEXT    NOT NULL,
+    principal   TEXT    NOT NULL,
+    parent_run  TEXT,
+    parent_node TEXT,
+    created_at  INTEGER NOT NULL,
+    updated_at  INTEGER NOT NULL,
+    next_seq    INTEGER NOT NULL,
+    PRIMARY KEY (tenant, run)
+) STRICT, WITHOUT ROWID;
+
+-- Almost every run ends completed, and the list of completed runs is nearly the list of all runs, which the
+-- primary key serves. Leaving them out keeps the index small and spares a run that ends in its first append.
+CREATE INDEX runs_by_status ON runs (tenant, status, run) WHERE status <> 'completed';
+CREATE INDEX runs_by_workflow ON runs (tenant, workflow, run);
+CREATE INDEX runs_by_parent ON runs (tenant, parent_run, run) WHERE parent_run IS NOT NULL;
+
+CREATE TABLE events (
+    tenant TEXT    NOT NULL,
+    run    TEXT    NOT NULL,
+    seq    INTEGER NOT NULL,
+    body   BLOB    NOT NULL,
+    PRIMARY KEY (tenant, run, seq)
+) STRICT, WITHOUT ROWID;
+
+-- One row per run: only the newest fold is ever read.
+CREATE TABLE snapshots (
+    tenant TEXT    NOT NULL,
+    run    TEXT    NOT NULL,
+    head   INTEGER NOT NULL,
+    body   BLOB    NOT NULL,
+    PRIMARY KEY (tenant, run)
+) STRICT;
+
+CREATE TABLE tasks (
+    tenant     TEXT    NOT NULL,
+    run        TEXT    NOT NULL,
+    context    TEXT,
+    state      TEXT    NOT NULL,
+    interrupt  TEXT,
+    updated_at INTEGER NOT NULL,
+    -- Copied from the run, where it never changes, so that a filter by creator needs no join.
+    principal  TEXT    NOT NULL,
+    PRIMARY KEY (tenant, run)
+) STRICT, WITHOUT ROWID;
+
+-- A page of tasks says how many match in all; the last two columns let the index alone answer that.
+CREATE INDEX tasks_by_time ON tasks (tenant, updated_at, run, state, principal);
+CREATE INDEX tasks_by_context ON tasks (tenant, context, updated_at, run) WHERE context IS NOT NULL;
+
+CREATE TABLE timers (
+    tenant TEXT    NOT NULL,
+    run    TEXT    NOT NULL,
+    key    TEXT    NOT NULL,
+    due    INTEGER NOT NULL,
+    PRIMARY KEY (tenant, run, key)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX timers_by_due ON timers (due, tenant, run, key);
+
+-- A row without an epoch is held by nobody; its fence still counts the leases there were.
+CREATE TABLE effects (
+    tenant      TEXT    NOT NULL,
+    run         TEXT    NOT NULL,
+    key         TEXT    NOT NULL,
+    body        BLOB    NOT NULL,
+    enqueued_at INTEGER NOT NULL,
+    epoch       INTEGER,
+    lease_until INTEGER,
+    fence       INTEGER NOT NULL,
+    PRIMARY KEY (tenant, run, key)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX effects_free ON effects (enqueued_at, tenant, run, key) WHERE epoch IS NULL;
+CREATE INDEX effects_held ON effects (lease_until, tenant, run, key) WHERE epoch IS NOT NULL;
+
+-- `place` keeps the order of arrival: SQLite gives a new row one more than the largest there is.
+CREATE TABLE inbox (
+    place      INTEGER PRIMARY KEY,
+    tenant     TEXT    NOT NULL,
+    target     TEXT    NOT NULL,
+    source     TEXT    NOT NULL,
+    source_seq INTEGER NOT NULL,
+    body       BLOB    NOT NULL,
+    UNIQUE (tenant, target, source, source_seq)
+) STRICT;
+
+CREATE TABLE idempotency (
+    tenant     TEXT    NOT NULL,
+    principal  TEXT    NOT NULL,
+    scope      TEXT    NOT NULL,
+    key        TEXT    NOT NULL,
+    digest     TEXT    NOT NULL,
+    run        TEXT,
+    response   BLOB    NOT NULL,
+    expires_at INTEGER NOT NULL,
+    PRIMARY KEY (tenant, principal, scope, key)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX idempotency_by_expiry ON idempotency (expires_at);
+
+CREATE TABLE messages (
+    tenant TEXT    NOT NULL,
+    run    TEXT    NOT NULL,
+    seq    INTEGER NOT NULL,
+    id     TEXT    NOT NULL,
+    body   BLOB    NOT NULL,
+    PRIMARY KEY (tenant, run, id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE blobs (
+    tenant     TEXT NOT NULL,
+    run        TEXT NOT NULL,
+    id         TEXT NOT NULL,
+    media_type TEXT NOT NULL,
+    bytes      BLOB NOT NULL,
+    PRIMARY KEY (tenant, run, id)
+) STRICT;
+
+-- The empty tenant, which no tenant can be called, owns what every tenant may use.
+CREATE TABLE workflows (
+    tenant        TEXT    NOT NULL,
+    id            TEXT    NOT NULL,
+    version       TEXT    NOT NULL,
+    body          BLOB    NOT NULL,
+    registered_at INTEGER NOT NULL,
+    PRIMARY KEY (tenant, id, version)
+) STRICT;
+
+CREATE TABLE workflow_heads (
+    tenant  TEXT NOT NULL,
+    id      TEXT NOT NULL,
+    version TEXT NOT NULL,
+    PRIMARY KEY (tenant, id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE api_keys (
+    id            TEXT    NOT NULL PRIMARY KEY,
+    secret_sha256 TEXT    NOT NULL,
+    tenant        TEXT    NOT NULL,
+    principal     TEXT    NOT NULL,
+    scopes        TEXT    NOT NULL,
+    created_at    INTEGER NOT NULL,
+    revoked_at    INTEGER
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE epochs (
+    epoch    INTEGER PRIMARY KEY,
+    began_at INTEGER NOT NULL
+) STRICT;

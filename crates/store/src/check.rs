@@ -1,0 +1,39 @@
+//! What every batch promises, whoever stores it.
+//!
+//! A batch is made by this program, so a broken promise here is a bug of ours: it stops the caller before
+//! anything is written, instead of leaving a log with a gap.
+
+use std::collections::HashSet;
+
+use crate::Batch;
+
+/// Asserts what a store relies on.
+///
+/// # Panics
+/// If the events do not continue the log, the snapshot is not of the new head, or a child is named twice
+/// or is its own parent.
+pub(crate) fn assert_sound(batch: &Batch) {
+    for (n, event) in batch.events.iter().enumerate() {
+        assert_eq!(
+            event.seq,
+            batch.expected().plus(n),
+            "events continue the log of {} without a gap",
+            batch.run
+        );
+    }
+    if let Some(snapshot) = &batch.snapshot {
+        assert_eq!(
+            snapshot.head,
+            batch.head(),
+            "the snapshot of {} folds every event",
+            batch.run
+        );
+    }
+    if !batch.children.is_empty() {
+        let mut seen = HashSet::with_capacity(batch.children.len());
+        for child in &batch.children {
+            assert!(seen.insert(&child.run), "child {} is created once", child.run);
+            assert_ne!(child.run, batch.run.run, "a run is not its own child");
+        }
+    }
+}

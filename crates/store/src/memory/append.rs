@@ -1,0 +1,164 @@
+//! The append verb: first every reason to refuse, then every row.
+
+use std::collections::btree_map::Entry;
+
+use wopr_core::{RunKey, Seq};
+
+use super::{Effect, Run, State};
+use crate::{AppendError, Batch, Fence, Guard, InboxRow};
+
+impl State {
+    /// Appends a batch, or says why not and leaves everything as it was.
+    pub(super) fn append(&mut self, batch: Batch) -> Result<(), AppendError> {
+        self.check_idempotency(&batch)?;
+        self.check_fences(&batch)?;
+        self.check_guard(&batch)?;
+        self.check_children(&batch)?;
+        self.write(batch);
+        Ok(())
+    }
+
+    fn check_idempotency(&self, batch: &Batch) -> Result<(), AppendError> {
+        let Some(record) = &batch.idempotency else {
+            return Ok(());
+        };
+        match self.records.get(&record.key) {
+            Some(existing) if existing.expires_at > batch.summary.updated_at => {
+                Err(AppendError::Duplicate(Box::new(existing.clone())))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    fn check_fences(&self, batch: &Batch) -> Result<(), AppendError> {
+        for settled in &batch.effects_settled {
+            let Some(fence) = settled.fence else { continue };
+            match self.effects.get(&(batch.run.clone(), settled.key.clone())) {
+                Some(effect) if effect.fence == fence => {}
+                Some(_) | None => return Err(AppendError::Fenced(settled.key.clone())),
+            }
+        }
+        Ok(())
+    }
+
+    fn check_guard(&self, batch: &Batch) -> Result<(), AppendError> {
+        let actual = self.runs.get(&batch.run).map(Run::head);
+        let holds = match batch.guard {
+            Guard::Create => actual.is_none(),
+            Guard::At(seq) => actual == Some(seq),
+        };
+        if holds {
+            Ok(())
+        } else {
+            Err(AppendError::Conflict {
+                expected: batch.expected(),
+                actual,
+            })
+        }
+    }
+
+    fn check_children(&self, batch: &Batch) -> Result<(), AppendError> {
+        for child in &batch.children {
+            if let Some(run) = self.runs.get(&batch.run.sibling(child.run.clone())) {
+                return Err(AppendError::Conflict {
+                    expected: Seq(0),
+                    actual: Some(run.head()),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, batch: Batch) {
+        let key = batch.run;
+        let at = batch.summary.updated_at;
+
+        let run = match self.runs.entry(key.clone()) {
+            Entry::Vacant(entry) => entry.insert(Run::new(batch.summary)),
+            Entry::Occupied(entry) => {
+                let run = entry.into_mut();
+                // What a run was created with never changes.
+                run.summary.status = batch.summary.status;
+                run.summary.updated_at = at;
+                run
+            }
+        };
+        run.events.extend(batch.events);
+        if batch.task.is_some() {
+            run.task = batch.task;
+        }
+        if batch.snapshot.is_some() {
+            run.snapshot = batch.snapshot;
+        }
+        for message in batch.messages {
+            if !run.messages.iter().any(|known| known.id == message.id) {
+                run.messages.push(message);
+            }
+        }
+        for blob in batch.blobs {
+            run.blobs.entry(blob.id.clone()).or_insert(blob);
+        }
+
+        for timer in batch.timers_cleared {
+            self.timers.remove(&(key.clone(), timer));
+        }
+        for timer in batch.timers_set {
+            self.timers.insert((key.clone(), timer.key), timer.due);
+        }
+
+        for settled in batch.effects_settled {
+            self.effects.remove(&(key.clone(), settled.key));
+        }
+        for row in batch.effects_enqueued {
+            let born = Fence(u64::from(row.leased.is_some()));
+            let place = (key.clone(), row.key);
+            let fence = self
+                .effects
+                .get(&place)
+                .map_or(born, |replaced| Fence(replaced.fence.0 + 1));
+            self.effects.insert(
+                place,
+                Effect {
+                    body: row.body,
+                    enqueued_at: at,
+                    lease: row.leased,
+                    fence,
+                },
+            );
+        }
+
+        for child in batch.children {
+            let mut run = Run::new(child.summary);
+            run.task = Some(child.task);
+            self.runs.insert(key.sibling(child.run), run);
+        }
+
+        for (source, source_seq) in batch.inbox_consumed {
+            if let Entry::Occupied(mut inbox) = self.inboxes.entry(key.clone()) {
+                inbox
+                    .get_mut()
+                    .retain(|row| (&row.source, row.source_seq) != (&source, source_seq));
+                if inbox.get().is_empty() {
+                    inbox.remove();
+                }
+            }
+        }
+        for row in batch.inbox_sent {
+            self.tell(key.sibling(row.target.clone()), row);
+        }
+
+        if let Some(record) = batch.idempotency {
+            self.records.insert(record.key.clone(), record);
+        }
+    }
+
+    fn tell(&mut self, target: RunKey, row: InboxRow) {
+        let inbox = self.inboxes.entry(target).or_default();
+        if !inbox
+            .iter()
+            .any(|known| (&known.source, known.source_seq) == (&row.source, row.source_seq))
+        {
+            inbox.push(row);
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! The log port in memory.
+
+use async_trait::async_trait;
+use wopr_core::{RunId, RunKey, Seq, TenantId, Timestamp};
+
+use super::MemoryStore;
+use crate::{
+    AppendError, Batch, BlobRow, EventPage, IdempotencyKey, IdempotencyRecord, Loaded, Log, MessageRow,
+    ReadError, RunFilter, RunPage, StoredEvent, Summary, TaskCursor, TaskFilter, TaskPage, TaskRow,
+    WriteError, check::assert_sound,
+};
+
+#[async_trait]
+impl Log for MemoryStore {
+    async fn append(&self, batch: Batch) -> Result<(), AppendError> {
+        assert_sound(&batch);
+        self.state.lock().append(batch)
+    }
+
+    async fn load(&self, run: &RunKey) -> Result<Option<Loaded>, ReadError> {
+        let state = self.state.lock();
+        let Some(found) = state.runs.get(run) else {
+            return Ok(None);
+        };
+        let folded = found.snapshot.as_ref().map_or(Seq(0), |snapshot| snapshot.head);
+        Ok(Some(Loaded {
+            summary: found.summary.clone(),
+            task: found.task.clone(),
+            head: found.head(),
+            snapshot: found.snapshot.clone(),
+            tail: tail(&found.events, folded).to_vec(),
+            inbox: state.inboxes.get(run).cloned().unwrap_or_default(),
+        }))
+    }
+
+    async fn summary(&self, run: &RunKey) -> Result<Option<(Summary, Seq)>, ReadError> {
+        let state = self.state.lock();
+        Ok(state
+            .runs
+            .get(run)
+            .map(|found| (found.summary.clone(), found.head())))
+    }
+
+    async fn events(&self, run: &RunKey, from: Seq, limit: usize) -> Result<Option<EventPage>, ReadError> {
+        let state = self.state.lock();
+        Ok(state.runs.get(run).map(|found| EventPage {
+            events: tail(&found.events, from).iter().take(limit).cloned().collect(),
+            head: found.head(),
+            status: found.summary.status,
+        }))
+    }
+
+    async fn list_runs(
+        &self,
+        tenant: &TenantId,
+        filter: &RunFilter,
+        after: Option<&RunId>,
+        limit: usize,
+    ) -> Result<RunPage, ReadError> {
+        let state = self.state.lock();
+        let mut runs: Vec<_> = state
+            .runs
+            .iter()
+            .rev()
+            .filter(|(key, _)| key.tenant == *tenant)
+            .filter(|(key, _)| after.is_none_or(|after| key.run < *after))
+            .filter(|(_, run)| filter.statuses.is_empty() || filter.statuses.contains(&run.summary.status))
+            .filter(|(_, run)| {
+                filter
+                    .workflow
+                    .as_ref()
+                    .is_none_or(|workflow| run.summary.workflow == *workflow)
+            })
+            .filter(|(_, run)| {
+                filter.parent.as_ref().is_none_or(|wanted| {
+                    run.summary
+                        .parent
+                        .as_ref()
+                        .is_some_and(|(parent, _)| parent == wanted)
+                })
+            })
+            .map(|(key, run)| (key.run.clone(), run.summary.clone(), run.head()))
+            .take(limit.saturating_add(1))
+            .collect();
+        let has_more = runs.len() > limit;
+        runs.truncate(limit);
+        Ok(RunPage { runs, has_more })
+    }
+
+    async fn task(&self, run: &RunKey) -> Result<Option<(TaskRow, Seq)>, ReadError> {
+        let state = self.state.lock();
+        Ok(state
+            .runs
+            .get(run)
+            .and_then(|found| Some((found.task.clone()?, found.head()))))
+    }
+
+    async fn list_tasks(
+        &self,
+        tenant: &TenantId,
+        filter: &TaskFilter,
+        after: Option<&TaskCursor>,
+        limit: usize,
+    ) -> Result<TaskPage, ReadError> {
+        let state = self.state.lock();
+        let mut tasks: Vec<(RunId, TaskRow)> = state
+            .runs
+            .iter()
+            .filter(|(key, _)| key.tenant == *tenant)
+            .filter(|(_, run)| {
+                filter
+                    .principal
+                    .as_ref()
+                    .is_none_or(|creator| run.summary.principal == *creator)
+            })
+            .filter_map(|(key, run)| Some((key.run.clone(), run.task.clone()?)))
+            .filter(|(_, task)| filter.context.is_none() || filter.context == task.context)
+            .filter(|(_, task)| filter.state.is_none_or(|state| task.state == state))
+            .filter(|(_, task)| filter.changed_since.is_none_or(|since| task.updated_at >= since))
+            .collect();
+        let total = tasks.len() as u64;
+        tasks.sort_by(|(run, task), (other, than)| (than.updated_at, other).cmp(&(task.updated_at, run)));
+        if let Some(after) = after {
+            tasks.retain(|(run, task)| (task.updated_at, run) < (after.updated_at, &after.run));
+        }
+        let has_more = tasks.len() > limit;
+        tasks.truncate(limit);
+        Ok(TaskPage {
+            tasks,
+            total,
+            has_more,
+        })
+    }
+
+    async fn messages(&self, run: &RunKey, limit: usize) -> Result<Vec<MessageRow>, ReadError> {
+        let state = self.state.lock();
+        let mut messages = state
+            .runs
+            .get(run)
+            .map(|found| found.messages.clone())
+            .unwrap_or_default();
+        messages.sort_by(|a, b| (a.seq, &a.id).cmp(&(b.seq, &b.id)));
+        let skipped = messages.len().saturating_sub(limit);
+        Ok(messages.split_off(skipped))
+    }
+
+    async fn blob(&self, run: &RunKey, id: &str) -> Result<Option<BlobRow>, ReadError> {
+        let state = self.state.lock();
+        Ok(state.runs.get(run).and_then(|found| found.blobs.get(id).cloned()))
+    }
+
+    async fn idempotency(
+        &self,
+        key: &IdempotencyKey,
+        now: Timestamp,
+    ) -> Result<Option<IdempotencyRecord>, ReadError> {
+        let state = self.state.lock();
+        Ok(state
+            .records
+            .get(key)
+            .filter(|record| record.expires_at > now)
+            .cloned())
+    }
+
+    async fn remember(
+        &self,
+        record: IdempotencyRecord,
+        now: Timestamp,
+    ) -> Result<Option<IdempotencyRecord>, WriteError> {
+        let mut state = self.state.lock();
+        if let Some(existing) = state
+            .records
+            .get(&record.key)
+            .filter(|existing| existing.expires_at > now)
+        {
+            return Ok(Some(existing.clone()));
+        }
+        state.records.insert(record.key.clone(), record);
+        Ok(None)
+    }
+
+    async fn forget_expired(&self, now: Timestamp, limit: usize) -> Result<usize, WriteError> {
+        let mut state = self.state.lock();
+        let mut left = limit;
+        state.records.retain(|_, record| {
+            let forget = left > 0 && record.expires_at <= now;
+            left -= usize::from(forget);
+            !forget
+        });
+        Ok(limit - left)
+    }
+}
+
+/// The events from a position on.
+fn tail(events: &[StoredEvent], from: Seq) -> &[StoredEvent] {
+    usize::try_from(from.0)
+        .ok()
+        .and_then(|from| events.get(from..))
+        .unwrap_or_default()
+}

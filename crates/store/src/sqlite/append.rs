@@ -1,0 +1,395 @@
+//! One batch inside the group's transaction.
+//!
+//! Everything that can refuse a batch is asked before anything is written, so a refused batch leaves nothing to
+//! undo. That is free of races because there is one writer: what was read in this transaction still holds when
+//! it commits. The guard is the first write and the last reason to refuse.
+
+use rusqlite::{CachedStatement, Connection, OptionalExtension, named_params, params};
+use tokio::sync::oneshot;
+use wopr_core::{RunKey, Seq, Timestamp};
+
+use super::{
+    fault::{Failure, Fault},
+    rows,
+    stats::Counters,
+    writer::Job,
+};
+use crate::{
+    AppendError, Batch, EffectRow, Guard, IdempotencyKey, IdempotencyRecord, StoredEvent, Summary, TaskRow,
+};
+
+/// What a batch costs in a queue besides the bodies it carries.
+const BATCH_OVERHEAD: usize = 1024;
+
+/// A batch on its way through the writer.
+pub(super) struct Append {
+    pub(super) batch: Batch,
+    pub(super) reply: oneshot::Sender<Result<(), AppendError>>,
+    pub(super) counters: std::sync::Arc<Counters>,
+    pub(super) refusal: Option<AppendError>,
+}
+
+impl Job for Append {
+    fn run(&mut self, conn: &Connection) -> Result<bool, Fault> {
+        self.refusal = None;
+        self.refusal = append(conn, &self.batch)?.err();
+        Ok(self.refusal.is_none())
+    }
+
+    fn settle(self: Box<Self>, outcome: Result<(), Failure>) {
+        let answer = match (outcome, self.refusal) {
+            // A refusal may rest on what a neighbour wrote and then lost, so it is not passed on. Nothing of a
+            // refused batch was written, though, whatever became of the group.
+            (Err(failure), Some(_)) => Err(AppendError::Unavailable(failure.text)),
+            (Err(failure), None) => Err(failure.into()),
+            (Ok(()), Some(refusal)) => Err(refusal),
+            (Ok(()), None) => Ok(()),
+        };
+        self.counters.appended(&answer);
+        // A caller that went away does not take its append back.
+        drop(self.reply.send(answer));
+    }
+}
+
+/// About how many bytes a batch keeps alive while it waits.
+pub(super) fn weight(batch: &Batch) -> usize {
+    let events: usize = batch.events.iter().map(|event| event.body.len()).sum();
+    let effects: usize = batch
+        .effects_enqueued
+        .iter()
+        .map(|effect| effect.body.len())
+        .sum();
+    let inbox: usize = batch.inbox_sent.iter().map(|row| row.body.len()).sum();
+    let messages: usize = batch.messages.iter().map(|message| message.body.len()).sum();
+    let blobs: usize = batch.blobs.iter().map(|blob| blob.bytes.len()).sum();
+    let snapshot = batch.snapshot.as_ref().map_or(0, |snapshot| snapshot.body.len());
+    let response = batch
+        .idempotency
+        .as_ref()
+        .map_or(0, |record| record.response.len());
+    let children = batch.children.len() * BATCH_OVERHEAD / 2;
+    BATCH_OVERHEAD + events + effects + inbox + messages + blobs + snapshot + response + children
+}
+
+/// Writes a batch, or says why not and writes nothing.
+fn append(conn: &Connection, batch: &Batch) -> Result<Result<(), AppendError>, Fault> {
+    if let Some(refusal) = refusal(conn, batch)? {
+        return Ok(Err(refusal));
+    }
+    if !guard(conn, batch)? {
+        return Ok(Err(AppendError::Conflict {
+            expected: batch.expected(),
+            actual: head(conn, &batch.run)?,
+        }));
+    }
+    write_events(conn, &batch.run, &batch.events)?;
+    if let Some(task) = &batch.task {
+        write_task(conn, &batch.run, task, &batch.summary)?;
+    }
+    write_work(conn, batch)?;
+    write_relations(conn, batch)?;
+    write_side_rows(conn, batch)?;
+    Ok(Ok(()))
+}
+
+/// Every reason to refuse a batch but its guard.
+fn refusal(conn: &Connection, batch: &Batch) -> Result<Option<AppendError>, Fault> {
+    if let Some(record) = &batch.idempotency
+        && let Some(existing) = unexpired(conn, &record.key, batch.summary.updated_at)?
+    {
+        return Ok(Some(AppendError::Duplicate(Box::new(existing))));
+    }
+    for settled in &batch.effects_settled {
+        let Some(fence) = settled.fence else { continue };
+        let stored: Option<i64> = conn
+            .prepare_cached("SELECT fence FROM effects WHERE tenant = ?1 AND run = ?2 AND key = ?3")?
+            .query_row(
+                params![batch.run.tenant.as_str(), batch.run.run.as_str(), settled.key.0],
+                |row| row.get(0),
+            )
+            .optional()?;
+        if stored != Some(rows::int(fence.0)) {
+            return Ok(Some(AppendError::Fenced(settled.key.clone())));
+        }
+    }
+    for child in &batch.children {
+        let Some(child_head) = head(conn, &batch.run.sibling(child.run.clone()))? else {
+            continue;
+        };
+        // A batch that lost its own race is told so; what its children would have collided with is noise then.
+        let actual = head(conn, &batch.run)?;
+        let guard_holds = match batch.guard {
+            Guard::Create => actual.is_none(),
+            Guard::At(seq) => actual == Some(seq),
+        };
+        return Ok(Some(if guard_holds {
+            AppendError::Conflict {
+                expected: Seq(0),
+                actual: Some(child_head),
+            }
+        } else {
+            AppendError::Conflict {
+                expected: batch.expected(),
+                actual,
+            }
+        }));
+    }
+    Ok(None)
+}
+
+/// Writes the run row if it is as the batch expects it; `false` means it is not and nothing was written.
+fn guard(conn: &Connection, batch: &Batch) -> Result<bool, Fault> {
+    let written = match batch.guard {
+        Guard::Create => insert_run(conn, &batch.run, &batch.summary, batch.head())?,
+        Guard::At(expected) => conn
+            .prepare_cached(
+                "UPDATE runs SET status = ?4, updated_at = ?5, next_seq = ?6
+                 WHERE tenant = ?1 AND run = ?2 AND next_seq = ?3",
+            )?
+            .execute(params![
+                batch.run.tenant.as_str(),
+                batch.run.run.as_str(),
+                rows::int(expected.0),
+                batch.summary.status.as_str(),
+                batch.summary.updated_at.millis(),
+                rows::int(batch.head().0),
+            ])?,
+    };
+    Ok(written == 1)
+}
+
+fn insert_run(conn: &Connection, run: &RunKey, summary: &Summary, head: Seq) -> Result<usize, Fault> {
+    let (parent_run, parent_node) = match &summary.parent {
+        Some((run, node)) => (Some(run.as_str()), Some(node.as_str())),
+        None => (None, None),
+    };
+    let written = conn
+        .prepare_cached(
+            "INSERT INTO runs (tenant, run, workflow, version, status, principal, parent_run, parent_node,
+                 created_at, updated_at, next_seq)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+             ON CONFLICT DO NOTHING",
+        )?
+        .execute(params![
+            run.tenant.as_str(),
+            run.run.as_str(),
+            summary.workflow.as_str(),
+            summary.version.as_str(),
+            summary.status.as_str(),
+            summary.principal.as_str(),
+            parent_run,
+            parent_node,
+            summary.created_at.millis(),
+            summary.updated_at.millis(),
+            rows::int(head.0),
+        ])?;
+    Ok(written)
+}
+
+fn head(conn: &Connection, run: &RunKey) -> Result<Option<Seq>, Fault> {
+    let mut statement = conn.prepare_cached("SELECT next_seq FROM runs WHERE tenant = ?1 AND run = ?2")?;
+    let mut found = statement.query(params![run.tenant.as_str(), run.run.as_str()])?;
+    match found.next()? {
+        Some(row) => Ok(Some(rows::seq(row, 0)?)),
+        None => Ok(None),
+    }
+}
+
+fn write_events(conn: &Connection, run: &RunKey, events: &[StoredEvent]) -> Result<(), Fault> {
+    if events.is_empty() {
+        return Ok(());
+    }
+    let mut statement =
+        conn.prepare_cached("INSERT INTO events (tenant, run, seq, body) VALUES (?1, ?2, ?3, ?4)")?;
+    bind_run(&mut statement, run)?;
+    for event in events {
+        statement.raw_bind_parameter(3, rows::int(event.seq.0))?;
+        statement.raw_bind_parameter(4, event.body.as_slice())?;
+        statement.raw_execute()?;
+    }
+    Ok(())
+}
+
+/// Binds the first two parameters, which stay bound from one row to the next.
+fn bind_run(statement: &mut CachedStatement<'_>, run: &RunKey) -> Result<(), Fault> {
+    statement.raw_bind_parameter(1, run.tenant.as_str())?;
+    statement.raw_bind_parameter(2, run.run.as_str())?;
+    Ok(())
+}
+
+fn write_task(conn: &Connection, run: &RunKey, task: &TaskRow, summary: &Summary) -> Result<(), Fault> {
+    conn.prepare_cached(
+        "INSERT INTO tasks (tenant, run, context, state, interrupt, updated_at, principal)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+         ON CONFLICT (tenant, run) DO UPDATE SET context = excluded.context, state = excluded.state,
+             interrupt = excluded.interrupt, updated_at = excluded.updated_at",
+    )?
+    .execute(params![
+        run.tenant.as_str(),
+        run.run.as_str(),
+        task.context,
+        task.state.as_str(),
+        task.interrupt.map(rows::interrupt_text),
+        task.updated_at.millis(),
+        summary.principal.as_str(),
+    ])?;
+    Ok(())
+}
+
+/// Snapshot, timers and effects. What is cleared or settled goes first, so that a key may be used anew.
+fn write_work(conn: &Connection, batch: &Batch) -> Result<(), Fault> {
+    let (tenant, run) = (batch.run.tenant.as_str(), batch.run.run.as_str());
+    if let Some(snapshot) = &batch.snapshot {
+        conn.prepare_cached(
+            "INSERT INTO snapshots (tenant, run, head, body) VALUES (?1, ?2, ?3, ?4)
+             ON CONFLICT (tenant, run) DO UPDATE SET head = excluded.head, body = excluded.body",
+        )?
+        .execute(params![tenant, run, rows::int(snapshot.head.0), snapshot.body])?;
+    }
+    for key in &batch.timers_cleared {
+        conn.prepare_cached("DELETE FROM timers WHERE tenant = ?1 AND run = ?2 AND key = ?3")?
+            .execute(params![tenant, run, key.0])?;
+    }
+    for timer in &batch.timers_set {
+        conn.prepare_cached(
+            "INSERT INTO timers (tenant, run, key, due) VALUES (?1, ?2, ?3, ?4)
+             ON CONFLICT (tenant, run, key) DO UPDATE SET due = excluded.due",
+        )?
+        .execute(params![tenant, run, timer.key.0, timer.due.millis()])?;
+    }
+    for settled in &batch.effects_settled {
+        conn.prepare_cached("DELETE FROM effects WHERE tenant = ?1 AND run = ?2 AND key = ?3")?
+            .execute(params![tenant, run, settled.key.0])?;
+    }
+    for effect in &batch.effects_enqueued {
+        enqueue(conn, &batch.run, effect, batch.summary.updated_at)?;
+    }
+    Ok(())
+}
+
+fn enqueue(conn: &Connection, run: &RunKey, effect: &EffectRow, at: Timestamp) -> Result<(), Fault> {
+    let (epoch, until) = match effect.leased {
+        Some((epoch, until)) => (Some(rows::int(epoch.0)), Some(until.millis())),
+        None => (None, None),
+    };
+    conn.prepare_cached(
+        "INSERT INTO effects (tenant, run, key, body, enqueued_at, epoch, lease_until, fence)
+         VALUES (:tenant, :run, :key, :body, :at, :epoch, :until, :fence)
+         ON CONFLICT (tenant, run, key) DO UPDATE SET body = excluded.body, enqueued_at = excluded.enqueued_at,
+             epoch = excluded.epoch, lease_until = excluded.lease_until, fence = fence + 1",
+    )?
+    .execute(named_params! {
+        ":tenant": run.tenant.as_str(),
+        ":run": run.run.as_str(),
+        ":key": effect.key.0,
+        ":body": effect.body,
+        ":at": at.millis(),
+        ":epoch": epoch,
+        ":until": until,
+        ":fence": i64::from(effect.leased.is_some()),
+    })?;
+    Ok(())
+}
+
+/// Children and inboxes.
+fn write_relations(conn: &Connection, batch: &Batch) -> Result<(), Fault> {
+    let (tenant, run) = (batch.run.tenant.as_str(), batch.run.run.as_str());
+    for child in &batch.children {
+        let key = batch.run.sibling(child.run.clone());
+        insert_run(conn, &key, &child.summary, Seq(0))?;
+        write_task(conn, &key, &child.task, &child.summary)?;
+    }
+    for (source, source_seq) in &batch.inbox_consumed {
+        conn.prepare_cached(
+            "DELETE FROM inbox WHERE tenant = ?1 AND target = ?2 AND source = ?3 AND source_seq = ?4",
+        )?
+        .execute(params![tenant, run, source.as_str(), rows::int(source_seq.0)])?;
+    }
+    for row in &batch.inbox_sent {
+        conn.prepare_cached(
+            "INSERT INTO inbox (tenant, target, source, source_seq, body) VALUES (?1, ?2, ?3, ?4, ?5)
+             ON CONFLICT (tenant, target, source, source_seq) DO NOTHING",
+        )?
+        .execute(params![
+            tenant,
+            row.target.as_str(),
+            row.source.as_str(),
+            rows::int(row.source_seq.0),
+            row.body
+        ])?;
+    }
+    Ok(())
+}
+
+/// What the log does not hold: the request's record, messages and blobs.
+fn write_side_rows(conn: &Connection, batch: &Batch) -> Result<(), Fault> {
+    let (tenant, run) = (batch.run.tenant.as_str(), batch.run.run.as_str());
+    if let Some(record) = &batch.idempotency {
+        write_record(conn, record)?;
+    }
+    for message in &batch.messages {
+        conn.prepare_cached(
+            "INSERT INTO messages (tenant, run, seq, id, body) VALUES (?1, ?2, ?3, ?4, ?5)
+             ON CONFLICT (tenant, run, id) DO NOTHING",
+        )?
+        .execute(params![
+            tenant,
+            run,
+            rows::int(message.seq.0),
+            message.id,
+            message.body
+        ])?;
+    }
+    for blob in &batch.blobs {
+        conn.prepare_cached(
+            "INSERT INTO blobs (tenant, run, id, media_type, bytes) VALUES (?1, ?2, ?3, ?4, ?5)
+             ON CONFLICT (tenant, run, id) DO NOTHING",
+        )?
+        .execute(params![tenant, run, blob.id, blob.media_type, blob.bytes])?;
+    }
+    Ok(())
+}
+
+/// Reads the unexpired record of a request.
+pub(super) fn unexpired(
+    conn: &Connection,
+    key: &IdempotencyKey,
+    now: Timestamp,
+) -> Result<Option<IdempotencyRecord>, Fault> {
+    // The text is spelled out because formatting it anew for every batch would cost more than the lookup.
+    const SELECT: &str = "SELECT digest, run, response, expires_at FROM idempotency
+         WHERE tenant = ?1 AND principal = ?2 AND scope = ?3 AND key = ?4 AND expires_at > ?5";
+    let mut statement = conn.prepare_cached(SELECT)?;
+    let mut found = statement.query(params![
+        key.tenant.as_str(),
+        key.principal.as_str(),
+        key.scope,
+        key.key,
+        now.millis()
+    ])?;
+    match found.next()? {
+        Some(row) => Ok(Some(rows::record(row, key)?)),
+        None => Ok(None),
+    }
+}
+
+/// Writes a record over the expired one that may be there.
+pub(super) fn write_record(conn: &Connection, record: &IdempotencyRecord) -> Result<(), Fault> {
+    conn.prepare_cached(
+        "INSERT INTO idempotency (tenant, principal, scope, key, digest, run, response, expires_at)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+         ON CONFLICT (tenant, principal, scope, key) DO UPDATE SET digest = excluded.digest, run = excluded.run,
+             response = excluded.response, expires_at = excluded.expires_at",
+    )?
+    .execute(params![
+        record.key.tenant.as_str(),
+        record.key.principal.as_str(),
+        record.key.scope,
+        record.key.key,
+        record.digest,
+        record.run.as_ref().map(wopr_core::RunId::as_str),
+        record.response,
+        record.expires_at.millis(),
+    ])?;
+    Ok(())
+}

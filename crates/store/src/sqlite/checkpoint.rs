@@ -1,0 +1,116 @@
+//! Checkpoints: moving the write-ahead log into the database, off the writer's path.
+//!
+//! When the log has grown by [`super::Options::checkpoint_pages`], a thread with a connection of its own first
+//! copies what it can while writer and readers go on (PASSIVE), then holds the writer back for the little that
+//! came in meanwhile and lets the log start over (RESTART). That wait is two fsyncs and is counted as a stall.
+//! Without the second step a busy writer would keep the log growing for ever, because it starts over only when
+//! nothing is left to copy.
+
+use std::{
+    ffi::c_int,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+        mpsc::{Receiver, SyncSender},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use rusqlite::{Connection, ErrorCode, hooks::Wal, wal::CheckpointMode};
+
+use super::stats::Counters;
+
+/// How long the writer may be held back for a reader that still uses the log.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// A wish for a checkpoint says nothing but that there is one, so a second need not wait behind the first.
+pub(super) const PENDING_WISHES: usize = 1;
+
+/// From which length of the log, in pages, a checkpoint is wanted.
+pub(super) struct Mark {
+    at: AtomicU64,
+    every: u64,
+}
+
+impl Mark {
+    pub(super) fn new(every: u32) -> Self {
+        let every = u64::from(every.max(1));
+        Self {
+            at: AtomicU64::new(every),
+            every,
+        }
+    }
+}
+
+/// Has a connection report every commit, and wish for a checkpoint when the log is long.
+pub(super) fn watch(
+    conn: &mut Connection,
+    mark: Arc<Mark>,
+    counters: Arc<Counters>,
+    wish: SyncSender<()>,
+) -> rusqlite::Result<()> {
+    conn.wal_hook(Some(move |_: &mut Wal, pages: c_int| {
+        let pages = u64::try_from(pages).unwrap_or(0);
+        counters.wal_pages.store(pages, Relaxed);
+        if pages >= mark.at.load(Relaxed) {
+            // Full means that the wish is known already, disconnected that the store is closing.
+            let _ = wish.try_send(());
+        }
+        Ok(())
+    }))
+}
+
+pub(super) struct Checkpointer {
+    pub(super) conn: Connection,
+    pub(super) gate: Arc<Mutex<()>>,
+    pub(super) mark: Arc<Mark>,
+    pub(super) counters: Arc<Counters>,
+}
+
+impl Checkpointer {
+    /// Checkpoints when wished, and once more when nobody can wish any longer.
+    pub(super) fn run(self, wishes: &Receiver<()>) {
+        if let Err(error) = self.conn.busy_timeout(PATIENCE) {
+            tracing::warn!(%error, "checkpoints will not wait for readers");
+        }
+        while wishes.recv().is_ok() {
+            if self.counters.wal_pages.load(Relaxed) < self.mark.at.load(Relaxed) {
+                // The wish was made while the last checkpoint already served it.
+                continue;
+            }
+            if let Err(error) = self.checkpoint() {
+                tracing::warn!(%error, "checkpoint failed, the log goes on growing");
+            }
+        }
+        // So that the file alone is the database and the next start has nothing to recover.
+        if let Err(error) = self
+            .conn
+            .wal_checkpoint_v2(Some("main"), CheckpointMode::TRUNCATE)
+        {
+            tracing::warn!(%error, "last checkpoint failed, the next start will recover the log");
+        }
+    }
+
+    fn checkpoint(&self) -> rusqlite::Result<()> {
+        let (_, copied) = self
+            .conn
+            .wal_checkpoint_v2(Some("main"), CheckpointMode::PASSIVE)?;
+        let started_over = {
+            let _writer_waits = self.gate.lock();
+            match self.conn.wal_checkpoint_v2(Some("main"), CheckpointMode::RESTART) {
+                Ok(_) => {
+                    self.counters.wal_pages.store(0, Relaxed);
+                    true
+                }
+                Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => false,
+                Err(error) => return Err(error),
+            }
+        };
+        let length = self.counters.wal_pages.load(Relaxed);
+        self.mark.at.store(length + self.mark.every, Relaxed);
+        self.counters
+            .checkpointed(u64::try_from(copied).unwrap_or(0), started_over);
+        Ok(())
+    }
+}

@@ -1,0 +1,139 @@
+//! What SQLite's errors mean to a caller.
+
+use rusqlite::{ErrorCode, types::FromSqlError};
+
+use crate::{AppendError, ReadError, WriteError};
+
+/// A statement failed or returned what cannot be read.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// SQLite said no.
+    Sql(rusqlite::Error),
+    /// A stored value breaks its own rule.
+    Damaged(String),
+}
+
+impl From<rusqlite::Error> for Fault {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sql(error)
+    }
+}
+
+impl Fault {
+    /// Names the column whose value cannot be read.
+    pub(super) fn damaged(row: &rusqlite::Row<'_>, column: usize, why: impl std::fmt::Display) -> Self {
+        let name = row.as_ref().column_name(column).unwrap_or("an unnamed column");
+        Self::Damaged(format!("{name}: {why}"))
+    }
+
+    /// What the caller is told when the transaction around it is known not to have committed.
+    pub(super) fn failure(self) -> Failure {
+        match self {
+            Self::Damaged(text) => Failure {
+                kind: FailureKind::Damaged,
+                text,
+            },
+            Self::Sql(error) => {
+                let kind = if is_damage(&error) {
+                    FailureKind::Damaged
+                } else {
+                    FailureKind::NotWritten
+                };
+                Failure {
+                    kind,
+                    text: error.to_string(),
+                }
+            }
+        }
+    }
+}
+
+/// Whether an error says that stored data is not what this program stored.
+fn is_damage(error: &rusqlite::Error) -> bool {
+    match error {
+        rusqlite::Error::SqliteFailure(failure, _) => matches!(
+            failure.code,
+            // A constraint can only fail on a row that should not be there: the guards were asked first.
+            ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase | ErrorCode::ConstraintViolation
+        ),
+        rusqlite::Error::FromSqlConversionFailure(..)
+        | rusqlite::Error::IntegralValueOutOfRange(..)
+        | rusqlite::Error::InvalidColumnType(..)
+        | rusqlite::Error::Utf8Error(..) => true,
+        _ => false,
+    }
+}
+
+/// Whether an error says that there is no room left.
+pub(super) fn is_full(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::DiskFull)
+}
+
+/// What became of a write that did not succeed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FailureKind {
+    /// Nothing was written.
+    NotWritten,
+    /// Nobody knows until the file is read again.
+    InDoubt,
+    /// Nothing was written, because of what is stored already.
+    Damaged,
+}
+
+/// A failed write, as told to everyone it concerns.
+#[derive(Debug, Clone)]
+pub(super) struct Failure {
+    pub(super) kind: FailureKind,
+    pub(super) text: String,
+}
+
+impl Failure {
+    pub(super) fn not_written(text: impl Into<String>) -> Self {
+        Self {
+            kind: FailureKind::NotWritten,
+            text: text.into(),
+        }
+    }
+
+    pub(super) fn in_doubt(text: impl Into<String>) -> Self {
+        Self {
+            kind: FailureKind::InDoubt,
+            text: text.into(),
+        }
+    }
+}
+
+impl From<Failure> for AppendError {
+    fn from(failure: Failure) -> Self {
+        match failure.kind {
+            FailureKind::NotWritten => Self::Unavailable(failure.text),
+            FailureKind::InDoubt => Self::Unknown(failure.text),
+            FailureKind::Damaged => Self::Corrupt(failure.text),
+        }
+    }
+}
+
+impl From<Failure> for WriteError {
+    fn from(failure: Failure) -> Self {
+        match failure.kind {
+            FailureKind::NotWritten | FailureKind::InDoubt => Self::Unavailable(failure.text),
+            FailureKind::Damaged => Self::Corrupt(failure.text),
+        }
+    }
+}
+
+impl From<Fault> for ReadError {
+    fn from(fault: Fault) -> Self {
+        let failure = fault.failure();
+        match failure.kind {
+            FailureKind::NotWritten | FailureKind::InDoubt => Self::Unavailable(failure.text),
+            FailureKind::Damaged => Self::Corrupt(failure.text),
+        }
+    }
+}
+
+impl From<FromSqlError> for Fault {
+    fn from(error: FromSqlError) -> Self {
+        Self::Damaged(error.to_string())
+    }
+}

@@ -1,0 +1,194 @@
+//! Lists of a tenant's runs and tasks.
+//!
+//! Each shape of filter names the index it reads, so that a page costs a page and a changed plan is an error in
+//! the tests and not a slow query in production.
+
+use rusqlite::{Connection, params_from_iter, types::Value};
+use wopr_core::{RunId, RunStatus, TenantId};
+
+use super::{fault::Fault, rows};
+use crate::{RunFilter, RunPage, TaskCursor, TaskFilter, TaskPage};
+
+/// A statement's text and values, grown together.
+#[derive(Default)]
+struct Query {
+    sql: String,
+    values: Vec<Value>,
+}
+
+impl Query {
+    fn push(&mut self, sql: &str) {
+        self.sql.push_str(sql);
+    }
+
+    /// Appends a condition on one value.
+    fn bind(&mut self, sql: &str, value: impl Into<Value>) {
+        self.values.push(value.into());
+        let place = self.values.len().to_string();
+        self.sql.extend([sql, "?", place.as_str()]);
+    }
+}
+
+pub(super) fn runs(
+    conn: &Connection,
+    tenant: &TenantId,
+    filter: &RunFilter,
+    after: Option<&RunId>,
+    limit: usize,
+) -> Result<RunPage, Fault> {
+    let query = runs_query(tenant, filter, after, limit);
+    let mut statement = conn.prepare_cached(&query.sql)?;
+    let mut found = statement.query(params_from_iter(query.values))?;
+    let mut runs = Vec::new();
+    let mut has_more = false;
+    while let Some(row) = found.next()? {
+        if runs.len() == limit {
+            has_more = true;
+            break;
+        }
+        let (summary, head) = rows::summary(row, 1)?;
+        runs.push((rows::id(row, 0, RunId::parse)?, summary, head));
+    }
+    Ok(RunPage { runs, has_more })
+}
+
+fn runs_query(tenant: &TenantId, filter: &RunFilter, after: Option<&RunId>, limit: usize) -> Query {
+    let mut query = Query::default();
+    if filter.statuses.is_empty() || filter.parent.is_some() {
+        // One parent's children are few: filtering them by status costs less than another index would.
+        runs_arm(&mut query, tenant, filter, after, &filter.statuses);
+    } else {
+        // Each status is its own range of an index, in order; SQLite merges the arms without sorting.
+        for (n, status) in RunStatus::ALL
+            .iter()
+            .filter(|status| filter.statuses.contains(status))
+            .enumerate()
+        {
+            if n > 0 {
+                query.push(" UNION ALL ");
+            }
+            runs_arm(&mut query, tenant, filter, after, std::slice::from_ref(status));
+        }
+    }
+    query.bind(" ORDER BY run DESC LIMIT ", rows::limit(limit.saturating_add(1)));
+    query
+}
+
+fn runs_arm(
+    query: &mut Query,
+    tenant: &TenantId,
+    filter: &RunFilter,
+    after: Option<&RunId>,
+    statuses: &[RunStatus],
+) {
+    query.push("SELECT run, ");
+    query.push(rows::SUMMARY);
+    query.push(" FROM runs");
+    let by_status = matches!(statuses, [status] if *status != RunStatus::Completed);
+    query.push(if filter.parent.is_some() {
+        " INDEXED BY runs_by_parent"
+    } else if by_status {
+        " INDEXED BY runs_by_status"
+    } else if filter.workflow.is_some() {
+        " INDEXED BY runs_by_workflow"
+    } else {
+        ""
+    });
+    query.bind(" WHERE tenant = ", tenant.as_str().to_owned());
+    if let Some(parent) = &filter.parent {
+        query.bind(
+            " AND parent_run IS NOT NULL AND parent_run = ",
+            parent.as_str().to_owned(),
+        );
+    }
+    if by_status && filter.parent.is_none() {
+        // The words of the index's own condition, which SQLite wants to see again.
+        query.push(" AND status <> 'completed'");
+    }
+    if !statuses.is_empty() {
+        query.push(" AND status IN (");
+        for (n, status) in statuses.iter().enumerate() {
+            query.bind(if n > 0 { ", " } else { "" }, status.as_str().to_owned());
+        }
+        query.push(")");
+    }
+    if let Some(workflow) = &filter.workflow {
+        query.bind(" AND workflow = ", workflow.as_str().to_owned());
+    }
+    if let Some(after) = after {
+        query.bind(" AND run < ", after.as_str().to_owned());
+    }
+}
+
+pub(super) fn tasks(
+    conn: &Connection,
+    tenant: &TenantId,
+    filter: &TaskFilter,
+    after: Option<&TaskCursor>,
+    limit: usize,
+) -> Result<TaskPage, Fault> {
+    let total = {
+        let mut query = Query::default();
+        query.push("SELECT count(*)");
+        tasks_from(&mut query, tenant, filter);
+        let mut statement = conn.prepare_cached(&query.sql)?;
+        let mut found = statement.query(params_from_iter(query.values))?;
+        match found.next()? {
+            Some(row) => rows::count(row, 0)?,
+            None => 0,
+        }
+    };
+
+    let mut query = Query::default();
+    query.push("SELECT run, ");
+    query.push(rows::TASK);
+    tasks_from(&mut query, tenant, filter);
+    if let Some(after) = after {
+        query.bind(" AND (updated_at, run) < (", after.updated_at.millis());
+        query.bind(", ", after.run.as_str().to_owned());
+        query.push(")");
+    }
+    query.bind(
+        " ORDER BY updated_at DESC, run DESC LIMIT ",
+        rows::limit(limit.saturating_add(1)),
+    );
+
+    let mut statement = conn.prepare_cached(&query.sql)?;
+    let mut found = statement.query(params_from_iter(query.values))?;
+    let mut tasks = Vec::new();
+    let mut has_more = false;
+    while let Some(row) = found.next()? {
+        if tasks.len() == limit {
+            has_more = true;
+            break;
+        }
+        tasks.push((rows::id(row, 0, RunId::parse)?, rows::task(row, 1)?));
+    }
+    Ok(TaskPage {
+        tasks,
+        total,
+        has_more,
+    })
+}
+
+fn tasks_from(query: &mut Query, tenant: &TenantId, filter: &TaskFilter) {
+    query.push(" FROM tasks INDEXED BY ");
+    query.push(if filter.context.is_some() {
+        "tasks_by_context"
+    } else {
+        "tasks_by_time"
+    });
+    query.bind(" WHERE tenant = ", tenant.as_str().to_owned());
+    if let Some(context) = &filter.context {
+        query.bind(" AND context IS NOT NULL AND context = ", context.clone());
+    }
+    if let Some(state) = filter.state {
+        query.bind(" AND state = ", state.as_str().to_owned());
+    }
+    if let Some(since) = filter.changed_since {
+        query.bind(" AND updated_at >= ", since.millis());
+    }
+    if let Some(principal) = &filter.principal {
+        query.bind(" AND principal = ", principal.as_str().to_owned());
+    }
+}

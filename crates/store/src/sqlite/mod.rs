@@ -1,0 +1,270 @@
+//! The embedded store: one SQLite file, one process, no other service.
+//!
+//! One thread writes, a few read, one checkpoints; callers reach them through bounded queues and never touch a
+//! connection. A full queue answers at once that the store is unavailable. What `append` acknowledged is on the
+//! disk: WAL with `synchronous=FULL`, one fsync for all batches that waited at the same time.
+
+mod append;
+mod checkpoint;
+mod fault;
+mod lists;
+mod open;
+mod port;
+mod queue;
+mod read;
+mod reader;
+mod registry;
+mod rows;
+mod schema;
+mod stats;
+mod work;
+mod writer;
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        mpsc::{SyncSender, sync_channel},
+    },
+    thread::{self, JoinHandle},
+};
+
+use parking_lot::Mutex;
+use rusqlite::Connection;
+
+pub use open::OpenError;
+pub use schema::{migrate, schema_version};
+pub use stats::Stats;
+
+use self::{
+    checkpoint::{Checkpointer, Mark, PENDING_WISHES},
+    open::Lock,
+    queue::Queue,
+    reader::Read,
+    stats::Counters,
+    writer::{Job, Writer},
+};
+
+/// The bytes of bodies that may wait for the writer, so that a burst of large events is refused before it fills
+/// the memory.
+const QUEUED_BYTES: usize = 64 << 20;
+
+/// How to open a database. The defaults suit a server with a handful of cores.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Threads that read, each with a connection and a page cache of 8 MiB. Default 4.
+    pub readers: usize,
+    /// Writes that may wait for the writer before further ones are refused. Default 4096.
+    pub queue: usize,
+    /// Reads that may wait for a reader before further ones are refused. Default 4096.
+    pub read_queue: usize,
+    /// Whether to bring an older schema up to date. Default yes.
+    pub migrate: bool,
+    /// Pages of 8 KiB the write-ahead log may grow by before they are copied into the database. Default 4096.
+    pub checkpoint_pages: u32,
+    /// The largest the database file may grow, in bytes; beyond it writes are refused as on a full disk and
+    /// reads go on. Default no bound but the disk's.
+    pub max_bytes: Option<u64>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            readers: 4,
+            queue: 4096,
+            read_queue: 4096,
+            migrate: true,
+            checkpoint_pages: 4096,
+            max_bytes: None,
+        }
+    }
+}
+
+/// A store in one SQLite file.
+///
+/// Dropping it answers what waits and blocks for that long; [`SqliteStore::close`] does the same without blocking
+/// the runtime.
+pub struct SqliteStore {
+    path: PathBuf,
+    writes: Arc<Queue<Box<dyn Job>>>,
+    reads: Arc<Queue<Read>>,
+    counters: Arc<Counters>,
+    threads: Mutex<Option<Threads>>,
+}
+
+/// What has to end, in this order, before another process may open the file.
+struct Threads {
+    writer: JoinHandle<()>,
+    readers: Vec<JoinHandle<()>>,
+    checkpointer: JoinHandle<()>,
+    /// The last sender: the checkpointer ends with it.
+    wishes: SyncSender<()>,
+    lock: Lock,
+}
+
+impl SqliteStore {
+    /// Opens a database, creating it if there is none.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Self, OpenError> {
+        let path = path.as_ref().to_owned();
+        let lock = open::lock(&path)?;
+        let mut conn = open::writing(&path)?;
+        schema::ensure(&mut conn, &path, options.max_bytes, options.migrate)?;
+
+        let counters = Arc::new(Counters::default());
+        let mark = Arc::new(Mark::new(options.checkpoint_pages));
+        let gate = Arc::new(Mutex::new(()));
+        let (wishes, wished) = sync_channel(PENDING_WISHES);
+        checkpoint::watch(
+            &mut conn,
+            Arc::clone(&mark),
+            Arc::clone(&counters),
+            wishes.clone(),
+        )?;
+
+        let checkpointer = Checkpointer {
+            conn: writing_prepared(&path, None)?,
+            gate: Arc::clone(&gate),
+            mark: Arc::clone(&mark),
+            counters: Arc::clone(&counters),
+        };
+        let reader_conns = (0..options.readers.max(1))
+            .map(|_| open::reading(&path))
+            .collect::<Result<Vec<_>, _>>()?;
+
+        let writes = Arc::new(Queue::new(options.queue, QUEUED_BYTES));
+        // A read keeps nothing alive but a few ids, so their number alone is bounded.
+        let reads = Arc::new(Queue::new(options.read_queue, usize::MAX));
+
+        let reopen = {
+            let (path, mark, counters, wishes) = (
+                path.clone(),
+                Arc::clone(&mark),
+                Arc::clone(&counters),
+                wishes.clone(),
+            );
+            move || {
+                let mut conn = writing_prepared(&path, options.max_bytes)?;
+                checkpoint::watch(
+                    &mut conn,
+                    Arc::clone(&mark),
+                    Arc::clone(&counters),
+                    wishes.clone(),
+                )?;
+                Ok(conn)
+            }
+        };
+        let writer = Writer {
+            conn: Some(conn),
+            reopen: Box::new(reopen),
+            queue: Arc::clone(&writes),
+            gate,
+            counters: Arc::clone(&counters),
+            commit: writer::commit,
+        };
+
+        let writer = spawn(&path, "store-writer", move || writer.run())?;
+        let checkpointer = spawn(&path, "store-checkpoint", move || checkpointer.run(&wished))?;
+        let mut readers = Vec::with_capacity(reader_conns.len());
+        for conn in reader_conns {
+            let reads = Arc::clone(&reads);
+            readers.push(spawn(&path, "store-reader", move || reader::run(&conn, &reads))?);
+        }
+        let threads = Threads {
+            writer,
+            readers,
+            checkpointer,
+            wishes,
+            lock,
+        };
+        Ok(Self {
+            path,
+            writes,
+            reads,
+            counters,
+            threads: Mutex::new(Some(threads)),
+        })
+    }
+
+    /// What this store has done since it was opened.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.counters.snapshot()
+    }
+
+    /// Answers what waits, copies the write-ahead log into the database and lets the file go.
+    ///
+    /// Later calls find the store unavailable. Closing twice does nothing; of two at once, only one waits.
+    pub async fn close(&self) {
+        let Some(threads) = self.stop_accepting() else {
+            return;
+        };
+        if tokio::task::spawn_blocking(move || threads.join()).await.is_err() {
+            tracing::error!("store did not close cleanly");
+        }
+    }
+
+    /// Closes the queues; what they hold is still done.
+    fn stop_accepting(&self) -> Option<Threads> {
+        self.writes.close();
+        self.reads.close();
+        self.threads.lock().take()
+    }
+}
+
+impl Drop for SqliteStore {
+    fn drop(&mut self) {
+        if let Some(threads) = self.stop_accepting() {
+            threads.join();
+        }
+    }
+}
+
+impl Threads {
+    fn join(self) {
+        let Self {
+            writer,
+            readers,
+            checkpointer,
+            wishes,
+            lock,
+        } = self;
+        let mut panicked = writer.join().is_err();
+        for reader in readers {
+            panicked |= reader.join().is_err();
+        }
+        drop(wishes);
+        panicked |= checkpointer.join().is_err();
+        drop(lock);
+        if panicked {
+            tracing::error!("a thread of the store had panicked");
+        }
+    }
+}
+
+impl fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteStore")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}
+
+fn writing_prepared(path: &Path, max_bytes: Option<u64>) -> rusqlite::Result<Connection> {
+    let conn = open::writing(path)?;
+    open::prepare(&conn, max_bytes)?;
+    Ok(conn)
+}
+
+fn spawn(path: &Path, name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, OpenError> {
+    thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(work)
+        .map_err(|source| OpenError::Io {
+            path: path.to_owned(),
+            source,
+        })
+}

@@ -1,0 +1,144 @@
+//! Opening a database file: the lock, the connections and the schema.
+
+use std::{
+    fs::{File, OpenOptions, TryLockError},
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use rusqlite::{Connection, OpenFlags};
+
+/// Rows are a few hundred bytes, so a page of 8 KiB keeps events of up to 2 KiB out of overflow pages and twenty
+/// rows on a page; with 16 KiB a commit that touches random pages (idempotency keys) writes twice as much.
+const PAGE_SIZE: u32 = 8192;
+
+/// The writer's page cache, in KiB: several groups' dirty pages and the inner nodes of every index.
+const WRITER_CACHE_KIB: i64 = 64 * 1024;
+
+/// A reader's page cache, in KiB. The operating system's cache does the rest.
+const READER_CACHE_KIB: i64 = 8 * 1024;
+
+/// The write-ahead log file is cut back to this size when it starts over after a burst.
+const WAL_KEPT_BYTES: i64 = 64 * 1024 * 1024;
+
+/// Prepared statements a connection keeps; there are about fifty, and lists come in a few dozen shapes.
+const STATEMENTS: usize = 128;
+
+/// How long a connection waits for another of this process that starts the write-ahead log over or recovers it.
+/// Other processes are kept out by the lock file.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Why a database could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another process, or another store of this one, has the file open.
+    #[error("open {}: another wopr process has this database open", .0.display())]
+    Locked(PathBuf),
+    /// A newer wopr wrote the file. It was left untouched.
+    #[error(
+        "open a database of schema version {found}: this binary knows {known}, use the wopr that wrote it"
+    )]
+    NewerSchema {
+        /// The version of the file.
+        found: u32,
+        /// The newest version this binary knows.
+        known: u32,
+    },
+    /// The file's schema is older and migrating was not allowed. It was left untouched.
+    #[error("open a database of schema version {found}: this binary needs {known}, run the migration")]
+    NeedsMigration {
+        /// The version of the file.
+        found: u32,
+        /// The version this binary needs.
+        known: u32,
+    },
+    /// The file is a database of something else. It was left untouched.
+    #[error("open {}: it has tables, but not those of wopr", .0.display())]
+    Foreign(PathBuf),
+    /// A migration failed; it was rolled back.
+    #[error("migrate the database: {0}")]
+    Migration(String),
+    /// SQLite could not open or set up the file.
+    #[error("open the database: {0}")]
+    Database(#[from] rusqlite::Error),
+    /// The file system or the operating system said no.
+    #[error("open {}: {source}", .path.display())]
+    Io {
+        /// What could not be opened or started.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// The right to use a database file, held until dropped.
+#[derive(Debug)]
+pub(super) struct Lock(#[expect(dead_code, reason = "the open file is the lock")] File);
+
+/// Takes the lock of a database.
+pub(super) fn lock(path: &Path) -> Result<Lock, OpenError> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let name = PathBuf::from(name);
+    let io = |source| OpenError::Io {
+        path: name.clone(),
+        source,
+    };
+    // The file stays when the lock is let go: deleting it would let two processes lock two files of one name.
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&name)
+        .map_err(io)?;
+    match file.try_lock() {
+        Ok(()) => Ok(Lock(file)),
+        Err(TryLockError::WouldBlock) => Err(OpenError::Locked(path.to_owned())),
+        Err(TryLockError::Error(source)) => Err(io(source)),
+    }
+}
+
+/// Opens a connection that writes: the writer's own, or the checkpointer's.
+pub(super) fn writing(path: &Path) -> rusqlite::Result<Connection> {
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = Connection::open_with_flags(path, flags)?;
+    conn.busy_timeout(PATIENCE)?;
+    conn.set_prepared_statement_cache_capacity(STATEMENTS);
+    Ok(conn)
+}
+
+/// Makes what is written durable and fast. Comes after the schema check, because it writes to a new file.
+pub(super) fn prepare(conn: &Connection, max_bytes: Option<u64>) -> rusqlite::Result<()> {
+    // Has an effect only before the first table exists.
+    conn.pragma_update(None, "page_size", PAGE_SIZE)?;
+    conn.pragma_update(None, "journal_mode", "wal")?;
+    conn.pragma_update(None, "synchronous", "full")?;
+    // On macOS a plain fsync leaves the data in the drive's cache; elsewhere these two change nothing.
+    conn.pragma_update(None, "fullfsync", true)?;
+    conn.pragma_update(None, "checkpoint_fullfsync", true)?;
+    conn.pragma_update(None, "wal_autocheckpoint", 0)?;
+    conn.pragma_update(None, "journal_size_limit", WAL_KEPT_BYTES)?;
+    conn.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
+    conn.pragma_update(None, "temp_store", "memory")?;
+    if let Some(max_bytes) = max_bytes {
+        let page_size: u32 = conn.pragma_query_value(None, "page_size", |row| row.get(0))?;
+        let pages = (max_bytes / u64::from(page_size)).clamp(1, u64::from(u32::MAX - 1));
+        conn.pragma_update(None, "max_page_count", super::rows::int(pages))?;
+    }
+    Ok(())
+}
+
+/// Opens a connection that cannot write.
+pub(super) fn reading(path: &Path) -> rusqlite::Result<Connection> {
+    let conn = Connection::open_with_flags(
+        path,
+        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+    )?;
+    conn.busy_timeout(PATIENCE)?;
+    conn.set_prepared_statement_cache_capacity(STATEMENTS);
+    conn.pragma_update(None, "cache_size", -READER_CACHE_KIB)?;
+    conn.pragma_update(None, "temp_store", "memory")?;
+    Ok(conn)
+}

@@ -1,0 +1,282 @@
+//! The ports, carried to the threads that own connections.
+
+use async_trait::async_trait;
+use rusqlite::Connection;
+use tokio::sync::oneshot;
+use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId};
+
+use super::{
+    SqliteStore,
+    append::{self, Append},
+    fault::Fault,
+    lists,
+    queue::Refused,
+    read,
+    reader::as_of_one_moment,
+    registry, work,
+    writer::{Job, Task},
+};
+use crate::{
+    AppendError, Batch, BlobRow, EffectKey, Epoch, EventPage, Fence, IdempotencyKey, IdempotencyRecord,
+    KeyRow, LeasedEffect, Loaded, Log, MessageRow, ReadError, Registry, RunFilter, RunPage, Summary,
+    TaskCursor, TaskFilter, TaskPage, TaskRow, TimerKey, Work, WorkflowRow, WriteError, check::assert_sound,
+};
+
+/// What a write that carries no body of note costs in the queue.
+const SMALL: usize = 256;
+
+impl SqliteStore {
+    /// Runs a read on one of the readers, as of one moment.
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Connection) -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, ReadError> {
+        let (reply, answer) = oneshot::channel();
+        let job = move |conn: &Connection| {
+            // Whoever asked may have gone away while the read waited.
+            if !reply.is_closed() {
+                drop(reply.send(as_of_one_moment(conn, read)));
+            }
+        };
+        self.reads
+            .push(Box::new(job), 0)
+            .map_err(|refused| ReadError::Unavailable(self.refused(refused)))?;
+        match answer.await {
+            Ok(answer) => answer.map_err(ReadError::from),
+            Err(_) => Err(ReadError::Unavailable("the read was dropped".to_owned())),
+        }
+    }
+
+    /// Runs a write in the writer's next group.
+    async fn write<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnMut(&Connection) -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, WriteError> {
+        let (reply, answer) = oneshot::channel();
+        self.enqueue(
+            Box::new(Task {
+                work,
+                value: None,
+                reply,
+            }),
+            bytes,
+        )
+        .map_err(WriteError::Unavailable)?;
+        match answer.await {
+            Ok(answer) => answer,
+            Err(_) => Err(WriteError::Unavailable("the writer stopped".to_owned())),
+        }
+    }
+
+    fn enqueue(&self, job: Box<dyn Job>, bytes: usize) -> Result<(), String> {
+        self.writes
+            .push(job, bytes)
+            .map_err(|refused| self.refused(refused))
+    }
+
+    fn refused(&self, refused: Refused) -> String {
+        match refused {
+            Refused::Full => {
+                self.counters.refused();
+                "too many requests wait for the database".to_owned()
+            }
+            Refused::Closed => "the store is closed".to_owned(),
+        }
+    }
+}
+
+#[async_trait]
+impl Log for SqliteStore {
+    async fn append(&self, batch: Batch) -> Result<(), AppendError> {
+        assert_sound(&batch);
+        let (reply, answer) = oneshot::channel();
+        let bytes = append::weight(&batch);
+        let job = Append {
+            batch,
+            reply,
+            counters: std::sync::Arc::clone(&self.counters),
+            refusal: None,
+        };
+        self.enqueue(Box::new(job), bytes)
+            .map_err(AppendError::Unavailable)?;
+        match answer.await {
+            Ok(answer) => answer,
+            Err(_) => Err(AppendError::Unknown("the writer stopped".to_owned())),
+        }
+    }
+
+    async fn load(&self, run: &RunKey) -> Result<Option<Loaded>, ReadError> {
+        let run = run.clone();
+        self.read(move |conn| read::load(conn, &run)).await
+    }
+
+    async fn summary(&self, run: &RunKey) -> Result<Option<(Summary, Seq)>, ReadError> {
+        let run = run.clone();
+        self.read(move |conn| read::summary(conn, &run)).await
+    }
+
+    async fn events(&self, run: &RunKey, from: Seq, limit: usize) -> Result<Option<EventPage>, ReadError> {
+        let run = run.clone();
+        self.read(move |conn| read::events(conn, &run, from, limit)).await
+    }
+
+    async fn list_runs(
+        &self,
+        tenant: &TenantId,
+        filter: &RunFilter,
+        after: Option<&RunId>,
+        limit: usize,
+    ) -> Result<RunPage, ReadError> {
+        let (tenant, filter, after) = (tenant.clone(), filter.clone(), after.cloned());
+        self.read(move |conn| lists::runs(conn, &tenant, &filter, after.as_ref(), limit))
+            .await
+    }
+
+    async fn task(&self, run: &RunKey) -> Result<Option<(TaskRow, Seq)>, ReadError> {
+        let run = run.clone();
+        self.read(move |conn| read::task(conn, &run)).await
+    }
+
+    async fn list_tasks(
+        &self,
+        tenant: &TenantId,
+        filter: &TaskFilter,
+        after: Option<&TaskCursor>,
+        limit: usize,
+    ) -> Result<TaskPage, ReadError> {
+        let (tenant, filter, after) = (tenant.clone(), filter.clone(), after.cloned());
+        self.read(move |conn| lists::tasks(conn, &tenant, &filter, after.as_ref(), limit))
+            .await
+    }
+
+    async fn messages(&self, run: &RunKey, limit: usize) -> Result<Vec<MessageRow>, ReadError> {
+        let run = run.clone();
+        self.read(move |conn| read::messages(conn, &run, limit)).await
+    }
+
+    async fn blob(&self, run: &RunKey, id: &str) -> Result<Option<BlobRow>, ReadError> {
+        let (run, id) = (run.clone(), id.to_owned());
+        self.read(move |conn| read::blob(conn, &run, &id)).await
+    }
+
+    async fn idempotency(
+        &self,
+        key: &IdempotencyKey,
+        now: Timestamp,
+    ) -> Result<Option<IdempotencyRecord>, ReadError> {
+        let key = key.clone();
+        self.read(move |conn| append::unexpired(conn, &key, now)).await
+    }
+
+    async fn remember(
+        &self,
+        record: IdempotencyRecord,
+        now: Timestamp,
+    ) -> Result<Option<IdempotencyRecord>, WriteError> {
+        let bytes = SMALL + record.response.len();
+        self.write(bytes, move |conn| {
+            let existing = append::unexpired(conn, &record.key, now)?;
+            if existing.is_none() {
+                append::write_record(conn, &record)?;
+            }
+            Ok(existing)
+        })
+        .await
+    }
+
+    async fn forget_expired(&self, now: Timestamp, limit: usize) -> Result<usize, WriteError> {
+        self.write(SMALL, move |conn| work::forget_expired(conn, now, limit))
+            .await
+    }
+}
+
+#[async_trait]
+impl Work for SqliteStore {
+    async fn begin_epoch(&self, now: Timestamp) -> Result<Epoch, WriteError> {
+        self.write(SMALL, move |conn| work::begin_epoch(conn, now)).await
+    }
+
+    async fn due_timers(&self, now: Timestamp, limit: usize) -> Result<Vec<(RunKey, TimerKey)>, ReadError> {
+        self.read(move |conn| work::due_timers(conn, now, limit)).await
+    }
+
+    async fn next_due(&self) -> Result<Option<Timestamp>, ReadError> {
+        self.read(work::next_due).await
+    }
+
+    async fn lease_effects(
+        &self,
+        epoch: Epoch,
+        now: Timestamp,
+        until: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<LeasedEffect>, WriteError> {
+        self.write(SMALL, move |conn| {
+            work::lease_effects(conn, epoch, now, until, limit)
+        })
+        .await
+    }
+
+    async fn renew(
+        &self,
+        run: &RunKey,
+        key: &EffectKey,
+        fence: Fence,
+        until: Timestamp,
+    ) -> Result<bool, WriteError> {
+        let (run, key) = (run.clone(), key.clone());
+        self.write(SMALL, move |conn| work::renew(conn, &run, &key, fence, until))
+            .await
+    }
+
+    async fn release(&self, run: &RunKey, key: &EffectKey, fence: Fence) -> Result<(), WriteError> {
+        let (run, key) = (run.clone(), key.clone());
+        self.write(SMALL, move |conn| work::release(conn, &run, &key, fence))
+            .await
+    }
+
+    async fn runs_with_inbox(&self, after: Option<&RunKey>, limit: usize) -> Result<Vec<RunKey>, ReadError> {
+        let after = after.cloned();
+        self.read(move |conn| work::runs_with_inbox(conn, after.as_ref(), limit))
+            .await
+    }
+}
+
+#[async_trait]
+impl Registry for SqliteStore {
+    async fn put_workflow(&self, row: WorkflowRow) -> Result<bool, WriteError> {
+        let bytes = SMALL + row.body.len();
+        self.write(bytes, move |conn| registry::put_workflow(conn, &row))
+            .await
+    }
+
+    async fn workflow(
+        &self,
+        tenant: &TenantId,
+        id: &WorkflowId,
+        version: &ContentHash,
+    ) -> Result<Option<WorkflowRow>, ReadError> {
+        let (tenant, id, version) = (tenant.clone(), id.clone(), version.clone());
+        self.read(move |conn| registry::workflow(conn, &tenant, &id, &version))
+            .await
+    }
+
+    async fn current_workflows(&self) -> Result<Vec<WorkflowRow>, ReadError> {
+        self.read(registry::current_workflows).await
+    }
+
+    async fn put_key(&self, row: KeyRow) -> Result<(), WriteError> {
+        self.write(SMALL, move |conn| registry::put_key(conn, &row)).await
+    }
+
+    async fn revoke_key(&self, id: &str, at: Timestamp) -> Result<bool, WriteError> {
+        let id = id.to_owned();
+        self.write(SMALL, move |conn| registry::revoke_key(conn, &id, at))
+            .await
+    }
+
+    async fn keys(&self) -> Result<Vec<KeyRow>, ReadError> {
+        self.read(registry::keys).await
+    }
+}

@@ -1,0 +1,175 @@
+//! A bounded queue between callers and the threads that own connections.
+//!
+//! Callers never wait here: a full queue refuses at once, so that overload is an answer and not a growing heap.
+//! What was accepted before the queue closed is still handed out.
+
+use std::collections::VecDeque;
+
+use parking_lot::{Condvar, Mutex};
+
+/// Why a queue did not take an item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// Too much waits already.
+    Full,
+    /// The store is closed, or its thread died.
+    Closed,
+}
+
+/// A queue bounded by the number and the weight of what it holds.
+pub(super) struct Queue<T> {
+    state: Mutex<State<T>>,
+    ready: Condvar,
+    bound: usize,
+    bound_bytes: usize,
+}
+
+struct State<T> {
+    items: VecDeque<(T, usize)>,
+    bytes: usize,
+    closed: bool,
+}
+
+impl<T> Queue<T> {
+    pub(super) fn new(bound: usize, bound_bytes: usize) -> Self {
+        Self {
+            state: Mutex::new(State {
+                items: VecDeque::new(),
+                bytes: 0,
+                closed: false,
+            }),
+            ready: Condvar::new(),
+            bound: bound.max(1),
+            bound_bytes,
+        }
+    }
+
+    /// Takes an item that keeps `bytes` bytes alive, or refuses it. One item is taken however heavy it is.
+    pub(super) fn push(&self, item: T, bytes: usize) -> Result<(), Refused> {
+        let mut state = self.state.lock();
+        if state.closed {
+            return Err(Refused::Closed);
+        }
+        let too_heavy = !state.items.is_empty() && state.bytes.saturating_add(bytes) > self.bound_bytes;
+        if state.items.len() >= self.bound || too_heavy {
+            return Err(Refused::Full);
+        }
+        state.bytes = state.bytes.saturating_add(bytes);
+        state.items.push_back((item, bytes));
+        drop(state);
+        self.ready.notify_one();
+        Ok(())
+    }
+
+    /// Waits for an item; `None` once the queue is closed and empty.
+    pub(super) fn pop(&self) -> Option<T> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some((item, bytes)) = state.items.pop_front() {
+                state.bytes -= bytes;
+                return Some(item);
+            }
+            if state.closed {
+                return None;
+            }
+            self.ready.wait(&mut state);
+        }
+    }
+
+    /// Waits for an item, then takes what else is there, at most `max` items and about `max_bytes` bytes.
+    /// `false` once the queue is closed and empty.
+    pub(super) fn drain(&self, into: &mut Vec<T>, max: usize, max_bytes: usize) -> bool {
+        let mut state = self.state.lock();
+        while state.items.is_empty() {
+            if state.closed {
+                return false;
+            }
+            self.ready.wait(&mut state);
+        }
+        let mut taken = 0_usize;
+        while into.len() < max && taken < max_bytes {
+            let Some((item, bytes)) = state.items.pop_front() else {
+                break;
+            };
+            state.bytes -= bytes;
+            taken = taken.saturating_add(bytes);
+            into.push(item);
+        }
+        true
+    }
+
+    /// Takes nothing more; what is queued is still handed out.
+    pub(super) fn close(&self) {
+        self.state.lock().closed = true;
+        self.ready.notify_all();
+    }
+
+    /// Takes nothing more and drops what is queued.
+    pub(super) fn abandon(&self) {
+        let dropped = {
+            let mut state = self.state.lock();
+            state.closed = true;
+            state.bytes = 0;
+            std::mem::take(&mut state.items)
+        };
+        self.ready.notify_all();
+        drop(dropped);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_queue_refuses_at_once() {
+        let queue = Queue::new(2, usize::MAX);
+        assert_eq!(queue.push(1, 0), Ok(()));
+        assert_eq!(queue.push(2, 0), Ok(()));
+        assert_eq!(queue.push(3, 0), Err(Refused::Full));
+        assert_eq!(queue.pop(), Some(1));
+        assert_eq!(queue.push(3, 0), Ok(()));
+    }
+
+    #[test]
+    fn weight_bounds_the_queue_but_never_a_single_item() {
+        let queue = Queue::new(10, 100);
+        assert_eq!(queue.push("heavy", 500), Ok(()));
+        assert_eq!(queue.push("light", 1), Err(Refused::Full));
+        assert_eq!(queue.pop(), Some("heavy"));
+        assert_eq!(queue.push("light", 1), Ok(()));
+    }
+
+    #[test]
+    fn draining_stops_at_either_bound() {
+        let queue = Queue::new(10, usize::MAX);
+        for n in 0..6 {
+            queue.push(n, 10).expect("room");
+        }
+        let mut group = Vec::new();
+        assert!(queue.drain(&mut group, 2, usize::MAX));
+        assert_eq!(group, [0, 1]);
+        group.clear();
+        assert!(queue.drain(&mut group, 9, 15));
+        assert_eq!(group, [2, 3]);
+    }
+
+    #[test]
+    fn a_closed_queue_hands_out_what_it_took() {
+        let queue = Queue::new(2, usize::MAX);
+        queue.push(1, 0).expect("room");
+        queue.close();
+        assert_eq!(queue.push(2, 0), Err(Refused::Closed));
+        assert_eq!(queue.pop(), Some(1));
+        assert_eq!(queue.pop(), None);
+    }
+
+    #[test]
+    fn an_abandoned_queue_drops_what_it_took() {
+        let queue = Queue::new(2, usize::MAX);
+        queue.push(1, 0).expect("room");
+        queue.abandon();
+        assert_eq!(queue.pop(), None);
+        assert!(!queue.drain(&mut Vec::new(), 1, 1));
+    }
+}

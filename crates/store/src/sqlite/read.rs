@@ -1,0 +1,170 @@
+//! Reads of one run, each as of one moment.
+
+use rusqlite::{Connection, params};
+use wopr_core::{RunId, RunKey, Seq};
+
+use super::{fault::Fault, rows};
+use crate::{BlobRow, EventPage, InboxRow, Loaded, MessageRow, Snapshot, StoredEvent, Summary, TaskRow};
+
+pub(super) fn load(conn: &Connection, run: &RunKey) -> Result<Option<Loaded>, Fault> {
+    let Some((summary, head)) = summary(conn, run)? else {
+        return Ok(None);
+    };
+    let snapshot = snapshot(conn, run)?;
+    let folded = snapshot.as_ref().map_or(Seq(0), |snapshot| snapshot.head);
+    if folded > head {
+        return Err(Fault::Damaged(format!(
+            "the snapshot of {run} folds {folded} events, the log holds {head}"
+        )));
+    }
+    let tail = events_from(conn, run, folded, usize::MAX, head)?;
+    Ok(Some(Loaded {
+        summary,
+        task: task_row(conn, run)?,
+        head,
+        snapshot,
+        tail,
+        inbox: inbox(conn, run)?,
+    }))
+}
+
+pub(super) fn summary(conn: &Connection, run: &RunKey) -> Result<Option<(Summary, Seq)>, Fault> {
+    const SELECT: &str = "SELECT workflow, version, status, principal, parent_run, parent_node, created_at,
+             updated_at, next_seq
+         FROM runs WHERE tenant = ?1 AND run = ?2";
+    let mut statement = conn.prepare_cached(SELECT)?;
+    let mut found = statement.query(params![run.tenant.as_str(), run.run.as_str()])?;
+    found.next()?.map(|row| rows::summary(row, 0)).transpose()
+}
+
+pub(super) fn events(
+    conn: &Connection,
+    run: &RunKey,
+    from: Seq,
+    limit: usize,
+) -> Result<Option<EventPage>, Fault> {
+    let (status, head) = {
+        let mut statement =
+            conn.prepare_cached("SELECT status, next_seq FROM runs WHERE tenant = ?1 AND run = ?2")?;
+        let mut found = statement.query(params![run.tenant.as_str(), run.run.as_str()])?;
+        let Some(row) = found.next()? else { return Ok(None) };
+        (rows::status(row, 0)?, rows::seq(row, 1)?)
+    };
+    let events = events_from(conn, run, from, limit, head)?;
+    Ok(Some(EventPage { events, head, status }))
+}
+
+/// Reads at most `limit` events of a log that holds `head`, and checks that none is missing.
+fn events_from(
+    conn: &Connection,
+    run: &RunKey,
+    from: Seq,
+    limit: usize,
+    head: Seq,
+) -> Result<Vec<StoredEvent>, Fault> {
+    let expected = usize::try_from(head.0.saturating_sub(from.0))
+        .unwrap_or(usize::MAX)
+        .min(limit);
+    if expected == 0 {
+        return Ok(Vec::new());
+    }
+    let mut statement = conn.prepare_cached(
+        "SELECT seq, body FROM events WHERE tenant = ?1 AND run = ?2 AND seq >= ?3 ORDER BY seq LIMIT ?4",
+    )?;
+    let mut found = statement.query(params![
+        run.tenant.as_str(),
+        run.run.as_str(),
+        rows::int(from.0),
+        rows::limit(limit)
+    ])?;
+    let mut events = Vec::new();
+    while let Some(row) = found.next()? {
+        let event = rows::event(row)?;
+        if event.seq != from.plus(events.len()) {
+            break;
+        }
+        events.push(event);
+    }
+    if events.len() != expected {
+        let missing = from.plus(events.len());
+        return Err(Fault::Damaged(format!(
+            "the log of {run} holds {head} events, but not event {missing}"
+        )));
+    }
+    Ok(events)
+}
+
+fn snapshot(conn: &Connection, run: &RunKey) -> Result<Option<Snapshot>, Fault> {
+    let mut statement =
+        conn.prepare_cached("SELECT head, body FROM snapshots WHERE tenant = ?1 AND run = ?2")?;
+    let mut found = statement.query(params![run.tenant.as_str(), run.run.as_str()])?;
+    let Some(row) = found.next()? else { return Ok(None) };
+    Ok(Some(Snapshot {
+        head: rows::seq(row, 0)?,
+        body: rows::bytes(row, 1)?,
+    }))
+}
+
+fn inbox(conn: &Connection, run: &RunKey) -> Result<Vec<InboxRow>, Fault> {
+    let mut statement = conn.prepare_cached(
+        "SELECT source, source_seq, body FROM inbox WHERE tenant = ?1 AND target = ?2 ORDER BY place",
+    )?;
+    let mut found = statement.query(params![run.tenant.as_str(), run.run.as_str()])?;
+    let mut inbox = Vec::new();
+    while let Some(row) = found.next()? {
+        inbox.push(InboxRow {
+            target: run.run.clone(),
+            source: rows::id(row, 0, RunId::parse)?,
+            source_seq: rows::seq(row, 1)?,
+            body: rows::bytes(row, 2)?,
+        });
+    }
+    Ok(inbox)
+}
+
+fn task_row(conn: &Connection, run: &RunKey) -> Result<Option<TaskRow>, Fault> {
+    let mut statement = conn.prepare_cached(
+        "SELECT context, state, interrupt, updated_at FROM tasks WHERE tenant = ?1 AND run = ?2",
+    )?;
+    let mut found = statement.query(params![run.tenant.as_str(), run.run.as_str()])?;
+    found.next()?.map(|row| rows::task(row, 0)).transpose()
+}
+
+pub(super) fn task(conn: &Connection, run: &RunKey) -> Result<Option<(TaskRow, Seq)>, Fault> {
+    let mut statement = conn.prepare_cached(
+        "SELECT context, state, interrupt, tasks.updated_at, next_seq
+         FROM tasks JOIN runs USING (tenant, run) WHERE tenant = ?1 AND run = ?2",
+    )?;
+    let mut found = statement.query(params![run.tenant.as_str(), run.run.as_str()])?;
+    let Some(row) = found.next()? else { return Ok(None) };
+    Ok(Some((rows::task(row, 0)?, rows::seq(row, 4)?)))
+}
+
+pub(super) fn messages(conn: &Connection, run: &RunKey, limit: usize) -> Result<Vec<MessageRow>, Fault> {
+    let mut statement = conn.prepare_cached(
+        "SELECT id, seq, body FROM messages WHERE tenant = ?1 AND run = ?2 ORDER BY seq DESC, id DESC LIMIT ?3",
+    )?;
+    let mut found = statement.query(params![run.tenant.as_str(), run.run.as_str(), rows::limit(limit)])?;
+    let mut messages = Vec::new();
+    while let Some(row) = found.next()? {
+        messages.push(MessageRow {
+            id: rows::text(row, 0)?.to_owned(),
+            seq: rows::seq(row, 1)?,
+            body: rows::bytes(row, 2)?,
+        });
+    }
+    messages.reverse();
+    Ok(messages)
+}
+
+pub(super) fn blob(conn: &Connection, run: &RunKey, id: &str) -> Result<Option<BlobRow>, Fault> {
+    let mut statement = conn
+        .prepare_cached("SELECT media_type, bytes FROM blobs WHERE tenant = ?1 AND run = ?2 AND id = ?3")?;
+    let mut found = statement.query(params![run.tenant.as_str(), run.run.as_str(), id])?;
+    let Some(row) = found.next()? else { return Ok(None) };
+    Ok(Some(BlobRow {
+        id: id.to_owned(),
+        media_type: rows::text(row, 0)?.to_owned(),
+        bytes: rows::bytes(row, 1)?,
+    }))
+}

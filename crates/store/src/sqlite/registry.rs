@@ -1,0 +1,97 @@
+//! Workflows and keys in SQL.
+
+use rusqlite::{Connection, params};
+use wopr_core::{ContentHash, TenantId, Timestamp, WorkflowId};
+
+use super::{fault::Fault, rows};
+use crate::{KeyRow, WorkflowRow};
+
+/// Owns what every tenant may use; no tenant can be called this.
+const SHARED: &str = "";
+
+pub(super) fn put_workflow(conn: &Connection, workflow: &WorkflowRow) -> Result<bool, Fault> {
+    let tenant = workflow.tenant.as_ref().map_or(SHARED, TenantId::as_str);
+    let stored = conn
+        .prepare_cached(
+            "INSERT INTO workflows (tenant, id, version, body, registered_at) VALUES (?1, ?2, ?3, ?4, ?5)
+             ON CONFLICT (tenant, id, version) DO NOTHING",
+        )?
+        .execute(params![
+            tenant,
+            workflow.id.as_str(),
+            workflow.version.as_str(),
+            workflow.body,
+            workflow.registered_at.millis()
+        ])?;
+    conn.prepare_cached(
+        "INSERT INTO workflow_heads (tenant, id, version) VALUES (?1, ?2, ?3)
+         ON CONFLICT (tenant, id) DO UPDATE SET version = excluded.version",
+    )?
+    .execute(params![tenant, workflow.id.as_str(), workflow.version.as_str()])?;
+    Ok(stored == 1)
+}
+
+pub(super) fn workflow(
+    conn: &Connection,
+    tenant: &TenantId,
+    id: &WorkflowId,
+    version: &ContentHash,
+) -> Result<Option<WorkflowRow>, Fault> {
+    // The shared owner is the empty text and sorts last here, behind the tenant's own.
+    let mut statement = conn.prepare_cached(
+        "SELECT tenant, id, version, body, registered_at FROM workflows
+         WHERE tenant IN (?1, '') AND id = ?2 AND version = ?3 ORDER BY tenant DESC LIMIT 1",
+    )?;
+    let mut found = statement.query(params![tenant.as_str(), id.as_str(), version.as_str()])?;
+    found.next()?.map(rows::workflow).transpose()
+}
+
+pub(super) fn current_workflows(conn: &Connection) -> Result<Vec<WorkflowRow>, Fault> {
+    let mut statement = conn.prepare_cached(
+        "SELECT tenant, id, version, body, registered_at
+         FROM workflow_heads JOIN workflows USING (tenant, id, version) ORDER BY tenant, id",
+    )?;
+    let mut found = statement.query([])?;
+    let mut workflows = Vec::new();
+    while let Some(row) = found.next()? {
+        workflows.push(rows::workflow(row)?);
+    }
+    Ok(workflows)
+}
+
+pub(super) fn put_key(conn: &Connection, key: &KeyRow) -> Result<(), Fault> {
+    let scopes = serde_json::to_string(&key.scopes).expect("a list of strings is always JSON");
+    conn.prepare_cached(
+        "INSERT OR REPLACE INTO api_keys (id, secret_sha256, tenant, principal, scopes, created_at, revoked_at)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+    )?
+    .execute(params![
+        key.id,
+        key.secret_sha256,
+        key.tenant.as_str(),
+        key.principal.as_str(),
+        scopes,
+        key.created_at.millis(),
+        key.revoked_at.map(Timestamp::millis),
+    ])?;
+    Ok(())
+}
+
+pub(super) fn revoke_key(conn: &Connection, id: &str, at: Timestamp) -> Result<bool, Fault> {
+    let revoked = conn
+        .prepare_cached("UPDATE api_keys SET revoked_at = ?2 WHERE id = ?1 AND revoked_at IS NULL")?
+        .execute(params![id, at.millis()])?;
+    Ok(revoked == 1)
+}
+
+pub(super) fn keys(conn: &Connection) -> Result<Vec<KeyRow>, Fault> {
+    let mut statement = conn.prepare_cached(
+        "SELECT id, secret_sha256, tenant, principal, scopes, created_at, revoked_at FROM api_keys ORDER BY id",
+    )?;
+    let mut found = statement.query([])?;
+    let mut keys = Vec::new();
+    while let Some(row) = found.next()? {
+        keys.push(rows::key(row)?);
+    }
+    Ok(keys)
+}

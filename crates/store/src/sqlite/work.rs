@@ -1,0 +1,176 @@
+//! Timers, leases and inboxes in SQL.
+
+use rusqlite::{Connection, params};
+use wopr_core::{RunKey, Timestamp};
+
+use super::{fault::Fault, rows};
+use crate::{EffectKey, Epoch, Fence, LeasedEffect, TimerKey};
+
+pub(super) fn begin_epoch(conn: &Connection, now: Timestamp) -> Result<Epoch, Fault> {
+    // The lock file says that no other process lives, so whoever held a lease is gone.
+    conn.prepare_cached("UPDATE effects SET epoch = NULL, lease_until = NULL WHERE epoch IS NOT NULL")?
+        .execute([])?;
+    let mut statement = conn.prepare_cached(
+        "INSERT INTO epochs (epoch, began_at) SELECT coalesce(max(epoch), 0) + 1, ?1 FROM epochs RETURNING epoch",
+    )?;
+    let mut found = statement.query(params![now.millis()])?;
+    let row = found
+        .next()?
+        .ok_or_else(|| Fault::Damaged("an inserted epoch is not returned".to_owned()))?;
+    let epoch = Epoch(rows::count(row, 0)?);
+    // The insert is over only when its statement is.
+    while found.next()?.is_some() {}
+    Ok(epoch)
+}
+
+pub(super) fn due_timers(
+    conn: &Connection,
+    now: Timestamp,
+    limit: usize,
+) -> Result<Vec<(RunKey, TimerKey)>, Fault> {
+    let mut statement = conn.prepare_cached(
+        "SELECT tenant, run, key FROM timers INDEXED BY timers_by_due WHERE due <= ?1
+         ORDER BY due, tenant, run, key LIMIT ?2",
+    )?;
+    let mut found = statement.query(params![now.millis(), rows::limit(limit)])?;
+    let mut due = Vec::new();
+    while let Some(row) = found.next()? {
+        due.push((rows::run_key(row, 0)?, TimerKey(rows::text(row, 2)?.to_owned())));
+    }
+    Ok(due)
+}
+
+pub(super) fn next_due(conn: &Connection) -> Result<Option<Timestamp>, Fault> {
+    let mut statement = conn.prepare_cached("SELECT min(due) FROM timers")?;
+    let mut found = statement.query([])?;
+    match found.next()? {
+        Some(row) => rows::opt_time(row, 0),
+        None => Ok(None),
+    }
+}
+
+pub(super) fn lease_effects(
+    conn: &Connection,
+    epoch: Epoch,
+    now: Timestamp,
+    until: Timestamp,
+    limit: usize,
+) -> Result<Vec<LeasedEffect>, Fault> {
+    const FREE: &str = "SELECT tenant, run, key, body, fence FROM effects INDEXED BY effects_free
+         WHERE epoch IS NULL ORDER BY enqueued_at, tenant, run, key LIMIT ?1";
+    const ENDED: &str = "SELECT tenant, run, key, body, fence FROM effects INDEXED BY effects_held
+         WHERE epoch IS NOT NULL AND lease_until <= ?2 ORDER BY lease_until, tenant, run, key LIMIT ?1";
+
+    let mut leased = Vec::new();
+    {
+        let mut statement = conn.prepare_cached(FREE)?;
+        let mut found = statement.query(params![rows::limit(limit)])?;
+        while let Some(row) = found.next()? {
+            leased.push(leased_anew(row)?);
+        }
+    }
+    if leased.len() < limit {
+        let mut statement = conn.prepare_cached(ENDED)?;
+        let mut found = statement.query(params![rows::limit(limit - leased.len()), now.millis()])?;
+        while let Some(row) = found.next()? {
+            leased.push(leased_anew(row)?);
+        }
+    }
+    for effect in &leased {
+        conn.prepare_cached(
+            "UPDATE effects SET epoch = ?4, lease_until = ?5, fence = ?6
+             WHERE tenant = ?1 AND run = ?2 AND key = ?3",
+        )?
+        .execute(params![
+            effect.run.tenant.as_str(),
+            effect.run.run.as_str(),
+            effect.key.0,
+            rows::int(epoch.0),
+            until.millis(),
+            rows::int(effect.fence.0),
+        ])?;
+    }
+    Ok(leased)
+}
+
+/// Reads (tenant, run, key, body, fence), the fence already counted up for the new lease.
+fn leased_anew(row: &rusqlite::Row<'_>) -> Result<LeasedEffect, Fault> {
+    Ok(LeasedEffect {
+        run: rows::run_key(row, 0)?,
+        key: EffectKey(rows::text(row, 2)?.to_owned()),
+        body: rows::bytes(row, 3)?,
+        fence: Fence(rows::fence(row, 4)?.0 + 1),
+    })
+}
+
+pub(super) fn renew(
+    conn: &Connection,
+    run: &RunKey,
+    key: &EffectKey,
+    fence: Fence,
+    until: Timestamp,
+) -> Result<bool, Fault> {
+    let renewed = conn
+        .prepare_cached(
+            "UPDATE effects SET lease_until = ?5
+             WHERE tenant = ?1 AND run = ?2 AND key = ?3 AND fence = ?4 AND epoch IS NOT NULL",
+        )?
+        .execute(params![
+            run.tenant.as_str(),
+            run.run.as_str(),
+            key.0,
+            rows::int(fence.0),
+            until.millis()
+        ])?;
+    Ok(renewed == 1)
+}
+
+pub(super) fn release(conn: &Connection, run: &RunKey, key: &EffectKey, fence: Fence) -> Result<(), Fault> {
+    conn.prepare_cached(
+        "UPDATE effects SET epoch = NULL, lease_until = NULL
+         WHERE tenant = ?1 AND run = ?2 AND key = ?3 AND fence = ?4",
+    )?
+    .execute(params![
+        run.tenant.as_str(),
+        run.run.as_str(),
+        key.0,
+        rows::int(fence.0)
+    ])?;
+    Ok(())
+}
+
+pub(super) fn runs_with_inbox(
+    conn: &Connection,
+    after: Option<&RunKey>,
+    limit: usize,
+) -> Result<Vec<RunKey>, Fault> {
+    // One seek per run: a run that was told ten thousand things costs as much as one that was told one.
+    let mut statement = conn.prepare_cached(
+        "SELECT tenant, target FROM inbox WHERE (tenant, target) > (?1, ?2) ORDER BY tenant, target LIMIT 1",
+    )?;
+    let mut runs: Vec<RunKey> = Vec::new();
+    while runs.len() < limit {
+        // The empty text sorts before every id.
+        let (tenant, run) = runs
+            .last()
+            .or(after)
+            .map_or(("", ""), |key| (key.tenant.as_str(), key.run.as_str()));
+        let mut found = statement.query(params![tenant, run])?;
+        let Some(row) = found.next()? else { break };
+        let next = rows::run_key(row, 0)?;
+        runs.push(next);
+    }
+    Ok(runs)
+}
+
+/// Deletes expired records of requests.
+pub(super) fn forget_expired(conn: &Connection, now: Timestamp, limit: usize) -> Result<usize, Fault> {
+    let forgotten = conn
+        .prepare_cached(
+            "DELETE FROM idempotency WHERE (tenant, principal, scope, key) IN (
+                 SELECT tenant, principal, scope, key FROM idempotency INDEXED BY idempotency_by_expiry
+                 WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2)",
+        )?
+        .execute(params![now.millis(), rows::limit(limit)])?;
+    Ok(forgotten)
+}

@@ -1,0 +1,234 @@
+//! The one writer: a thread that turns whatever waits into one transaction and one fsync.
+//!
+//! ```text
+//!   append ──┐
+//!   append ──┼─> queue ─> drain ─> BEGIN IMMEDIATE; job; job; job; COMMIT ─> every reply
+//!   renew  ──┘              ^                                                    │
+//!                           └────────────── the next group gathers meanwhile ────┘
+//! ```
+//!
+//! It never waits for a group to form: while one commits, the next gathers. A job that fails takes nobody with
+//! it: the transaction is rolled back and every job of the group runs again alone. Only an error at COMMIT
+//! leaves anything in doubt.
+
+use std::{sync::Arc, time::Instant};
+
+use parking_lot::Mutex;
+use rusqlite::Connection;
+use tokio::sync::oneshot;
+
+use super::{
+    fault::{Failure, Fault, is_full},
+    queue::Queue,
+    stats::Counters,
+};
+use crate::WriteError;
+
+/// The most writes that share a commit. Beyond a few hundred the fsync is amortised away, and the first of a
+/// group waits for the last.
+pub(super) const MAX_GROUP: usize = 512;
+
+/// About how many bytes share a commit, so that a group's dirty pages stay within the writer's cache.
+const MAX_GROUP_BYTES: usize = 16 << 20;
+
+/// A write: run inside a transaction, perhaps more than once, and settled after it.
+pub(super) trait Job: Send {
+    /// Writes; says whether it did. May be called again after a rollback.
+    fn run(&mut self, conn: &Connection) -> Result<bool, Fault>;
+
+    /// Answers the caller. `Ok` means that the transaction is durable.
+    fn settle(self: Box<Self>, outcome: Result<(), Failure>);
+}
+
+/// A write that returns something.
+pub(super) struct Task<T, F> {
+    pub(super) work: F,
+    pub(super) value: Option<T>,
+    pub(super) reply: oneshot::Sender<Result<T, WriteError>>,
+}
+
+impl<T, F> Job for Task<T, F>
+where
+    T: Send,
+    F: FnMut(&Connection) -> Result<T, Fault> + Send,
+{
+    fn run(&mut self, conn: &Connection) -> Result<bool, Fault> {
+        self.value = Some((self.work)(conn)?);
+        Ok(true)
+    }
+
+    fn settle(self: Box<Self>, outcome: Result<(), Failure>) {
+        let Self { value, reply, .. } = *self;
+        let answer = outcome
+            .map_err(WriteError::from)
+            .map(|()| value.expect("a committed transaction has run every job of its group"));
+        // A caller that went away does not take its write back.
+        drop(reply.send(answer));
+    }
+}
+
+/// How a transaction is committed. A seam: no test can make a disk fail on demand.
+pub(super) type Commit = fn(&Connection) -> rusqlite::Result<()>;
+
+/// Commits.
+pub(super) fn commit(conn: &Connection) -> rusqlite::Result<()> {
+    conn.prepare_cached("COMMIT")?.execute([]).map(drop)
+}
+
+pub(super) struct Writer {
+    /// `None` after a commit in doubt that could not be followed by a fresh connection.
+    pub(super) conn: Option<Connection>,
+    pub(super) reopen: Box<dyn Fn() -> rusqlite::Result<Connection> + Send>,
+    pub(super) queue: Arc<Queue<Box<dyn Job>>>,
+    /// Held during a transaction; a checkpoint that needs the writer out of the way takes it in between.
+    pub(super) gate: Arc<Mutex<()>>,
+    pub(super) counters: Arc<Counters>,
+    pub(super) commit: Commit,
+}
+
+/// Why a group did not commit.
+enum Trouble {
+    /// One job failed; the transaction was rolled back, so the others can be tried without it.
+    Job(Fault),
+    /// The transaction itself failed.
+    Group(Failure),
+}
+
+/// Refuses what is queued when the thread ends, however it ends.
+struct Abandon(Arc<Queue<Box<dyn Job>>>);
+
+impl Drop for Abandon {
+    fn drop(&mut self) {
+        self.0.abandon();
+    }
+}
+
+impl Writer {
+    /// Writes until the queue is closed and empty.
+    pub(super) fn run(mut self) {
+        let _abandon = Abandon(Arc::clone(&self.queue));
+        let mut group = Vec::with_capacity(MAX_GROUP);
+        while self.queue.drain(&mut group, MAX_GROUP, MAX_GROUP_BYTES) {
+            self.write(&mut group);
+        }
+    }
+
+    /// Writes a group and answers everyone in it.
+    fn write(&mut self, group: &mut Vec<Box<dyn Job>>) {
+        match self.attempt(group) {
+            Ok(()) => settle(group.drain(..), &Ok(())),
+            Err(Trouble::Group(failure)) => settle(group.drain(..), &Err(failure)),
+            Err(Trouble::Job(fault)) if group.len() == 1 => settle(group.drain(..), &Err(fault.failure())),
+            Err(Trouble::Job(fault)) => {
+                tracing::warn!(fault = %fault.failure().text, jobs = group.len(), "group of writes taken apart");
+                self.counters.retried_group();
+                for job in group.drain(..) {
+                    let mut alone = [job];
+                    let outcome = self.attempt(&mut alone).map_err(|trouble| match trouble {
+                        Trouble::Job(fault) => fault.failure(),
+                        Trouble::Group(failure) => failure,
+                    });
+                    settle(alone, &outcome);
+                }
+            }
+        }
+    }
+
+    /// Runs jobs in one transaction. After an error nothing of it is left, unless the commit is in doubt.
+    fn attempt(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<(), Trouble> {
+        let gate = Arc::clone(&self.gate);
+        let _open = gate.try_lock().unwrap_or_else(|| {
+            let since = Instant::now();
+            let open = gate.lock();
+            self.counters.stalled(since.elapsed());
+            open
+        });
+        let Some(conn) = &self.conn else {
+            return Err(Trouble::Group(Failure::not_written(
+                "the database could not be opened again",
+            )));
+        };
+        let done = transact(conn, jobs, self.commit);
+        match done {
+            Ok(wrote) => {
+                if wrote > 0 {
+                    self.counters.committed(wrote);
+                }
+                Ok(())
+            }
+            Err(Aborted::Clean(trouble)) => Err(trouble),
+            Err(Aborted::Broken(failure)) => {
+                self.counters.doubtful_commit();
+                tracing::error!(failure = failure.text, "connection given up");
+                self.replace_connection();
+                Err(Trouble::Group(failure))
+            }
+        }
+    }
+
+    fn replace_connection(&mut self) {
+        // The old one goes first: what it believes about the file is what cannot be trusted any more.
+        self.conn = None;
+        match (self.reopen)() {
+            Ok(conn) => self.conn = Some(conn),
+            Err(error) => tracing::error!(%error, "database could not be opened again, writes are refused"),
+        }
+    }
+}
+
+enum Aborted {
+    /// No transaction is open and nothing of it was written.
+    Clean(Trouble),
+    /// The connection must not be used again.
+    Broken(Failure),
+}
+
+/// Runs jobs in one transaction and says how many of them wrote.
+fn transact(conn: &Connection, jobs: &mut [Box<dyn Job>], commit: Commit) -> Result<usize, Aborted> {
+    conn.prepare_cached("BEGIN IMMEDIATE")
+        .and_then(|mut begin| begin.execute([]))
+        .map_err(|error| Aborted::Clean(Trouble::Group(Fault::from(error).failure())))?;
+    let mut wrote = 0;
+    for job in jobs {
+        match job.run(conn) {
+            Ok(wrote_something) => wrote += usize::from(wrote_something),
+            Err(fault) if conn.is_autocommit() => {
+                // SQLite has already rolled back on its own, as it does when the disk is full: the group is
+                // gone and trying its members one by one would meet the same end.
+                let failure = fault.failure();
+                return Err(Aborted::Clean(Trouble::Group(failure)));
+            }
+            Err(fault) => {
+                roll_back(conn)?;
+                return Err(Aborted::Clean(Trouble::Job(fault)));
+            }
+        }
+    }
+    let Err(error) = commit(conn) else {
+        return Ok(wrote);
+    };
+    if !conn.is_autocommit() {
+        // The transaction is still open, so it has not committed.
+        roll_back(conn)?;
+        return Err(Aborted::Clean(Trouble::Group(Fault::from(error).failure())));
+    }
+    if is_full(&error) {
+        // The frame that makes a commit one is the last to be written, so a disk that filled up before it has
+        // not committed.
+        return Err(Aborted::Clean(Trouble::Group(Fault::from(error).failure())));
+    }
+    Err(Aborted::Broken(Failure::in_doubt(error.to_string())))
+}
+
+fn roll_back(conn: &Connection) -> Result<(), Aborted> {
+    conn.prepare_cached("ROLLBACK")
+        .and_then(|mut rollback| rollback.execute([]))
+        .map(drop)
+        .map_err(|error| Aborted::Broken(Failure::not_written(format!("rollback failed: {error}"))))
+}
+
+fn settle(jobs: impl IntoIterator<Item = Box<dyn Job>>, outcome: &Result<(), Failure>) {
+    for job in jobs {
+        job.settle(outcome.clone());
+    }
+}

@@ -1,0 +1,401 @@
+//! Appending: guards, dense logs, refusals that leave nothing behind.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use wopr_core::{RunStatus, Seq};
+use wopr_store::{
+    AppendError, BlobRow, Guard, MessageRow, Snapshot, Store, TaskInterrupt, TaskRow, TaskState,
+};
+
+use crate::make::*;
+
+crate::behaviours!(
+    a_created_run_reads_back_whole,
+    creating_a_run_twice_is_a_conflict,
+    appending_to_a_missing_run_is_a_conflict,
+    appending_at_the_wrong_place_is_a_conflict_that_says_where_the_log_is,
+    an_append_without_events_moves_the_status_only,
+    what_a_run_was_created_with_never_changes,
+    a_refused_append_leaves_nothing,
+    one_of_many_appends_at_the_same_place_wins,
+    one_of_many_creations_wins,
+    concurrent_appends_leave_a_dense_log,
+    appends_to_different_runs_do_not_hinder_each_other,
+    children_are_runs_with_an_empty_log,
+    a_child_that_exists_already_is_a_conflict_of_the_whole_batch,
+    a_lost_race_is_told_before_a_colliding_child,
+    a_child_starts_at_sequence_zero,
+);
+
+async fn a_created_run_reads_back_whole(store: Arc<dyn Store>) {
+    let run = run(1);
+    let mut batch = create(&run, 3);
+    batch.summary.parent = Some((run_id(9), node("spawn: \"ünïcode\"")));
+    batch.task = Some(TaskRow {
+        context: Some("ctx".to_owned()),
+        state: TaskState::InputRequired,
+        interrupt: Some(TaskInterrupt::Approval),
+        updated_at: at(7),
+    });
+    batch.messages = vec![MessageRow {
+        id: "m1".to_owned(),
+        seq: Seq(0),
+        body: b"hello".to_vec(),
+    }];
+    batch.blobs = vec![BlobRow {
+        id: "b1".to_owned(),
+        media_type: "text/plain".to_owned(),
+        bytes: vec![0, 159, 146, 150],
+    }];
+    store.append(batch.clone()).await.expect("append");
+
+    let loaded = store.load(&run).await.expect("load").expect("a run");
+    assert_eq!(loaded.summary, batch.summary);
+    assert_eq!(loaded.task, batch.task);
+    assert_eq!(loaded.head, Seq(3));
+    assert_eq!(loaded.snapshot, None);
+    assert_eq!(loaded.tail, batch.events);
+    assert_eq!(loaded.inbox, []);
+    assert_eq!(
+        store.summary(&run).await.expect("summary"),
+        Some((batch.summary, Seq(3)))
+    );
+    assert_eq!(
+        store.task(&run).await.expect("task"),
+        Some((batch.task.expect("set above"), Seq(3)))
+    );
+    assert_eq!(store.messages(&run, 10).await.expect("messages"), batch.messages);
+    assert_eq!(
+        store.blob(&run, "b1").await.expect("blob").as_ref(),
+        batch.blobs.first()
+    );
+    assert_eq!(store.blob(&run, "b2").await.expect("blob"), None);
+}
+
+async fn creating_a_run_twice_is_a_conflict(store: Arc<dyn Store>) {
+    store.append(create(&run(1), 2)).await.expect("append");
+    let refused = store.append(create(&run(1), 1)).await.expect_err("exists");
+    assert!(
+        matches!(
+            refused,
+            AppendError::Conflict {
+                expected: Seq(0),
+                actual: Some(Seq(2))
+            }
+        ),
+        "{refused:?}"
+    );
+}
+
+async fn appending_to_a_missing_run_is_a_conflict(store: Arc<dyn Store>) {
+    for from in [0, 5] {
+        let refused = store.append(append(&run(1), from, 1)).await.expect_err("missing");
+        assert!(matches!(refused, AppendError::Conflict { expected, actual: None } if expected == Seq(from)));
+    }
+    assert_eq!(store.load(&run(1)).await.expect("load"), None);
+}
+
+async fn appending_at_the_wrong_place_is_a_conflict_that_says_where_the_log_is(store: Arc<dyn Store>) {
+    store.append(create(&run(1), 2)).await.expect("append");
+    for from in [0, 1, 3] {
+        let refused = store
+            .append(append(&run(1), from, 1))
+            .await
+            .expect_err("wrong place");
+        assert!(
+            matches!(refused, AppendError::Conflict { expected, actual: Some(Seq(2)) } if expected == Seq(from))
+        );
+    }
+    store.append(append(&run(1), 2, 1)).await.expect("right place");
+}
+
+async fn an_append_without_events_moves_the_status_only(store: Arc<dyn Store>) {
+    store.append(create(&run(1), 2)).await.expect("append");
+    let mut batch = append(&run(1), 2, 0);
+    batch.summary = summary(RunStatus::Cancelling, 9);
+    store.append(batch.clone()).await.expect("append");
+    assert_eq!(
+        store.summary(&run(1)).await.expect("summary"),
+        Some((batch.summary, Seq(2)))
+    );
+}
+
+async fn what_a_run_was_created_with_never_changes(store: Arc<dyn Store>) {
+    let created = create(&run(1), 1);
+    store.append(created.clone()).await.expect("append");
+    let mut batch = append(&run(1), 1, 1);
+    batch.summary.workflow = workflow("other");
+    batch.summary.principal = principal("eve");
+    batch.summary.parent = Some((run_id(5), node("x")));
+    batch.summary.created_at = at(99);
+    batch.summary.status = RunStatus::Failed;
+    batch.summary.updated_at = at(50);
+    store.append(batch).await.expect("append");
+
+    let (found, _) = store.summary(&run(1)).await.expect("summary").expect("a run");
+    let expected = wopr_store::Summary {
+        status: RunStatus::Failed,
+        updated_at: at(50),
+        ..created.summary
+    };
+    assert_eq!(found, expected);
+}
+
+async fn a_refused_append_leaves_nothing(store: Arc<dyn Store>) {
+    let (target, other) = (run(1), run(2));
+    let mut first = create(&target, 1);
+    first.effects_enqueued = vec![effect("a:0:1")];
+    store.append(first).await.expect("append");
+    let before = store.load(&target).await.expect("load");
+
+    // Everything a batch can carry, at the wrong place.
+    let mut batch = append(&target, 7, 2);
+    batch.summary.status = RunStatus::Failed;
+    batch.task = Some(task(TaskState::Failed, 3));
+    batch.snapshot = Some(Snapshot {
+        head: Seq(9),
+        body: b"fold".to_vec(),
+    });
+    batch.timers_set = vec![timer("t", 1)];
+    batch.effects_enqueued = vec![effect("b:0:1")];
+    batch.effects_settled = vec![wopr_store::Settled {
+        key: effect_key("a:0:1"),
+        fence: None,
+    }];
+    batch.children = vec![child(3, &target)];
+    batch.inbox_sent = vec![notice(&other, &target, 1)];
+    batch.idempotency = Some(record("k", 100));
+    batch.messages = vec![MessageRow {
+        id: "m".to_owned(),
+        seq: Seq(7),
+        body: Vec::new(),
+    }];
+    batch.blobs = vec![BlobRow {
+        id: "b".to_owned(),
+        media_type: "x/y".to_owned(),
+        bytes: Vec::new(),
+    }];
+    store.append(batch).await.expect_err("conflict");
+
+    assert_eq!(store.load(&target).await.expect("load"), before);
+    assert_eq!(store.next_due().await.expect("timers"), None);
+    assert_eq!(store.summary(&run(3)).await.expect("child"), None);
+    assert_eq!(store.runs_with_inbox(None, 10).await.expect("inbox"), []);
+    assert_eq!(
+        store
+            .idempotency(&idempotency_key("k"), at(0))
+            .await
+            .expect("record"),
+        None
+    );
+    assert_eq!(store.messages(&target, 10).await.expect("messages"), []);
+    assert_eq!(store.blob(&target, "b").await.expect("blob"), None);
+    let epoch = store.begin_epoch(at(0)).await.expect("epoch");
+    let leased = store.lease_effects(epoch, at(0), at(9), 10).await.expect("lease");
+    assert_eq!(
+        leased
+            .iter()
+            .map(|effect| effect.key.0.as_str())
+            .collect::<Vec<_>>(),
+        ["a:0:1"]
+    );
+}
+
+async fn one_of_many_appends_at_the_same_place_wins(store: Arc<dyn Store>) {
+    store.append(create(&run(1), 1)).await.expect("append");
+    let mut attempts = tokio::task::JoinSet::new();
+    for n in 0..32_u8 {
+        let store = store.clone();
+        attempts.spawn(async move {
+            let mut batch = append(&run(1), 1, 1);
+            batch.events[0].body = vec![n];
+            (n, store.append(batch).await)
+        });
+    }
+    let mut winners = Vec::new();
+    for (n, outcome) in attempts.join_all().await {
+        match outcome {
+            Ok(()) => winners.push(n),
+            Err(refused) => assert!(
+                matches!(
+                    refused,
+                    AppendError::Conflict {
+                        expected: Seq(1),
+                        actual: Some(Seq(2))
+                    }
+                ),
+                "{refused:?}"
+            ),
+        }
+    }
+    assert_eq!(winners.len(), 1);
+    let page = store
+        .events(&run(1), Seq(1), 10)
+        .await
+        .expect("events")
+        .expect("a run");
+    assert_eq!(page.events.len(), 1);
+    assert_eq!(page.events[0].body, winners);
+}
+
+async fn one_of_many_creations_wins(store: Arc<dyn Store>) {
+    let mut attempts = tokio::task::JoinSet::new();
+    for _ in 0..16 {
+        let store = store.clone();
+        attempts.spawn(async move { store.append(create(&run(1), 2)).await });
+    }
+    let outcomes = attempts.join_all().await;
+    assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 1);
+    assert_eq!(
+        store
+            .summary(&run(1))
+            .await
+            .expect("summary")
+            .map(|(_, head)| head),
+        Some(Seq(2))
+    );
+}
+
+async fn concurrent_appends_leave_a_dense_log(store: Arc<dyn Store>) {
+    const WRITERS: u8 = 8;
+    const EACH: usize = 12;
+    store.append(create(&run(1), 1)).await.expect("append");
+    let mut writers = tokio::task::JoinSet::new();
+    for n in 0..WRITERS {
+        let store = store.clone();
+        writers.spawn(async move {
+            let mut written = 0;
+            while written < EACH {
+                let (_, head) = store.summary(&run(1)).await.expect("summary").expect("a run");
+                let mut batch = append(&run(1), head.0, 1 + usize::from(n % 3));
+                for event in &mut batch.events {
+                    event.body = vec![n];
+                }
+                match store.append(batch).await {
+                    Ok(()) => written += 1,
+                    Err(refused) => assert!(matches!(refused, AppendError::Conflict { .. }), "{refused:?}"),
+                }
+            }
+        });
+    }
+    writers.join_all().await;
+
+    let expected: usize = (0..WRITERS)
+        .map(|n| (1 + usize::from(n % 3)) * EACH)
+        .sum::<usize>()
+        + 1;
+    let page = store
+        .events(&run(1), Seq(0), usize::MAX)
+        .await
+        .expect("events")
+        .expect("a run");
+    assert_eq!(page.head, Seq(0).plus(expected));
+    let found: Vec<u64> = page.events.iter().map(|event| event.seq.0).collect();
+    assert_eq!(found, (0..expected as u64).collect::<Vec<_>>());
+}
+
+async fn appends_to_different_runs_do_not_hinder_each_other(store: Arc<dyn Store>) {
+    let mut writers = tokio::task::JoinSet::new();
+    for n in 0..64 {
+        let store = store.clone();
+        writers.spawn(async move {
+            store.append(create(&run(n), 2)).await.expect("create");
+            store.append(append(&run(n), 2, 2)).await.expect("append");
+        });
+    }
+    writers.join_all().await;
+    let page = store
+        .list_runs(&tenant("acme"), &wopr_store::RunFilter::default(), None, 100)
+        .await
+        .expect("list");
+    let found: BTreeSet<_> = page
+        .runs
+        .iter()
+        .map(|(run, _, head)| (run.clone(), *head))
+        .collect();
+    assert_eq!(found, (0..64).map(|n| (run_id(n), Seq(4))).collect());
+}
+
+async fn children_are_runs_with_an_empty_log(store: Arc<dyn Store>) {
+    let parent = run(1);
+    let mut batch = create(&parent, 2);
+    batch.children = vec![child(2, &parent), child(3, &parent)];
+    batch.inbox_sent = vec![notice(&run(2), &parent, 0), notice(&run(3), &parent, 1)];
+    store.append(batch.clone()).await.expect("append");
+
+    for (n, expected) in [(2, &batch.children[0]), (3, &batch.children[1])] {
+        let loaded = store.load(&run(n)).await.expect("load").expect("a child");
+        assert_eq!(loaded.summary, expected.summary);
+        assert_eq!(loaded.task.as_ref(), Some(&expected.task));
+        assert_eq!((loaded.head, loaded.tail.len()), (Seq(0), 0));
+        assert_eq!(
+            loaded.inbox,
+            [batch.inbox_sent[usize::try_from(n).expect("small") - 2].clone()]
+        );
+    }
+    assert_eq!(
+        store.runs_with_inbox(None, 10).await.expect("inbox"),
+        [run(2), run(3)]
+    );
+}
+
+async fn a_child_that_exists_already_is_a_conflict_of_the_whole_batch(store: Arc<dyn Store>) {
+    store.append(create(&run(1), 1)).await.expect("append");
+    store.append(create(&run(2), 4)).await.expect("append");
+    let mut batch = append(&run(1), 1, 1);
+    batch.children = vec![child(3, &run(1)), child(2, &run(1))];
+    let refused = store.append(batch).await.expect_err("exists");
+    assert!(
+        matches!(
+            refused,
+            AppendError::Conflict {
+                expected: Seq(0),
+                actual: Some(Seq(4))
+            }
+        ),
+        "{refused:?}"
+    );
+    assert_eq!(
+        store
+            .summary(&run(1))
+            .await
+            .expect("summary")
+            .map(|(_, head)| head),
+        Some(Seq(1))
+    );
+    assert_eq!(store.summary(&run(3)).await.expect("summary"), None);
+}
+
+async fn a_lost_race_is_told_before_a_colliding_child(store: Arc<dyn Store>) {
+    store.append(create(&run(1), 3)).await.expect("append");
+    store.append(create(&run(2), 4)).await.expect("append");
+    let mut batch = append(&run(1), 1, 1);
+    batch.children = vec![child(2, &run(1))];
+    let refused = store.append(batch).await.expect_err("conflict");
+    assert!(
+        matches!(
+            refused,
+            AppendError::Conflict {
+                expected: Seq(1),
+                actual: Some(Seq(3))
+            }
+        ),
+        "{refused:?}"
+    );
+}
+
+async fn a_child_starts_at_sequence_zero(store: Arc<dyn Store>) {
+    let parent = run(1);
+    let mut batch = create(&parent, 1);
+    batch.children = vec![child(2, &parent)];
+    batch.inbox_sent = vec![notice(&run(2), &parent, 0)];
+    store.append(batch).await.expect("append");
+
+    assert_eq!(Guard::At(Seq(0)), append(&run(2), 0, 1).guard);
+    let mut start = append(&run(2), 0, 2);
+    start.inbox_consumed = vec![(parent.run.clone(), Seq(0))];
+    store.append(start).await.expect("start");
+    let loaded = store.load(&run(2)).await.expect("load").expect("a child");
+    assert_eq!((loaded.head, loaded.inbox.len()), (Seq(2), 0));
+    assert_eq!(loaded.summary.parent, Some((parent.run.clone(), node("spawn"))));
+}

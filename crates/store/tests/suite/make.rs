@@ -1,0 +1,170 @@
+//! Rows for tests: small, distinct and easy to vary.
+
+use wopr_core::{
+    ContentHash, NodeId, PrincipalId, RunId, RunKey, RunStatus, Seq, TenantId, Timestamp, WorkflowId,
+};
+use wopr_store::{
+    Batch, ChildRow, EffectKey, EffectRow, Epoch, Fence, Guard, IdempotencyKey, IdempotencyRecord, InboxRow,
+    Settled, StoredEvent, Summary, TaskRow, TaskState, TimerKey, TimerRow,
+};
+
+pub(crate) fn tenant(name: &str) -> TenantId {
+    TenantId::parse(name).expect("a tenant")
+}
+
+/// The n-th run; a later one sorts behind an earlier one, as real ids do.
+pub(crate) fn run_id(n: u64) -> RunId {
+    RunId::parse(&format!("run_{n:032}")).expect("a run id")
+}
+
+/// The n-th run of the usual tenant.
+pub(crate) fn run(n: u64) -> RunKey {
+    RunKey::new(tenant("acme"), run_id(n))
+}
+
+pub(crate) fn at(millis: i64) -> Timestamp {
+    Timestamp::from_millis(millis)
+}
+
+pub(crate) fn workflow(name: &str) -> WorkflowId {
+    WorkflowId::parse(name).expect("a workflow id")
+}
+
+pub(crate) fn principal(name: &str) -> PrincipalId {
+    PrincipalId::parse(name).expect("a principal")
+}
+
+pub(crate) fn node(name: &str) -> NodeId {
+    NodeId::parse(name).expect("a node id")
+}
+
+pub(crate) fn summary(status: RunStatus, updated_at: i64) -> Summary {
+    Summary {
+        workflow: workflow("greet"),
+        version: ContentHash::of(b"greet"),
+        status,
+        principal: principal("ada"),
+        parent: None,
+        created_at: at(1),
+        updated_at: at(updated_at),
+    }
+}
+
+/// Events that continue a log of `from`.
+pub(crate) fn events(from: u64, n: usize) -> Vec<StoredEvent> {
+    (0..n)
+        .map(|i| {
+            let seq = Seq(from).plus(i);
+            StoredEvent {
+                seq,
+                body: format!("event {seq}").into_bytes(),
+            }
+        })
+        .collect()
+}
+
+/// A batch that creates a run with `n` events.
+pub(crate) fn create(run: &RunKey, n: usize) -> Batch {
+    Batch::new(
+        run.clone(),
+        Guard::Create,
+        events(0, n),
+        summary(RunStatus::Running, 1),
+    )
+}
+
+/// A batch that appends `n` events to a log of `from`.
+pub(crate) fn append(run: &RunKey, from: u64, n: usize) -> Batch {
+    Batch::new(
+        run.clone(),
+        Guard::At(Seq(from)),
+        events(from, n),
+        summary(RunStatus::Running, 2),
+    )
+}
+
+pub(crate) fn task(state: TaskState, updated_at: i64) -> TaskRow {
+    TaskRow {
+        context: None,
+        state,
+        interrupt: None,
+        updated_at: at(updated_at),
+    }
+}
+
+pub(crate) fn timer(key: &str, due: i64) -> TimerRow {
+    TimerRow {
+        key: timer_key(key),
+        due: at(due),
+    }
+}
+
+pub(crate) fn timer_key(key: &str) -> TimerKey {
+    TimerKey(key.to_owned())
+}
+
+pub(crate) fn effect_key(key: &str) -> EffectKey {
+    EffectKey(key.to_owned())
+}
+
+pub(crate) fn effect(key: &str) -> EffectRow {
+    EffectRow {
+        key: effect_key(key),
+        body: key.as_bytes().to_vec(),
+        leased: None,
+    }
+}
+
+#[expect(dead_code, reason = "for the behaviors of work rows")]
+pub(crate) fn born_leased(key: &str, epoch: Epoch, until: i64) -> EffectRow {
+    EffectRow {
+        leased: Some((epoch, at(until))),
+        ..effect(key)
+    }
+}
+
+#[expect(dead_code, reason = "for the behaviors of work rows")]
+pub(crate) fn settled(key: &str, fence: u64) -> Settled {
+    Settled {
+        key: effect_key(key),
+        fence: Some(Fence(fence)),
+    }
+}
+
+pub(crate) fn child(n: u64, parent: &RunKey) -> ChildRow {
+    let mut summary = summary(RunStatus::Pending, 1);
+    summary.parent = Some((parent.run.clone(), node("spawn")));
+    ChildRow {
+        run: run_id(n),
+        summary,
+        task: task(TaskState::Submitted, 1),
+    }
+}
+
+pub(crate) fn notice(target: &RunKey, source: &RunKey, source_seq: u64) -> InboxRow {
+    InboxRow {
+        target: target.run.clone(),
+        source: source.run.clone(),
+        source_seq: Seq(source_seq),
+        body: format!("{}:{source_seq}", source.run).into_bytes(),
+    }
+}
+
+pub(crate) fn idempotency_key(key: &str) -> IdempotencyKey {
+    IdempotencyKey {
+        tenant: tenant("acme"),
+        principal: principal("ada"),
+        scope: "POST /v1/runs".to_owned(),
+        key: key.to_owned(),
+    }
+}
+
+pub(crate) fn record(key: &str, expires_at: i64) -> IdempotencyRecord {
+    IdempotencyRecord {
+        key: idempotency_key(key),
+        digest: format!("digest of {key}"),
+        run: Some(run_id(1)),
+        response: b"201 Created".to_vec(),
+        expires_at: at(expires_at),
+    }
+}
