@@ -437,3 +437,46 @@ macro_rules! named {
 }
 
 pub(crate) use {deserialize_by_decode, named};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_leads_from_the_root() {
+        let error = DecodeError::missing()
+            .in_field("text")
+            .in_element(2)
+            .in_element(0)
+            .in_field("parts");
+        assert_eq!(error.path(), "parts[0][2].text");
+        assert_eq!(
+            error.in_field("message").to_string(),
+            "message.parts[0][2].text is required"
+        );
+        assert_eq!(
+            DecodeError::wrong_type("an object").to_string(),
+            "document must be an object"
+        );
+    }
+
+    #[test]
+    fn a_body_that_is_no_json_is_told_from_one_that_does_not_fit() {
+        let deep = "[".repeat(10_000);
+        for body in ["", "{", "1 2", &deep, "\u{feff}1"] {
+            assert_eq!(from_slice::<u32>(body.as_bytes()), Err(BodyError::Syntax));
+        }
+        assert_eq!(
+            from_slice::<u32>(b"-1").unwrap_err().to_string(),
+            "document must not be negative"
+        );
+        assert_eq!(from_slice::<u32>(b" 7 "), Ok(7));
+    }
+
+    #[test]
+    fn the_limit_of_nesting_leaves_room_for_real_documents() {
+        let nested = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
+        assert!(parse(nested(120).as_bytes()).is_ok());
+        assert_eq!(parse(nested(128).as_bytes()), Err(BodyError::Syntax));
+    }
+}

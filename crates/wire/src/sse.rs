@@ -75,6 +75,19 @@ pub fn write_frame(out: &mut Vec<u8>, head: Head<'_>, data: &[u8]) {
     out.extend_from_slice(b"\n\n");
 }
 
+/// Appends a frame whose data is what `write` appends, which must be one line, such as compact JSON.
+pub fn write_line_with(out: &mut Vec<u8>, head: Head<'_>, write: impl FnOnce(&mut Vec<u8>)) {
+    write_head(out, head);
+    out.extend_from_slice(b"data: ");
+    let start = out.len();
+    write(out);
+    debug_assert!(
+        !out[start..].iter().any(|byte| matches!(byte, b'\n' | b'\r')),
+        "the data of a frame written in place is one line"
+    );
+    out.extend_from_slice(b"\n\n");
+}
+
 /// Appends a frame whose data is a value as JSON, on one line, serialised straight into the buffer.
 ///
 /// # Errors
@@ -310,6 +323,19 @@ mod tests {
                 event("8", "message", "one\ntwo\nthree\n"),
                 event("8", "aid: 9", ""),
             ]
+        );
+    }
+
+    #[test]
+    fn a_response_is_written_in_place() {
+        let mut out = Vec::new();
+        let id = crate::a2a::rpc::Id::Int(1);
+        write_line_with(&mut out, Head::id(4), |out| {
+            crate::a2a::rpc::encode_result_into(out, &id, &"a\nb");
+        });
+        assert_eq!(
+            out,
+            b"id: 4\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":\"a\\nb\"}\n\n"
         );
     }
 

@@ -10,3 +10,6 @@ pub mod method;
 pub mod model;
 pub mod rpc;
 pub mod v03;
+
+#[cfg(test)]
+mod arbitrary;

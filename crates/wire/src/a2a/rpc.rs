@@ -112,15 +112,15 @@ impl Request {
             params: members.remove("params"),
         })
     }
+}
 
-    /// Decodes the parameters; absent ones are an empty object.
-    ///
-    /// # Errors
-    /// Invalid parameters, naming the field.
-    pub fn decode_params<T: Decode>(params: Option<Value>) -> Result<T, A2aError> {
-        let params = params.filter(|params| !params.is_null());
-        Ok(T::decode(params.unwrap_or_else(|| Value::Object(Object::new())))?)
-    }
+/// Decodes the parameters of a request; absent ones are an empty object.
+///
+/// # Errors
+/// Invalid parameters, naming the field.
+pub fn decode_params<T: Decode>(params: Option<Value>) -> Result<T, A2aError> {
+    let params = params.filter(|params| !params.is_null());
+    Ok(T::decode(params.unwrap_or_else(|| Value::Object(Object::new())))?)
 }
 
 struct Success<'a, T> {
@@ -289,6 +289,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::a2a::model::{GetExtendedAgentCardRequest, GetTaskRequest};
 
     fn reject(body: &[u8]) -> (i64, Id) {
         let rejection = Request::parse(body).unwrap_err();
@@ -375,6 +376,17 @@ mod tests {
         ] {
             assert_eq!(reject(body.as_bytes()), (-32600, id), "{body}");
         }
+    }
+
+    #[test]
+    fn absent_parameters_are_an_empty_object() {
+        for params in [None, Some(Value::Null), Some(json!({}))] {
+            assert!(decode_params::<GetExtendedAgentCardRequest>(params.clone()).is_ok());
+            let error = decode_params::<GetTaskRequest>(params).unwrap_err();
+            assert_eq!(error, A2aError::invalid_param("id", "is required"));
+        }
+        let error = decode_params::<GetTaskRequest>(Some(json!(["t"]))).unwrap_err();
+        assert_eq!(error.to_string(), "invalid parameters: params must be an object");
     }
 
     #[test]

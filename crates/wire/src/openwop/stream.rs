@@ -25,6 +25,9 @@ named! {
 /// The longest time events may be held back for a batch.
 pub const MAX_BUFFER: Duration = Duration::from_millis(5_000);
 
+/// How long a poll waits when it does not say.
+const DEFAULT_POLL: Duration = Duration::from_secs(30);
+
 /// The tier of an event type: which modes show it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tier {
@@ -127,6 +130,25 @@ pub enum StreamError {
     /// The buffer time is no integer from 0 to 5000.
     #[error("bufferMs must be an integer from 0 to 5000")]
     Buffer,
+    /// The cursor of a poll is no sequence.
+    #[error("lastSequence must be a non-negative integer")]
+    Cursor,
+    /// The waiting time of a poll is no number of seconds.
+    #[error("timeout must be an integer from 1 to 60")]
+    Timeout,
+}
+
+impl StreamError {
+    /// The query parameter at fault.
+    #[must_use]
+    pub const fn parameter(&self) -> &'static str {
+        match self {
+            Self::UnknownMode(_) | Self::ValuesCombined => "streamMode",
+            Self::Buffer => "bufferMs",
+            Self::Cursor => "lastSequence",
+            Self::Timeout => "timeout",
+        }
+    }
 }
 
 impl From<StreamError> for ErrorEnvelope {
@@ -137,7 +159,9 @@ impl From<StreamError> for ErrorEnvelope {
                 let supported: Vec<&str> = StreamMode::ALL.iter().map(|mode| mode.as_str()).collect();
                 Self::new("unsupported_stream_mode", message).with("supported", supported)
             }
-            StreamError::Buffer => Self::new("validation_error", message).with("field", "bufferMs"),
+            StreamError::Buffer | StreamError::Cursor | StreamError::Timeout => {
+                Self::new("validation_error", message).with("field", error.parameter())
+            }
         }
     }
 }
@@ -210,18 +234,51 @@ pub fn parse_buffer(parameter: Option<&str>) -> Result<Duration, StreamError> {
     let Some(parameter) = parameter else {
         return Ok(Duration::ZERO);
     };
-    // `u64::from_str` would take a leading plus.
-    if !parameter.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(StreamError::Buffer);
-    }
-    let buffer = parameter
-        .parse()
+    let buffer = whole_number(parameter)
         .map(Duration::from_millis)
-        .map_err(|_| StreamError::Buffer)?;
+        .ok_or(StreamError::Buffer)?;
     if buffer > MAX_BUFFER {
         return Err(StreamError::Buffer);
     }
     Ok(buffer)
+}
+
+/// The query of a poll (section 12.4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PollQuery {
+    /// Only events after this sequence; none means from the start.
+    pub after: Option<u64>,
+    /// How long to wait for the first event.
+    pub timeout: Duration,
+}
+
+impl PollQuery {
+    /// Reads `lastSequence` (or its alias `since`) and `timeout`, which is 30 seconds when absent.
+    ///
+    /// # Errors
+    /// When the cursor is no sequence, or the time lies outside 1 to 60 seconds.
+    pub fn parse(last_sequence: Option<&str>, timeout: Option<&str>) -> Result<Self, StreamError> {
+        let after = match last_sequence {
+            None => None,
+            Some(text) => Some(whole_number(text).ok_or(StreamError::Cursor)?),
+        };
+        let timeout = match timeout {
+            None => DEFAULT_POLL,
+            Some(text) => {
+                let seconds = whole_number(text).filter(|seconds| (1..=60).contains(seconds));
+                Duration::from_secs(seconds.ok_or(StreamError::Timeout)?)
+            }
+        };
+        Ok(Self { after, timeout })
+    }
+}
+
+/// Reads decimal digits and nothing else; `u64::from_str` would take a leading plus.
+fn whole_number(text: &str) -> Option<u64> {
+    if !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    text.parse().ok()
 }
 
 #[cfg(test)]
@@ -319,5 +376,41 @@ mod tests {
                 "{parameter}"
             );
         }
+    }
+
+    #[test]
+    fn a_poll_has_a_cursor_and_a_patience() {
+        let parsed = PollQuery::parse(None, None).unwrap();
+        assert_eq!(
+            parsed,
+            PollQuery {
+                after: None,
+                timeout: Duration::from_secs(30)
+            }
+        );
+        let parsed = PollQuery::parse(Some("0"), Some("60")).unwrap();
+        assert_eq!(
+            parsed,
+            PollQuery {
+                after: Some(0),
+                timeout: Duration::from_secs(60)
+            }
+        );
+        for cursor in ["", "-1", "x", "1.0"] {
+            assert_eq!(
+                PollQuery::parse(Some(cursor), None),
+                Err(StreamError::Cursor),
+                "{cursor}"
+            );
+        }
+        for timeout in ["", "0", "61", "x"] {
+            assert_eq!(
+                PollQuery::parse(None, Some(timeout)),
+                Err(StreamError::Timeout),
+                "{timeout}"
+            );
+        }
+        let body = ErrorEnvelope::from(StreamError::Cursor);
+        assert_eq!(body.details.unwrap()["field"], "lastSequence");
     }
 }

@@ -61,3 +61,6 @@ pub(crate) fn is_false(value: &bool) -> bool {
 pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
+
+#[cfg(test)]
+mod tests;

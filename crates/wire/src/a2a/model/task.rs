@@ -300,12 +300,11 @@ impl Decode for Part {
         let filename = fields.optional_text("filename")?;
         let metadata = fields.or_default("metadata")?;
         let data = fields.take("data");
-        let others = ["text", "raw", "url"];
-        let n_others = others.iter().filter(|name| fields.has(name)).count();
+        let has_other = ["text", "raw", "url"].iter().any(|name| fields.has(name));
         let content = match data {
             // `null` is a value of `data`, but absence beside another member.
-            Some(data) if n_others == 0 => PartContent::Data(data),
-            None | Some(Value::Null) => text_content(&mut fields, &others)?,
+            Some(data) if !has_other => PartContent::Data(data),
+            None | Some(Value::Null) => text_content(&mut fields)?,
             Some(_) => return Err(DecodeError::invalid("must have only one of text, raw, url, data")),
         };
         Ok(Self {
@@ -317,8 +316,9 @@ impl Decode for Part {
     }
 }
 
-fn text_content(fields: &mut Fields, names: &[&'static str]) -> Result<PartContent, DecodeError> {
-    let (name, value) = fields.exactly_one(names)?;
+/// Reads the content of a part whose `data` was found absent.
+fn text_content(fields: &mut Fields) -> Result<PartContent, DecodeError> {
+    let (name, value) = fields.exactly_one(&["text", "raw", "url", "data"])?;
     let text = String::decode(value).map_err(|error| error.in_field(name))?;
     match name {
         "text" => Ok(PartContent::Text(text)),

@@ -40,3 +40,6 @@ pub use task::{
     Artifact, FileBody, FileContent, Message, Part, Role, SendResult, StreamEvent, Task,
     TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
 };
+
+#[cfg(test)]
+mod tests;
