@@ -4,6 +4,8 @@
 //! logical invocation, so a peer that honours idempotency keys sees one. The engine leases, retries and
 //! records; an executor only performs one attempt.
 
+use std::fmt;
+
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -22,8 +24,8 @@ pub enum Request {
     },
 }
 
-/// An HTTP call.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// An HTTP call. Shown without what could be secret.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct HttpCall {
     /// Upper-case method.
     pub method: String,
@@ -35,6 +37,16 @@ pub struct HttpCall {
     pub body: Option<Value>,
     /// Time limit of one attempt.
     pub timeout_ms: u64,
+}
+
+impl fmt::Debug for HttpCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.headers.iter().map(|(name, _)| name).collect();
+        f.debug_struct("HttpCall")
+            .field("method", &self.method)
+            .field("headers", &names)
+            .finish_non_exhaustive()
+    }
 }
 
 /// One attempt to perform.
@@ -68,7 +80,7 @@ pub enum Outcome {
 
 /// Performs attempts.
 #[async_trait]
-pub trait Executor: Send + Sync + std::fmt::Debug + 'static {
+pub trait Executor: Send + Sync + fmt::Debug + 'static {
     /// Performs one attempt and always comes back: time limits are the executor's.
     ///
     /// # Cancel safety

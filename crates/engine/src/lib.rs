@@ -1,5 +1,35 @@
 //! The runtime around the kernel: it loads, decides, commits, and only then acts.
+//!
+//! ```text
+//!   faces -> Engine -> lock(run) -> load + fold -> decide -> append -> wake tails
+//!                                                              |-> effects  (leased, renewed, recorded)
+//!                                                              |-> timers   (rows; one loop)
+//!                                                              '-> inboxes  (children, parents)
+//! ```
+//!
+//! A run that waits is rows and nothing else. Recovery is the loops' first round: they read work rows, never all
+//! runs. There is no HTTP here and no SQL.
 
+mod catalog;
+mod clock;
+mod commit;
 mod effect;
+mod effects;
+mod engine;
+mod error;
+mod inbox;
+mod locks;
+mod stats;
+mod tail;
+mod timers;
+mod view;
 
+pub use catalog::{RegisterError, Registered};
+pub use clock::{Clock, SystemClock};
+pub use commit::task_state;
 pub use effect::{Attempt, Executor, HttpCall, Outcome, Request};
+pub use engine::{Create, Done, Engine, Extras, NewMessage, Once, Options, Respond, Start, StartError};
+pub use error::CommandError;
+pub use stats::Stats;
+pub use tail::Tail;
+pub use view::{Events, View};

@@ -1,0 +1,301 @@
+//! From a decision to the batch that commits it.
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use wopr_core::{
+    Call, ContentHash, Decision, Effect, InterruptKind, NewChild, NodeId, Run, RunId, RunKey, RunStatus,
+    Timestamp, Visit, WorkflowId, format,
+};
+use wopr_store::{
+    Batch, ChildRow, EffectKey, EffectRow, Epoch, Fence, Guard, InboxRow, Settled, Snapshot, StoredEvent,
+    Summary, TaskInterrupt, TaskRow, TaskState, TimerKey, TimerRow,
+};
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+
+use crate::{HttpCall, Request, View};
+
+/// A fold is stored each time a log passes a multiple of this.
+const SNAPSHOT_EVERY: u64 = 256;
+
+/// An effect as its row's body.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct StoredEffect {
+    pub(crate) visit: Visit,
+    pub(crate) attempt: u32,
+    pub(crate) idempotency_key: String,
+    pub(crate) request: Request,
+}
+
+/// The state of the A2A task a run is, and what it waits for (seed 000, forward projection).
+#[must_use]
+pub fn task_state(status: RunStatus, kind: Option<InterruptKind>) -> (TaskState, Option<TaskInterrupt>) {
+    let state = match status {
+        RunStatus::Pending => TaskState::Submitted,
+        RunStatus::Running | RunStatus::Paused | RunStatus::Cancelling => TaskState::Working,
+        RunStatus::WaitingApproval | RunStatus::WaitingInput | RunStatus::WaitingExternal => {
+            TaskState::InputRequired
+        }
+        RunStatus::Completed => TaskState::Completed,
+        RunStatus::Failed => TaskState::Failed,
+        RunStatus::Cancelled => TaskState::Canceled,
+    };
+    // The record's two words: an external event is reported as a clarification (contract.md).
+    let interrupt = match (state, kind) {
+        (TaskState::InputRequired, Some(InterruptKind::Approval)) => Some(TaskInterrupt::Approval),
+        (
+            TaskState::InputRequired,
+            Some(InterruptKind::Clarification | InterruptKind::ExternalEvent | InterruptKind::Custom),
+        ) => Some(TaskInterrupt::Clarification),
+        _ => None,
+    };
+    (state, interrupt)
+}
+
+/// What a batch needs to know besides the decision.
+#[derive(Debug)]
+pub(crate) struct Context<'a> {
+    pub(crate) view: &'a View,
+    pub(crate) guard: Guard,
+    pub(crate) task_before: Option<&'a TaskRow>,
+    pub(crate) now: Timestamp,
+    pub(crate) epoch: Epoch,
+    pub(crate) lease_until: Timestamp,
+    /// The lease an outcome was won under.
+    pub(crate) fence: Option<(EffectKey, Fence)>,
+}
+
+/// A decision taken apart: the batch, and what to do once it is durable.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(crate) batch: Batch,
+    pub(crate) run: Run,
+    pub(crate) summary: Summary,
+    pub(crate) effects: Vec<(EffectKey, StoredEffect)>,
+    /// Runs that were told something.
+    pub(crate) told: Vec<RunId>,
+    pub(crate) next_timer: Option<Timestamp>,
+    pub(crate) children: usize,
+}
+
+pub(crate) fn prepare(context: &Context<'_>, decision: Decision) -> Prepared {
+    let Decision {
+        run,
+        events,
+        effects,
+        settled,
+        timers_set,
+        timers_cleared,
+        children,
+        notices,
+    } = decision;
+    let Context { view, guard, now, .. } = context;
+    let key = &view.key;
+    let head_before = view.run.head.0;
+    let stored = events
+        .iter()
+        .map(|recorded| StoredEvent {
+            seq: recorded.seq,
+            body: format::encode_event(recorded),
+        })
+        .collect();
+    let summary = Summary {
+        status: run.status,
+        updated_at: *now,
+        ..view.summary.clone()
+    };
+    let mut batch = Batch::new(key.clone(), *guard, stored, summary.clone());
+
+    let (state, interrupt) = task_state(run.status, run.interrupt(&view.plan).map(|open| open.kind()));
+    let unchanged = context
+        .task_before
+        .is_some_and(|row| row.state == state && row.interrupt == interrupt);
+    if !unchanged {
+        let context = run.started.as_ref().and_then(|started| started.context.clone());
+        batch.task = Some(TaskRow {
+            context,
+            state,
+            interrupt,
+            updated_at: *now,
+        });
+    }
+    if head_before / SNAPSHOT_EVERY < run.head.0 / SNAPSHOT_EVERY {
+        batch.snapshot = Some(Snapshot {
+            head: run.head,
+            body: format::encode_run(&run),
+        });
+    }
+    batch.timers_cleared = timers_cleared.iter().map(|timer| TimerKey(timer.key())).collect();
+    batch.timers_set = timers_set
+        .iter()
+        .map(|(timer, due)| TimerRow {
+            key: TimerKey(timer.key()),
+            due: *due,
+        })
+        .collect();
+    batch.effects_settled = settled
+        .iter()
+        .map(|(visit, attempt)| {
+            let key = effect_key(visit, *attempt);
+            let fence = context
+                .fence
+                .as_ref()
+                .filter(|(won, _)| *won == key)
+                .map(|(_, fence)| *fence);
+            Settled { key, fence }
+        })
+        .collect();
+    let effects: Vec<_> = effects
+        .into_iter()
+        .map(|effect| {
+            (
+                effect_key(&effect.visit, effect.attempt),
+                stored_effect(key, effect),
+            )
+        })
+        .collect();
+    batch.effects_enqueued = effects
+        .iter()
+        .map(|(key, effect)| EffectRow {
+            key: key.clone(),
+            body: serde_json::to_vec(effect).expect("a request has string keys"),
+            leased: Some((context.epoch, context.lease_until)),
+        })
+        .collect();
+    let mut told = Vec::with_capacity(children.len() + notices.len());
+    let n_children = children.len();
+    for child in children {
+        let (row, start) = child_rows(view, &child, *now);
+        told.push(child.run);
+        batch.children.push(row);
+        batch.inbox_sent.push(start);
+    }
+    for (target, source_seq, notice) in notices {
+        told.push(target.clone());
+        let body = encode_notice(&notice);
+        batch.inbox_sent.push(InboxRow {
+            target,
+            source: key.run.clone(),
+            source_seq,
+            body,
+        });
+    }
+    let next_timer = timers_set.iter().map(|(_, due)| *due).min();
+    Prepared {
+        batch,
+        run,
+        summary,
+        effects,
+        told,
+        next_timer,
+        children: n_children,
+    }
+}
+
+fn child_rows(parent: &View, child: &NewChild, now: Timestamp) -> (ChildRow, InboxRow) {
+    let summary = Summary {
+        workflow: child.workflow.clone(),
+        version: child.version.clone(),
+        status: RunStatus::Pending,
+        principal: child.start.principal.clone(),
+        parent: Some((parent.key.run.clone(), child.node.clone())),
+        created_at: now,
+        updated_at: now,
+    };
+    let (state, interrupt) = task_state(RunStatus::Pending, None);
+    let task = TaskRow {
+        context: None,
+        state,
+        interrupt,
+        updated_at: now,
+    };
+    let start = InboxRow {
+        target: child.run.clone(),
+        source: parent.key.run.clone(),
+        source_seq: child.dispatched,
+        body: encode_notice(&wopr_core::Notice::Start(Box::new(child.start.clone()))),
+    };
+    (
+        ChildRow {
+            run: child.run.clone(),
+            summary,
+            task,
+        },
+        start,
+    )
+}
+
+/// The summary of a run that does not exist yet.
+pub(crate) fn new_summary(
+    workflow: WorkflowId,
+    version: ContentHash,
+    principal: wopr_core::PrincipalId,
+    now: Timestamp,
+) -> Summary {
+    Summary {
+        workflow,
+        version,
+        status: RunStatus::Pending,
+        principal,
+        parent: None,
+        created_at: now,
+        updated_at: now,
+    }
+}
+
+fn encode_notice(notice: &wopr_core::Notice) -> Vec<u8> {
+    serde_json::to_vec(notice).expect("a notice has string keys")
+}
+
+fn effect_key(visit: &Visit, attempt: u32) -> EffectKey {
+    EffectKey(format!("{}:{attempt}:{}", visit.ordinal, visit.node))
+}
+
+fn stored_effect(run: &RunKey, effect: Effect) -> StoredEffect {
+    let Effect { visit, attempt, call } = effect;
+    let (provider, request) = match call {
+        Call::Http {
+            method,
+            url,
+            headers,
+            body,
+            timeout_ms,
+        } => (
+            "core.http.request",
+            Request::Http(HttpCall {
+                method,
+                url,
+                headers,
+                body,
+                timeout_ms,
+            }),
+        ),
+        Call::SideEffect { payload } => ("core.conformance.side-effect", Request::SideEffect { payload }),
+    };
+    let idempotency_key = invocation_id(run, &visit.node, visit.ordinal, provider);
+    StoredEffect {
+        visit,
+        attempt,
+        idempotency_key,
+        request,
+    }
+}
+
+/// The logical invocation id of OpenWOP v1 §17.2: stable over attempts, retries and restarts.
+fn invocation_id(run: &RunKey, node: &NodeId, ordinal: u32, provider: &str) -> String {
+    let mut hasher = Sha256::new();
+    let ordinal = ordinal.to_string();
+    let parts = [
+        "openwop:activity:v2",
+        run.tenant.as_str(),
+        run.run.as_str(),
+        node.as_str(),
+        &ordinal,
+    ];
+    for part in parts {
+        hasher.update(part.as_bytes());
+        hasher.update([0]);
+    }
+    hasher.update(provider.as_bytes());
+    URL_SAFE_NO_PAD.encode(hasher.finalize())
+}

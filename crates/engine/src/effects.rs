@@ -1,0 +1,202 @@
+//! Performing effects: leased attempts, renewed while they last, recorded when they end.
+//!
+//! An attempt begins only after the batch that asked for it is durable. Its outcome is appended under the lease it
+//! was won with; if the lease was lost, or the execution is over, the outcome is dropped. A process that dies leaves
+//! its rows, and the next epoch attempts them again with the same idempotency key.
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::{Value, json};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use wopr_core::{Command, Failure, Object, Refusal, RunKey, Timestamp};
+use wopr_store::{EffectKey, Fence};
+
+use crate::{Attempt, CommandError, Engine, Extras, Outcome, commit::StoredEffect, stats::Counters};
+
+/// Tries to append an outcome while the store is away, before the attempt is left to the next lease.
+const APPEND_TRIES: u32 = 8;
+
+#[derive(Debug)]
+pub(crate) struct Effects {
+    slots: Arc<Semaphore>,
+    /// Told when a slot is free again and rows may wait for one.
+    freed: Notify,
+}
+
+impl Effects {
+    pub(crate) fn new(max: usize) -> Self {
+        Self {
+            slots: Arc::new(Semaphore::new(max)),
+            freed: Notify::new(),
+        }
+    }
+}
+
+impl Engine {
+    /// Leases rows nobody works at: those of dead processes, and those that found no free slot.
+    pub(crate) async fn run_effects(self) {
+        let stop = self.shared.stop.clone();
+        while !stop.is_cancelled() {
+            let mut is_full = false;
+            let free = self.shared.effects.slots.available_permits();
+            if free > 0 {
+                let now = self.now();
+                match self
+                    .shared
+                    .store
+                    .lease_effects(self.shared.epoch, now, self.lease_end(now), free)
+                    .await
+                {
+                    Ok(leased) => {
+                        is_full = leased.len() == free;
+                        for effect in leased {
+                            match serde_json::from_slice(&effect.body) {
+                                Ok(stored) => self.begin_effect(effect.run, effect.key, stored, effect.fence),
+                                Err(error) => {
+                                    tracing::error!(run = %effect.run, %error, "effect row not understood")
+                                }
+                            }
+                        }
+                    }
+                    Err(error) => tracing::warn!(%error, "cannot lease effects"),
+                }
+            }
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = self.shared.effects.freed.notified(), if is_full => {}
+                () = tokio::time::sleep(self.shared.options.poll) => {}
+            }
+        }
+    }
+
+    fn lease_end(&self, now: Timestamp) -> Timestamp {
+        now.plus_millis(u64::try_from(self.shared.options.lease.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// Begins an attempt this process holds the lease of; without a free slot, or while stopping, gives it back.
+    pub(crate) fn begin_effect(&self, run: RunKey, key: EffectKey, effect: StoredEffect, fence: Fence) {
+        let engine = self.clone();
+        let permit = Arc::clone(&self.shared.effects.slots).try_acquire_owned().ok();
+        self.shared.tasks.spawn(async move {
+            match permit {
+                Some(permit) if !engine.shared.stop.is_cancelled() => {
+                    engine.attempt(&run, &key, effect, fence, permit).await;
+                }
+                Some(_) | None => engine.give_back(&run, &key, fence).await,
+            }
+        });
+    }
+
+    async fn give_back(&self, run: &RunKey, key: &EffectKey, fence: Fence) {
+        if let Err(error) = self.shared.store.release(run, key, fence).await {
+            tracing::warn!(%run, %error, "lease not given back, it will run out");
+        }
+    }
+
+    async fn attempt(
+        &self,
+        run: &RunKey,
+        key: &EffectKey,
+        effect: StoredEffect,
+        fence: Fence,
+        permit: OwnedSemaphorePermit,
+    ) {
+        let counters = &self.shared.counters;
+        Counters::add(&counters.effects_started, 1);
+        Counters::add(&counters.effects_active, 1);
+        let StoredEffect {
+            visit,
+            attempt,
+            idempotency_key,
+            request,
+        } = effect;
+        let performing = self.shared.executor.run(Attempt {
+            run: run.clone(),
+            idempotency_key,
+            traceparent: None,
+            request,
+        });
+        let outcome = tokio::select! {
+            outcome = performing => Some(outcome),
+            () = self.lease_lost(run, key, fence) => None,
+            () = self.shared.stop.cancelled() => None,
+        };
+        match outcome {
+            Some(outcome) => {
+                let command = Command::Effect {
+                    visit,
+                    attempt,
+                    outcome: read_outcome(outcome),
+                };
+                self.record(run, key, command, fence).await;
+            }
+            None => self.give_back(run, key, fence).await,
+        }
+        counters
+            .effects_active
+            .fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+        drop(permit);
+        self.shared.effects.freed.notify_one();
+    }
+
+    async fn record(&self, run: &RunKey, key: &EffectKey, command: Command, fence: Fence) {
+        let mut pause = Duration::from_millis(50);
+        for _ in 0..APPEND_TRIES {
+            let fenced = Some((key.clone(), fence));
+            match self
+                .command_fenced(run, command.clone(), Extras::default(), fenced)
+                .await
+            {
+                Ok(_) => return,
+                Err(CommandError::Refused(Refusal::Stale)) => {
+                    Counters::add(&self.shared.counters.effects_dropped, 1);
+                    return tracing::info!(%run, effect = key.0, "outcome of a lost attempt dropped");
+                }
+                Err(CommandError::Unavailable(_) | CommandError::Busy { .. }) => {
+                    tokio::time::sleep(pause).await;
+                    pause *= 2;
+                }
+                Err(error) => return tracing::error!(%run, effect = key.0, %error, "outcome not recorded"),
+            }
+        }
+        tracing::warn!(%run, effect = key.0, "outcome not recorded, the effect will be attempted again");
+        self.give_back(run, key, fence).await;
+    }
+
+    /// Renews the lease until it is lost.
+    async fn lease_lost(&self, run: &RunKey, key: &EffectKey, fence: Fence) {
+        loop {
+            tokio::time::sleep(self.shared.options.lease / 3).await;
+            match self
+                .shared
+                .store
+                .renew(run, key, fence, self.lease_end(self.now()))
+                .await
+            {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => tracing::warn!(%run, %error, "lease not renewed"),
+            }
+        }
+    }
+}
+
+fn read_outcome(outcome: Outcome) -> Result<Object, Failure> {
+    match outcome {
+        Outcome::Done(Value::Object(outputs)) => Ok(outputs),
+        Outcome::Done(other) => {
+            let mut outputs = Object::new();
+            outputs.insert("result".to_owned(), json!(other));
+            Ok(outputs)
+        }
+        Outcome::Failed {
+            code,
+            message,
+            retryable,
+        } => Err(Failure {
+            code,
+            message,
+            retryable,
+        }),
+    }
+}

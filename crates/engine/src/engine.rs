@@ -1,0 +1,772 @@
+//! The engine's handle: creating runs, commanding them, and reading them.
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::Value;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use wopr_core::{
+    Asked, Command, Decision, Entropy, HostBounds, Input, Object, Offer, Origin, Plan, PrincipalId, Refusal,
+    Resolve, Run, RunId, RunKey, Seq, StartRun, TenantId, Timestamp, WorkflowId, decide,
+};
+use wopr_store::{
+    AppendError, BlobRow, EffectKey, Epoch, Fence, Guard, IdempotencyKey, IdempotencyRecord, MessageRow,
+    ReadError, Store, WriteError,
+};
+
+use crate::{
+    Clock, CommandError, Events, Executor, RegisterError, Registered, Stats, Tail, View,
+    catalog::{Catalog, TenantCatalog},
+    commit::{self, Context, Prepared},
+    effects::Effects,
+    inbox::Inboxes,
+    locks::Locks,
+    stats::Counters,
+    tail::Tails,
+    timers::Timers,
+    view::{self, Open, decode_events},
+};
+
+/// Decisions that lose this often in a row answer [`CommandError::Busy`].
+const MAX_ATTEMPTS: u32 = 16;
+/// Deepest chain of children an answer is forwarded through; the kernel refuses deeper ones.
+const MAX_FORWARDS: usize = 40;
+/// How long a caller told `Busy` or `Unavailable` should wait.
+const RETRY_AFTER_MS: u64 = 1_000;
+
+/// How an engine runs.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Bounds of every run.
+    pub bounds: HostBounds,
+    /// Optional node types.
+    pub offer: Offer,
+    /// Effect attempts under way at once.
+    pub max_effects: usize,
+    /// How long a lease lasts without being renewed.
+    pub lease: Duration,
+    /// How often work rows are looked for without a hint, and followers look without a wake-up.
+    pub poll: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            bounds: HostBounds {
+                node_executions: 1_000,
+                run_duration_ms: None,
+            },
+            offer: Offer::default(),
+            max_effects: 256,
+            lease: Duration::from_secs(30),
+            poll: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Why an engine did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The store does not answer.
+    #[error("read the store: {0}")]
+    Read(#[from] ReadError),
+    /// The store does not take writes.
+    #[error("write the store: {0}")]
+    Write(#[from] WriteError),
+}
+
+/// How a run is begun, as a face knows it.
+#[derive(Debug, Clone)]
+pub struct Start {
+    /// The owner.
+    pub tenant: TenantId,
+    /// Who starts it.
+    pub principal: PrincipalId,
+    /// Through which face.
+    pub origin: Origin,
+    /// What it is given.
+    pub inputs: Object,
+    /// Per-run overrides.
+    pub configurable: Object,
+    /// Labels.
+    pub tags: Vec<String>,
+    /// Kept with it.
+    pub metadata: Object,
+    /// The A2A context.
+    pub context: Option<String>,
+}
+
+/// A run to create.
+#[derive(Debug)]
+pub struct Create {
+    /// Its id, from [`Engine::new_run_id`].
+    pub run: RunId,
+    /// The workflow; its current version is pinned.
+    pub workflow: WorkflowId,
+    /// How it is begun.
+    pub start: Start,
+    /// What commits with it.
+    pub extras: Extras,
+}
+
+/// Side rows of a command.
+#[derive(Debug, Default)]
+pub struct Extras {
+    /// Makes the command take effect once.
+    pub idempotency: Option<Once>,
+    /// A2A messages exchanged.
+    pub messages: Vec<NewMessage>,
+    /// Bytes the run refers to.
+    pub blobs: Vec<BlobRow>,
+}
+
+/// An A2A message to keep.
+#[derive(Debug, Clone)]
+pub struct NewMessage {
+    /// Unique within the run.
+    pub id: String,
+    /// The message.
+    pub body: Vec<u8>,
+}
+
+/// Makes the response to replay from the run as it is after the append.
+pub type Respond = Arc<dyn Fn(&View) -> Vec<u8> + Send + Sync>;
+
+/// Makes a command take effect once.
+#[derive(Clone)]
+pub struct Once {
+    /// Names the request.
+    pub key: IdempotencyKey,
+    /// Digest of the request.
+    pub digest: String,
+    /// When the record may be forgotten.
+    pub expires_at: Timestamp,
+    /// Makes the response to replay.
+    pub respond: Respond,
+}
+
+impl std::fmt::Debug for Once {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Once")
+            .field("scope", &self.key.scope)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How a command ended.
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the large variant is the common one and is moved once"
+)]
+pub enum Done {
+    /// It took effect; the run as it is now.
+    Fresh(View),
+    /// It had taken effect before.
+    Replayed(IdempotencyRecord),
+}
+
+/// A durable engine over one store. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    pub(crate) shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) executor: Arc<dyn Executor>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) options: Options,
+    pub(crate) epoch: Epoch,
+    pub(crate) catalog: Catalog,
+    pub(crate) tails: Arc<Tails>,
+    pub(crate) counters: Counters,
+    pub(crate) timers: Timers,
+    pub(crate) effects: Effects,
+    pub(crate) inboxes: Inboxes,
+    pub(crate) stop: CancellationToken,
+    pub(crate) tasks: TaskTracker,
+    locks: Locks,
+}
+
+impl Engine {
+    /// Begins a new epoch, recovers what earlier ones left, and goes on until [`Engine::stop`].
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub async fn start(
+        store: Arc<dyn Store>,
+        executor: Arc<dyn Executor>,
+        clock: Arc<dyn Clock>,
+        options: Options,
+    ) -> Result<Self, StartError> {
+        let epoch = store.begin_epoch(clock.now()).await?;
+        let catalog = Catalog::load(&*store, options.offer).await?;
+        let shared = Arc::new(Shared {
+            effects: Effects::new(options.max_effects),
+            store,
+            executor,
+            clock,
+            options,
+            epoch,
+            catalog,
+            tails: Arc::default(),
+            counters: Counters::default(),
+            timers: Timers::default(),
+            inboxes: Inboxes::default(),
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            locks: Locks::default(),
+        });
+        let engine = Self { shared };
+        let tasks = &engine.shared.tasks;
+        tasks.spawn(engine.clone().run_timers());
+        tasks.spawn(engine.clone().run_effects());
+        tasks.spawn(engine.clone().run_inboxes());
+        tasks.spawn(engine.clone().forget_expired());
+        tracing::info!(epoch = epoch.0, "engine started");
+        Ok(engine)
+    }
+
+    /// Stops taking up work, gives back what is under way, and waits for it. Commands that come later still work;
+    /// what they leave to do is done by the next start.
+    pub async fn stop(&self) {
+        self.shared.stop.cancel();
+        self.shared.tails.wake_all();
+        self.shared.tasks.close();
+        self.shared.tasks.wait().await;
+        tracing::info!("engine stopped");
+    }
+
+    /// Registers a workflow for a tenant, or for all (`None`), and makes it the current version.
+    ///
+    /// # Errors
+    /// See [`RegisterError`].
+    pub async fn register(
+        &self,
+        tenant: Option<&TenantId>,
+        document: Value,
+    ) -> Result<Registered, RegisterError> {
+        let now = self.now();
+        self.shared
+            .catalog
+            .register(&*self.shared.store, tenant.cloned(), document, now)
+            .await
+    }
+
+    /// The current version of a workflow.
+    #[must_use]
+    pub fn workflow(&self, tenant: &TenantId, id: &WorkflowId) -> Option<Arc<Plan>> {
+        self.shared.catalog.current(tenant, id)
+    }
+
+    /// The current versions of a tenant's workflows, by id.
+    #[must_use]
+    pub fn workflows(&self, tenant: &TenantId) -> Vec<Arc<Plan>> {
+        self.shared.catalog.all(tenant)
+    }
+
+    /// A fresh run id.
+    #[must_use]
+    pub fn new_run_id(&self) -> RunId {
+        RunId::from_parts(self.now(), rand::random())
+    }
+
+    /// The time.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.shared.clock.now()
+    }
+
+    /// The store, for reads of side rows.
+    #[must_use]
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.shared.store
+    }
+
+    /// What the engine did since it started.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.shared.counters.read()
+    }
+
+    /// Creates a run and lets it go as far as it can: one append.
+    ///
+    /// # Errors
+    /// See [`CommandError`].
+    pub async fn create(&self, create: Create) -> Result<Done, CommandError> {
+        let Create {
+            run,
+            workflow,
+            start,
+            extras,
+        } = create;
+        let plan = self
+            .shared
+            .catalog
+            .current(&start.tenant, &workflow)
+            .filter(|plan| plan.definition.is_active);
+        let plan = plan.ok_or(CommandError::UnknownWorkflow)?;
+        let now = self.now();
+        let key = RunKey::new(start.tenant.clone(), run);
+        let summary = commit::new_summary(workflow, plan.version().clone(), start.principal.clone(), now);
+        let view = View {
+            key,
+            plan,
+            run: Run::default(),
+            summary,
+        };
+        let command = Command::Start(Box::new(StartRun {
+            tenant: start.tenant,
+            principal: start.principal,
+            origin: start.origin,
+            inputs: start.inputs,
+            configurable: start.configurable,
+            tags: start.tags,
+            metadata: start.metadata,
+            context: start.context,
+            parent: None,
+            bounds: self.shared.options.bounds,
+        }));
+        let decision = self.decide(&view, command, now)?;
+        match self
+            .commit(
+                Change {
+                    view: &view,
+                    task: None,
+                    guard: Guard::Create,
+                    fence: None,
+                    consumed: &[],
+                },
+                decision,
+                &extras,
+                now,
+            )
+            .await
+        {
+            Ok(view) => {
+                Counters::add(&self.shared.counters.runs_created, 1);
+                Ok(Done::Fresh(view))
+            }
+            Err(Failed::Conflict) => Err(CommandError::Internal("a fresh run id is taken".to_owned())),
+            Err(Failed::Replayed(record)) => replay(record, extras.idempotency.as_ref()),
+            Err(Failed::Error(error)) => Err(error),
+        }
+    }
+
+    /// Commands a run: load, decide, append; decided again when another writer was first.
+    ///
+    /// An answer to an interrupt that the run mirrors from a child goes to that child.
+    ///
+    /// # Errors
+    /// See [`CommandError`].
+    pub async fn command(
+        &self,
+        key: &RunKey,
+        command: Command,
+        extras: Extras,
+    ) -> Result<Done, CommandError> {
+        if let Some(once) = &extras.idempotency
+            && let Some(record) = self.shared.store.idempotency(&once.key, self.now()).await?
+        {
+            return replay(record, Some(once));
+        }
+        match command {
+            Command::Resolve(resolve) => self.resolve(key, resolve, extras).await,
+            command => self.command_fenced(key, command, extras, None).await,
+        }
+    }
+
+    async fn resolve(&self, key: &RunKey, resolve: Resolve, extras: Extras) -> Result<Done, CommandError> {
+        let mut target = key.clone();
+        let mut resolve = resolve;
+        for _ in 0..MAX_FORWARDS {
+            let view = self.view(&target).await?.ok_or(CommandError::NotFound)?;
+            let child = view
+                .run
+                .interrupts(&view.plan)
+                .find(|open| *open.node == resolve.node)
+                .and_then(|open| match open.asked {
+                    Asked::Here(_) => None,
+                    Asked::Child(child, _, _) => Some(child.clone()),
+                });
+            let Some(child) = child else { break };
+            let child = target.sibling(child);
+            let asks = self.view(&child).await?.ok_or(CommandError::NotFound)?;
+            let Some(open) = asks.run.interrupt(&asks.plan) else {
+                return Err(Refusal::AlreadyResolved.into());
+            };
+            resolve.node = open.node.clone();
+            resolve.ordinal = None;
+            target = child;
+        }
+        self.command_fenced(&target, Command::Resolve(resolve), extras, None)
+            .await
+    }
+
+    pub(crate) async fn command_fenced(
+        &self,
+        key: &RunKey,
+        command: Command,
+        extras: Extras,
+        fence: Option<(EffectKey, Fence)>,
+    ) -> Result<Done, CommandError> {
+        let _lock = self.shared.locks.hold(key).await;
+        for attempt in 0..MAX_ATTEMPTS {
+            let open = self.open(key).await?.ok_or(CommandError::NotFound)?;
+            if !open.inbox.is_empty() {
+                // What others said comes first; a lost race here is a lost attempt.
+                self.consume_inbox(open).await?;
+                continue;
+            }
+            let now = self.now();
+            let decision = self.decide(&open.view, command.clone(), now)?;
+            let guard = Guard::At(open.view.run.head);
+            let change = Change {
+                view: &open.view,
+                task: open.task.as_ref(),
+                guard,
+                fence: fence.clone(),
+                consumed: &[],
+            };
+            match self.commit(change, decision, &extras, now).await {
+                Ok(view) => return Ok(Done::Fresh(view)),
+                Err(Failed::Conflict) => self.back_off(attempt).await,
+                Err(Failed::Replayed(record)) => return replay(record, extras.idempotency.as_ref()),
+                Err(Failed::Error(error)) => return Err(error),
+            }
+        }
+        Err(CommandError::Busy {
+            retry_after_ms: RETRY_AFTER_MS,
+        })
+    }
+
+    /// Lets a run hear what others told it, under its lock.
+    pub(crate) async fn hear(&self, key: &RunKey) -> Result<(), CommandError> {
+        let _lock = self.shared.locks.hold(key).await;
+        for attempt in 0..MAX_ATTEMPTS {
+            match self.open(key).await? {
+                Some(open) if !open.inbox.is_empty() => {
+                    if self.consume_inbox(open).await? {
+                        return Ok(());
+                    }
+                    self.back_off(attempt).await;
+                }
+                Some(_) | None => return Ok(()),
+            }
+        }
+        Err(CommandError::Busy {
+            retry_after_ms: RETRY_AFTER_MS,
+        })
+    }
+
+    /// Decides on every inbox row at once; `false` if another writer was first.
+    async fn consume_inbox(&self, open: Open) -> Result<bool, CommandError> {
+        let Open { view, task, inbox } = open;
+        let now = self.now();
+        let consumed: Vec<_> = inbox
+            .iter()
+            .map(|row| (row.source.clone(), row.source_seq))
+            .collect();
+        let decision = if view.run.status.is_terminal() {
+            // Nothing can follow the end; the rows only have to go.
+            unchanged(&view)
+        } else {
+            let mut notices = Vec::with_capacity(inbox.len());
+            for row in &inbox {
+                let notice = serde_json::from_slice(&row.body);
+                notices
+                    .push(notice.map_err(|error| {
+                        CommandError::Internal(format!("inbox of {}: {error}", view.key))
+                    })?);
+            }
+            self.decide(&view, Command::Notices(notices), now)?
+        };
+        let guard = Guard::At(view.run.head);
+        let change = Change {
+            view: &view,
+            task: task.as_ref(),
+            guard,
+            fence: None,
+            consumed: &consumed,
+        };
+        match self.commit(change, decision, &Extras::default(), now).await {
+            Ok(_) => Ok(true),
+            Err(Failed::Conflict) => Ok(false),
+            Err(Failed::Replayed(_)) => Err(CommandError::Internal(
+                "a batch without key was a duplicate".to_owned(),
+            )),
+            Err(Failed::Error(error)) => Err(error),
+        }
+    }
+
+    /// Reads a run.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub async fn view(&self, key: &RunKey) -> Result<Option<View>, ReadError> {
+        Ok(self.open(key).await?.map(|open| open.view))
+    }
+
+    /// Reads a page of a run's log, from a position on.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub async fn events(&self, key: &RunKey, from: Seq, limit: usize) -> Result<Option<Events>, ReadError> {
+        let Some(page) = self.shared.store.events(key, from, limit).await? else {
+            return Ok(None);
+        };
+        Ok(Some(Events {
+            events: decode_events(&page.events)?,
+            head: page.head,
+            status: page.status,
+        }))
+    }
+
+    /// Follows a run's log. Make the tail first, then read, then await the tail.
+    #[must_use]
+    pub fn tail(&self, key: &RunKey) -> Tail {
+        self.shared.tails.follow(key, self.shared.options.poll)
+    }
+
+    async fn open(&self, key: &RunKey) -> Result<Option<Open>, ReadError> {
+        let Some(loaded) = self.shared.store.load(key).await? else {
+            return Ok(None);
+        };
+        let summary = &loaded.summary;
+        let plan = self.shared.catalog.version(
+            &*self.shared.store,
+            &key.tenant,
+            &summary.workflow,
+            &summary.version,
+        );
+        let plan = plan.await?;
+        view::open(key, plan, loaded).map(Some)
+    }
+
+    fn decide(&self, view: &View, command: Command, now: Timestamp) -> Result<Decision, Refusal> {
+        let catalog = TenantCatalog {
+            catalog: &self.shared.catalog,
+            tenant: &view.key.tenant,
+        };
+        let input = Input {
+            now,
+            entropy: Entropy(rand::random()),
+            run: &view.key.run,
+            catalog: &catalog,
+        };
+        decide(view.run.clone(), &view.plan, command, &input)
+    }
+
+    /// Appends a decision and, once it is durable, acts on it.
+    async fn commit(
+        &self,
+        change: Change<'_>,
+        decision: Decision,
+        extras: &Extras,
+        now: Timestamp,
+    ) -> Result<View, Failed> {
+        let Change {
+            view,
+            task,
+            guard,
+            fence,
+            consumed,
+        } = change;
+        if is_nothing(&decision) && consumed.is_empty() && extras_empty(extras) {
+            return Ok(View {
+                run: decision.run,
+                ..view.clone()
+            });
+        }
+        let lease_until =
+            now.plus_millis(u64::try_from(self.shared.options.lease.as_millis()).unwrap_or(u64::MAX));
+        let context = Context {
+            view,
+            guard,
+            task_before: task,
+            now,
+            epoch: self.shared.epoch,
+            lease_until,
+            fence,
+        };
+        let Prepared {
+            mut batch,
+            run,
+            summary,
+            effects,
+            told,
+            next_timer,
+            children,
+        } = commit::prepare(&context, decision);
+        batch.inbox_consumed = consumed.to_vec();
+        let after = View {
+            key: view.key.clone(),
+            plan: Arc::clone(&view.plan),
+            run,
+            summary,
+        };
+        if let Some(once) = &extras.idempotency {
+            batch.idempotency = Some(IdempotencyRecord {
+                key: once.key.clone(),
+                digest: once.digest.clone(),
+                run: Some(after.key.run.clone()),
+                response: (once.respond)(&after),
+                expires_at: once.expires_at,
+            });
+        }
+        let seq = after.run.head;
+        batch.messages = extras
+            .messages
+            .iter()
+            .map(|m| MessageRow {
+                id: m.id.clone(),
+                seq,
+                body: m.body.clone(),
+            })
+            .collect();
+        batch.blobs.clone_from(&extras.blobs);
+        let first = batch.events.first().cloned();
+        match self.shared.store.append(batch).await {
+            Ok(()) => {}
+            Err(AppendError::Conflict { .. }) => {
+                Counters::add(&self.shared.counters.conflicts, 1);
+                return Err(Failed::Conflict);
+            }
+            Err(AppendError::Duplicate(record)) => return Err(Failed::Replayed(*record)),
+            Err(AppendError::Fenced(_)) => return Err(Failed::Error(Refusal::Stale.into())),
+            Err(AppendError::Unavailable(why)) => return Err(Failed::Error(CommandError::Unavailable(why))),
+            Err(AppendError::Corrupt(why)) => return Err(Failed::Error(CommandError::Internal(why))),
+            Err(AppendError::Unknown(why)) => {
+                // Ours if, and only if, our first event stands where we put it.
+                let at = first.as_ref().map(|event| event.seq);
+                let page = match at {
+                    Some(at) => self.shared.store.events(&view.key, at, 1).await,
+                    None => Ok(None),
+                };
+                match page {
+                    Ok(Some(page)) if page.events.first() == first.as_ref() => {}
+                    Ok(_) => return Err(Failed::Conflict),
+                    Err(_) => return Err(Failed::Error(CommandError::Unavailable(why))),
+                }
+            }
+        }
+        self.act(
+            &after,
+            view.run.status.is_terminal(),
+            effects,
+            &told,
+            next_timer,
+            children,
+        );
+        Ok(after)
+    }
+
+    fn act(
+        &self,
+        after: &View,
+        was_terminal: bool,
+        effects: Vec<(EffectKey, commit::StoredEffect)>,
+        told: &[RunId],
+        next_timer: Option<Timestamp>,
+        children: usize,
+    ) {
+        let shared = &self.shared;
+        Counters::add(&shared.counters.appends, 1);
+        Counters::add(&shared.counters.runs_created, children);
+        if after.run.status.is_terminal() && !was_terminal {
+            shared.counters.ended(after.run.status);
+        }
+        shared.tails.wake(&after.key);
+        for (key, effect) in effects {
+            self.begin_effect(after.key.clone(), key, effect, Fence(1));
+        }
+        for run in told {
+            shared.inboxes.tell(after.key.sibling(run.clone()));
+        }
+        if let Some(due) = next_timer {
+            shared.timers.hint(due);
+        }
+    }
+
+    /// Waits a little, longer with each lost attempt and never the same for two.
+    async fn back_off(&self, attempt: u32) {
+        let most = 1_u64 << attempt.min(6);
+        tokio::time::sleep(Duration::from_millis(rand::random_range(0..=most))).await;
+    }
+
+    /// Deletes expired idempotency records now and then.
+    async fn forget_expired(self) {
+        const EVERY: Duration = Duration::from_secs(60);
+        const PAGE: usize = 1_000;
+        while !self.paused_for(EVERY).await {
+            while matches!(self.shared.store.forget_expired(self.now(), PAGE).await, Ok(n) if n == PAGE) {}
+        }
+    }
+
+    /// Sleeps; `true` if the engine stops meanwhile.
+    pub(crate) async fn paused_for(&self, time: Duration) -> bool {
+        tokio::time::timeout(time, self.shared.stop.cancelled())
+            .await
+            .is_ok()
+    }
+}
+
+/// What an append is about.
+struct Change<'a> {
+    view: &'a View,
+    task: Option<&'a wopr_store::TaskRow>,
+    guard: Guard,
+    fence: Option<(EffectKey, Fence)>,
+    consumed: &'a [(RunId, Seq)],
+}
+
+enum Failed {
+    Conflict,
+    Replayed(IdempotencyRecord),
+    Error(CommandError),
+}
+
+fn replay(record: IdempotencyRecord, once: Option<&Once>) -> Result<Done, CommandError> {
+    match once {
+        Some(once) if once.digest == record.digest => Ok(Done::Replayed(record)),
+        Some(_) | None => Err(CommandError::KeyReused),
+    }
+}
+
+fn unchanged(view: &View) -> Decision {
+    Decision {
+        run: view.run.clone(),
+        events: Vec::new(),
+        effects: Vec::new(),
+        settled: Vec::new(),
+        timers_set: Vec::new(),
+        timers_cleared: Vec::new(),
+        children: Vec::new(),
+        notices: Vec::new(),
+    }
+}
+
+fn is_nothing(decision: &Decision) -> bool {
+    let Decision {
+        run: _,
+        events,
+        effects,
+        settled,
+        timers_set,
+        timers_cleared,
+        children,
+        notices,
+    } = decision;
+    events.is_empty()
+        && effects.is_empty()
+        && settled.is_empty()
+        && timers_set.is_empty()
+        && timers_cleared.is_empty()
+        && children.is_empty()
+        && notices.is_empty()
+}
+
+fn extras_empty(extras: &Extras) -> bool {
+    extras.idempotency.is_none() && extras.messages.is_empty() && extras.blobs.is_empty()
+}

@@ -1,0 +1,72 @@
+//! One decision at a time per run, within this process.
+//!
+//! The store's sequence check is what keeps a log right; this only avoids deciding twice for nothing. An entry lives
+//! while somebody holds or awaits it.
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher, RandomState},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use tokio::sync::OwnedMutexGuard;
+use wopr_core::RunKey;
+
+/// Few enough to be cheap, enough that commands of different runs rarely meet.
+const SHARDS: usize = 64;
+
+type Shard = Mutex<HashMap<RunKey, Arc<tokio::sync::Mutex<()>>>>;
+
+#[derive(Debug)]
+pub(crate) struct Locks {
+    shards: Vec<Shard>,
+    hasher: RandomState,
+}
+
+impl Default for Locks {
+    fn default() -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
+            hasher: RandomState::new(),
+        }
+    }
+}
+
+/// Holds a run.
+#[derive(Debug)]
+pub(crate) struct RunLock<'a> {
+    shard: &'a Shard,
+    key: RunKey,
+    guard: Option<OwnedMutexGuard<()>>,
+}
+
+impl Locks {
+    pub(crate) async fn hold(&self, key: &RunKey) -> RunLock<'_> {
+        let index = usize::try_from(self.hasher.hash_one(key) % SHARDS as u64).unwrap_or(0);
+        let shard = &self.shards[index];
+        let mutex = Arc::clone(shard.lock().entry(key.clone()).or_default());
+        // The lock is made first, so that a caller dropped while waiting still cleans up.
+        let mut lock = RunLock {
+            shard,
+            key: key.clone(),
+            guard: None,
+        };
+        lock.guard = Some(mutex.lock_owned().await);
+        lock
+    }
+}
+
+impl Drop for RunLock<'_> {
+    fn drop(&mut self) {
+        self.guard = None;
+        let mut entries = self.shard.lock();
+        // Only the map's own reference is left: nobody holds and nobody waits.
+        if entries
+            .get(&self.key)
+            .is_some_and(|mutex| Arc::strong_count(mutex) == 1)
+        {
+            entries.remove(&self.key);
+        }
+    }
+}

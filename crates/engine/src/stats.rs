@@ -1,0 +1,81 @@
+//! Counters of what the engine did since it started.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use wopr_core::RunStatus;
+
+/// What the engine did since it started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Runs created, children included.
+    pub runs_created: u64,
+    /// Runs that completed.
+    pub runs_completed: u64,
+    /// Runs that failed.
+    pub runs_failed: u64,
+    /// Runs that were cancelled.
+    pub runs_cancelled: u64,
+    /// Batches appended.
+    pub appends: u64,
+    /// Appends that lost against another writer and were decided again.
+    pub conflicts: u64,
+    /// Timers that fired.
+    pub timers_fired: u64,
+    /// Effect attempts begun.
+    pub effects_started: u64,
+    /// Effect outcomes dropped because the lease was lost or the execution over.
+    pub effects_dropped: u64,
+    /// Effect attempts under way.
+    pub effects_active: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) runs_created: AtomicU64,
+    completed: AtomicU64,
+    failed: AtomicU64,
+    cancelled: AtomicU64,
+    pub(crate) appends: AtomicU64,
+    pub(crate) conflicts: AtomicU64,
+    pub(crate) timers_fired: AtomicU64,
+    pub(crate) effects_started: AtomicU64,
+    pub(crate) effects_dropped: AtomicU64,
+    pub(crate) effects_active: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn add(counter: &AtomicU64, n: usize) {
+        counter.fetch_add(n as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn ended(&self, status: RunStatus) {
+        match status {
+            RunStatus::Completed => Self::add(&self.completed, 1),
+            RunStatus::Failed => Self::add(&self.failed, 1),
+            RunStatus::Cancelled => Self::add(&self.cancelled, 1),
+            RunStatus::Pending
+            | RunStatus::Running
+            | RunStatus::Paused
+            | RunStatus::WaitingApproval
+            | RunStatus::WaitingInput
+            | RunStatus::WaitingExternal
+            | RunStatus::Cancelling => {}
+        }
+    }
+
+    pub(crate) fn read(&self) -> Stats {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Stats {
+            runs_created: get(&self.runs_created),
+            runs_completed: get(&self.completed),
+            runs_failed: get(&self.failed),
+            runs_cancelled: get(&self.cancelled),
+            appends: get(&self.appends),
+            conflicts: get(&self.conflicts),
+            timers_fired: get(&self.timers_fired),
+            effects_started: get(&self.effects_started),
+            effects_dropped: get(&self.effects_dropped),
+            effects_active: get(&self.effects_active),
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! What faces read: a folded run with its plan, and pages of its log.
+
+use std::sync::Arc;
+
+use wopr_core::{Plan, Recorded, Run, RunKey, RunStatus, Seq, format};
+use wopr_store::{InboxRow, Loaded, ReadError, StoredEvent, Summary, TaskRow};
+
+/// A run as of one moment.
+#[derive(Debug, Clone)]
+pub struct View {
+    /// Which run.
+    pub key: RunKey,
+    /// The version it runs.
+    pub plan: Arc<Plan>,
+    /// The fold of its log.
+    pub run: Run,
+    /// Its summary row.
+    pub summary: Summary,
+}
+
+/// A page of a log.
+#[derive(Debug, Clone)]
+pub struct Events {
+    /// The events.
+    pub events: Vec<Recorded>,
+    /// How many events the log holds.
+    pub head: Seq,
+    /// The run's status when it held that many.
+    pub status: RunStatus,
+}
+
+/// A run as loaded for a decision.
+#[derive(Debug)]
+pub(crate) struct Open {
+    pub(crate) view: View,
+    pub(crate) task: Option<TaskRow>,
+    pub(crate) inbox: Vec<InboxRow>,
+}
+
+pub(crate) fn decode_events(stored: &[StoredEvent]) -> Result<Vec<Recorded>, ReadError> {
+    stored
+        .iter()
+        .map(|event| {
+            format::decode_event(event.seq, &event.body)
+                .map_err(|error| ReadError::Corrupt(error.to_string()))
+        })
+        .collect()
+}
+
+/// Folds what was loaded.
+pub(crate) fn open(key: &RunKey, plan: Arc<Plan>, loaded: Loaded) -> Result<Open, ReadError> {
+    let corrupt = |error: &dyn std::fmt::Display| ReadError::Corrupt(format!("run {key}: {error}"));
+    let base = match &loaded.snapshot {
+        None => Run::default(),
+        Some(snapshot) => format::decode_run(&snapshot.body).map_err(|error| corrupt(&error))?,
+    };
+    let tail = decode_events(&loaded.tail)?;
+    let run = base.fold(&plan, &tail).map_err(|error| corrupt(&error))?;
+    if run.head != loaded.head {
+        return Err(corrupt(&format!(
+            "the log folds to {}, its row says {}",
+            run.head, loaded.head
+        )));
+    }
+    let view = View {
+        key: key.clone(),
+        plan,
+        run,
+        summary: loaded.summary,
+    };
+    Ok(Open {
+        view,
+        task: loaded.task,
+        inbox: loaded.inbox,
+    })
+}

@@ -1,0 +1,339 @@
+//! What runs do over a store, and what is left of them when the engine goes.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use wopr_core::{Command, RunStatus, Timestamp};
+use wopr_engine::{CommandError, Done, Extras, Once, Outcome};
+use wopr_store::{IdempotencyKey, MemoryStore, SqliteStore, Store};
+
+use crate::harness::{
+    answer, create, create_as, engine, fresh, log, node, principal, reaches, steered, tenant, workflow,
+};
+
+fn sqlite(dir: &tempfile::TempDir) -> Arc<dyn Store> {
+    Arc::new(
+        SqliteStore::open(&dir.path().join("wopr.db"), wopr_store::sqlite::Options::default()).expect("opens"),
+    )
+}
+
+fn once(key: &str, digest: &str) -> Extras {
+    Extras {
+        idempotency: Some(Once {
+            key: IdempotencyKey {
+                tenant: tenant(),
+                principal: principal(),
+                scope: "test".into(),
+                key: key.into(),
+            },
+            digest: digest.into(),
+            expires_at: Timestamp::from_millis(i64::MAX / 2),
+            respond: Arc::new(|view| view.key.run.as_str().as_bytes().to_vec()),
+        }),
+        ..Extras::default()
+    }
+}
+
+#[tokio::test]
+async fn a_pure_run_is_one_append() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let store = Arc::new(
+        SqliteStore::open(&dir.path().join("wopr.db"), wopr_store::sqlite::Options::default()).expect("opens"),
+    );
+    let (executor, _attempts) = steered();
+    let engine = engine(store.clone(), executor).await;
+    engine
+        .register(None, workflow("one", &[node("n", "core.noop", json!({}))], &[]))
+        .await
+        .expect("registers");
+    let before = store.stats().appends;
+    let view = fresh(create(&engine, "one", json!({"a": 1}), Extras::default()).await);
+    assert_eq!(view.run.status, RunStatus::Completed);
+    assert_eq!(store.stats().appends - before, 1);
+    let read = engine.view(&view.key).await.expect("reads").expect("exists");
+    assert_eq!(read.run, view.run);
+    assert_eq!(
+        log(&engine, &view.key).await,
+        ["RunStarted", "NodeStarted", "NodeCompleted", "RunCompleted"]
+    );
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn a_delay_and_an_approval_survive_a_restart() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let (executor, _attempts) = steered();
+    let key = {
+        let engine = engine(sqlite(&dir), executor.clone()).await;
+        let nodes = [
+            node("wait", "core.delay", json!({"delayMs": 60})),
+            node("gate", "core.approvalGate", json!({})),
+        ];
+        engine
+            .register(None, workflow("w", &nodes, &[("wait", "gate")]))
+            .await
+            .expect("registers");
+        let view = fresh(create(&engine, "w", json!({}), Extras::default()).await);
+        assert_eq!(view.run.status, RunStatus::Running);
+        engine.stop().await;
+        view.key
+    };
+    let engine = engine(sqlite(&dir), executor).await;
+    reaches(&engine, &key, RunStatus::WaitingApproval).await;
+    let done = engine
+        .command(
+            &key,
+            answer("gate", json!({"action": "accept"})),
+            Extras::default(),
+        )
+        .await
+        .expect("answers");
+    assert_eq!(fresh(done).run.status, RunStatus::Completed);
+    let late = engine
+        .command(
+            &key,
+            answer("gate", json!({"action": "accept"})),
+            Extras::default(),
+        )
+        .await;
+    assert!(
+        matches!(
+            late,
+            Err(CommandError::Refused(wopr_core::Refusal::AlreadyResolved))
+        ),
+        "{late:?}"
+    );
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn an_effect_cut_off_by_the_end_is_attempted_again_with_the_same_key() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let (executor, attempts) = steered();
+    let first = engine(sqlite(&dir), executor.clone()).await;
+    first
+        .register(
+            None,
+            workflow(
+                "fx",
+                &[node("call", "core.conformance.side-effect", json!({}))],
+                &[],
+            ),
+        )
+        .await
+        .expect("registers");
+    let key = fresh(create(&first, "fx", json!({}), Extras::default()).await).key;
+    let (lost, reply) = attempts.lock().await.recv().await.expect("an attempt");
+    drop(reply);
+    first.stop().await;
+    drop(first);
+    let second = engine(sqlite(&dir), executor).await;
+    let (again, reply) = attempts.lock().await.recv().await.expect("another attempt");
+    assert_eq!(lost.idempotency_key, again.idempotency_key);
+    reply.send(Outcome::Done(json!({"ok": true}))).expect("awaited");
+    let view = reaches(&second, &key, RunStatus::Completed).await;
+    assert_eq!(view.run.outputs, json!({"ok": true}).as_object().cloned());
+    second.stop().await;
+}
+
+#[tokio::test]
+async fn an_attempt_outlives_its_lease_by_renewing() {
+    let (executor, attempts) = steered();
+    let engine = engine(Arc::new(MemoryStore::new()), executor).await;
+    engine
+        .register(
+            None,
+            workflow(
+                "fx",
+                &[node("call", "core.conformance.side-effect", json!({}))],
+                &[],
+            ),
+        )
+        .await
+        .expect("registers");
+    let key = fresh(create(&engine, "fx", json!({}), Extras::default()).await).key;
+    let (_, reply) = attempts.lock().await.recv().await.expect("an attempt");
+    // Longer than two leases: only renewal keeps another attempt away.
+    let second = tokio::time::timeout(std::time::Duration::from_millis(700), async {
+        attempts.lock().await.recv().await
+    })
+    .await;
+    assert!(
+        second.is_err(),
+        "a second attempt began while the first was under way"
+    );
+    reply.send(Outcome::Done(json!({}))).expect("awaited");
+    reaches(&engine, &key, RunStatus::Completed).await;
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn a_request_takes_effect_once_under_concurrency() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let (executor, _attempts) = steered();
+    let engine = engine(sqlite(&dir), executor).await;
+    engine
+        .register(None, workflow("one", &[node("n", "core.noop", json!({}))], &[]))
+        .await
+        .expect("registers");
+    let mut all = tokio::task::JoinSet::new();
+    for _ in 0..32 {
+        let engine = engine.clone();
+        all.spawn(async move { create(&engine, "one", json!({}), once("k", "d")).await });
+    }
+    let done = all.join_all().await;
+    let fresh: Vec<_> = done
+        .iter()
+        .filter_map(|done| {
+            if let Done::Fresh(view) = done {
+                Some(&view.key.run)
+            } else {
+                None
+            }
+        })
+        .collect();
+    assert_eq!(fresh.len(), 1);
+    for done in &done {
+        if let Done::Replayed(record) = done {
+            assert_eq!(record.run.as_ref(), Some(fresh[0]));
+            assert_eq!(record.response, fresh[0].as_str().as_bytes());
+        }
+    }
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn a_parent_mirrors_its_child_and_an_answer_reaches_it() {
+    let (executor, _attempts) = steered();
+    let engine = engine(Arc::new(MemoryStore::new()), executor).await;
+    engine
+        .register(
+            None,
+            workflow("child", &[node("gate", "core.approvalGate", json!({}))], &[]),
+        )
+        .await
+        .expect("registers");
+    let sub = node("sub", "core.subWorkflow", json!({"workflowId": "child"}));
+    engine
+        .register(None, workflow("parent", &[sub], &[]))
+        .await
+        .expect("registers");
+    let key = fresh(create(&engine, "parent", json!({}), Extras::default()).await).key;
+    let view = reaches(&engine, &key, RunStatus::WaitingApproval).await;
+    let child = key.sibling(view.run.children[0].run.clone());
+    engine
+        .command(
+            &key,
+            answer("sub", json!({"action": "accept"})),
+            Extras::default(),
+        )
+        .await
+        .expect("forwards");
+    let view = reaches(&engine, &key, RunStatus::Completed).await;
+    assert_eq!(view.run.outputs.expect("has outputs")["childStatus"], "completed");
+    assert_eq!(
+        engine
+            .view(&child)
+            .await
+            .expect("reads")
+            .expect("exists")
+            .run
+            .status,
+        RunStatus::Completed
+    );
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn a_cancel_reaches_grandchildren() {
+    let (executor, _attempts) = steered();
+    let engine = engine(Arc::new(MemoryStore::new()), executor).await;
+    engine
+        .register(
+            None,
+            workflow("c", &[node("gate", "core.approvalGate", json!({}))], &[]),
+        )
+        .await
+        .expect("registers");
+    for (id, child) in [("b", "c"), ("a", "b")] {
+        let sub = node("sub", "core.subWorkflow", json!({"workflowId": child}));
+        engine
+            .register(None, workflow(id, &[sub], &[]))
+            .await
+            .expect("registers");
+    }
+    let a = fresh(create(&engine, "a", json!({}), Extras::default()).await).key;
+    let view = reaches(&engine, &a, RunStatus::WaitingApproval).await;
+    let b = a.sibling(view.run.children[0].run.clone());
+    let c = b.sibling(
+        engine
+            .view(&b)
+            .await
+            .expect("reads")
+            .expect("exists")
+            .run
+            .children[0]
+            .run
+            .clone(),
+    );
+    let cancel = Command::Cancel {
+        reason: Some("enough".into()),
+        by: Some(principal()),
+    };
+    let view = fresh(
+        engine
+            .command(&a, cancel, Extras::default())
+            .await
+            .expect("cancels"),
+    );
+    assert_eq!(view.run.status, RunStatus::Cancelling);
+    for key in [&a, &b, &c] {
+        reaches(&engine, key, RunStatus::Cancelled).await;
+    }
+    assert_eq!(
+        engine
+            .view(&c)
+            .await
+            .expect("reads")
+            .expect("exists")
+            .run
+            .cancelled_by_parent,
+        Some(b.run.clone())
+    );
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn many_commanders_of_one_run_agree() {
+    let (executor, _attempts) = steered();
+    let engine = engine(Arc::new(MemoryStore::new()), executor).await;
+    let gate = node("gate", "core.approvalGate", json!({}));
+    engine
+        .register(None, workflow("g", &[gate], &[]))
+        .await
+        .expect("registers");
+    let run = engine.new_run_id();
+    let key = fresh(create_as(&engine, run, "g", json!({}), Extras::default()).await).key;
+    let mut all = tokio::task::JoinSet::new();
+    for index in 0..20 {
+        let (engine, key) = (engine.clone(), key.clone());
+        let command = if index % 2 == 0 {
+            answer("gate", json!({"action": "accept"}))
+        } else {
+            Command::Cancel {
+                reason: None,
+                by: None,
+            }
+        };
+        all.spawn(async move { engine.command(&key, command, Extras::default()).await.is_ok() });
+    }
+    let winners = all.join_all().await.into_iter().filter(|won| *won).count();
+    assert_eq!(winners, 1, "one command ends the run, the others are refused");
+    let log = log(&engine, &key).await;
+    assert!(
+        log.last()
+            .is_some_and(|last| last == "RunCompleted" || last == "RunCancelled"),
+        "{log:?}"
+    );
+    engine.stop().await;
+}
