@@ -53,7 +53,7 @@ impl Engine {
                             match serde_json::from_slice(&effect.body) {
                                 Ok(stored) => self.begin_effect(effect.run, effect.key, stored, effect.fence),
                                 Err(error) => {
-                                    tracing::error!(run = %effect.run, %error, "effect row not understood")
+                                    tracing::error!(run = %effect.run, %error, "effect row not understood");
                                 }
                             }
                         }

@@ -378,10 +378,10 @@ impl Engine {
     }
 
     async fn resolve(&self, key: &RunKey, resolve: Resolve, extras: Extras) -> Result<Done, CommandError> {
-        let mut target = key.clone();
         let mut resolve = resolve;
-        for _ in 0..MAX_FORWARDS {
-            let view = self.view(&target).await?.ok_or(CommandError::NotFound)?;
+        let mut chain = vec![key.clone()];
+        while let (Some(target), true) = (chain.last(), chain.len() < MAX_FORWARDS) {
+            let view = self.view(target).await?.ok_or(CommandError::NotFound)?;
             let child = view
                 .run
                 .interrupts(&view.plan)
@@ -398,10 +398,22 @@ impl Engine {
             };
             resolve.node = open.node.clone();
             resolve.ordinal = None;
-            target = child;
+            chain.push(child);
         }
-        self.command_fenced(&target, Command::Resolve(resolve), extras, None)
-            .await
+        let Some(target) = chain.pop() else {
+            return Err(CommandError::NotFound);
+        };
+        let done = self
+            .command_fenced(&target, Command::Resolve(resolve), extras, None)
+            .await?;
+        if chain.is_empty() {
+            return Ok(done);
+        }
+        // Those that mirror the question hear of the answer now, so that the caller sees what it did.
+        for ancestor in chain.iter().rev() {
+            self.hear(ancestor).await?;
+        }
+        Ok(Done::Fresh(self.view(key).await?.ok_or(CommandError::NotFound)?))
     }
 
     pub(crate) async fn command_fenced(

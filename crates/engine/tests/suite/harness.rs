@@ -57,7 +57,8 @@ pub(crate) async fn engine(store: Arc<dyn Store>, executor: Arc<dyn Executor>) -
         .expect("starts")
 }
 
-pub(crate) fn node(id: &str, type_id: &str, config: Value) -> Value {
+pub(crate) fn node(id: &str, type_id: &str, config: impl Into<Value>) -> Value {
+    let config = config.into();
     json!({"id": id, "typeId": type_id, "name": id, "position": {"x": 0, "y": 0}, "config": config, "inputs": {}})
 }
 

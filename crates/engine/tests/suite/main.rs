@@ -1,4 +1,6 @@
 //! The engine over real stores: runs, waits, effects, children, and what a restart finds.
 
+#![expect(clippy::panic, reason = "a test that goes wrong says where")]
+
 mod harness;
 mod runs;

@@ -13,7 +13,7 @@ use crate::harness::{
 
 fn sqlite(dir: &tempfile::TempDir) -> Arc<dyn Store> {
     Arc::new(
-        SqliteStore::open(&dir.path().join("wopr.db"), wopr_store::sqlite::Options::default()).expect("opens"),
+        SqliteStore::open(dir.path().join("wopr.db"), wopr_store::sqlite::Options::default()).expect("opens"),
     )
 }
 
@@ -38,7 +38,7 @@ fn once(key: &str, digest: &str) -> Extras {
 async fn a_pure_run_is_one_append() {
     let dir = tempfile::tempdir().expect("temp dir");
     let store = Arc::new(
-        SqliteStore::open(&dir.path().join("wopr.db"), wopr_store::sqlite::Options::default()).expect("opens"),
+        SqliteStore::open(dir.path().join("wopr.db"), wopr_store::sqlite::Options::default()).expect("opens"),
     );
     let (executor, _attempts) = steered();
     let engine = engine(store.clone(), executor).await;
