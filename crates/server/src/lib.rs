@@ -1,1 +1,20 @@
-//! Placeholder while the workspace is laid out.
+//! The composition root of wopr, and its faces.
+//!
+//! [`Config`] says what is wanted, [`Host::open`] builds it, [`serve`] answers requests until it is told to stop.
+//! A face parses requests into commands and renders events and views; it keeps no state of a run. Whatever faces
+//! share lives here: who calls ([`auth`]), tokens, the master key, telemetry.
+
+pub mod auth;
+pub mod config;
+mod host;
+pub mod openwop;
+mod secrets;
+mod serve;
+pub mod telemetry;
+mod tokens;
+
+pub use config::{Config, ConfigError, Overrides};
+pub use host::{Host, Rejected, StartError};
+pub use secrets::{Secrets, SecretsError, Subkey};
+pub use serve::{ServeError, bind, router, serve};
+pub use tokens::{Claims, Intent, Token, TokenError, Tokens};

@@ -1,0 +1,465 @@
+//! Who calls, and what they may do.
+//!
+//! A caller presents a bearer secret. Only its SHA-256 is kept: secrets are random and long, so a slow hash
+//! would cost every request and protect nothing; a short one is warned about when it is loaded. Keys come
+//! from the configuration and from the store; the store's are read at start and after each change. Tenant and
+//! principal follow from the key alone, never from a request.
+
+use std::{collections::HashMap, fmt, sync::Arc};
+
+use http::{HeaderMap, header};
+use parking_lot::RwLock;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+use tracing::warn;
+use wopr_core::{PrincipalId, TenantId};
+use wopr_store::KeyRow;
+
+use crate::config;
+
+/// Secrets shorter than this are warned about.
+const SHORT_SECRET: usize = 16;
+
+macro_rules! scopes {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+        /// Something a key may do. There is no implication between scopes.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum Scope {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Scope {
+            /// Every scope.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// The scope as a key names it.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$name => $text,)*
+                }
+            }
+        }
+    };
+}
+
+scopes! {
+    /// Read workflow definitions.
+    ManifestRead = "manifest:read",
+    /// Start runs.
+    RunsCreate = "runs:create",
+    /// Read runs and their events.
+    RunsRead = "runs:read",
+    /// Cancel, pause and resume runs.
+    RunsCancel = "runs:cancel",
+    /// Read artifacts.
+    ArtifactsRead = "artifacts:read",
+    /// Manage webhooks.
+    WebhooksManage = "webhooks:manage",
+    /// Answer interrupts.
+    ApprovalsRespond = "approvals:respond",
+    /// Read the audit log.
+    AuditRead = "audit:read",
+    /// Register workflows (a scope of this host).
+    WorkflowsWrite = "workflows:write",
+    /// Manage keys (a scope of this host).
+    KeysManage = "keys:manage",
+}
+
+impl Scope {
+    /// Reads a scope.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|scope| scope.as_str() == text)
+    }
+}
+
+/// A set of scopes.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(try_from = "Vec<String>", into = "Vec<String>")]
+pub struct Scopes(u16);
+
+impl Scopes {
+    /// Every scope, written `*`.
+    pub const ALL: Self = Self(u16::MAX);
+
+    /// Whether the set holds a scope.
+    #[must_use]
+    pub const fn has(self, scope: Scope) -> bool {
+        self.0 & (1 << scope as u8) != 0
+    }
+
+    /// Whether every scope of `other` is in this set.
+    #[must_use]
+    pub const fn covers(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Reads scope names.
+    ///
+    /// # Errors
+    /// Names the first text that is no scope.
+    pub fn parse<T: AsRef<str>>(names: &[T]) -> Result<Self, String> {
+        let mut set = Self(0);
+        for name in names {
+            match name.as_ref() {
+                "*" => return Ok(Self::ALL),
+                name => match Scope::parse(name) {
+                    Some(scope) => set.0 |= 1 << scope as u8,
+                    None => return Err(format!("'{name}' is not a scope")),
+                },
+            }
+        }
+        Ok(set)
+    }
+
+    /// The names of the scopes; `*` for all.
+    #[must_use]
+    pub fn names(self) -> Vec<String> {
+        if self == Self::ALL {
+            return vec!["*".to_owned()];
+        }
+        let held = Scope::ALL.iter().filter(|scope| self.has(**scope));
+        held.map(|scope| scope.as_str().to_owned()).collect()
+    }
+}
+
+impl fmt::Debug for Scopes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.names()).finish()
+    }
+}
+
+impl TryFrom<Vec<String>> for Scopes {
+    type Error = String;
+
+    fn try_from(names: Vec<String>) -> Result<Self, String> {
+        Self::parse(&names)
+    }
+}
+
+impl From<Scopes> for Vec<String> {
+    fn from(scopes: Scopes) -> Self {
+        scopes.names()
+    }
+}
+
+/// Who calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// The key, for logs.
+    pub key_id: Arc<str>,
+    /// The tenant it opens.
+    pub tenant: TenantId,
+    /// Who uses it.
+    pub principal: PrincipalId,
+    /// What they may do.
+    pub scopes: Scopes,
+}
+
+impl Caller {
+    /// Whether the caller may do something.
+    #[must_use]
+    pub const fn may(&self, scope: Scope) -> bool {
+        self.scopes.has(scope)
+    }
+
+    /// Demands a scope.
+    ///
+    /// # Errors
+    /// The missing scope.
+    pub const fn require(&self, scope: Scope) -> Result<(), Forbidden> {
+        if self.may(scope) {
+            Ok(())
+        } else {
+            Err(Forbidden(scope))
+        }
+    }
+}
+
+/// A known caller lacks a scope: 403 `forbidden`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("act without the scope {}", .0.as_str())]
+pub struct Forbidden(pub Scope);
+
+/// Why a request has no caller: always 401.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum AuthError {
+    /// No `Authorization` header.
+    #[error("find a credential in the request")]
+    Missing,
+    /// A header that is not one `Bearer` secret.
+    #[error("read the credential")]
+    Malformed,
+    /// A secret of no key.
+    #[error("recognise the credential")]
+    Unknown,
+    /// A secret of a revoked key.
+    #[error("accept a revoked credential")]
+    Revoked,
+}
+
+impl AuthError {
+    /// The stable code.
+    #[must_use]
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::Missing | Self::Malformed | Self::Unknown => "unauthenticated",
+            Self::Revoked => "key_revoked",
+        }
+    }
+}
+
+/// The keys of a host.
+#[derive(Debug)]
+pub struct Auth {
+    /// From the configuration; never changes.
+    configured: Vec<Entry>,
+    table: RwLock<Table>,
+}
+
+/// Keys by the first eight bytes of the secret's hash; the rest is compared in constant time.
+type Table = HashMap<u64, Vec<Entry>>;
+
+#[derive(Clone)]
+struct Entry {
+    hash: [u8; 32],
+    caller: Caller,
+    is_revoked: bool,
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Entry")
+            .field("key", &self.caller.key_id)
+            .field("is_revoked", &self.is_revoked)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Auth {
+    /// Takes the configured and the stored keys.
+    #[must_use]
+    pub fn new(keys: &[config::Key], rows: &[KeyRow]) -> Self {
+        let configured = keys.iter().filter_map(configured).collect();
+        let auth = Self {
+            configured,
+            table: RwLock::default(),
+        };
+        auth.refresh(rows);
+        auth
+    }
+
+    /// Replaces the stored keys.
+    pub fn refresh(&self, rows: &[KeyRow]) {
+        let mut table = Table::new();
+        let entries = self
+            .configured
+            .iter()
+            .cloned()
+            .chain(rows.iter().filter_map(stored));
+        for entry in entries {
+            table.entry(prefix(&entry.hash)).or_default().push(entry);
+        }
+        *self.table.write() = table;
+    }
+
+    /// Whether nobody can call.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.table.read().values().flatten().all(|entry| entry.is_revoked)
+    }
+
+    /// Finds the caller of a request.
+    ///
+    /// # Errors
+    /// See [`AuthError`].
+    pub fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, AuthError> {
+        let mut values = headers.get_all(header::AUTHORIZATION).iter();
+        let value = values.next().ok_or(AuthError::Missing)?;
+        if values.next().is_some() {
+            return Err(AuthError::Malformed);
+        }
+        let value = value.to_str().map_err(|_| AuthError::Malformed)?;
+        let (scheme, secret) = value.split_once(' ').ok_or(AuthError::Malformed)?;
+        let secret = secret.trim();
+        if !scheme.eq_ignore_ascii_case("bearer") || secret.is_empty() {
+            return Err(AuthError::Malformed);
+        }
+        self.lookup(secret)
+    }
+
+    fn lookup(&self, secret: &str) -> Result<Caller, AuthError> {
+        let hash = hash(secret);
+        let table = self.table.read();
+        let found = table
+            .get(&prefix(&hash))
+            .into_iter()
+            .flatten()
+            .filter(|entry| bool::from(entry.hash.ct_eq(&hash)));
+        let mut answer = Err(AuthError::Unknown);
+        for entry in found {
+            if !entry.is_revoked {
+                return Ok(entry.caller.clone());
+            }
+            answer = Err(AuthError::Revoked);
+        }
+        answer
+    }
+}
+
+/// SHA-256 of a secret.
+#[must_use]
+pub fn hash(secret: &str) -> [u8; 32] {
+    Sha256::digest(secret.as_bytes()).into()
+}
+
+/// SHA-256 of a secret as the store keeps it.
+#[must_use]
+pub fn hash_hex(secret: &str) -> String {
+    hex(&hash(secret))
+}
+
+/// Bytes as lowercase hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut text = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        text.push(char::from(DIGITS[usize::from(byte & 15)]));
+    }
+    text
+}
+
+fn unhex(text: &str) -> Option<[u8; 32]> {
+    let mut bytes = [0; 32];
+    if text.len() != 64 || !text.is_ascii() {
+        return None;
+    }
+    for (index, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[index * 2..index * 2 + 2], 16).ok()?;
+    }
+    Some(bytes)
+}
+
+fn prefix(hash: &[u8; 32]) -> u64 {
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&hash[..8]);
+    u64::from_be_bytes(bytes)
+}
+
+fn configured(key: &config::Key) -> Option<Entry> {
+    let hash = match (&key.secret, &key.secret_sha256) {
+        (Some(secret), _) => {
+            if secret.expose().len() < SHORT_SECRET {
+                warn!(key = %key.id, at_least = SHORT_SECRET, "api key is short and could be guessed");
+            }
+            hash(secret.expose())
+        }
+        (None, Some(text)) => unhex(text)?,
+        (None, None) => return None,
+    };
+    let principal = match &key.principal {
+        Some(principal) => principal.clone(),
+        None => PrincipalId::parse(&key.id).ok()?,
+    };
+    Some(Entry {
+        hash,
+        caller: Caller {
+            key_id: Arc::from(key.id.as_str()),
+            tenant: key.tenant.clone(),
+            principal,
+            scopes: key.scopes,
+        },
+        is_revoked: false,
+    })
+}
+
+fn stored(row: &KeyRow) -> Option<Entry> {
+    let (Some(hash), Ok(scopes)) = (unhex(&row.secret_sha256), Scopes::parse(&row.scopes)) else {
+        warn!(key = %row.id, "stored api key cannot be read and is ignored");
+        return None;
+    };
+    Some(Entry {
+        hash,
+        caller: Caller {
+            key_id: Arc::from(row.id.as_str()),
+            tenant: row.tenant.clone(),
+            principal: row.principal.clone(),
+            scopes,
+        },
+        is_revoked: row.revoked_at.is_some(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use wopr_core::Timestamp;
+
+    use super::*;
+
+    fn row(id: &str, secret: &str, revoked: bool) -> KeyRow {
+        KeyRow {
+            id: id.to_owned(),
+            secret_sha256: hash_hex(secret),
+            tenant: TenantId::parse("acme").unwrap(),
+            principal: PrincipalId::parse("alice").unwrap(),
+            scopes: vec!["runs:read".to_owned()],
+            created_at: Timestamp::default(),
+            revoked_at: revoked.then(Timestamp::default),
+        }
+    }
+
+    fn ask(auth: &Auth, value: &str) -> Result<String, AuthError> {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::AUTHORIZATION, value.parse().unwrap());
+        auth.authenticate(&headers)
+            .map(|caller| caller.key_id.to_string())
+    }
+
+    #[test]
+    fn a_caller_is_found_by_the_secret_alone() {
+        let auth = Auth::new(&[], &[row("k1", "s1", false), row("k2", "s2", true)]);
+        assert_eq!(auth.authenticate(&HeaderMap::new()), Err(AuthError::Missing));
+        for (value, wanted) in [
+            ("Bearer s1", Ok("k1")),
+            ("bearer  s1 ", Ok("k1")),
+            ("Bearer s2", Err(AuthError::Revoked)),
+            ("Bearer s3", Err(AuthError::Unknown)),
+            ("Bearer ", Err(AuthError::Malformed)),
+            ("Bearer", Err(AuthError::Malformed)),
+            ("Basic s1", Err(AuthError::Malformed)),
+        ] {
+            assert_eq!(ask(&auth, value), wanted.map(str::to_owned), "{value}");
+        }
+    }
+
+    #[test]
+    fn a_refresh_replaces_the_stored_keys() {
+        let auth = Auth::new(&[], &[row("k1", "s1", false)]);
+        auth.refresh(&[row("k1", "s1", true), row("k2", "s2", false)]);
+        assert_eq!(ask(&auth, "Bearer s1"), Err(AuthError::Revoked));
+        assert_eq!(ask(&auth, "Bearer s2"), Ok("k2".to_owned()));
+        auth.refresh(&[row("k2", "s2", true)]);
+        assert!(auth.is_empty());
+    }
+
+    #[test]
+    fn scopes_do_not_imply_each_other() {
+        let scopes = Scopes::parse(&["runs:cancel"]).unwrap();
+        assert!(scopes.has(Scope::RunsCancel));
+        assert!(!scopes.has(Scope::RunsRead));
+        assert!(Scopes::ALL.covers(scopes) && !scopes.covers(Scopes::ALL));
+        for scope in Scope::ALL {
+            assert!(Scopes::ALL.has(*scope));
+            assert_eq!(Scope::parse(scope.as_str()), Some(*scope));
+        }
+        assert_eq!(
+            Scopes::parse(&["runs:fly"]).unwrap_err(),
+            "'runs:fly' is not a scope"
+        );
+        assert_eq!(Scopes::parse(&["runs:read", "*"]).unwrap().names(), ["*"]);
+    }
+}

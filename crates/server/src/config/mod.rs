@@ -1,0 +1,457 @@
+//! The configuration of a host: every setting, its default, and where its value came from.
+//!
+//! Precedence: flag, then environment, then file, then default. One table ([`SETTINGS`]) names every setting
+//! with its variable and how a text becomes its value, so flags and environment cannot disagree on a
+//! spelling. An error names the setting and its source. Reading files beyond the configuration itself
+//! (keys, workflows) is not done here.
+
+mod settings;
+mod types;
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+use wopr_core::{PrincipalId, TenantId, WorkflowId};
+
+use crate::auth::Scopes;
+
+pub use settings::{SETTINGS, Setting};
+pub use types::{CidrText, ErrorProfile, Listen, LogFormat, Period, PublicUrl, Secret, StoreUrl};
+
+/// The annotated example: every setting with its default.
+pub const EXAMPLE: &str = include_str!("../../../../wopr.toml");
+
+/// Everything that can be set.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Where runs are kept.
+    pub store: StoreUrl,
+    /// Folders of workflow definitions, shared by every tenant.
+    pub workflows: Vec<PathBuf>,
+    /// The workflow of an A2A message that names none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_workflow: Option<WorkflowId>,
+    /// Whether conformance nodes and seams exist.
+    pub conformance: bool,
+    /// Where conformance side effects are recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conformance_ledger: Option<PathBuf>,
+    /// The HTTP server.
+    pub server: Server,
+    /// Bounds of every run.
+    pub limits: Limits,
+    /// Who may call.
+    pub auth: Auth,
+    /// The host's own secrets.
+    pub secrets: Secrets,
+    /// Where outbound calls may go.
+    pub egress: Egress,
+    /// The A2A face.
+    pub a2a: A2a,
+    /// Idempotency keys.
+    pub idempotency: Idempotency,
+    /// Interrupt tokens.
+    pub interrupts: Interrupts,
+    /// Logs.
+    pub log: Log,
+}
+
+/// The HTTP server.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Server {
+    /// The address to listen on; port 0 lets the system choose.
+    pub listen: Listen,
+    /// The origin in every link; from `listen` where absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub public_url: Option<PublicUrl>,
+    /// The largest request body.
+    pub max_body_bytes: usize,
+    /// How long the head and the body of a request may take to arrive.
+    pub request_timeout: Period,
+    /// Between two comments on a silent stream; at most 30 s by the specification.
+    pub sse_keepalive: Period,
+    /// How long a stop waits for requests in flight.
+    pub shutdown_grace: Period,
+    /// Connections served at once; further ones wait.
+    pub max_connections: usize,
+}
+
+/// Bounds of every run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Node executions before a run is stopped.
+    pub max_node_executions: u32,
+    /// Time outside `waiting-*` and `paused` before a run is stopped; no bound where absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_run_duration: Option<Period>,
+}
+
+/// Who may call.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Auth {
+    /// Keys.
+    pub keys: Vec<Key>,
+}
+
+/// An API key.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Key {
+    /// Names the key in logs.
+    pub id: String,
+    /// What a caller presents; this or its hash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<Secret>,
+    /// Lowercase hex SHA-256 of the secret.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_sha256: Option<String>,
+    /// The tenant it opens.
+    pub tenant: TenantId,
+    /// Who uses it; the key's id where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub principal: Option<PrincipalId>,
+    /// What it may do.
+    pub scopes: Scopes,
+}
+
+/// The host's own secrets.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Secrets {
+    /// A file with the master key: 32 bytes, base64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_file: Option<PathBuf>,
+    /// The master key itself; only by `WOPR_MASTER_KEY`, so that it is never in a file of settings.
+    #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
+    pub master_key: Option<Secret>,
+}
+
+/// Where outbound calls may go.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Egress {
+    /// Address blocks that calls may reach although private, also without TLS.
+    pub allow: Vec<CidrText>,
+}
+
+/// The A2A face.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct A2a {
+    /// How long a blocking send waits before it answers the current task.
+    pub blocking_timeout: Period,
+    /// Whether only its creator sees a task.
+    pub private_tasks: bool,
+    /// Which revision's HTTP statuses errors have.
+    pub error_profile: ErrorProfile,
+}
+
+/// Idempotency keys.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Idempotency {
+    /// How long a request is remembered.
+    pub retention: Period,
+}
+
+/// Interrupt tokens.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Interrupts {
+    /// How long a token lasts; never longer than its interrupt.
+    pub token_ttl: Period,
+}
+
+/// Logs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Log {
+    /// Their form.
+    pub format: LogFormat,
+    /// What is logged: a level, or directives such as `info,wopr::access=debug`.
+    pub level: String,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            store: StoreUrl::Sqlite(PathBuf::from("./wopr.db")),
+            workflows: Vec::new(),
+            default_workflow: None,
+            conformance: false,
+            conformance_ledger: None,
+            server: Server::default(),
+            limits: Limits::default(),
+            auth: Auth::default(),
+            secrets: Secrets::default(),
+            egress: Egress::default(),
+            a2a: A2a::default(),
+            idempotency: Idempotency::default(),
+            interrupts: Interrupts::default(),
+            log: Log::default(),
+        }
+    }
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Self {
+            listen: Listen::default(),
+            public_url: None,
+            max_body_bytes: 10 << 20,
+            request_timeout: Period::from_secs(30),
+            sse_keepalive: Period::from_secs(15),
+            shutdown_grace: Period::from_secs(10),
+            max_connections: 10_000,
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_node_executions: 1_000,
+            max_run_duration: None,
+        }
+    }
+}
+
+impl Default for A2a {
+    fn default() -> Self {
+        Self {
+            blocking_timeout: Period::from_secs(60),
+            private_tasks: false,
+            error_profile: ErrorProfile::default(),
+        }
+    }
+}
+
+impl Default for Idempotency {
+    fn default() -> Self {
+        Self {
+            retention: Period::from_secs(24 * 3_600),
+        }
+    }
+}
+
+impl Default for Interrupts {
+    fn default() -> Self {
+        Self {
+            token_ttl: Period::from_secs(30 * 60),
+        }
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            format: LogFormat::Text,
+            level: "info".to_owned(),
+        }
+    }
+}
+
+/// What the command line says; it wins over everything else.
+#[derive(Debug, Clone, Default)]
+pub struct Overrides {
+    /// Settings by name, as text: `("server.listen", "127.0.0.1:0")`.
+    pub settings: Vec<(&'static str, String)>,
+    /// Further workflow folders.
+    pub workflows: Vec<PathBuf>,
+    /// Further keys, such as the one `dev` makes.
+    pub keys: Vec<Key>,
+}
+
+impl Overrides {
+    /// Adds a setting if the flag was given.
+    #[must_use]
+    pub fn with(mut self, setting: &'static str, text: Option<impl Into<String>>) -> Self {
+        if let Some(text) = text {
+            self.settings.push((setting, text.into()));
+        }
+        self
+    }
+}
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("read the configuration file {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file does not hold a configuration; the text names the line and the key.
+    #[error("read the configuration file {}: {reason}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the parser says.
+        reason: String,
+    },
+    /// A setting has a value it cannot have.
+    #[error("read the setting {key} from {source_name}: {rule}")]
+    Setting {
+        /// The setting.
+        key: String,
+        /// The variable, or the flag.
+        source_name: String,
+        /// What it must be.
+        rule: String,
+    },
+    /// Settings that do not fit together.
+    #[error("accept the setting {key}: {rule}")]
+    Invalid {
+        /// The setting.
+        key: String,
+        /// What it must be.
+        rule: String,
+    },
+}
+
+impl Config {
+    /// Reads the file if one is named, then the environment, then the flags.
+    ///
+    /// # Errors
+    /// See [`ConfigError`]. A named file that does not exist is an error.
+    pub fn load(
+        path: Option<&Path>,
+        env: &dyn Fn(&str) -> Option<String>,
+        overrides: Overrides,
+    ) -> Result<Self, ConfigError> {
+        let mut config = match path {
+            None => Self::default(),
+            Some(path) => Self::read(path)?,
+        };
+        for setting in SETTINGS {
+            let Some(text) = env(setting.variable).filter(|text| !text.is_empty()) else {
+                continue;
+            };
+            (setting.set)(&mut config, &text).map_err(|rule| ConfigError::Setting {
+                key: setting.key.to_owned(),
+                source_name: format!("the environment variable {}", setting.variable),
+                rule,
+            })?;
+        }
+        for (key, text) in overrides.settings {
+            let setting = SETTINGS.iter().find(|setting| setting.key == key);
+            let set = setting.map_or(Err("is not a setting".to_owned()), |setting| {
+                (setting.set)(&mut config, &text)
+            });
+            set.map_err(|rule| ConfigError::Setting {
+                key: key.to_owned(),
+                source_name: "the command line".to_owned(),
+                rule,
+            })?;
+        }
+        config.workflows.extend(overrides.workflows);
+        config.auth.keys.extend(overrides.keys);
+        config.check()?;
+        Ok(config)
+    }
+
+    fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text = fs::read_to_string(path).map_err(|source| ConfigError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        toml::from_str(&text).map_err(|error| ConfigError::File {
+            path: path.to_owned(),
+            reason: error.to_string().trim_end().to_owned(),
+        })
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let invalid = |key: &str, rule: &str| {
+            Err(ConfigError::Invalid {
+                key: key.to_owned(),
+                rule: rule.to_owned(),
+            })
+        };
+        if self.server.max_body_bytes < 1_024 {
+            return invalid("server.max_body_bytes", "must be at least 1024");
+        }
+        if self.server.max_connections == 0 {
+            return invalid("server.max_connections", "must be at least 1");
+        }
+        let keepalive = self.server.sse_keepalive.as_duration().as_millis();
+        if !(1..=30_000).contains(&keepalive) {
+            return invalid("server.sse_keepalive", "must be over 0 and at most 30s");
+        }
+        if self.server.request_timeout.as_duration().is_zero() {
+            return invalid("server.request_timeout", "must be over 0");
+        }
+        if self.limits.max_node_executions == 0 {
+            return invalid("limits.max_node_executions", "must be at least 1");
+        }
+        if self
+            .limits
+            .max_run_duration
+            .is_some_and(|period| period.as_duration().as_millis() < 1_000)
+        {
+            return invalid("limits.max_run_duration", "must be at least 1s");
+        }
+        for (index, key) in self.auth.keys.iter().enumerate() {
+            let name = format!("auth.keys[{index}]");
+            if key.id.is_empty() || key.id.chars().any(|c| c.is_control() || c.is_whitespace()) {
+                return invalid(
+                    &format!("{name}.id"),
+                    "must not be empty or hold spaces or control characters",
+                );
+            }
+            match (&key.secret, &key.secret_sha256) {
+                (Some(secret), None) if !secret.expose().is_empty() => {}
+                (None, Some(hash))
+                    if hash.len() == 64
+                        && hash
+                            .bytes()
+                            .all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)) => {}
+                (None, Some(_)) => {
+                    return invalid(
+                        &format!("{name}.secret_sha256"),
+                        "must be 64 lowercase hexadecimal digits",
+                    );
+                }
+                (Some(_), None) => return invalid(&format!("{name}.secret"), "must not be empty"),
+                (None, None) | (Some(_), Some(_)) => {
+                    return invalid(&name, "must have either secret or secret_sha256");
+                }
+            }
+            if self.auth.keys[..index].iter().any(|other| other.id == key.id) {
+                return invalid(&format!("{name}.id"), "must be unique");
+            }
+        }
+        Ok(())
+    }
+
+    /// The origin in every link, without a final slash: the configured one, else the listen address with
+    /// `localhost` for an unspecified one. Never the `Host` header.
+    #[must_use]
+    pub fn public_url(&self) -> String {
+        match &self.server.public_url {
+            Some(url) => url.as_str().to_owned(),
+            None => self.server.listen.origin(),
+        }
+    }
+
+    /// The effective configuration as TOML; secrets are not in it.
+    ///
+    /// # Errors
+    /// None in practice; a value that TOML cannot hold.
+    pub fn to_toml_redacted(&self) -> Result<String, toml::ser::Error> {
+        toml::to_string_pretty(self)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+//! The table of settings: name, environment variable, and how a text becomes the value.
+
+use std::{env, path::PathBuf, str::FromStr};
+
+use wopr_core::{TenantId, WorkflowId};
+
+use super::{Config, Key, Secret};
+use crate::auth::Scopes;
+
+/// One setting as flags and the environment see it.
+#[derive(Clone, Copy)]
+pub struct Setting {
+    /// Its name in the file.
+    pub key: &'static str,
+    /// Its environment variable.
+    pub variable: &'static str,
+    /// Sets it from a text, or says what it must be.
+    pub set: fn(&mut Config, &str) -> Result<(), String>,
+}
+
+impl std::fmt::Debug for Setting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.key)
+    }
+}
+
+/// Every setting but the list of keys, to which `WOPR_API_KEY` adds one.
+pub const SETTINGS: &[Setting] = &[
+    setting("store", "WOPR_STORE", |c, t| put(&mut c.store, t)),
+    setting("workflows", "WOPR_WORKFLOWS", |c, t| {
+        c.workflows = env::split_paths(t).collect();
+        Ok(())
+    }),
+    setting("default_workflow", "WOPR_DEFAULT_WORKFLOW", |c, t| {
+        c.default_workflow = Some(WorkflowId::parse(t).map_err(|error| error.to_string())?);
+        Ok(())
+    }),
+    setting("conformance", "WOPR_CONFORMANCE", |c, t| {
+        switch(&mut c.conformance, t)
+    }),
+    setting("conformance_ledger", "WOPR_CONFORMANCE_LEDGER", |c, t| {
+        c.conformance_ledger = Some(PathBuf::from(t));
+        Ok(())
+    }),
+    setting("server.listen", "WOPR_LISTEN", |c, t| {
+        put(&mut c.server.listen, t)
+    }),
+    setting("server.public_url", "WOPR_PUBLIC_URL", |c, t| {
+        some(&mut c.server.public_url, t)
+    }),
+    setting("server.max_body_bytes", "WOPR_MAX_BODY_BYTES", |c, t| {
+        number(&mut c.server.max_body_bytes, t)
+    }),
+    setting("server.request_timeout", "WOPR_REQUEST_TIMEOUT", |c, t| {
+        put(&mut c.server.request_timeout, t)
+    }),
+    setting("server.sse_keepalive", "WOPR_SSE_KEEPALIVE", |c, t| {
+        put(&mut c.server.sse_keepalive, t)
+    }),
+    setting("server.shutdown_grace", "WOPR_SHUTDOWN_GRACE", |c, t| {
+        put(&mut c.server.shutdown_grace, t)
+    }),
+    setting("server.max_connections", "WOPR_MAX_CONNECTIONS", |c, t| {
+        number(&mut c.server.max_connections, t)
+    }),
+    setting(
+        "limits.max_node_executions",
+        "WOPR_MAX_NODE_EXECUTIONS",
+        |c, t| number(&mut c.limits.max_node_executions, t),
+    ),
+    setting("limits.max_run_duration", "WOPR_MAX_RUN_DURATION", |c, t| {
+        some(&mut c.limits.max_run_duration, t)
+    }),
+    setting("auth.keys", "WOPR_API_KEY", |c, t| {
+        c.auth.keys.retain(|key| key.id != ENV_KEY_ID);
+        c.auth.keys.push(Key {
+            id: ENV_KEY_ID.to_owned(),
+            secret: Some(Secret::new(t)),
+            secret_sha256: None,
+            tenant: TenantId::parse("default").map_err(|error| error.to_string())?,
+            principal: None,
+            scopes: Scopes::ALL,
+        });
+        Ok(())
+    }),
+    setting("secrets.key_file", "WOPR_KEY_FILE", |c, t| {
+        c.secrets.key_file = Some(PathBuf::from(t));
+        Ok(())
+    }),
+    setting("secrets.master_key", "WOPR_MASTER_KEY", |c, t| {
+        c.secrets.master_key = Some(Secret::new(t));
+        Ok(())
+    }),
+    setting("egress.allow", "WOPR_EGRESS_ALLOW", |c, t| {
+        c.egress.allow = t
+            .split(',')
+            .map(str::trim)
+            .filter(|item| !item.is_empty())
+            .map(str::parse)
+            .collect::<Result<_, _>>()?;
+        Ok(())
+    }),
+    setting("a2a.blocking_timeout", "WOPR_A2A_BLOCKING_TIMEOUT", |c, t| {
+        put(&mut c.a2a.blocking_timeout, t)
+    }),
+    setting("a2a.private_tasks", "WOPR_A2A_PRIVATE_TASKS", |c, t| {
+        switch(&mut c.a2a.private_tasks, t)
+    }),
+    setting("a2a.error_profile", "WOPR_A2A_ERROR_PROFILE", |c, t| {
+        put(&mut c.a2a.error_profile, t)
+    }),
+    setting("idempotency.retention", "WOPR_IDEMPOTENCY_RETENTION", |c, t| {
+        put(&mut c.idempotency.retention, t)
+    }),
+    setting("interrupts.token_ttl", "WOPR_INTERRUPT_TOKEN_TTL", |c, t| {
+        put(&mut c.interrupts.token_ttl, t)
+    }),
+    setting("log.format", "WOPR_LOG_FORMAT", |c, t| put(&mut c.log.format, t)),
+    setting("log.level", "WOPR_LOG", |c, t| {
+        c.log.level = t.to_owned();
+        Ok(())
+    }),
+];
+
+/// The id of the key that `WOPR_API_KEY` adds.
+const ENV_KEY_ID: &str = "env";
+
+const fn setting(
+    key: &'static str,
+    variable: &'static str,
+    set: fn(&mut Config, &str) -> Result<(), String>,
+) -> Setting {
+    Setting { key, variable, set }
+}
+
+fn put<T: FromStr<Err = String>>(place: &mut T, text: &str) -> Result<(), String> {
+    *place = text.parse()?;
+    Ok(())
+}
+
+fn some<T: FromStr<Err = String>>(place: &mut Option<T>, text: &str) -> Result<(), String> {
+    *place = Some(text.parse()?);
+    Ok(())
+}
+
+fn number<T: FromStr>(place: &mut T, text: &str) -> Result<(), String> {
+    *place = text.parse().map_err(|_| "must be a whole number".to_owned())?;
+    Ok(())
+}
+
+fn switch(place: &mut bool, text: &str) -> Result<(), String> {
+    *place = match text {
+        "1" | "true" | "yes" | "on" => true,
+        "0" | "false" | "no" | "off" => false,
+        _ => return Err("must be 1, true, 0 or false".to_owned()),
+    };
+    Ok(())
+}

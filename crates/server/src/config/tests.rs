@@ -1,0 +1,194 @@
+use std::collections::HashMap;
+
+use super::*;
+
+fn load(file: Option<&str>, env: &[(&str, &str)], overrides: Overrides) -> Result<Config, ConfigError> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = file.map(|text| {
+        let path = folder.path().join("wopr.toml");
+        fs::write(&path, text).unwrap();
+        path
+    });
+    let env: HashMap<_, _> = env.iter().copied().collect();
+    Config::load(
+        path.as_deref(),
+        &|name| env.get(name).map(|text| (*text).to_owned()),
+        overrides,
+    )
+}
+
+fn refused(file: Option<&str>, env: &[(&str, &str)], overrides: Overrides) -> String {
+    load(file, env, overrides).unwrap_err().to_string()
+}
+
+#[test]
+fn the_example_is_the_default_and_mentions_every_setting() {
+    let example: Config = toml::from_str(EXAMPLE).unwrap();
+    assert_eq!(example, Config::default());
+    for setting in SETTINGS {
+        let name = setting.key.rsplit('.').next().unwrap();
+        let is_mentioned = EXAMPLE
+            .lines()
+            .any(|line| line.trim_start_matches("# ").starts_with(&format!("{name} =")));
+        // The master key has no place in a file.
+        assert!(
+            is_mentioned || setting.key == "secrets.master_key",
+            "{}",
+            setting.key
+        );
+        assert!(EXAMPLE.contains(setting.variable), "{}", setting.variable);
+    }
+}
+
+#[test]
+fn every_setting_of_the_file_is_in_the_table() {
+    let full = Config {
+        default_workflow: Some(WorkflowId::parse("w").unwrap()),
+        conformance_ledger: Some("x".into()),
+        server: Server {
+            public_url: Some("http://x".parse().unwrap()),
+            ..Server::default()
+        },
+        limits: Limits {
+            max_run_duration: Some(Period::from_secs(1)),
+            ..Limits::default()
+        },
+        secrets: Secrets {
+            key_file: Some("x".into()),
+            master_key: Some(Secret::new("x")),
+        },
+        ..Config::default()
+    };
+    let toml::Value::Table(root) = toml::Value::try_from(full).unwrap() else {
+        panic!("a configuration is a table");
+    };
+    let mut names = Vec::new();
+    for (name, value) in root {
+        match value {
+            toml::Value::Table(section) => {
+                names.extend(section.keys().map(|key| format!("{name}.{key}")));
+            }
+            _ => names.push(name),
+        }
+    }
+    names.sort();
+    let mut table: Vec<_> = SETTINGS.iter().map(|setting| setting.key.to_owned()).collect();
+    table.sort();
+    assert_eq!(names, table);
+}
+
+#[test]
+fn a_flag_wins_over_the_environment_and_that_over_the_file() {
+    let file = "[server]\nlisten = \"127.0.0.1:1\"\nmax_body_bytes = 5000\n[log]\nlevel = \"warn\"";
+    let env = [("WOPR_LISTEN", "127.0.0.1:2"), ("WOPR_LOG", "debug")];
+    let flags = Overrides::default().with("server.listen", Some("127.0.0.1:3"));
+    let config = load(Some(file), &env, flags).unwrap();
+    assert_eq!(config.server.listen.to_string(), "127.0.0.1:3");
+    assert_eq!(config.log.level, "debug");
+    assert_eq!(config.server.max_body_bytes, 5000);
+    assert_eq!(config.a2a, A2a::default());
+}
+
+#[test]
+fn the_environment_adds_a_key_with_every_scope() {
+    let config = load(
+        None,
+        &[
+            ("WOPR_API_KEY", "s3cret"),
+            ("WOPR_CONFORMANCE", "1"),
+            ("WOPR_EGRESS_ALLOW", "127.0.0.0/8, ::1"),
+        ],
+        Overrides::default(),
+    )
+    .unwrap();
+    let [key] = config.auth.keys.as_slice() else {
+        panic!("one key");
+    };
+    assert_eq!(key.tenant.as_str(), "default");
+    assert_eq!(key.scopes, Scopes::ALL);
+    assert!(config.conformance);
+    assert_eq!(config.egress.allow.len(), 2);
+}
+
+#[test]
+fn an_error_names_the_setting_and_its_source() {
+    let none = Overrides::default;
+    assert_eq!(
+        refused(None, &[("WOPR_LISTEN", "nowhere")], none()),
+        "read the setting server.listen from the environment variable WOPR_LISTEN: must be an address and a \
+         port, such as 127.0.0.1:8080"
+    );
+    assert_eq!(
+        refused(None, &[], none().with("store", Some("redis:"))),
+        "read the setting store from the command line: must be sqlite:PATH, memory: or postgres://…"
+    );
+    let message = refused(Some("[server]\nlissten = 1"), &[], none());
+    assert!(
+        message.contains("wopr.toml") && message.contains("lissten"),
+        "{message}"
+    );
+    let message = refused(Some("[a2a]\nblocking_timeout = \"soon\""), &[], none());
+    assert!(message.contains("blocking_timeout"), "{message}");
+    let message = refused(Some("[server]\nsse_keepalive = \"31s\""), &[], none());
+    assert!(message.contains("server.sse_keepalive"), "{message}");
+    let message = refused(
+        Some("[[auth.keys]]\nid = \"a\"\ntenant = \"t\"\nscopes = []"),
+        &[],
+        none(),
+    );
+    assert!(message.contains("auth.keys[0]"), "{message}");
+    let message = refused(Some("[secrets]\nmaster_key = \"x\""), &[], none());
+    assert!(message.contains("master_key"), "{message}");
+}
+
+#[test]
+fn a_printed_configuration_holds_no_secret_and_reads_back() {
+    let config = load(
+        Some("[[auth.keys]]\nid = \"a\"\nsecret = \"hunter2hunter2\"\ntenant = \"t\"\nscopes = [\"*\"]"),
+        &[
+            ("WOPR_MASTER_KEY", "topsecret"),
+            ("WOPR_STORE", "postgres://u:hunter2@h/d"),
+        ],
+        Overrides::default(),
+    )
+    .unwrap();
+    let text = config.to_toml_redacted().unwrap();
+    assert!(!text.contains("hunter2") && !text.contains("topsecret"), "{text}");
+    assert!(!format!("{config:?}").contains("hunter2"));
+    let default = Config::default().to_toml_redacted().unwrap();
+    assert_eq!(toml::from_str::<Config>(&default).unwrap(), Config::default());
+}
+
+#[test]
+fn the_public_url_never_depends_on_a_request() {
+    for (listen, wanted) in [
+        ("127.0.0.1:8080", "http://127.0.0.1:8080"),
+        ("0.0.0.0:9", "http://localhost:9"),
+        ("[::]:9", "http://localhost:9"),
+        ("[::1]:9", "http://[::1]:9"),
+        ("localhost:9", "http://127.0.0.1:9"),
+    ] {
+        let config = load(None, &[("WOPR_LISTEN", listen)], Overrides::default()).unwrap();
+        assert_eq!(config.public_url(), wanted);
+    }
+    let config = load(
+        None,
+        &[("WOPR_PUBLIC_URL", "https://x.example/base/")],
+        Overrides::default(),
+    );
+    assert_eq!(config.unwrap().public_url(), "https://x.example/base");
+    assert!(load(None, &[("WOPR_PUBLIC_URL", "ftp://x")], Overrides::default()).is_err());
+}
+
+#[test]
+fn periods_read_back_as_written() {
+    for text in ["250ms", "15s", "30m", "24h", "90s", "0s", "7d"] {
+        let period: Period = text.parse().unwrap();
+        let again: Period = period.to_string().parse().unwrap();
+        assert_eq!(period, again, "{text}");
+    }
+    assert_eq!("24h".parse::<Period>().unwrap().to_string(), "1d");
+    for text in ["", "15", "s", "-1s", "1.5s", "9999999999999d", "1y"] {
+        assert!(text.parse::<Period>().is_err(), "{text}");
+    }
+}

@@ -1,0 +1,396 @@
+//! The composition root: from a configuration to everything a face needs.
+//!
+//! A host owns one store and one engine. Opening it leaves nothing half done: what cannot start says why and
+//! closes what was opened before. Workflow files that do not hold are skipped, logged and listed, so that one
+//! bad file does not keep a host down.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use serde_json::Value;
+use tokio::sync::watch;
+use wopr_connect::{Executors, egress};
+use wopr_core::{HostBounds, Offer, TenantId};
+use wopr_engine::{Clock, Engine, RegisterError, SystemClock};
+use wopr_store::{MemoryStore, ReadError, SqliteStore, Store, sqlite};
+
+use crate::{
+    auth::Auth,
+    config::{Config, StoreUrl},
+    openwop::Discovery,
+    secrets::{Secrets, SecretsError},
+    telemetry::Metrics,
+    tokens::Tokens,
+};
+
+/// Why a host did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Nobody could call it.
+    #[error("start without any api key: set WOPR_API_KEY or add [[auth.keys]] to the configuration")]
+    NoKeys,
+    /// The store is of a kind this binary does not have.
+    #[error("open the store: postgres is not built in yet, use sqlite:PATH")]
+    NoPostgres,
+    /// The database cannot be opened.
+    #[error("open the store")]
+    Store(#[from] sqlite::OpenError),
+    /// The store does not answer.
+    #[error("read the store")]
+    Read(#[from] ReadError),
+    /// There is no master key.
+    #[error(transparent)]
+    Secrets(#[from] SecretsError),
+    /// The gate for outbound calls cannot be built.
+    #[error("open the egress gate")]
+    Egress(#[from] egress::BuildError),
+    /// The engine did not start.
+    #[error("start the engine")]
+    Engine(#[from] wopr_engine::StartError),
+    /// A workflow folder cannot be read.
+    #[error("read the workflow folder {}", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The store does not take the workflows.
+    #[error("register workflows: {0}")]
+    Workflows(String),
+}
+
+/// A workflow file that was skipped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejected {
+    /// The file.
+    pub file: PathBuf,
+    /// Every rule it breaks, each with the place.
+    pub problems: Vec<String>,
+}
+
+/// Everything the faces share.
+#[derive(Debug)]
+pub struct Host {
+    config: Config,
+    public_url: String,
+    engine: Engine,
+    store: Opened,
+    auth: Auth,
+    secrets: Secrets,
+    tokens: Tokens,
+    executors: Executors,
+    metrics: Metrics,
+    discovery: Discovery,
+    rejected: Vec<Rejected>,
+    closing: watch::Sender<bool>,
+}
+
+/// The store by its type, for what the port does not have.
+#[derive(Debug)]
+enum Opened {
+    Memory(Arc<MemoryStore>),
+    Sqlite(Arc<SqliteStore>),
+}
+
+impl Opened {
+    async fn open(url: &StoreUrl) -> Result<Self, StartError> {
+        match url {
+            StoreUrl::Memory => Ok(Self::Memory(Arc::new(MemoryStore::new()))),
+            StoreUrl::Postgres(_) => Err(StartError::NoPostgres),
+            StoreUrl::Sqlite(path) => {
+                let path = path.clone();
+                let open = move || SqliteStore::open(path, sqlite::Options::default());
+                // Opening waits for the disk and may migrate.
+                let opened = tokio::task::spawn_blocking(open).await;
+                Ok(Self::Sqlite(Arc::new(
+                    opened.expect("opening a store does not panic")?,
+                )))
+            }
+        }
+    }
+
+    fn port(&self) -> Arc<dyn Store> {
+        match self {
+            Self::Memory(store) => Arc::clone(store) as Arc<dyn Store>,
+            Self::Sqlite(store) => Arc::clone(store) as Arc<dyn Store>,
+        }
+    }
+
+    async fn close(&self) {
+        match self {
+            Self::Memory(_) => {}
+            Self::Sqlite(store) => store.close().await,
+        }
+    }
+}
+
+impl Host {
+    /// Opens the store, starts the engine and loads the workflow folders.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub async fn open(config: Config) -> Result<Arc<Self>, StartError> {
+        Self::open_with(config, Arc::new(SystemClock)).await
+    }
+
+    /// Like [`Host::open`], by another clock.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub async fn open_with(config: Config, clock: Arc<dyn Clock>) -> Result<Arc<Self>, StartError> {
+        let store = Opened::open(&config.store).await?;
+        match Self::build(config, &store, clock).await {
+            Ok(built) => {
+                let host = built.finish(store);
+                tracing::info!(
+                    workflows = host.engine.workflows(&default_tenant()).len(),
+                    rejected = host.rejected.len(),
+                    conformance = host.config.conformance,
+                    "host opened"
+                );
+                Ok(Arc::new(host))
+            }
+            Err(error) => {
+                store.close().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn build(config: Config, store: &Opened, clock: Arc<dyn Clock>) -> Result<Built, StartError> {
+        let port = store.port();
+        let auth = Auth::new(&config.auth.keys, &port.keys().await?);
+        if auth.is_empty() {
+            return Err(StartError::NoKeys);
+        }
+        let secrets = Secrets::open(&config.secrets, &config.store)?;
+        let policy = egress::Policy {
+            allow: config.egress.allow.iter().map(|item| item.cidr()).collect(),
+        };
+        let gate = egress::Gate::new(policy, egress::Limits::default())?;
+        let ledger = config.conformance_ledger.clone();
+        let executors = Executors::new(gate, wopr_connect::Options { ledger });
+        let options = wopr_engine::Options {
+            bounds: HostBounds {
+                node_executions: config.limits.max_node_executions,
+                run_duration_ms: config.limits.max_run_duration.map(|period| period.as_millis()),
+            },
+            offer: Offer {
+                conformance: config.conformance,
+            },
+            ..wopr_engine::Options::default()
+        };
+        let engine = Engine::start(port, Arc::new(executors.clone()), clock, options).await?;
+        let mut rejected = Vec::new();
+        for folder in &config.workflows {
+            if let Err(error) = load_folder(&engine, folder, &mut rejected).await {
+                engine.stop().await;
+                return Err(error);
+            }
+        }
+        Ok(Built {
+            config,
+            engine,
+            auth,
+            secrets,
+            executors,
+            rejected,
+        })
+    }
+
+    /// The configuration in force.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The origin in every link, without a final slash.
+    #[must_use]
+    pub fn public_url(&self) -> &str {
+        &self.public_url
+    }
+
+    /// The engine.
+    #[must_use]
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// The keys.
+    #[must_use]
+    pub fn auth(&self) -> &Auth {
+        &self.auth
+    }
+
+    /// The master key's children.
+    #[must_use]
+    pub fn secrets(&self) -> &Secrets {
+        &self.secrets
+    }
+
+    /// Interrupt tokens.
+    #[must_use]
+    pub fn tokens(&self) -> &Tokens {
+        &self.tokens
+    }
+
+    /// What is counted.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// What is advertised.
+    #[must_use]
+    pub fn discovery(&self) -> &Discovery {
+        &self.discovery
+    }
+
+    /// The executors of effects.
+    #[must_use]
+    pub fn executors(&self) -> &Executors {
+        &self.executors
+    }
+
+    /// Workflow files that were skipped.
+    #[must_use]
+    pub fn rejected(&self) -> &[Rejected] {
+        &self.rejected
+    }
+
+    /// What the database did, if there is one.
+    #[must_use]
+    pub fn store_stats(&self) -> Option<sqlite::Stats> {
+        match &self.store {
+            Opened::Memory(_) => None,
+            Opened::Sqlite(store) => Some(store.stats()),
+        }
+    }
+
+    /// Becomes `true` when the host stops: streams end then.
+    #[must_use]
+    pub fn closing(&self) -> watch::Receiver<bool> {
+        self.closing.subscribe()
+    }
+
+    /// Tells streams to end and refuses to be ready.
+    pub fn begin_close(&self) {
+        self.closing.send_replace(true);
+    }
+
+    /// Whether the host is stopping.
+    #[must_use]
+    pub fn is_closing(&self) -> bool {
+        *self.closing.borrow()
+    }
+
+    /// Reads the stored keys again.
+    ///
+    /// # Errors
+    /// The store does not answer; the keys are as before.
+    pub async fn refresh_keys(&self) -> Result<(), ReadError> {
+        self.auth.refresh(&self.engine.store().keys().await?);
+        Ok(())
+    }
+
+    /// Stops the engine and closes the store; whatever was acknowledged is on the disk already.
+    pub async fn close(&self) {
+        self.begin_close();
+        self.engine.stop().await;
+        self.store.close().await;
+        tracing::info!("host closed");
+    }
+}
+
+/// A host without its store.
+struct Built {
+    config: Config,
+    engine: Engine,
+    auth: Auth,
+    secrets: Secrets,
+    executors: Executors,
+    rejected: Vec<Rejected>,
+}
+
+impl Built {
+    fn finish(self, store: Opened) -> Host {
+        let Self {
+            config,
+            engine,
+            auth,
+            secrets,
+            executors,
+            rejected,
+        } = self;
+        let public_url = config.public_url();
+        let tokens = Tokens::new(secrets.subkey("interrupt-token"), config.interrupts.token_ttl);
+        let discovery = Discovery::new(&config, &public_url, &engine);
+        Host {
+            config,
+            public_url,
+            engine,
+            store,
+            auth,
+            secrets,
+            tokens,
+            executors,
+            metrics: Metrics::default(),
+            discovery,
+            rejected,
+            closing: watch::Sender::new(false),
+        }
+    }
+}
+
+/// The tenant of `WOPR_API_KEY`; shared workflows are seen by every tenant, so any would do here.
+pub(crate) fn default_tenant() -> TenantId {
+    TenantId::parse("default").expect("the name of the default tenant holds")
+}
+
+/// Loads every `*.json` of a folder, by name, as workflows of every tenant.
+async fn load_folder(engine: &Engine, folder: &Path, rejected: &mut Vec<Rejected>) -> Result<(), StartError> {
+    let failed = |source| StartError::Folder {
+        path: folder.to_owned(),
+        source,
+    };
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path.extension().is_some_and(|extension| extension == "json") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    for file in files {
+        let problems = match load_file(engine, &file).await {
+            Ok(()) => continue,
+            Err(Skip::Fatal(error)) => return Err(error),
+            Err(Skip::Problems(problems)) => problems,
+        };
+        tracing::warn!(file = %file.display(), problems = %problems.join("; "), "workflow skipped");
+        rejected.push(Rejected { file, problems });
+    }
+    Ok(())
+}
+
+enum Skip {
+    Problems(Vec<String>),
+    Fatal(StartError),
+}
+
+async fn load_file(engine: &Engine, file: &Path) -> Result<(), Skip> {
+    let skip = |problem: String| Skip::Problems(vec![problem]);
+    let bytes = fs::read(file).map_err(|error| skip(format!("file: {error}")))?;
+    let document: Value = serde_json::from_slice(&bytes).map_err(|error| skip(format!("file: {error}")))?;
+    match engine.register(None, document).await {
+        Ok(_) => Ok(()),
+        Err(RegisterError::Invalid(problems)) => Err(Skip::Problems(
+            problems.0.iter().map(ToString::to_string).collect(),
+        )),
+        Err(RegisterError::Unavailable(why)) => Err(Skip::Fatal(StartError::Workflows(why))),
+    }
+}

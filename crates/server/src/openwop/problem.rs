@@ -1,0 +1,304 @@
+//! Errors as clients see them: one table from what went wrong to status, code and details.
+//!
+//! A problem never carries internals; those go to the log where it is made. Refusals of the kernel, failures of
+//! the engine and the store, and mistakes in a request all pass through here, so that a code means the same on
+//! every route.
+
+use std::borrow::Cow;
+
+use axum::{body::Body, response::Response};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use serde_json::{Value, json};
+use wopr_core::{Problems, Refusal};
+use wopr_engine::{CommandError, RegisterError};
+use wopr_store::{ReadError, WriteError};
+use wopr_wire::{
+    json::{BodyError, DecodeError},
+    openwop::{error::ErrorEnvelope, stream::StreamError},
+};
+
+use crate::{
+    auth::{AuthError, Forbidden},
+    tokens::TokenError,
+};
+
+/// How long a client should wait when the store cannot answer, in seconds.
+const RETRY_AFTER: u64 = 1;
+/// Problems of one definition that are listed; the text names the first.
+const MAX_LISTED: usize = 100;
+
+/// An error answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Problem {
+    /// The status.
+    pub status: StatusCode,
+    /// The body.
+    pub envelope: ErrorEnvelope,
+    /// Further header fields.
+    pub headers: HeaderMap,
+}
+
+impl Problem {
+    /// A problem without details.
+    #[must_use]
+    pub fn new(status: StatusCode, code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            status,
+            envelope: ErrorEnvelope::new(code, message.into()),
+            headers: HeaderMap::new(),
+        }
+    }
+
+    /// Adds a detail.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.envelope = self.envelope.with(name, value);
+        self
+    }
+
+    /// Adds a header field.
+    #[must_use]
+    pub fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.headers.insert(name, value);
+        self
+    }
+
+    /// 400: the request breaks a rule.
+    #[must_use]
+    pub fn invalid(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "validation_error", message)
+    }
+
+    /// 400, naming the field.
+    #[must_use]
+    pub fn field(name: &str, rule: &str) -> Self {
+        Self::invalid(format!("{name} {rule}")).with("field", name)
+    }
+
+    /// 404: there is no such thing, or it is not the caller's; the two look the same.
+    #[must_use]
+    pub fn not_found(what: &'static str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not_found", what)
+    }
+
+    /// 501: a part of the protocol this host does not have.
+    #[must_use]
+    pub fn not_provided(message: &'static str) -> Self {
+        Self::new(StatusCode::NOT_IMPLEMENTED, "capability_not_provided", message)
+    }
+
+    /// 403: the run, or another resource, is not for this caller.
+    #[must_use]
+    pub fn forbidden(message: &'static str) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "forbidden", message)
+    }
+
+    /// 500; what happened is in the log.
+    #[must_use]
+    pub fn internal() -> Self {
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "internal_error",
+            "something went wrong on our side",
+        )
+    }
+
+    /// 503, with the same delay in the header and in the details.
+    #[must_use]
+    pub fn unavailable(retry_after: u64) -> Self {
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "service_unavailable",
+            "the host cannot take this request now",
+        )
+        .with("retryAfter", retry_after)
+        .header(header::RETRY_AFTER, HeaderValue::from(retry_after))
+    }
+
+    /// The answer.
+    #[must_use]
+    pub fn response(self) -> Response {
+        let body = serde_json::to_vec(&self.envelope).expect("an envelope of JSON values serialises");
+        let mut response = Response::new(Body::from(body));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.extend(self.headers);
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        response
+    }
+}
+
+impl From<Problem> for Response {
+    fn from(problem: Problem) -> Self {
+        problem.response()
+    }
+}
+
+impl From<AuthError> for Problem {
+    fn from(error: AuthError) -> Self {
+        let message = match error {
+            AuthError::Missing => "a bearer credential is required",
+            AuthError::Malformed => "the Authorization header is not a single bearer credential",
+            AuthError::Unknown => "the credential is not known",
+            AuthError::Revoked => "the credential was revoked",
+        };
+        Self::new(StatusCode::UNAUTHORIZED, error.code(), message)
+            .header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
+    }
+}
+
+impl From<Forbidden> for Problem {
+    fn from(Forbidden(scope): Forbidden) -> Self {
+        Self::forbidden("the credential lacks a scope").with("scopeRequired", scope.as_str())
+    }
+}
+
+impl From<BodyError> for Problem {
+    fn from(error: BodyError) -> Self {
+        error_of(ErrorEnvelope::from(error))
+    }
+}
+
+impl From<DecodeError> for Problem {
+    fn from(error: DecodeError) -> Self {
+        error_of(ErrorEnvelope::from(error))
+    }
+}
+
+impl From<StreamError> for Problem {
+    fn from(error: StreamError) -> Self {
+        error_of(ErrorEnvelope::from(error))
+    }
+}
+
+/// A mistake in the request.
+fn error_of(envelope: ErrorEnvelope) -> Problem {
+    Problem {
+        status: StatusCode::BAD_REQUEST,
+        envelope,
+        headers: HeaderMap::new(),
+    }
+}
+
+impl From<TokenError> for Problem {
+    fn from(error: TokenError) -> Self {
+        match error {
+            TokenError::Unknown => no_interrupt(),
+            TokenError::Expired => Self::new(StatusCode::GONE, "interrupt_expired", "the token has expired"),
+        }
+    }
+}
+
+/// 404 for an interrupt that never was, or is not the caller's.
+pub(crate) fn no_interrupt() -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "interrupt_not_found", "no such interrupt")
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        let conflict = |code, message: &'static str| Self::new(StatusCode::CONFLICT, code, message);
+        match refusal {
+            Refusal::InvalidInput { field, rule } => {
+                Self::invalid(format!("{field}: {rule}")).with("field", field)
+            }
+            Refusal::OutOfBounds { key, value, min, max } => {
+                Self::invalid(format!("configurable.{key} must be between {min} and {max}"))
+                    .with("key", key)
+                    .with("value", value)
+                    .with("min", min)
+                    .with("max", max)
+            }
+            Refusal::Terminal(status) => {
+                conflict("run_terminal", "the run has ended").with("runStatus", status.as_str())
+            }
+            Refusal::NotPausable(status) => conflict("run_not_pausable", "the run cannot be paused now")
+                .with("runStatus", status.as_str()),
+            Refusal::NotPaused(status) => {
+                conflict("run_not_paused", "the run is not paused").with("runStatus", status.as_str())
+            }
+            Refusal::NoInterrupt => no_interrupt(),
+            Refusal::AlreadyResolved => {
+                conflict("interrupt_already_resolved", "the interrupt has its answer")
+            }
+            Refusal::InterruptCancelled => Self::new(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "interrupt_cancelled",
+                "the run was cancelled",
+            ),
+            Refusal::InterruptGone => Self::new(
+                StatusCode::GONE,
+                "interrupt_gone",
+                "the parent of the run was cancelled",
+            ),
+            Refusal::InvalidAnswer(rule) => Self::invalid(rule).with("field", "resumeValue"),
+            Refusal::NoMatch(rule) => Self::new(StatusCode::UNPROCESSABLE_ENTITY, "validation_error", rule)
+                .with("field", "resumeValue"),
+            Refusal::NotAllowed(rule) => Self::forbidden(rule),
+            Refusal::Stale | Refusal::WrongState => {
+                conflict("run_conflict", "the run is not in a state that allows this")
+            }
+        }
+    }
+}
+
+impl From<CommandError> for Problem {
+    fn from(error: CommandError) -> Self {
+        match error {
+            CommandError::UnknownWorkflow => Self::not_found("no such workflow"),
+            CommandError::NotFound => Self::not_found("no such run"),
+            CommandError::Refused(refusal) => refusal.into(),
+            CommandError::KeyReused => Self::new(
+                StatusCode::CONFLICT,
+                "idempotency_key_mismatch",
+                "the idempotency key was used for another request",
+            ),
+            CommandError::Busy { retry_after_ms } => Self::unavailable(retry_after_ms.div_ceil(1_000).max(1)),
+            CommandError::Unavailable(why) => {
+                tracing::warn!(%why, "store unavailable");
+                Self::unavailable(RETRY_AFTER)
+            }
+            CommandError::Internal(why) => {
+                tracing::error!(%why, "request failed on our side");
+                Self::internal()
+            }
+        }
+    }
+}
+
+impl From<ReadError> for Problem {
+    fn from(error: ReadError) -> Self {
+        CommandError::from(error).into()
+    }
+}
+
+impl From<WriteError> for Problem {
+    fn from(error: WriteError) -> Self {
+        CommandError::from(error).into()
+    }
+}
+
+impl From<RegisterError> for Problem {
+    fn from(error: RegisterError) -> Self {
+        match error {
+            RegisterError::Invalid(problems) => problems.into(),
+            RegisterError::Unavailable(why) => CommandError::Unavailable(why).into(),
+        }
+    }
+}
+
+impl From<Problems> for Problem {
+    fn from(Problems(problems): Problems) -> Self {
+        let first = problems
+            .first()
+            .map_or_else(|| "it breaks a rule".to_owned(), ToString::to_string);
+        let listed: Vec<_> = problems
+            .iter()
+            .take(MAX_LISTED)
+            .map(|problem| json!({ "place": problem.place, "rule": problem.rule }))
+            .collect();
+        Self::invalid(format!("the workflow definition is invalid: {first}"))
+            .with("problems", listed)
+            .with("problemCount", problems.len())
+    }
+}

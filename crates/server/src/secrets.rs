@@ -1,0 +1,235 @@
+//! The host's master key and what is derived from it.
+//!
+//! A subkey is HMAC-SHA256 of its purpose under the master key, so no two purposes share a key and the master
+//! key itself signs nothing. Each subkey has a short public id (`kid`) that goes with what it signed.
+
+use std::{
+    fmt,
+    fs::{self, OpenOptions},
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use rand::{TryRngCore as _, rngs::OsRng};
+use sha2::Sha256;
+
+use crate::{
+    auth::hex,
+    config::{self, StoreUrl},
+};
+
+/// The length of the master key and of every subkey.
+const KEY_BYTES: usize = 32;
+
+/// The master key.
+#[derive(Clone)]
+pub struct Secrets([u8; KEY_BYTES]);
+
+/// A key for one purpose.
+#[derive(Clone)]
+pub struct Subkey {
+    kid: String,
+    bytes: [u8; KEY_BYTES],
+}
+
+/// Why there is no master key.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretsError {
+    /// The key is not 32 bytes of base64.
+    #[error("read the master key from {0}: it must be 32 bytes in base64")]
+    Malformed(String),
+    /// The key's file cannot be read or made.
+    #[error("read or create the key file {}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The system has no randomness to give.
+    #[error("draw a master key from the system: {0}")]
+    Entropy(String),
+    /// Several processes share the store, so none may make a key of its own.
+    #[error("start on PostgreSQL without WOPR_MASTER_KEY or secrets.key_file")]
+    Required,
+}
+
+impl Secrets {
+    /// Finds the master key: the environment's, the configured file's, the one beside an SQLite database (made
+    /// if there is none), or a passing one for a store that passes too.
+    ///
+    /// # Errors
+    /// See [`SecretsError`].
+    pub fn open(config: &config::Secrets, store: &StoreUrl) -> Result<Self, SecretsError> {
+        if let Some(key) = &config.master_key {
+            return Self::parse(key.expose(), "WOPR_MASTER_KEY");
+        }
+        if let Some(path) = &config.key_file {
+            return Self::read(path)?.ok_or_else(|| SecretsError::File {
+                path: path.clone(),
+                source: io::ErrorKind::NotFound.into(),
+            });
+        }
+        match store {
+            StoreUrl::Memory => Self::draw(),
+            StoreUrl::Postgres(_) => Err(SecretsError::Required),
+            StoreUrl::Sqlite(database) => {
+                let mut path = database.clone().into_os_string();
+                path.push(".key");
+                let path = PathBuf::from(path);
+                match Self::read(&path)? {
+                    Some(secrets) => Ok(secrets),
+                    None => Self::create(&path),
+                }
+            }
+        }
+    }
+
+    /// Derives the key for a purpose.
+    #[must_use]
+    pub fn subkey(&self, purpose: &str) -> Subkey {
+        let bytes = mac(&self.0, &["wopr/subkey/", purpose]);
+        let kid = hex(&mac(&bytes, &["wopr/kid"])[..4]);
+        Subkey { kid, bytes }
+    }
+
+    fn draw() -> Result<Self, SecretsError> {
+        let mut bytes = [0; KEY_BYTES];
+        OsRng
+            .try_fill_bytes(&mut bytes)
+            .map_err(|error| SecretsError::Entropy(error.to_string()))?;
+        Ok(Self(bytes))
+    }
+
+    fn read(path: &Path) -> Result<Option<Self>, SecretsError> {
+        match fs::read_to_string(path) {
+            Ok(text) => Self::parse(&text, &path.display().to_string()).map(Some),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(SecretsError::File {
+                path: path.to_owned(),
+                source,
+            }),
+        }
+    }
+
+    fn create(path: &Path) -> Result<Self, SecretsError> {
+        let secrets = Self::draw()?;
+        let failed = |source| SecretsError::File {
+            path: path.to_owned(),
+            source,
+        };
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let mut file = options.open(path).map_err(failed)?;
+        writeln!(file, "{}", STANDARD.encode(secrets.0)).map_err(failed)?;
+        // Tokens handed out from now on depend on it.
+        file.sync_all().map_err(failed)?;
+        Ok(secrets)
+    }
+
+    fn parse(text: &str, source: &str) -> Result<Self, SecretsError> {
+        let bytes = STANDARD.decode(text.trim()).ok();
+        let bytes = bytes.and_then(|bytes| <[u8; KEY_BYTES]>::try_from(bytes).ok());
+        bytes
+            .map(Self)
+            .ok_or_else(|| SecretsError::Malformed(source.to_owned()))
+    }
+}
+
+impl Subkey {
+    /// The public id.
+    #[must_use]
+    pub fn kid(&self) -> &str {
+        &self.kid
+    }
+
+    /// HMAC-SHA256 of a message.
+    #[must_use]
+    pub fn sign(&self, message: &[u8]) -> [u8; 32] {
+        mac_bytes(&self.bytes, &[message])
+    }
+}
+
+fn mac(key: &[u8; KEY_BYTES], parts: &[&str]) -> [u8; 32] {
+    let parts: Vec<_> = parts.iter().map(|part| part.as_bytes()).collect();
+    mac_bytes(key, &parts)
+}
+
+fn mac_bytes(key: &[u8; KEY_BYTES], parts: &[&[u8]]) -> [u8; 32] {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes a key of any length");
+    for part in parts {
+        mac.update(part);
+    }
+    mac.finalize().into_bytes().into()
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secrets(..)")
+    }
+}
+
+impl fmt::Debug for Subkey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subkey")
+            .field("kid", &self.kid)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Secret;
+
+    #[test]
+    fn a_key_is_made_once_beside_the_database_and_only_for_its_owner() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = StoreUrl::Sqlite(folder.path().join("a.db"));
+        let first = Secrets::open(&config::Secrets::default(), &store).unwrap();
+        let again = Secrets::open(&config::Secrets::default(), &store).unwrap();
+        assert_eq!(first.0, again.0);
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt as _;
+            let mode = fs::metadata(folder.path().join("a.db.key"))
+                .unwrap()
+                .permissions()
+                .mode();
+            assert_eq!(mode & 0o777, 0o600);
+        }
+    }
+
+    #[test]
+    fn a_key_must_be_32_bytes_of_base64() {
+        let open = |text: &str| {
+            let config = config::Secrets {
+                master_key: Some(Secret::new(text)),
+                key_file: None,
+            };
+            Secrets::open(&config, &StoreUrl::Memory)
+        };
+        assert!(open(&STANDARD.encode([7; 32])).is_ok());
+        for text in ["", "short", &STANDARD.encode([7; 31])] {
+            assert!(matches!(open(text), Err(SecretsError::Malformed(_))), "{text}");
+        }
+        let postgres = StoreUrl::Postgres(Secret::new("postgres://x"));
+        assert!(matches!(
+            Secrets::open(&config::Secrets::default(), &postgres),
+            Err(SecretsError::Required)
+        ));
+    }
+
+    #[test]
+    fn purposes_do_not_share_keys() {
+        let secrets = Secrets([1; KEY_BYTES]);
+        let (a, b) = (secrets.subkey("a"), secrets.subkey("b"));
+        assert_ne!(a.kid(), b.kid());
+        assert_ne!(a.sign(b"x"), b.sign(b"x"));
+        assert_eq!(a.sign(b"x"), secrets.subkey("a").sign(b"x"));
+    }
+}

@@ -1,0 +1,351 @@
+//! Counters, and their text for Prometheus.
+//!
+//! A registry of our own: what is counted is a closed list known here, most of it is read from the engine and the
+//! store when asked for, and a process may hold several hosts (tests do), which a global recorder would mix up.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use http::{Method, StatusCode};
+use parking_lot::Mutex;
+use wopr_engine::Stats;
+use wopr_store::sqlite;
+
+/// The media type of the text format.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Upper bounds of request latencies, in microseconds.
+const BUCKETS: [u64; 12] = [
+    250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 500_000, 1_000_000, 5_000_000,
+];
+
+/// What the faces count.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    requests: Mutex<BTreeMap<Series, u64>>,
+    latencies: Mutex<BTreeMap<&'static str, Latency>>,
+    streams: Arc<AtomicU64>,
+    panics: AtomicU64,
+}
+
+type Series = (&'static str, &'static str, u16);
+
+#[derive(Debug, Default)]
+struct Latency {
+    buckets: [u64; BUCKETS.len()],
+    count: u64,
+    sum_micros: u64,
+}
+
+/// Counts a stream as open until it is dropped.
+#[derive(Debug)]
+pub struct OpenStream(Arc<AtomicU64>);
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Metrics {
+    /// Counts an answered request. Routes are templates, so that the number of series is bounded.
+    pub fn answered(&self, method: &Method, route: &'static str, status: StatusCode, took: Duration) {
+        let series = (method_name(method), route, status.as_u16());
+        *self.requests.lock().entry(series).or_default() += 1;
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let mut latencies = self.latencies.lock();
+        let latency = latencies.entry(route).or_default();
+        latency.count += 1;
+        latency.sum_micros = latency.sum_micros.saturating_add(micros);
+        if let Some(bucket) = BUCKETS.iter().position(|bound| micros <= *bound) {
+            latency.buckets[bucket] += 1;
+        }
+    }
+
+    /// Counts a stream as open.
+    #[must_use]
+    pub fn open_stream(&self) -> OpenStream {
+        self.streams.fetch_add(1, Relaxed);
+        OpenStream(Arc::clone(&self.streams))
+    }
+
+    /// Counts a panic that was turned into an answer.
+    pub fn panicked(&self) {
+        self.panics.fetch_add(1, Relaxed);
+    }
+
+    /// Everything as Prometheus text.
+    #[must_use]
+    pub fn render(&self, engine: &Stats, store: Option<&sqlite::Stats>) -> String {
+        let mut out = String::with_capacity(4_096);
+        self.render_requests(&mut out);
+        let streams = self.streams.load(Relaxed);
+        one(
+            &mut out,
+            "wopr_open_streams",
+            "gauge",
+            "Event streams open now.",
+            streams,
+        );
+        let panics = self.panics.load(Relaxed);
+        one(
+            &mut out,
+            "wopr_panics_total",
+            "counter",
+            "Requests that panicked.",
+            panics,
+        );
+        render_engine(&mut out, engine);
+        if let Some(store) = store {
+            render_store(&mut out, store);
+        }
+        out
+    }
+
+    fn render_requests(&self, out: &mut String) {
+        head(out, "wopr_http_requests_total", "counter", "Requests answered.");
+        for ((method, route, status), count) in &*self.requests.lock() {
+            put(
+                out,
+                format_args!(
+                    "wopr_http_requests_total{{method=\"{method}\",route=\"{route}\",status=\"{status}\"}} {count}"
+                ),
+            );
+        }
+        let name = "wopr_http_request_seconds";
+        head(out, name, "histogram", "Time to the head of the answer.");
+        for (route, latency) in &*self.latencies.lock() {
+            let mut below = 0;
+            for (bound, count) in BUCKETS.iter().zip(latency.buckets) {
+                below += count;
+                let bound = Duration::from_micros(*bound).as_secs_f64();
+                put(
+                    out,
+                    format_args!("{name}_bucket{{route=\"{route}\",le=\"{bound}\"}} {below}"),
+                );
+            }
+            let Latency {
+                count, sum_micros, ..
+            } = latency;
+            let sum = Duration::from_micros(*sum_micros).as_secs_f64();
+            put(
+                out,
+                format_args!("{name}_bucket{{route=\"{route}\",le=\"+Inf\"}} {count}"),
+            );
+            put(out, format_args!("{name}_sum{{route=\"{route}\"}} {sum}"));
+            put(out, format_args!("{name}_count{{route=\"{route}\"}} {count}"));
+        }
+    }
+}
+
+fn render_engine(out: &mut String, stats: &Stats) {
+    let Stats {
+        runs_created,
+        runs_completed,
+        runs_failed,
+        runs_cancelled,
+        appends,
+        conflicts,
+        timers_fired,
+        effects_started,
+        effects_dropped,
+        effects_active,
+    } = *stats;
+    one(
+        out,
+        "openwop_run_created_total",
+        "counter",
+        "Runs created.",
+        runs_created,
+    );
+    let name = "openwop_run_completed_total";
+    head(out, name, "counter", "Runs ended, by status.");
+    for (status, count) in [
+        ("completed", runs_completed),
+        ("failed", runs_failed),
+        ("cancelled", runs_cancelled),
+    ] {
+        put(
+            out,
+            format_args!("{name}{{openwop_run_status=\"{status}\"}} {count}"),
+        );
+    }
+    for (name, kind, help, value) in [
+        ("wopr_appends_total", "counter", "Batches appended.", appends),
+        (
+            "wopr_append_conflicts_total",
+            "counter",
+            "Appends decided again.",
+            conflicts,
+        ),
+        (
+            "wopr_timers_fired_total",
+            "counter",
+            "Timers fired.",
+            timers_fired,
+        ),
+        (
+            "wopr_effect_attempts_total",
+            "counter",
+            "Effect attempts begun.",
+            effects_started,
+        ),
+        (
+            "wopr_effect_outcomes_dropped_total",
+            "counter",
+            "Outcomes dropped.",
+            effects_dropped,
+        ),
+        (
+            "wopr_effects_active",
+            "gauge",
+            "Effect attempts under way.",
+            effects_active,
+        ),
+    ] {
+        one(out, name, kind, help, value);
+    }
+}
+
+fn render_store(out: &mut String, stats: &sqlite::Stats) {
+    for (name, kind, help, value) in [
+        (
+            "wopr_store_appends_total",
+            "counter",
+            "Batches that are durable.",
+            stats.appends,
+        ),
+        (
+            "wopr_store_groups_total",
+            "counter",
+            "Transactions: each one commit and one fsync.",
+            stats.groups,
+        ),
+        (
+            "wopr_store_largest_group",
+            "gauge",
+            "Most writes of one transaction.",
+            stats.largest_group,
+        ),
+        (
+            "wopr_store_refused_total",
+            "counter",
+            "Calls refused because too many waited.",
+            stats.refused,
+        ),
+        (
+            "wopr_store_duplicates_total",
+            "counter",
+            "Requests that had taken effect.",
+            stats.duplicates,
+        ),
+        (
+            "wopr_store_retried_groups_total",
+            "counter",
+            "Transactions taken apart.",
+            stats.retried_groups,
+        ),
+        (
+            "wopr_store_doubtful_commits_total",
+            "counter",
+            "Commits that ended in doubt.",
+            stats.doubtful_commits,
+        ),
+        (
+            "wopr_store_wal_pages",
+            "gauge",
+            "Pages in the write-ahead log.",
+            stats.wal_pages,
+        ),
+        (
+            "wopr_store_checkpoints_total",
+            "counter",
+            "Checkpoints.",
+            stats.checkpoints,
+        ),
+        (
+            "wopr_store_checkpoint_stalls_total",
+            "counter",
+            "Transactions that waited for one.",
+            stats.stalls,
+        ),
+        (
+            "wopr_store_checkpoint_stall_microseconds_total",
+            "counter",
+            "How long.",
+            stats.stall_micros,
+        ),
+    ] {
+        one(out, name, kind, help, value);
+    }
+}
+
+fn one(out: &mut String, name: &str, kind: &str, help: &str, value: u64) {
+    head(out, name, kind, help);
+    put(out, format_args!("{name} {value}"));
+}
+
+fn head(out: &mut String, name: &str, kind: &str, help: &str) {
+    put(out, format_args!("# HELP {name} {help}"));
+    put(out, format_args!("# TYPE {name} {kind}"));
+}
+
+fn put(out: &mut String, line: std::fmt::Arguments<'_>) {
+    // A string takes every write.
+    let _ = writeln!(out, "{line}");
+}
+
+fn method_name(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::DELETE => "DELETE",
+        Method::HEAD => "HEAD",
+        Method::OPTIONS => "OPTIONS",
+        Method::PATCH => "PATCH",
+        _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_has_every_series_once() {
+        let metrics = Metrics::default();
+        let took = Duration::from_micros(700);
+        metrics.answered(&Method::GET, "/v1/runs", StatusCode::OK, took);
+        metrics.answered(&Method::GET, "/v1/runs", StatusCode::OK, took);
+        let stream = metrics.open_stream();
+        let text = metrics.render(&Stats::default(), Some(&sqlite::Stats::default()));
+        for line in [
+            "wopr_http_requests_total{method=\"GET\",route=\"/v1/runs\",status=\"200\"} 2",
+            "wopr_http_request_seconds_bucket{route=\"/v1/runs\",le=\"0.0005\"} 0",
+            "wopr_http_request_seconds_bucket{route=\"/v1/runs\",le=\"0.001\"} 2",
+            "wopr_http_request_seconds_count{route=\"/v1/runs\"} 2",
+            "wopr_open_streams 1",
+            "openwop_run_completed_total{openwop_run_status=\"failed\"} 0",
+        ] {
+            assert_eq!(
+                text.lines().filter(|other| *other == line).count(),
+                1,
+                "{line}\n{text}"
+            );
+        }
+        drop(stream);
+        assert!(
+            metrics
+                .render(&Stats::default(), None)
+                .contains("wopr_open_streams 0")
+        );
+    }
+}

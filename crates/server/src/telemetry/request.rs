@@ -1,0 +1,100 @@
+//! What surrounds every request: its span, its trace context, its count, and a net under its handler.
+
+use std::{any::Any, panic::AssertUnwindSafe, sync::Arc, time::Instant};
+
+use axum::{
+    extract::{Request, State},
+    middleware::Next,
+    response::Response,
+};
+use futures_util::FutureExt as _;
+use http::{HeaderValue, header::HeaderName};
+use tracing::{Instrument as _, Level};
+
+use super::TraceContext;
+use crate::{Host, auth::Caller, openwop::Problem};
+
+static X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The longest request id taken from a caller.
+const MAX_REQUEST_ID: usize = 128;
+
+/// What a face tells about a request, as an extension of its answer.
+#[derive(Debug, Clone)]
+pub struct Handled {
+    /// The route's template.
+    pub route: &'static str,
+    /// Who called, if that was asked.
+    pub caller: Option<Caller>,
+}
+
+/// Wraps a request. A panic of a handler becomes a 500 and the connection lives on.
+pub async fn observe(State(host): State<Arc<Host>>, mut request: Request, next: Next) -> Response {
+    let begun = Instant::now();
+    let method = request.method().clone();
+    let trace = TraceContext::of(request.headers());
+    let request_id = request_id(&request, &trace);
+    request.extensions_mut().insert(trace);
+    let span = tracing::info_span!(
+        target: "wopr::access",
+        "request",
+        %method,
+        path = request.uri().path(),
+        trace = %trace.trace_id(),
+    );
+    let answered = AssertUnwindSafe(next.run(request)).catch_unwind();
+    let mut response = match answered.instrument(span.clone()).await {
+        Ok(response) => response,
+        Err(panic) => {
+            host.metrics().panicked();
+            span.in_scope(|| tracing::error!(panic = panic_text(&*panic), "request panicked"));
+            Problem::internal().into()
+        }
+    };
+    trace.write(response.headers_mut());
+    if let Some(id) = request_id {
+        response.headers_mut().insert(X_REQUEST_ID.clone(), id);
+    }
+    let handled = response.extensions_mut().remove::<Handled>();
+    let took = begun.elapsed();
+    let status = response.status();
+    let (route, caller) = match &handled {
+        Some(handled) => (handled.route, handled.caller.as_ref()),
+        None => ("other", None),
+    };
+    host.metrics().answered(&method, route, status, took);
+    if tracing::enabled!(target: "wopr::access", Level::DEBUG) || status.is_server_error() {
+        span.in_scope(|| log(route, caller, status.as_u16(), took.as_micros()));
+    }
+    response
+}
+
+fn log(route: &str, caller: Option<&Caller>, status: u16, micros: u128) {
+    let key = caller.map(|caller| &*caller.key_id);
+    let tenant = caller.map(|caller| caller.tenant.as_str());
+    if status >= 500 {
+        tracing::warn!(target: "wopr::access", route, status, micros, tenant, key, "request failed");
+    } else {
+        tracing::debug!(target: "wopr::access", route, status, micros, tenant, key, "request answered");
+    }
+}
+
+/// The caller's own id for the request if it is a plain text, else the trace's.
+fn request_id(request: &Request, trace: &TraceContext) -> Option<HeaderValue> {
+    let given = request.headers().get(&X_REQUEST_ID).filter(|value| {
+        let bytes = value.as_bytes();
+        !bytes.is_empty() && bytes.len() <= MAX_REQUEST_ID && bytes.iter().all(u8::is_ascii_graphic)
+    });
+    match given {
+        Some(value) => Some(value.clone()),
+        None => HeaderValue::from_str(&trace.trace_id()).ok(),
+    }
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("of another type than text")
+}

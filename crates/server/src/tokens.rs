@@ -1,0 +1,227 @@
+//! Interrupt tokens (OpenWOP v1 section 13.7): the right to look at, or to answer, one interrupt.
+//!
+//! `base64url(payload) "." base64url(HMAC-SHA256(payload))`, both without padding; the MAC is over the JSON
+//! bytes of the payload. A token is minted when it is shown, lasts a while, never outlives its interrupt, and is
+//! stored nowhere: that it works once follows from the interrupt's own state.
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use serde::{Deserialize, Serialize};
+use subtle::ConstantTimeEq;
+use wopr_core::{NodeId, RunId, RunKey, TenantId, Timestamp};
+use wopr_wire::time;
+
+use crate::{config::Period, secrets::Subkey};
+
+/// No token of ours is longer, so nothing longer is decoded.
+const MAX_TOKEN: usize = 4_096;
+
+/// What a token is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Intent {
+    /// Answering, and looking.
+    Resolve,
+    /// Looking only.
+    Inspect,
+}
+
+/// The interrupt a token is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claims {
+    /// The run that asks.
+    pub key: RunKey,
+    /// The node that waits.
+    pub node: NodeId,
+    /// Which execution of it.
+    pub ordinal: u32,
+    /// What the token is for.
+    pub intent: Intent,
+}
+
+/// A token with its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Token {
+    /// What a client presents.
+    pub text: String,
+    /// When it ends.
+    pub expires_at: Timestamp,
+}
+
+/// Why a text opens nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum TokenError {
+    /// Not a token of this host: 404, as for an interrupt that never was.
+    #[error("recognise the token")]
+    Unknown,
+    /// Its time is over: 410.
+    #[error("accept an expired token")]
+    Expired,
+}
+
+/// Mints and opens tokens.
+#[derive(Debug)]
+pub struct Tokens {
+    subkey: Subkey,
+    ttl: Period,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Payload {
+    run_id: RunId,
+    node_id: NodeId,
+    interrupt_id: String,
+    expires_at: time::Timestamp,
+    intent: Intent,
+    kid: String,
+    tenant: TenantId,
+}
+
+impl Tokens {
+    /// Signs with a subkey; tokens last `ttl`.
+    #[must_use]
+    pub fn new(subkey: Subkey, ttl: Period) -> Self {
+        Self { subkey, ttl }
+    }
+
+    /// Makes a token that ends after the usual time, or with the interrupt.
+    #[must_use]
+    pub fn mint(&self, claims: &Claims, deadline: Option<Timestamp>, now: Timestamp) -> Token {
+        let ends = now.plus_millis(self.ttl.as_millis());
+        let expires_at = deadline.map_or(ends, |deadline| deadline.min(ends));
+        let payload = Payload {
+            run_id: claims.key.run.clone(),
+            node_id: claims.node.clone(),
+            interrupt_id: format!("{}:{}", claims.node, claims.ordinal),
+            expires_at: time::Timestamp::from_millis(expires_at.millis()),
+            intent: claims.intent,
+            kid: self.subkey.kid().to_owned(),
+            tenant: claims.key.tenant.clone(),
+        };
+        let payload = serde_json::to_vec(&payload).expect("a payload of texts serialises");
+        let mac = self.subkey.sign(&payload);
+        let mut text = URL_SAFE_NO_PAD.encode(&payload);
+        text.push('.');
+        URL_SAFE_NO_PAD.encode_string(mac, &mut text);
+        Token { text, expires_at }
+    }
+
+    /// Reads a token.
+    ///
+    /// # Errors
+    /// See [`TokenError`]. Only who holds a true token learns that it has expired.
+    pub fn open(&self, text: &str, now: Timestamp) -> Result<Claims, TokenError> {
+        if text.len() > MAX_TOKEN {
+            return Err(TokenError::Unknown);
+        }
+        let unknown = |_| TokenError::Unknown;
+        let (payload, mac) = text.split_once('.').ok_or(TokenError::Unknown)?;
+        let payload = URL_SAFE_NO_PAD.decode(payload).map_err(unknown)?;
+        let mac = URL_SAFE_NO_PAD.decode(mac).map_err(unknown)?;
+        if !bool::from(self.subkey.sign(&payload).ct_eq(mac.as_slice())) {
+            return Err(TokenError::Unknown);
+        }
+        let payload: Payload = serde_json::from_slice(&payload).map_err(|_| TokenError::Unknown)?;
+        if payload.kid != self.subkey.kid() {
+            return Err(TokenError::Unknown);
+        }
+        let ordinal = payload.interrupt_id.rsplit_once(':');
+        let ordinal = ordinal.and_then(|(_, ordinal)| ordinal.parse().ok());
+        let ordinal = ordinal.ok_or(TokenError::Unknown)?;
+        if payload.expires_at.as_millis() <= now.millis() {
+            return Err(TokenError::Expired);
+        }
+        Ok(Claims {
+            key: RunKey::new(payload.tenant, payload.run_id),
+            node: payload.node_id,
+            ordinal,
+            intent: payload.intent,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        config::{self, Secret, StoreUrl},
+        secrets::Secrets,
+    };
+
+    fn tokens(seed: u8) -> Tokens {
+        let config = config::Secrets {
+            master_key: Some(Secret::new(
+                base64::engine::general_purpose::STANDARD.encode([seed; 32]),
+            )),
+            key_file: None,
+        };
+        let secrets = Secrets::open(&config, &StoreUrl::Memory).unwrap();
+        Tokens::new(secrets.subkey("interrupt-token"), Period::from_secs(60))
+    }
+
+    fn claims() -> Claims {
+        Claims {
+            key: RunKey::new(
+                TenantId::parse("acme").unwrap(),
+                RunId::parse("run_0123456789abcdef").unwrap(),
+            ),
+            node: NodeId::parse("a:gate").unwrap(),
+            ordinal: 2,
+            intent: Intent::Resolve,
+        }
+    }
+
+    const NOW: Timestamp = Timestamp::from_millis(1_000_000);
+
+    #[test]
+    fn a_token_opens_what_it_was_minted_for() {
+        let tokens = tokens(1);
+        let token = tokens.mint(&claims(), None, NOW);
+        assert_eq!(tokens.open(&token.text, NOW), Ok(claims()));
+        assert_eq!(token.expires_at, NOW.plus_millis(60_000));
+        let payload = URL_SAFE_NO_PAD
+            .decode(token.text.split_once('.').unwrap().0)
+            .unwrap();
+        let payload: serde_json::Value = serde_json::from_slice(&payload).unwrap();
+        assert_eq!(payload["interruptId"], "a:gate:2");
+        assert_eq!(payload["intent"], "resolve");
+    }
+
+    #[test]
+    fn a_token_ends_with_its_time_or_with_its_interrupt() {
+        let tokens = tokens(1);
+        let token = tokens.mint(&claims(), Some(NOW.plus_millis(5)), NOW);
+        assert_eq!(token.expires_at, NOW.plus_millis(5));
+        assert_eq!(
+            tokens.open(&token.text, NOW.plus_millis(5)),
+            Err(TokenError::Expired)
+        );
+        assert!(tokens.open(&token.text, NOW.plus_millis(4)).is_ok());
+    }
+
+    #[test]
+    fn anything_else_is_unknown() {
+        let tokens = tokens(1);
+        let token = tokens.mint(&claims(), None, NOW).text;
+        let (payload, mac) = token.split_once('.').unwrap();
+        let other = self::tokens(2).mint(&claims(), None, NOW).text;
+        let mut tampered = URL_SAFE_NO_PAD.decode(payload).unwrap();
+        tampered[10] ^= 1;
+        for text in [
+            String::new(),
+            ".".to_owned(),
+            "!!!not-a-valid-token!!!".to_owned(),
+            "tok_abcdef".to_owned(),
+            format!("{payload}."),
+            format!("{payload}.{}", &mac[..20]),
+            format!("{payload}.{mac}A"),
+            format!("{payload}={mac}"),
+            format!("{}.{mac}", URL_SAFE_NO_PAD.encode(&tampered)),
+            format!("{token}.{mac}"),
+            other,
+            "x".repeat(100_000),
+        ] {
+            assert_eq!(tokens.open(&text, NOW), Err(TokenError::Unknown), "{text}");
+        }
+    }
+}
