@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::Timestamp;
+use crate::{Timestamp, node::whole};
 
 /// One write.
 #[derive(Debug)]
@@ -18,9 +18,62 @@ pub(crate) struct Write<'a> {
 }
 
 /// The reducers a definition may name, besides `vendor.…`.
-pub(crate) const REDUCERS: [&str; 7] = [
+const REDUCERS: [&str; 7] = [
     "replace", "append", "merge", "counter", "votes", "feedback", "message",
 ];
+
+/// The fields of a declaration.
+const FIELDS: [&str; 10] = [
+    "reducer",
+    "schema",
+    "default",
+    "maxSize",
+    "ttlMs",
+    "options",
+    "access",
+    "schemaVersion",
+    "compatibleWith",
+    "sensitive",
+];
+
+/// A year.
+const MAX_TTL_MS: u64 = 31_536_000_000;
+
+/// The rules a declaration breaks.
+pub(crate) fn check(declaration: &Value) -> impl Iterator<Item = String> {
+    let fields = declaration.as_object();
+    let within = |field: &str, min: u64, max: u64| match declaration.get(field) {
+        None => None,
+        Some(value) if whole(value).is_some_and(|n| (min..=max).contains(&n)) => None,
+        Some(_) => Some(format!("'{field}' is not within {min} to {max}")),
+    };
+    let reducer = match declaration.get("reducer").and_then(Value::as_str) {
+        Some(reducer) if is_known(reducer) => None,
+        Some(reducer) => Some(format!("'reducer' is '{reducer}', which is not known")),
+        None => Some("'reducer' is missing".to_owned()),
+    };
+    let unknown = fields
+        .into_iter()
+        .flat_map(|fields| fields.keys())
+        .find(|field| !FIELDS.contains(&field.as_str()))
+        .map(|field| format!("unknown field '{field}'"));
+    let rules = if fields.is_none() {
+        [Some("is not an object".to_owned()), None, None, None]
+    } else {
+        [
+            unknown,
+            reducer,
+            within("maxSize", 1, u64::from(u32::MAX)),
+            within("ttlMs", 1, MAX_TTL_MS),
+        ]
+    };
+    rules.into_iter().flatten()
+}
+
+/// Whether writes may name the reducer.
+pub(crate) fn is_known(reducer: &str) -> bool {
+    REDUCERS.contains(&reducer) || reducer.starts_with("vendor.")
+}
 
 /// The channel's value after a write.
 pub(crate) fn fold(current: Option<&Value>, write: &Write<'_>) -> Value {

@@ -9,7 +9,10 @@ use std::fmt;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
-use crate::{ContentHash, NodeId, WorkflowId};
+use crate::{
+    ContentHash, NodeId, WorkflowId,
+    measure::{MAX_NESTING, too_deep},
+};
 
 /// Most nodes of one definition; bounds the memory of a plan.
 pub const MAX_NODES: usize = 2_000;
@@ -29,10 +32,19 @@ impl Problem {
     /// A problem at a place.
     pub fn new(place: impl Into<String>, rule: impl Into<String>) -> Self {
         Self {
-            place: place.into(),
-            rule: rule.into(),
+            place: clip(place.into(), 200),
+            rule: clip(rule.into(), 500),
         }
     }
+}
+
+/// Shortens a text; a name of a hostile document can be as long as the document.
+fn clip(mut text: String, max: usize) -> String {
+    if text.len() > max {
+        text.truncate(text.floor_char_boundary(max));
+        text.push('…');
+    }
+    text
 }
 
 impl fmt::Display for Problem {
@@ -120,7 +132,9 @@ pub struct Node {
     /// Makes its outputs an artifact of this type.
     pub artifact_type: Option<String>,
     card_type: Option<String>,
-    output_sensitivity: Option<Map<String, Value>>,
+    /// Output ports whose values are kept from views.
+    #[serde(default)]
+    pub output_sensitivity: Map<String, Value>,
 }
 
 impl Node {
@@ -302,6 +316,9 @@ pub struct Settings {
     pub retry_delay_ms: Option<u64>,
 }
 
+/// Most problems of one answer; a hostile document could otherwise make one larger than itself.
+pub(crate) const MAX_PROBLEMS: usize = 100;
+
 const ROOT_FIELDS: [&str; 23] = [
     "id",
     "name",
@@ -351,6 +368,10 @@ impl Definition {
         let Value::Object(root) = &document else {
             return Err(Problems(vec![Problem::new("definition", "is not a JSON object")]));
         };
+        if too_deep(&document) {
+            let rule = format!("nests more than {MAX_NESTING} levels deep");
+            return Err(Problems(vec![Problem::new("definition", rule)]));
+        }
         for key in root.keys().filter(|key| !ROOT_FIELDS.contains(&key.as_str())) {
             reader.add("definition", format!("unknown field '{key}'"));
         }
@@ -463,8 +484,7 @@ struct Reader {
 
 impl Reader {
     fn add(&mut self, place: impl Into<String>, rule: impl Into<String>) {
-        // A hostile document could otherwise make an answer larger than itself.
-        if self.problems.len() < 100 {
+        if self.problems.len() < MAX_PROBLEMS {
             self.problems.push(Problem::new(place, rule));
         }
     }

@@ -63,6 +63,9 @@ pub struct Parent {
     pub report: Vec<String>,
     /// The workflows above it, the root first.
     pub ancestors: Vec<WorkflowId>,
+    /// Variables of the child that stay unset whatever their default: mapped from ones the parent had not set.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unset: Vec<String>,
 }
 
 /// Bounds of a run, fixed when it starts.

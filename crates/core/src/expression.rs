@@ -5,17 +5,31 @@
 //! and sees `variables`, `inputs`, `nodes` (outputs by node id), `output`, `status`, and every variable by
 //! its bare name. A missing name is undefined, not an error.
 
-use std::fmt;
+use std::{
+    fmt,
+    sync::{Arc, LazyLock},
+};
 
-use minijinja::{Environment, UndefinedBehavior, value::Serde};
+use minijinja::{Environment, UndefinedBehavior, Value as Dynamic, value::Serde};
 use serde_json::Value;
+
+use crate::{measure::size_of, run::Context};
 
 /// Instructions one evaluation may use; a template of ordinary size uses hundreds.
 const FUEL: u64 = 200_000;
-/// Longest source text.
+/// Longest source text of an expression; what one evaluation can build grows with it.
+const MAX_EXPRESSION: usize = 8 * 1024;
+/// Longest source text of a template.
 const MAX_SOURCE: usize = 64 * 1024;
-/// Longest rendered text.
+/// Longest rendered text, and about the largest value of an expression.
 const MAX_OUTPUT: usize = 1024 * 1024;
+
+static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
+    let mut environment = Environment::new();
+    environment.set_undefined_behavior(UndefinedBehavior::Chainable);
+    environment.set_fuel(Some(FUEL));
+    environment
+});
 
 /// Why a source cannot be used or an evaluation failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -32,8 +46,13 @@ pub enum ExpressionError {
 }
 
 /// An expression whose syntax has been checked.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Expression(String);
+#[derive(Clone)]
+pub struct Expression {
+    source: String,
+    compiled: Arc<minijinja::Expression<'static, 'static>>,
+    /// The names it reads.
+    names: Arc<[String]>,
+}
 
 impl Expression {
     /// Checks the syntax. A source wrapped in `{{ … }}` is accepted as the expression inside.
@@ -47,31 +66,23 @@ impl Expression {
             .and_then(|s| s.strip_suffix("}}"))
             .unwrap_or(inner)
             .trim();
-        within(inner.len(), MAX_SOURCE)?;
-        environment()
-            .compile_expression(inner)
+        within(inner.len(), MAX_EXPRESSION)?;
+        let compiled = ENVIRONMENT
+            .compile_expression_owned(inner.to_owned())
             .map_err(|e| ExpressionError::Syntax(describe(&e)))?;
-        Ok(Self(inner.to_owned()))
+        Ok(Self {
+            source: inner.to_owned(),
+            names: compiled.undeclared_variables(false).into_iter().collect(),
+            compiled: Arc::new(compiled),
+        })
     }
 
     /// Evaluates to JSON; undefined is `None`.
     ///
     /// # Errors
-    /// [`ExpressionError::Evaluation`].
+    /// [`ExpressionError::Evaluation`], or [`ExpressionError::TooLong`] for a result that is too large.
     pub fn evaluate(&self, context: &Value) -> Result<Option<Value>, ExpressionError> {
-        let environment = environment();
-        let compiled = environment
-            .compile_expression(&self.0)
-            .map_err(|e| ExpressionError::Syntax(describe(&e)))?;
-        let value = compiled
-            .eval(Serde(context))
-            .map_err(|e| ExpressionError::Evaluation(describe(&e)))?;
-        if value.is_undefined() {
-            return Ok(None);
-        }
-        serde_json::to_value(&value)
-            .map(Some)
-            .map_err(|e| ExpressionError::Evaluation(e.to_string()))
+        to_json(&self.eval(Dynamic::from(Serde(context)))?)
     }
 
     /// Evaluates to whether the value counts as true.
@@ -79,26 +90,51 @@ impl Expression {
     /// # Errors
     /// [`ExpressionError::Evaluation`].
     pub fn holds(&self, context: &Value) -> Result<bool, ExpressionError> {
-        let environment = environment();
-        let compiled = environment
-            .compile_expression(&self.0)
-            .map_err(|e| ExpressionError::Syntax(describe(&e)))?;
-        let value = compiled
-            .eval(Serde(context))
-            .map_err(|e| ExpressionError::Evaluation(describe(&e)))?;
-        Ok(value.is_true())
+        Ok(self.eval(Dynamic::from(Serde(context)))?.is_true())
+    }
+
+    pub(crate) fn evaluate_in(&self, context: &Context<'_>) -> Result<Option<Value>, ExpressionError> {
+        to_json(&self.eval(pick(&self.names, context))?)
+    }
+
+    pub(crate) fn holds_in(&self, context: &Context<'_>) -> Result<bool, ExpressionError> {
+        Ok(self.eval(pick(&self.names, context))?.is_true())
+    }
+
+    fn eval(&self, context: Dynamic) -> Result<Dynamic, ExpressionError> {
+        self.compiled
+            .eval(context)
+            .map_err(|e| ExpressionError::Evaluation(describe(&e)))
+    }
+}
+
+impl PartialEq for Expression {
+    fn eq(&self, other: &Self) -> bool {
+        self.source == other.source
+    }
+}
+
+impl Eq for Expression {}
+
+impl fmt::Debug for Expression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Expression").field(&self.source).finish()
     }
 }
 
 impl fmt::Display for Expression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.source)
     }
 }
 
 /// A text template whose syntax has been checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Template(String);
+pub struct Template {
+    source: String,
+    /// The names it reads.
+    names: Arc<[String]>,
+}
 
 impl Template {
     /// Checks the syntax.
@@ -107,10 +143,15 @@ impl Template {
     /// [`ExpressionError::Syntax`] or [`ExpressionError::TooLong`].
     pub fn parse(source: &str) -> Result<Self, ExpressionError> {
         within(source.len(), MAX_SOURCE)?;
-        environment()
+        let compiled = ENVIRONMENT
             .template_from_str(source)
             .map_err(|e| ExpressionError::Syntax(describe(&e)))?;
-        Ok(Self(source.to_owned()))
+        let mut names: Vec<_> = compiled.undeclared_variables(false).into_iter().collect();
+        names.sort_unstable();
+        Ok(Self {
+            source: source.to_owned(),
+            names: names.into(),
+        })
     }
 
     /// Renders the template.
@@ -118,17 +159,42 @@ impl Template {
     /// # Errors
     /// [`ExpressionError::Evaluation`] or [`ExpressionError::TooLong`].
     pub fn render(&self, context: &Value) -> Result<String, ExpressionError> {
-        let environment = environment();
-        let template = environment
-            .template_from_str(&self.0)
+        self.render_with(Dynamic::from(Serde(context)))
+    }
+
+    pub(crate) fn render_in(&self, context: &Context<'_>) -> Result<String, ExpressionError> {
+        self.render_with(pick(&self.names, context))
+    }
+
+    fn render_with(&self, context: Dynamic) -> Result<String, ExpressionError> {
+        let template = ENVIRONMENT
+            .template_from_str(&self.source)
             .map_err(|e| ExpressionError::Syntax(describe(&e)))?;
         let mut out = Bounded { text: Vec::new() };
-        match template.render_captured_to(Serde(context), &mut out) {
+        match template.render_captured_to(context, &mut out) {
             Ok(_) => String::from_utf8(out.text).map_err(|e| ExpressionError::Evaluation(e.to_string())),
             Err(_) if out.text.len() >= MAX_OUTPUT => Err(ExpressionError::TooLong(MAX_OUTPUT)),
             Err(error) => Err(ExpressionError::Evaluation(describe(&error))),
         }
     }
+}
+
+/// The values of the names an expression reads.
+fn pick(names: &[String], context: &Context<'_>) -> Dynamic {
+    names
+        .iter()
+        .filter_map(|name| Some((name.as_str(), context.get(name)?)))
+        .collect()
+}
+
+fn to_json(value: &Dynamic) -> Result<Option<Value>, ExpressionError> {
+    if value.is_undefined() {
+        return Ok(None);
+    }
+    let json = serde_json::to_value(value).map_err(|e| ExpressionError::Evaluation(e.to_string()))?;
+    // Ten assignments of a doubled text would otherwise exhaust the memory of the process.
+    within(size_of(&json), MAX_OUTPUT)?;
+    Ok(Some(json))
 }
 
 /// Whether a text has anything to render.
@@ -154,13 +220,6 @@ impl std::io::Write for Bounded {
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
     }
-}
-
-fn environment() -> Environment<'static> {
-    let mut environment = Environment::new();
-    environment.set_undefined_behavior(UndefinedBehavior::Chainable);
-    environment.set_fuel(Some(FUEL));
-    environment
 }
 
 fn within(len: usize, max: usize) -> Result<(), ExpressionError> {

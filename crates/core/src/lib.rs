@@ -14,6 +14,8 @@ mod expression;
 mod failure;
 pub mod format;
 mod id;
+pub mod invariant;
+mod measure;
 mod node;
 mod plan;
 mod run;
@@ -33,6 +35,7 @@ pub use failure::Failure;
 pub use id::{
     ContentHash, Entropy, IdError, NodeId, PrincipalId, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId,
 };
+pub use measure::MAX_NESTING;
 pub use node::Offer;
 pub use plan::Plan;
 pub use run::{ApplyError, Artifact, Asked, Child, Open, OpenInterrupt, Run};

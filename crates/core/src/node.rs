@@ -7,7 +7,7 @@ use jsonschema::Validator;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    ApprovalAction, InterruptKind, WorkflowId,
+    ApprovalAction, InterruptKind, WorkflowId, channel,
     definition::Node,
     expression::{Expression, Template, is_template},
 };
@@ -178,7 +178,20 @@ const HTTP_TIMEOUT_MS: u64 = 30_000;
 /// Longest time limit of an HTTP attempt.
 const HTTP_MAX_TIMEOUT_MS: u64 = 600_000;
 
+/// Most questions of one clarification.
+const MAX_QUESTIONS: usize = 100;
+
 impl NodeKind {
+    /// Whether it waits for a timer.
+    pub(crate) const fn is_delay(&self) -> bool {
+        matches!(self, Self::Delay { .. })
+    }
+
+    /// Whether its work is an effect.
+    pub(crate) const fn is_effect(&self) -> bool {
+        matches!(self, Self::Http(_) | Self::SideEffect)
+    }
+
     /// Reads a node's type and settings.
     ///
     /// # Errors
@@ -209,7 +222,15 @@ impl NodeKind {
                     .text("name")?
                     .or(config.text("variableName")?)
                     .or(config.text("variable")?);
-                let name = name.ok_or("config.name is missing")?.to_owned();
+                let name = name
+                    .filter(|name| !name.is_empty())
+                    .ok_or("config.name is missing")?
+                    .to_owned();
+                if name.starts_with('_') {
+                    return Err(format!(
+                        "config.name is '{name}': names with a leading underscore are the host's"
+                    ));
+                }
                 Ok(Self::SetVariable {
                     name,
                     value: config.assigned()?,
@@ -223,10 +244,14 @@ impl NodeKind {
             }
             "core.channelWrite" => {
                 let channel = config.text("channelName")?.or(config.text("channel")?);
+                let reducer = config.text("reducer")?;
+                if let Some(unknown) = reducer.filter(|reducer| !channel::is_known(reducer)) {
+                    return Err(format!("config.reducer '{unknown}' is not known"));
+                }
                 Ok(Self::ChannelWrite {
                     channel: channel.ok_or("config.channelName is missing")?.to_owned(),
                     value: node.config.get("value").cloned(),
-                    reducer: config.text("reducer")?.map(ToOwned::to_owned),
+                    reducer: reducer.map(ToOwned::to_owned),
                     ttl_ms: config.millis("ttlMs")?,
                     max_size: config.millis("maxSize")?,
                 })
@@ -260,6 +285,9 @@ impl NodeKind {
             .ok_or("config.questions is not an array")?;
         if questions.is_empty() {
             return Err("config.questions is empty".to_owned());
+        }
+        if questions.len() > MAX_QUESTIONS {
+            return Err(format!("config.questions has more than {MAX_QUESTIONS} entries"));
         }
         let questions = questions
             .iter()
@@ -366,6 +394,12 @@ impl ApprovalGate {
             Some("majority") => true,
             Some(_) => return Err("config.rejectionPolicy is neither single-veto nor majority".to_owned()),
         };
+        if required > 1 && actions.contains(&ApprovalAction::EditAccept) {
+            return Err(
+                "config.actions offers edit-accept, with which one approver would decide for the quorum"
+                    .to_owned(),
+            );
+        }
         let approvers = match config.get("approversList") {
             None => Vec::new(),
             Some(Value::Array(list)) => list

@@ -11,11 +11,14 @@ use regex::Regex;
 use serde_json::Value;
 
 use crate::{
-    ContentHash, NodeId, WorkflowId,
-    definition::{Definition, EdgeCondition, Operator, Problem, Problems, TriggerRule, Variable},
+    ContentHash, NodeId, WorkflowId, channel,
+    definition::{
+        Definition, EdgeCondition, MAX_PROBLEMS, Operator, Problem, Problems, TriggerRule, Variable,
+    },
     event::Object,
     expression::Expression,
     node::{NodeKind, Offer, compile_schema},
+    run::Context,
 };
 
 /// Longest retry delay; doubling stops here.
@@ -31,6 +34,8 @@ pub struct Plan {
     pub(crate) nodes: Vec<PlanNode>,
     pub(crate) edges: Vec<PlanEdge>,
     pub(crate) entries: Vec<usize>,
+    /// Whether any edge closes a cycle.
+    pub(crate) has_loop: bool,
     index: HashMap<NodeId, usize>,
     declared: HashMap<String, usize>,
     configurable: Option<Validator>,
@@ -52,6 +57,8 @@ pub(crate) struct PlanNode {
     pub(crate) out: Vec<usize>,
     /// Incoming forward edges; a node's slots have this order.
     pub(crate) forward: Vec<usize>,
+    /// Incoming back edges.
+    pub(crate) back: Vec<usize>,
 }
 
 /// Where the value of an input port comes from.
@@ -156,6 +163,7 @@ impl Plan {
                         retry_delay_ms,
                         out: Vec::new(),
                         forward: Vec::new(),
+                        back: Vec::new(),
                     }),
                     (kind, max_retries, delay) => {
                         let rules = [kind.err(), max_retries.err(), delay.err()];
@@ -220,7 +228,20 @@ impl Plan {
                 None
             }
         };
+        for (name, declaration) in &definition.channels {
+            let problem = |rule: String| Problem::new(format!("channel '{name}'"), rule);
+            problems.extend(channel::check(declaration).map(problem));
+        }
+        for node in &nodes {
+            if let NodeKind::SetVariable { name, .. } = &node.kind
+                && definition.channels.contains_key(name)
+            {
+                let rule = format!("config.name: '{name}' is a channel, which only core.channelWrite writes");
+                problems.push(Problem::new(format!("node '{}'", node.id), rule));
+            }
+        }
         if !problems.is_empty() {
+            problems.truncate(MAX_PROBLEMS);
             return Err(Problems(problems));
         }
         let mut plan = Self {
@@ -228,6 +249,7 @@ impl Plan {
             nodes,
             edges,
             entries: Vec::new(),
+            has_loop: false,
             index,
             declared,
             configurable,
@@ -265,6 +287,23 @@ impl Plan {
     #[must_use]
     pub fn variables(&self) -> &[Variable] {
         &self.definition.variables
+    }
+
+    /// Whether views keep the value of a variable or channel to themselves.
+    #[must_use]
+    pub fn is_sensitive(&self, name: &str) -> bool {
+        let variable = self.declared.get(name).map(|&at| &self.definition.variables[at]);
+        let channel = self.definition.channels.get(name);
+        variable.is_some_and(|variable| variable.sensitive)
+            || channel.is_some_and(|channel| channel.get("sensitive") == Some(&Value::Bool(true)))
+    }
+
+    /// Whether views keep an output of a node to themselves: marked so, or a sensitive variable by its name.
+    #[must_use]
+    pub fn is_sensitive_output(&self, node: &NodeId, port: &str) -> bool {
+        let node = self.position(node).map(|at| &self.definition.nodes[at]);
+        node.is_some_and(|node| node.output_sensitivity.get(port) == Some(&Value::Bool(true)))
+            || self.is_sensitive(port)
     }
 
     /// Checks per-run overrides against the workflow's schema; the first violation as text.
@@ -320,12 +359,15 @@ impl Plan {
             }
         }
         for (position, edge) in self.edges.iter_mut().enumerate() {
-            if !is_back[position] {
-                let target = &mut self.nodes[edge.target];
+            let target = &mut self.nodes[edge.target];
+            if is_back[position] {
+                target.back.push(position);
+            } else {
                 edge.slot = Some(target.forward.len());
                 target.forward.push(position);
             }
         }
+        self.has_loop = is_back.contains(&true);
         self.entries = (0..n).filter(|i| self.nodes[*i].forward.is_empty()).collect();
     }
 }
@@ -412,15 +454,15 @@ impl Condition {
     }
 
     /// Whether the condition holds; an evaluation that fails does not.
-    pub(crate) fn holds(&self, context: &Value) -> bool {
+    pub(crate) fn holds(&self, context: &Context<'_>) -> bool {
         let left = || {
             self.left
                 .as_ref()
-                .and_then(|left| left.evaluate(context).ok().flatten())
+                .and_then(|left| left.evaluate_in(context).ok().flatten())
                 .unwrap_or(Value::Null)
         };
         match &self.test {
-            Test::Expression(expression) => expression.holds(context).unwrap_or(false),
+            Test::Expression(expression) => expression.holds_in(context).unwrap_or(false),
             Test::Equals(right) => equal(&left(), right),
             Test::NotEquals(right) => !equal(&left(), right),
             Test::Contains(right) => match (left(), right) {

@@ -4,13 +4,23 @@
 //! log that folds is a legal one: sequences are dense, nothing follows a terminal event, and a node is
 //! only finished while it is active.
 
+mod trigger;
+mod view;
+
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::{
-    ApprovalAction, Event, Failure, InterruptKind, NodeId, Object, Parent, Plan, PrincipalId, Recorded,
-    RunId, RunStarted, RunStatus, Seq, Timestamp, Visit, WorkflowId, channel, definition::TriggerRule,
+    ApprovalAction, Event, Failure, InterruptKind, NodeId, Object, Plan, PrincipalId, Recorded, RunId,
+    RunStarted, RunStatus, Seq, Timestamp, Visit, WorkflowId, channel,
 };
+
+use trigger::{Signal, Slot};
+use view::project;
+
+pub(crate) use trigger::Readiness;
+pub use view::{Asked, OpenInterrupt};
+pub(crate) use view::{Context, artifact_content};
 
 /// What the log says of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -84,8 +94,9 @@ pub(crate) struct Cancel {
 pub(crate) struct NodeState {
     pub(crate) next_ordinal: u32,
     pub(crate) phase: Phase,
-    pub(crate) slots: Vec<Option<Signal>>,
-    /// Whether this round's forward edges have triggered the node already.
+    /// What the incoming forward edges said, in their order.
+    pub(crate) slots: Vec<Slot>,
+    /// Whether a node without forward edges has had its one start.
     pub(crate) fired: bool,
     /// Back-edge triggers not yet consumed.
     pub(crate) back: u32,
@@ -142,58 +153,6 @@ pub struct Open {
     pub deadline: Option<Timestamp>,
     /// Votes so far: (voter, action).
     pub votes: Vec<(String, ApprovalAction)>,
-}
-
-/// What an edge tells its target.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Signal {
-    Success,
-    Failure,
-    /// The source was skipped.
-    Skipped,
-    /// The edge's condition did not hold; counts as skipped, but cannot trigger on its own.
-    Untaken,
-}
-
-/// The interrupt that a run waits for, as faces show it.
-#[derive(Debug, Clone, Copy)]
-pub struct OpenInterrupt<'a> {
-    /// The node that waits.
-    pub node: &'a NodeId,
-    /// Which execution of it.
-    pub ordinal: u32,
-    /// Where the question is.
-    pub asked: Asked<'a>,
-}
-
-/// Where the question of an interrupt is.
-#[derive(Debug, Clone, Copy)]
-pub enum Asked<'a> {
-    /// This run asks.
-    Here(&'a Open),
-    /// A child asks, of this kind and with this interrupt id.
-    Child(&'a RunId, InterruptKind, &'a str),
-}
-
-impl OpenInterrupt<'_> {
-    /// What is asked.
-    #[must_use]
-    pub fn kind(&self) -> InterruptKind {
-        match self.asked {
-            Asked::Here(open) => open.kind,
-            Asked::Child(_, kind, _) => kind,
-        }
-    }
-
-    /// Interrupt id and key.
-    #[must_use]
-    pub fn id(&self) -> String {
-        match self.asked {
-            Asked::Here(_) => format!("{}:{}", self.node, self.ordinal),
-            Asked::Child(_, _, id) => id.to_owned(),
-        }
-    }
 }
 
 /// Why an event cannot follow. A log that holds such an event was damaged, or written by a bug.
@@ -291,105 +250,6 @@ impl Run {
         Ok(())
     }
 
-    /// The parent, if this run is a child.
-    #[must_use]
-    pub fn parent(&self) -> Option<&Parent> {
-        self.started.as_ref().and_then(|started| started.parent.as_ref())
-    }
-
-    /// The first interrupt that is open, here or in a child.
-    #[must_use]
-    pub fn interrupt<'a>(&'a self, plan: &'a Plan) -> Option<OpenInterrupt<'a>> {
-        self.interrupts(plan).next()
-    }
-
-    /// Every interrupt that is open, the first asked first.
-    pub fn interrupts<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = OpenInterrupt<'a>> {
-        self.waiting.iter().filter_map(|&position| {
-            let Phase::Active(active) = &self.nodes[position].phase else {
-                return None;
-            };
-            let asked = match &active.wait {
-                Wait::Interrupt(open) => Asked::Here(open),
-                Wait::Child {
-                    run,
-                    mirror: Some((kind, id)),
-                } => Asked::Child(run, *kind, id),
-                Wait::Child { mirror: None, .. } | Wait::Work | Wait::Retry { .. } => return None,
-            };
-            Some(OpenInterrupt {
-                node: &plan.nodes[position].id,
-                ordinal: active.ordinal,
-                asked,
-            })
-        })
-    }
-
-    /// Each node that has begun, with its state as OpenWOP words it and how often it ran.
-    pub fn node_states<'a>(
-        &'a self,
-        plan: &'a Plan,
-    ) -> impl Iterator<Item = (&'a NodeId, &'static str, u32)> {
-        self.nodes.iter().zip(&plan.nodes).filter_map(|(state, node)| {
-            let word = match &state.phase {
-                Phase::Idle => return None,
-                Phase::Active(active) => match active.wait {
-                    Wait::Interrupt(_) => "suspended",
-                    Wait::Child { .. } | Wait::Work => "running",
-                    Wait::Retry { .. } => "retrying",
-                },
-                Phase::Completed => "completed",
-                Phase::Failed(_) => "failed",
-                Phase::Skipped => "skipped",
-                Phase::Cancelled => "cancelled",
-            };
-            Some((&node.id, word, state.next_ordinal))
-        })
-    }
-
-    /// The node a client would name as current: the first that waits, else the first that is active.
-    #[must_use]
-    pub fn current_node<'a>(&self, plan: &'a Plan) -> Option<&'a NodeId> {
-        let position = self.waiting.first().copied().or_else(|| {
-            self.nodes
-                .iter()
-                .position(|state| matches!(state.phase, Phase::Active(_)))
-        })?;
-        plan.nodes.get(position).map(|node| &node.id)
-    }
-
-    /// When the run's duration bound is reached if it goes on running; `None` without a bound or while it does not run.
-    #[must_use]
-    pub fn duration_deadline(&self) -> Option<Timestamp> {
-        let limit = self.started.as_ref()?.limits.run_duration_ms?;
-        Some(
-            self.running_since?
-                .plus_millis(limit.saturating_sub(self.active_ms)),
-        )
-    }
-
-    /// What expressions and templates see.
-    pub(crate) fn context(&self, plan: &Plan) -> Value {
-        let mut context = self.variables.clone();
-        let nodes: Object = self
-            .nodes
-            .iter()
-            .zip(&plan.nodes)
-            .filter_map(|(state, node)| Some((node.id.to_string(), Value::Object(state.outputs.clone()?))))
-            .collect();
-        context.insert("nodes".to_owned(), Value::Object(nodes));
-        context.insert("variables".to_owned(), Value::Object(self.variables.clone()));
-        context.insert("channels".to_owned(), Value::Object(self.channels.clone()));
-        if let Some(started) = &self.started {
-            context.insert("inputs".to_owned(), Value::Object(started.inputs.clone()));
-            context.insert(
-                "configurable".to_owned(),
-                Value::Object(started.configurable.clone()),
-            );
-        }
-        Value::Object(context)
-    }
-
     fn derive_status(&self, event: &Event) -> RunStatus {
         if let Some(end) = event.terminal() {
             end
@@ -461,7 +321,7 @@ impl Run {
                 untaken,
             } => {
                 let position = self.finish(plan, visit)?;
-                self.project_outputs(plan, position, outputs);
+                project(plan, position, outputs, &mut self.variables);
                 self.nodes[position].phase = Phase::Completed;
                 self.nodes[position].outputs = Some(outputs.clone());
                 self.signal(plan, position, Signal::Success, untaken);
@@ -641,6 +501,10 @@ impl Run {
                 self.variables.insert(variable.name.clone(), value.clone());
             }
         }
+        // What the parent mapped from a variable that was not set stays unset, whatever the default (RFC 0022).
+        for name in started.parent.iter().flat_map(|parent| &parent.unset) {
+            self.variables.remove(name);
+        }
         for (name, value) in &started.inputs {
             self.variables.insert(name.clone(), value.clone());
         }
@@ -653,7 +517,7 @@ impl Run {
             .nodes
             .iter()
             .map(|node| NodeState {
-                slots: vec![None; node.forward.len()],
+                slots: vec![Slot::default(); node.forward.len()],
                 ..NodeState::default()
             })
             .collect();
@@ -666,7 +530,6 @@ impl Run {
         let position = plan
             .position(&visit.node)
             .ok_or_else(|| illegal("start", &visit.node))?;
-        self.executions += 1;
         let ready = self.readiness(plan, position);
         let state = self
             .nodes
@@ -677,6 +540,7 @@ impl Run {
                 Phase::Active(active) if active.ordinal == visit.ordinal => {
                     active.attempt = attempt;
                     active.wait = Wait::Work;
+                    self.executions += 1;
                     Ok(())
                 }
                 _ => Err(illegal("retry of an idle node", &visit.node)),
@@ -688,6 +552,7 @@ impl Run {
         if ready == Readiness::Skip || !state.consume(ready) {
             return Err(illegal("start of a node that is not ready", &visit.node));
         }
+        self.executions += 1;
         state.next_ordinal += 1;
         state.phase = Phase::Active(Active {
             ordinal: visit.ordinal,
@@ -720,155 +585,8 @@ impl Run {
         self.waiting.retain(|&waiting| waiting != position);
         Ok(position)
     }
-
-    /// Outputs become variables: under the port's name where the workflow declares it, else under the node's id.
-    fn project_outputs(&mut self, plan: &Plan, position: usize, outputs: &Object) {
-        let mut rest = Object::new();
-        for (port, value) in outputs {
-            if plan.declares(port) {
-                self.variables.insert(port.clone(), value.clone());
-            } else {
-                rest.insert(port.clone(), value.clone());
-            }
-        }
-        if !rest.is_empty() {
-            self.variables
-                .insert(plan.nodes[position].id.to_string(), Value::Object(rest));
-        }
-    }
-
-    fn signal(&mut self, plan: &Plan, position: usize, signal: Signal, untaken: &[u32]) {
-        for &edge in &plan.nodes[position].out {
-            let taken = !untaken.iter().any(|&untaken| untaken as usize == edge);
-            let signal = if taken { signal } else { Signal::Untaken };
-            let PlanEdgeView { target, rule, slot } = view(plan, edge);
-            let state = &mut self.nodes[target];
-            match slot {
-                None if acceptable(rule, signal) && matches!(signal, Signal::Success | Signal::Failure) => {
-                    state.back += 1
-                }
-                None => {}
-                Some(slot) => {
-                    state.slots[slot] = Some(signal);
-                    if state.fired && state.slots.iter().all(Option::is_some) {
-                        state.new_round();
-                    }
-                }
-            }
-        }
-    }
-
-    /// Whether a node may start now, can never start in this round, or must wait.
-    pub(crate) fn readiness(&self, plan: &Plan, position: usize) -> Readiness {
-        let Some(state) = self.nodes.get(position) else {
-            return Readiness::NotYet;
-        };
-        if matches!(state.phase, Phase::Active(_)) {
-            return Readiness::NotYet;
-        }
-        let forward = &plan.nodes[position].forward;
-        if forward.is_empty() && !state.fired {
-            return Readiness::Forward;
-        }
-        if !state.fired && !forward.is_empty() {
-            let mut all = true;
-            let mut any = false;
-            let mut has_any = false;
-            for (slot, &edge) in state.slots.iter().zip(forward) {
-                let rule = view(plan, edge).rule;
-                let accepted = slot.is_some_and(|signal| acceptable(rule, signal));
-                match rule {
-                    TriggerRule::AnySuccess | TriggerRule::AnyFailed => {
-                        has_any = true;
-                        any |= accepted;
-                    }
-                    TriggerRule::AllSuccess | TriggerRule::AllComplete | TriggerRule::NoneFailed => {
-                        all &= accepted
-                    }
-                }
-            }
-            if all && (any || !has_any) && !self.only_untaken(plan, position) {
-                return Readiness::Forward;
-            }
-        }
-        if state.back > 0 {
-            return Readiness::Back;
-        }
-        if !state.fired && !forward.is_empty() && state.slots.iter().all(Option::is_some) {
-            return Readiness::Skip;
-        }
-        Readiness::NotYet
-    }
-
-    /// Whether no forward edge was taken: a join of such edges is not triggered, whatever its rule.
-    fn only_untaken(&self, plan: &Plan, position: usize) -> bool {
-        let state = &self.nodes[position];
-        !plan.nodes[position].forward.is_empty()
-            && state.slots.iter().all(|slot| *slot == Some(Signal::Untaken))
-    }
-}
-
-impl NodeState {
-    /// Takes the trigger that made the node ready; `false` if there is none.
-    fn consume(&mut self, ready: Readiness) -> bool {
-        match ready {
-            Readiness::Forward => {
-                self.fired = true;
-                if !self.slots.is_empty() && self.slots.iter().all(Option::is_some) {
-                    self.new_round();
-                }
-            }
-            Readiness::Back => self.back -= 1,
-            Readiness::Skip => self.new_round(),
-            Readiness::NotYet => return false,
-        }
-        true
-    }
-
-    fn new_round(&mut self) {
-        self.slots.fill(None);
-        self.fired = false;
-    }
-}
-
-/// What a node's edges allow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Readiness {
-    Forward,
-    Back,
-    Skip,
-    NotYet,
-}
-
-struct PlanEdgeView {
-    target: usize,
-    rule: TriggerRule,
-    slot: Option<usize>,
-}
-
-fn view(plan: &Plan, edge: usize) -> PlanEdgeView {
-    let edge = &plan.edges[edge];
-    PlanEdgeView {
-        target: edge.target,
-        rule: edge.rule,
-        slot: edge.slot,
-    }
-}
-
-fn acceptable(rule: TriggerRule, signal: Signal) -> bool {
-    match rule {
-        TriggerRule::AllSuccess | TriggerRule::AnySuccess => signal == Signal::Success,
-        TriggerRule::AllComplete => true,
-        TriggerRule::NoneFailed => signal != Signal::Failure,
-        TriggerRule::AnyFailed => signal == Signal::Failure,
-    }
 }
 
 fn illegal(what: &str, node: &NodeId) -> ApplyError {
     ApplyError::Illegal(format!("{what} at node '{node}'"))
-}
-
-/// The content of an artifact made of a node's outputs: the output named `text`, else all of them.
-pub(crate) fn artifact_content(outputs: &Object) -> Value {
-    outputs.get("text").cloned().unwrap_or_else(|| json!(outputs))
 }

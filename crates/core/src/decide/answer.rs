@@ -6,7 +6,8 @@
 use serde_json::{Value, json};
 
 use crate::{
-    ApprovalAction, Event, Failure, InterruptKind, Object, Refusal, Resolve, RunStatus, Seq, Timer, Visit,
+    ApprovalAction, Event, Failure, InterruptKind, Object, Refusal, Resolve, Seq, Timer, Visit,
+    measure::{MAX_NESTING, too_deep},
     node::{ApprovalGate, NodeKind, Question},
     plan::Plan,
     run::{Active, Open, Phase, Wait},
@@ -92,17 +93,24 @@ impl Scribe<'_> {
                 plan.nodes[position].kind,
                 NodeKind::Approval(_) | NodeKind::Clarification { .. } | NodeKind::Interrupt { .. }
             );
+            let past = resolve.ordinal.is_none_or(|ordinal| ordinal < state.next_ordinal);
+            let latest = resolve
+                .ordinal
+                .is_none_or(|ordinal| ordinal + 1 == state.next_ordinal);
+            let by_parent = self.run.cancelled_by_parent.is_some()
+                || (self.run.cancelling.as_ref()).is_some_and(|cancel| cancel.parent.is_some());
             return Err(match &state.phase {
-                Phase::Cancelled if asks && self.run.cancelled_by_parent.is_some() => Refusal::InterruptGone,
-                Phase::Cancelled if asks => Refusal::InterruptCancelled,
-                _ if asks && state.answered => Refusal::AlreadyResolved,
+                _ if !asks || !past => Refusal::NoInterrupt,
+                Phase::Cancelled if latest && by_parent => Refusal::InterruptGone,
+                Phase::Cancelled if latest => Refusal::InterruptCancelled,
+                _ if state.answered => Refusal::AlreadyResolved,
                 _ => Refusal::NoInterrupt,
             });
         };
-        match self.run.status {
-            RunStatus::Cancelling => return Err(Refusal::InterruptCancelled),
-            status if status.is_terminal() => return Err(Refusal::Terminal(status)),
-            _ => {}
+        if too_deep(&resolve.value) {
+            return Err(Refusal::InvalidAnswer(format!(
+                "it nests more than {MAX_NESTING} levels deep"
+            )));
         }
         match &plan.nodes[position].kind {
             NodeKind::Approval(gate) => self.approve(gate, &visit, &open, resolve),
@@ -156,7 +164,11 @@ impl Scribe<'_> {
                 "this gate needs an authenticated approver, a token is not enough",
             ));
         }
-        let answer = Answer::read(&resolve.value)?;
+        let mut answer = Answer::read(&resolve.value)?;
+        if answer.legacy_refine && !gate.actions.contains(&ApprovalAction::Refine) {
+            answer.action = ApprovalAction::Reject;
+            answer.refine = None;
+        }
         if !gate.actions.contains(&answer.action) {
             let offered: Vec<_> = gate.actions.iter().map(|action| action.as_str()).collect();
             return Err(Refusal::InvalidAnswer(format!(
@@ -350,6 +362,7 @@ impl Scribe<'_> {
                     feedback: None,
                     refine: None,
                     edited: None,
+                    legacy_refine: false,
                 };
                 self.decide_gate(visit, &answer, None, None);
             }
@@ -376,6 +389,8 @@ struct Answer {
     feedback: Option<String>,
     refine: Option<Value>,
     edited: Option<Value>,
+    /// A legacy rejection with words: a refinement where the gate offers that, else a rejection.
+    legacy_refine: bool,
 }
 
 impl Answer {
@@ -395,6 +410,7 @@ impl Answer {
             .get("refineFeedback")
             .filter(|value| !value.is_null())
             .cloned();
+        let mut legacy_refine = false;
         let action = if let Some(action) = text("action")? {
             ApprovalAction::parse(&action).ok_or_else(|| {
                 Refusal::InvalidAnswer(format!(
@@ -405,6 +421,7 @@ impl Answer {
             match decision.as_str() {
                 "approved" => ApprovalAction::Accept,
                 "rejected" if feedback.is_some() => {
+                    legacy_refine = true;
                     refine = Some(json!({ "scope": "whole", "text": feedback }));
                     ApprovalAction::Refine
                 }
@@ -418,7 +435,10 @@ impl Answer {
                 _ => return Err(invalid("'action' is missing")),
             }
         };
-        let edited = fields.get("editedArtifactData").cloned();
+        let edited = fields
+            .get("editedArtifactData")
+            .filter(|value| !value.is_null())
+            .cloned();
         match action {
             ApprovalAction::Refine => check_refine(refine.as_ref())?,
             ApprovalAction::EditAccept if edited.is_none() => {
@@ -435,6 +455,7 @@ impl Answer {
             feedback,
             refine,
             edited,
+            legacy_refine,
         })
     }
 }

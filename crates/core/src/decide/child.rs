@@ -9,7 +9,11 @@ use crate::{
     run::{Active, Wait},
 };
 
-use super::{Before, Scribe, node::fields, start::check_inputs};
+use super::{
+    Before, Scribe,
+    node::fields,
+    start::{check_configurable, check_inputs},
+};
 
 /// Deepest nesting of child runs.
 const MAX_DEPTH: usize = 32;
@@ -55,16 +59,30 @@ impl Scribe<'_> {
             let message = format!("child runs nest more than {MAX_DEPTH} deep");
             return Err(Failure::new("subworkflow_depth_exceeded", message));
         }
+        let mut unset = Vec::new();
         let mut inputs = sub.static_inputs.clone();
         inputs.extend(ports);
         for (child, parent) in &sub.inputs {
-            match self.run.variables.get(parent) {
-                Some(value) => inputs.insert(child.clone(), value.clone()),
-                None => inputs.remove(child),
-            };
+            if let Some(value) = self.run.variables.get(parent) {
+                inputs.insert(child.clone(), value.clone());
+            } else {
+                inputs.remove(child);
+                unset.push(child.clone());
+            }
         }
+        // A child that could not start would leave its parent waiting for good.
+        let configurable = Object::new();
         check_inputs(&plan, &inputs)
+            .and_then(|()| check_configurable(&plan, &configurable))
             .map_err(|refusal| Failure::new("invalid_child_inputs", refusal.to_string()))?;
+        if let Some(variable) = plan
+            .variables()
+            .iter()
+            .find(|v| v.required && unset.contains(&v.name))
+        {
+            let message = format!("inputs.{} is required, and not set here", variable.name);
+            return Err(Failure::new("invalid_child_inputs", message));
+        }
         let run = RunId::for_child(self.input.now, self.input.entropy, &visit.node, visit.ordinal);
         Ok(NewChild {
             run,
@@ -77,7 +95,7 @@ impl Scribe<'_> {
                 principal: started.principal.clone(),
                 origin: started.origin,
                 inputs,
-                configurable: Object::new(),
+                configurable,
                 tags: started.tags.clone(),
                 metadata: Object::new(),
                 context: None,
@@ -87,6 +105,7 @@ impl Scribe<'_> {
                     ordinal: visit.ordinal,
                     report: sub.outputs.iter().map(|(_, child)| child.clone()).collect(),
                     ancestors,
+                    unset,
                 }),
                 bounds: crate::HostBounds {
                     node_executions: started.limits.node_executions,
@@ -98,11 +117,17 @@ impl Scribe<'_> {
 
     pub(super) fn notice(&mut self, notice: Notice) -> Result<(), Refusal> {
         match notice {
-            Notice::Start(start) => match self.start(*start) {
-                // Told twice is told once.
-                Err(Refusal::WrongState) => Ok(()),
-                other => other,
-            },
+            Notice::Start(start) => {
+                if self.run.started.is_none() && self.run.status.is_terminal() {
+                    self.tell_of_unstarted(*start);
+                    return Ok(());
+                }
+                match self.start(*start) {
+                    // Told twice is told once.
+                    Err(Refusal::WrongState) => Ok(()),
+                    other => other,
+                }
+            }
             Notice::ParentEnded { parent } => {
                 match self.cancel(Some("parent-cancelled".to_owned()), None, Some(parent)) {
                     Ok(()) | Err(Refusal::Terminal(_)) => Ok(()),
@@ -254,6 +279,23 @@ impl Scribe<'_> {
         self.complete_node(visit, cause, done);
     }
 
+    /// Tells the parent of a run that was cancelled before it began; only the start says who the parent is.
+    fn tell_of_unstarted(&mut self, start: StartRun) {
+        let Some(parent) = start.parent else { return };
+        let ended = Notice::ChildEnded {
+            visit: Visit {
+                node: parent.node,
+                ordinal: parent.ordinal,
+            },
+            status: self.run.status,
+            outputs: Object::new(),
+            report: Object::new(),
+            error: None,
+        };
+        self.notices
+            .push((parent.run, self.last().unwrap_or_default(), ended));
+    }
+
     /// Tells the parent what it mirrors: that this run waits, goes on, or has ended.
     pub(super) fn tell_parent(&mut self, before: &Before) {
         let Some(parent) = self.run.parent().cloned() else {
@@ -286,7 +328,7 @@ impl Scribe<'_> {
             let now = self.run.interrupt(self.plan).map(|open| (open.kind(), open.id()));
             match (&before.interrupt, now) {
                 (None, None) => return,
-                (Some(old), Some((_, new))) if *old == new => return,
+                (Some(old), Some(new)) if *old == new => return,
                 (_, Some((kind, interrupt))) => Notice::ChildWaiting {
                     visit,
                     kind,

@@ -12,7 +12,7 @@ impl Scribe<'_> {
     /// Fails the run: what is under way is stopped, children are told, and nothing follows.
     pub(super) fn fail_run(&mut self, cause: Option<Seq>, error: Failure, node: Option<NodeId>) {
         for (visit, child) in self.stop_work() {
-            if let Some(child) = child {
+            if let Some(child) = child.filter(|_| self.propagates(&visit)) {
                 self.tell_child(child);
             }
             self.record(
@@ -112,7 +112,7 @@ impl Scribe<'_> {
             let visit = self.visit(position, *ordinal);
             let child = match wait {
                 Wait::Work => {
-                    if matches!(self.plan.nodes[position].kind, NodeKind::Delay { .. }) {
+                    if self.plan.nodes[position].kind.is_delay() {
                         self.timers_cleared.push(Timer::Delay(visit.clone()));
                     }
                     if let Some(effect) = self.effect_under_way(position) {

@@ -11,13 +11,12 @@ mod node;
 mod schedule;
 mod start;
 
-use std::collections::VecDeque;
-
-use serde_json::Value;
+use std::collections::{HashSet, VecDeque};
 
 use crate::{
-    Command, Decision, Effect, Event, Input, NewChild, Notice, Object, Plan, Recorded, Refusal, Run, RunId,
-    RunStatus, Seq, Timer, Timestamp, Visit,
+    Command, Decision, Effect, Event, Input, InterruptKind, NewChild, Notice, Plan, Recorded, Refusal, Run,
+    RunId, RunStatus, Seq, Timer, Timestamp, Visit,
+    measure::{size_of, size_of_object},
     run::{Active, Phase, Wait},
 };
 
@@ -40,15 +39,17 @@ pub fn decide(run: Run, plan: &Plan, command: Command, input: &Input<'_>) -> Res
 
 /// What the end of a decision is compared with.
 struct Before {
-    interrupt: Option<String>,
+    /// The open interrupt that a parent mirrors.
+    interrupt: Option<(InterruptKind, String)>,
     deadline: Option<Timestamp>,
     was_terminal: bool,
 }
 
 impl Before {
     fn of(run: &Run, plan: &Plan) -> Self {
+        let interrupt = run.parent().and_then(|_| run.interrupt(plan));
         Self {
-            interrupt: run.interrupt(plan).map(|interrupt| interrupt.id()),
+            interrupt: interrupt.map(|open| (open.kind(), open.id())),
             deadline: run.duration_deadline(),
             was_terminal: run.status.is_terminal(),
         }
@@ -72,8 +73,6 @@ struct Scribe<'a> {
     dirty: VecDeque<usize>,
     /// Whether the decision was cut off and a `continue` timer is set.
     cut: bool,
-    /// Whether a `continue` timer may still be standing in the store.
-    ran_continue: bool,
 }
 
 impl<'a> Scribe<'a> {
@@ -92,7 +91,6 @@ impl<'a> Scribe<'a> {
             notices: Vec::new(),
             dirty: VecDeque::new(),
             cut: false,
-            ran_continue: false,
         }
     }
 
@@ -149,7 +147,7 @@ impl<'a> Scribe<'a> {
                 visit,
                 attempt,
                 outcome,
-            } => self.effect_ended(visit, attempt, outcome),
+            } => self.effect_ended(&visit, attempt, outcome),
             Command::Notices(notices) => {
                 for notice in notices {
                     self.notice(notice)?;
@@ -183,13 +181,12 @@ impl<'a> Scribe<'a> {
     }
 
     fn fire(&mut self, timer: Timer) -> Result<(), Refusal> {
-        if self.run.status.is_terminal() {
-            return Err(Refusal::Stale);
-        }
         self.timers_cleared.push(timer.clone());
+        if self.run.status.is_terminal() {
+            return Ok(());
+        }
         match timer {
             Timer::Continue => {
-                self.ran_continue = true;
                 self.mark_all();
                 Ok(())
             }
@@ -226,9 +223,11 @@ impl<'a> Scribe<'a> {
         if self.run.status.is_terminal() && before.deadline.is_some() {
             self.timers_cleared.push(Timer::RunDuration);
         }
-        // A timer set in the same batch as it is cleared must stand.
-        let set: Vec<_> = self.timers_set.iter().map(|(timer, _)| timer.clone()).collect();
-        self.timers_cleared.retain(|timer| !set.contains(timer));
+        // A timer set in the same batch as it is cleared must stand; one set twice stands as set last.
+        if !self.timers_cleared.is_empty() {
+            let mut seen: HashSet<_> = self.timers_set.iter().map(|(timer, _)| timer.clone()).collect();
+            self.timers_cleared.retain(|timer| seen.insert(timer.clone()));
+        }
         Decision {
             run: self.run,
             events: self.events,
@@ -274,21 +273,4 @@ fn size_of_event(event: &Event) -> usize {
             Event::RunStarted(started) => size_of_object(&started.inputs) + size_of_object(&started.metadata),
             _ => 0,
         }
-}
-
-fn size_of(value: &Value) -> usize {
-    match value {
-        Value::Null | Value::Bool(_) | Value::Number(_) => 8,
-        Value::String(text) => text.len() + 2,
-        Value::Array(items) => items.iter().map(|item| size_of(item) + 1).sum::<usize>() + 2,
-        Value::Object(fields) => size_of_object(fields),
-    }
-}
-
-fn size_of_object(fields: &Object) -> usize {
-    fields
-        .iter()
-        .map(|(name, field)| name.len() + 4 + size_of(field))
-        .sum::<usize>()
-        + 2
 }

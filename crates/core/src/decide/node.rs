@@ -4,13 +4,13 @@ use serde_json::{Value, json};
 
 use crate::{
     Call, Effect, Event, Failure, InterruptKind, Object, Refusal, Seq, Timer, Visit,
-    channel::REDUCERS,
     definition::TriggerRule,
     event::Recorded,
     expression::{Template, is_template},
+    measure::{MAX_NESTING, object_too_deep, too_deep},
     node::{Assigned, HttpNode, NodeKind, whole},
     plan::{MAX_RETRY_DELAY_MS, Plan, Port},
-    run::{Active, Phase, Wait, artifact_content},
+    run::{Active, Context, Phase, Wait, artifact_content},
 };
 
 use super::Scribe;
@@ -103,27 +103,21 @@ impl Scribe<'_> {
             } => {
                 self.open_interrupt(&visit, started, *kind, data.clone(), *timeout_ms);
             }
-            NodeKind::SetVariable { name, value } => {
-                if name.starts_with('_') {
-                    let failure =
-                        Failure::new("invalid_input", "names with a leading underscore are the host's");
-                    return self.fail_node(&visit, started, failure);
+            NodeKind::SetVariable { name, value } => match self.assigned(value, &inputs) {
+                Ok(next) if too_deep(&next) => self.fail_node(&visit, started, nested("the value")),
+                Ok(next) => {
+                    let previous = self.run.variables.get(name).cloned();
+                    let changed = Event::VariableChanged {
+                        name: name.clone(),
+                        previous,
+                        next,
+                        node: Some(node.id.clone()),
+                    };
+                    let cause = self.record(Some(started), changed);
+                    self.complete_node(&visit, cause, Object::new());
                 }
-                match self.assigned(value, &inputs) {
-                    Ok(next) => {
-                        let previous = self.run.variables.get(name).cloned();
-                        let changed = Event::VariableChanged {
-                            name: name.clone(),
-                            previous,
-                            next,
-                            node: Some(node.id.clone()),
-                        };
-                        let cause = self.record(Some(started), changed);
-                        self.complete_node(&visit, cause, Object::new());
-                    }
-                    Err(failure) => self.fail_node(&visit, started, failure),
-                }
-            }
+                Err(failure) => self.fail_node(&visit, started, failure),
+            },
             NodeKind::Template(template) => match self.render(template) {
                 Ok(text) => self.complete_node(&visit, started, fields(json!({ "text": text }))),
                 Err(failure) => self.fail_node(&visit, started, failure),
@@ -142,15 +136,13 @@ impl Scribe<'_> {
                     .or(reducer.as_deref())
                     .unwrap_or("append")
                     .to_owned();
-                if !REDUCERS.contains(&reducer.as_str()) && !reducer.starts_with("vendor.") {
-                    let failure =
-                        Failure::new("validation_error", format!("reducer '{reducer}' is not known"));
-                    return self.fail_node(&visit, started, failure);
-                }
                 let Some(value) = inputs.get("value").cloned().or_else(|| value.clone()) else {
                     let failure = Failure::new("invalid_input", "there is no value to write");
                     return self.fail_node(&visit, started, failure);
                 };
+                if too_deep(&value) {
+                    return self.fail_node(&visit, started, nested("the value"));
+                }
                 let cause = self.record(
                     Some(started),
                     Event::ChannelWritten {
@@ -204,7 +196,6 @@ impl Scribe<'_> {
     fn resolve_inputs(&self, position: usize) -> Result<Object, Failure> {
         let node = &self.plan.nodes[position];
         let mut inputs = Object::new();
-        let mut context = None;
         for (name, port) in &node.inputs {
             let missing = |what: String| {
                 Err(Failure::new(
@@ -237,19 +228,20 @@ impl Scribe<'_> {
                         value => value.cloned(),
                     }
                 }
-                Port::Expression(expression) => {
-                    let context = context.get_or_insert_with(|| self.run.context(self.plan));
-                    match expression.evaluate(context) {
-                        Ok(value) => value,
-                        Err(error) => return missing(error.to_string()),
-                    }
-                }
+                Port::Expression(expression) => match expression.evaluate_in(&self.context()) {
+                    Ok(value) => value,
+                    Err(error) => return missing(error.to_string()),
+                },
             };
             if let Some(value) = value {
                 inputs.insert(name.clone(), value);
             }
         }
         Ok(inputs)
+    }
+
+    fn context(&self) -> Context<'_> {
+        Context::of(&self.run, self.plan)
     }
 
     fn assigned(&self, value: &Assigned, inputs: &Object) -> Result<Value, Failure> {
@@ -259,7 +251,7 @@ impl Scribe<'_> {
         match value {
             Assigned::Static(value) => Ok(value.clone()),
             Assigned::Expression(expression) => expression
-                .evaluate(&self.run.context(self.plan))
+                .evaluate_in(&self.context())
                 .map(Option::unwrap_or_default)
                 .map_err(|error| Failure::new("expression_failed", error.to_string())),
             Assigned::Template(template) => self.render(template).map(Value::String),
@@ -269,7 +261,7 @@ impl Scribe<'_> {
 
     fn render(&self, template: &Template) -> Result<String, Failure> {
         template
-            .render(&self.run.context(self.plan))
+            .render_in(&self.context())
             .map_err(|error| Failure::new("template_failed", error.to_string()))
     }
 
@@ -327,12 +319,18 @@ impl Scribe<'_> {
         let Some((position, _)) = self.active(visit) else {
             return;
         };
+        if object_too_deep(&outputs) {
+            return self.fail_node(visit, cause, nested("the output"));
+        }
         let mut cause = cause;
-        if let Some(artifact_type) = self.plan.nodes[position].artifact_type.clone() {
+        let node = &self.plan.nodes[position];
+        // A node that emits an artifact of its own has done so.
+        let emitted = matches!(node.kind, NodeKind::ArtifactEmit { .. });
+        if let Some(artifact_type) = node.artifact_type.clone().filter(|_| !emitted) {
             let name = self.plan.nodes[position].name.clone();
             cause = self.artifact(visit, cause, artifact_type, name, artifact_content(&outputs));
         }
-        let untaken = self.untaken(position, "completed", &Value::Object(outputs.clone()));
+        let untaken = self.untaken(position, "completed", &outputs);
         self.record(
             Some(cause),
             Event::NodeCompleted {
@@ -350,10 +348,10 @@ impl Scribe<'_> {
             return;
         };
         let attempts = active.attempt + 1;
-        let status = json!({ "code": error.code, "message": error.message });
-        let untaken = self.untaken(position, "failed", &json!({ "error": status }));
+        let output = fields(json!({ "error": { "code": error.code, "message": error.message } }));
+        let untaken = self.untaken(position, "failed", &output);
         let handled = self.plan.nodes[position].out.iter().any(|&edge| {
-            let taken = !untaken.iter().any(|&untaken| untaken as usize == edge);
+            let taken = !u32::try_from(edge).is_ok_and(|edge| untaken.binary_search(&edge).is_ok());
             taken
                 && matches!(
                     self.plan.edges[edge].rule,
@@ -401,15 +399,9 @@ impl Scribe<'_> {
     }
 
     /// Indexes of outgoing edges whose condition does not hold.
-    fn untaken(&self, position: usize, status: &str, output: &Value) -> Vec<u32> {
+    fn untaken(&self, position: usize, status: &'static str, output: &Object) -> Vec<u32> {
         let out = &self.plan.nodes[position].out;
-        if out.iter().all(|&edge| self.plan.edges[edge].condition.is_none()) {
-            return Vec::new();
-        }
-        let mut context = self.run.context(self.plan);
-        context["status"] = Value::String(status.to_owned());
-        context["output"] = output.clone();
-        context["outputs"] = output.clone();
+        let context = self.context().at_end(position, status, output);
         out.iter()
             .filter(|&&edge| {
                 self.plan.edges[edge]
@@ -477,17 +469,14 @@ impl Scribe<'_> {
 
     pub(super) fn effect_ended(
         &mut self,
-        visit: Visit,
+        visit: &Visit,
         attempt: u32,
         outcome: Result<Object, Failure>,
     ) -> Result<(), Refusal> {
-        let Some((position, active)) = self.active(&visit) else {
+        let Some((position, active)) = self.active(visit) else {
             return Err(Refusal::Stale);
         };
-        let is_effect = matches!(
-            self.plan.nodes[position].kind,
-            NodeKind::Http(_) | NodeKind::SideEffect
-        );
+        let is_effect = self.plan.nodes[position].kind.is_effect();
         if !is_effect
             || active.attempt != attempt
             || active.wait != Wait::Work
@@ -498,8 +487,8 @@ impl Scribe<'_> {
         self.settled.push((visit.clone(), attempt));
         let cause = self.last().unwrap_or_default();
         match outcome {
-            Ok(outputs) => self.complete_node(&visit, cause, outputs),
-            Err(failure) => self.attempt_failed(position, &visit, attempt, cause, failure),
+            Ok(outputs) => self.complete_node(visit, cause, outputs),
+            Err(failure) => self.attempt_failed(position, visit, attempt, cause, failure),
         }
         Ok(())
     }
@@ -513,10 +502,7 @@ impl Scribe<'_> {
 
     /// Whether an execution has an effect under way.
     pub(super) fn effect_under_way(&self, position: usize) -> Option<(Visit, u32)> {
-        let is_effect = matches!(
-            self.plan.nodes[position].kind,
-            NodeKind::Http(_) | NodeKind::SideEffect
-        );
+        let is_effect = self.plan.nodes[position].kind.is_effect();
         match &self.run.nodes[position].phase {
             Phase::Active(Active {
                 ordinal,
@@ -531,6 +517,13 @@ impl Scribe<'_> {
             | Phase::Cancelled => None,
         }
     }
+}
+
+fn nested(what: &str) -> Failure {
+    Failure::new(
+        "output_too_deep",
+        format!("{what} nests more than {MAX_NESTING} levels deep"),
+    )
 }
 
 /// The fields of an object literal.

@@ -1,7 +1,7 @@
 //! Scheduling: starting every node whose edges allow it, until nothing can start.
 
 use crate::{
-    Cap, Event, Failure, Object, Seq, Timer,
+    Cap, Event, Failure, Object, Timer,
     run::{Phase, Readiness},
 };
 
@@ -14,31 +14,80 @@ impl Scribe<'_> {
 
     /// Runs ready nodes until the run must wait, has ended, or the decision is full.
     pub(super) fn settle_run(&mut self) {
+        loop {
+            self.drain();
+            if self.cut || !self.may_start() {
+                return;
+            }
+            if let Some(position) = self.released() {
+                if self.plan.nodes[position].disabled {
+                    self.skip(position, "disabled");
+                } else {
+                    self.start_node(position);
+                }
+                continue;
+            }
+            if self.has_active() {
+                return;
+            }
+            // An earlier decision may have been cut off with nodes left to start; any command may come before
+            // the timer that goes on with them.
+            let ready = (0..self.plan.nodes.len())
+                .filter(|&position| self.run.readiness(self.plan, position) != Readiness::NotYet);
+            self.dirty.extend(ready);
+            if self.dirty.is_empty() {
+                let outputs = self.final_outputs();
+                self.record(self.last(), Event::RunCompleted { outputs });
+                return;
+            }
+        }
+    }
+
+    fn drain(&mut self) {
         while let Some(&position) = self.dirty.front() {
-            if !self.may_start() {
+            if self.cut || !self.may_start() {
                 self.dirty.clear();
                 return;
             }
             match self.run.readiness(self.plan, position) {
-                Readiness::NotYet => {
+                Readiness::NotYet | Readiness::Held => {
                     self.dirty.pop_front();
                 }
                 Readiness::Skip => self.skip(position, "trigger-not-met"),
                 Readiness::Forward | Readiness::Back if self.plan.nodes[position].disabled => {
-                    self.skip(position, "disabled")
+                    self.skip(position, "disabled");
                 }
                 Readiness::Forward | Readiness::Back => {
                     if self.events.len() >= MAX_EVENTS || self.bytes >= MAX_BYTES {
                         self.cut = true;
-                        self.dirty.clear();
                         self.timers_set.push((Timer::Continue, self.input.now));
-                        return;
+                    } else {
+                        self.start_node(position);
                     }
-                    self.start_node(position);
                 }
             }
         }
-        self.complete_if_done();
+    }
+
+    /// A held node that nothing else can complete any more.
+    fn released(&self) -> Option<usize> {
+        if !self.plan.has_loop {
+            return None;
+        }
+        let held: Vec<_> = (0..self.plan.nodes.len())
+            .filter(|&position| self.run.readiness(self.plan, position) == Readiness::Held)
+            .collect();
+        let free = held
+            .iter()
+            .copied()
+            .find(|&position| !self.run.may_still_hear(self.plan, position, &held));
+        // Held nodes that wait for each other would wait forever.
+        free.or_else(|| held.first().copied().filter(|_| !self.has_active()))
+    }
+
+    fn has_active(&self) -> bool {
+        let mut states = self.run.nodes.iter();
+        states.any(|state| matches!(state.phase, Phase::Active(_)))
     }
 
     fn may_start(&self) -> bool {
@@ -68,23 +117,6 @@ impl Scribe<'_> {
             .collect();
         self.dirty.extend(targets);
         self.dirty.push_back(position);
-    }
-
-    fn complete_if_done(&mut self) {
-        let waits = self
-            .run
-            .nodes
-            .iter()
-            .any(|state| matches!(state.phase, Phase::Active(_)));
-        if self.cut || waits || !self.may_start() {
-            return;
-        }
-        let outputs = self.final_outputs();
-        self.record(self.last_event(), Event::RunCompleted { outputs });
-    }
-
-    fn last_event(&self) -> Option<Seq> {
-        self.run.head.0.checked_sub(1).map(Seq)
     }
 
     /// The outputs of the nodes no forward edge leaves: those of the one that completed, or each under its id.

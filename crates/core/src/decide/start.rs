@@ -2,7 +2,11 @@
 
 use serde_json::Value;
 
-use crate::{Event, HostBounds, Limits, Object, Plan, Refusal, RunStarted, StartRun, node::whole};
+use crate::{
+    Event, HostBounds, Limits, Object, Plan, Refusal, RunStarted, StartRun,
+    measure::{MAX_NESTING, object_too_deep},
+    node::whole,
+};
 
 use super::Scribe;
 
@@ -11,17 +15,13 @@ const MIN_DURATION_MS: u64 = 1;
 
 impl Scribe<'_> {
     pub(super) fn start(&mut self, start: StartRun) -> Result<(), Refusal> {
-        if self.run.started.is_some() {
+        if self.run.started.is_some() || self.run.status.is_terminal() {
             return Err(Refusal::WrongState);
         }
         check_inputs(self.plan, &start.inputs)?;
+        check_nesting("metadata", &start.metadata)?;
         let limits = limits(self.plan, &start.configurable, start.bounds)?;
-        self.plan
-            .check_configurable(&start.configurable)
-            .map_err(|rule| Refusal::InvalidInput {
-                field: "configurable".to_owned(),
-                rule,
-            })?;
+        check_configurable(self.plan, &start.configurable)?;
         let StartRun {
             tenant,
             principal,
@@ -58,6 +58,7 @@ impl Scribe<'_> {
 
 /// Checks inputs against the declared variables; undeclared ones are accepted.
 pub(super) fn check_inputs(plan: &Plan, inputs: &Object) -> Result<(), Refusal> {
+    check_nesting("inputs", inputs)?;
     for variable in plan.variables() {
         let refuse = |rule: String| Refusal::InvalidInput {
             field: format!("inputs.{}", variable.name),
@@ -73,6 +74,26 @@ pub(super) fn check_inputs(plan: &Plan, inputs: &Object) -> Result<(), Refusal> 
             }
             Some(_) => {}
         }
+    }
+    Ok(())
+}
+
+/// Checks per-run overrides against the workflow's schema.
+pub(super) fn check_configurable(plan: &Plan, configurable: &Object) -> Result<(), Refusal> {
+    check_nesting("configurable", configurable)?;
+    plan.check_configurable(configurable)
+        .map_err(|rule| Refusal::InvalidInput {
+            field: "configurable".to_owned(),
+            rule,
+        })
+}
+
+fn check_nesting(field: &str, fields: &Object) -> Result<(), Refusal> {
+    if object_too_deep(fields) {
+        return Err(Refusal::InvalidInput {
+            field: field.to_owned(),
+            rule: format!("nests more than {MAX_NESTING} levels deep"),
+        });
     }
     Ok(())
 }

@@ -1,0 +1,226 @@
+//! Views of a run: what faces show of it, and what expressions see.
+
+use minijinja::{Value as Dynamic, value::Serde};
+use serde_json::{Value, json};
+
+use crate::{InterruptKind, NodeId, Object, Parent, Plan, RunId, Timestamp};
+
+use super::{Open, Phase, Run, Wait};
+
+/// The interrupt that a run waits for, as faces show it.
+#[derive(Debug, Clone, Copy)]
+pub struct OpenInterrupt<'a> {
+    /// The node that waits.
+    pub node: &'a NodeId,
+    /// Which execution of it.
+    pub ordinal: u32,
+    /// Where the question is.
+    pub asked: Asked<'a>,
+}
+
+/// Where the question of an interrupt is.
+#[derive(Debug, Clone, Copy)]
+pub enum Asked<'a> {
+    /// This run asks.
+    Here(&'a Open),
+    /// A child asks, of this kind and with this interrupt id.
+    Child(&'a RunId, InterruptKind, &'a str),
+}
+
+impl OpenInterrupt<'_> {
+    /// What is asked.
+    #[must_use]
+    pub fn kind(&self) -> InterruptKind {
+        match self.asked {
+            Asked::Here(open) => open.kind,
+            Asked::Child(_, kind, _) => kind,
+        }
+    }
+
+    /// Interrupt id and key.
+    #[must_use]
+    pub fn id(&self) -> String {
+        match self.asked {
+            Asked::Here(_) => format!("{}:{}", self.node, self.ordinal),
+            Asked::Child(_, _, id) => id.to_owned(),
+        }
+    }
+}
+
+impl Run {
+    /// The parent, if this run is a child.
+    #[must_use]
+    pub fn parent(&self) -> Option<&Parent> {
+        self.started.as_ref().and_then(|started| started.parent.as_ref())
+    }
+
+    /// The first interrupt that is open, here or in a child.
+    #[must_use]
+    pub fn interrupt<'a>(&'a self, plan: &'a Plan) -> Option<OpenInterrupt<'a>> {
+        self.interrupts(plan).next()
+    }
+
+    /// Every interrupt that is open, the first asked first.
+    pub fn interrupts<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = OpenInterrupt<'a>> {
+        self.waiting.iter().filter_map(|&position| {
+            let Phase::Active(active) = &self.nodes[position].phase else {
+                return None;
+            };
+            let asked = match &active.wait {
+                Wait::Interrupt(open) => Asked::Here(open),
+                Wait::Child {
+                    run,
+                    mirror: Some((kind, id)),
+                } => Asked::Child(run, *kind, id),
+                Wait::Child { mirror: None, .. } | Wait::Work | Wait::Retry { .. } => return None,
+            };
+            Some(OpenInterrupt {
+                node: &plan.nodes[position].id,
+                ordinal: active.ordinal,
+                asked,
+            })
+        })
+    }
+
+    /// Each node that has begun, with its state as OpenWOP words it and how often it ran.
+    pub fn node_states<'a>(
+        &'a self,
+        plan: &'a Plan,
+    ) -> impl Iterator<Item = (&'a NodeId, &'static str, u32)> {
+        self.nodes.iter().zip(&plan.nodes).filter_map(|(state, node)| {
+            let word = match &state.phase {
+                Phase::Idle => return None,
+                Phase::Active(active) => match active.wait {
+                    Wait::Interrupt(_) => "suspended",
+                    Wait::Child { .. } | Wait::Work => "running",
+                    Wait::Retry { .. } => "retrying",
+                },
+                Phase::Completed => "completed",
+                Phase::Failed(_) => "failed",
+                Phase::Skipped => "skipped",
+                Phase::Cancelled => "cancelled",
+            };
+            Some((&node.id, word, state.next_ordinal))
+        })
+    }
+
+    /// The node a client would name as current: the first that waits, else the first that is active.
+    #[must_use]
+    pub fn current_node<'a>(&self, plan: &'a Plan) -> Option<&'a NodeId> {
+        let position = self.waiting.first().copied().or_else(|| {
+            self.nodes
+                .iter()
+                .position(|state| matches!(state.phase, Phase::Active(_)))
+        })?;
+        plan.nodes.get(position).map(|node| &node.id)
+    }
+
+    /// When the run's duration bound is reached if it goes on running; `None` without a bound or while it does not run.
+    #[must_use]
+    pub fn duration_deadline(&self) -> Option<Timestamp> {
+        let limit = self.started.as_ref()?.limits.run_duration_ms?;
+        Some(
+            self.running_since?
+                .plus_millis(limit.saturating_sub(self.active_ms)),
+        )
+    }
+}
+
+/// What expressions and templates see: every variable by its name, and `nodes`, `variables`, `channels`,
+/// `inputs` and `configurable`; at an edge also `status`, `output` and `outputs` of its source.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Context<'a> {
+    run: &'a Run,
+    plan: &'a Plan,
+    end: Option<End<'a>>,
+}
+
+/// A node that is about to end; its outputs are not folded in yet.
+#[derive(Debug, Clone, Copy)]
+struct End<'a> {
+    position: usize,
+    status: &'static str,
+    output: &'a Object,
+}
+
+impl<'a> Context<'a> {
+    pub(crate) fn of(run: &'a Run, plan: &'a Plan) -> Self {
+        Self { run, plan, end: None }
+    }
+
+    /// The context of the edges that leave a node which ends now.
+    pub(crate) fn at_end(self, position: usize, status: &'static str, output: &'a Object) -> Self {
+        let end = Some(End {
+            position,
+            status,
+            output,
+        });
+        Self { end, ..self }
+    }
+
+    /// The value of a name; only what an expression uses is ever converted.
+    pub(crate) fn get(&self, name: &str) -> Option<Dynamic> {
+        match (name, &self.end) {
+            ("status", Some(end)) => return Some(Dynamic::from(end.status)),
+            ("output" | "outputs", Some(end)) => return Some(Dynamic::from(Serde(end.output))),
+            _ => {}
+        }
+        let started = self.run.started.as_ref();
+        match name {
+            "nodes" => {
+                let states = self.run.nodes.iter().zip(&self.plan.nodes).enumerate();
+                let outputs = states.filter_map(|(position, (state, node))| {
+                    let ended = self.completed().filter(|end| end.position == position);
+                    let outputs = ended.map(|end| end.output).or(state.outputs.as_ref())?;
+                    Some((node.id.as_str(), Dynamic::from(Serde(outputs))))
+                });
+                Some(outputs.collect())
+            }
+            "variables" => Some(match self.completed() {
+                None => Dynamic::from(Serde(&self.run.variables)),
+                Some(end) => {
+                    let mut variables = self.run.variables.clone();
+                    project(self.plan, end.position, end.output, &mut variables);
+                    Dynamic::from(Serde(&variables))
+                }
+            }),
+            "channels" => Some(Dynamic::from(Serde(&self.run.channels))),
+            "inputs" => started.map(|started| Dynamic::from(Serde(&started.inputs))),
+            "configurable" => started.map(|started| Dynamic::from(Serde(&started.configurable))),
+            _ => {
+                let new = self.completed().and_then(|end| {
+                    let mut new = Object::new();
+                    project(self.plan, end.position, end.output, &mut new);
+                    new.remove(name)
+                });
+                new.as_ref()
+                    .or_else(|| self.run.variables.get(name))
+                    .map(|value| Dynamic::from(Serde(value)))
+            }
+        }
+    }
+
+    fn completed(&self) -> Option<&End<'a>> {
+        self.end.as_ref().filter(|end| end.status == "completed")
+    }
+}
+
+/// Outputs become variables: under the port's name where the workflow declares it, else under the node's id.
+pub(super) fn project(plan: &Plan, position: usize, outputs: &Object, variables: &mut Object) {
+    let mut rest = Object::new();
+    for (port, value) in outputs {
+        if plan.declares(port) {
+            variables.insert(port.clone(), value.clone());
+        } else {
+            rest.insert(port.clone(), value.clone());
+        }
+    }
+    if !rest.is_empty() {
+        variables.insert(plan.nodes[position].id.to_string(), Value::Object(rest));
+    }
+}
+
+/// The content of an artifact made of a node's outputs: the output named `text`, else all of them.
+pub(crate) fn artifact_content(outputs: &Object) -> Value {
+    outputs.get("text").cloned().unwrap_or_else(|| json!(outputs))
+}
