@@ -1,0 +1,4 @@
+//! The kernel's behavior, by feature.
+
+#[path = "suite/flow.rs"]
+mod flow;

@@ -1,0 +1,253 @@
+//! Events in one line each.
+
+use serde_json::{Value, json};
+use wopr_core::{ApprovalAction, Event, Failure, Object, Recorded, RunId, Visit};
+
+/// An event in one line: its place, its OpenWOP name and what tells it from its like. Runs are named by `name`.
+#[must_use]
+pub fn line(recorded: &Recorded, name: impl Fn(&RunId) -> String) -> String {
+    let (what, rest) = describe(&recorded.event, &name);
+    let rest: Vec<_> = rest.into_iter().filter(|part| !part.is_empty()).collect();
+    format!("{} {what} {}", recorded.seq, rest.join(" "))
+        .trim_end()
+        .to_owned()
+}
+
+fn describe(event: &Event, name: &impl Fn(&RunId) -> String) -> (&'static str, Vec<String>) {
+    match event {
+        Event::RunStarted(started) => ("run.started", vec![object("", &started.inputs)]),
+        Event::RunCompleted { outputs } => ("run.completed", vec![object("", outputs)]),
+        Event::RunFailed { error, node } => {
+            let node = node.as_ref().map(|node| format!("in {node}"));
+            ("run.failed", vec![failure(error), node.unwrap_or_default()])
+        }
+        Event::RunCancelled { reason, by, parent } => (
+            "run.cancelled",
+            vec![
+                text("", reason),
+                text("by ", by),
+                text("with ", &parent.as_ref().map(name)),
+            ],
+        ),
+        Event::CancelRequested { reason, by, parent } => (
+            "cancel.requested",
+            vec![
+                text("", reason),
+                text("by ", by),
+                text("with ", &parent.as_ref().map(name)),
+            ],
+        ),
+        Event::RunPaused { reason, drain } => {
+            ("run.paused", vec![drain.as_str().to_owned(), text("", reason)])
+        }
+        Event::RunResumed { reason } => ("run.resumed", vec![text("", reason)]),
+        Event::NodeStarted { visit, attempt, .. } => {
+            let attempt = (*attempt > 0).then(|| format!("attempt {attempt}"));
+            ("node.started", vec![at(visit), attempt.unwrap_or_default()])
+        }
+        Event::NodeCompleted {
+            visit,
+            outputs,
+            untaken,
+        } => (
+            "node.completed",
+            vec![at(visit), object("", outputs), edges(untaken)],
+        ),
+        Event::NodeFailed {
+            visit,
+            error,
+            attempts,
+            untaken,
+        } => {
+            let attempts = (*attempts > 1).then(|| format!("after {attempts} attempts"));
+            (
+                "node.failed",
+                vec![
+                    at(visit),
+                    failure(error),
+                    attempts.unwrap_or_default(),
+                    edges(untaken),
+                ],
+            )
+        }
+        Event::NodeRetried {
+            visit,
+            attempt,
+            delay_ms,
+            error,
+        } => (
+            "node.retried",
+            vec![
+                at(visit),
+                format!("attempt {attempt} in {delay_ms}"),
+                failure(error),
+            ],
+        ),
+        Event::NodeSkipped { node, reason } => ("node.skipped", vec![node.to_string(), reason.clone()]),
+        Event::NodeCancelled { visit, reason } => ("node.cancelled", vec![at(visit), reason.clone()]),
+        Event::NodeSuspended {
+            visit,
+            interrupt,
+            kind,
+            child,
+        } => (
+            "node.suspended",
+            vec![
+                at(visit),
+                kind.as_str().to_owned(),
+                interrupt.clone(),
+                text("of ", &child.as_ref().map(name)),
+            ],
+        ),
+        Event::NodeResumed {
+            visit,
+            interrupt,
+            value,
+        } => (
+            "node.resumed",
+            vec![at(visit), interrupt.clone(), json_text(value)],
+        ),
+        Event::NodeDispatched {
+            visit,
+            child,
+            workflow,
+        } => (
+            "node.dispatched",
+            vec![at(visit), name(child), workflow.to_string()],
+        ),
+        Event::InterruptRequested {
+            visit,
+            kind,
+            data: _,
+            timeout_ms,
+        } => (
+            "interrupt.requested",
+            vec![at(visit), kind.as_str().to_owned(), text("within ", timeout_ms)],
+        ),
+        Event::InterruptResolved {
+            visit, by, action, ..
+        } => (
+            "interrupt.resolved",
+            vec![
+                at(visit),
+                text("", &action.map(ApprovalAction::as_str)),
+                text("by ", by),
+            ],
+        ),
+        Event::ApprovalRequested { visit, .. } => ("approval.requested", vec![at(visit)]),
+        Event::ApprovalVoted {
+            visit, voter, action, ..
+        } => (
+            "approval.voted",
+            vec![at(visit), action.as_str().to_owned(), format!("by {voter}")],
+        ),
+        Event::ApprovalReceived {
+            visit,
+            action,
+            by,
+            feedback,
+            refine,
+            edited,
+            decided_at: _,
+        } => (
+            "approval.received",
+            vec![
+                at(visit),
+                action.as_str().to_owned(),
+                text("by ", by),
+                text("", feedback),
+                json_text(refine),
+                json_text(edited),
+            ],
+        ),
+        Event::ClarificationRequested { visit, .. } => ("clarification.requested", vec![at(visit)]),
+        Event::ClarificationResolved { visit, answers, by } => (
+            "clarification.resolved",
+            vec![at(visit), object("", answers), text("by ", by)],
+        ),
+        Event::VariableChanged {
+            name,
+            previous,
+            next,
+            node: _,
+        } => {
+            let previous = previous.as_ref().map(|previous| format!("was {previous}"));
+            (
+                "variable.changed",
+                vec![format!("{name}={next}"), previous.unwrap_or_default()],
+            )
+        }
+        Event::ChannelWritten {
+            channel,
+            value,
+            reducer,
+            ..
+        } => ("channel.written", vec![format!("{channel} {reducer} {value}")]),
+        Event::ArtifactCreated {
+            visit,
+            artifact,
+            artifact_type,
+            content,
+            ..
+        } => (
+            "artifact.created",
+            vec![
+                at(visit),
+                artifact.clone(),
+                artifact_type.clone(),
+                content.to_string(),
+            ],
+        ),
+        Event::CapBreached {
+            kind,
+            limit,
+            observed,
+            node,
+        } => (
+            "cap.breached",
+            vec![
+                format!("{} {observed} > {limit}", kind.as_str()),
+                text("at ", node),
+            ],
+        ),
+    }
+}
+
+fn at(visit: &Visit) -> String {
+    if visit.ordinal == 0 {
+        visit.node.to_string()
+    } else {
+        format!("{}#{}", visit.node, visit.ordinal)
+    }
+}
+
+fn failure(error: &Failure) -> String {
+    format!("{}: {}", error.code, error.message)
+}
+
+fn text(before: &str, value: &Option<impl ToString>) -> String {
+    value
+        .as_ref()
+        .map(|value| format!("{before}{}", value.to_string()))
+        .unwrap_or_default()
+}
+
+fn json_text(value: &Option<Value>) -> String {
+    value.as_ref().map(Value::to_string).unwrap_or_default()
+}
+
+fn object(before: &str, fields: &Object) -> String {
+    if fields.is_empty() {
+        String::new()
+    } else {
+        format!("{before}{}", json!(fields))
+    }
+}
+
+fn edges(untaken: &[u32]) -> String {
+    if untaken.is_empty() {
+        String::new()
+    } else {
+        format!("untaken {untaken:?}")
+    }
+}

@@ -1,0 +1,509 @@
+//! Drives runs through the kernel in memory.
+//!
+//! A script is a host without a store: it keeps every run's log, timers, effects and mail, and moves its clock
+//! only when told. Each decision is made twice, folded from the log, stored and read back, and held
+//! against the invariants; a difference fails the test where it happens.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    sync::Arc,
+};
+
+use serde_json::{Value, json};
+use wopr_core::{
+    Catalog, Command, Decision, DrainPolicy, Effect, Entropy, Failure, HostBounds, Input, NodeId, Notice,
+    Object, Origin, Plan, PrincipalId, Recorded, Refusal, Resolve, Run, RunId, Seq, StartRun, TenantId,
+    Timer, Timestamp, WorkflowId, decide, format,
+    invariant::{self, Standing},
+};
+
+use crate::{Workflow, line};
+
+/// Logs longer than this are folded from the last decision only; folding all of it each time would be quadratic.
+const WHOLE_LOG: usize = 2_000;
+
+/// Runs in memory; number 0 is the one that was started, children follow in the order of their creation.
+#[derive(Debug, Clone)]
+pub struct Script {
+    workflows: Workflows,
+    root: Arc<Plan>,
+    runs: Vec<Hosted>,
+    now: Timestamp,
+    n_decisions: u64,
+    mail: VecDeque<(RunId, Notice)>,
+    holds_mail: bool,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Workflows(HashMap<WorkflowId, Arc<Plan>>);
+
+impl Catalog for Workflows {
+    fn current(&self, workflow: &WorkflowId) -> Option<Arc<Plan>> {
+        self.0.get(workflow).cloned()
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Hosted {
+    id: RunId,
+    plan: Arc<Plan>,
+    run: Run,
+    log: Vec<Recorded>,
+    standing: Standing,
+    timers: BTreeMap<String, (Timestamp, Timer)>,
+    effects: Vec<Effect>,
+    printed: usize,
+}
+
+impl Script {
+    /// A host of these workflows; the first is the one that [`Self::start`] starts.
+    #[must_use]
+    pub fn of(workflows: &[&Workflow]) -> Self {
+        Self::of_plans(workflows.iter().map(|workflow| workflow.plan()))
+    }
+
+    /// A host of these plans; the first is the one that [`Self::start`] starts.
+    ///
+    /// # Panics
+    /// Without a plan.
+    #[must_use]
+    pub fn of_plans(plans: impl IntoIterator<Item = Arc<Plan>>) -> Self {
+        let plans: Vec<_> = plans.into_iter().collect();
+        Self {
+            root: plans[0].clone(),
+            workflows: Workflows(plans.into_iter().map(|plan| (plan.id().clone(), plan)).collect()),
+            runs: Vec::new(),
+            now: Timestamp::from_millis(1_000_000),
+            n_decisions: 0,
+            mail: VecDeque::new(),
+            holds_mail: false,
+        }
+    }
+
+    /// A host of one workflow whose run is started without inputs.
+    #[must_use]
+    pub fn started(workflow: &Workflow) -> Self {
+        Self::of(&[workflow]).start(json!({}))
+    }
+
+    /// What a run of the first workflow is given.
+    #[must_use]
+    pub fn start_run(inputs: Value) -> StartRun {
+        StartRun {
+            tenant: TenantId::parse("tenant").unwrap(),
+            principal: PrincipalId::parse("ada").unwrap(),
+            origin: Origin::Rest,
+            inputs: object(inputs),
+            configurable: Object::new(),
+            tags: Vec::new(),
+            metadata: Object::new(),
+            context: None,
+            parent: None,
+            bounds: HostBounds {
+                node_executions: 100_000,
+                run_duration_ms: None,
+            },
+        }
+    }
+
+    /// Starts the run.
+    ///
+    /// # Panics
+    /// If the start is refused.
+    #[must_use]
+    pub fn start(mut self, inputs: Value) -> Self {
+        self.try_start(Self::start_run(inputs)).unwrap();
+        self
+    }
+
+    /// Starts the run with these overrides.
+    ///
+    /// # Panics
+    /// If the start is refused.
+    #[must_use]
+    pub fn start_configured(mut self, inputs: Value, configurable: Value) -> Self {
+        let mut start = Self::start_run(inputs);
+        start.configurable = object(configurable);
+        self.try_start(start).unwrap();
+        self
+    }
+
+    /// Starts the run, or tells why not.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn try_start(&mut self, start: StartRun) -> Result<(), Refusal> {
+        self.add_pending();
+        self.tell(0, Command::Start(Box::new(start)))
+    }
+
+    /// Adds the run without starting it.
+    pub fn add_pending(&mut self) {
+        let id = RunId::from_parts(self.now, [0; 10]);
+        self.runs.push(Hosted::new(id, self.root.clone()));
+    }
+
+    /// Sends a command to a run; afterwards mail is delivered unless it is held.
+    ///
+    /// # Errors
+    /// The kernel's refusal; the run is as it was.
+    ///
+    /// # Panics
+    /// If the decision breaks a promise.
+    pub fn tell(&mut self, run: usize, command: Command) -> Result<(), Refusal> {
+        self.tell_one(run, command)?;
+        if !self.holds_mail {
+            self.deliver();
+        }
+        Ok(())
+    }
+
+    fn tell_one(&mut self, run: usize, command: Command) -> Result<(), Refusal> {
+        self.n_decisions += 1;
+        let mut entropy = [0; 16];
+        entropy[..8].copy_from_slice(&self.n_decisions.to_be_bytes());
+        let hosted = &mut self.runs[run];
+        let input = Input {
+            now: self.now,
+            entropy: Entropy(entropy),
+            run: &hosted.id,
+            catalog: &self.workflows,
+        };
+        let decided = decide(hosted.run.clone(), &hosted.plan, command.clone(), &input);
+        let again = decide(hosted.run.clone(), &hosted.plan, command.clone(), &input);
+        assert_eq!(decided, again, "equal inputs decide alike");
+        let decision = match decided {
+            Ok(decision) => decision,
+            Err(refusal) => {
+                if let (Command::Timer(timer), Refusal::Stale) = (&command, &refusal) {
+                    hosted.timers.remove(&timer.key());
+                    hosted.standing.forget(timer);
+                }
+                return Err(refusal);
+            }
+        };
+        hosted.commit(&decision);
+        for child in decision.children {
+            let plan = self.workflows.0[&child.workflow].clone();
+            assert_eq!(*plan.version(), child.version);
+            self.runs.push(Hosted::new(child.run.clone(), plan));
+            self.mail
+                .push_back((child.run, Notice::Start(Box::new(child.start))));
+        }
+        let notices = decision.notices.into_iter();
+        self.mail
+            .extend(notices.map(|(target, _, notice)| (target, notice)));
+        Ok(())
+    }
+
+    /// Keeps mail between runs until [`Self::deliver`].
+    pub fn hold_mail(&mut self) {
+        self.holds_mail = true;
+    }
+
+    /// Delivers mail until there is none; what one run is told at once is one command.
+    ///
+    /// # Panics
+    /// If a run refuses its mail.
+    pub fn deliver(&mut self) {
+        while let Some((target, _)) = self.mail.front() {
+            let target = target.clone();
+            let (now, later) = std::mem::take(&mut self.mail)
+                .into_iter()
+                .partition::<VecDeque<_>, _>(|(to, _)| *to == target);
+            self.mail = later;
+            let run = self.number(&target);
+            let notices = now.into_iter().map(|(_, notice)| notice).collect();
+            self.tell_one(run, Command::Notices(notices)).unwrap();
+        }
+    }
+
+    /// Moves the clock, firing timers of all runs as they come due.
+    ///
+    /// # Panics
+    /// If a standing timer is refused otherwise than as stale.
+    pub fn wait(&mut self, ms: u64) {
+        let until = self.now.plus_millis(ms);
+        while let Some((due, run, timer)) = self.next_timer().filter(|(due, ..)| *due <= until) {
+            self.now = self.now.max(due);
+            match self.tell(run, Command::Timer(timer)) {
+                Ok(()) | Err(Refusal::Stale) => {}
+                Err(refusal) => panic!("{refusal}"),
+            }
+        }
+        self.now = until;
+    }
+
+    /// Moves the clock without firing anything.
+    pub fn skip(&mut self, ms: u64) {
+        self.now = self.now.plus_millis(ms);
+    }
+
+    /// The timer that comes due next: when, of which run, which.
+    #[must_use]
+    pub fn next_timer(&self) -> Option<(Timestamp, usize, Timer)> {
+        let all = self.runs.iter().enumerate();
+        all.flat_map(|(run, hosted)| hosted.timers.values().map(move |(due, timer)| (due, run, timer)))
+            .min_by_key(|(due, run, timer)| (**due, *run, timer.key()))
+            .map(|(due, run, timer)| (*due, run, timer.clone()))
+    }
+
+    /// Fires a timer of the root now, whether it stands or not.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn fire(&mut self, timer: Timer) -> Result<(), Refusal> {
+        self.tell(0, Command::Timer(timer))
+    }
+
+    /// Answers an interrupt of the root.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn answer(&mut self, node: &str, value: Value) -> Result<(), Refusal> {
+        self.answer_in(0, node, value)
+    }
+
+    /// Answers an interrupt of any run.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn answer_in(&mut self, run: usize, node: &str, value: Value) -> Result<(), Refusal> {
+        self.tell(run, Command::Resolve(Self::resolve(node, value)))
+    }
+
+    /// An answer by the one who started the run, to the interrupt that is open at a node.
+    ///
+    /// # Panics
+    /// If the node id is none.
+    #[must_use]
+    pub fn resolve(node: &str, value: Value) -> Resolve {
+        Resolve {
+            node: NodeId::parse(node).unwrap(),
+            ordinal: None,
+            value,
+            by: PrincipalId::parse("ada").unwrap(),
+            voter: None,
+            by_token: false,
+        }
+    }
+
+    /// Ends the effect under way at a node of the root.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    ///
+    /// # Panics
+    /// If no effect is under way there.
+    pub fn outcome(&mut self, node: &str, outcome: Result<Value, Failure>) -> Result<(), Refusal> {
+        let mut effects = self.runs[0].effects.iter().rev();
+        let effect = effects.find(|effect| effect.visit.node.as_str() == node).unwrap();
+        let command = Command::Effect {
+            visit: effect.visit.clone(),
+            attempt: effect.attempt,
+            outcome: outcome.map(object),
+        };
+        self.tell(0, command)
+    }
+
+    /// Cancels the root.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn cancel(&mut self) -> Result<(), Refusal> {
+        self.cancel_run(0)
+    }
+
+    /// Cancels any run.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn cancel_run(&mut self, run: usize) -> Result<(), Refusal> {
+        let by = PrincipalId::parse("ada").ok();
+        self.tell(run, Command::Cancel { reason: None, by })
+    }
+
+    /// Pauses the root.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn pause(&mut self) -> Result<(), Refusal> {
+        let drain = DrainPolicy::DrainCurrentNode;
+        self.tell(0, Command::Pause { reason: None, drain })
+    }
+
+    /// Resumes the root.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn resume(&mut self) -> Result<(), Refusal> {
+        self.tell(0, Command::Resume { reason: None })
+    }
+
+    /// The status of the root.
+    #[must_use]
+    pub fn status(&self) -> &'static str {
+        self.status_of(0)
+    }
+
+    /// The status of any run.
+    #[must_use]
+    pub fn status_of(&self, run: usize) -> &'static str {
+        self.runs[run].run.status.as_str()
+    }
+
+    /// A run.
+    #[must_use]
+    pub fn run(&self, run: usize) -> &Run {
+        &self.runs[run].run
+    }
+
+    /// The plan of a run.
+    #[must_use]
+    pub fn plan(&self, run: usize) -> &Arc<Plan> {
+        &self.runs[run].plan
+    }
+
+    /// How many runs there are.
+    #[must_use]
+    pub fn n_runs(&self) -> usize {
+        self.runs.len()
+    }
+
+    /// The log of a run.
+    #[must_use]
+    pub fn events(&self, run: usize) -> &[Recorded] {
+        &self.runs[run].log
+    }
+
+    /// Effects that the root has under way or had, oldest first.
+    #[must_use]
+    pub fn effects(&self) -> &[Effect] {
+        &self.runs[0].effects
+    }
+
+    /// A variable of the root; null if it is not set.
+    #[must_use]
+    pub fn variable(&self, name: &str) -> Value {
+        self.runs[0].run.variables.get(name).cloned().unwrap_or_default()
+    }
+
+    /// The standing timers of a run, each with the milliseconds until it is due.
+    #[must_use]
+    pub fn timers(&self, run: usize) -> String {
+        let timers = self.runs[run].timers.iter();
+        let each = timers.map(|(key, (due, _))| format!("{key} in {}", due.millis() - self.now.millis()));
+        each.collect::<Vec<_>>().join(", ")
+    }
+
+    /// What was recorded since this was last asked, run by run; lines of children are marked.
+    pub fn news(&mut self) -> String {
+        let mut lines = Vec::new();
+        for run in 0..self.runs.len() {
+            let from = self.runs[run].printed;
+            for recorded in &self.runs[run].log[from..] {
+                let marked = if run == 0 {
+                    String::new()
+                } else {
+                    format!("[run{run}] ")
+                };
+                lines.push(marked + &self.print(recorded));
+            }
+            self.runs[run].printed = self.runs[run].log.len();
+        }
+        lines.join("\n")
+    }
+
+    /// The whole log of a run.
+    #[must_use]
+    pub fn log(&self, run: usize) -> String {
+        let lines: Vec<_> = self.runs[run]
+            .log
+            .iter()
+            .map(|recorded| self.print(recorded))
+            .collect();
+        lines.join("\n")
+    }
+
+    fn print(&self, recorded: &Recorded) -> String {
+        let text = line(recorded, ToString::to_string);
+        let runs = self.runs.iter().enumerate();
+        runs.fold(text, |text, (n, hosted)| {
+            if text.contains(hosted.id.as_str()) {
+                text.replace(hosted.id.as_str(), &format!("run{n}"))
+            } else {
+                text
+            }
+        })
+    }
+
+    fn number(&self, id: &RunId) -> usize {
+        self.runs.iter().position(|hosted| hosted.id == *id).unwrap()
+    }
+}
+
+impl Hosted {
+    fn new(id: RunId, plan: Arc<Plan>) -> Self {
+        Self {
+            id,
+            plan,
+            run: Run::default(),
+            log: Vec::new(),
+            standing: Standing::default(),
+            timers: BTreeMap::new(),
+            effects: Vec::new(),
+            printed: 0,
+        }
+    }
+
+    fn commit(&mut self, decision: &Decision) {
+        let read_back: Vec<_> = decision
+            .events
+            .iter()
+            .map(|recorded| format::decode_event(recorded.seq, &format::encode_event(recorded)).unwrap())
+            .collect();
+        assert_eq!(read_back, decision.events, "events are read as they were written");
+        let snapshot = format::decode_run(&format::encode_run(&self.run)).unwrap();
+        assert_eq!(
+            snapshot.fold(&self.plan, &read_back).unwrap(),
+            decision.run,
+            "a snapshot and its tail fold to the decision's run"
+        );
+        self.log.extend(read_back);
+        if self.log.len() <= WHOLE_LOG {
+            assert_eq!(
+                Run::default().fold(&self.plan, &self.log).unwrap(),
+                decision.run,
+                "the log folds to the decision's run"
+            );
+        }
+        assert_eq!(decision.run.head, Seq(0).plus(self.log.len()));
+        self.run = decision.run.clone();
+        for timer in &decision.timers_cleared {
+            self.timers.remove(&timer.key());
+        }
+        for (timer, due) in &decision.timers_set {
+            assert_eq!(Timer::parse(&timer.key()).as_ref(), Some(timer));
+            self.timers.insert(timer.key(), (*due, timer.clone()));
+        }
+        self.effects.extend(decision.effects.iter().cloned());
+        self.standing.absorb(decision);
+        let kept = invariant::check_log(&self.log)
+            .and_then(|()| invariant::check_run(&self.run, &self.plan, &self.standing));
+        if let Err(violation) = kept {
+            let log: Vec<_> = self
+                .log
+                .iter()
+                .map(|recorded| line(recorded, ToString::to_string))
+                .collect();
+            panic!("{violation}\n{}", log.join("\n"));
+        }
+    }
+}
+
+fn object(value: Value) -> Object {
+    match value {
+        Value::Object(fields) => fields,
+        other => panic!("not an object: {other}"),
+    }
+}
