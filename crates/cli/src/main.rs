@@ -1,1 +1,35 @@
-fn main() {}
+//! The `wopr` command: a host, and a client of hosts and agents.
+//!
+//! This file is the table of contents. A command is a file in `commands/`; it speaks HTTP to a server or
+//! composes a host, and keeps no logic that belongs to either. [`exit`] says how the process ends, [`output`]
+//! how it talks, and [`host`] how a host is opened.
+
+mod args;
+mod commands;
+mod examples;
+mod exit;
+mod host;
+mod output;
+mod signals;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+fn main() -> ExitCode {
+    let cli = match args::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(stop) => return exit::refuse(&stop),
+    };
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => return exit::report(&anyhow::Error::new(error).context("start the runtime")).into(),
+    };
+    let exit = match runtime.block_on(commands::run(cli.command)) {
+        Ok(exit) => exit,
+        Err(error) => exit::report(&error),
+    };
+    // A thread that waits for a line from a terminal never ends; nothing else is left running here.
+    runtime.shutdown_background();
+    exit.into()
+}

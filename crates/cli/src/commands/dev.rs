@@ -1,0 +1,97 @@
+//! `wopr dev`: a host with the examples and a key, for trying things out.
+
+use std::{env, path::PathBuf};
+
+use anyhow::Result;
+use clap::Args;
+use wopr_core::WorkflowId;
+
+use crate::{
+    exit::Exit,
+    host::{self, HostArgs},
+    output::{self, Paint},
+    signals::Signals,
+};
+
+/// Serve the example workflows with a key made for it.
+///
+/// Like `serve`, with the examples registered, a key printed, and the database at ./wopr-dev.db unless --store
+/// says otherwise. A key in WOPR_API_KEY or in the configuration is used instead of a new one.
+#[derive(Debug, Args)]
+pub(crate) struct Dev {
+    #[command(flatten)]
+    host: HostArgs,
+}
+
+impl Dev {
+    pub(crate) async fn run(self) -> Result<Exit> {
+        let signals = Signals::catch()?;
+        let mut args = self.host;
+        let is_given = |variable: &str| env::var_os(variable).is_some_and(|value| !value.is_empty());
+        if args.store.is_none() && args.config.is_none() && !is_given("WOPR_STORE") {
+            args.store = Some(format!("sqlite:{}", PathBuf::from("./wopr-dev.db").display()));
+        }
+        if args.log_level.is_none() && args.config.is_none() && !is_given("WOPR_LOG") {
+            args.log_level = Some("warn".to_owned());
+        }
+        let mut config = args.load()?;
+        let given = config
+            .auth
+            .keys
+            .iter()
+            .find_map(|key| key.secret.as_ref())
+            .map(|secret| secret.expose().to_owned());
+        let key = match given {
+            Some(key) => key,
+            None => {
+                let secret = host::new_secret()?;
+                config.auth.keys.push(host::full_key("dev", &secret)?);
+                secret
+            }
+        };
+        if config.default_workflow.is_none() {
+            config.default_workflow = Some(WorkflowId::parse("campaign-brief")?);
+        }
+        host::init_logs(&config)?;
+        let opened = host::open(config).await?;
+        opened.add_examples().await?;
+        opened.announce(Some(&key))?;
+        greet(&opened.origin, &key, &opened.host.config().store.to_string())?;
+        opened.serve(signals, std::future::pending()).await?;
+        Ok(Exit::Ok)
+    }
+}
+
+fn greet(origin: &str, key: &str, store: &str) -> Result<()> {
+    let paint = Paint::stderr();
+    output::note(format!(
+        "
+{title}  {origin}
+  key    {key}
+  store  {store}
+
+{try_it}
+  export WOPR_SERVER={origin} WOPR_API_KEY={key}
+  wopr run hello --server $WOPR_SERVER --input name=Ada
+  wopr a2a stream --workflow campaign-brief 'a spring sale'
+  wopr interrupts list
+
+{curl}
+  curl -s {origin}/.well-known/agent-card.json
+  curl -s {origin}/v1/runs -H 'Authorization: Bearer {key}' \\
+    -H 'Content-Type: application/json' -d '{{\"workflowId\":\"hello\",\"inputs\":{{\"name\":\"Ada\"}}}}'
+  curl -sN {origin}/a2a -H 'Authorization: Bearer {key}' -H 'A2A-Version: 1.0' \\
+    -H 'Content-Type: application/json' -d '{body}'
+
+{stop}
+",
+        body = concat!(
+            r#"{"jsonrpc":"2.0","id":1,"method":"SendStreamingMessage","params":{"message":{"messageId":"m1","#,
+            r#""role":"ROLE_USER","parts":[{"text":"a spring sale"}]}}}"#
+        ),
+        title = paint.bold("wopr is listening on"),
+        try_it = paint.bold("Try it from another terminal:"),
+        curl = paint.bold("Or with nothing but curl:"),
+        stop = paint.dim("Ctrl-C stops it; what it knows stays in the store."),
+    ))
+}

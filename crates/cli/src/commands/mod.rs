@@ -1,0 +1,31 @@
+//! The commands, one file each.
+
+mod completions;
+mod dev;
+mod exit_codes;
+mod serve;
+
+use anyhow::Result;
+use clap::Subcommand;
+
+use crate::exit::Exit;
+
+/// What can be asked of the binary.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Serve(serve::Serve),
+    Dev(dev::Dev),
+    Completions(completions::Completions),
+    #[command(name = "exit-codes")]
+    ExitCodes(exit_codes::ExitCodes),
+}
+
+/// Does what was asked.
+pub(crate) async fn run(command: Command) -> Result<Exit> {
+    match command {
+        Command::Serve(command) => Box::pin(command.run()).await,
+        Command::Dev(command) => Box::pin(command.run()).await,
+        Command::Completions(command) => command.run(),
+        Command::ExitCodes(command) => command.run(),
+    }
+}

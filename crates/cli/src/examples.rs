@@ -1,0 +1,65 @@
+//! The workflows of `examples/`, inside the binary: what `dev`, `demo` and `run` know without any file.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+
+/// An example: its id, and its definition.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Example {
+    /// The workflow's id, and the name of its file.
+    pub(crate) id: &'static str,
+    /// The definition.
+    pub(crate) text: &'static str,
+}
+
+macro_rules! examples {
+    ($($id:literal),+ $(,)?) => {
+        /// Every example, by id.
+        pub(crate) const ALL: &[Example] = &[$(Example {
+            id: $id,
+            text: include_str!(concat!("../../../examples/", $id, ".json")),
+        }),+];
+    };
+}
+
+examples!("campaign-brief", "clarify-order", "hello", "nightly-report");
+
+impl Example {
+    /// The definition as a document.
+    pub(crate) fn document(self) -> Result<Value> {
+        serde_json::from_str(self.text).with_context(|| format!("read the example {}", self.id))
+    }
+}
+
+/// Finds an example.
+pub(crate) fn find(id: &str) -> Option<Example> {
+    ALL.iter().copied().find(|example| example.id == id)
+}
+
+/// Writes every example into a folder, as `serve --workflows` reads them.
+pub(crate) fn write_to(folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
+    for example in ALL {
+        let path = folder.join(format!("{}.json", example.id));
+        fs::write(&path, example.text).with_context(|| format!("write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use wopr_core::{Definition, Offer, Plan};
+
+    use super::*;
+
+    #[test]
+    fn every_example_holds_and_is_named_by_its_id() {
+        for example in ALL {
+            let definition = Definition::parse(example.document().unwrap()).unwrap();
+            let plan = Plan::compile(definition, Offer::default()).unwrap();
+            assert_eq!(plan.id().as_str(), example.id);
+        }
+    }
+}

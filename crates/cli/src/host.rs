@@ -1,0 +1,304 @@
+//! A host in this process: its flags, its configuration, and how it is opened and served.
+
+use std::{env, path::PathBuf, process, sync::Arc, time::Duration};
+
+use anyhow::Result;
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use clap::Args;
+use rand::{TryRngCore as _, rngs::OsRng};
+use serde::Serialize;
+use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
+use wopr_core::TenantId;
+use wopr_server::{
+    Config, ConfigError, Host, Overrides, ServeError, StartError,
+    auth::Scopes,
+    config::{Key, SETTINGS, Secret},
+    telemetry,
+};
+use wopr_store::sqlite::OpenError;
+
+use crate::{
+    examples,
+    exit::{Exit, Failure},
+    output,
+    signals::Signals,
+};
+
+/// Random bytes of a secret.
+const SECRET_BYTES: usize = 24;
+
+/// Flags that say how a host is set up. Each wins over its environment variable, and that over the file.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct HostArgs {
+    /// Where runs are kept: sqlite:PATH, memory:, or postgres://… [default: sqlite:./wopr.db] [env: WOPR_STORE]
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: Option<String>,
+
+    /// A folder of workflow definitions; may be given several times [env: WOPR_WORKFLOWS]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) workflows: Vec<PathBuf>,
+
+    /// A configuration file, such as wopr.toml
+    #[arg(long, value_name = "FILE", env = "WOPR_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// The address to listen on; with port 0 the system chooses [default: 127.0.0.1:8080] [env: WOPR_LISTEN]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) listen: Option<String>,
+
+    /// The origin in every link this host hands out [default: from --listen] [env: WOPR_PUBLIC_URL]
+    #[arg(long, value_name = "URL")]
+    pub(crate) public_url: Option<String>,
+
+    /// The workflow of an A2A message that names none [env: WOPR_DEFAULT_WORKFLOW]
+    #[arg(long, value_name = "ID")]
+    pub(crate) default_workflow: Option<String>,
+
+    /// The form of the logs on standard error: text or json [default: text] [env: WOPR_LOG_FORMAT]
+    #[arg(long, value_name = "FORM")]
+    pub(crate) log_format: Option<String>,
+
+    /// What is logged: a level, or directives such as info,wopr::access=debug [default: info] [env: WOPR_LOG]
+    #[arg(long, value_name = "LEVEL")]
+    pub(crate) log_level: Option<String>,
+
+    /// Any other setting by its name in the file, such as a2a.private_tasks=true; may be given several times
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(crate) set: Vec<String>,
+}
+
+impl HostArgs {
+    /// What the flags override.
+    pub(crate) fn overrides(&self) -> Result<Overrides> {
+        let mut overrides = Overrides::default()
+            .with("store", self.store.as_deref())
+            .with("server.listen", self.listen.as_deref())
+            .with("server.public_url", self.public_url.as_deref())
+            .with("default_workflow", self.default_workflow.as_deref())
+            .with("log.format", self.log_format.as_deref())
+            .with("log.level", self.log_level.as_deref());
+        overrides.workflows.clone_from(&self.workflows);
+        for text in &self.set {
+            let (name, value) = text.split_once('=').ok_or_else(|| {
+                Failure::new(Exit::Usage, format!("--set {text} is not of the form name=value"))
+            })?;
+            let setting = SETTINGS
+                .iter()
+                .find(|setting| setting.key == name.trim())
+                .ok_or_else(|| {
+                    Failure::new(Exit::Config, format!("'{}' is not a setting", name.trim()))
+                        .hint("`wopr config print` lists every setting")
+                })?;
+            overrides = overrides.with(setting.key, Some(value));
+        }
+        Ok(overrides)
+    }
+
+    /// The configuration: flags, then environment, then the file.
+    pub(crate) fn load(&self) -> Result<Config> {
+        self.load_with(self.overrides()?)
+    }
+
+    /// The configuration with overrides that were made from these flags.
+    pub(crate) fn load_with(&self, overrides: Overrides) -> Result<Config> {
+        let config = Config::load(self.config.as_deref(), &|name| env::var(name).ok(), overrides);
+        Ok(config.map_err(|error| config_failure(&error))?)
+    }
+}
+
+/// A configuration error as a person sees it.
+fn config_failure(error: &ConfigError) -> Failure {
+    Failure::cannot(Exit::Config, error)
+        .hint("`wopr config check` checks a configuration without starting anything")
+}
+
+/// A secret that nobody can guess, marked as one of ours.
+pub(crate) fn new_secret() -> Result<String> {
+    let mut bytes = [0; SECRET_BYTES];
+    OsRng.try_fill_bytes(&mut bytes).map_err(|error| {
+        Failure::new(
+            Exit::Failed,
+            format!("cannot draw a secret from the system: {error}"),
+        )
+    })?;
+    Ok(format!("wopr_{}", URL_SAFE_NO_PAD.encode(bytes)))
+}
+
+/// A key of the tenant `default` with every scope.
+pub(crate) fn full_key(id: &str, secret: &str) -> Result<Key> {
+    Ok(Key {
+        id: id.to_owned(),
+        secret: Some(Secret::new(secret)),
+        secret_sha256: None,
+        tenant: TenantId::parse("default")?,
+        principal: None,
+        scopes: Scopes::ALL,
+    })
+}
+
+/// A host that listens and does not serve yet.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    /// The host.
+    pub(crate) host: Arc<Host>,
+    /// Where a client on this machine reaches it.
+    pub(crate) origin: String,
+    listener: TcpListener,
+}
+
+/// The line that says where a host listens.
+#[derive(Debug, Serialize)]
+struct Listening<'a> {
+    listening: &'a str,
+    pid: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'a str>,
+}
+
+/// Binds the address, opens the store and starts the engine.
+pub(crate) async fn open(mut config: Config) -> Result<Opened> {
+    let listener = wopr_server::bind(&mut config)
+        .await
+        .map_err(|error| bind_failure(&error))?;
+    let origin = config.server.listen.origin();
+    let host = Box::pin(Host::open(config))
+        .await
+        .map_err(|error| start_failure(&error))?;
+    Ok(Opened {
+        host,
+        origin,
+        listener,
+    })
+}
+
+impl Opened {
+    /// Offers the embedded examples to every tenant.
+    pub(crate) async fn add_examples(&self) -> Result<()> {
+        for example in examples::ALL {
+            let registered = self.host.engine().register(None, example.document()?).await;
+            registered.map_err(|error| Failure::cannot(Exit::Failed, &error))?;
+        }
+        Ok(())
+    }
+
+    /// Says on standard output where the host listens, as one line of JSON.
+    pub(crate) fn announce(&self, key: Option<&str>) -> Result<()> {
+        output::json_line(&Listening {
+            listening: &self.origin,
+            pid: process::id(),
+            key,
+        })
+    }
+
+    /// Serves until a signal or `stop`, then stops in order. A second signal ends the process at once.
+    pub(crate) async fn serve(self, mut signals: Signals, stop: impl Future<Output = ()>) -> Result<()> {
+        let (stopping, stopped) = oneshot::channel();
+        let server = wopr_server::serve(self.host, self.listener, async {
+            // A sender that is gone wants a stop as well.
+            let _ = stopped.await;
+        });
+        let asked = async {
+            tokio::select! {
+                () = signals.next() => {}
+                () = stop => {}
+            }
+            // The server may have ended on its own.
+            let _ = stopping.send(());
+            signals.end_at_next();
+        };
+        let (served, ()) = tokio::join!(Box::pin(server), asked);
+        Ok(served.map_err(|error| Failure::cannot(Exit::Failed, &error))?)
+    }
+
+    /// Serves in the background until the answer is dropped or stopped.
+    pub(crate) fn in_background(self) -> Background {
+        let (stopping, stopped) = oneshot::channel();
+        let origin = self.origin.clone();
+        let host = self.host;
+        let listener = self.listener;
+        let task = tokio::spawn(async move {
+            Box::pin(wopr_server::serve(host, listener, async {
+                // Dropping the handle means the same as stopping.
+                let _ = stopped.await;
+            }))
+            .await
+        });
+        Background {
+            origin,
+            stopping,
+            task,
+        }
+    }
+}
+
+/// A host that serves beside what this process does.
+#[derive(Debug)]
+pub(crate) struct Background {
+    /// Where it is reached.
+    pub(crate) origin: String,
+    stopping: oneshot::Sender<()>,
+    task: JoinHandle<Result<(), ServeError>>,
+}
+
+/// How long an in-process host may take to stop; its clients are this process, which is done with it.
+const STOP: Duration = Duration::from_secs(10);
+
+impl Background {
+    /// Stops in order.
+    pub(crate) async fn stop(self) {
+        // A server that ended already took its receiver along.
+        let _ = self.stopping.send(());
+        // What was acknowledged is durable, so a stop that takes too long loses nothing.
+        let _ = tokio::time::timeout(STOP, self.task).await;
+    }
+}
+
+/// Sets up logging for a host.
+pub(crate) fn init_logs(config: &Config) -> Result<()> {
+    Ok(telemetry::init(&config.log).map_err(|error| Failure::cannot(Exit::Config, &error))?)
+}
+
+fn bind_failure(error: &ServeError) -> Failure {
+    let ServeError::Bind { source, .. } = error;
+    let is_taken = source.kind() == std::io::ErrorKind::AddrInUse;
+    let failure = Failure::cannot(if is_taken { Exit::Busy } else { Exit::Config }, error);
+    if is_taken {
+        failure.hint("choose another address with --listen; port 0 takes a free one")
+    } else {
+        failure
+    }
+}
+
+/// Why a host did not start, as a person sees it.
+fn start_failure(error: &StartError) -> Failure {
+    match error {
+        StartError::NoKeys => Failure::cannot(Exit::Config, error)
+            .hint("`wopr keys create` makes one in the store, `wopr dev` starts with one"),
+        StartError::Store(open) => open_failure(open),
+        StartError::Secrets(_) | StartError::Folder { .. } | StartError::NoPostgres => {
+            Failure::cannot(Exit::Config, error)
+        }
+        StartError::Read(_) | StartError::Egress(_) | StartError::Engine(_) | StartError::Workflows(_) => {
+            Failure::cannot(Exit::Failed, error)
+        }
+    }
+}
+
+/// Why a database did not open, as a person sees it.
+pub(crate) fn open_failure(error: &OpenError) -> Failure {
+    match error {
+        OpenError::Locked(_) => Failure::cannot(Exit::Busy, error)
+            .hint("one process serves a SQLite database; stop the other one, or talk to it with --server"),
+        OpenError::NewerSchema { .. } => Failure::cannot(Exit::Config, error),
+        OpenError::NeedsMigration { .. } => {
+            Failure::cannot(Exit::Config, error).hint("`wopr migrate` brings it up to date")
+        }
+        OpenError::Foreign(_) => Failure::cannot(Exit::Config, error),
+        OpenError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+            Failure::cannot(Exit::NotFound, error).hint("the folder of the database must exist")
+        }
+        OpenError::Migration(_) | OpenError::Database(_) | OpenError::Io { .. } => {
+            Failure::cannot(Exit::Failed, error)
+        }
+    }
+}
