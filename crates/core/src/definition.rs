@@ -190,6 +190,7 @@ pub struct EdgeCondition {
     /// A path.
     pub left: Option<String>,
     /// What it is compared with.
+    #[serde(default, deserialize_with = "present")]
     pub right: Option<Value>,
     /// An expression.
     pub expression: Option<String>,

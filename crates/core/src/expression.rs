@@ -6,6 +6,7 @@
 //! its bare name. A missing name is undefined, not an error.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     fmt,
     sync::{Arc, LazyLock},
 };
@@ -50,7 +51,7 @@ pub enum ExpressionError {
 pub struct Expression {
     source: String,
     compiled: Arc<minijinja::Expression<'static, 'static>>,
-    /// The names it reads.
+    /// The words it may read as names.
     names: Arc<[String]>,
 }
 
@@ -72,7 +73,7 @@ impl Expression {
             .map_err(|e| ExpressionError::Syntax(describe(&e)))?;
         Ok(Self {
             source: inner.to_owned(),
-            names: compiled.undeclared_variables(false).into_iter().collect(),
+            names: names_in(inner),
             compiled: Arc::new(compiled),
         })
     }
@@ -132,7 +133,7 @@ impl fmt::Display for Expression {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
     source: String,
-    /// The names it reads.
+    /// The words it may read as names.
     names: Arc<[String]>,
 }
 
@@ -143,14 +144,12 @@ impl Template {
     /// [`ExpressionError::Syntax`] or [`ExpressionError::TooLong`].
     pub fn parse(source: &str) -> Result<Self, ExpressionError> {
         within(source.len(), MAX_SOURCE)?;
-        let compiled = ENVIRONMENT
+        ENVIRONMENT
             .template_from_str(source)
             .map_err(|e| ExpressionError::Syntax(describe(&e)))?;
-        let mut names: Vec<_> = compiled.undeclared_variables(false).into_iter().collect();
-        names.sort_unstable();
         Ok(Self {
             source: source.to_owned(),
-            names: names.into(),
+            names: names_in(source),
         })
     }
 
@@ -179,12 +178,22 @@ impl Template {
     }
 }
 
-/// The values of the names an expression reads.
+/// Every word of a source that could be a name. minijinja's own analysis overlooks names that a `set` of the
+/// same name reads.
+fn names_in(source: &str) -> Arc<[String]> {
+    let words = source.split(|c: char| !(c.is_alphanumeric() || c == '_'));
+    let names: BTreeSet<_> = words
+        .filter(|word| word.starts_with(|c: char| c.is_alphabetic() || c == '_'))
+        .collect();
+    names.into_iter().map(ToOwned::to_owned).collect()
+}
+
+/// The values of the names among words.
 fn pick(names: &[String], context: &Context<'_>) -> Dynamic {
-    names
+    let known = names
         .iter()
-        .filter_map(|name| Some((name.as_str(), context.get(name)?)))
-        .collect()
+        .filter_map(|name| Some((name.clone(), context.get(name)?)));
+    Dynamic::from(known.collect::<BTreeMap<_, _>>())
 }
 
 fn to_json(value: &Dynamic) -> Result<Option<Value>, ExpressionError> {

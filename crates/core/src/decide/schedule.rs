@@ -44,15 +44,14 @@ impl Scribe<'_> {
     }
 
     fn drain(&mut self) {
-        while let Some(&position) = self.dirty.front() {
+        // Whatever runs queues again behind the others, so a loop does not starve its neighbours.
+        while let Some(position) = self.dirty.pop_front() {
             if self.cut || !self.may_start() {
                 self.dirty.clear();
                 return;
             }
             match self.run.readiness(self.plan, position) {
-                Readiness::NotYet | Readiness::Held => {
-                    self.dirty.pop_front();
-                }
+                Readiness::NotYet | Readiness::Held => {}
                 Readiness::Skip => self.skip(position, "trigger-not-met"),
                 Readiness::Forward | Readiness::Back if self.plan.nodes[position].disabled => {
                     self.skip(position, "disabled");

@@ -1,5 +1,7 @@
 //! Views of a run: what faces show of it, and what expressions see.
 
+use std::collections::BTreeMap;
+
 use minijinja::{Value as Dynamic, value::Serde};
 use serde_json::{Value, json};
 
@@ -172,9 +174,9 @@ impl<'a> Context<'a> {
                 let outputs = states.filter_map(|(position, (state, node))| {
                     let ended = self.completed().filter(|end| end.position == position);
                     let outputs = ended.map(|end| end.output).or(state.outputs.as_ref())?;
-                    Some((node.id.as_str(), Dynamic::from(Serde(outputs))))
+                    Some((node.id.to_string(), Dynamic::from(Serde(outputs))))
                 });
-                Some(outputs.collect())
+                Some(Dynamic::from(outputs.collect::<BTreeMap<_, _>>()))
             }
             "variables" => Some(match self.completed() {
                 None => Dynamic::from(Serde(&self.run.variables)),
