@@ -5,6 +5,7 @@
 //! how it talks, and [`host`] how a host is opened.
 
 mod args;
+mod bench;
 mod commands;
 mod examples;
 mod exit;

@@ -1,0 +1,45 @@
+//! Counters of a server, in the text format of Prometheus.
+
+use std::collections::HashMap;
+
+/// Counters at one moment, the series of a name added up.
+#[derive(Debug, Default)]
+pub(crate) struct Metrics(HashMap<String, f64>);
+
+impl Metrics {
+    /// Reads what it understands of a text.
+    pub(crate) fn parse(text: &str) -> Self {
+        let mut sums = HashMap::new();
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let Some((series, value)) = line.rsplit_once(' ') else {
+                continue;
+            };
+            let Ok(value) = value.parse::<f64>() else {
+                continue;
+            };
+            let name = series.split('{').next().unwrap_or(series);
+            *sums.entry(name.to_owned()).or_default() += value;
+        }
+        Self(sums)
+    }
+
+    /// By how much a counter grew; `None` if it is not told.
+    pub(crate) fn since(&self, before: &Self, name: &str) -> Option<f64> {
+        Some(self.0.get(name)? - before.0.get(name).copied().unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_series_of_a_name_are_added_up() {
+        let before =
+            Metrics::parse("# HELP a_total Text 1\na_total{x=\"1 2\"} 3\na_total{x=\"3\"} 4.5\n\nb nonsense");
+        let after = Metrics::parse("a_total{x=\"1 2\"} 10\nc_total 2");
+        assert_eq!(after.since(&before, "a_total"), Some(2.5));
+        assert_eq!(after.since(&before, "c_total"), Some(2.0));
+        assert_eq!(after.since(&before, "b"), None);
+    }
+}
