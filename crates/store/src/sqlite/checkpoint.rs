@@ -24,6 +24,13 @@ use super::stats::Counters;
 /// How long the writer may be held back for a reader that still uses the log.
 const PATIENCE: Duration = Duration::from_millis(20);
 
+/// How many pages may be left to copy while the writer waits.
+const REMAINDER: u64 = 256;
+
+/// How often to copy what came in during the last copy, before the writer has to wait for what is left: each pass
+/// leaves a fraction of the one before.
+const PASSES: usize = 4;
+
 /// A wish for a checkpoint says nothing but that there is one, so a second need not wait behind the first.
 pub(super) const PENDING_WISHES: usize = 1;
 
@@ -93,9 +100,16 @@ impl Checkpointer {
     }
 
     fn checkpoint(&self) -> rusqlite::Result<()> {
-        let (_, copied) = self
-            .conn
-            .wal_checkpoint_v2(Some("main"), CheckpointMode::PASSIVE)?;
+        let mut copied = 0;
+        for _ in 0..PASSES {
+            let (_, now_copied) = self
+                .conn
+                .wal_checkpoint_v2(Some("main"), CheckpointMode::PASSIVE)?;
+            copied = u64::try_from(now_copied).unwrap_or(0);
+            if self.counters.wal_pages.load(Relaxed).saturating_sub(copied) <= REMAINDER {
+                break;
+            }
+        }
         let started_over = {
             let _writer_waits = self.gate.lock();
             match self.conn.wal_checkpoint_v2(Some("main"), CheckpointMode::RESTART) {
@@ -109,8 +123,7 @@ impl Checkpointer {
         };
         let length = self.counters.wal_pages.load(Relaxed);
         self.mark.at.store(length + self.mark.every, Relaxed);
-        self.counters
-            .checkpointed(u64::try_from(copied).unwrap_or(0), started_over);
+        self.counters.checkpointed(copied, started_over);
         Ok(())
     }
 }

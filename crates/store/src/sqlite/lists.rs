@@ -128,9 +128,7 @@ pub(super) fn tasks(
     limit: usize,
 ) -> Result<TaskPage, Fault> {
     let total = {
-        let mut query = Query::default();
-        query.push("SELECT count(*)");
-        tasks_from(&mut query, tenant, filter);
+        let query = tasks_count(tenant, filter);
         let mut statement = conn.prepare_cached(&query.sql)?;
         let mut found = statement.query(params_from_iter(query.values))?;
         match found.next()? {
@@ -139,20 +137,7 @@ pub(super) fn tasks(
         }
     };
 
-    let mut query = Query::default();
-    query.push("SELECT run, ");
-    query.push(rows::TASK);
-    tasks_from(&mut query, tenant, filter);
-    if let Some(after) = after {
-        query.bind(" AND (updated_at, run) < (", after.updated_at.millis());
-        query.bind(", ", after.run.as_str().to_owned());
-        query.push(")");
-    }
-    query.bind(
-        " ORDER BY updated_at DESC, run DESC LIMIT ",
-        rows::limit(limit.saturating_add(1)),
-    );
-
+    let query = tasks_query(tenant, filter, after, limit);
     let mut statement = conn.prepare_cached(&query.sql)?;
     let mut found = statement.query(params_from_iter(query.values))?;
     let mut tasks = Vec::new();
@@ -169,6 +154,30 @@ pub(super) fn tasks(
         total,
         has_more,
     })
+}
+
+fn tasks_count(tenant: &TenantId, filter: &TaskFilter) -> Query {
+    let mut query = Query::default();
+    query.push("SELECT count(*)");
+    tasks_from(&mut query, tenant, filter);
+    query
+}
+
+fn tasks_query(tenant: &TenantId, filter: &TaskFilter, after: Option<&TaskCursor>, limit: usize) -> Query {
+    let mut query = Query::default();
+    query.push("SELECT run, ");
+    query.push(rows::TASK);
+    tasks_from(&mut query, tenant, filter);
+    if let Some(after) = after {
+        query.bind(" AND (updated_at, run) < (", after.updated_at.millis());
+        query.bind(", ", after.run.as_str().to_owned());
+        query.push(")");
+    }
+    query.bind(
+        " ORDER BY updated_at DESC, run DESC LIMIT ",
+        rows::limit(limit.saturating_add(1)),
+    );
+    query
 }
 
 fn tasks_from(query: &mut Query, tenant: &TenantId, filter: &TaskFilter) {
@@ -190,5 +199,106 @@ fn tasks_from(query: &mut Query, tenant: &TenantId, filter: &TaskFilter) {
     }
     if let Some(principal) = &filter.principal {
         query.bind(" AND principal = ", principal.as_str().to_owned());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wopr_core::{Timestamp, WorkflowId};
+
+    use super::*;
+    use crate::{
+        TaskState,
+        sqlite::{open, schema},
+    };
+
+    fn plan(conn: &Connection, query: &Query) -> Vec<String> {
+        let mut statement = conn
+            .prepare(&format!("EXPLAIN QUERY PLAN {}", query.sql))
+            .expect("a valid statement");
+        let steps = statement
+            .query_map(params_from_iter(&query.values), |row| row.get(3))
+            .expect("a plan");
+        steps.collect::<Result<_, _>>().expect("readable steps")
+    }
+
+    fn database() -> (tempfile::TempDir, Connection) {
+        let files = tempfile::tempdir().expect("a directory");
+        let path = files.path().join("db");
+        let mut conn = open::writing(&path).expect("open");
+        schema::ensure(&mut conn, &path, None, true).expect("a schema");
+        (files, conn)
+    }
+
+    #[test]
+    fn no_page_of_runs_is_sorted_or_scans_the_table() {
+        let (_files, conn) = database();
+        let tenant = TenantId::parse("acme").expect("a tenant");
+        let run = RunId::parse("run_0000000000000000").expect("a run id");
+        let some = [
+            vec![],
+            vec![RunStatus::Completed],
+            vec![RunStatus::Failed],
+            RunStatus::ALL.to_vec(),
+        ];
+        for statuses in some {
+            for workflow in [None, Some(WorkflowId::parse("greet").expect("a workflow id"))] {
+                for parent in [None, Some(run.clone())] {
+                    for after in [None, Some(&run)] {
+                        let filter = RunFilter {
+                            statuses: statuses.clone(),
+                            workflow: workflow.clone(),
+                            parent: parent.clone(),
+                        };
+                        let plan = plan(&conn, &runs_query(&tenant, &filter, after, 10));
+                        assert!(
+                            !plan.iter().any(|step| step.contains("TEMP B-TREE")),
+                            "{filter:?}: {plan:?}"
+                        );
+                        assert!(
+                            !plan.iter().any(|step| step.starts_with("SCAN")),
+                            "{filter:?}: {plan:?}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_page_of_tasks_is_sorted_and_the_index_counts_them_alone() {
+        let (_files, conn) = database();
+        let tenant = TenantId::parse("acme").expect("a tenant");
+        let run = RunId::parse("run_0000000000000000").expect("a run id");
+        let cursor = TaskCursor {
+            updated_at: Timestamp::from_millis(0),
+            run,
+        };
+        for context in [None, Some("ctx".to_owned())] {
+            for state in [None, Some(TaskState::Working)] {
+                for changed_since in [None, Some(Timestamp::from_millis(5))] {
+                    let filter = TaskFilter {
+                        context: context.clone(),
+                        state,
+                        changed_since,
+                        principal: None,
+                    };
+                    for after in [None, Some(&cursor)] {
+                        let plan = plan(&conn, &tasks_query(&tenant, &filter, after, 10));
+                        assert!(
+                            !plan.iter().any(|step| step.contains("TEMP B-TREE")),
+                            "{filter:?}: {plan:?}"
+                        );
+                    }
+                    if filter.context.is_none() {
+                        let plan = plan(&conn, &tasks_count(&tenant, &filter));
+                        assert!(
+                            plan.iter().all(|step| step.contains("COVERING")),
+                            "{filter:?}: {plan:?}"
+                        );
+                    }
+                }
+            }
+        }
     }
 }

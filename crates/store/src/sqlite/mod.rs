@@ -192,7 +192,7 @@ impl SqliteStore {
     /// What this store has done since it was opened.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.counters.snapshot()
+        self.counters.snapshot(self.writes.len(), self.reads.len())
     }
 
     /// Answers what waits, copies the write-ahead log into the database and lets the file go.

@@ -98,6 +98,11 @@ impl<T> Queue<T> {
         true
     }
 
+    /// How many items wait.
+    pub(super) fn len(&self) -> usize {
+        self.state.lock().items.len()
+    }
+
     /// Takes nothing more; what is queued is still handed out.
     pub(super) fn close(&self) {
         self.state.lock().closed = true;

@@ -22,6 +22,10 @@ pub struct Stats {
     pub duplicates: u64,
     /// Batches refused because a lease was lost.
     pub fenced: u64,
+    /// Writes that wait for the writer now.
+    pub queued_writes: u64,
+    /// Reads that wait for a reader now.
+    pub queued_reads: u64,
     /// Reads and writes refused because too many waited.
     pub refused: u64,
     /// Groups that had to be taken apart because one of their writes failed.
@@ -103,8 +107,10 @@ impl Counters {
             .fetch_add(u64::try_from(waited.as_micros()).unwrap_or(u64::MAX), Relaxed);
     }
 
-    pub(super) fn snapshot(&self) -> Stats {
+    pub(super) fn snapshot(&self, queued_writes: usize, queued_reads: usize) -> Stats {
         Stats {
+            queued_writes: queued_writes as u64,
+            queued_reads: queued_reads as u64,
             appends: self.appends.load(Relaxed),
             groups: self.groups.load(Relaxed),
             largest_group: self.largest_group.load(Relaxed),

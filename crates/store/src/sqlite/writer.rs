@@ -232,3 +232,136 @@ fn settle(jobs: impl IntoIterator<Item = Box<dyn Job>>, outcome: &Result<(), Fai
         job.settle(outcome.clone());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use rusqlite::{Error, ffi};
+
+    use super::*;
+    use crate::sqlite::{fault::FailureKind, open, schema};
+
+    fn writer(path: &Path) -> Writer {
+        let mut conn = open::writing(path).expect("open");
+        schema::ensure(&mut conn, path, None, true).expect("a schema");
+        let again = path.to_owned();
+        Writer {
+            conn: Some(conn),
+            reopen: Box::new(move || open::writing(&again)),
+            queue: Arc::new(Queue::new(1, 1)),
+            gate: Arc::default(),
+            counters: Arc::default(),
+            commit,
+        }
+    }
+
+    /// Begins an epoch in a group of its own and says how that went.
+    fn begin_epoch(writer: &mut Writer) -> Result<u64, Failure> {
+        struct Begin(oneshot::Sender<Result<u64, Failure>>, u64);
+
+        impl Job for Begin {
+            fn run(&mut self, conn: &Connection) -> Result<bool, Fault> {
+                self.1 = crate::sqlite::work::begin_epoch(conn, wopr_core::Timestamp::from_millis(0))?.0;
+                Ok(true)
+            }
+
+            fn settle(self: Box<Self>, outcome: Result<(), Failure>) {
+                self.0.send(outcome.map(|()| self.1)).expect("the test listens");
+            }
+        }
+
+        let (reply, mut answer) = oneshot::channel();
+        writer.write(&mut vec![Box::new(Begin(reply, 0))]);
+        answer.try_recv().expect("every job is settled")
+    }
+
+    fn failing(code: std::ffi::c_int) -> rusqlite::Result<()> {
+        Err(Error::SqliteFailure(ffi::Error::new(code), None))
+    }
+
+    #[test]
+    fn an_io_error_at_commit_is_in_doubt_and_the_connection_is_replaced() {
+        let files = tempfile::tempdir().expect("a directory");
+        let mut writer = writer(&files.path().join("db"));
+        writer.commit = |conn| commit(conn).and_then(|()| failing(ffi::SQLITE_IOERR_FSYNC));
+        let failure = begin_epoch(&mut writer).expect_err("in doubt");
+        assert_eq!(failure.kind, FailureKind::InDoubt);
+        assert_eq!(writer.counters.snapshot(0, 0).doubtful_commits, 1);
+
+        // Here the commit had happened, which whoever reads again will see.
+        writer.commit = commit;
+        assert_eq!(begin_epoch(&mut writer).expect("a fresh connection"), 2);
+    }
+
+    #[test]
+    fn without_a_fresh_connection_every_later_write_is_refused() {
+        let files = tempfile::tempdir().expect("a directory");
+        let mut writer = writer(&files.path().join("db"));
+        writer.commit = |conn| commit(conn).and_then(|()| failing(ffi::SQLITE_IOERR_FSYNC));
+        writer.reopen = Box::new(|| Err(Error::InvalidQuery));
+        assert_eq!(
+            begin_epoch(&mut writer).expect_err("in doubt").kind,
+            FailureKind::InDoubt
+        );
+        writer.commit = commit;
+        for _ in 0..2 {
+            assert_eq!(
+                begin_epoch(&mut writer).expect_err("refused").kind,
+                FailureKind::NotWritten
+            );
+        }
+    }
+
+    #[test]
+    fn a_commit_that_leaves_the_transaction_open_has_written_nothing() {
+        let files = tempfile::tempdir().expect("a directory");
+        let mut writer = writer(&files.path().join("db"));
+        writer.commit = |_| failing(ffi::SQLITE_BUSY);
+        assert_eq!(
+            begin_epoch(&mut writer).expect_err("refused").kind,
+            FailureKind::NotWritten
+        );
+        writer.commit = commit;
+        assert_eq!(begin_epoch(&mut writer).expect("the same connection"), 1);
+    }
+
+    #[test]
+    fn a_disk_that_fills_up_at_commit_has_written_nothing() {
+        let files = tempfile::tempdir().expect("a directory");
+        let mut writer = writer(&files.path().join("db"));
+        writer.commit = |conn| {
+            conn.execute_batch("ROLLBACK")
+                .and_then(|()| failing(ffi::SQLITE_FULL))
+        };
+        assert_eq!(
+            begin_epoch(&mut writer).expect_err("refused").kind,
+            FailureKind::NotWritten
+        );
+        writer.commit = commit;
+        assert_eq!(begin_epoch(&mut writer).expect("the same connection"), 1);
+    }
+
+    #[test]
+    fn a_writer_that_ends_refuses_what_comes_later() {
+        let files = tempfile::tempdir().expect("a directory");
+        let writer = writer(&files.path().join("db"));
+        let queue = Arc::clone(&writer.queue);
+        queue.close();
+        writer.run();
+        let (reply, _answer) = oneshot::channel();
+        let work = |_: &Connection| Ok(());
+        assert!(
+            queue
+                .push(
+                    Box::new(Task {
+                        work,
+                        value: None,
+                        reply
+                    }),
+                    0
+                )
+                .is_err()
+        );
+    }
+}

@@ -5,7 +5,16 @@
 //! can do is tested in a module of its own.
 
 mod appends;
+mod damage;
+mod database;
+mod file;
+mod lists;
 mod make;
+mod model;
+mod reads;
+mod registrations;
+mod requests;
+mod work;
 
 use std::sync::Arc;
 

@@ -115,7 +115,6 @@ pub(crate) fn effect(key: &str) -> EffectRow {
     }
 }
 
-#[expect(dead_code, reason = "for the behaviors of work rows")]
 pub(crate) fn born_leased(key: &str, epoch: Epoch, until: i64) -> EffectRow {
     EffectRow {
         leased: Some((epoch, at(until))),
@@ -123,7 +122,6 @@ pub(crate) fn born_leased(key: &str, epoch: Epoch, until: i64) -> EffectRow {
     }
 }
 
-#[expect(dead_code, reason = "for the behaviors of work rows")]
 pub(crate) fn settled(key: &str, fence: u64) -> Settled {
     Settled {
         key: effect_key(key),

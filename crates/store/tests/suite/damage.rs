@@ -1,0 +1,141 @@
+//! Damaged rows: told as damage, never a panic, and no harm to their neighbors.
+
+use wopr_core::Seq;
+use wopr_store::{AppendError, Log as _, ReadError, RunFilter, TaskFilter, TaskState, Work as _, WriteError};
+
+use crate::{database::Database, make::*};
+
+#[tokio::test]
+async fn an_unreadable_run_is_damage_and_hurts_no_other() {
+    let db = Database::new();
+    let store = db.open();
+    store.append(create(&run(1), 2)).await.expect("append");
+    store.append(create(&run(2), 2)).await.expect("append");
+    db.sql(&format!(
+        "UPDATE runs SET status = 'asleep' WHERE run = '{}'",
+        run_id(1)
+    ));
+
+    let damaged = store.load(&run(1)).await.expect_err("damaged");
+    assert!(
+        matches!(&damaged, ReadError::Corrupt(text) if text.contains("status")),
+        "{damaged:?}"
+    );
+    assert!(matches!(store.summary(&run(1)).await, Err(ReadError::Corrupt(_))));
+    assert!(matches!(
+        store.events(&run(1), Seq(0), 9).await,
+        Err(ReadError::Corrupt(_))
+    ));
+    let list = store
+        .list_runs(&tenant("acme"), &RunFilter::default(), None, 9)
+        .await;
+    assert!(matches!(list, Err(ReadError::Corrupt(_))));
+    assert!(store.load(&run(2)).await.expect("load").is_some());
+}
+
+#[tokio::test]
+async fn a_gap_in_a_log_is_damage() {
+    let db = Database::new();
+    let store = db.open();
+    store.append(create(&run(1), 5)).await.expect("append");
+    db.sql("DELETE FROM events WHERE seq = 2");
+    let damaged = store.load(&run(1)).await.expect_err("a gap");
+    assert!(
+        matches!(&damaged, ReadError::Corrupt(text) if text.contains("event 2")),
+        "{damaged:?}"
+    );
+    assert!(matches!(
+        store.events(&run(1), Seq(1), 2).await,
+        Err(ReadError::Corrupt(_))
+    ));
+    let page = store
+        .events(&run(1), Seq(3), 9)
+        .await
+        .expect("events")
+        .expect("a run");
+    assert_eq!(page.events, events(3, 2), "what is whole can be read");
+
+    db.sql("DELETE FROM events WHERE seq > 2");
+    assert!(
+        matches!(store.events(&run(1), Seq(3), 9).await, Err(ReadError::Corrupt(_))),
+        "a lost end"
+    );
+}
+
+#[tokio::test]
+async fn an_event_beyond_the_log_is_damage_and_nothing_is_written() {
+    let db = Database::new();
+    let store = db.open();
+    store.append(create(&run(1), 1)).await.expect("append");
+    db.sql(&format!(
+        "INSERT INTO events VALUES ('acme', '{}', 2, x'00')",
+        run_id(1)
+    ));
+    let damaged = store
+        .append(append(&run(1), 1, 2))
+        .await
+        .expect_err("an event is there already");
+    assert!(matches!(damaged, AppendError::Corrupt(_)), "{damaged:?}");
+    assert_eq!(
+        store
+            .summary(&run(1))
+            .await
+            .expect("summary")
+            .map(|(_, head)| head),
+        Some(Seq(1))
+    );
+    store.append(create(&run(2), 1)).await.expect("the others go on");
+}
+
+#[tokio::test]
+async fn a_snapshot_of_the_future_is_damage() {
+    let db = Database::new();
+    let store = db.open();
+    store.append(create(&run(1), 1)).await.expect("append");
+    db.sql(&format!(
+        "INSERT INTO snapshots VALUES ('acme', '{}', 9, x'00')",
+        run_id(1)
+    ));
+    assert!(matches!(store.load(&run(1)).await, Err(ReadError::Corrupt(_))));
+}
+
+#[tokio::test]
+async fn damaged_side_rows_are_told_and_not_passed_on() {
+    let db = Database::new();
+    let store = db.open();
+    let mut batch = create(&run(1), 1);
+    batch.task = Some(task(TaskState::Working, 1));
+    batch.effects_enqueued = vec![effect("a"), effect("b")];
+    batch.idempotency = Some(record("k", 100));
+    store.append(batch).await.expect("append");
+    db.sql(
+        "UPDATE tasks SET interrupt = 'nap'; UPDATE effects SET fence = -1 WHERE key = 'b';
+         UPDATE idempotency SET run = 'x'",
+    );
+    assert!(matches!(store.task(&run(1)).await, Err(ReadError::Corrupt(_))));
+    let list = store
+        .list_tasks(&tenant("acme"), &TaskFilter::default(), None, 9)
+        .await;
+    assert!(matches!(list, Err(ReadError::Corrupt(_))));
+    let epoch = store.begin_epoch(at(0)).await.expect("epoch");
+    let leased = store.lease_effects(epoch, at(0), at(9), 9).await;
+    assert!(matches!(leased, Err(WriteError::Corrupt(_))), "{leased:?}");
+    assert_eq!(
+        store
+            .lease_effects(epoch, at(0), at(9), 1)
+            .await
+            .expect("lease")
+            .len(),
+        1,
+        "the sound one"
+    );
+
+    let mut batch = create(&run(2), 1);
+    batch.idempotency = Some(record("k", 100));
+    let damaged = store
+        .append(batch)
+        .await
+        .expect_err("an unreadable record may be this request's");
+    assert!(matches!(damaged, AppendError::Corrupt(_)), "{damaged:?}");
+    assert_eq!(store.summary(&run(2)).await.expect("summary"), None);
+}

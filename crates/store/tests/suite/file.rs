@@ -1,0 +1,453 @@
+//! What only a file can do: survive, be locked, be of another age, share commits, fill up.
+
+use std::{fs, future::poll_fn, path::Path, pin::Pin, sync::Arc, task::Poll};
+
+use tokio::task::JoinSet;
+use wopr_core::{RunStatus, Seq};
+use wopr_store::{
+    AppendError, Batch, Log as _, ReadError, Registry as _, RunFilter, SqliteStore, TaskState, Work as _,
+    WriteError,
+    sqlite::{self, OpenError, Options},
+};
+
+use crate::{database::Database, make::*};
+
+fn refused(path: &Path, options: Options) -> OpenError {
+    SqliteStore::open(path, options).expect_err("not to be opened")
+}
+
+#[tokio::test]
+async fn everything_survives_a_restart() {
+    let db = Database::new();
+    let store = db.open();
+    let epoch = store.begin_epoch(at(0)).await.expect("epoch");
+    let mut batch = create(&run(1), 5);
+    batch.task = Some(task(TaskState::Working, 1));
+    batch.timers_set = vec![timer("t", 10)];
+    batch.effects_enqueued = vec![born_leased("e", epoch, 1_000)];
+    batch.idempotency = Some(record("k", 100));
+    batch.inbox_sent = vec![notice(&run(2), &run(1), 0)];
+    store.append(batch).await.expect("append");
+    let loaded = store.load(&run(1)).await.expect("load");
+    drop(store);
+
+    let store = db.open();
+    assert_eq!(store.load(&run(1)).await.expect("load"), loaded);
+    assert_eq!(store.next_due().await.expect("next"), Some(at(10)));
+    assert_eq!(
+        store
+            .idempotency(&idempotency_key("k"), at(0))
+            .await
+            .expect("record"),
+        Some(record("k", 100))
+    );
+    assert_eq!(store.runs_with_inbox(None, 9).await.expect("inbox"), [run(2)]);
+    let next = store.begin_epoch(at(0)).await.expect("epoch");
+    assert!(next > epoch);
+    assert_eq!(
+        store
+            .lease_effects(next, at(0), at(9), 9)
+            .await
+            .expect("lease")
+            .len(),
+        1
+    );
+}
+
+#[tokio::test]
+async fn a_second_open_is_refused_until_the_first_is_gone() {
+    let db = Database::new();
+    let store = db.open();
+    let error = refused(&db.path, Options::default());
+    assert!(matches!(error, OpenError::Locked(_)), "{error:?}");
+    assert!(
+        error
+            .to_string()
+            .ends_with("another wopr process has this database open"),
+        "{error}"
+    );
+    assert!(matches!(sqlite::migrate(&db.path), Err(OpenError::Locked(_))));
+    store
+        .append(create(&run(1), 1))
+        .await
+        .expect("the first is not disturbed");
+    drop(store);
+    db.open();
+}
+
+#[tokio::test]
+async fn a_closed_store_lets_the_file_go_and_answers_unavailable() {
+    let db = Database::new();
+    let store = db.open();
+    store.append(create(&run(1), 1)).await.expect("append");
+    store.close().await;
+    store.close().await;
+    let refused = store.append(create(&run(2), 1)).await.expect_err("closed");
+    assert!(matches!(refused, AppendError::Unavailable(_)), "{refused:?}");
+    assert!(matches!(
+        store.load(&run(1)).await,
+        Err(ReadError::Unavailable(_))
+    ));
+    assert!(matches!(
+        store.revoke_key("k", at(0)).await,
+        Err(WriteError::Unavailable(_))
+    ));
+
+    let second = db.open();
+    assert!(second.load(&run(1)).await.expect("load").is_some());
+}
+
+#[tokio::test]
+async fn what_was_accepted_is_written_even_if_nobody_waits() {
+    let db = Database::new();
+    let store = db.open();
+    for n in 0..100 {
+        let mut append = store.append(create(&run(n), 1));
+        // Once polled it is in the queue; then its caller goes away.
+        let polled = poll_once(&mut append).await;
+        drop(polled);
+    }
+    drop(store);
+    let store = db.open();
+    let page = store
+        .list_runs(&tenant("acme"), &RunFilter::default(), None, 200)
+        .await
+        .expect("list");
+    assert_eq!(page.runs.len(), 100);
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_refused_and_left_untouched() {
+    let db = Database::new();
+    drop(db.open());
+    let known = sqlite::schema_version(&db.path).expect("version");
+    db.sql(
+        "INSERT INTO refinery_schema_history (version, name, applied_on, checksum)
+         VALUES (4711, 'from_the_future', '2040-01-01T00:00:00Z', '1')",
+    );
+    let before = fs::read(&db.path).expect("read");
+    for options in [
+        Options::default(),
+        Options {
+            migrate: false,
+            ..Options::default()
+        },
+    ] {
+        let error = refused(&db.path, options);
+        assert!(
+            matches!(error, OpenError::NewerSchema { found: 4711, known: k } if k == known),
+            "{error:?}"
+        );
+    }
+    assert!(matches!(
+        sqlite::migrate(&db.path),
+        Err(OpenError::NewerSchema { found: 4711, .. })
+    ));
+    assert_eq!(fs::read(&db.path).expect("read"), before);
+    assert_eq!(sqlite::schema_version(&db.path).expect("version"), 4711);
+}
+
+#[tokio::test]
+async fn a_missing_migration_is_told_where_migrating_is_not_allowed() {
+    let db = Database::new();
+    assert_eq!(sqlite::schema_version(&db.path).expect("version"), 0);
+    let by_hand = Options {
+        migrate: false,
+        ..Options::default()
+    };
+    let error = refused(&db.path, by_hand);
+    assert!(
+        matches!(error, OpenError::NeedsMigration { found: 0, .. }),
+        "{error:?}"
+    );
+
+    let version = sqlite::migrate(&db.path).expect("migrate");
+    assert_eq!(sqlite::schema_version(&db.path).expect("version"), version);
+    assert_eq!(sqlite::migrate(&db.path).expect("again"), version);
+    let store = db.open_with(by_hand);
+    store.append(create(&run(1), 1)).await.expect("append");
+}
+
+#[test]
+fn a_database_of_something_else_is_refused_and_left_untouched() {
+    let db = Database::new();
+    db.sql("CREATE TABLE runs (something TEXT)");
+    let before = fs::read(&db.path).expect("read");
+    let error = refused(&db.path, Options::default());
+    assert!(matches!(error, OpenError::Foreign(_)), "{error:?}");
+    assert_eq!(fs::read(&db.path).expect("read"), before);
+
+    fs::write(&db.path, vec![b'x'; 9_000]).expect("write");
+    let error = refused(&db.path, Options::default());
+    assert!(matches!(error, OpenError::Database(_)), "{error:?}");
+}
+
+#[test]
+fn a_missing_directory_is_told() {
+    let error = refused(Path::new("/nowhere/at/all/wopr.db"), Options::default());
+    assert!(matches!(error, OpenError::Io { .. }), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn concurrent_appends_share_commits() {
+    let db = Database::new();
+    let store = Arc::new(db.open());
+    let mut appends = JoinSet::new();
+    for n in 0..500 {
+        let store = store.clone();
+        appends.spawn(async move { store.append(create(&run(n), 2)).await });
+    }
+    for outcome in appends.join_all().await {
+        outcome.expect("append");
+    }
+    let stats = store.stats();
+    assert_eq!(stats.appends, 500);
+    assert!(stats.groups * 5 < stats.appends, "{stats:?}");
+    assert!(stats.largest_group > 5, "{stats:?}");
+}
+
+/// Polls a future once.
+async fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context))).await
+}
+
+/// Appends everything in one group.
+async fn in_one_group(
+    db: &Database,
+    store: &SqliteStore,
+    batches: Vec<Batch>,
+) -> Vec<Result<(), AppendError>> {
+    // While somebody else holds the write lock, the writer waits for it with a first batch, and the others gather.
+    let blocker = db.raw();
+    blocker.execute_batch("BEGIN IMMEDIATE").expect("begin");
+    let mut first = store.append(create(&run(9_999), 1));
+    assert!(poll_once(&mut first).await.is_pending());
+    while store.stats().queued_writes > 0 {
+        tokio::task::yield_now().await;
+    }
+    let mut group: Vec<_> = batches.into_iter().map(|batch| store.append(batch)).collect();
+    for append in &mut group {
+        assert!(poll_once(append).await.is_pending());
+    }
+    blocker.execute_batch("COMMIT").expect("commit");
+    first.await.expect("the batch that goes ahead");
+    let mut outcomes = Vec::new();
+    for append in group {
+        outcomes.push(append.await);
+    }
+    outcomes
+}
+
+#[tokio::test]
+async fn a_failing_batch_does_not_fail_its_neighbours() {
+    let db = Database::new();
+    let store = db.open();
+    db.sql(
+        "CREATE TRIGGER poison BEFORE INSERT ON events WHEN new.body = x'70'
+         BEGIN SELECT RAISE(ABORT, 'poisoned'); END",
+    );
+    let mut batches: Vec<_> = (0..20).map(|n| create(&run(n), 2)).collect();
+    batches[7].events[1].body = b"p".to_vec();
+    batches[7].task = Some(task(TaskState::Working, 1));
+    let outcomes = in_one_group(&db, &store, batches).await;
+    for (n, outcome) in (0..).zip(outcomes) {
+        assert_eq!(outcome.is_ok(), n != 7, "{n}: {outcome:?}");
+        let found = store.load(&run(n)).await.expect("load");
+        assert_eq!(found.map(|run| run.head), (n != 7).then_some(Seq(2)));
+    }
+    let stats = store.stats();
+    assert_eq!((stats.retried_groups, stats.appends), (1, 20), "{stats:?}");
+    store
+        .append(create(&run(7), 2))
+        .await
+        .expect("the run can still be created");
+}
+
+#[tokio::test]
+async fn a_transaction_lost_underneath_fails_its_group_and_no_other() {
+    let db = Database::new();
+    let store = db.open();
+    db.sql(
+        "CREATE TRIGGER poison BEFORE INSERT ON events WHEN new.body = x'70'
+         BEGIN SELECT RAISE(ROLLBACK, 'poisoned'); END",
+    );
+    let mut batches: Vec<_> = (0..5).map(|n| create(&run(n), 1)).collect();
+    batches[3].events[0].body = b"p".to_vec();
+    for outcome in in_one_group(&db, &store, batches).await {
+        assert!(matches!(outcome, Err(AppendError::Corrupt(_))), "{outcome:?}");
+    }
+    for n in 0..5 {
+        assert_eq!(store.load(&run(n)).await.expect("load"), None);
+    }
+    store.append(create(&run(0), 1)).await.expect("the next group");
+}
+
+#[tokio::test]
+async fn refusals_share_a_group_with_what_they_collide_with() {
+    let db = Database::new();
+    let store = db.open();
+    let mut keyed = create(&run(2), 1);
+    keyed.idempotency = Some(record("k", 100));
+    let mut again = create(&run(3), 1);
+    again.idempotency = Some(record("k", 100));
+    let batches = vec![
+        create(&run(1), 1),
+        create(&run(1), 1),
+        append(&run(1), 1, 1),
+        keyed,
+        again,
+    ];
+    let outcomes = in_one_group(&db, &store, batches).await;
+    assert!(
+        matches!(
+            outcomes.as_slice(),
+            [
+                Ok(()),
+                Err(AppendError::Conflict { .. }),
+                Ok(()),
+                Ok(()),
+                Err(AppendError::Duplicate(_))
+            ]
+        ),
+        "{outcomes:?}"
+    );
+    let stats = store.stats();
+    assert_eq!(
+        (
+            stats.groups,
+            stats.largest_group,
+            stats.conflicts,
+            stats.duplicates
+        ),
+        (2, 3, 1, 1),
+        "{stats:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_full_queue_answers_at_once() {
+    let db = Database::new();
+    let store = db.open_with(Options {
+        queue: 2,
+        ..Options::default()
+    });
+    let blocker = db.raw();
+    blocker.execute_batch("BEGIN IMMEDIATE").expect("begin");
+    // The writer takes what it finds and waits for the lock; then the queue fills up.
+    let mut waiting = Vec::new();
+    let mut refused = None;
+    for n in 0..1_000 {
+        let mut append = store.append(create(&run(n), 1));
+        let polled = poll_once(&mut append).await;
+        match polled {
+            Poll::Pending => waiting.push(append),
+            Poll::Ready(answer) => {
+                refused = Some(answer.expect_err("nothing commits while the lock is held"));
+                break;
+            }
+        }
+    }
+    assert!(
+        matches!(refused, Some(AppendError::Unavailable(_))),
+        "{refused:?}"
+    );
+    assert!(store.stats().refused > 0);
+    blocker.execute_batch("COMMIT").expect("commit");
+    for append in waiting {
+        append.await.expect("what was accepted is written");
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_writes_and_reads_go_on() {
+    let db = Database::new();
+    let store = db.open_with(Options {
+        max_bytes: Some(1 << 20),
+        ..Options::default()
+    });
+    let large = |n| {
+        let mut batch = create(&run(n), 1);
+        batch.events[0].body = vec![7; 100_000];
+        batch
+    };
+    let mut written = 0;
+    let refused = loop {
+        match store.append(large(written)).await {
+            Ok(()) => written += 1,
+            Err(refused) => break refused,
+        }
+        assert!(written < 20, "a megabyte holds fewer");
+    };
+    assert!(matches!(refused, AppendError::Unavailable(_)), "{refused:?}");
+    assert!(written > 3);
+    assert_eq!(store.load(&run(written)).await.expect("load"), None);
+    let page = store
+        .list_runs(&tenant("acme"), &RunFilter::default(), None, 99)
+        .await
+        .expect("list");
+    assert_eq!(page.runs.len() as u64, written);
+    drop(store);
+
+    let store = db.open();
+    store.append(large(written)).await.expect("there is room again");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn checkpoints_keep_the_log_short() {
+    let db = Database::new();
+    let store = Arc::new(db.open_with(Options {
+        checkpoint_pages: 50,
+        ..Options::default()
+    }));
+    for round in 0..10 {
+        let mut appends = JoinSet::new();
+        for n in 0..50 {
+            let store = store.clone();
+            appends.spawn(async move {
+                let mut batch = create(&run(round * 50 + n), 1);
+                batch.events[0].body = vec![7; 5_000];
+                store.append(batch).await.expect("append");
+                store
+                    .load(&run(round * 50 + n))
+                    .await
+                    .expect("load")
+                    .expect("a run");
+            });
+        }
+        appends.join_all().await;
+    }
+    store.close().await;
+    let stats = store.stats();
+    assert!(stats.checkpoints > 1, "{stats:?}");
+    assert!(stats.checkpointed_pages > 50, "{stats:?}");
+    let wal = fs::metadata(db.path.with_extension("db-wal")).map_or(0, |wal| wal.len());
+    assert_eq!(wal, 0, "after closing, the file alone is the database");
+    let store = db.open();
+    let page = store
+        .list_runs(&tenant("acme"), &RunFilter::default(), None, 999)
+        .await
+        .expect("list");
+    assert_eq!(page.runs.len(), 500);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reads_go_on_while_writes_wait() {
+    let db = Database::new();
+    let store = db.open();
+    store.append(create(&run(1), 3)).await.expect("append");
+    let blocker = db.raw();
+    blocker.execute_batch("BEGIN IMMEDIATE").expect("begin");
+    let mut waiting = store.append(append(&run(1), 3, 1));
+    let polled = poll_once(&mut waiting).await;
+    assert!(polled.is_pending());
+    for _ in 0..20 {
+        let loaded = store.load(&run(1)).await.expect("load").expect("a run");
+        assert_eq!((loaded.head, loaded.summary.status), (Seq(3), RunStatus::Running));
+    }
+    blocker.execute_batch("COMMIT").expect("commit");
+    waiting.await.expect("append");
+    assert_eq!(
+        store.load(&run(1)).await.expect("load").expect("a run").head,
+        Seq(4)
+    );
+}

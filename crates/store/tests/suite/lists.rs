@@ -1,0 +1,409 @@
+//! Lists: order, pages, filters.
+
+use std::sync::Arc;
+
+use wopr_core::{RunId, RunStatus, TenantId};
+use wopr_store::{RunFilter, Store, TaskCursor, TaskFilter, TaskRow, TaskState};
+
+use crate::make::*;
+
+crate::behaviours!(
+    runs_come_newest_first_and_by_page,
+    a_page_of_exactly_all_runs_has_no_more,
+    run_pages_are_stable_under_inserts,
+    runs_are_filtered_by_status,
+    runs_of_several_statuses_come_in_one_order,
+    runs_are_filtered_by_workflow_and_by_parent,
+    every_combination_of_run_filters_pages_alike,
+    a_changed_status_moves_a_run_between_lists,
+    tasks_come_most_recently_changed_first_and_by_page,
+    task_pages_are_stable_under_inserts,
+    tasks_are_filtered,
+    the_total_of_tasks_does_not_depend_on_the_page,
+    a_limit_of_zero_says_whether_there_is_anything,
+);
+
+fn acme() -> TenantId {
+    tenant("acme")
+}
+
+async fn runs(store: &dyn Store, filter: &RunFilter, after: Option<u64>, limit: usize) -> (Vec<RunId>, bool) {
+    let after = after.map(run_id);
+    let page = store
+        .list_runs(&acme(), filter, after.as_ref(), limit)
+        .await
+        .expect("list");
+    (
+        page.runs.into_iter().map(|(run, ..)| run).collect(),
+        page.has_more,
+    )
+}
+
+fn ids(ns: &[u64]) -> Vec<RunId> {
+    ns.iter().copied().map(run_id).collect()
+}
+
+async fn runs_come_newest_first_and_by_page(store: Arc<dyn Store>) {
+    for n in [3, 1, 5, 2, 4] {
+        store
+            .append(create(&run(n), usize::try_from(n).expect("small")))
+            .await
+            .expect("append");
+    }
+    let all = RunFilter::default();
+    assert_eq!(runs(&*store, &all, None, 2).await, (ids(&[5, 4]), true));
+    assert_eq!(runs(&*store, &all, Some(4), 2).await, (ids(&[3, 2]), true));
+    assert_eq!(runs(&*store, &all, Some(2), 2).await, (ids(&[1]), false));
+    assert_eq!(runs(&*store, &all, Some(1), 2).await, (ids(&[]), false));
+    let page = store.list_runs(&acme(), &all, None, 1).await.expect("list");
+    assert_eq!(page.runs[0].1, create(&run(5), 1).summary);
+    assert_eq!(page.runs[0].2.0, 5);
+}
+
+async fn a_page_of_exactly_all_runs_has_no_more(store: Arc<dyn Store>) {
+    for n in 0..3 {
+        store.append(create(&run(n), 1)).await.expect("append");
+    }
+    assert_eq!(
+        runs(&*store, &RunFilter::default(), None, 3).await,
+        (ids(&[2, 1, 0]), false)
+    );
+    assert_eq!(
+        runs(&*store, &RunFilter::default(), None, usize::MAX).await,
+        (ids(&[2, 1, 0]), false)
+    );
+}
+
+async fn run_pages_are_stable_under_inserts(store: Arc<dyn Store>) {
+    for n in (10..20).step_by(2) {
+        store.append(create(&run(n), 1)).await.expect("append");
+    }
+    let all = RunFilter::default();
+    let (first, _) = runs(&*store, &all, None, 2).await;
+    assert_eq!(first, ids(&[18, 16]));
+    store.append(create(&run(30), 1)).await.expect("append");
+    store.append(create(&run(11), 1)).await.expect("append");
+    // What came later is not on later pages; nothing seen comes twice.
+    assert_eq!(
+        runs(&*store, &all, Some(16), 9).await,
+        (ids(&[14, 12, 11, 10]), false)
+    );
+}
+
+/// A run of every status, oldest first as in the specification; numbers from 0.
+async fn one_of_each(store: &dyn Store) {
+    for (n, status) in (0_u64..).zip(RunStatus::ALL) {
+        let mut batch = create(&run(n), 1);
+        batch.summary.status = status;
+        store.append(batch).await.expect("append");
+    }
+}
+
+async fn runs_are_filtered_by_status(store: Arc<dyn Store>) {
+    one_of_each(&*store).await;
+    for (n, status) in (0_u64..).zip(RunStatus::ALL) {
+        let filter = RunFilter {
+            statuses: vec![status],
+            ..RunFilter::default()
+        };
+        assert_eq!(
+            runs(&*store, &filter, None, 9).await,
+            (ids(&[n]), false),
+            "{status:?}"
+        );
+    }
+}
+
+async fn runs_of_several_statuses_come_in_one_order(store: Arc<dyn Store>) {
+    one_of_each(&*store).await;
+    let waiting = RunFilter {
+        statuses: RunStatus::ALL
+            .into_iter()
+            .filter(|status| status.is_waiting())
+            .collect(),
+        ..RunFilter::default()
+    };
+    assert_eq!(runs(&*store, &waiting, None, 2).await, (ids(&[5, 4]), true));
+    assert_eq!(runs(&*store, &waiting, Some(4), 2).await, (ids(&[3]), false));
+    let twice = [
+        RunStatus::Failed,
+        RunStatus::Completed,
+        RunStatus::Pending,
+        RunStatus::Failed,
+    ];
+    let mixed = RunFilter {
+        statuses: twice.to_vec(),
+        ..RunFilter::default()
+    };
+    assert_eq!(runs(&*store, &mixed, None, 9).await, (ids(&[7, 6, 0]), false));
+    let every = RunFilter {
+        statuses: RunStatus::ALL.to_vec(),
+        ..RunFilter::default()
+    };
+    assert_eq!(runs(&*store, &every, None, 3).await, (ids(&[9, 8, 7]), true));
+}
+
+async fn runs_are_filtered_by_workflow_and_by_parent(store: Arc<dyn Store>) {
+    let mut other = create(&run(1), 1);
+    other.summary.workflow = workflow("other");
+    store.append(other).await.expect("append");
+    let mut parent = create(&run(2), 1);
+    parent.children = vec![child(3, &run(2)), child(4, &run(2))];
+    store.append(parent).await.expect("append");
+
+    let by_workflow = |name| RunFilter {
+        workflow: Some(workflow(name)),
+        ..RunFilter::default()
+    };
+    assert_eq!(
+        runs(&*store, &by_workflow("other"), None, 9).await,
+        (ids(&[1]), false)
+    );
+    assert_eq!(
+        runs(&*store, &by_workflow("greet"), None, 2).await,
+        (ids(&[4, 3]), true)
+    );
+    assert_eq!(
+        runs(&*store, &by_workflow("missing"), None, 2).await,
+        (ids(&[]), false)
+    );
+    let children = RunFilter {
+        parent: Some(run_id(2)),
+        ..RunFilter::default()
+    };
+    assert_eq!(runs(&*store, &children, None, 9).await, (ids(&[4, 3]), false));
+    assert_eq!(runs(&*store, &children, Some(4), 9).await, (ids(&[3]), false));
+}
+
+async fn every_combination_of_run_filters_pages_alike(store: Arc<dyn Store>) {
+    for n in 0..60_u64 {
+        let mut batch = create(&run(n), 1);
+        batch.summary.status = RunStatus::ALL[usize::try_from(n % 10).expect("small")];
+        batch.summary.workflow = workflow(if n % 3 == 0 { "three" } else { "other" });
+        batch.summary.parent = n.is_multiple_of(2).then(|| (run_id(100 + n % 4), node("x")));
+        store.append(batch).await.expect("append");
+    }
+    let all = store
+        .list_runs(&acme(), &RunFilter::default(), None, 100)
+        .await
+        .expect("list")
+        .runs;
+    assert_eq!(all.len(), 60);
+
+    let statuses = [
+        vec![],
+        vec![RunStatus::Failed],
+        vec![RunStatus::Completed],
+        RunStatus::ALL[2..8].to_vec(),
+    ];
+    for statuses in &statuses {
+        for workflow in [None, Some(workflow("three"))] {
+            for parent in [None, Some(run_id(102))] {
+                let filter = RunFilter {
+                    statuses: statuses.clone(),
+                    workflow: workflow.clone(),
+                    parent,
+                };
+                let expected: Vec<RunId> = all
+                    .iter()
+                    .filter(|(_, run, _)| filter.statuses.is_empty() || filter.statuses.contains(&run.status))
+                    .filter(|(_, run, _)| filter.workflow.as_ref().is_none_or(|w| *w == run.workflow))
+                    .filter(|(_, run, _)| {
+                        filter.parent.is_none()
+                            || filter.parent.as_ref() == run.parent.as_ref().map(|(p, _)| p)
+                    })
+                    .map(|(run, ..)| run.clone())
+                    .collect();
+                let mut found: Vec<RunId> = Vec::new();
+                loop {
+                    let page = store
+                        .list_runs(&acme(), &filter, found.last(), 4)
+                        .await
+                        .expect("list");
+                    found.extend(page.runs.into_iter().map(|(run, ..)| run));
+                    if !page.has_more {
+                        break;
+                    }
+                }
+                assert_eq!(found, expected, "{filter:?}");
+            }
+        }
+    }
+}
+
+async fn a_changed_status_moves_a_run_between_lists(store: Arc<dyn Store>) {
+    store.append(create(&run(1), 1)).await.expect("append");
+    let only = |status| RunFilter {
+        statuses: vec![status],
+        ..RunFilter::default()
+    };
+    for (n, status) in (1_u64..).zip([
+        RunStatus::WaitingApproval,
+        RunStatus::Completed,
+        RunStatus::Failed,
+    ]) {
+        let mut batch = append(&run(1), n, 1);
+        batch.summary.status = status;
+        store.append(batch).await.expect("append");
+        for other in RunStatus::ALL {
+            let expected = if other == status { ids(&[1]) } else { Vec::new() };
+            assert_eq!(
+                runs(&*store, &only(other), None, 9).await.0,
+                expected,
+                "{status:?} in {other:?}"
+            );
+        }
+    }
+}
+
+async fn put_task(store: &dyn Store, n: u64, row: TaskRow) {
+    let mut batch = create(&run(n), 1);
+    batch.summary.principal = principal(if n.is_multiple_of(2) { "even" } else { "odd" });
+    batch.task = Some(row);
+    store.append(batch).await.expect("append");
+}
+
+async fn tasks(
+    store: &dyn Store,
+    filter: &TaskFilter,
+    after: Option<(i64, u64)>,
+    limit: usize,
+) -> (Vec<RunId>, u64, bool) {
+    let after = after.map(|(updated_at, n)| TaskCursor {
+        updated_at: at(updated_at),
+        run: run_id(n),
+    });
+    let page = store
+        .list_tasks(&acme(), filter, after.as_ref(), limit)
+        .await
+        .expect("list");
+    (
+        page.tasks.into_iter().map(|(run, _)| run).collect(),
+        page.total,
+        page.has_more,
+    )
+}
+
+async fn tasks_come_most_recently_changed_first_and_by_page(store: Arc<dyn Store>) {
+    for (n, changed) in [(1, 10), (2, 30), (3, 20), (4, 20), (5, 20)] {
+        put_task(&*store, n, task(TaskState::Working, changed)).await;
+    }
+    store
+        .append(create(&run(6), 1))
+        .await
+        .expect("a run without a task row");
+    let all = TaskFilter::default();
+    assert_eq!(tasks(&*store, &all, None, 2).await, (ids(&[2, 5]), 5, true));
+    assert_eq!(
+        tasks(&*store, &all, Some((20, 5)), 2).await,
+        (ids(&[4, 3]), 5, true)
+    );
+    assert_eq!(
+        tasks(&*store, &all, Some((20, 3)), 2).await,
+        (ids(&[1]), 5, false)
+    );
+    assert_eq!(tasks(&*store, &all, Some((10, 1)), 2).await, (ids(&[]), 5, false));
+}
+
+async fn task_pages_are_stable_under_inserts(store: Arc<dyn Store>) {
+    for n in 0..4 {
+        put_task(&*store, n, task(TaskState::Working, 10)).await;
+    }
+    let all = TaskFilter::default();
+    assert_eq!(tasks(&*store, &all, None, 2).await, (ids(&[3, 2]), 4, true));
+    put_task(&*store, 9, task(TaskState::Working, 10)).await;
+    put_task(&*store, 8, task(TaskState::Working, 50)).await;
+    assert_eq!(
+        tasks(&*store, &all, Some((10, 2)), 9).await,
+        (ids(&[1, 0]), 6, false)
+    );
+}
+
+async fn tasks_are_filtered(store: Arc<dyn Store>) {
+    for n in 0..12_u64 {
+        let row = TaskRow {
+            context: (n % 3 > 0).then(|| format!("ctx-{}", n % 3)),
+            ..task(
+                TaskState::ALL[usize::try_from(n % 4).expect("small")],
+                i64::try_from(n).expect("small"),
+            )
+        };
+        put_task(&*store, n, row).await;
+    }
+    let all = TaskFilter::default();
+    let context = TaskFilter {
+        context: Some("ctx-2".to_owned()),
+        ..all.clone()
+    };
+    assert_eq!(
+        tasks(&*store, &context, None, 9).await,
+        (ids(&[11, 8, 5, 2]), 4, false)
+    );
+    assert_eq!(
+        tasks(&*store, &context, Some((8, 8)), 1).await,
+        (ids(&[5]), 4, true)
+    );
+    let state = TaskFilter {
+        state: Some(TaskState::InputRequired),
+        ..all.clone()
+    };
+    assert_eq!(
+        tasks(&*store, &state, None, 9).await,
+        (ids(&[10, 6, 2]), 3, false)
+    );
+    let since = TaskFilter {
+        changed_since: Some(at(10)),
+        ..all.clone()
+    };
+    assert_eq!(tasks(&*store, &since, None, 9).await, (ids(&[11, 10]), 2, false));
+    let creator = TaskFilter {
+        principal: Some(principal("odd")),
+        ..all.clone()
+    };
+    assert_eq!(tasks(&*store, &creator, None, 2).await, (ids(&[11, 9]), 6, true));
+    let every = TaskFilter {
+        context: Some("ctx-1".to_owned()),
+        state: Some(TaskState::Submitted),
+        changed_since: Some(at(4)),
+        principal: Some(principal("even")),
+    };
+    assert_eq!(tasks(&*store, &every, None, 9).await, (ids(&[4]), 1, false));
+    let nobody = TaskFilter {
+        principal: Some(principal("nobody")),
+        ..all
+    };
+    assert_eq!(tasks(&*store, &nobody, None, 9).await, (ids(&[]), 0, false));
+}
+
+async fn the_total_of_tasks_does_not_depend_on_the_page(store: Arc<dyn Store>) {
+    for n in 0..5 {
+        put_task(&*store, n, task(TaskState::Working, 10)).await;
+    }
+    // A row that changes moves; it is not counted twice.
+    let mut batch = append(&run(0), 1, 1);
+    batch.task = Some(task(TaskState::Completed, 99));
+    store.append(batch).await.expect("append");
+    let all = TaskFilter::default();
+    assert_eq!(tasks(&*store, &all, None, 1).await, (ids(&[0]), 5, true));
+    assert_eq!(tasks(&*store, &all, Some((10, 1)), 1).await, (ids(&[]), 5, false));
+}
+
+async fn a_limit_of_zero_says_whether_there_is_anything(store: Arc<dyn Store>) {
+    assert_eq!(
+        runs(&*store, &RunFilter::default(), None, 0).await,
+        (ids(&[]), false)
+    );
+    assert_eq!(
+        tasks(&*store, &TaskFilter::default(), None, 0).await,
+        (ids(&[]), 0, false)
+    );
+    put_task(&*store, 1, task(TaskState::Working, 1)).await;
+    assert_eq!(
+        runs(&*store, &RunFilter::default(), None, 0).await,
+        (ids(&[]), true)
+    );
+    assert_eq!(
+        tasks(&*store, &TaskFilter::default(), None, 0).await,
+        (ids(&[]), 1, true)
+    );
+}

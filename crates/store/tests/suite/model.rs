@@ -1,0 +1,350 @@
+//! Random histories, applied to the specification and to SQLite: every answer and every read is equal.
+
+use proptest::{collection::vec, prelude::*, sample::select};
+use wopr_core::{RunKey, RunStatus, Seq};
+use wopr_store::{
+    Batch, BlobRow, Epoch, Fence, Guard, IdempotencyRecord, MemoryStore, MessageRow, RunFilter, Settled,
+    Snapshot, SqliteStore, Store, TaskCursor, TaskFilter, TaskInterrupt, TaskRow, TaskState, sqlite::Options,
+};
+
+use crate::make::*;
+
+/// Histories per run of the tests; `PROPTEST_CASES` asks for more.
+const CASES: u32 = 24;
+
+const KEYS: [&str; 3] = ["a", "b", "c"];
+
+/// One thing done to a store.
+#[derive(Debug, Clone)]
+enum Step {
+    Append(Box<Draft>),
+    Lease {
+        epoch: u64,
+        now: i64,
+        until: i64,
+        limit: usize,
+    },
+    Renew {
+        run: RunKey,
+        key: &'static str,
+        fence: u64,
+        until: i64,
+    },
+    Release {
+        run: RunKey,
+        key: &'static str,
+        fence: u64,
+    },
+    BeginEpoch,
+    Remember {
+        record: IdempotencyRecord,
+        now: i64,
+    },
+    Forget {
+        now: i64,
+    },
+}
+
+/// A batch whose place in the log is settled when it is applied.
+#[derive(Debug, Clone)]
+struct Draft {
+    run: RunKey,
+    place: Place,
+    n_events: usize,
+    snapshot: bool,
+    batch: Batch,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    Create,
+    Head,
+    BehindHead(u64),
+}
+
+impl Draft {
+    /// The batch for a log of this length.
+    fn batch(&self, head: Option<Seq>) -> Batch {
+        let head = head.unwrap_or(Seq(0)).0;
+        let mut batch = self.batch.clone();
+        batch.guard = match self.place {
+            Place::Create => Guard::Create,
+            Place::Head => Guard::At(Seq(head)),
+            Place::BehindHead(n) => Guard::At(Seq(head.saturating_sub(n))),
+        };
+        batch.events = events(batch.expected().0, self.n_events);
+        batch.snapshot = self.snapshot.then(|| Snapshot {
+            head: batch.head(),
+            body: vec![1, 2, 3],
+        });
+        let head = batch.head();
+        for message in &mut batch.messages {
+            message.seq = head;
+        }
+        batch
+    }
+}
+
+fn runs() -> impl Strategy<Value = RunKey> {
+    (select(vec!["acme", "zeta"]), 1..5_u64).prop_map(|(owner, n)| RunKey::new(tenant(owner), run_id(n)))
+}
+
+fn keys() -> impl Strategy<Value = &'static str> {
+    select(KEYS.to_vec())
+}
+
+fn records() -> impl Strategy<Value = IdempotencyRecord> {
+    (keys(), 0..60_i64, 1..5_u64).prop_map(|(key, expires_at, n)| IdempotencyRecord {
+        run: n.is_multiple_of(2).then(|| run_id(n)),
+        digest: n.to_string(),
+        ..record(key, expires_at)
+    })
+}
+
+prop_compose! {
+    fn tasks()(
+        context in select(vec![None, Some("ctx-1"), Some("ctx-2")]),
+        state in select(TaskState::ALL.to_vec()),
+        interrupt in select(vec![None, Some(TaskInterrupt::Approval), Some(TaskInterrupt::Clarification)]),
+        updated_at in 0..20_i64,
+    ) -> TaskRow {
+        TaskRow { context: context.map(str::to_owned), interrupt, ..task(state, updated_at) }
+    }
+}
+
+prop_compose! {
+    /// What a batch says of work to do.
+    fn work()(
+        timers_set in vec((keys(), 0..40_i64), 0..3),
+        timers_cleared in vec(keys(), 0..2),
+        enqueued in vec((keys(), prop::option::of((1..4_u64, 0..60_i64))), 0..3),
+        settled in vec((keys(), prop::option::of(0..4_u64)), 0..2),
+    ) -> Batch {
+        let mut batch = create(&run(1), 0);
+        batch.timers_set = timers_set.into_iter().map(|(key, due)| timer(key, due)).collect();
+        batch.timers_cleared = timers_cleared.into_iter().map(timer_key).collect();
+        batch.effects_enqueued = enqueued
+            .into_iter()
+            .map(|(key, lease)| match lease {
+                Some((epoch, until)) => born_leased(key, Epoch(epoch), until),
+                None => effect(key),
+            })
+            .collect();
+        batch.effects_settled = settled
+            .into_iter()
+            .map(|(key, fence)| Settled { key: effect_key(key), fence: fence.map(Fence) })
+            .collect();
+        batch
+    }
+}
+
+prop_compose! {
+    fn drafts()(
+        run in runs(),
+        place in prop_oneof![
+            3 => Just(Place::Create),
+            6 => Just(Place::Head),
+            1 => (1..3_u64).prop_map(Place::BehindHead),
+        ],
+        (n_events, snapshot) in (0..4_usize, any::<bool>()),
+        (status, time, flow) in (select(RunStatus::ALL.to_vec()), 0..60_i64, select(vec!["greet", "other"])),
+        task in prop::option::of(tasks()),
+        work in work(),
+        sent in vec((1..5_u64, 0..4_u64), 0..3),
+        consumed in vec((1..5_u64, 0..4_u64), 0..3),
+        child_run in prop::option::weighted(0.2, 1..9_u64),
+        record in prop::option::weighted(0.3, records()),
+        message in prop::option::of(keys()),
+        blob in prop::option::of(keys()),
+    ) -> Draft {
+        let mut batch = work;
+        batch.run = run.clone();
+        batch.summary = summary(status, time);
+        batch.summary.workflow = workflow(flow);
+        batch.task = task;
+        batch.inbox_sent = sent.into_iter().map(|(n, seq)| notice(&RunKey::new(run.tenant.clone(), run_id(n)), &run, seq)).collect();
+        batch.inbox_consumed = consumed.into_iter().map(|(n, seq)| (run_id(n), Seq(seq))).collect();
+        batch.children = child_run.filter(|n| run_id(*n) != run.run).map(|n| child(n, &run)).into_iter().collect();
+        batch.idempotency = record;
+        batch.messages =
+            message.map(|id| MessageRow { id: id.to_owned(), seq: Seq(0), body: vec![] }).into_iter().collect();
+        batch.blobs = blob
+            .map(|id| BlobRow { id: id.to_owned(), media_type: flow.to_owned(), bytes: vec![9] })
+            .into_iter()
+            .collect();
+        Draft { run, place, n_events, snapshot, batch }
+    }
+}
+
+fn steps() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        12 => drafts().prop_map(|draft| Step::Append(Box::new(draft))),
+        3 => (1..4_u64, 0..60_i64, 0..60_i64, 0..4_usize)
+            .prop_map(|(epoch, now, until, limit)| Step::Lease { epoch, now, until, limit }),
+        1 => (runs(), keys(), 0..4_u64, 0..60_i64)
+            .prop_map(|(run, key, fence, until)| Step::Renew { run, key, fence, until }),
+        1 => (runs(), keys(), 0..4_u64).prop_map(|(run, key, fence)| Step::Release { run, key, fence }),
+        1 => Just(Step::BeginEpoch),
+        1 => (records(), 0..60_i64).prop_map(|(record, now)| Step::Remember { record, now }),
+        1 => (0..60_i64).prop_map(|now| Step::Forget { now }),
+    ]
+}
+
+/// Does a step and says how it was answered.
+async fn apply(store: &dyn Store, step: &Step) -> String {
+    match step {
+        Step::Append(draft) => {
+            let head = store
+                .summary(&draft.run)
+                .await
+                .expect("summary")
+                .map(|(_, head)| head);
+            format!("{:?}", store.append(draft.batch(head)).await)
+        }
+        Step::Lease {
+            epoch,
+            now,
+            until,
+            limit,
+        } => {
+            format!(
+                "{:?}",
+                store
+                    .lease_effects(Epoch(*epoch), at(*now), at(*until), *limit)
+                    .await
+            )
+        }
+        Step::Renew {
+            run,
+            key,
+            fence,
+            until,
+        } => {
+            format!(
+                "{:?}",
+                store
+                    .renew(run, &effect_key(key), Fence(*fence), at(*until))
+                    .await
+            )
+        }
+        Step::Release { run, key, fence } => {
+            format!("{:?}", store.release(run, &effect_key(key), Fence(*fence)).await)
+        }
+        Step::BeginEpoch => format!("{:?}", store.begin_epoch(at(0)).await),
+        Step::Remember { record, now } => format!("{:?}", store.remember(record.clone(), at(*now)).await),
+        Step::Forget { now } => format!("{:?}", store.forget_expired(at(*now), usize::MAX).await),
+    }
+}
+
+/// Everything that can be read, as text.
+async fn read_everything(store: &dyn Store) -> Vec<String> {
+    let mut read = Vec::new();
+    for owner in ["acme", "zeta"] {
+        for n in 1..9 {
+            let run = RunKey::new(tenant(owner), run_id(n));
+            read.push(format!("load {run}: {:?}", store.load(&run).await));
+            read.push(format!("summary {run}: {:?}", store.summary(&run).await));
+            read.push(format!("events {run}: {:?}", store.events(&run, Seq(1), 3).await));
+            read.push(format!("task {run}: {:?}", store.task(&run).await));
+            read.push(format!("messages {run}: {:?}", store.messages(&run, 2).await));
+            for key in KEYS {
+                read.push(format!("blob {run} {key}: {:?}", store.blob(&run, key).await));
+            }
+        }
+        let after = run_id(3);
+        for statuses in [
+            vec![],
+            vec![RunStatus::Completed, RunStatus::Failed],
+            vec![RunStatus::Running],
+        ] {
+            for workflow in [None, Some(workflow("other"))] {
+                for parent in [None, Some(run_id(1))] {
+                    let filter = RunFilter {
+                        statuses: statuses.clone(),
+                        workflow: workflow.clone(),
+                        parent,
+                    };
+                    for after in [None, Some(&after)] {
+                        let page = store.list_runs(&tenant(owner), &filter, after, 2).await;
+                        read.push(format!("runs {filter:?} {after:?}: {page:?}"));
+                    }
+                }
+            }
+        }
+        let after = TaskCursor {
+            updated_at: at(10),
+            run: run_id(3),
+        };
+        for context in [None, Some("ctx-1".to_owned())] {
+            for state in [None, Some(TaskState::Working)] {
+                for changed_since in [None, Some(at(9))] {
+                    let filter = TaskFilter {
+                        context: context.clone(),
+                        state,
+                        changed_since,
+                        principal: None,
+                    };
+                    for after in [None, Some(&after)] {
+                        let page = store.list_tasks(&tenant(owner), &filter, after, 2).await;
+                        read.push(format!("tasks {filter:?} {after:?}: {page:?}"));
+                    }
+                }
+            }
+        }
+    }
+    for now in [0, 20, 99] {
+        read.push(format!("due {now}: {:?}", store.due_timers(at(now), 5).await));
+        for key in KEYS {
+            read.push(format!(
+                "record {key} {now}: {:?}",
+                store.idempotency(&idempotency_key(key), at(now)).await
+            ));
+        }
+    }
+    read.push(format!("next due: {:?}", store.next_due().await));
+    read.push(format!("inboxes: {:?}", store.runs_with_inbox(None, 3).await));
+    read.push(format!(
+        "inboxes: {:?}",
+        store.runs_with_inbox(Some(&run(2)), 9).await
+    ));
+    read
+}
+
+fn config() -> ProptestConfig {
+    let cases = std::env::var("PROPTEST_CASES")
+        .ok()
+        .and_then(|cases| cases.parse().ok())
+        .unwrap_or(CASES);
+    ProptestConfig {
+        cases,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn sqlite_answers_as_memory_does(history in vec(steps(), 1..40)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        runtime.block_on(async {
+            let files = tempfile::tempdir().expect("a directory");
+            let path = files.path().join("wopr.db");
+            let options = Options { readers: 1, ..Options::default() };
+            let (memory, sqlite) = (MemoryStore::new(), SqliteStore::open(&path, options).expect("open"));
+            for step in &history {
+                prop_assert_eq!(apply(&memory, step).await, apply(&sqlite, step).await, "{:?}", step);
+            }
+            let expected = read_everything(&memory).await;
+            prop_assert_eq!(&expected, &read_everything(&sqlite).await);
+            drop(sqlite);
+            let sqlite = SqliteStore::open(&path, options).expect("open again");
+            prop_assert_eq!(&expected, &read_everything(&sqlite).await);
+            // Whatever was leased until 60 is free after it: fences and bodies agree too.
+            let lease = Step::Lease { epoch: 9, now: 60, until: 99, limit: 100 };
+            prop_assert_eq!(apply(&memory, &lease).await, apply(&sqlite, &lease).await);
+            Ok(())
+        })?;
+    }
+}

@@ -1,0 +1,332 @@
+//! Reads of one run, and what no tenant sees of another.
+
+use std::sync::Arc;
+
+use wopr_core::{RunKey, RunStatus, Seq};
+use wopr_store::{BlobRow, MessageRow, RunFilter, Snapshot, Store, TaskFilter, TaskState};
+
+use crate::make::*;
+
+crate::behaviours!(
+    a_missing_run_reads_as_nothing,
+    event_pages_begin_where_asked_and_end_at_the_limit,
+    an_event_page_says_head_and_status,
+    a_load_is_the_newest_snapshot_and_the_tail,
+    a_snapshot_of_the_whole_log_leaves_an_empty_tail,
+    the_task_row_stays_until_it_is_written_again,
+    messages_come_oldest_first_and_the_newest_are_kept,
+    a_message_or_blob_known_already_is_ignored,
+    large_bodies_survive,
+    a_load_sees_one_moment,
+    tenants_do_not_see_each_other,
+);
+
+async fn a_missing_run_reads_as_nothing(store: Arc<dyn Store>) {
+    assert_eq!(store.load(&run(1)).await.expect("load"), None);
+    assert_eq!(store.summary(&run(1)).await.expect("summary"), None);
+    assert_eq!(store.events(&run(1), Seq(0), 10).await.expect("events"), None);
+    assert_eq!(store.task(&run(1)).await.expect("task"), None);
+    assert_eq!(store.messages(&run(1), 10).await.expect("messages"), []);
+    assert_eq!(store.blob(&run(1), "b").await.expect("blob"), None);
+}
+
+async fn event_pages_begin_where_asked_and_end_at_the_limit(store: Arc<dyn Store>) {
+    store.append(create(&run(1), 10)).await.expect("append");
+    for (from, limit, expected) in [
+        (0, 3, 0..3),
+        (3, 3, 3..6),
+        (8, 5, 8..10),
+        (10, 5, 10..10),
+        (u64::MAX, 5, 0..0),
+        (2, 0, 2..2),
+    ] {
+        let page = store
+            .events(&run(1), Seq(from), limit)
+            .await
+            .expect("events")
+            .expect("a run");
+        assert_eq!(
+            page.events,
+            events(0, 10)[expected],
+            "from {from}, {limit} at most"
+        );
+        assert_eq!(page.head, Seq(10));
+    }
+    let all = store
+        .events(&run(1), Seq(0), usize::MAX)
+        .await
+        .expect("events")
+        .expect("a run");
+    assert_eq!(all.events, events(0, 10));
+}
+
+async fn an_event_page_says_head_and_status(store: Arc<dyn Store>) {
+    store.append(create(&run(1), 2)).await.expect("append");
+    let mut batch = append(&run(1), 2, 1);
+    batch.summary.status = RunStatus::Completed;
+    store.append(batch).await.expect("append");
+    let page = store
+        .events(&run(1), Seq(0), 1)
+        .await
+        .expect("events")
+        .expect("a run");
+    assert_eq!(
+        (page.events.len(), page.head, page.status),
+        (1, Seq(3), RunStatus::Completed)
+    );
+}
+
+async fn a_load_is_the_newest_snapshot_and_the_tail(store: Arc<dyn Store>) {
+    let mut batch = create(&run(1), 3);
+    batch.snapshot = Some(Snapshot {
+        head: Seq(3),
+        body: b"three".to_vec(),
+    });
+    store.append(batch).await.expect("append");
+    let mut batch = append(&run(1), 3, 4);
+    batch.snapshot = Some(Snapshot {
+        head: Seq(7),
+        body: b"seven".to_vec(),
+    });
+    store.append(batch.clone()).await.expect("append");
+    store.append(append(&run(1), 7, 2)).await.expect("append");
+
+    let loaded = store.load(&run(1)).await.expect("load").expect("a run");
+    assert_eq!(loaded.snapshot, batch.snapshot);
+    assert_eq!(loaded.tail, events(7, 2));
+    assert_eq!(loaded.head, Seq(9));
+    let page = store
+        .events(&run(1), Seq(0), 100)
+        .await
+        .expect("events")
+        .expect("a run");
+    assert_eq!(page.events, events(0, 9), "a snapshot hides nothing of the log");
+}
+
+async fn a_snapshot_of_the_whole_log_leaves_an_empty_tail(store: Arc<dyn Store>) {
+    let mut batch = create(&run(1), 3);
+    batch.snapshot = Some(Snapshot {
+        head: Seq(3),
+        body: Vec::new(),
+    });
+    store.append(batch.clone()).await.expect("append");
+    let loaded = store.load(&run(1)).await.expect("load").expect("a run");
+    assert_eq!((loaded.snapshot, loaded.tail), (batch.snapshot, Vec::new()));
+}
+
+async fn the_task_row_stays_until_it_is_written_again(store: Arc<dyn Store>) {
+    store.append(create(&run(1), 1)).await.expect("append");
+    assert_eq!(store.task(&run(1)).await.expect("task"), None);
+    let mut batch = append(&run(1), 1, 1);
+    batch.task = Some(task(TaskState::Working, 5));
+    store.append(batch).await.expect("append");
+    store.append(append(&run(1), 2, 1)).await.expect("append");
+    assert_eq!(
+        store.task(&run(1)).await.expect("task"),
+        Some((task(TaskState::Working, 5), Seq(3)))
+    );
+    for (n, state) in (3..).zip(TaskState::ALL) {
+        let mut batch = append(&run(1), n, 1);
+        let row = wopr_store::TaskRow {
+            context: Some(format!("ctx-{n}")),
+            ..task(state, 6)
+        };
+        batch.task = Some(row.clone());
+        store.append(batch).await.expect("append");
+        assert_eq!(store.task(&run(1)).await.expect("task"), Some((row, Seq(n + 1))));
+    }
+}
+
+async fn messages_come_oldest_first_and_the_newest_are_kept(store: Arc<dyn Store>) {
+    let message = |id: &str, seq| MessageRow {
+        id: id.to_owned(),
+        seq: Seq(seq),
+        body: id.as_bytes().to_vec(),
+    };
+    let mut batch = create(&run(1), 1);
+    batch.messages = vec![message("z", 0), message("a", 0)];
+    store.append(batch).await.expect("append");
+    let mut batch = append(&run(1), 1, 1);
+    batch.messages = vec![message("m", 1)];
+    store.append(batch).await.expect("append");
+    let all = [message("a", 0), message("z", 0), message("m", 1)];
+    assert_eq!(store.messages(&run(1), 10).await.expect("messages"), all);
+    assert_eq!(store.messages(&run(1), 2).await.expect("messages"), all[1..]);
+    assert_eq!(store.messages(&run(1), 0).await.expect("messages"), []);
+}
+
+async fn a_message_or_blob_known_already_is_ignored(store: Arc<dyn Store>) {
+    let mut batch = create(&run(1), 1);
+    batch.messages = vec![MessageRow {
+        id: "m".to_owned(),
+        seq: Seq(0),
+        body: b"first".to_vec(),
+    }];
+    batch.blobs = vec![BlobRow {
+        id: "b".to_owned(),
+        media_type: "a/b".to_owned(),
+        bytes: b"first".to_vec(),
+    }];
+    store.append(batch.clone()).await.expect("append");
+    let mut again = append(&run(1), 1, 1);
+    again.messages = vec![MessageRow {
+        id: "m".to_owned(),
+        seq: Seq(1),
+        body: b"second".to_vec(),
+    }];
+    again.blobs = vec![BlobRow {
+        id: "b".to_owned(),
+        media_type: "c/d".to_owned(),
+        bytes: b"second".to_vec(),
+    }];
+    store.append(again).await.expect("append");
+    assert_eq!(
+        store.messages(&run(1), 9).await.expect("messages"),
+        batch.messages
+    );
+    assert_eq!(
+        store.blob(&run(1), "b").await.expect("blob").as_ref(),
+        batch.blobs.first()
+    );
+}
+
+async fn large_bodies_survive(store: Arc<dyn Store>) {
+    let large = |n: usize| {
+        (0..n)
+            .map(|i| u8::try_from(i % 251).expect("small"))
+            .collect::<Vec<_>>()
+    };
+    let mut batch = create(&run(1), 4);
+    for (event, size) in batch.events.iter_mut().zip([0, 2_100, 70_000, 1_048_576]) {
+        event.body = large(size);
+    }
+    batch.snapshot = Some(Snapshot {
+        head: Seq(4),
+        body: large(300_000),
+    });
+    batch.blobs = vec![BlobRow {
+        id: "b".to_owned(),
+        media_type: "a/b".to_owned(),
+        bytes: large(3_000_000),
+    }];
+    store.append(batch.clone()).await.expect("append");
+    let page = store
+        .events(&run(1), Seq(0), 9)
+        .await
+        .expect("events")
+        .expect("a run");
+    assert_eq!(page.events, batch.events);
+    assert_eq!(
+        store.load(&run(1)).await.expect("load").expect("a run").snapshot,
+        batch.snapshot
+    );
+    assert_eq!(
+        store.blob(&run(1), "b").await.expect("blob").as_ref(),
+        batch.blobs.first()
+    );
+}
+
+async fn a_load_sees_one_moment(store: Arc<dyn Store>) {
+    const APPENDS: u64 = 60;
+    store.append(create(&run(1), 1)).await.expect("append");
+    let writer = {
+        let store = store.clone();
+        tokio::spawn(async move {
+            for n in 1..=APPENDS {
+                let mut batch = append(&run(1), n, 1);
+                batch.summary.updated_at = at(i64::try_from(n).expect("small"));
+                batch.task = Some(task(TaskState::Working, i64::try_from(n).expect("small")));
+                if n % 5 == 0 {
+                    batch.snapshot = Some(Snapshot {
+                        head: Seq(n + 1),
+                        body: n.to_string().into_bytes(),
+                    });
+                }
+                store.append(batch).await.expect("append");
+            }
+        })
+    };
+    loop {
+        let loaded = store.load(&run(1)).await.expect("load").expect("a run");
+        let folded = loaded.snapshot.as_ref().map_or(0, |snapshot| snapshot.head.0);
+        let tail: Vec<u64> = loaded.tail.iter().map(|event| event.seq.0).collect();
+        assert_eq!(tail, (folded..loaded.head.0).collect::<Vec<_>>());
+        assert_eq!(loaded.tail.len() as u64, (loaded.head.0 - folded));
+        if let Some(task) = loaded.task {
+            assert_eq!(task.updated_at, loaded.summary.updated_at);
+            assert_eq!(task.updated_at.millis().unsigned_abs() + 1, loaded.head.0);
+        }
+        if loaded.head.0 == APPENDS + 1 {
+            break;
+        }
+    }
+    writer.await.expect("the writer ends");
+}
+
+async fn tenants_do_not_see_each_other(store: Arc<dyn Store>) {
+    let (own, foreign) = (run(1), RunKey::new(tenant("zeta"), run_id(1)));
+    let mut batch = create(&own, 2);
+    batch.task = Some(wopr_store::TaskRow {
+        context: Some("ctx".to_owned()),
+        ..task(TaskState::Working, 1)
+    });
+    batch.snapshot = Some(Snapshot {
+        head: Seq(2),
+        body: b"fold".to_vec(),
+    });
+    batch.messages = vec![MessageRow {
+        id: "m".to_owned(),
+        seq: Seq(0),
+        body: Vec::new(),
+    }];
+    batch.blobs = vec![BlobRow {
+        id: "b".to_owned(),
+        media_type: "a/b".to_owned(),
+        bytes: Vec::new(),
+    }];
+    batch.inbox_sent = vec![notice(&own, &run(2), 0)];
+    batch.effects_enqueued = vec![effect("e")];
+    batch.timers_set = vec![timer("t", 1)];
+    store.append(batch).await.expect("append");
+
+    assert_eq!(store.load(&foreign).await.expect("load"), None);
+    assert_eq!(store.summary(&foreign).await.expect("summary"), None);
+    assert_eq!(store.events(&foreign, Seq(0), 9).await.expect("events"), None);
+    assert_eq!(store.task(&foreign).await.expect("task"), None);
+    assert_eq!(store.messages(&foreign, 9).await.expect("messages"), []);
+    assert_eq!(store.blob(&foreign, "b").await.expect("blob"), None);
+    let runs = store
+        .list_runs(&foreign.tenant, &RunFilter::default(), None, 9)
+        .await
+        .expect("list");
+    assert_eq!(runs.runs, []);
+    let in_context = TaskFilter {
+        context: Some("ctx".to_owned()),
+        ..TaskFilter::default()
+    };
+    for filter in [TaskFilter::default(), in_context] {
+        let tasks = store
+            .list_tasks(&foreign.tenant, &filter, None, 9)
+            .await
+            .expect("list");
+        assert_eq!((tasks.tasks, tasks.total), (Vec::new(), 0));
+    }
+
+    // The same id under another tenant is another run, and keeps its own rows.
+    store.append(create(&foreign, 1)).await.expect("append");
+    let loaded = store.load(&foreign).await.expect("load").expect("a run");
+    assert_eq!(
+        (loaded.head, loaded.inbox, loaded.snapshot, loaded.task),
+        (Seq(1), Vec::new(), None, None)
+    );
+    let mut batch = append(&foreign, 1, 1);
+    batch.timers_cleared = vec![timer_key("t")];
+    batch.effects_settled = vec![wopr_store::Settled {
+        key: effect_key("e"),
+        fence: None,
+    }];
+    batch.inbox_consumed = vec![(run_id(2), Seq(0))];
+    store.append(batch).await.expect("append");
+    assert_eq!(store.due_timers(at(9), 9).await.expect("due").len(), 1);
+    assert_eq!(store.runs_with_inbox(None, 9).await.expect("inbox"), [own]);
+}

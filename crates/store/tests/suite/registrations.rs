@@ -1,0 +1,179 @@
+//! Workflow versions and API keys.
+
+use std::sync::Arc;
+
+use wopr_core::ContentHash;
+use wopr_store::{KeyRow, Store, WorkflowRow};
+
+use crate::make::*;
+
+crate::behaviours!(
+    a_version_is_new_once,
+    storing_a_known_version_makes_it_current_again,
+    every_version_stays_readable,
+    a_tenants_own_workflow_wins_over_the_shared_one,
+    another_tenants_workflow_is_not_seen,
+    current_workflows_come_in_order_one_per_name,
+    keys_read_back_by_id,
+    a_key_is_revoked_once,
+    storing_a_key_again_replaces_it,
+);
+
+fn version(owner: Option<&str>, name: &str, body: &str) -> WorkflowRow {
+    WorkflowRow {
+        tenant: owner.map(tenant),
+        id: workflow(name),
+        version: ContentHash::of(body.as_bytes()),
+        body: format!("{owner:?} {body}").into_bytes(),
+        registered_at: at(7),
+    }
+}
+
+fn key(id: &str) -> KeyRow {
+    KeyRow {
+        id: id.to_owned(),
+        secret_sha256: ContentHash::of(id.as_bytes()).as_str().to_owned(),
+        tenant: tenant("acme"),
+        principal: principal("ada"),
+        scopes: vec!["runs:read".to_owned(), "odd \"scope\", ünïcode".to_owned()],
+        created_at: at(3),
+        revoked_at: None,
+    }
+}
+
+async fn a_version_is_new_once(store: Arc<dyn Store>) {
+    assert!(store.put_workflow(version(None, "a", "v1")).await.expect("put"));
+    assert!(!store.put_workflow(version(None, "a", "v1")).await.expect("put"));
+    assert!(
+        store
+            .put_workflow(version(Some("acme"), "a", "v1"))
+            .await
+            .expect("put"),
+        "another owner"
+    );
+    assert!(
+        store.put_workflow(version(None, "b", "v1")).await.expect("put"),
+        "another name"
+    );
+}
+
+async fn storing_a_known_version_makes_it_current_again(store: Arc<dyn Store>) {
+    let first = version(None, "a", "v1");
+    store.put_workflow(first.clone()).await.expect("put");
+    store.put_workflow(version(None, "a", "v2")).await.expect("put");
+    assert_eq!(
+        store.current_workflows().await.expect("current"),
+        [version(None, "a", "v2")]
+    );
+    let later = WorkflowRow {
+        registered_at: at(99),
+        ..first.clone()
+    };
+    assert!(!store.put_workflow(later).await.expect("put"));
+    assert_eq!(
+        store.current_workflows().await.expect("current"),
+        [first],
+        "as first registered"
+    );
+}
+
+async fn every_version_stays_readable(store: Arc<dyn Store>) {
+    for body in ["v1", "v2", "v3"] {
+        store.put_workflow(version(None, "a", body)).await.expect("put");
+    }
+    for body in ["v1", "v2", "v3"] {
+        let row = version(None, "a", body);
+        assert_eq!(
+            store
+                .workflow(&tenant("acme"), &row.id, &row.version)
+                .await
+                .expect("read"),
+            Some(row)
+        );
+    }
+    let unknown = ContentHash::of(b"v4");
+    assert_eq!(
+        store
+            .workflow(&tenant("acme"), &workflow("a"), &unknown)
+            .await
+            .expect("read"),
+        None
+    );
+}
+
+async fn a_tenants_own_workflow_wins_over_the_shared_one(store: Arc<dyn Store>) {
+    let (shared, own) = (version(None, "a", "v1"), version(Some("acme"), "a", "v1"));
+    store.put_workflow(own.clone()).await.expect("put");
+    store.put_workflow(shared.clone()).await.expect("put");
+    let read = |of| {
+        let store = store.clone();
+        async move {
+            store
+                .workflow(&tenant(of), &workflow("a"), &ContentHash::of(b"v1"))
+                .await
+                .expect("read")
+        }
+    };
+    assert_eq!(read("acme").await, Some(own));
+    assert_eq!(read("zeta").await, Some(shared));
+}
+
+async fn another_tenants_workflow_is_not_seen(store: Arc<dyn Store>) {
+    let row = version(Some("acme"), "a", "v1");
+    store.put_workflow(row.clone()).await.expect("put");
+    assert_eq!(
+        store
+            .workflow(&tenant("zeta"), &row.id, &row.version)
+            .await
+            .expect("read"),
+        None
+    );
+}
+
+async fn current_workflows_come_in_order_one_per_name(store: Arc<dyn Store>) {
+    let rows = [
+        version(None, "b", "1"),
+        version(Some("zeta"), "a", "1"),
+        version(Some("acme"), "b", "1"),
+        version(None, "a", "1"),
+        version(None, "a", "2"),
+    ];
+    for row in &rows {
+        store.put_workflow(row.clone()).await.expect("put");
+    }
+    let expected = [4, 0, 2, 1].map(|n: usize| rows[n].clone());
+    assert_eq!(store.current_workflows().await.expect("current"), expected);
+}
+
+async fn keys_read_back_by_id(store: Arc<dyn Store>) {
+    assert_eq!(store.keys().await.expect("keys"), []);
+    for id in ["b", "a"] {
+        store.put_key(key(id)).await.expect("put");
+    }
+    assert_eq!(store.keys().await.expect("keys"), [key("a"), key("b")]);
+}
+
+async fn a_key_is_revoked_once(store: Arc<dyn Store>) {
+    store.put_key(key("a")).await.expect("put");
+    assert!(!store.revoke_key("missing", at(9)).await.expect("revoke"));
+    assert!(store.revoke_key("a", at(9)).await.expect("revoke"));
+    assert!(!store.revoke_key("a", at(10)).await.expect("revoke"));
+    assert_eq!(
+        store.keys().await.expect("keys"),
+        [KeyRow {
+            revoked_at: Some(at(9)),
+            ..key("a")
+        }]
+    );
+}
+
+async fn storing_a_key_again_replaces_it(store: Arc<dyn Store>) {
+    store.put_key(key("a")).await.expect("put");
+    store.revoke_key("a", at(9)).await.expect("revoke");
+    let renewed = KeyRow {
+        scopes: vec!["*".to_owned()],
+        ..key("a")
+    };
+    store.put_key(renewed.clone()).await.expect("put");
+    assert_eq!(store.keys().await.expect("keys"), [renewed]);
+}

@@ -1,0 +1,567 @@
+//! Timers, effects with their leases, inboxes.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use wopr_core::{RunKey, Seq};
+use wopr_store::{AppendError, Batch, Epoch, Fence, LeasedEffect, Settled, Store};
+
+use crate::make::*;
+
+crate::behaviours!(
+    timers_come_due_in_order,
+    a_timer_set_again_moves,
+    a_timer_cleared_and_set_in_one_batch_is_set,
+    timers_of_different_runs_share_a_key_without_harm,
+    the_next_due_time_is_that_of_the_earliest_timer,
+    effects_are_leased_in_the_order_they_were_enqueued,
+    a_leased_effect_is_not_leased_twice,
+    concurrent_leasing_hands_each_effect_out_once,
+    an_expired_lease_is_taken_over_once_and_fences_its_old_holder,
+    expired_leases_come_after_effects_nobody_holds,
+    an_effect_born_leased_has_fence_one_and_is_not_handed_out,
+    a_settled_effect_is_gone,
+    settling_with_a_stale_fence_refuses_the_whole_batch,
+    settling_a_missing_effect_is_fenced,
+    settling_without_a_fence_drops_the_effect_whoever_holds_it,
+    one_of_two_outcomes_of_one_attempt_wins,
+    a_renewed_lease_lasts_longer,
+    a_lost_lease_cannot_be_renewed,
+    a_released_effect_is_leasable_at_once_and_keeps_its_fences_growing,
+    a_stale_release_changes_nothing,
+    a_new_epoch_ends_every_lease_of_earlier_ones,
+    epochs_grow,
+    an_enqueued_key_that_exists_is_replaced_under_a_larger_fence,
+    inbox_rows_arrive_in_order_and_once,
+    consumed_inbox_rows_are_gone_and_the_others_stay,
+    consuming_a_missing_inbox_row_is_no_error,
+    runs_with_an_inbox_are_listed_once_and_by_page,
+);
+
+/// Creates a run with these effects enqueued at a time.
+async fn enqueue(store: &dyn Store, n: u64, time: i64, keys: &[&str]) {
+    let mut batch = create(&run(n), 1);
+    batch.summary.updated_at = at(time);
+    batch.effects_enqueued = keys.iter().map(|key| effect(key)).collect();
+    store.append(batch).await.expect("enqueue");
+}
+
+async fn lease(store: &dyn Store, epoch: Epoch, now: i64, until: i64) -> Vec<(RunKey, String, u64)> {
+    let leased = store
+        .lease_effects(epoch, at(now), at(until), 100)
+        .await
+        .expect("lease");
+    leased
+        .into_iter()
+        .map(|effect| (effect.run, effect.key.0, effect.fence.0))
+        .collect()
+}
+
+fn settling(n: u64, from: u64, effects: Vec<Settled>) -> Batch {
+    let mut batch = append(&run(n), from, 1);
+    batch.effects_settled = effects;
+    batch
+}
+
+async fn timers_come_due_in_order(store: Arc<dyn Store>) {
+    let mut first = create(&run(2), 1);
+    first.timers_set = vec![timer("late", 30), timer("b", 10), timer("a", 10)];
+    store.append(first).await.expect("append");
+    let mut second = create(&run(1), 1);
+    second.timers_set = vec![timer("c", 10), timer("early", -5), timer("never", 1_000)];
+    store.append(second).await.expect("append");
+
+    let due = store.due_timers(at(30), 10).await.expect("due");
+    let expected = [
+        (run(1), "early"),
+        (run(1), "c"),
+        (run(2), "a"),
+        (run(2), "b"),
+        (run(2), "late"),
+    ]
+    .map(|(r, k)| (r, timer_key(k)));
+    assert_eq!(due, expected);
+    assert_eq!(store.due_timers(at(30), 2).await.expect("due"), expected[..2]);
+    assert_eq!(store.due_timers(at(29), 10).await.expect("due"), expected[..4]);
+    assert_eq!(store.due_timers(at(-6), 10).await.expect("due"), []);
+    // Reading does not clear.
+    assert_eq!(store.due_timers(at(30), 10).await.expect("due"), expected);
+}
+
+async fn a_timer_set_again_moves(store: Arc<dyn Store>) {
+    let mut batch = create(&run(1), 1);
+    batch.timers_set = vec![timer("t", 10)];
+    store.append(batch).await.expect("append");
+    let mut batch = append(&run(1), 1, 1);
+    batch.timers_set = vec![timer("t", 20)];
+    store.append(batch).await.expect("append");
+    assert_eq!(store.due_timers(at(19), 10).await.expect("due"), []);
+    assert_eq!(store.due_timers(at(20), 10).await.expect("due").len(), 1);
+}
+
+async fn a_timer_cleared_and_set_in_one_batch_is_set(store: Arc<dyn Store>) {
+    let mut batch = create(&run(1), 1);
+    batch.timers_set = vec![timer("t", 10), timer("u", 10)];
+    store.append(batch).await.expect("append");
+    let mut batch = append(&run(1), 1, 1);
+    batch.timers_cleared = vec![timer_key("t"), timer_key("u"), timer_key("missing")];
+    batch.timers_set = vec![timer("t", 15)];
+    store.append(batch).await.expect("append");
+    assert_eq!(
+        store.due_timers(at(99), 10).await.expect("due"),
+        [(run(1), timer_key("t"))]
+    );
+    assert_eq!(store.next_due().await.expect("next"), Some(at(15)));
+}
+
+async fn timers_of_different_runs_share_a_key_without_harm(store: Arc<dyn Store>) {
+    for n in [1, 2] {
+        let mut batch = create(&run(n), 1);
+        batch.timers_set = vec![timer("t", 10)];
+        store.append(batch).await.expect("append");
+    }
+    let mut batch = append(&run(1), 1, 1);
+    batch.timers_cleared = vec![timer_key("t")];
+    store.append(batch).await.expect("append");
+    assert_eq!(
+        store.due_timers(at(99), 10).await.expect("due"),
+        [(run(2), timer_key("t"))]
+    );
+}
+
+async fn the_next_due_time_is_that_of_the_earliest_timer(store: Arc<dyn Store>) {
+    assert_eq!(store.next_due().await.expect("next"), None);
+    let mut batch = create(&run(1), 1);
+    batch.timers_set = vec![timer("t", 10), timer("u", 7), timer("v", 12)];
+    store.append(batch).await.expect("append");
+    assert_eq!(store.next_due().await.expect("next"), Some(at(7)));
+}
+
+async fn effects_are_leased_in_the_order_they_were_enqueued(store: Arc<dyn Store>) {
+    enqueue(&*store, 3, 10, &["c"]).await;
+    enqueue(&*store, 1, 20, &["b", "a"]).await;
+    // The clock that enqueued may be ahead of the one that leases.
+    enqueue(&*store, 2, 500, &["d"]).await;
+    let epoch = store.begin_epoch(at(0)).await.expect("epoch");
+    let leased = store.lease_effects(epoch, at(0), at(50), 3).await.expect("lease");
+    let expected = [(3, "c"), (1, "a"), (1, "b")].map(|(n, key)| LeasedEffect {
+        run: run(n),
+        key: effect_key(key),
+        body: key.as_bytes().to_vec(),
+        fence: Fence(1),
+    });
+    assert_eq!(leased, expected);
+    assert_eq!(lease(&*store, epoch, 0, 50).await, [(run(2), "d".to_owned(), 1)]);
+}
+
+async fn a_leased_effect_is_not_leased_twice(store: Arc<dyn Store>) {
+    enqueue(&*store, 1, 1, &["a"]).await;
+    let epoch = store.begin_epoch(at(0)).await.expect("epoch");
+    assert_eq!(lease(&*store, epoch, 0, 50).await.len(), 1);
+    assert_eq!(lease(&*store, epoch, 49, 99).await, []);
+}
+
+async fn concurrent_leasing_hands_each_effect_out_once(store: Arc<dyn Store>) {
+    for n in 0..40 {
+        enqueue(&*store, n, 1, &["a", "b"]).await;
+    }
+    let epoch = store.begin_epoch(at(0)).await.expect("epoch");
+    let mut workers = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let store = store.clone();
+        workers.spawn(async move {
+            let mut all = Vec::new();
+            loop {
+                let leased = store.lease_effects(epoch, at(0), at(50), 7).await.expect("lease");
+                if leased.is_empty() {
+                    return all;
+                }
+                all.extend(leased.into_iter().map(|effect| (effect.run, effect.key)));
+            }
+        });
+    }
+    let handed: Vec<_> = workers.join_all().await.into_iter().flatten().collect();
+    assert_eq!(handed.len(), 80);
+    assert_eq!(handed.into_iter().collect::<BTreeSet<_>>().len(), 80);
+}
+
+async fn an_expired_lease_is_taken_over_once_and_fences_its_old_holder(store: Arc<dyn Store>) {
+    enqueue(&*store, 1, 1, &["a"]).await;
+    let epoch = store.begin_epoch(at(0)).await.expect("epoch");
+    assert_eq!(lease(&*store, epoch, 0, 50).await, [(run(1), "a".to_owned(), 1)]);
+    assert_eq!(lease(&*store, epoch, 50, 90).await, [(run(1), "a".to_owned(), 2)]);
+    assert_eq!(lease(&*store, epoch, 50, 90).await, []);
+
+    let refused = store
+        .append(settling(1, 1, vec![settled("a", 1)]))
+        .await
+        .expect_err("stale");
+    assert!(
+        matches!(&refused, AppendError::Fenced(key) if *key == effect_key("a")),
+        "{refused:?}"
+    );
+    store
+        .append(settling(1, 1, vec![settled("a", 2)]))
+        .await
+        .expect("current");
+}
+
+async fn expired_leases_come_after_effects_nobody_holds(store: Arc<dyn Store>) {
+    let epoch = store.begin_epoch(at(0)).await.expect("epoch");
+    let mut batch = create(&run(1), 1);
+    batch.effects_enqueued = vec![
+        born_leased("held-20", epoch, 20),
+        born_leased("held-10", epoch, 10),
+        effect("free"),
+    ];
+    store.append(batch).await.expect("append");
+    let leased = store
+        .lease_effects(epoch, at(30), at(90), 2)
+        .await
+        .expect("lease");
+    assert_eq!(
+        leased.iter().map(|l| l.key.0.as_str()).collect::<Vec<_>>(),
+        ["free", "held-10"]
+    );
+    assert_eq!(
+        lease(&*store, epoch, 30, 90).await,
+        [(run(1), "held-20".to_owned(), 2)]
+    );
+}
+
+async fn an_effect_born_leased_has_fence_one_and_is_not_handed_out(store: Arc<dyn Store>) {
+    let epoch = store.begin_epoch(at(0)).await.expect("epoch");
+    let mut batch = create(&run(1), 1);
+    batch.effects_enqueued = vec![born_leased("a", epoch, 50)];
+    store.append(batch).await.expect("append");
+    assert_eq!(lease(&*store, epoch, 49, 99).await, []);
+    store
+        .append(settling(1, 1, vec![settled("a", 1)]))
+        .await
+        .expect("settle");
+    assert_eq!(lease(&*store, epoch, 99, 199).await, []);
+}
+
+async fn a_settled_effect_is_gone(store: Arc<dyn Store>) {
+    enqueue(&*store, 1, 1, &["a", "b"]).await;
+    let epoch = store.begin_epoch(at(0)).await.expect("epoch");
+    assert_eq!(lease(&*store, epoch, 0, 50).await.len(), 2);
+    store
+        .append(settling(1, 1, vec![settled("a", 1)]))
+        .await
+        .expect("settle");
+    store
+        .append(settling(1, 2, vec![settled("a", 1)]))
+        .await
+        .expect_err("gone");
+    assert_eq!(lease(&*store, epoch, 50, 90).await, [(run(1), "b".to_owned(), 2)]);
+}
+
+async fn settling_with_a_stale_fence_refuses_the_whole_batch(store: Arc<dyn Store>) {
+    enqueue(&*store, 1, 1, &["a", "b"]).await;
+    let epoch = store.begin_epoch(at(0)).await.expect("epoch");
+    lease(&*store, epoch, 0, 50).await;
+    let before = store.load(&run(1)).await.expect("load");
+    let mut batch = settling(1, 1, vec![settled("a", 1), settled("b", 7)]);
+    batch.timers_set = vec![timer("t", 1)];
+    let refused = store.append(batch).await.expect_err("stale");
+    assert!(
+        matches!(&refused, AppendError::Fenced(key) if *key == effect_key("b")),
+        "{refused:?}"
+    );
+    assert_eq!(store.load(&run(1)).await.expect("load"), before);
+    assert_eq!(store.next_due().await.expect("next"), None);
+    store
+        .append(settling(1, 1, vec![settled("a", 1), settled("b", 1)]))
+        .await
+        .expect("nothing was settled");
+}
+
+async fn settling_a_missing_effect_is_fenced(store: Arc<dyn Store>) {
+    store.append(create(&run(1), 1)).await.expect("append");
+    let refused = store
+        .append(settling(1, 1, vec![settled("a", 1)]))
+        .await
+        .expect_err("missing");
+    assert!(matches!(refused, AppendError::Fenced(_)), "{refused:?}");
+    // A lost lease is told even where the log has moved on: there is nothing to decide again.
+    let refused = store
+        .append(settling(1, 9, vec![settled("a", 1)]))
+        .await
+        .expect_err("missing");
+    assert!(matches!(refused, AppendError::Fenced(_)), "{refused:?}");
+}
+
+async fn settling_without_a_fence_drops_the_effect_whoever_holds_it(store: Arc<dyn Store>) {
+    enqueue(&*store, 1, 1, &["a", "b"]).await;
+    let epoch = store.begin_epoch(at(0)).await.expect("epoch");
+    assert_eq!(
+        store
+            .lease_effects(epoch, at(0), at(50), 1)
+            .await
+            .expect("lease")
+            .len(),
+        1
+    );
+    let drop_all = ["a", "b", "missing"].map(|key| Settled {
+        key: effect_key(key),
+        fence: None,
+    });
+    store
+        .append(settling(1, 1, drop_all.to_vec()))
+        .await
+        .expect("settle");
+    assert_eq!(lease(&*store, epoch, 99, 199).await, []);
+}
+
+async fn one_of_two_outcomes_of_one_attempt_wins(store: Arc<dyn Store>) {
+    enqueue(&*store, 1, 1, &["a"]).await;
+    let epoch = store.begin_epoch(at(0)).await.expect("epoch");
+    lease(&*store, epoch, 0, 50).await;
+    let one = store.append(settling(1, 1, vec![settled("a", 1)]));
+    let two = store.append(settling(1, 1, vec![settled("a", 1)]));
+    let outcomes = tokio::join!(one, two);
+    assert!(
+        matches!(
+            outcomes,
+            (Ok(()), Err(AppendError::Fenced(_))) | (Err(AppendError::Fenced(_)), Ok(()))
+        ),
+        "{outcomes:?}"
+    );
+}
+
+async fn a_renewed_lease_lasts_longer(store: Arc<dyn Store>) {
+    enqueue(&*store, 1, 1, &["a"]).await;
+    let epoch = store.begin_epoch(at(0)).await.expect("epoch");
+    lease(&*store, epoch, 0, 50).await;
+    assert!(
+        store
+            .renew(&run(1), &effect_key("a"), Fence(1), at(80))
+            .await
+            .expect("renew")
+    );
+    assert_eq!(lease(&*store, epoch, 79, 99).await, []);
+    // Over, but nobody else's yet.
+    assert!(
+        store
+            .renew(&run(1), &effect_key("a"), Fence(1), at(120))
+            .await
+            .expect("renew")
+    );
+    assert_eq!(lease(&*store, epoch, 119, 199).await, []);
+    assert_eq!(lease(&*store, epoch, 120, 199).await.len(), 1);
+}
+
+async fn a_lost_lease_cannot_be_renewed(store: Arc<dyn Store>) {
+    enqueue(&*store, 1, 1, &["a"]).await;
+    let epoch = store.begin_epoch(at(0)).await.expect("epoch");
+    let key = effect_key("a");
+    assert!(
+        !store
+            .renew(&run(1), &key, Fence(0), at(500))
+            .await
+            .expect("renew"),
+        "nobody holds it"
+    );
+    lease(&*store, epoch, 0, 50).await;
+    lease(&*store, epoch, 50, 90).await;
+    assert!(
+        !store
+            .renew(&run(1), &key, Fence(1), at(500))
+            .await
+            .expect("renew"),
+        "taken over"
+    );
+    assert!(
+        !store
+            .renew(&run(1), &key, Fence(3), at(500))
+            .await
+            .expect("renew"),
+        "never handed out"
+    );
+    assert!(
+        !store
+            .renew(&run(2), &key, Fence(2), at(500))
+            .await
+            .expect("renew"),
+        "another run"
+    );
+    store.release(&run(1), &key, Fence(2)).await.expect("release");
+    assert!(
+        !store
+            .renew(&run(1), &key, Fence(2), at(500))
+            .await
+            .expect("renew"),
+        "given back"
+    );
+    store
+        .append(settling(1, 1, vec![settled("a", 2)]))
+        .await
+        .expect("settle");
+    assert!(
+        !store
+            .renew(&run(1), &key, Fence(2), at(500))
+            .await
+            .expect("renew"),
+        "settled"
+    );
+}
+
+async fn a_released_effect_is_leasable_at_once_and_keeps_its_fences_growing(store: Arc<dyn Store>) {
+    enqueue(&*store, 1, 1, &["a"]).await;
+    let epoch = store.begin_epoch(at(0)).await.expect("epoch");
+    assert_eq!(lease(&*store, epoch, 0, 50).await, [(run(1), "a".to_owned(), 1)]);
+    store
+        .release(&run(1), &effect_key("a"), Fence(1))
+        .await
+        .expect("release");
+    assert_eq!(lease(&*store, epoch, 1, 50).await, [(run(1), "a".to_owned(), 2)]);
+}
+
+async fn a_stale_release_changes_nothing(store: Arc<dyn Store>) {
+    enqueue(&*store, 1, 1, &["a"]).await;
+    let epoch = store.begin_epoch(at(0)).await.expect("epoch");
+    lease(&*store, epoch, 0, 50).await;
+    lease(&*store, epoch, 50, 90).await;
+    store
+        .release(&run(1), &effect_key("a"), Fence(1))
+        .await
+        .expect("release");
+    store
+        .release(&run(1), &effect_key("missing"), Fence(1))
+        .await
+        .expect("release");
+    assert_eq!(lease(&*store, epoch, 51, 99).await, []);
+}
+
+async fn a_new_epoch_ends_every_lease_of_earlier_ones(store: Arc<dyn Store>) {
+    let first = store.begin_epoch(at(0)).await.expect("epoch");
+    enqueue(&*store, 1, 1, &["a"]).await;
+    lease(&*store, first, 0, 1_000).await;
+    let mut batch = create(&run(2), 1);
+    batch.effects_enqueued = vec![born_leased("b", first, 1_000)];
+    store.append(batch).await.expect("append");
+
+    let second = store.begin_epoch(at(1)).await.expect("epoch");
+    assert!(
+        !store
+            .renew(&run(1), &effect_key("a"), Fence(1), at(9_000))
+            .await
+            .expect("renew")
+    );
+    let leased = lease(&*store, second, 1, 1_000).await;
+    assert_eq!(leased, [(run(1), "a".to_owned(), 2), (run(2), "b".to_owned(), 2)]);
+    store
+        .append(settling(1, 1, vec![settled("a", 1)]))
+        .await
+        .expect_err("the old process is fenced");
+}
+
+async fn epochs_grow(store: Arc<dyn Store>) {
+    let mut last = store.begin_epoch(at(5)).await.expect("epoch");
+    for _ in 0..3 {
+        let next = store.begin_epoch(at(0)).await.expect("epoch");
+        assert!(next > last);
+        last = next;
+    }
+}
+
+async fn an_enqueued_key_that_exists_is_replaced_under_a_larger_fence(store: Arc<dyn Store>) {
+    enqueue(&*store, 1, 1, &["a"]).await;
+    let epoch = store.begin_epoch(at(0)).await.expect("epoch");
+    lease(&*store, epoch, 0, 50).await;
+    let mut batch = append(&run(1), 1, 1);
+    batch.effects_enqueued = vec![wopr_store::EffectRow {
+        body: b"new".to_vec(),
+        ..effect("a")
+    }];
+    store.append(batch).await.expect("append");
+    store
+        .append(settling(1, 2, vec![settled("a", 1)]))
+        .await
+        .expect_err("the replaced attempt is fenced");
+    let leased = store.lease_effects(epoch, at(1), at(50), 9).await.expect("lease");
+    assert_eq!(leased.len(), 1);
+    assert_eq!(
+        (leased[0].body.as_slice(), leased[0].fence),
+        (b"new".as_slice(), Fence(3))
+    );
+}
+
+async fn inbox_rows_arrive_in_order_and_once(store: Arc<dyn Store>) {
+    let target = run(1);
+    store.append(create(&target, 1)).await.expect("append");
+    // Sources in an order that no key sorts by.
+    let mut told = Vec::new();
+    for (n, seqs) in [(7, [4, 2]), (3, [9, 0]), (5, [1, 1])] {
+        let mut batch = create(&run(n), 1);
+        batch.inbox_sent = seqs.map(|seq| notice(&target, &run(n), seq)).to_vec();
+        told.extend(batch.inbox_sent.clone());
+        store.append(batch).await.expect("append");
+    }
+    told.dedup();
+    // Told again, with another body: the first stays.
+    let mut again = append(&run(7), 1, 1);
+    again.inbox_sent = vec![wopr_store::InboxRow {
+        body: b"other".to_vec(),
+        ..notice(&target, &run(7), 4)
+    }];
+    store.append(again).await.expect("append");
+
+    let loaded = store.load(&target).await.expect("load").expect("a run");
+    assert_eq!(loaded.inbox, told);
+}
+
+async fn consumed_inbox_rows_are_gone_and_the_others_stay(store: Arc<dyn Store>) {
+    let target = run(1);
+    let mut batch = create(&run(2), 1);
+    batch.inbox_sent = (0..4).map(|seq| notice(&target, &run(2), seq)).collect();
+    store.append(batch).await.expect("append");
+    let mut batch = create(&target, 1);
+    batch.inbox_consumed = vec![(run_id(2), Seq(3)), (run_id(2), Seq(0))];
+    store.append(batch).await.expect("append");
+    let inbox = store.load(&target).await.expect("load").expect("a run").inbox;
+    assert_eq!(inbox, [notice(&target, &run(2), 1), notice(&target, &run(2), 2)]);
+
+    // The last place of the table was freed: a later row still comes last.
+    let mut batch = create(&run(3), 1);
+    batch.inbox_sent = vec![notice(&target, &run(3), 0)];
+    store.append(batch).await.expect("append");
+    let inbox = store.load(&target).await.expect("load").expect("a run").inbox;
+    assert_eq!(inbox.last(), Some(&notice(&target, &run(3), 0)));
+
+    let mut batch = append(&target, 1, 1);
+    batch.inbox_consumed = inbox
+        .into_iter()
+        .map(|row| (row.source, row.source_seq))
+        .collect();
+    store.append(batch).await.expect("append");
+    assert_eq!(store.runs_with_inbox(None, 10).await.expect("inbox"), []);
+}
+
+async fn consuming_a_missing_inbox_row_is_no_error(store: Arc<dyn Store>) {
+    store.append(create(&run(1), 1)).await.expect("append");
+    let mut batch = append(&run(1), 1, 1);
+    batch.inbox_consumed = vec![(run_id(9), Seq(0))];
+    store.append(batch).await.expect("append");
+}
+
+async fn runs_with_an_inbox_are_listed_once_and_by_page(store: Arc<dyn Store>) {
+    let source = run(99);
+    let mut batch = create(&source, 1);
+    for n in [4, 1, 3, 2] {
+        batch
+            .inbox_sent
+            .extend((0..20).map(|seq| notice(&run(n), &source, seq)));
+    }
+    store.append(batch).await.expect("append");
+    let other = RunKey::new(tenant("zeta"), run_id(1));
+    let mut batch = create(&other, 1);
+    batch.inbox_sent = vec![notice(&other, &other, 0)];
+    store.append(batch).await.expect("append");
+
+    let first = store.runs_with_inbox(None, 3).await.expect("inbox");
+    assert_eq!(first, [run(1), run(2), run(3)]);
+    let rest = store.runs_with_inbox(first.last(), 3).await.expect("inbox");
+    assert_eq!(rest, [run(4), other]);
+    assert_eq!(store.runs_with_inbox(rest.last(), 3).await.expect("inbox"), []);
+}
