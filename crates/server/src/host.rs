@@ -19,7 +19,7 @@ use wopr_store::{MemoryStore, ReadError, SqliteStore, Store, sqlite};
 
 use crate::{
     auth::Auth,
-    config::{Config, StoreUrl},
+    config::{CidrText, Config, Period, StoreUrl},
     openwop::Discovery,
     secrets::{Secrets, SecretsError},
     telemetry::Metrics,
@@ -169,7 +169,7 @@ impl Host {
         }
         let secrets = Secrets::open(&config.secrets, &config.store)?;
         let policy = egress::Policy {
-            allow: config.egress.allow.iter().map(|item| item.cidr()).collect(),
+            allow: config.egress.allow.iter().map(CidrText::cidr).collect(),
         };
         let gate = egress::Gate::new(policy, egress::Limits::default())?;
         let ledger = config.conformance_ledger.clone();
@@ -177,7 +177,7 @@ impl Host {
         let options = wopr_engine::Options {
             bounds: HostBounds {
                 node_executions: config.limits.max_node_executions,
-                run_duration_ms: config.limits.max_run_duration.map(|period| period.as_millis()),
+                run_duration_ms: config.limits.max_run_duration.map(Period::as_millis),
             },
             offer: Offer {
                 conformance: config.conformance,

@@ -4,6 +4,7 @@
 //! A face parses requests into commands and renders events and views; it keeps no state of a run. Whatever faces
 //! share lives here: who calls ([`auth`]), tokens, the master key, telemetry.
 
+pub mod a2a;
 pub mod auth;
 pub mod config;
 mod host;

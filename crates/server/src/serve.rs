@@ -17,7 +17,7 @@ use tokio::{
     sync::Semaphore,
 };
 
-use crate::{Config, Host, config::Listen, openwop, telemetry};
+use crate::{Config, Host, a2a, config::Listen, openwop, telemetry};
 
 /// How long to wait after the system had no descriptor for another connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -50,7 +50,8 @@ pub async fn bind(config: &mut Config) -> Result<TcpListener, ServeError> {
 
 /// Every route of the host. What no other face takes is the OpenWOP face's, which answers for unknown paths too.
 pub fn router(host: &Arc<Host>) -> Router {
-    openwop::router(Arc::clone(host)).layer(axum::middleware::from_fn_with_state(
+    let faces = a2a::router(Arc::clone(host)).merge(openwop::router(Arc::clone(host)));
+    faces.layer(axum::middleware::from_fn_with_state(
         Arc::clone(host),
         telemetry::observe,
     ))

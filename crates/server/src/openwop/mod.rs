@@ -1,27 +1,57 @@
-//! The OpenWOP v1 face.
+//! The OpenWOP v1 face: REST and server-sent events.
+//!
+//! ```text
+//!   request -> routes (match) -> call (who, may they, body) -> a handler -> engine command or read
+//!                                                              |
+//!   answer <- problem (errors) or render (views) <-------------'
+//! ```
+//!
+//! One table of routes drives matching, credentials and the OpenAPI document; one table maps errors to codes;
+//! one seam renders runs and events. The capability registry says what is advertised.
 
+mod artifacts;
+mod call;
+mod capability;
+mod control;
+mod events;
+mod interrupts;
+mod keys;
+mod once;
+mod openapi;
+mod operations;
+mod poll;
 mod problem;
+pub mod render;
+mod routes;
+mod runs;
+mod schemas;
+mod table;
+mod tasks;
+mod waiting;
+mod workflows;
 
 use std::sync::Arc;
 
 use axum::Router;
-use wopr_engine::Engine;
 
-use crate::{Config, Host};
+use crate::Host;
 
+pub use capability::{Capabilities, Discovery};
+pub use interrupts::voter;
 pub use problem::Problem;
+pub use waiting::{here, may_answer, open_interrupt};
 
-/// What is advertised.
-#[derive(Debug)]
-pub struct Discovery;
-
-impl Discovery {
-    pub(crate) fn new(_config: &Config, _public_url: &str, _engine: &Engine) -> Self {
-        Self
-    }
+/// The face as a router. It has one fallback and no routes: matching is its own table's.
+pub fn router(host: Arc<Host>) -> Router {
+    Router::new().fallback(call::dispatch).with_state(host)
 }
 
-/// The face's routes.
-pub fn router(_host: Arc<Host>) -> Router {
-    Router::new()
+/// Method, path and whether a credential is needed, of every route: for tests that try each of them.
+#[must_use]
+pub fn routes() -> Vec<(http::Method, &'static str, bool)> {
+    let is_public = |route: &routes::Route| matches!(route.access, routes::Access::Public);
+    table::ROUTES
+        .iter()
+        .map(|route| (route.verb.method(), route.path, !is_public(route)))
+        .collect()
 }

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 
 use axum::{body::Body, response::Response};
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use http::{HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 use wopr_core::{Problems, Refusal};
 use wopr_engine::{CommandError, RegisterError};
@@ -34,8 +34,8 @@ pub struct Problem {
     pub status: StatusCode,
     /// The body.
     pub envelope: ErrorEnvelope,
-    /// Further header fields.
-    pub headers: HeaderMap,
+    /// Further header fields; a list, because a map would make every error large.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl Problem {
@@ -45,7 +45,7 @@ impl Problem {
         Self {
             status,
             envelope: ErrorEnvelope::new(code, message.into()),
-            headers: HeaderMap::new(),
+            headers: Vec::new(),
         }
     }
 
@@ -59,7 +59,7 @@ impl Problem {
     /// Adds a header field.
     #[must_use]
     pub fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
-        self.headers.insert(name, value);
+        self.headers.push((name, value));
         self
     }
 
@@ -177,7 +177,7 @@ fn error_of(envelope: ErrorEnvelope) -> Problem {
     Problem {
         status: StatusCode::BAD_REQUEST,
         envelope,
-        headers: HeaderMap::new(),
+        headers: Vec::new(),
     }
 }
 

@@ -19,7 +19,7 @@ use wopr_engine::Stats;
 use wopr_store::sqlite;
 
 /// The media type of the text format.
-pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+pub const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Upper bounds of request latencies, in microseconds.
 const BUCKETS: [u64; 12] = [

@@ -1,0 +1,228 @@
+//! The agent card: what a client of either version reads first.
+//!
+//! It is made from the workflows that messages are routed to, each time it is asked for, so it never names a skill
+//! that does not work. It shows what every client of this host shares: the shared workflows and those of the
+//! default tenant. Without a version header it is one document both versions read.
+
+use std::collections::BTreeMap;
+
+use axum::{body::Body, response::Response};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use parking_lot::Mutex;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use wopr_core::{Plan, WorkflowId};
+use wopr_wire::a2a::{
+    error::A2aError,
+    method::{VERSION_HEADER, Version},
+    model::{
+        AgentCapabilities, AgentCard, AgentInterface, AgentSkill, HttpAuthSecurityScheme,
+        SecurityRequirement, SecurityScheme, binding,
+    },
+    v03,
+};
+
+use super::{INPUT_MODES, OUTPUT_MODES, PUSH_NOTIFICATIONS, STREAMING, VERSIONS};
+use crate::{Host, auth::hex, host::default_tenant};
+
+/// How long a client may keep a card.
+const CACHE_CONTROL: &str = "public, max-age=60";
+/// The name of the security scheme.
+const SCHEME: &str = "bearer";
+/// The tag of a skill whose workflow has none.
+const TAG: &str = "workflow";
+/// Characters of the card's hash in its `ETag`.
+const ETAG_LEN: usize = 32;
+
+/// Which form of the card is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Union,
+    Pure(Version),
+}
+
+impl Form {
+    fn of(headers: &HeaderMap) -> Result<Self, A2aError> {
+        let named = headers.get(VERSION_HEADER).map(HeaderValue::to_str);
+        match named {
+            None => Ok(Self::Union),
+            Some(Ok(text)) if text.trim().is_empty() => Ok(Self::Union),
+            Some(Ok(text)) => Version::from_header(Some(text)).map(Self::Pure),
+            Some(Err(_)) => Err(A2aError::version_not_supported("?")),
+        }
+    }
+}
+
+/// When the card of this host last changed, as far as this process knows.
+#[derive(Debug)]
+pub(super) struct Freshness(Mutex<(String, jiff::Timestamp)>);
+
+impl Freshness {
+    pub(super) fn new() -> Self {
+        Self(Mutex::new((String::new(), jiff::Timestamp::now())))
+    }
+
+    /// The time since when the whole card has this hash.
+    fn since(&self, etag: &str) -> jiff::Timestamp {
+        let mut known = self.0.lock();
+        if known.0 != etag {
+            *known = (etag.to_owned(), jiff::Timestamp::now());
+        }
+        known.1
+    }
+}
+
+/// Answers a request for the card of the host, or of one workflow.
+pub(super) fn respond(
+    host: &Host,
+    freshness: &Freshness,
+    workflow: Option<&WorkflowId>,
+    headers: &HeaderMap,
+) -> Response {
+    let form = match Form::of(headers) {
+        Ok(form) => form,
+        Err(error) => return super::transport::error_response(host, &error),
+    };
+    let Some(card) = card(host, workflow) else {
+        return super::transport::status_response(
+            StatusCode::NOT_FOUND,
+            "NOT_FOUND",
+            "there is no such agent",
+        );
+    };
+    let (Ok(body), Ok(whole)) = (encode(&card, form), encode(&card, Form::Pure(Version::V1_0))) else {
+        tracing::error!("agent card does not serialise");
+        return super::transport::error_response(host, &A2aError::Internal);
+    };
+    let etag = format!("\"{}\"", hash(&body));
+    let since = freshness.since(&hash(&whole));
+    let is_known = headers
+        .get_all(header::IF_NONE_MATCH)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(|tag| tag.trim().trim_start_matches("W/"))
+        .any(|tag| tag == "*" || tag == etag);
+    let mut response = if is_known {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+        response
+    } else {
+        let mut response = Response::new(Body::from(body));
+        set(&mut response, header::CONTENT_TYPE, "application/json");
+        response
+    };
+    set(&mut response, header::ETAG, &etag);
+    set(&mut response, header::CACHE_CONTROL, CACHE_CONTROL);
+    set(&mut response, header::VARY, VERSION_HEADER);
+    let modified = since.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
+    set(&mut response, header::LAST_MODIFIED, &modified);
+    response
+}
+
+fn set(response: &mut Response, name: HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        response.headers_mut().insert(name, value);
+    }
+}
+
+fn hash(bytes: &[u8]) -> String {
+    let mut hash = hex(&Sha256::digest(bytes));
+    hash.truncate(ETAG_LEN);
+    hash
+}
+
+fn encode(card: &AgentCard, form: Form) -> Result<Vec<u8>, serde_json::Error> {
+    let old = || v03::AgentCard::from(card.clone());
+    match form {
+        Form::Union => serde_json::to_vec(&v03::union_card(card, &old())?),
+        Form::Pure(Version::V1_0) => serde_json::to_vec(card),
+        Form::Pure(Version::V0_3) => serde_json::to_vec(&old()),
+    }
+}
+
+/// The card of the host, or of one workflow; none if that is no skill.
+pub(super) fn card(host: &Host, workflow: Option<&WorkflowId>) -> Option<AgentCard> {
+    let tenant = default_tenant();
+    let plans = host.engine().workflows(&tenant);
+    let mut plans: Vec<_> = plans
+        .iter()
+        .filter(|plan| plan.definition.is_public() && workflow.is_none_or(|wanted| plan.id() == wanted))
+        .collect();
+    plans.sort_by(|a, b| a.id().cmp(b.id()));
+    let (name, description, url) = match (workflow, plans.first()) {
+        (Some(_), None) => return None,
+        (Some(id), Some(plan)) => {
+            let skill = skill(plan);
+            (
+                skill.name,
+                skill.description,
+                format!("{}/a2a/w/{id}", host.public_url()),
+            )
+        }
+        (None, _) => (
+            "wopr".to_owned(),
+            "Durable workflows: every task survives the process that runs it.".to_owned(),
+            format!("{}/a2a", host.public_url()),
+        ),
+    };
+    let interfaces = VERSIONS.iter().map(|version| AgentInterface {
+        url: url.clone(),
+        protocol_binding: binding::JSONRPC.to_owned(),
+        protocol_version: version.as_str().to_owned(),
+        tenant: None,
+    });
+    let scheme = HttpAuthSecurityScheme {
+        description: Some("An API key of this host.".to_owned()),
+        scheme: "Bearer".to_owned(),
+        bearer_format: None,
+    };
+    let requirement = SecurityRequirement {
+        schemes: BTreeMap::from([(SCHEME.to_owned(), Vec::new())]),
+    };
+    Some(AgentCard {
+        name,
+        description,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        supported_interfaces: interfaces.collect(),
+        provider: None,
+        documentation_url: None,
+        icon_url: None,
+        capabilities: AgentCapabilities {
+            streaming: Some(STREAMING),
+            push_notifications: Some(PUSH_NOTIFICATIONS),
+            extensions: Vec::new(),
+            extended_agent_card: Some(false),
+        },
+        security_schemes: BTreeMap::from([(SCHEME.to_owned(), SecurityScheme::HttpAuth(scheme))]),
+        security_requirements: vec![requirement],
+        default_input_modes: INPUT_MODES.map(str::to_owned).to_vec(),
+        default_output_modes: OUTPUT_MODES.map(str::to_owned).to_vec(),
+        skills: plans.into_iter().map(|plan| skill(plan)).collect(),
+        signatures: Vec::new(),
+    })
+}
+
+/// A workflow as a skill.
+fn skill(plan: &Plan) -> AgentSkill {
+    let definition = &plan.definition;
+    let texts = |name: &str| -> Vec<String> {
+        let list = definition.metadata.get(name).and_then(Value::as_array);
+        let list = list.into_iter().flatten().filter_map(Value::as_str);
+        list.map(str::to_owned).collect()
+    };
+    let mut tags = texts("tags");
+    if tags.is_empty() {
+        tags.push(TAG.to_owned());
+    }
+    let name = definition.name.clone();
+    let description = (definition.description.clone()).filter(|text| !text.is_empty());
+    AgentSkill {
+        id: plan.id().to_string(),
+        description: description.unwrap_or_else(|| name.clone()),
+        name,
+        tags,
+        examples: texts("examples"),
+        ..AgentSkill::default()
+    }
+}

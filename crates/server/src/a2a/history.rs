@@ -1,0 +1,184 @@
+//! The messages of a task, in the order they were exchanged.
+//!
+//! What clients sent is stored beside the log; what the agent said is derived from it: every question it asked,
+//! but the one that is its status message now. A stored message says where the log ended after the append that
+//! took it, and it came first in that append, so its place is that of the answer the append begins with.
+
+use wopr_core::{Event, Recorded, RunKey, Seq};
+use wopr_engine::{CommandError, Engine, NewMessage};
+use wopr_store::{MessageRow, ReadError};
+use wopr_wire::{
+    a2a::model::{Message, PartContent},
+    json,
+};
+
+use super::{inputs, question, service::Error};
+
+/// Events read at once.
+const PAGE: u64 = 256;
+/// Pages read at most: what the agent said before them is left out.
+const MAX_PAGES: usize = 16;
+/// Starts the id of a message that an answer of this run came with.
+const ANSWER: &str = "m:";
+/// Starts the id of a message whose answer went to a child, so that no event of this run begins with it.
+const FORWARDED: &str = "f:";
+
+/// A message to keep with the append that takes it.
+pub(super) fn row(message: &Message, name: &str, is_forwarded: bool) -> Result<NewMessage, Error> {
+    let mut stored = message.clone();
+    inputs::refer(&mut stored, name);
+    let body = serde_json::to_vec(&stored)
+        .map_err(|error| CommandError::Internal(format!("message {name}: {error}")))?;
+    let kind = if is_forwarded { FORWARDED } else { ANSWER };
+    Ok(NewMessage {
+        id: format!("{kind}{name}"),
+        body,
+    })
+}
+
+/// What part of a conversation is wanted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    /// The run.
+    pub(super) key: &'a RunKey,
+    /// Its context.
+    pub(super) context: &'a str,
+    /// What the agent said from here on is left out.
+    pub(super) until: Seq,
+    /// The agent's message that is shown as the status.
+    pub(super) current: Option<&'a str>,
+    /// How many of the latest messages.
+    pub(super) n: usize,
+}
+
+/// Reads the latest messages, oldest first.
+pub(super) async fn read(engine: &Engine, wanted: Wanted<'_>) -> Result<Vec<Message>, Error> {
+    let Wanted { key, n, .. } = wanted;
+    let rows = engine.store().messages(key, n).await?;
+    let said = said(engine, wanted, &rows).await?;
+    let mut placed: Vec<(u64, bool, Exchanged)> = Vec::with_capacity(rows.len() + said.messages.len());
+    for row in rows {
+        let place = place(&row, &said.answers);
+        placed.push((place, false, Exchanged::Row(row)));
+    }
+    for (seq, message) in said.messages {
+        placed.push((seq, true, Exchanged::Said(message)));
+    }
+    // Stable: messages of one place stay in the order of the store.
+    placed.sort_by_key(|(place, is_said, _)| (*place, *is_said));
+    let first = placed.len().saturating_sub(n);
+    let mut messages = Vec::with_capacity(placed.len() - first);
+    for (_, _, exchanged) in placed.drain(first..) {
+        messages.push(match exchanged {
+            Exchanged::Said(message) => message,
+            Exchanged::Row(row) => restore(engine, key, &row).await?,
+        });
+    }
+    Ok(messages)
+}
+
+enum Exchanged {
+    Row(MessageRow),
+    Said(Message),
+}
+
+/// Where a stored message stands among the events.
+fn place(row: &MessageRow, answers: &[u64]) -> u64 {
+    if row.id.starts_with(FORWARDED) {
+        return row.seq.0;
+    }
+    let before = answers.iter().filter(|answer| **answer < row.seq.0);
+    before.max().copied().unwrap_or(0)
+}
+
+struct Said {
+    messages: Vec<(u64, Message)>,
+    /// Events that an answer begins with.
+    answers: Vec<u64>,
+}
+
+/// What the agent said, from the end of the log backwards.
+async fn said(engine: &Engine, wanted: Wanted<'_>, rows: &[MessageRow]) -> Result<Said, ReadError> {
+    let Wanted {
+        key,
+        context,
+        until,
+        current,
+        n,
+    } = wanted;
+    let mut said = Said {
+        messages: Vec::new(),
+        answers: Vec::new(),
+    };
+    let mut end = rows.iter().map(|row| row.seq.0).max().unwrap_or(0).max(until.0);
+    for _ in 0..MAX_PAGES {
+        let from = end.saturating_sub(PAGE);
+        let limit = usize::try_from(end - from).unwrap_or(usize::MAX);
+        if limit == 0 {
+            break;
+        }
+        let Some(page) = engine.events(key, Seq(from), limit).await? else {
+            break;
+        };
+        for recorded in page.events.iter().rev() {
+            if is_answer(recorded) {
+                said.answers.push(recorded.seq.0);
+            }
+            if recorded.seq >= until || said.messages.len() >= n {
+                continue;
+            }
+            if let Some(question) = question::asked_by(engine, key, recorded).await? {
+                let message = question.message(key.run.as_str(), context);
+                if Some(message.message_id.as_str()) != current {
+                    said.messages.push((recorded.seq.0, message));
+                }
+            }
+        }
+        end = from;
+    }
+    Ok(said)
+}
+
+/// Claims that a message may have led to the event, and that none comes before it in the same append.
+fn is_answer(recorded: &Recorded) -> bool {
+    match &recorded.event {
+        Event::InterruptResolved { .. } | Event::ApprovalVoted { .. } => true,
+        Event::VariableChanged { name, .. } => name.starts_with("_askExchanges:"),
+        _ => false,
+    }
+}
+
+/// A stored message as it was sent, with its bytes.
+async fn restore(engine: &Engine, key: &RunKey, row: &MessageRow) -> Result<Message, Error> {
+    let mut message: Message = json::from_slice(&row.body)
+        .map_err(|error| CommandError::Internal(format!("message {} of {key}: {error}", row.id)))?;
+    for part in &mut message.parts {
+        let Some(id) = inputs::reference(part) else {
+            continue;
+        };
+        if let Some(blob) = engine.store().blob(key, id).await? {
+            part.content = PartContent::Raw(blob.bytes);
+        }
+    }
+    Ok(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_stands_where_its_append_began() {
+        let row = |id: &str, seq| MessageRow {
+            id: id.to_owned(),
+            seq: Seq(seq),
+            body: Vec::new(),
+        };
+        // Begun, asked at 4, answered by an append of 8 to 15 that asks again at 12.
+        let answers = [8, 20];
+        assert_eq!(place(&row("m:1", 8), &answers), 0);
+        assert_eq!(place(&row("m:2", 16), &answers), 8);
+        assert_eq!(place(&row("m:3", 24), &answers), 20);
+        assert_eq!(place(&row("f:4", 16), &answers), 16);
+    }
+}

@@ -1,0 +1,200 @@
+//! A message as the inputs of a run.
+//!
+//! Texts, joined by line breaks, become `prompt`; objects are merged into the inputs, later ones win; files become
+//! entries of `files`. Bytes are kept beside the log and referred to; an address is passed on and never fetched.
+
+use serde_json::{Value, json};
+use wopr_core::Object;
+use wopr_store::BlobRow;
+use wopr_wire::a2a::{
+    error::A2aError,
+    model::{Message, Part, PartContent},
+};
+
+/// The scheme of a reference to bytes kept beside the log, in messages as they are stored.
+const SCHEME: &str = "wopr-blob:";
+/// The media type of bytes whose sender did not say.
+const OCTETS: &str = "application/octet-stream";
+
+/// A message taken apart.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Inputs {
+    /// What the run is given.
+    pub(super) inputs: Object,
+    /// The bytes it refers to.
+    pub(super) blobs: Vec<BlobRow>,
+}
+
+/// Takes a message apart. `name` starts the ids of its blobs.
+pub(super) fn read(message: &Message, name: &str) -> Result<Inputs, A2aError> {
+    let mut prompt: Option<String> = None;
+    let mut data = Object::new();
+    let mut files = Vec::new();
+    let mut blobs = Vec::new();
+    for (index, part) in message.parts.iter().enumerate() {
+        match &part.content {
+            PartContent::Text(text) => match &mut prompt {
+                None => prompt = Some(text.clone()),
+                Some(prompt) => {
+                    prompt.push('\n');
+                    prompt.push_str(text);
+                }
+            },
+            PartContent::Data(Value::Object(members)) => {
+                for (name, value) in members {
+                    data.insert(name.clone(), value.clone());
+                }
+            }
+            PartContent::Data(_) => {
+                return Err(A2aError::invalid_param(
+                    format!("message.parts[{index}].data"),
+                    "must be an object: its members become inputs",
+                ));
+            }
+            PartContent::Raw(bytes) => {
+                let blob = blob(name, index, part, bytes);
+                let mut file = described(part);
+                file.insert("blob".to_owned(), blob.id.as_str().into());
+                file.insert("size".to_owned(), bytes.len().into());
+                files.push(Value::Object(file));
+                blobs.push(blob);
+            }
+            PartContent::Url(url) => {
+                let mut file = described(part);
+                file.insert("url".to_owned(), url.as_str().into());
+                files.push(Value::Object(file));
+            }
+        }
+    }
+    let mut inputs = Object::new();
+    if let Some(prompt) = prompt {
+        inputs.insert("prompt".to_owned(), prompt.into());
+    }
+    inputs.append(&mut data);
+    if !files.is_empty() {
+        inputs.insert("files".to_owned(), files.into());
+    }
+    Ok(Inputs { inputs, blobs })
+}
+
+/// The bytes in a message, for one whose parts are not inputs.
+pub(super) fn blobs(message: &Message, name: &str) -> Vec<BlobRow> {
+    let raw = message
+        .parts
+        .iter()
+        .enumerate()
+        .filter_map(|(index, part)| match &part.content {
+            PartContent::Raw(bytes) => Some(blob(name, index, part, bytes)),
+            PartContent::Text(_) | PartContent::Url(_) | PartContent::Data(_) => None,
+        });
+    raw.collect()
+}
+
+/// Puts references in the place of bytes: the form a message is stored in.
+pub(super) fn refer(message: &mut Message, name: &str) {
+    for (index, part) in message.parts.iter_mut().enumerate() {
+        if let PartContent::Raw(_) = part.content {
+            part.content = PartContent::Url(format!("{SCHEME}{}", blob_id(name, index)));
+        }
+    }
+}
+
+/// The blob a stored part refers to.
+pub(super) fn reference(part: &Part) -> Option<&str> {
+    match &part.content {
+        PartContent::Url(url) => url.strip_prefix(SCHEME),
+        PartContent::Text(_) | PartContent::Raw(_) | PartContent::Data(_) => None,
+    }
+}
+
+fn blob_id(name: &str, index: usize) -> String {
+    format!("{name}-{index}")
+}
+
+fn blob(name: &str, index: usize, part: &Part, bytes: &[u8]) -> BlobRow {
+    BlobRow {
+        id: blob_id(name, index),
+        media_type: part.media_type.clone().unwrap_or_else(|| OCTETS.to_owned()),
+        bytes: bytes.to_vec(),
+    }
+}
+
+fn described(part: &Part) -> Object {
+    let mut file = Object::new();
+    if let Some(name) = &part.filename {
+        file.insert("name".to_owned(), json!(name));
+    }
+    if let Some(media_type) = &part.media_type {
+        file.insert("mediaType".to_owned(), json!(media_type));
+    }
+    file
+}
+
+#[cfg(test)]
+mod tests {
+    use wopr_wire::{a2a::model::Role, json::Decode as _};
+
+    use super::*;
+
+    fn message(parts: Value) -> Message {
+        let parts = parts.as_array().unwrap().iter().cloned();
+        let parts = parts.map(|part| Part::decode(part).unwrap()).collect();
+        Message::new("m", Role::User, parts)
+    }
+
+    #[test]
+    fn parts_become_inputs() {
+        for (parts, wanted) in [
+            (json!([{"text": "a"}]), json!({"prompt": "a"})),
+            (json!([{"text": "a"}, {"text": "b"}]), json!({"prompt": "a\nb"})),
+            (json!([{"text": ""}]), json!({"prompt": ""})),
+            (
+                json!([{"data": {"x": 1, "y": 1}}, {"text": "a"}, {"data": {"y": 2}}]),
+                json!({"prompt": "a", "x": 1, "y": 2}),
+            ),
+            (
+                json!([{"text": "a"}, {"data": {"prompt": "b"}}]),
+                json!({"prompt": "b"}),
+            ),
+            (
+                json!([
+                    {"raw": "aGk=", "filename": "a.txt", "mediaType": "text/plain"},
+                    {"url": "http://127.0.0.1/secret", "filename": "b"},
+                    {"raw": ""},
+                ]),
+                json!({"files": [
+                    {"blob": "n-0", "size": 2, "name": "a.txt", "mediaType": "text/plain"},
+                    {"url": "http://127.0.0.1/secret", "name": "b"},
+                    {"blob": "n-2", "size": 0},
+                ]}),
+            ),
+        ] {
+            let read = read(&message(parts.clone()), "n").unwrap();
+            assert_eq!(Value::Object(read.inputs), wanted, "{parts}");
+        }
+    }
+
+    #[test]
+    fn data_that_has_no_members_is_refused() {
+        let error = read(&message(json!([{"text": "a"}, {"data": [1]}])), "n").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "invalid parameters: message.parts[1].data must be an object: its members become inputs"
+        );
+    }
+
+    #[test]
+    fn bytes_are_kept_apart_from_the_message() {
+        let mut sent = message(json!([{"text": "a"}, {"raw": "aGk=", "mediaType": "text/plain"}]));
+        let rows = blobs(&sent, "n");
+        assert_eq!(rows, read(&sent, "n").unwrap().blobs);
+        assert_eq!(
+            (rows[0].id.as_str(), rows[0].bytes.as_slice()),
+            ("n-1", &b"hi"[..])
+        );
+        refer(&mut sent, "n");
+        assert_eq!(reference(&sent.parts[0]), None);
+        assert_eq!(reference(&sent.parts[1]), Some("n-1"));
+        assert_eq!(sent.parts[1].media_type.as_deref(), Some("text/plain"));
+    }
+}

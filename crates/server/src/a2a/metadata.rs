@@ -1,0 +1,78 @@
+//! Finding our keys in a client's metadata, nested (`{"openwop":{"action":…}}`) or dotted (`openwop.action`).
+
+use serde_json::Value;
+use wopr_wire::{a2a::model::Metadata, json::Object};
+
+/// Finds a value by its path. Any part of the path may be written as one dotted key; the longest key wins.
+pub(super) fn find<'m>(metadata: &'m Metadata, path: &[&str]) -> Option<&'m Value> {
+    for n in (1..=path.len()).rev() {
+        let (head, rest) = path.split_at(n);
+        let found = match (metadata.get(head.join(".").as_str()), rest) {
+            (Some(Value::Null) | None, _) => None,
+            (Some(value), []) => Some(value),
+            (Some(Value::Object(inner)), rest) => find(inner, rest),
+            (Some(_), _) => None,
+        };
+        if found.is_some() {
+            return found;
+        }
+    }
+    None
+}
+
+/// Collects the members of `openwop.interrupt`, however they are written.
+pub(super) fn interrupt(metadata: &Metadata) -> Object {
+    const NAMES: [&str; 12] = [
+        "interruptId",
+        "nodeId",
+        "action",
+        "approve",
+        "decision",
+        "feedback",
+        "question",
+        "refineFeedback",
+        "editedArtifactData",
+        "answers",
+        "eventPayload",
+        "value",
+    ];
+    NAMES
+        .into_iter()
+        .filter_map(|name| {
+            let value = find(metadata, &["openwop", "interrupt", name])?;
+            Some((name.to_owned(), value.clone()))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn nested_and_dotted_keys_are_the_same() {
+        for document in [
+            json!({"openwop": {"interrupt": {"action": "accept"}}}),
+            json!({"openwop": {"interrupt.action": "accept"}}),
+            json!({"openwop.interrupt": {"action": "accept"}}),
+            json!({"openwop.interrupt.action": "accept"}),
+            json!({"openwop": "not ours", "openwop.interrupt.action": "accept"}),
+        ] {
+            let metadata = document.as_object().unwrap();
+            assert_eq!(
+                find(metadata, &["openwop", "interrupt", "action"]),
+                Some(&json!("accept")),
+                "{document}"
+            );
+            assert_eq!(interrupt(metadata)["action"], "accept");
+        }
+        let metadata = json!({"openwop": {"interrupt": null, "x": 1}});
+        assert_eq!(
+            find(metadata.as_object().unwrap(), &["openwop", "interrupt"]),
+            None
+        );
+        assert!(interrupt(metadata.as_object().unwrap()).is_empty());
+    }
+}

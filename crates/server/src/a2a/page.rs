@@ -1,0 +1,54 @@
+//! Tokens of a page: where the one before it ended, in a form only this host reads.
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use wopr_core::{RunId, Timestamp};
+use wopr_store::TaskCursor;
+use wopr_wire::a2a::error::A2aError;
+
+/// The form of a token; one of another form is refused, not misread.
+const VERSION: &str = "1";
+
+/// The token of the page after a task.
+pub(super) fn encode(updated_at: Timestamp, run: &RunId) -> String {
+    URL_SAFE_NO_PAD.encode(format!("{VERSION}:{}:{run}", updated_at.millis()))
+}
+
+/// Reads a token.
+pub(super) fn decode(token: &str) -> Result<TaskCursor, A2aError> {
+    parse(token).ok_or_else(|| A2aError::invalid_param("pageToken", "is not a token of this host"))
+}
+
+fn parse(token: &str) -> Option<TaskCursor> {
+    let text = String::from_utf8(URL_SAFE_NO_PAD.decode(token).ok()?).ok()?;
+    let (version, rest) = text.split_once(':')?;
+    let (millis, run) = rest.split_once(':')?;
+    if version != VERSION {
+        return None;
+    }
+    Some(TaskCursor {
+        updated_at: Timestamp::from_millis(millis.parse().ok()?),
+        run: RunId::parse(run).ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_comes_back() {
+        let run = RunId::parse("run_0123456789abcdef").unwrap();
+        let at = Timestamp::from_millis(1_700_000_000_123);
+        let token = encode(at, &run);
+        assert_eq!(decode(&token).unwrap(), TaskCursor { updated_at: at, run });
+        for bad in [
+            "",
+            "x",
+            "####",
+            &token[..10],
+            &URL_SAFE_NO_PAD.encode("2:1:run_0123456789abcdef"),
+        ] {
+            assert!(decode(bad).is_err(), "{bad}");
+        }
+    }
+}

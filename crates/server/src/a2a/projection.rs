@@ -1,0 +1,513 @@
+//! What a run's status is as a task's state, and which events a client of the task is told of.
+//!
+//! [`Standing`] is the fold of a log that matters here: what is asked, and whether the run is paused, cancelling
+//! or over. It is small, so a stream keeps one instead of a run. Folding a log up to an event and looking at a
+//! run of that length give the same standing, which is why a snapshot and the updates after it fit together.
+
+use wopr_core::{Event, InterruptKind, Run, RunId, RunStatus, Visit};
+use wopr_engine::task_state;
+use wopr_store::TaskState as StoredState;
+use wopr_wire::a2a::model::TaskState;
+
+/// The state of a task whose run has a status.
+pub(super) fn state_of(status: RunStatus) -> TaskState {
+    wire_state(task_state(status, None).0)
+}
+
+/// The state as 1.0 names it.
+pub(super) const fn wire_state(state: StoredState) -> TaskState {
+    match state {
+        StoredState::Submitted => TaskState::Submitted,
+        StoredState::Working => TaskState::Working,
+        StoredState::InputRequired => TaskState::InputRequired,
+        StoredState::AuthRequired => TaskState::AuthRequired,
+        StoredState::Completed => TaskState::Completed,
+        StoredState::Failed => TaskState::Failed,
+        StoredState::Canceled => TaskState::Canceled,
+        StoredState::Rejected => TaskState::Rejected,
+    }
+}
+
+/// The state as rows keep it; none for a state no task ever has.
+pub(super) const fn stored_state(state: TaskState) -> Option<StoredState> {
+    match state {
+        TaskState::Unspecified => None,
+        TaskState::Submitted => Some(StoredState::Submitted),
+        TaskState::Working => Some(StoredState::Working),
+        TaskState::InputRequired => Some(StoredState::InputRequired),
+        TaskState::AuthRequired => Some(StoredState::AuthRequired),
+        TaskState::Completed => Some(StoredState::Completed),
+        TaskState::Failed => Some(StoredState::Failed),
+        TaskState::Canceled => Some(StoredState::Canceled),
+        TaskState::Rejected => Some(StoredState::Rejected),
+    }
+}
+
+/// An interrupt a run waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Waiting {
+    /// The execution of this run's node that waits.
+    pub(super) visit: Visit,
+    /// What is asked.
+    pub(super) kind: InterruptKind,
+    /// The child that asks, and its interrupt, if it is not this node.
+    pub(super) child: Option<(RunId, String)>,
+}
+
+impl Waiting {
+    /// The interrupt's id as OpenWOP shows it.
+    pub(super) fn id(&self) -> String {
+        match &self.child {
+            None => self.visit.key(),
+            Some((_, id)) => id.clone(),
+        }
+    }
+
+    /// Names the question within its run: a node that mirrors its child may ask more than once.
+    pub(super) fn name(&self) -> String {
+        match &self.child {
+            None => self.visit.key(),
+            Some((_, id)) => format!("{}/{id}", self.visit.key()),
+        }
+    }
+}
+
+/// Where a run stands, as far as a client of its task can tell.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Standing {
+    /// What is asked, the first asked first.
+    waiting: Vec<Waiting>,
+    has_begun: bool,
+    is_paused: bool,
+    is_cancelling: bool,
+    ended: Option<RunStatus>,
+}
+
+/// What an event is to a client of the task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Change {
+    /// Nothing.
+    None,
+    /// The status is another, or is the same for another reason.
+    Status,
+    /// There is an artifact.
+    Artifact,
+}
+
+impl Standing {
+    /// The standing of a run as of its head.
+    pub(super) fn of(run: &Run, plan: &wopr_core::Plan) -> Self {
+        let waiting = run.interrupts(plan).map(|open| waiting(&open)).collect();
+        Self {
+            waiting,
+            has_begun: run.started.is_some(),
+            is_paused: run.status == RunStatus::Paused,
+            is_cancelling: run.status == RunStatus::Cancelling,
+            ended: Some(run.status).filter(|status| status.is_terminal()),
+        }
+    }
+
+    /// OpenWOP's status.
+    pub(super) fn status(&self) -> RunStatus {
+        match (self.ended, self.waiting.first()) {
+            (Some(status), _) => status,
+            (None, _) if !self.has_begun => RunStatus::Pending,
+            (None, _) if self.is_cancelling => RunStatus::Cancelling,
+            (None, _) if self.is_paused => RunStatus::Paused,
+            (None, Some(first)) => first.kind.waiting_status(),
+            (None, None) => RunStatus::Running,
+        }
+    }
+
+    /// The task's state.
+    pub(super) fn state(&self) -> TaskState {
+        state_of(self.status())
+    }
+
+    /// What is asked, if the run waits.
+    pub(super) fn asked(&self) -> &[Waiting] {
+        if self.status().is_waiting() {
+            &self.waiting
+        } else {
+            &[]
+        }
+    }
+
+    /// Folds an event in and says what it is to a client: at most one update.
+    pub(super) fn apply(&mut self, event: &Event) -> Change {
+        match event {
+            Event::RunStarted(_) => {
+                self.has_begun = true;
+                Change::Status
+            }
+            Event::RunCompleted { .. } | Event::RunFailed { .. } | Event::RunCancelled { .. } => {
+                self.ended = event.terminal();
+                self.waiting.clear();
+                Change::Status
+            }
+            Event::CancelRequested { .. } => {
+                self.is_cancelling = true;
+                Change::Status
+            }
+            Event::RunPaused { .. } => {
+                self.is_paused = true;
+                Change::Status
+            }
+            Event::RunResumed { .. } => {
+                self.is_paused = false;
+                Change::Status
+            }
+            Event::InterruptRequested { visit, kind, .. } => {
+                self.waiting.push(Waiting {
+                    visit: visit.clone(),
+                    kind: *kind,
+                    child: None,
+                });
+                Change::Status
+            }
+            Event::InterruptResolved { visit, .. } => {
+                self.close(visit);
+                Change::Status
+            }
+            Event::NodeSuspended {
+                visit,
+                interrupt,
+                kind,
+                child: Some(child),
+            } => {
+                let asks = Waiting {
+                    visit: visit.clone(),
+                    kind: *kind,
+                    child: Some((child.clone(), interrupt.clone())),
+                };
+                match self.waiting.iter_mut().find(|known| known.visit == *visit) {
+                    Some(known) => *known = asks,
+                    None => self.waiting.push(asks),
+                }
+                Change::Status
+            }
+            // A node's own answer closed its interrupt before; a mirrored one closes here, or where its node ends.
+            Event::NodeResumed { visit, .. }
+            | Event::NodeCompleted { visit, .. }
+            | Event::NodeFailed { visit, .. }
+            | Event::NodeCancelled { visit, .. } => {
+                if self.close(visit) {
+                    Change::Status
+                } else {
+                    Change::None
+                }
+            }
+            Event::ArtifactCreated { .. } => Change::Artifact,
+            Event::NodeSuspended { child: None, .. }
+            | Event::NodeStarted { .. }
+            | Event::NodeRetried { .. }
+            | Event::NodeSkipped { .. }
+            | Event::NodeDispatched { .. }
+            | Event::ApprovalRequested { .. }
+            | Event::ApprovalVoted { .. }
+            | Event::ApprovalReceived { .. }
+            | Event::ClarificationRequested { .. }
+            | Event::ClarificationResolved { .. }
+            | Event::VariableChanged { .. }
+            | Event::ChannelWritten { .. }
+            | Event::CapBreached { .. } => Change::None,
+        }
+    }
+
+    fn close(&mut self, visit: &Visit) -> bool {
+        let before = self.waiting.len();
+        self.waiting.retain(|open| open.visit != *visit);
+        self.waiting.len() < before
+    }
+}
+
+/// An open interrupt as it is kept here.
+pub(super) fn waiting(open: &wopr_core::OpenInterrupt<'_>) -> Waiting {
+    Waiting {
+        visit: Visit {
+            node: open.node.clone(),
+            ordinal: open.ordinal,
+        },
+        kind: open.kind(),
+        child: match open.asked {
+            wopr_core::Asked::Here(_) => None,
+            wopr_core::Asked::Child(run, _, id) => Some((run.clone(), id.to_owned())),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use wopr_core::{DrainPolicy, Failure, NodeId, Object, WorkflowId};
+
+    use super::*;
+
+    fn visit(node: &str) -> Visit {
+        Visit {
+            node: NodeId::parse(node).unwrap(),
+            ordinal: 0,
+        }
+    }
+
+    fn child() -> RunId {
+        RunId::parse("run_0123456789abcdef").unwrap()
+    }
+
+    fn begun() -> Standing {
+        Standing {
+            has_begun: true,
+            ..Standing::default()
+        }
+    }
+
+    fn asks(node: &str, kind: InterruptKind) -> Event {
+        Event::InterruptRequested {
+            visit: visit(node),
+            kind,
+            data: json!({}),
+            timeout_ms: None,
+        }
+    }
+
+    fn answered(node: &str) -> Event {
+        Event::InterruptResolved {
+            visit: visit(node),
+            kind: InterruptKind::Approval,
+            value: None,
+            by: None,
+            action: None,
+        }
+    }
+
+    fn mirrors(node: &str) -> Event {
+        Event::NodeSuspended {
+            visit: visit(node),
+            interrupt: "ask:0".to_owned(),
+            kind: InterruptKind::Clarification,
+            child: Some(child()),
+        }
+    }
+
+    fn resumed(node: &str) -> Event {
+        Event::NodeResumed {
+            visit: visit(node),
+            interrupt: String::new(),
+            value: None,
+        }
+    }
+
+    fn paused() -> Event {
+        Event::RunPaused {
+            reason: None,
+            drain: DrainPolicy::default(),
+        }
+    }
+
+    #[test]
+    fn every_status_has_its_state() {
+        let table = [
+            ("pending", TaskState::Submitted),
+            ("running", TaskState::Working),
+            ("paused", TaskState::Working),
+            ("waiting-approval", TaskState::InputRequired),
+            ("waiting-input", TaskState::InputRequired),
+            ("waiting-external", TaskState::InputRequired),
+            ("completed", TaskState::Completed),
+            ("failed", TaskState::Failed),
+            ("cancelling", TaskState::Working),
+            ("cancelled", TaskState::Canceled),
+        ];
+        assert_eq!(table.len(), RunStatus::ALL.len());
+        for (status, state) in table {
+            assert_eq!(state_of(RunStatus::parse(status).unwrap()), state, "{status}");
+        }
+    }
+
+    #[test]
+    fn stored_states_come_back() {
+        for state in TaskState::ALL {
+            assert_eq!(
+                stored_state(*state).map(wire_state),
+                Some(*state).filter(|state| *state != TaskState::Unspecified)
+            );
+        }
+    }
+
+    #[test]
+    fn an_event_is_at_most_one_update() {
+        let quiet = |event: Event| (event, Change::None, RunStatus::Running);
+        let table: Vec<(Event, Change, RunStatus)> = vec![
+            (
+                Event::RunCompleted {
+                    outputs: Object::new(),
+                },
+                Change::Status,
+                RunStatus::Completed,
+            ),
+            (
+                Event::RunFailed {
+                    error: Failure::new("x", "y"),
+                    node: None,
+                },
+                Change::Status,
+                RunStatus::Failed,
+            ),
+            (
+                Event::RunCancelled {
+                    reason: None,
+                    by: None,
+                    parent: None,
+                },
+                Change::Status,
+                RunStatus::Cancelled,
+            ),
+            (
+                Event::CancelRequested {
+                    reason: None,
+                    by: None,
+                    parent: None,
+                },
+                Change::Status,
+                RunStatus::Cancelling,
+            ),
+            (paused(), Change::Status, RunStatus::Paused),
+            (
+                Event::RunResumed { reason: None },
+                Change::Status,
+                RunStatus::Running,
+            ),
+            (
+                asks("a", InterruptKind::Approval),
+                Change::Status,
+                RunStatus::WaitingApproval,
+            ),
+            (
+                asks("a", InterruptKind::Clarification),
+                Change::Status,
+                RunStatus::WaitingInput,
+            ),
+            (
+                asks("a", InterruptKind::Custom),
+                Change::Status,
+                RunStatus::WaitingInput,
+            ),
+            (
+                asks("a", InterruptKind::ExternalEvent),
+                Change::Status,
+                RunStatus::WaitingExternal,
+            ),
+            (mirrors("a"), Change::Status, RunStatus::WaitingInput),
+            (answered("a"), Change::Status, RunStatus::Running),
+            (
+                Event::ArtifactCreated {
+                    visit: visit("a"),
+                    artifact: "a-0".to_owned(),
+                    artifact_type: "t".to_owned(),
+                    name: "n".to_owned(),
+                    content: json!("text"),
+                },
+                Change::Artifact,
+                RunStatus::Running,
+            ),
+            quiet(resumed("a")),
+            quiet(Event::NodeStarted {
+                visit: visit("a"),
+                type_id: "core.noop".to_owned(),
+                attempt: 0,
+            }),
+            quiet(Event::NodeCompleted {
+                visit: visit("a"),
+                outputs: Object::new(),
+                untaken: Vec::new(),
+            }),
+            quiet(Event::NodeFailed {
+                visit: visit("a"),
+                error: Failure::new("x", "y"),
+                attempts: 1,
+                untaken: Vec::new(),
+            }),
+            quiet(Event::NodeRetried {
+                visit: visit("a"),
+                attempt: 1,
+                delay_ms: 1,
+                error: Failure::new("x", "y"),
+            }),
+            quiet(Event::NodeSkipped {
+                node: visit("a").node,
+                reason: String::new(),
+            }),
+            quiet(Event::NodeCancelled {
+                visit: visit("a"),
+                reason: String::new(),
+            }),
+            quiet(Event::NodeSuspended {
+                visit: visit("a"),
+                interrupt: "a:0".to_owned(),
+                kind: InterruptKind::Approval,
+                child: None,
+            }),
+            quiet(Event::NodeDispatched {
+                visit: visit("a"),
+                child: child(),
+                workflow: WorkflowId::parse("w").unwrap(),
+            }),
+            quiet(Event::ApprovalRequested {
+                visit: visit("a"),
+                data: Value::Null,
+            }),
+            quiet(Event::ClarificationRequested {
+                visit: visit("a"),
+                questions: Value::Null,
+            }),
+            quiet(Event::VariableChanged {
+                name: "v".to_owned(),
+                previous: None,
+                next: Value::Null,
+                node: None,
+            }),
+        ];
+        for (event, change, status) in table {
+            let mut standing = begun();
+            assert_eq!(standing.apply(&event), change, "{event:?}");
+            assert_eq!(standing.status(), status, "{event:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_still_asked_keeps_a_run_waiting() {
+        let mut standing = begun();
+        standing.apply(&asks("a", InterruptKind::Approval));
+        standing.apply(&asks("b", InterruptKind::Clarification));
+        assert_eq!(standing.status(), RunStatus::WaitingApproval);
+        assert_eq!(standing.apply(&answered("a")), Change::Status);
+        assert_eq!(standing.status(), RunStatus::WaitingInput);
+        assert_eq!(standing.asked()[0].id(), "b:0");
+        standing.apply(&answered("b"));
+        assert_eq!(standing.status(), RunStatus::Running);
+        assert!(standing.asked().is_empty());
+    }
+
+    #[test]
+    fn a_pause_hides_what_is_asked_until_it_ends() {
+        let mut standing = begun();
+        standing.apply(&asks("a", InterruptKind::Approval));
+        standing.apply(&paused());
+        assert_eq!(standing.state(), TaskState::Working);
+        assert!(standing.asked().is_empty());
+        standing.apply(&Event::RunResumed { reason: None });
+        assert_eq!(standing.state(), TaskState::InputRequired);
+    }
+
+    #[test]
+    fn a_child_s_question_goes_with_its_answer() {
+        let mut standing = begun();
+        standing.apply(&mirrors("sub"));
+        assert_eq!(standing.asked()[0].id(), "ask:0");
+        assert_eq!(standing.asked()[0].name(), "sub:0/ask:0");
+        standing.apply(&mirrors("sub"));
+        assert_eq!(standing.asked().len(), 1);
+        assert_eq!(standing.apply(&resumed("sub")), Change::Status);
+        assert_eq!(standing.status(), RunStatus::Running);
+    }
+}

@@ -1,0 +1,278 @@
+//! What a run asks, and where: at one of its own nodes, or at a node of a child, or of a child's child.
+//!
+//! The question of a child is looked up in the child's log, from its end backwards, because a stream tells of a
+//! question that may have been answered since.
+
+use serde_json::{Value, json};
+use wopr_core::{Event, InterruptKind, NodeId, Recorded, RunKey, Seq, Timestamp, Visit};
+use wopr_engine::{Engine, View};
+use wopr_store::ReadError;
+use wopr_wire::a2a::model::{Message, Part, Role};
+
+use super::{
+    answer::{Asked, questions},
+    projection::Waiting,
+};
+use crate::tokens::{Claims, Intent};
+
+/// Events read at once while a question is looked for.
+const PAGE: usize = 256;
+/// Pages read before a question counts as lost: older ones are not open any more.
+const MAX_PAGES: usize = 16;
+/// Deepest chain of children a question is followed through; the kernel refuses deeper ones.
+const MAX_DEPTH: usize = 40;
+
+/// What a run asks.
+#[derive(Debug, Clone)]
+pub(super) struct Question {
+    /// Where this run waits.
+    pub(super) waiting: Waiting,
+    /// Where it is asked; none if that log says nothing of it any more.
+    pub(super) asked: Option<AskedAt>,
+}
+
+/// A question where it is asked.
+#[derive(Debug, Clone)]
+pub(super) struct AskedAt {
+    /// The run that asks.
+    pub(super) key: RunKey,
+    /// The execution that asks.
+    pub(super) visit: Visit,
+    /// The question.
+    pub(super) data: Value,
+    /// Since when.
+    pub(super) at: Timestamp,
+    /// Until when.
+    pub(super) deadline: Option<Timestamp>,
+}
+
+impl AskedAt {
+    fn requested(key: &RunKey, recorded: &Recorded) -> Option<Self> {
+        let Event::InterruptRequested {
+            visit,
+            data,
+            timeout_ms,
+            ..
+        } = &recorded.event
+        else {
+            return None;
+        };
+        Some(Self {
+            key: key.clone(),
+            visit: visit.clone(),
+            data: data.clone(),
+            at: recorded.at,
+            deadline: timeout_ms.map(|ms| recorded.at.plus_millis(ms)),
+        })
+    }
+
+    /// What a token for the question opens.
+    pub(super) fn claims(&self) -> Claims {
+        Claims {
+            key: self.key.clone(),
+            node: self.visit.node.clone(),
+            ordinal: self.visit.ordinal,
+            intent: Intent::Resolve,
+        }
+    }
+}
+
+impl Question {
+    /// The kind as the durable record names it: what is no approval is a clarification (RFC 0100).
+    fn kind(&self) -> &'static str {
+        match self.waiting.kind {
+            InterruptKind::Approval => "approval",
+            InterruptKind::Clarification | InterruptKind::ExternalEvent | InterruptKind::Custom => {
+                "clarification"
+            }
+        }
+    }
+
+    /// The question, for reading an answer to it.
+    pub(super) fn for_answer(&self) -> Asked<'_> {
+        Asked {
+            kind: self.waiting.kind,
+            data: self.asked.as_ref().map_or(&Value::Null, |asked| &asked.data),
+        }
+    }
+
+    /// `metadata.openwop.interrupt`.
+    pub(super) fn metadata(&self) -> Value {
+        let mut interrupt = json!({
+            "kind": self.kind(),
+            "interruptId": self.waiting.id(),
+            "nodeId": self.waiting.visit.node.as_str(),
+        });
+        if let Some(asked) = &self.asked {
+            interrupt["data"] = asked.data.clone();
+        }
+        interrupt
+    }
+
+    /// What the agent says when it asks. The same question is always the same message.
+    pub(super) fn message(&self, run: &str, context: &str) -> Message {
+        let mut parts = vec![Part::text(self.text())];
+        if let Some(asked) = &self.asked {
+            parts.push(Part::data(asked.data.clone()));
+        }
+        let mut message = Message::new(format!("{run}.{}", self.waiting.name()), Role::Agent, parts);
+        message.task_id = Some(run.to_owned());
+        message.context_id = Some(context.to_owned());
+        message
+    }
+
+    fn text(&self) -> String {
+        let data = self.asked.as_ref().map_or(&Value::Null, |asked| &asked.data);
+        let text = |name: &str| data.get(name).and_then(Value::as_str);
+        match self.waiting.kind {
+            InterruptKind::Approval => {
+                let lines = ["title", "prompt", "description"].into_iter().filter_map(text);
+                join(lines).unwrap_or_else(|| "An approval is needed.".to_owned())
+            }
+            InterruptKind::Clarification => join(questions(data).iter().map(|question| question.text))
+                .unwrap_or_else(|| "A clarification is needed.".to_owned()),
+            InterruptKind::ExternalEvent => match text("eventType") {
+                Some(event) => format!("Waiting for the event '{event}'."),
+                None => "Waiting for an event.".to_owned(),
+            },
+            InterruptKind::Custom => join(["title", "prompt", "description"].into_iter().filter_map(text))
+                .unwrap_or_else(|| "An answer is needed.".to_owned()),
+        }
+    }
+}
+
+fn join<'t>(lines: impl Iterator<Item = &'t str>) -> Option<String> {
+    let lines: Vec<_> = lines.filter(|line| !line.trim().is_empty()).collect();
+    (!lines.is_empty()).then(|| lines.join("\n"))
+}
+
+/// What an event of this run asks, if it does.
+pub(super) async fn asked_by(
+    engine: &Engine,
+    key: &RunKey,
+    recorded: &Recorded,
+) -> Result<Option<Question>, ReadError> {
+    match &recorded.event {
+        Event::InterruptRequested { visit, kind, .. } => Ok(Some(Question {
+            waiting: Waiting {
+                visit: visit.clone(),
+                kind: *kind,
+                child: None,
+            },
+            asked: AskedAt::requested(key, recorded),
+        })),
+        Event::NodeSuspended {
+            visit,
+            interrupt,
+            kind,
+            child: Some(child),
+        } => {
+            let waiting = Waiting {
+                visit: visit.clone(),
+                kind: *kind,
+                child: Some((child.clone(), interrupt.clone())),
+            };
+            let asked = look_up(engine, key.sibling(child.clone()), interrupt).await?;
+            Ok(Some(Question { waiting, asked }))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// What a run waits for, as of its view.
+pub(super) async fn open_at(engine: &Engine, view: &View, waiting: &Waiting) -> Result<Question, ReadError> {
+    let open = view
+        .run
+        .interrupts(&view.plan)
+        .find(|open| *open.node == waiting.visit.node && open.ordinal == waiting.visit.ordinal);
+    let asked = match open.map(|open| open.asked) {
+        Some(wopr_core::Asked::Here(open)) => Some(AskedAt {
+            key: view.key.clone(),
+            visit: waiting.visit.clone(),
+            data: open.data.clone(),
+            at: open.requested_at,
+            deadline: open.deadline,
+        }),
+        Some(wopr_core::Asked::Child(child, _, id)) => {
+            look_up(engine, view.key.sibling(child.clone()), id).await?
+        }
+        None => None,
+    };
+    Ok(Question {
+        waiting: waiting.clone(),
+        asked,
+    })
+}
+
+/// What a run waits for, from its log.
+pub(super) async fn in_log(engine: &Engine, key: &RunKey, waiting: &Waiting) -> Result<Question, ReadError> {
+    let asked = match &waiting.child {
+        None => look_up(engine, key.clone(), &waiting.visit.key()).await?,
+        Some((child, id)) => look_up(engine, key.sibling(child.clone()), id).await?,
+    };
+    Ok(Question {
+        waiting: waiting.clone(),
+        asked,
+    })
+}
+
+/// Finds an interrupt in a run's log, or in that of the child it mirrors.
+async fn look_up(engine: &Engine, key: RunKey, id: &str) -> Result<Option<AskedAt>, ReadError> {
+    let mut key = key;
+    for _ in 0..MAX_DEPTH {
+        match find(engine, &key, id).await? {
+            Some(Found::Here(asked)) => return Ok(Some(asked)),
+            Some(Found::Child(child)) => key = child,
+            None => return Ok(None),
+        }
+    }
+    Ok(None)
+}
+
+enum Found {
+    Here(AskedAt),
+    Child(RunKey),
+}
+
+async fn find(engine: &Engine, key: &RunKey, id: &str) -> Result<Option<Found>, ReadError> {
+    let Some((_, head)) = engine.store().summary(key).await? else {
+        return Ok(None);
+    };
+    let mut end = head;
+    for _ in 0..MAX_PAGES {
+        let from = Seq(end.0.saturating_sub(PAGE as u64));
+        let n = usize::try_from(end.0 - from.0).unwrap_or(PAGE);
+        let Some(page) = engine.events(key, from, n).await? else {
+            return Ok(None);
+        };
+        for recorded in page.events.iter().rev() {
+            match &recorded.event {
+                Event::InterruptRequested { visit, .. } if visit.key() == id => {
+                    return Ok(AskedAt::requested(key, recorded).map(Found::Here));
+                }
+                Event::NodeSuspended {
+                    interrupt,
+                    child: Some(child),
+                    ..
+                } if interrupt == id => return Ok(Some(Found::Child(key.sibling(child.clone())))),
+                _ => {}
+            }
+        }
+        if from == Seq(0) {
+            break;
+        }
+        end = from;
+    }
+    Ok(None)
+}
+
+/// Picks the interrupt a message answers.
+pub(super) fn pick<'w>(
+    open: &'w [Waiting],
+    interrupt: Option<&str>,
+    node: Option<&NodeId>,
+) -> Option<&'w Waiting> {
+    open.iter().find(|waiting| {
+        interrupt.is_none_or(|id| waiting.id() == id) && node.is_none_or(|node| waiting.visit.node == *node)
+    })
+}

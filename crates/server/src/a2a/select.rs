@@ -1,0 +1,130 @@
+//! Which workflow a message is for.
+//!
+//! The message says so, or the request around it, or the address it was sent to, or the host's default: the first
+//! that speaks decides. Whether that workflow exists is not looked at here.
+
+use serde_json::Value;
+use wopr_core::WorkflowId;
+use wopr_wire::a2a::{
+    error::A2aError,
+    model::{Message, Metadata},
+};
+
+use super::metadata::find;
+
+/// Keys that name a workflow, the first wins.
+const KEYS: [&[&str]; 3] = [&["openwop", "workflowId"], &["skillId"], &["openwop", "skillId"]];
+
+/// A workflow, and where it was named.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Choice {
+    /// The workflow.
+    pub(super) workflow: WorkflowId,
+    /// The field, for the error if there is no such workflow.
+    pub(super) field: String,
+}
+
+/// Chooses the workflow; none if nothing names one.
+pub(super) fn choose(
+    message: &Message,
+    request: &Metadata,
+    interface: Option<&WorkflowId>,
+    default: Option<&WorkflowId>,
+) -> Result<Option<Choice>, A2aError> {
+    for (place, metadata) in [("message.metadata", &message.metadata), ("metadata", request)] {
+        for key in KEYS {
+            let Some(value) = find(metadata, key) else {
+                continue;
+            };
+            let field = format!("{place}.{}", key.join("."));
+            let Value::String(text) = value else {
+                return Err(A2aError::invalid_param(field, "must be the id of a skill"));
+            };
+            return match WorkflowId::parse(text) {
+                Ok(workflow) => Ok(Some(Choice { workflow, field })),
+                Err(_) => Err(A2aError::invalid_param(field, "is not the id of a skill")),
+            };
+        }
+    }
+    let named = |workflow: &WorkflowId, field: &str| Choice {
+        workflow: workflow.clone(),
+        field: field.to_owned(),
+    };
+    Ok(interface
+        .map(|workflow| named(workflow, "url"))
+        .or_else(|| default.map(|workflow| named(workflow, "message.metadata.skillId"))))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use wopr_wire::a2a::model::{Part, Role};
+
+    use super::*;
+
+    fn chosen(message: Value, request: Value, interface: Option<&str>, default: Option<&str>) -> String {
+        let mut sent = Message::new("m", Role::User, vec![Part::text("hi")]);
+        sent.metadata = message.as_object().unwrap().clone();
+        let id = |text: Option<&str>| text.map(|text| WorkflowId::parse(text).unwrap());
+        let (interface, default) = (id(interface), id(default));
+        match choose(
+            &sent,
+            request.as_object().unwrap(),
+            interface.as_ref(),
+            default.as_ref(),
+        ) {
+            Ok(Some(choice)) => choice.workflow.to_string(),
+            Ok(None) => "-".to_owned(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn the_message_comes_before_the_request_the_address_and_the_default() {
+        for (message, request, interface, default, wanted) in [
+            (json!({}), json!({}), None, None, "-"),
+            (json!({}), json!({}), None, Some("d"), "d"),
+            (json!({}), json!({}), Some("i"), Some("d"), "i"),
+            (json!({}), json!({"skillId": "r"}), Some("i"), Some("d"), "r"),
+            (
+                json!({}),
+                json!({"openwop": {"workflowId": "r"}}),
+                Some("i"),
+                None,
+                "r",
+            ),
+            (json!({"skillId": "m"}), json!({"skillId": "r"}), None, None, "m"),
+            (json!({"openwop.workflowId": "m"}), json!({}), None, None, "m"),
+            (
+                json!({"openwop": {"workflowId": "m"}, "skillId": "s"}),
+                json!({}),
+                None,
+                None,
+                "m",
+            ),
+            (json!({"openwop": {"skillId": "m"}}), json!({}), None, None, "m"),
+            (json!({"openwop.skillId": "m"}), json!({}), None, None, "m"),
+            (json!({"openwop.skillId": null}), json!({}), None, Some("d"), "d"),
+            (
+                json!({"skillId": 7}),
+                json!({}),
+                None,
+                Some("d"),
+                "invalid parameters: message.metadata.skillId must be the id of a skill",
+            ),
+            (
+                json!({}),
+                json!({"openwop": {"workflowId": "No Such"}}),
+                None,
+                None,
+                "invalid parameters: metadata.openwop.workflowId is not the id of a skill",
+            ),
+        ] {
+            assert_eq!(
+                chosen(message.clone(), request, interface, default),
+                wanted,
+                "{message}"
+            );
+        }
+    }
+}

@@ -1,0 +1,451 @@
+//! Messages: the start of a task, or the answer to what one asks.
+//!
+//! A message is taken once. Its id, with whoever sent it and what it was sent to, is the key of an idempotency
+//! record that commits with the run or the answer; a repeat waits like the first and shows the task as it is by
+//! then, also after a restart. The same id with another content is refused.
+
+use std::{sync::Arc, time::Duration};
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use wopr_core::{Command, NodeId, Object, Origin, Plan, Resolve, RunId, RunKey, WorkflowId};
+use wopr_engine::{Create, Done, Extras, Once, Start, View};
+use wopr_store::IdempotencyKey;
+use wopr_wire::a2a::{
+    error::A2aError,
+    model::{Message, SendMessageRequest, SendMessageResponse},
+};
+
+use super::{
+    answer, history,
+    inputs::{self, Inputs},
+    projection::{Standing, Waiting, waiting},
+    question::{self, AskedAt},
+    render::{Shown, context_of},
+    select,
+    service::{Call, Error, Service, check_configuration, is_settled, require},
+};
+use crate::auth::{Caller, Scope};
+
+/// Most characters of an id a client makes.
+const MAX_ID: usize = 256;
+/// Most characters of a run's tag.
+const MAX_TAG: usize = 256;
+/// Skills named in an error.
+const MAX_LISTED: usize = 20;
+
+/// What became of a message.
+#[derive(Debug)]
+pub(super) enum Sent {
+    /// It began a task.
+    New {
+        /// The run as of its first append.
+        view: Box<View>,
+        /// The message with its ids.
+        message: Message,
+    },
+    /// It answered one.
+    Answered {
+        /// The run before.
+        before: Box<View>,
+        /// The run after, unless a child of it was answered.
+        after: Option<Box<View>>,
+        /// What was answered.
+        waiting: Waiting,
+        /// Claims that it is asked still: a vote or a question is no answer.
+        is_open: bool,
+    },
+    /// It had been taken before.
+    Repeated {
+        /// The run.
+        key: RunKey,
+    },
+}
+
+impl Service {
+    /// Takes a message and answers with its task, by default once that ended or asks something.
+    pub(super) async fn send(
+        &self,
+        call: &Call,
+        request: SendMessageRequest,
+    ) -> Result<SendMessageResponse, Error> {
+        check_configuration(&request.configuration)?;
+        let shown = Shown {
+            history: request.configuration.history_length,
+            artifacts: true,
+        };
+        let waits = !request.configuration.return_immediately;
+        let caller = &call.caller;
+        let view = match self.accept(call, request).await? {
+            Sent::New { view, message } if !waits || is_settled(view.run.status) => {
+                let task = self.new_task(caller, &view, message, shown).await?;
+                return Ok(SendMessageResponse::Task(task));
+            }
+            Sent::New { view, .. } => self.settled(&view.key, None).await?,
+            Sent::Answered {
+                after: Some(after), ..
+            } if !waits || is_settled(after.run.status) => *after,
+            Sent::Answered {
+                before,
+                waiting,
+                is_open,
+                ..
+            } => {
+                let gone = (!is_open).then_some(&waiting);
+                if waits {
+                    self.settled(&before.key, gone).await?
+                } else {
+                    self.view(&before.key).await?
+                }
+            }
+            Sent::Repeated { key } if waits => self.settled(&key, None).await?,
+            Sent::Repeated { key } => self.view(&key).await?,
+        };
+        Ok(SendMessageResponse::Task(self.task(caller, &view, shown).await?))
+    }
+
+    /// Takes a message.
+    pub(super) async fn accept(&self, call: &Call, request: SendMessageRequest) -> Result<Sent, Error> {
+        check_id("message.messageId", &request.message.message_id)?;
+        if let Some(context) = &request.message.context_id {
+            check_id("message.contextId", context)?;
+        }
+        match request.message.task_id.clone() {
+            None => self.begin(call, request).await,
+            Some(task) => self.answer(call, &task, request.message).await,
+        }
+    }
+
+    async fn begin(&self, call: &Call, request: SendMessageRequest) -> Result<Sent, Error> {
+        let Call {
+            caller, interface, ..
+        } = call;
+        require(caller, Scope::RunsCreate)?;
+        let SendMessageRequest {
+            message, metadata, ..
+        } = request;
+        let default = self.host.config().default_workflow.as_ref();
+        let choice = select::choose(&message, &metadata, interface.as_ref(), default)?;
+        let workflow = match choice {
+            Some(choice) => self.skill(caller, &choice.workflow).ok_or(choice.field),
+            None => Err("message.metadata.skillId".to_owned()),
+        };
+        let workflow = workflow.map_err(|field| self.no_skill(caller, field))?;
+        let name = name(caller, &message);
+        let Inputs { inputs, blobs } = inputs::read(&message, &name)?;
+        let once = self.once(caller, None, &message, interface.as_ref())?;
+
+        let engine = self.host.engine();
+        let run = engine.new_run_id();
+        let context = message.context_id.clone().unwrap_or_else(new_context);
+        let mut message = message;
+        message.task_id = Some(run.to_string());
+        message.context_id = Some(context.clone());
+        let row = history::row(&message, &name, false)?;
+        let tags = vec![tag(&message.message_id), tag(&context)];
+        let mut about = Object::new();
+        about.insert("a2a".to_owned(), json!({ "messageId": message.message_id }));
+        about.insert("contentTrust".to_owned(), "untrusted".into());
+        let create = Create {
+            run,
+            workflow: workflow.id().clone(),
+            start: Start {
+                tenant: caller.tenant.clone(),
+                principal: caller.principal.clone(),
+                origin: Origin::A2a,
+                inputs,
+                configurable: Object::new(),
+                tags,
+                metadata: about,
+                context: Some(context),
+            },
+            extras: Extras {
+                idempotency: Some(once),
+                messages: vec![row],
+                blobs,
+            },
+        };
+        match engine.create(create).await? {
+            Done::Fresh(view) => Ok(Sent::New {
+                view: Box::new(view),
+                message,
+            }),
+            Done::Replayed(record) => self.repeated(caller, record.run),
+        }
+    }
+
+    async fn answer(&self, call: &Call, task: &str, message: Message) -> Result<Sent, Error> {
+        let Call {
+            caller, interface, ..
+        } = call;
+        let view = self.visible(call, task).await?;
+        require(caller, Scope::ApprovalsRespond)?;
+        let context = context_of(&view);
+        if (message.context_id.as_ref()).is_some_and(|claimed| *claimed != context) {
+            return Err(
+                A2aError::invalid_param("message.contextId", "is not the context of the task").into(),
+            );
+        }
+        let once = self.once(caller, Some(&view.key.run), &message, interface.as_ref())?;
+        let engine = self.host.engine();
+        if let Some(record) = engine.store().idempotency(&once.key, engine.now()).await? {
+            return if record.digest == once.digest {
+                Ok(Sent::Repeated { key: view.key })
+            } else {
+                Err(wopr_engine::CommandError::KeyReused.into())
+            };
+        }
+        let standing = Standing::of(&view.run, &view.plan);
+        if standing.asked().is_empty() {
+            let status = standing.status().as_str();
+            return Err(
+                A2aError::unsupported(format!("the task is {status} and waits for no message")).into(),
+            );
+        }
+        let waiting = pick(standing.asked(), &message)?.clone();
+        let question = question::open_at(engine, &view, &waiting).await?;
+        let value = answer::read(&message, question.for_answer())?;
+
+        let name = name(caller, &message);
+        let is_forwarded = waiting.child.is_some();
+        let kept = {
+            let mut message = message.clone();
+            message.task_id = Some(view.key.run.to_string());
+            message.context_id = Some(context);
+            Extras {
+                idempotency: None,
+                messages: vec![history::row(&message, &name, is_forwarded)?],
+                blobs: inputs::blobs(&message, &name),
+            }
+        };
+        let command = Command::Resolve(Resolve {
+            node: waiting.visit.node.clone(),
+            ordinal: (!is_forwarded).then_some(waiting.visit.ordinal),
+            value,
+            by: caller.principal.clone(),
+            voter: None,
+            by_token: false,
+        });
+        // The batch of an answer that goes on to a child is the child's; the message belongs to this task.
+        let (now, later) = if is_forwarded {
+            (Extras::default(), Some(kept))
+        } else {
+            (kept, None)
+        };
+        let extras = Extras {
+            idempotency: Some(once),
+            ..now
+        };
+        let after = match engine.command(&view.key, command, extras).await? {
+            Done::Fresh(after) => after,
+            Done::Replayed(_) => return Ok(Sent::Repeated { key: view.key }),
+        };
+        if let Some(kept) = later {
+            let nothing = Command::Notices(Vec::new());
+            if let Err(error) = engine.command(&view.key, nothing, kept).await {
+                tracing::warn!(run = %view.key, %error, "message not kept with its task");
+            }
+        }
+        let is_open = is_asked(&after, question.asked.as_ref());
+        Ok(Sent::Answered {
+            after: (after.key == view.key).then(|| Box::new(after)),
+            before: Box::new(view),
+            waiting,
+            is_open,
+        })
+    }
+
+    /// Waits until a run has ended or asks something, other than what has just been answered; but not for ever.
+    async fn settled(&self, key: &RunKey, answered: Option<&Waiting>) -> Result<View, Error> {
+        let engine = self.host.engine();
+        let mut tail = engine.tail(key);
+        let mut closing = self.host.closing();
+        let timeout = tokio::time::sleep(self.timeout());
+        let mut timeout = std::pin::pin!(timeout);
+        loop {
+            let summary = engine.store().summary(key).await?;
+            if summary.is_none_or(|(summary, _)| is_settled(summary.status)) {
+                let view = self.view(key).await?;
+                let is_stale = answered.is_some_and(|answered| {
+                    view.run
+                        .interrupts(&view.plan)
+                        .any(|open| waiting(&open) == *answered)
+                });
+                if is_settled(view.run.status) && !is_stale {
+                    return Ok(view);
+                }
+            }
+            let over = async {
+                tokio::select! {
+                    () = tail.changed() => false,
+                    () = &mut timeout => true,
+                    stops = closing.wait_for(|closing| *closing) => stops.is_ok(),
+                }
+            };
+            if over.await {
+                return self.view(key).await;
+            }
+        }
+    }
+
+    fn timeout(&self) -> Duration {
+        self.host.config().a2a.blocking_timeout.as_duration()
+    }
+
+    /// A run that is known to exist.
+    pub(super) async fn view(&self, key: &RunKey) -> Result<View, Error> {
+        let view = self.host.engine().view(key).await?;
+        view.ok_or_else(|| A2aError::task_not_found(key.run.as_str()).into())
+    }
+
+    fn repeated(&self, caller: &Caller, run: Option<RunId>) -> Result<Sent, Error> {
+        let run = run.ok_or_else(|| {
+            tracing::error!("idempotency record of a message without a run");
+            A2aError::Internal
+        })?;
+        let key = RunKey::new(caller.tenant.clone(), run);
+        Ok(Sent::Repeated { key })
+    }
+
+    /// A workflow this caller may start by a message.
+    fn skill(&self, caller: &Caller, workflow: &WorkflowId) -> Option<Arc<Plan>> {
+        let plan = self.host.engine().workflow(&caller.tenant, workflow)?;
+        Some(plan).filter(|plan| plan.definition.is_public())
+    }
+
+    fn no_skill(&self, caller: &Caller, field: String) -> A2aError {
+        let plans = self.host.engine().workflows(&caller.tenant);
+        let skills: Vec<_> = plans
+            .iter()
+            .filter(|plan| plan.definition.is_public())
+            .take(MAX_LISTED)
+            .map(|plan| plan.id().as_str())
+            .collect();
+        A2aError::invalid_param(
+            field,
+            format!("must name one of the skills: {}", skills.join(", ")),
+        )
+    }
+
+    fn once(
+        &self,
+        caller: &Caller,
+        task: Option<&RunId>,
+        message: &Message,
+        interface: Option<&WorkflowId>,
+    ) -> Result<Once, Error> {
+        let scope = match task {
+            None => "a2a:new".to_owned(),
+            Some(run) => format!("a2a:{run}"),
+        };
+        let canonical =
+            serde_json::to_vec(&(interface.map(WorkflowId::as_str), message)).map_err(|error| {
+                tracing::error!(%error, "message does not serialise");
+                A2aError::Internal
+            })?;
+        let retention = self.host.config().idempotency.retention.as_millis();
+        Ok(Once {
+            key: IdempotencyKey {
+                tenant: caller.tenant.clone(),
+                principal: caller.principal.clone(),
+                scope,
+                key: digest(&[message.message_id.as_bytes()]),
+            },
+            digest: digest(&[&canonical]),
+            expires_at: self.host.engine().now().plus_millis(retention),
+            // What a repeat sees is the task as it is by then.
+            respond: Arc::new(|_| Vec::new()),
+        })
+    }
+}
+
+/// Picks the interrupt a message answers: the one it names, else the first.
+fn pick<'w>(open: &'w [Waiting], message: &Message) -> Result<&'w Waiting, A2aError> {
+    let selector = answer::selector(message)?;
+    let unknown = || {
+        let ids: Vec<_> = open.iter().map(Waiting::id).collect();
+        A2aError::invalid_param(
+            "message.metadata.openwop.interrupt",
+            format!("names no open interrupt, which are {}", ids.join(", ")),
+        )
+    };
+    let node = match &selector.node {
+        None => None,
+        Some(node) => Some(NodeId::parse(node).map_err(|_| unknown())?),
+    };
+    question::pick(open, selector.interrupt.as_deref(), node.as_ref()).ok_or_else(unknown)
+}
+
+/// Claims that a question is open still, in the view of whichever run asks it.
+fn is_asked(after: &View, asked: Option<&AskedAt>) -> bool {
+    asked.is_some_and(|asked| {
+        asked.key == after.key
+            && after
+                .run
+                .interrupts(&after.plan)
+                .any(|open| *open.node == asked.visit.node && open.ordinal == asked.visit.ordinal)
+    })
+}
+
+/// A name for a message within a run that no other principal's message can have.
+fn name(caller: &Caller, message: &Message) -> String {
+    let mut name = digest(&[
+        caller.principal.as_str().as_bytes(),
+        b"\0",
+        message.message_id.as_bytes(),
+    ]);
+    name.truncate(22);
+    name
+}
+
+fn digest(parts: &[&[u8]]) -> String {
+    let mut hasher = Sha256::new();
+    for part in parts {
+        hasher.update(part);
+    }
+    URL_SAFE_NO_PAD.encode(hasher.finalize())
+}
+
+fn new_context() -> String {
+    let bytes: [u8; 16] = rand::random();
+    format!("ctx_{}", crate::auth::hex(&bytes))
+}
+
+fn tag(id: &str) -> String {
+    let mut tag: String = format!("a2a:{id}");
+    if let Some((end, _)) = tag.char_indices().nth(MAX_TAG) {
+        tag.truncate(end);
+    }
+    tag
+}
+
+fn check_id(field: &str, id: &str) -> Result<(), A2aError> {
+    let is_sound = !id.is_empty() && id.chars().count() <= MAX_ID && !id.chars().any(char::is_control);
+    if is_sound {
+        Ok(())
+    } else {
+        let rule = format!("must have 1 to {MAX_ID} characters and no control characters");
+        Err(A2aError::invalid_param(field, rule))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_are_cut_at_a_character() {
+        assert_eq!(tag("m"), "a2a:m");
+        let long = tag(&"ä".repeat(300));
+        assert_eq!(long.chars().count(), MAX_TAG);
+    }
+
+    #[test]
+    fn ids_are_bounded() {
+        assert!(check_id("f", "a b/ü").is_ok());
+        for bad in ["", "a\nb", "a\0", &"x".repeat(257)] {
+            assert!(check_id("f", bad).is_err(), "{bad:?}");
+        }
+    }
+}

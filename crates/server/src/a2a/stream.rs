@@ -1,0 +1,436 @@
+//! Streams of a task: a snapshot, then what happened since, event by event.
+//!
+//! A stream reads the log by cursor, a page at a time, so it holds one page however far behind its client is, and
+//! any number of them see the same updates under the same ids: the places of the events in the log. The snapshot
+//! is the task up to the cursor, so nothing is missed between the two and nothing said twice. A wake-up only saves
+//! a poll.
+
+use std::time::Duration;
+
+use tokio::{sync::watch, time::Instant};
+use wopr_core::{Event, Recorded, RunKey, Seq};
+use wopr_engine::{Tail, View};
+use wopr_wire::a2a::{
+    error::A2aError,
+    model::{
+        Message, SendMessageRequest, StreamResponse, SubscribeToTaskRequest, Task, TaskArtifactUpdateEvent,
+        TaskState, TaskStatus, TaskStatusUpdateEvent,
+    },
+};
+
+use super::{
+    history::{self, Wanted},
+    projection::{Change, Standing},
+    question::{self, Question},
+    render::{self, Shown, context_of, status, wire_time, wrap},
+    send::Sent,
+    service::{Call, Error, Service, check_configuration},
+};
+use crate::auth::Caller;
+
+/// Events read at once. Their payloads are bounded by what one decision may record.
+const PAGE: usize = 64;
+
+/// One item of a stream.
+#[derive(Debug)]
+pub(super) struct Item {
+    /// The event it shows; a snapshot shows none.
+    pub(super) id: Option<u64>,
+    /// What a client sees.
+    pub(super) response: StreamResponse,
+    /// Claims that the stream ends with it.
+    pub(super) is_final: bool,
+}
+
+/// What a stream has to say next.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// These, in order.
+    Items(Vec<Item>),
+    /// That it is still there.
+    KeepAlive,
+}
+
+/// Whether a stream outlives a question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// It ends where its message's work rests: with the task, or with a question.
+    Send,
+    /// It ends with the task.
+    Follow,
+}
+
+/// A stream of a task.
+#[derive(Debug)]
+pub(super) struct TaskStream {
+    service: Service,
+    caller: Caller,
+    key: RunKey,
+    context: String,
+    mode: Mode,
+    tail: Tail,
+    closing: watch::Receiver<bool>,
+    cursor: Seq,
+    standing: Standing,
+    /// Said first.
+    first: Option<Item>,
+    /// A log of this length rests, whatever its last update was.
+    rests_at: Option<Seq>,
+    /// The state last said.
+    said: Option<TaskState>,
+    is_done: bool,
+    keep_alive: Duration,
+    last_said: Instant,
+}
+
+impl Service {
+    /// Takes a message and streams its task from then on.
+    pub(super) async fn send_stream(
+        &self,
+        call: &Call,
+        request: SendMessageRequest,
+    ) -> Result<TaskStream, Error> {
+        check_configuration(&request.configuration)?;
+        let shown = Shown {
+            history: request.configuration.history_length,
+            artifacts: true,
+        };
+        match self.accept(call, request).await? {
+            Sent::New { view, message } => {
+                let task = self.submitted(call, &view, message, shown);
+                let mut stream = self.stream(call, &view, Mode::Send);
+                stream.cursor = Seq(0);
+                stream.standing = Standing::default();
+                stream.begin_with(task);
+                Ok(stream)
+            }
+            Sent::Answered {
+                before,
+                after,
+                is_open,
+                ..
+            } => {
+                let is_resumed = !is_open && Standing::of(&before.run, &before.plan).asked().len() == 1;
+                let task = self.accepted(call, &before, is_resumed, shown).await?;
+                let mut stream = self.stream(call, &before, Mode::Send);
+                stream.rests_at = match (is_open, after) {
+                    (false, _) => None,
+                    (true, Some(after)) => Some(after.run.head),
+                    (true, None) => Some(before.run.head),
+                };
+                stream.begin_with(task);
+                Ok(stream)
+            }
+            Sent::Repeated { key } => {
+                let view = self.view(&key).await?;
+                let mut stream = self.stream(call, &view, Mode::Send);
+                stream.rests_at = Some(view.run.head);
+                match call.last_event_id {
+                    Some(last) => stream.go_back(last, view.run.head).await?,
+                    None => stream.begin_with(self.task(&call.caller, &view, shown).await?),
+                }
+                Ok(stream)
+            }
+        }
+    }
+
+    /// Streams a task from now on, or from where a broken stream ended.
+    pub(super) async fn subscribe(
+        &self,
+        call: &Call,
+        request: SubscribeToTaskRequest,
+    ) -> Result<TaskStream, Error> {
+        let view = self.visible(call, &request.id).await?;
+        let mut stream = self.stream(call, &view, Mode::Follow);
+        if let Some(last) = call.last_event_id {
+            stream.go_back(last, view.run.head).await?;
+            return Ok(stream);
+        }
+        if view.run.status.is_terminal() {
+            let status = view.run.status.as_str();
+            return Err(A2aError::unsupported(format!("the task is {status}; read it instead")).into());
+        }
+        let shown = Shown {
+            history: None,
+            artifacts: true,
+        };
+        stream.begin_with(self.task(&call.caller, &view, shown).await?);
+        Ok(stream)
+    }
+
+    /// A stream that goes on where a view ends.
+    fn stream(&self, call: &Call, view: &View, mode: Mode) -> TaskStream {
+        TaskStream {
+            service: self.clone(),
+            caller: call.caller.clone(),
+            key: view.key.clone(),
+            context: context_of(view),
+            mode,
+            tail: self.host.engine().tail(&view.key),
+            closing: self.host.closing(),
+            cursor: view.run.head,
+            standing: Standing::of(&view.run, &view.plan),
+            first: None,
+            rests_at: None,
+            said: None,
+            is_done: false,
+            keep_alive: self.host.config().server.sse_keepalive.as_duration(),
+            last_said: Instant::now(),
+        }
+    }
+
+    /// A new task as it was accepted: before its first event.
+    fn submitted(&self, call: &Call, view: &View, message: Message, shown: Shown) -> Task {
+        let context_id = context_of(view);
+        let mut about = self.about(&call.caller, wopr_core::RunStatus::Pending, &[], None);
+        about.insert("runId".to_owned(), view.key.run.as_str().into());
+        about.insert("workflowId".to_owned(), view.plan.id().as_str().into());
+        Task {
+            id: view.key.run.to_string(),
+            status: TaskStatus {
+                state: TaskState::Submitted,
+                message: None,
+                timestamp: Some(wire_time(view.summary.created_at)),
+            },
+            context_id,
+            artifacts: Vec::new(),
+            history: if shown.n_messages() > 0 {
+                vec![message]
+            } else {
+                Vec::new()
+            },
+            metadata: wrap(about),
+        }
+    }
+
+    /// A task as it was when it took an answer: it works again, if that was all it asked.
+    async fn accepted(
+        &self,
+        call: &Call,
+        before: &View,
+        is_resumed: bool,
+        shown: Shown,
+    ) -> Result<Task, Error> {
+        let no_messages = Shown {
+            history: Some(0),
+            ..shown
+        };
+        let mut task = self.task(&call.caller, before, no_messages).await?;
+        if is_resumed {
+            let engine = self.host.engine();
+            let state = TaskState::Working;
+            task.status = status(&before.key, &task.context_id, state, None, None, engine.now());
+            if let Some(about) = task
+                .metadata
+                .get_mut("openwop")
+                .and_then(|about| about.as_object_mut())
+            {
+                about.remove("interrupt");
+                about.remove("interruptToken");
+                about.insert("status".to_owned(), wopr_core::RunStatus::Running.as_str().into());
+            }
+        }
+        if shown.n_messages() > 0 {
+            let current = (task.status.message.as_ref()).map(|message| message.message_id.as_str());
+            let wanted = Wanted {
+                key: &before.key,
+                context: &task.context_id,
+                until: before.run.head,
+                current,
+                n: shown.n_messages(),
+            };
+            task.history = history::read(self.host.engine(), wanted).await?;
+        }
+        Ok(task)
+    }
+}
+
+impl TaskStream {
+    fn begin_with(&mut self, task: Task) {
+        self.said = Some(task.status.state);
+        self.first = Some(Item {
+            id: None,
+            response: StreamResponse::Task(task),
+            is_final: false,
+        });
+    }
+
+    /// Goes back to the event after the last one a client saw; a snapshot is not needed then.
+    async fn go_back(&mut self, last: u64, head: Seq) -> Result<(), Error> {
+        let from = Seq(last.saturating_add(1).min(head.0));
+        self.standing = Standing::default();
+        self.cursor = Seq(0);
+        while self.cursor < from {
+            let limit = usize::try_from(from.0 - self.cursor.0).map_or(PAGE, |n| n.min(PAGE));
+            let page = self.service.host.engine().events(&self.key, self.cursor, limit);
+            let events = page.await?.map(|page| page.events).unwrap_or_default();
+            let Some(end) = events.last() else { break };
+            self.cursor = end.seq.next();
+            for recorded in &events {
+                self.standing.apply(&recorded.event);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for what is next; none at the end.
+    ///
+    /// # Cancel safety
+    /// A dropped call may lose items. Streams are only dropped whole.
+    pub(super) async fn next(&mut self) -> Option<Step> {
+        if let Some(first) = self.first.take() {
+            self.last_said = Instant::now();
+            return Some(Step::Items(vec![first]));
+        }
+        while !self.is_done && !*self.closing.borrow() {
+            match self.read().await {
+                Ok(items) if !items.is_empty() => {
+                    self.last_said = Instant::now();
+                    return Some(Step::Items(items));
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    // The client comes back with the id of the last event it saw.
+                    tracing::warn!(run = %self.key, %error, "a2a stream broken off");
+                    return None;
+                }
+            }
+            if self.is_done {
+                break;
+            }
+            let quiet_until = self.last_said + self.keep_alive;
+            tokio::select! {
+                () = self.tail.changed() => {}
+                () = tokio::time::sleep_until(quiet_until) => {
+                    self.last_said = Instant::now();
+                    return Some(Step::KeepAlive);
+                }
+                _ = self.closing.changed() => {}
+            }
+        }
+        None
+    }
+
+    /// Reads on: the updates of up to a page of events, empty where there is nothing new to say.
+    async fn read(&mut self) -> Result<Vec<Item>, Error> {
+        let mut items = Vec::new();
+        loop {
+            let engine = self.service.host.engine();
+            let Some(page) = engine.events(&self.key, self.cursor, PAGE).await? else {
+                self.is_done = true;
+                return Ok(items);
+            };
+            for recorded in &page.events {
+                self.cursor = recorded.seq.next();
+                items.extend(self.item(recorded).await?);
+                if self.is_done {
+                    return Ok(items);
+                }
+            }
+            if self.cursor >= page.head {
+                items.extend(self.rest().await?);
+                // A client that had seen the end already is told nothing more.
+                self.is_done |= self.standing.state().is_terminal();
+                return Ok(items);
+            }
+            if !items.is_empty() {
+                return Ok(items);
+            }
+        }
+    }
+
+    /// What an event is to the client.
+    async fn item(&mut self, recorded: &Recorded) -> Result<Option<Item>, Error> {
+        let response = match self.standing.apply(&recorded.event) {
+            Change::None => return Ok(None),
+            Change::Artifact => {
+                let Some(artifact) = render::artifact(recorded) else {
+                    return Ok(None);
+                };
+                StreamResponse::ArtifactUpdate(TaskArtifactUpdateEvent {
+                    task_id: self.key.run.to_string(),
+                    context_id: self.context.clone(),
+                    artifact,
+                    append: false,
+                    last_chunk: true,
+                    metadata: wopr_core::Object::new(),
+                })
+            }
+            Change::Status => {
+                let state = self.standing.state();
+                self.said = Some(state);
+                self.is_done = state.is_terminal() || (state.is_interrupted() && self.mode == Mode::Send);
+                StreamResponse::StatusUpdate(self.update(Some(recorded)).await?)
+            }
+        };
+        Ok(Some(Item {
+            id: Some(recorded.seq.0),
+            response,
+            is_final: self.is_done,
+        }))
+    }
+
+    /// The last word of a stream that rests without an event that says so: after a vote, or for a repeat.
+    async fn rest(&mut self) -> Result<Option<Item>, Error> {
+        if self.rests_at.is_none_or(|head| self.cursor < head) {
+            return Ok(None);
+        }
+        let state = self.standing.state();
+        if !state.is_terminal() && !state.is_interrupted() {
+            return Ok(None);
+        }
+        self.is_done = true;
+        Ok(Some(Item {
+            id: None,
+            response: StreamResponse::StatusUpdate(self.update(None).await?),
+            is_final: true,
+        }))
+    }
+
+    /// The standing as an update, because of an event or as it is.
+    async fn update(&self, because: Option<&Recorded>) -> Result<TaskStatusUpdateEvent, Error> {
+        let engine = self.service.host.engine();
+        let mut questions: Vec<Question> = Vec::new();
+        for waiting in self.standing.asked() {
+            let asked = match because {
+                Some(recorded) => question::asked_by(engine, &self.key, recorded).await?,
+                None => None,
+            };
+            questions.push(match asked.filter(|asked| asked.waiting == *waiting) {
+                Some(question) => question,
+                None => question::in_log(engine, &self.key, waiting).await?,
+            });
+        }
+        let error = match because.map(|recorded| &recorded.event) {
+            Some(Event::RunFailed { error, .. }) => Some(error.clone()),
+            Some(_) => None,
+            None => {
+                let view = self.service.view(&self.key).await?;
+                view.run.error.map(|(error, _)| error)
+            }
+        };
+        let asked_at = questions.first().and_then(|question| question.asked.as_ref());
+        let at = match (because, asked_at) {
+            (Some(recorded), _) => recorded.at,
+            (None, Some(asked)) => asked.at,
+            (None, None) => self.service.view(&self.key).await?.run.updated_at,
+        };
+        let state = self.standing.state();
+        let about = self
+            .service
+            .about(&self.caller, self.standing.status(), &questions, error.as_ref());
+        Ok(TaskStatusUpdateEvent {
+            task_id: self.key.run.to_string(),
+            context_id: self.context.clone(),
+            status: status(
+                &self.key,
+                &self.context,
+                state,
+                questions.first(),
+                error.as_ref(),
+                at,
+            ),
+            metadata: wrap(about),
+        })
+    }
+}

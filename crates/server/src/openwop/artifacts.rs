@@ -1,0 +1,99 @@
+//! Artifacts of a run. Their content is in the event that made them; nothing is stored twice.
+
+use futures_util::{FutureExt as _, future::BoxFuture};
+use http::StatusCode;
+use serde::Serialize;
+use serde_json::Value;
+use wopr_core::{Event, Recorded, RunKey};
+use wopr_wire::time::Timestamp;
+
+use super::{
+    call::{Answer, Call, json_response, no_run},
+    problem::Problem,
+    render,
+};
+
+/// Artifacts of a run that are listed; the newest of more.
+const MAX_LISTED: usize = 200;
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Artifact {
+    artifact_id: String,
+    artifact_type: String,
+    name: String,
+    run_id: String,
+    node_id: String,
+    created_at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<Value>,
+}
+
+#[derive(Debug, Serialize)]
+struct List {
+    artifacts: Vec<Artifact>,
+}
+
+/// `GET /v1/runs/{runId}/artifacts`
+pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
+    async move {
+        let key = call.run()?;
+        let engine = call.host.engine();
+        let view = engine.view(&key).await?.ok_or_else(no_run)?;
+        let known = &view.run.artifacts;
+        let mut artifacts = Vec::new();
+        for artifact in &known[known.len().saturating_sub(MAX_LISTED)..] {
+            let page = engine.events(&key, artifact.seq, 1).await?.ok_or_else(no_run)?;
+            artifacts.extend(page.events.into_iter().find_map(|event| read(&key, event, false)));
+        }
+        json_response(StatusCode::OK, &List { artifacts })
+    }
+    .boxed()
+}
+
+/// `GET /v1/runs/{runId}/artifacts/{artifactId}`
+pub(super) fn show(call: Call) -> BoxFuture<'static, Answer> {
+    async move {
+        let key = call.run()?;
+        let engine = call.host.engine();
+        let view = engine.view(&key).await?.ok_or_else(no_run)?;
+        let wanted = call.param(1);
+        // An id that a loop gave out again names the newest.
+        let known = view.run.artifacts.iter().rev().find(|known| known.id == wanted);
+        let seq = known.ok_or_else(no_artifact)?.seq;
+        let page = engine.events(&key, seq, 1).await?.ok_or_else(no_run)?;
+        let artifact = page
+            .events
+            .into_iter()
+            .find_map(|event| read(&key, event, true))
+            .ok_or_else(no_artifact)?;
+        json_response(StatusCode::OK, &artifact)
+    }
+    .boxed()
+}
+
+fn no_artifact() -> Problem {
+    Problem::not_found("no such artifact")
+}
+
+fn read(key: &RunKey, recorded: Recorded, with_content: bool) -> Option<Artifact> {
+    let Event::ArtifactCreated {
+        visit,
+        artifact,
+        artifact_type,
+        name,
+        content,
+    } = recorded.event
+    else {
+        return None;
+    };
+    Some(Artifact {
+        artifact_id: artifact,
+        artifact_type,
+        name,
+        run_id: key.run.to_string(),
+        node_id: visit.node.to_string(),
+        created_at: render::time(recorded.at),
+        content: with_content.then_some(content),
+    })
+}

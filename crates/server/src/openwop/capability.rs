@@ -1,0 +1,242 @@
+//! The capability registry: what this host can do, told once.
+//!
+//! The discovery document is built from it, and so are the A2A card's flags and which routes exist. What is not
+//! true is not in it.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use http::HeaderValue;
+use parking_lot::RwLock;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use wopr_connect::egress;
+use wopr_core::{Plan, WorkflowId};
+use wopr_engine::Engine;
+use wopr_wire::a2a::method::Version;
+
+use super::{call::etag, openapi, render};
+use crate::{Config, a2a, auth::hex, config::Period, host::default_tenant};
+
+/// Ids the conformance suite asks for begin so.
+const FIXTURES: [&str; 2] = ["conformance-", "openwop-smoke-"];
+
+/// What this host can do.
+#[derive(Debug, Clone)]
+pub struct Capabilities {
+    /// Whether conformance nodes and seams exist.
+    pub is_conformance: bool,
+    /// Versions of A2A, the preferred first.
+    pub a2a_versions: [Version; 2],
+    /// Whether A2A tasks can be streamed.
+    pub a2a_streaming: bool,
+    /// Whether A2A tasks can be pushed.
+    pub a2a_push: bool,
+    /// The largest request body.
+    pub max_body_bytes: usize,
+    /// Node executions of a run.
+    pub max_node_executions: u32,
+    /// Milliseconds of a run, if bounded.
+    pub max_run_duration_ms: Option<u64>,
+    /// Seconds an idempotency key is remembered.
+    pub idempotency_seconds: u64,
+}
+
+impl Capabilities {
+    /// What a configuration makes of this binary.
+    #[must_use]
+    pub fn of(config: &Config) -> Self {
+        Self {
+            is_conformance: config.conformance,
+            a2a_versions: a2a::VERSIONS,
+            a2a_streaming: a2a::STREAMING,
+            a2a_push: a2a::PUSH_NOTIFICATIONS,
+            max_body_bytes: config.server.max_body_bytes,
+            max_node_executions: config.limits.max_node_executions,
+            max_run_duration_ms: config.limits.max_run_duration.map(Period::as_millis),
+            idempotency_seconds: config.idempotency.retention.as_duration().as_secs(),
+        }
+    }
+
+    /// The address of the A2A card.
+    #[must_use]
+    pub fn agent_card_url(origin: &str) -> String {
+        format!("{origin}{}", a2a::CARD_PATH)
+    }
+
+    /// The discovery document (section 2).
+    fn document(&self, origin: &str, fixtures: &[String]) -> Value {
+        let mut limits = json!({
+            "clarificationRounds": 3,
+            "schemaRounds": 2,
+            "envelopesPerTurn": 5,
+            "maxNodeExecutions": self.max_node_executions,
+            "maxRequestBodyBytes": self.max_body_bytes,
+        });
+        let mut configurable = json!({
+            "recursionLimit": {
+                "type": "number",
+                "min": 1,
+                "max": self.max_node_executions,
+                "description": "Node executions before the run is stopped.",
+            },
+            "runTimeoutMs": {
+                "type": "number",
+                "min": 1,
+                "description": "Milliseconds before the run is stopped, waits for people not counted.",
+            },
+        });
+        if let Some(most) = self.max_run_duration_ms {
+            limits["maxRunDurationMs"] = json!(most);
+            configurable["runTimeoutMs"]["max"] = json!(most);
+        }
+        let versions = self.a2a_versions.map(Version::as_str);
+        let families = json!({
+            "a2a": {
+                "supported": true,
+                "agentCardUrl": Self::agent_card_url(origin),
+                "streaming": self.a2a_streaming,
+                "pushNotifications": self.a2a_push,
+                "durableTasks": true,
+                "protocolVersions": versions,
+                "preferredVersion": versions[0],
+            },
+            "extensions": { "interrupts": {
+                "profiles": [
+                    "openwop-interrupt-quorum",
+                    "openwop-interrupt-auth-required",
+                    "openwop-interrupt-external-event",
+                    "openwop-interrupt-cascade-cancel",
+                ],
+                "signedCallbackTokens": true,
+            } },
+            "httpClient": {
+                "supported": true,
+                "ssrfGuard": true,
+                "maxResponseBodyBytes": egress::Limits::default().response_body,
+                "methods": ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
+            },
+            "idempotency": {
+                "supported": true,
+                "layer1RetentionSeconds": self.idempotency_seconds,
+                "crossRegion": "single-region",
+            },
+            "restTransport": { "conditionalRunGet": true },
+            "subWorkflow": { "inputMapping": true },
+        });
+        let mut document = json!({
+            "protocolVersion": "1.1",
+            "protocolVersions": ["1.1"],
+            "implementation": {
+                "name": "wopr",
+                "version": env!("CARGO_PKG_VERSION"),
+                "vendor": "wopr",
+            },
+            "engineVersion": render::ENGINE_VERSION,
+            "eventLogSchemaVersion": render::EVENT_LOG_SCHEMA_VERSION,
+            "supportedTransports": ["rest", "a2a"],
+            "supportedEnvelopes": ["clarification.request"],
+            "schemaVersions": { "clarification.request": 1 },
+            "limits": limits,
+            "configurable": configurable,
+        });
+        if let (Some(document), Some(families)) = (document.as_object_mut(), families.as_object()) {
+            document.extend(families.clone());
+        }
+        if !fixtures.is_empty() {
+            document["fixtures"] = json!(fixtures);
+        }
+        // Readers before RFC 0073 look for the families here.
+        document["capabilities"] = families;
+        document
+    }
+}
+
+/// The discovery document as bytes, ready to send.
+#[derive(Debug)]
+pub(crate) struct Document {
+    pub(crate) bytes: Bytes,
+    pub(crate) etag: HeaderValue,
+}
+
+/// What is advertised, ready to send.
+#[derive(Debug)]
+pub struct Discovery {
+    capabilities: Capabilities,
+    origin: String,
+    document: RwLock<Arc<Document>>,
+    openapi: Bytes,
+}
+
+impl Discovery {
+    pub(crate) fn new(config: &Config, origin: &str, engine: &Engine) -> Self {
+        let capabilities = Capabilities::of(config);
+        let document = RwLock::new(Arc::new(render(&capabilities, origin, engine)));
+        Self {
+            openapi: Bytes::from(openapi::document(origin, capabilities.is_conformance).to_string()),
+            capabilities,
+            origin: origin.to_owned(),
+            document,
+        }
+    }
+
+    /// The registry.
+    #[must_use]
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    pub(crate) fn document(&self) -> Arc<Document> {
+        Arc::clone(&self.document.read())
+    }
+
+    pub(crate) fn openapi(&self) -> Bytes {
+        self.openapi.clone()
+    }
+
+    /// Lists fixtures again after a registration; without conformance mode nothing changes.
+    pub(crate) fn refresh(&self, engine: &Engine) {
+        if self.capabilities.is_conformance {
+            *self.document.write() = Arc::new(render(&self.capabilities, &self.origin, engine));
+        }
+    }
+}
+
+fn render(capabilities: &Capabilities, origin: &str, engine: &Engine) -> Document {
+    let fixtures = if capabilities.is_conformance {
+        fixtures(engine)
+    } else {
+        Vec::new()
+    };
+    let text = capabilities.document(origin, &fixtures).to_string();
+    let etag = etag(&hex(&Sha256::digest(text.as_bytes())[..16]));
+    Document {
+        bytes: Bytes::from(text),
+        etag,
+    }
+}
+
+/// Every loaded fixture that can run: its nodes are offered, or it would not be here, and so are its children.
+fn fixtures(engine: &Engine) -> Vec<String> {
+    let plans = engine.workflows(&default_tenant());
+    let is_known = |id: &WorkflowId| plans.iter().any(|plan| plan.id() == id);
+    let is_fixture = |plan: &&Arc<Plan>| {
+        let id = plan.id().as_str();
+        FIXTURES.iter().any(|prefix| id.starts_with(prefix))
+            && plan.definition.is_active
+            && children(plan).all(|child| is_known(&child))
+    };
+    plans
+        .iter()
+        .filter(is_fixture)
+        .map(|plan| plan.id().to_string())
+        .collect()
+}
+
+fn children(plan: &Plan) -> impl Iterator<Item = WorkflowId> {
+    plan.definition
+        .nodes
+        .iter()
+        .filter(|node| node.type_id == "core.subWorkflow")
+        .filter_map(|node| WorkflowId::parse(node.config.get("workflowId")?.as_str()?).ok())
+}

@@ -1,0 +1,205 @@
+//! Cancelling, pausing and resuming.
+
+use futures_util::{FutureExt as _, future::BoxFuture};
+use http::StatusCode;
+use serde_json::Value;
+use wopr_core::{Command, DrainPolicy, Event, Refusal, RunId, RunKey, RunStatus, Seq};
+use wopr_engine::{CommandError, Done, Engine, Extras, View};
+use wopr_wire::{
+    json::{self, Decode as _},
+    openwop::{
+        control::{
+            BulkCancelItem, BulkCancelRequest, BulkCancelResponse, CancelRequest, CancelResponse,
+            DrainPolicy as WireDrain, MAX_BULK_RUNS, PauseRequest, PauseResponse, ResumeRequest,
+            ResumeResponse,
+        },
+        run::RunStatus as WireStatus,
+    },
+};
+
+use super::{
+    call::{Answer, Call, bytes_response, no_run},
+    once,
+    problem::Problem,
+    render,
+    runs::status_body,
+};
+
+/// How far back the pause of a paused run is looked for.
+const PAUSE_WINDOW: usize = 256;
+
+/// `POST /v1/runs/{runId}/cancel`, `POST /v1/runs/{runId}:cancel`
+pub(super) fn one(call: Call) -> BoxFuture<'static, Answer> {
+    async move {
+        let key = call.run()?;
+        let once = once::Request::of(&call)?;
+        let request: CancelRequest = call.decode()?;
+        let command = Command::Cancel {
+            reason: request.reason,
+            by: Some(call.caller().principal.clone()),
+        };
+        let respond = |view: &View| (StatusCode::OK, cancelled(&view.key.run, view.run.status));
+        let extras = once::Request::extras(once, &call, respond);
+        match call.host.engine().command(&key, command, extras).await {
+            Ok(done) => once::answer(&done, respond),
+            // Nothing to do and nothing wrong: the run stays as it is.
+            Err(CommandError::Refused(Refusal::Terminal(status))) => {
+                Ok(bytes_response(StatusCode::OK, cancelled(&key.run, status)))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+    .boxed()
+}
+
+fn cancelled(run: &RunId, status: RunStatus) -> Vec<u8> {
+    status_body(&CancelResponse {
+        run_id: run.to_string(),
+        status: render::status(status),
+    })
+}
+
+/// `POST /v1/runs:bulk-cancel`
+pub(super) fn bulk(call: Call) -> BoxFuture<'static, Answer> {
+    async move {
+        let once = once::Request::of(&call)?;
+        if let Some(once) = &once
+            && let Some(response) = once.replay(&call).await?
+        {
+            return Ok(response);
+        }
+        let request = json::parse(&call.body).map_err(Problem::from)?;
+        let request = BulkCancelRequest::decode(request).map_err(|error| {
+            let names_runs = error.path() == "runIds";
+            let problem = Problem::from(error);
+            if names_runs {
+                problem.with("maxRunIds", MAX_BULK_RUNS)
+            } else {
+                problem
+            }
+        })?;
+        let mut results = Vec::with_capacity(request.run_ids.len());
+        for id in request.run_ids {
+            results.push(bulk_item(&call, id, request.reason.clone()).await);
+        }
+        let body = status_body(&BulkCancelResponse { results });
+        match once {
+            Some(once) => once.remember(&call, StatusCode::OK, body).await,
+            None => Ok(bytes_response(StatusCode::OK, body)),
+        }
+    }
+    .boxed()
+}
+
+async fn bulk_item(call: &Call, id: String, reason: Option<String>) -> BulkCancelItem {
+    let Ok(run) = RunId::parse(&id) else {
+        return BulkCancelItem::refused(id, no_run().envelope);
+    };
+    let caller = call.caller();
+    let key = RunKey::new(caller.tenant.clone(), run);
+    let command = Command::Cancel {
+        reason,
+        by: Some(caller.principal.clone()),
+    };
+    let done = call.host.engine().command(&key, command, Extras::default()).await;
+    match done {
+        Ok(Done::Fresh(view)) => BulkCancelItem::done(id, render::status(view.run.status)),
+        Ok(Done::Replayed(_)) => BulkCancelItem::refused(id, Problem::internal().envelope),
+        Err(CommandError::Refused(Refusal::Terminal(RunStatus::Cancelled))) => {
+            BulkCancelItem::done(id, WireStatus::Cancelled)
+        }
+        Err(error) => BulkCancelItem::refused(id, Problem::from(error).envelope),
+    }
+}
+
+/// `POST /v1/runs/{runId}:pause`
+pub(super) fn pause(call: Call) -> BoxFuture<'static, Answer> {
+    async move {
+        let key = call.run()?;
+        let once = once::Request::of(&call)?;
+        let request: PauseRequest = call.decode()?;
+        let drain = match request.drain_policy {
+            WireDrain::Immediate => DrainPolicy::Immediate,
+            WireDrain::DrainCurrentNode => DrainPolicy::DrainCurrentNode,
+        };
+        let command = Command::Pause {
+            reason: request.reason,
+            drain,
+        };
+        let respond = |view: &View| {
+            let response = PauseResponse {
+                run_id: view.key.run.to_string(),
+                status: WireStatus::Paused,
+                paused_at: Some(render::time(view.run.updated_at)),
+            };
+            (StatusCode::ACCEPTED, status_body(&response))
+        };
+        let extras = once::Request::extras(once, &call, respond);
+        match call.host.engine().command(&key, command, extras).await {
+            Ok(done) => once::answer(&done, respond),
+            Err(error) => {
+                let is_paused = matches!(
+                    error,
+                    CommandError::Refused(Refusal::NotPausable(RunStatus::Paused))
+                );
+                let mut problem = Problem::from(not_begun(error, RunStatus::Pending));
+                if is_paused && let Some(since) = paused_at(call.host.engine(), &key).await {
+                    problem = problem.with("pausedAt", since);
+                }
+                Err(problem)
+            }
+        }
+    }
+    .boxed()
+}
+
+/// `POST /v1/runs/{runId}:resume`
+pub(super) fn resume(call: Call) -> BoxFuture<'static, Answer> {
+    async move {
+        let key = call.run()?;
+        let once = once::Request::of(&call)?;
+        let request: ResumeRequest = call.decode()?;
+        let command = Command::Resume {
+            reason: request.reason,
+        };
+        // It may have gone on to its end in the same append; what was asked for was that it runs.
+        let respond = |view: &View| {
+            let response = ResumeResponse {
+                run_id: view.key.run.to_string(),
+                status: WireStatus::Running,
+                resumed_at: Some(render::time(view.run.updated_at)),
+            };
+            (StatusCode::ACCEPTED, status_body(&response))
+        };
+        let extras = once::Request::extras(once, &call, respond);
+        match call.host.engine().command(&key, command, extras).await {
+            Ok(done) => once::answer(&done, respond),
+            Err(CommandError::Refused(Refusal::WrongState)) => {
+                Err(Refusal::NotPaused(RunStatus::Pending).into())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+    .boxed()
+}
+
+/// A run without events can be neither paused nor resumed; the answer carries its status like any other.
+fn not_begun(error: CommandError, status: RunStatus) -> CommandError {
+    match error {
+        CommandError::Refused(Refusal::WrongState) => Refusal::NotPausable(status).into(),
+        error => error,
+    }
+}
+
+/// When a paused run was paused, if that is not too long ago in its log.
+async fn paused_at(engine: &Engine, key: &RunKey) -> Option<Value> {
+    let (_, head) = engine.store().summary(key).await.ok()??;
+    let from = Seq(head.0.saturating_sub(PAUSE_WINDOW as u64));
+    let page = engine.events(key, from, PAUSE_WINDOW).await.ok()??;
+    let paused = page
+        .events
+        .iter()
+        .rev()
+        .find(|recorded| matches!(recorded.event, Event::RunPaused { .. }))?;
+    Some(render::time(paused.at).to_string().into())
+}

@@ -1,0 +1,403 @@
+//! Streaming a run's log as server-sent events (section 12).
+//!
+//! A stream reads the store by cursor and is woken by hints, so it sees every event once and in order, however
+//! it was created: the suffix after `Last-Event-ID`, then whatever comes. It ends after the terminal event, with
+//! the host, or with its reader; a slow reader holds one page and stops reading the store.
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use axum::{
+    body::{Body, Bytes},
+    response::Response,
+};
+use futures_util::{FutureExt as _, future::BoxFuture, stream};
+use http::{HeaderValue, header};
+use serde::Serialize;
+use tokio::{sync::watch, time::Instant};
+use wopr_core::{Event, Plan, Recorded, Run, RunKey, Seq};
+use wopr_engine::{Engine, Events, Tail, View};
+use wopr_store::{ReadError, Summary};
+use wopr_wire::{
+    openwop::stream::{StreamModes, forces_flush, parse_buffer},
+    sse,
+};
+
+use super::{
+    call::{Answer, Call, no_run},
+    poll,
+    problem::Problem,
+    render::{self, Mask, event_type},
+};
+use crate::{Host, telemetry::OpenStream};
+
+/// Events read at once. A slow reader costs at most one such page.
+const PAGE: usize = 128;
+
+/// `GET /v1/runs/{runId}/events`
+pub(super) fn stream(call: Call) -> BoxFuture<'static, Answer> {
+    async move {
+        let key = call.run()?;
+        let mode = call.query("streamMode");
+        let modes = StreamModes::parse(mode.as_deref())?;
+        let buffer = parse_buffer(call.query("bufferMs").as_deref())?;
+        let after = resume_point(&call, &key);
+        if wants_json(&call) {
+            // Without a mode of its own a JSON reader sees the whole log, as a poll does.
+            let is_filtered = mode.is_some();
+            let admits =
+                |recorded: &Recorded| !is_filtered || modes.admitting(event_type(&recorded.event)).is_some();
+            return poll::now(&call, &key, after, admits).await;
+        }
+        let follow = Follow::open(&call, key, modes, buffer, after).await?;
+        let chunks = stream::unfold(follow, |mut follow| async move {
+            let chunk = follow.next_chunk().await?;
+            Some((Ok::<_, Infallible>(chunk), follow))
+        });
+        let mut response = Response::new(Body::from_stream(chunks));
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(sse::CONTENT_TYPE));
+        headers.insert(
+            header::CACHE_CONTROL,
+            HeaderValue::from_static("no-cache, no-transform"),
+        );
+        // Proxies that buffer would hold events back.
+        headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+        Ok(response)
+    }
+    .boxed()
+}
+
+/// The sequence to resume after: `Last-Event-ID` holds it, or an event's id; anything else starts anew.
+fn resume_point(call: &Call, key: &RunKey) -> Option<u64> {
+    let id = call.header("last-event-id")?.trim();
+    let number = match id.strip_prefix(key.run.as_str()) {
+        Some(rest) => rest.strip_prefix('.')?,
+        None => id,
+    };
+    if !number.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    number.parse().ok()
+}
+
+/// JSON is named and an event stream is not.
+fn wants_json(call: &Call) -> bool {
+    let mut has_json = false;
+    for value in call.headers.get_all(header::ACCEPT) {
+        let Ok(text) = value.to_str() else { continue };
+        for range in text.split(',') {
+            match range.split(';').next().unwrap_or("").trim() {
+                "text/event-stream" => return false,
+                "application/json" => has_json = true,
+                _ => {}
+            }
+        }
+    }
+    has_json
+}
+
+/// Finds out once what a run's workflow keeps from views.
+#[derive(Debug, Default)]
+pub(super) struct Masking(Option<Mask>);
+
+impl Masking {
+    /// The mask of a run, given the first event that is about to be shown.
+    pub(super) async fn of(
+        &mut self,
+        engine: &Engine,
+        key: &RunKey,
+        first: Option<&Recorded>,
+    ) -> Result<&Mask, ReadError> {
+        if self.0.is_none() {
+            let mask = match first {
+                // Nothing to show, nothing to hide.
+                None => return Ok(self.0.get_or_insert_default()),
+                Some(first) => find_mask(engine, key, first).await?,
+            };
+            self.0 = Some(mask);
+        }
+        Ok(self.0.get_or_insert_default())
+    }
+}
+
+/// The start of a log names the version, which is the current one most of the time.
+async fn find_mask(engine: &Engine, key: &RunKey, first: &Recorded) -> Result<Mask, ReadError> {
+    let (workflow, version) = match &first.event {
+        Event::RunStarted(started) => (started.workflow.clone(), started.version.clone()),
+        _ => match engine.store().summary(key).await? {
+            Some((
+                Summary {
+                    workflow, version, ..
+                },
+                _,
+            )) => (workflow, version),
+            None => return Ok(Mask::default()),
+        },
+    };
+    let current = engine.workflow(&key.tenant, &workflow);
+    if let Some(plan) = current.filter(|plan| *plan.version() == version) {
+        return Ok(Mask::of(&plan));
+    }
+    let view = engine.view(key).await?;
+    Ok(view.map(|view| Mask::of(&view.plan)).unwrap_or_default())
+}
+
+/// One reader of one run.
+#[derive(Debug)]
+struct Follow {
+    host: Arc<Host>,
+    key: RunKey,
+    tail: Tail,
+    closing: watch::Receiver<bool>,
+    /// The next event to read.
+    next: Seq,
+    /// A page read while opening, to be shown first.
+    page: Option<Events>,
+    modes: StreamModes,
+    masking: Masking,
+    values: Option<Values>,
+    batch: Batch,
+    keepalive: Duration,
+    sent_at: Instant,
+    is_over: bool,
+    _open: OpenStream,
+}
+
+/// The run as of the last event read, for snapshots.
+#[derive(Debug)]
+struct Values {
+    view: View,
+    /// The first event that is shown; what is before it is only folded in.
+    shown_from: Seq,
+}
+
+/// Events held back for a batch.
+#[derive(Debug)]
+struct Batch {
+    wait: Duration,
+    items: Vec<u8>,
+    last: u64,
+    since: Option<Instant>,
+    is_due: bool,
+}
+
+impl Follow {
+    async fn open(
+        call: &Call,
+        key: RunKey,
+        modes: StreamModes,
+        buffer: Duration,
+        after: Option<u64>,
+    ) -> Result<Self, Problem> {
+        let host = Arc::clone(&call.host);
+        let engine = host.engine();
+        let tail = engine.tail(&key);
+        let shown_from = Seq(after.map_or(0, |after| after.saturating_add(1)));
+        let values = if modes.is_values() {
+            let view = engine.view(&key).await?.ok_or_else(no_run)?;
+            Some(Values::new(view, shown_from))
+        } else {
+            None
+        };
+        // Snapshots are folds, so those read the log from its start.
+        let next = if values.is_some() { Seq(0) } else { shown_from };
+        let page = engine.events(&key, next, PAGE).await?.ok_or_else(no_run)?;
+        Ok(Self {
+            closing: host.closing(),
+            keepalive: host.config().server.sse_keepalive.as_duration(),
+            _open: host.metrics().open_stream(),
+            tail,
+            next,
+            page: Some(page),
+            modes,
+            masking: Masking::default(),
+            values,
+            batch: Batch {
+                wait: buffer,
+                items: Vec::new(),
+                last: 0,
+                since: None,
+                is_due: false,
+            },
+            sent_at: Instant::now(),
+            is_over: false,
+            key,
+            host,
+        })
+    }
+
+    /// The next bytes of the stream; `None` ends it.
+    async fn next_chunk(&mut self) -> Option<Bytes> {
+        loop {
+            if self.is_over {
+                return None;
+            }
+            let mut out = Vec::new();
+            let is_full = match self.read(&mut out).await {
+                Ok(is_full) => is_full,
+                Err(error) => {
+                    // The reader comes back with its last id and loses nothing.
+                    tracing::warn!(%error, run = %self.key, "stream ended early");
+                    return None;
+                }
+            };
+            self.batch.flush(self.is_over, &mut out);
+            if !out.is_empty() {
+                self.sent_at = Instant::now();
+                return Some(out.into());
+            }
+            if !is_full
+                && !self.is_over
+                && let Some(chunk) = self.wait().await
+            {
+                return chunk;
+            }
+        }
+    }
+
+    /// Shows one page; says whether there may be more right away.
+    async fn read(&mut self, out: &mut Vec<u8>) -> Result<bool, ReadError> {
+        let page = match self.page.take() {
+            Some(page) => Some(page),
+            None => self.host.engine().events(&self.key, self.next, PAGE).await?,
+        };
+        let Some(Events { events, head, status }) = page else {
+            // Removed meanwhile.
+            self.is_over = true;
+            return Ok(false);
+        };
+        if let Some(last) = events.last() {
+            self.next = last.seq.next();
+        }
+        self.is_over = status.is_terminal() && self.next >= head;
+        let mask = self
+            .masking
+            .of(self.host.engine(), &self.key, events.first())
+            .await?;
+        for recorded in &events {
+            match &mut self.values {
+                Some(values) => values.show(recorded, self.modes, mask, &mut self.batch, out),
+                None => show(recorded, &self.key, self.modes, mask, &mut self.batch, out),
+            }
+        }
+        Ok(events.len() == PAGE)
+    }
+
+    /// Waits for a hint, for a batch to be due, or until a comment is due. A chunk, or `None` for the end, if the
+    /// wait ends with one.
+    async fn wait(&mut self) -> Option<Option<Bytes>> {
+        let keepalive_at = self.sent_at + self.keepalive;
+        let batch_at = self.batch.since.map(|since| since + self.batch.wait);
+        let until = batch_at.map_or(keepalive_at, |batch_at| batch_at.min(keepalive_at));
+        tokio::select! {
+            // `wait_for` also sees a stop that began before this stream.
+            _ = self.closing.wait_for(|is_closing| *is_closing) => return Some(None),
+            () = self.tail.changed() => return None,
+            () = tokio::time::sleep_until(until) => {}
+        }
+        if batch_at.is_some_and(|batch_at| batch_at <= until) {
+            self.batch.is_due = true;
+            return None;
+        }
+        self.sent_at = Instant::now();
+        Some(Some(Bytes::from_static(sse::KEEP_ALIVE)))
+    }
+}
+
+/// Shows an event as itself, if a wanted mode admits it.
+fn show(
+    recorded: &Recorded,
+    key: &RunKey,
+    modes: StreamModes,
+    mask: &Mask,
+    batch: &mut Batch,
+    out: &mut Vec<u8>,
+) {
+    let name = event_type(&recorded.event);
+    let Some(mode) = modes.admitting(name) else { return };
+    let doc = render::event(recorded, key, mask);
+    let shown_as = if modes.is_mixed() { mode.as_str() } else { name };
+    batch.put(recorded.seq.0, shown_as, &doc, forces_flush(name), out);
+}
+
+impl Values {
+    fn new(view: View, shown_from: Seq) -> Self {
+        let view = View {
+            run: Run::default(),
+            ..view
+        };
+        Self { view, shown_from }
+    }
+
+    /// Folds an event in and shows the run as of it, if it moved the run on. A resumed stream begins with the run
+    /// as of the event it resumes after.
+    fn show(
+        &mut self,
+        recorded: &Recorded,
+        modes: StreamModes,
+        mask: &Mask,
+        batch: &mut Batch,
+        out: &mut Vec<u8>,
+    ) {
+        let plan: Arc<Plan> = Arc::clone(&self.view.plan);
+        if let Err(error) = self.view.run.apply(&plan, recorded) {
+            tracing::error!(%error, run = %self.view.key, "log does not fold");
+            return;
+        }
+        let name = event_type(&recorded.event);
+        let is_resumed = recorded.seq.next() == self.shown_from;
+        let is_new = recorded.seq >= self.shown_from && modes.admitting(name).is_some();
+        if !is_resumed && !is_new {
+            return;
+        }
+        let mut snapshot = render::snapshot(&self.view, mask);
+        snapshot.at_seq = Some(recorded.seq.0);
+        batch.put(
+            recorded.seq.0,
+            "state.snapshot",
+            &snapshot,
+            forces_flush(name),
+            out,
+        );
+    }
+}
+
+impl Batch {
+    /// Writes a frame, or holds its document back.
+    fn put(&mut self, seq: u64, name: &str, doc: &impl Serialize, is_forced: bool, out: &mut Vec<u8>) {
+        let written = if self.wait.is_zero() {
+            sse::write_json(out, sse::Head::new(seq, name), doc)
+        } else {
+            let start = self.items.len();
+            if start > 0 {
+                self.items.push(b',');
+            }
+            let written = serde_json::to_writer(&mut self.items, doc);
+            if written.is_ok() {
+                self.last = seq;
+                self.since.get_or_insert_with(Instant::now);
+                self.is_due |= is_forced;
+            } else {
+                self.items.truncate(start);
+            }
+            written
+        };
+        if let Err(error) = written {
+            tracing::error!(%error, seq, "event does not serialise");
+        }
+    }
+
+    /// Writes what is held back, if it is time.
+    fn flush(&mut self, is_over: bool, out: &mut Vec<u8>) {
+        if self.items.is_empty() || !(is_over || self.is_due) {
+            return;
+        }
+        let mut data = Vec::with_capacity(self.items.len() + 2);
+        data.push(b'[');
+        data.append(&mut self.items);
+        data.push(b']');
+        sse::write_frame(out, sse::Head::new(self.last, "batch"), &data);
+        self.since = None;
+        self.is_due = false;
+    }
+}

@@ -1,0 +1,184 @@
+//! API keys of a tenant: a host extension, so that rotating a key takes no restart.
+//!
+//! Nobody makes a key that can do more than their own, or that opens another tenant.
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use futures_util::{FutureExt as _, future::BoxFuture};
+use http::StatusCode;
+use rand::{TryRngCore as _, rngs::OsRng};
+use serde::Serialize;
+use wopr_core::PrincipalId;
+use wopr_store::KeyRow;
+use wopr_wire::{
+    json::{Decode, DecodeError, Fields},
+    time::Timestamp,
+};
+
+use super::{
+    call::{Answer, Call, bytes_response, json_response},
+    problem::Problem,
+    render,
+};
+use crate::auth::{Scopes, hash_hex, hex};
+
+const MAX_ID: usize = 64;
+
+/// The body of `POST /v1/host/wopr/keys`. Closed.
+#[derive(Debug)]
+struct CreateKey {
+    id: Option<String>,
+    principal: Option<String>,
+    scopes: Vec<String>,
+}
+
+impl Decode for CreateKey {
+    fn decode(value: serde_json::Value) -> Result<Self, DecodeError> {
+        let mut fields = Fields::of(value)?;
+        let request = Self {
+            id: fields.optional("id")?,
+            principal: fields.optional("principal")?,
+            scopes: fields.required("scopes")?,
+        };
+        fields.refuse_unknown()?;
+        Ok(request)
+    }
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Key {
+    id: String,
+    tenant: String,
+    principal: String,
+    scopes: Vec<String>,
+    created_at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    revoked_at: Option<Timestamp>,
+    /// Only in the answer that makes the key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    secret: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct List {
+    keys: Vec<Key>,
+}
+
+impl Key {
+    fn of(row: KeyRow) -> Self {
+        Self {
+            id: row.id,
+            tenant: row.tenant.to_string(),
+            principal: row.principal.to_string(),
+            scopes: row.scopes,
+            created_at: render::time(row.created_at),
+            revoked_at: row.revoked_at.map(render::time),
+            secret: None,
+        }
+    }
+}
+
+/// `POST /v1/host/wopr/keys`
+pub(super) fn create(call: Call) -> BoxFuture<'static, Answer> {
+    async move {
+        if call.headers.contains_key("idempotency-key") {
+            // A repeat would need the secret, which is not kept.
+            return Err(Problem::field(
+                "Idempotency-Key",
+                "is not taken here: name the key by id",
+            ));
+        }
+        let request: CreateKey = call.decode()?;
+        let caller = call.caller();
+        let scopes = Scopes::parse(&request.scopes)
+            .map_err(|rule| Problem::invalid(format!("scopes: {rule}")).with("field", "scopes"))?;
+        if !caller.scopes.covers(scopes) {
+            return Err(Problem::forbidden(
+                "a key cannot have scopes that its maker lacks",
+            ));
+        }
+        let mut random = [0; 32];
+        OsRng.try_fill_bytes(&mut random).map_err(|error| {
+            tracing::error!(%error, "no entropy for a key");
+            Problem::unavailable(1)
+        })?;
+        let id = match request.id {
+            Some(id) if is_id(&id) => id,
+            Some(_) => {
+                return Err(Problem::field(
+                    "id",
+                    "must be 1 to 64 characters of [A-Za-z0-9._-]",
+                ));
+            }
+            None => format!("key_{}", hex(&random[..6])),
+        };
+        let principal = request.principal.unwrap_or_else(|| id.clone());
+        let principal = PrincipalId::parse(&principal)
+            .map_err(|_| Problem::field("principal", "must be 1 to 256 characters without spaces"))?;
+        let store = call.host.engine().store();
+        let is_configured = call.host.config().auth.keys.iter().any(|key| key.id == id);
+        if is_configured || store.keys().await?.iter().any(|key| key.id == id) {
+            return Err(Problem::new(
+                StatusCode::CONFLICT,
+                "conflict",
+                "the key's id is taken",
+            ));
+        }
+        let secret = format!("wopr_{}", URL_SAFE_NO_PAD.encode(random));
+        let row = KeyRow {
+            id,
+            secret_sha256: hash_hex(&secret),
+            tenant: caller.tenant.clone(),
+            principal,
+            scopes: scopes.names(),
+            created_at: call.host.engine().now(),
+            revoked_at: None,
+        };
+        store.put_key(row.clone()).await?;
+        call.host.refresh_keys().await?;
+        tracing::info!(key = %row.id, tenant = %row.tenant, by = %caller.key_id, "api key created");
+        let key = Key {
+            secret: Some(secret),
+            ..Key::of(row)
+        };
+        json_response(StatusCode::CREATED, &key)
+    }
+    .boxed()
+}
+
+fn is_id(text: &str) -> bool {
+    (1..=MAX_ID).contains(&text.len())
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+}
+
+/// `GET /v1/host/wopr/keys`
+pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
+    async move {
+        let rows = call.host.engine().store().keys().await?;
+        let tenant = &call.caller().tenant;
+        let keys = rows.into_iter().filter(|row| row.tenant == *tenant).map(Key::of);
+        json_response(StatusCode::OK, &List { keys: keys.collect() })
+    }
+    .boxed()
+}
+
+/// `DELETE /v1/host/wopr/keys/{keyId}`
+pub(super) fn revoke(call: Call) -> BoxFuture<'static, Answer> {
+    async move {
+        let id = call.param(0);
+        let tenant = &call.caller().tenant;
+        let store = call.host.engine().store();
+        let rows = store.keys().await?;
+        if !rows.iter().any(|row| row.id == id && row.tenant == *tenant) {
+            return Err(Problem::not_found("no such key"));
+        }
+        // Revoking twice changes nothing, and says so by saying the same.
+        store.revoke_key(id, call.host.engine().now()).await?;
+        call.host.refresh_keys().await?;
+        tracing::info!(key = %id, %tenant, by = %call.caller().key_id, "api key revoked");
+        Ok(bytes_response(StatusCode::NO_CONTENT, axum::body::Body::empty()))
+    }
+    .boxed()
+}

@@ -1,0 +1,170 @@
+//! `Idempotency-Key` (OpenWOP v1 section 17.1): a request that takes effect once.
+//!
+//! The record is named by tenant, principal, route and the hashed key; the digest covers the path's parameters
+//! and the body in canonical form. Where a request appends, the record commits with it and the store decides
+//! between concurrent ones. What fails is not recorded: a repeat gets the same refusal, or takes effect.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use http::{HeaderName, HeaderValue, StatusCode};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use wopr_engine::{CommandError, Done, Extras, Once, View};
+use wopr_store::{IdempotencyKey, IdempotencyRecord};
+use wopr_wire::json;
+
+use super::{
+    call::{Answer, Call, bytes_response},
+    problem::Problem,
+    routes::Input,
+};
+use crate::auth::{hash_hex, hex};
+
+static REPLAY: HeaderName = HeaderName::from_static("openwop-idempotent-replay");
+
+/// The longest key.
+const MAX_KEY: usize = 255;
+
+/// A request that is to take effect once.
+#[derive(Debug)]
+pub(super) struct Request {
+    key: IdempotencyKey,
+    digest: String,
+}
+
+impl Request {
+    /// Reads the header; `None` if there is none.
+    pub(super) fn of(call: &Call) -> Result<Option<Self>, Problem> {
+        let Some(value) = call.headers.get("idempotency-key") else {
+            return Ok(None);
+        };
+        let rule = || Problem::field("Idempotency-Key", "must be 1 to 255 visible characters");
+        let key = value.to_str().map_err(|_| rule())?;
+        if key.is_empty() || key.len() > MAX_KEY || call.headers.get_all("idempotency-key").iter().count() > 1
+        {
+            return Err(rule());
+        }
+        let caller = call.caller();
+        let key = IdempotencyKey {
+            tenant: caller.tenant.clone(),
+            principal: caller.principal.clone(),
+            scope: format!("{} {}", call.route.verb.method(), call.route.path),
+            key: hash_hex(key),
+        };
+        let body = match call.route.input {
+            Input::Required(_) => json::parse(&call.body)?,
+            Input::None | Input::Optional(_) if call.body.iter().all(u8::is_ascii_whitespace) => {
+                Value::Object(json::Object::new())
+            }
+            Input::None | Input::Optional(_) => json::parse(&call.body)?,
+        };
+        Ok(Some(Self {
+            key,
+            digest: digest(call.params(), &body),
+        }))
+    }
+
+    /// What makes the engine record the request with its append.
+    pub(super) fn extras(
+        this: Option<Self>,
+        call: &Call,
+        respond: impl Fn(&View) -> (StatusCode, Vec<u8>) + Send + Sync + 'static,
+    ) -> Extras {
+        let once = this.map(|request| Once {
+            expires_at: call
+                .host
+                .engine()
+                .now()
+                .plus_millis(call.host.config().idempotency.retention.as_millis()),
+            key: request.key,
+            digest: request.digest,
+            respond: Arc::new(move |view| {
+                let (status, body) = respond(view);
+                encode(status, &body)
+            }),
+        });
+        Extras {
+            idempotency: once,
+            ..Extras::default()
+        }
+    }
+
+    /// The recorded answer, if the request took effect before.
+    pub(super) async fn replay(&self, call: &Call) -> Result<Option<Response>, Problem> {
+        let engine = call.host.engine();
+        match engine.store().idempotency(&self.key, engine.now()).await? {
+            None => Ok(None),
+            Some(record) => self.check(&record).map(Some),
+        }
+    }
+
+    /// Records a request that needed no append of its own; the answer is the first one's.
+    pub(super) async fn remember(self, call: &Call, status: StatusCode, body: Vec<u8>) -> Answer {
+        let now = call.host.engine().now();
+        let record = IdempotencyRecord {
+            key: self.key.clone(),
+            digest: self.digest.clone(),
+            run: None,
+            response: encode(status, &body),
+            expires_at: now.plus_millis(call.host.config().idempotency.retention.as_millis()),
+        };
+        match call.host.engine().store().remember(record, now).await? {
+            None => Ok(bytes_response(status, body)),
+            Some(first) => self.check(&first),
+        }
+    }
+
+    fn check(&self, record: &IdempotencyRecord) -> Answer {
+        if record.digest == self.digest {
+            replayed(record)
+        } else {
+            Err(CommandError::KeyReused.into())
+        }
+    }
+}
+
+/// The answer to a command: fresh, or the recorded one.
+pub(super) fn answer(done: &Done, fresh: impl FnOnce(&View) -> (StatusCode, Vec<u8>)) -> Answer {
+    match done {
+        Done::Fresh(view) => {
+            let (status, body) = fresh(view);
+            Ok(bytes_response(status, body))
+        }
+        Done::Replayed(record) => replayed(record),
+    }
+}
+
+fn digest(params: &[String], body: &Value) -> String {
+    let mut hasher = Sha256::new();
+    for param in params {
+        hasher.update((param.len() as u64).to_be_bytes());
+        hasher.update(param.as_bytes());
+    }
+    // Members are ordered and texts have one spelling, so equal documents have equal bytes.
+    hasher.update(body.to_string().as_bytes());
+    hex(&hasher.finalize())
+}
+
+fn encode(status: StatusCode, body: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(body.len() + 3);
+    bytes.extend_from_slice(status.as_str().as_bytes());
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+fn replayed(record: &IdempotencyRecord) -> Answer {
+    let (status, body) = record
+        .response
+        .split_at_checked(3)
+        .and_then(|(status, body)| Some((StatusCode::from_bytes(status).ok()?, body)))
+        .ok_or_else(|| {
+            tracing::error!("stored answer cannot be read");
+            Problem::internal()
+        })?;
+    let mut response = bytes_response(status, body.to_vec());
+    response
+        .headers_mut()
+        .insert(REPLAY.clone(), HeaderValue::from_static("true"));
+    Ok(response)
+}

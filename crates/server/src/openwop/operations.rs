@@ -1,0 +1,73 @@
+//! What needs no credential: what the host is, and how it does.
+
+use axum::{body::Body, response::Response};
+use futures_util::{FutureExt as _, future::BoxFuture};
+use http::{HeaderValue, StatusCode, header};
+use serde_json::json;
+
+use super::{
+    call::{Answer, Call, bytes_response, json_response, not_modified},
+    problem::Problem,
+};
+use crate::telemetry::METRICS_TYPE;
+
+/// `GET /.well-known/openwop`
+pub(super) fn discovery(call: Call) -> BoxFuture<'static, Answer> {
+    async move {
+        let document = call.host.discovery().document();
+        let caching = HeaderValue::from_static("public, max-age=300");
+        let mut response = if document.etag.to_str().is_ok_and(|tag| call.has_current(tag)) {
+            not_modified(&document.etag)
+        } else {
+            bytes_response(StatusCode::OK, document.bytes.clone())
+        };
+        let headers = response.headers_mut();
+        headers.insert(header::CACHE_CONTROL, caching);
+        headers.insert(header::ETAG, document.etag.clone());
+        headers.insert("capabilities-etag", document.etag.clone());
+        Ok(response)
+    }
+    .boxed()
+}
+
+/// `GET /v1/openapi.json`
+pub(super) fn openapi(call: Call) -> BoxFuture<'static, Answer> {
+    async move {
+        let mut response = bytes_response(StatusCode::OK, call.host.discovery().openapi());
+        let caching = HeaderValue::from_static("public, max-age=300");
+        response.headers_mut().insert(header::CACHE_CONTROL, caching);
+        Ok(response)
+    }
+    .boxed()
+}
+
+/// `GET /healthz`
+pub(super) fn health(_: Call) -> BoxFuture<'static, Answer> {
+    async { json_response(StatusCode::OK, &json!({ "status": "ok" })) }.boxed()
+}
+
+/// `GET /readyz`
+pub(super) fn ready(call: Call) -> BoxFuture<'static, Answer> {
+    async move {
+        if call.host.is_closing() {
+            return Err(Problem::unavailable(1));
+        }
+        call.host.engine().store().next_due().await?;
+        json_response(StatusCode::OK, &json!({ "status": "ready" }))
+    }
+    .boxed()
+}
+
+/// `GET /metrics`
+pub(super) fn metrics(call: Call) -> BoxFuture<'static, Answer> {
+    async move {
+        let host = &call.host;
+        let stats = host.engine().stats();
+        let text = host.metrics().render(&stats, host.store_stats().as_ref());
+        let mut response = Response::new(Body::from(text));
+        let media = HeaderValue::from_static(METRICS_TYPE);
+        response.headers_mut().insert(header::CONTENT_TYPE, media);
+        Ok(response)
+    }
+    .boxed()
+}

@@ -1,0 +1,104 @@
+//! Polling a run's log (section 12.4), and the same body for JSON readers of the stream's address.
+
+use std::time::Duration;
+
+use futures_util::{FutureExt as _, future::BoxFuture};
+use http::StatusCode;
+use tokio::time::Instant;
+use wopr_core::{Recorded, RunKey, RunStatus, Seq};
+use wopr_engine::Events;
+use wopr_wire::openwop::{
+    event::PollResponse,
+    stream::{PollQuery, StreamModes},
+};
+
+use super::{
+    call::{Answer, Call, json_response, no_run},
+    events::Masking,
+    problem::Problem,
+    render,
+};
+
+/// Events of one answer; `isComplete` stays false while there are more.
+const MAX_EVENTS: usize = 1_000;
+
+/// `GET /v1/runs/{runId}/events/poll`
+pub(super) fn poll(call: Call) -> BoxFuture<'static, Answer> {
+    async move {
+        let key = call.run()?;
+        let cursor = call.query("lastSequence").or_else(|| call.query("since"));
+        let query = PollQuery::parse(cursor.as_deref(), call.query("timeout").as_deref())?;
+        // Known modes are accepted; a poll shows every event whatever they are.
+        StreamModes::parse(call.query("streamMode").as_deref())?;
+        let read = wait(&call, &key, query.after, query.timeout).await?;
+        respond(&call, &key, query.after, read, |_| true).await
+    }
+    .boxed()
+}
+
+/// Reads once something is after the cursor, the run has ended, or the time is up.
+async fn wait(call: &Call, key: &RunKey, after: Option<u64>, timeout: Duration) -> Result<Events, Problem> {
+    let engine = call.host.engine();
+    let from = first(after);
+    let deadline = Instant::now() + timeout;
+    let mut tail = engine.tail(key);
+    let mut closing = call.host.closing();
+    loop {
+        let page = engine.events(key, from, MAX_EVENTS).await?.ok_or_else(no_run)?;
+        let is_done = !page.events.is_empty() || page.status.is_terminal();
+        if is_done || Instant::now() >= deadline || *closing.borrow_and_update() {
+            return Ok(page);
+        }
+        tokio::select! {
+            () = tail.changed() => {}
+            () = tokio::time::sleep_until(deadline) => {}
+            _ = closing.changed() => {}
+        }
+    }
+}
+
+/// Everything after a cursor, at once: what JSON readers of the stream get.
+pub(super) async fn now(
+    call: &Call,
+    key: &RunKey,
+    after: Option<u64>,
+    admits: impl Fn(&Recorded) -> bool,
+) -> Answer {
+    let page = call.host.engine().events(key, first(after), MAX_EVENTS).await?;
+    respond(call, key, after, page.ok_or_else(no_run)?, admits).await
+}
+
+fn first(after: Option<u64>) -> Seq {
+    Seq(after.map_or(0, |after| after.saturating_add(1)))
+}
+
+async fn respond(
+    call: &Call,
+    key: &RunKey,
+    after: Option<u64>,
+    page: Events,
+    admits: impl Fn(&Recorded) -> bool,
+) -> Answer {
+    let Events { events, head, status } = page;
+    let mut masking = Masking::default();
+    let mask = masking.of(call.host.engine(), key, events.first()).await?;
+    let last = events.last().map(|event| event.seq.0);
+    // Past the end there is nothing; the cursor goes back to the end, so that nothing to come is missed.
+    let known = head.0.checked_sub(1);
+    let cursor = last.or_else(|| after.and_then(|after| known.map(|known| after.min(known))));
+    let reaches_head = last.is_none_or(|last| last + 1 >= head.0);
+    let is_terminal = RunStatus::is_terminal(status);
+    let response = PollResponse {
+        run_id: key.run.to_string(),
+        events: events
+            .iter()
+            .filter(|recorded| admits(recorded))
+            .map(|recorded| render::event(recorded, key, mask))
+            .collect(),
+        is_complete: is_terminal && reaches_head,
+        last_event_seq: cursor,
+        run_status: render::status(status),
+        is_terminal,
+    };
+    json_response(StatusCode::OK, &response)
+}

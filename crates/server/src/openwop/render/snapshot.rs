@@ -1,0 +1,82 @@
+//! A run as one document (section 8.3), without what depends on who asks.
+
+use serde_json::{Value, json};
+use wopr_core::{Object, Run, RunKey};
+use wopr_engine::View;
+use wopr_store::Summary;
+use wopr_wire::openwop::run::{Owner, RunError, RunSnapshot};
+
+use super::{EVENT_LOG_SCHEMA_VERSION, Mask, status, time};
+
+/// Renders a run. Its interrupt and its children's statuses are added by who serves the document: the first
+/// depends on the caller, the second is not in the run's log.
+#[must_use]
+pub fn snapshot(view: &View, mask: &Mask) -> RunSnapshot {
+    let View {
+        key,
+        plan,
+        run,
+        summary,
+    } = view;
+    let mut snapshot = RunSnapshot::new(key.run.as_str(), summary.workflow.as_str(), status(run.status));
+    snapshot.owner = Some(owner(key, summary));
+    if let Some((parent, node)) = &summary.parent {
+        snapshot.parent_run_id = Some(parent.to_string());
+        snapshot.parent_node_id = Some(node.to_string());
+    }
+    if !run.status.is_terminal() {
+        snapshot.current_node_id = run.current_node(plan).map(ToString::to_string);
+    }
+    snapshot.started_at = run.started_at.map(time);
+    snapshot.completed_at = run.ended_at.map(time);
+    snapshot.variables = mask.object(&run.variables);
+    snapshot.channels = mask.object(&run.channels);
+    snapshot.node_states = node_states(view);
+    snapshot.error = error(run);
+    snapshot.event_log_schema_version = Some(EVENT_LOG_SCHEMA_VERSION);
+    if let Some(started) = &run.started {
+        snapshot.inputs = mask.object(&started.inputs);
+        snapshot.tags.clone_from(&started.tags);
+        snapshot.metadata.clone_from(&started.metadata);
+        snapshot.configurable.clone_from(&started.configurable);
+    }
+    snapshot
+}
+
+fn owner(key: &RunKey, summary: &Summary) -> Owner {
+    Owner {
+        tenant: key.tenant.to_string(),
+        workspace: None,
+        principal: Some(summary.principal.to_string()),
+    }
+}
+
+fn node_states(view: &View) -> Object {
+    view.run
+        .node_states(&view.plan)
+        .map(|(node, state, executions)| {
+            let state = json!({ "status": state, "executions": executions });
+            (node.to_string(), state)
+        })
+        .collect()
+}
+
+fn error(run: &Run) -> Option<RunError> {
+    let (failure, node) = run.error.as_ref()?;
+    let details = node.as_ref().map(|node| {
+        let mut details = Object::new();
+        details.insert("failedNodeId".to_owned(), Value::String(node.to_string()));
+        details
+    });
+    // The published schema wants a text that is not empty.
+    let message = if failure.message.is_empty() {
+        failure.code.clone()
+    } else {
+        failure.message.clone()
+    };
+    Some(RunError {
+        code: failure.code.clone(),
+        message,
+        details,
+    })
+}

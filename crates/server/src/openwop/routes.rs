@@ -1,0 +1,334 @@
+//! Finding the route of a request.
+//!
+//! Matching is done here and not by axum, whose matcher cannot split a segment: OpenWOP's verbs
+//! (`/v1/runs/{runId}:pause`) share one with a parameter. Segments are compared after percent-decoding, so an
+//! encoded colon is a colon.
+
+use std::{borrow::Cow, sync::LazyLock};
+
+use http::Method;
+
+use super::{
+    call::Handler,
+    table::{NOT_PROVIDED, ROUTES},
+};
+use crate::auth::Scope;
+
+/// Who may call a route.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Access {
+    /// Anyone.
+    Public,
+    /// Callers with all of these scopes.
+    Scopes(&'static [Scope]),
+}
+
+/// What a route reads.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Input {
+    /// Nothing; a body is not looked at.
+    None,
+    /// A document of this schema.
+    Required(&'static str),
+    /// The same, where a blank body means `{}`.
+    Optional(&'static str),
+}
+
+/// When a route exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Exists {
+    /// Always.
+    Always,
+    /// In conformance mode; else the path is unknown.
+    Conformance,
+}
+
+/// A query parameter or header field, for the document.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Param {
+    pub(super) name: &'static str,
+    pub(super) place: &'static str,
+    pub(super) about: &'static str,
+}
+
+/// A successful answer, for the document.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Success {
+    pub(super) status: u16,
+    pub(super) media: &'static str,
+    /// A name in the document's schemas.
+    pub(super) schema: Option<&'static str>,
+}
+
+/// A method of a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Verb {
+    Get,
+    Post,
+    Delete,
+}
+
+impl Verb {
+    pub(super) const fn method(self) -> Method {
+        match self {
+            Self::Get => Method::GET,
+            Self::Post => Method::POST,
+            Self::Delete => Method::DELETE,
+        }
+    }
+}
+
+/// A route.
+#[derive(Clone, Copy)]
+pub(super) struct Route {
+    pub(super) verb: Verb,
+    pub(super) path: &'static str,
+    pub(super) id: &'static str,
+    pub(super) summary: &'static str,
+    pub(super) access: Access,
+    pub(super) input: Input,
+    pub(super) exists: Exists,
+    pub(super) params: &'static [Param],
+    pub(super) success: Success,
+    pub(super) errors: &'static [u16],
+    pub(super) handler: Handler,
+}
+
+impl std::fmt::Debug for Route {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.verb.method(), self.path)
+    }
+}
+
+/// What matching found.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) route: Option<&'static Route>,
+    pub(super) params: Vec<String>,
+    /// Methods of the path, if only the method did not match.
+    pub(super) allowed: Vec<Method>,
+}
+
+/// A segment of a template.
+#[derive(Debug)]
+enum Segment {
+    Literal(&'static str),
+    /// A parameter before a fixed ending; without an ending it takes anything but a verb.
+    Param(&'static str),
+    /// A parameter that takes anything.
+    Any,
+}
+
+#[derive(Debug)]
+struct Template {
+    segments: Vec<Segment>,
+    route: &'static Route,
+}
+
+static TEMPLATES: LazyLock<Vec<Template>> = LazyLock::new(|| {
+    let template = |route: &'static Route| Template {
+        segments: route.path[1..].split('/').map(Segment::read).collect(),
+        route,
+    };
+    ROUTES.iter().map(template).collect()
+});
+
+impl Segment {
+    fn read(text: &'static str) -> Self {
+        match text.strip_prefix('{').and_then(|rest| rest.split_once('}')) {
+            None => Self::Literal(text),
+            // Verbs belong to runs; ids of nodes and artifacts may hold colons.
+            Some(("runId", suffix)) => Self::Param(suffix),
+            Some((_, _)) => Self::Any,
+        }
+    }
+
+    fn take<'s>(&self, segment: &'s str) -> Option<Option<&'s str>> {
+        match self {
+            Self::Literal(text) => (*text == segment).then_some(None),
+            Self::Param(suffix) => segment
+                .strip_suffix(suffix)
+                .filter(|id| !id.is_empty() && !id.contains(':'))
+                .map(Some),
+            Self::Any => (!segment.is_empty()).then_some(Some(segment)),
+        }
+    }
+}
+
+/// Finds the route of a request; `HEAD` is `GET` without the body.
+pub(super) fn find(method: &Method, path: &str, is_conformance: bool) -> Found {
+    let mut found = Found {
+        route: None,
+        params: Vec::new(),
+        allowed: Vec::new(),
+    };
+    let Some(segments) = decode(path) else {
+        return found;
+    };
+    let wanted = if method == Method::HEAD {
+        &Method::GET
+    } else {
+        method
+    };
+    for template in &*TEMPLATES {
+        if template.segments.len() != segments.len()
+            || (template.route.exists == Exists::Conformance && !is_conformance)
+        {
+            continue;
+        }
+        let mut params = Vec::new();
+        let is_match = template.segments.iter().zip(&segments).all(|(wanted, given)| {
+            let taken = wanted.take(given);
+            params.extend(taken.flatten().map(str::to_owned));
+            taken.is_some()
+        });
+        if !is_match {
+            continue;
+        }
+        if template.route.verb.method() == *wanted {
+            found.route = Some(template.route);
+            found.params = params;
+            return found;
+        }
+        found.allowed.push(template.route.verb.method());
+    }
+    found
+}
+
+/// The reason a path is answered with 501, if it is.
+pub(super) fn not_provided(path: &str) -> Option<&'static str> {
+    let segments = decode(path)?;
+    let fits = |pattern: &str| {
+        let mut rest = segments.iter();
+        for wanted in pattern[1..].split('/') {
+            if wanted == "**" {
+                return rest.next().is_some();
+            }
+            let Some(given) = rest.next() else { return false };
+            let is_match = match wanted.strip_prefix('*') {
+                Some(suffix) => given.len() > suffix.len() && given.ends_with(suffix),
+                None => given == wanted,
+            };
+            if !is_match {
+                return false;
+            }
+        }
+        rest.next().is_none()
+    };
+    NOT_PROVIDED
+        .iter()
+        .find(|(pattern, _)| fits(pattern))
+        .map(|(_, reason)| *reason)
+}
+
+/// Whether a path is below `/v1`, where nothing is shown without a credential.
+pub(super) fn is_versioned(path: &str) -> bool {
+    decode(path).is_none_or(|segments| segments.first().is_some_and(|first| first == "v1"))
+}
+
+/// Splits a path and takes percent signs apart; `None` if that is no text.
+fn decode(path: &str) -> Option<Vec<Cow<'_, str>>> {
+    path.strip_prefix('/')?.split('/').map(decode_segment).collect()
+}
+
+fn decode_segment(segment: &str) -> Option<Cow<'_, str>> {
+    if !segment.contains('%') {
+        return Some(segment.into());
+    }
+    let mut bytes = Vec::with_capacity(segment.len());
+    let mut rest = segment.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let high = char::from(rest.next()?).to_digit(16)?;
+        let low = char::from(rest.next()?).to_digit(16)?;
+        bytes.push(u8::try_from(high * 16 + low).ok()?);
+    }
+    String::from_utf8(bytes).ok().map(Into::into)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn found(method: Method, path: &str) -> Option<(&'static str, Vec<String>)> {
+        let found = find(&method, path, false);
+        found.route.map(|route| (route.id, found.params))
+    }
+
+    #[test]
+    fn verbs_and_parameters_share_a_segment() {
+        let run = |id| Some((id, vec!["run_1".to_owned()]));
+        assert_eq!(found(Method::POST, "/v1/runs/run_1:pause"), run("pauseRun"));
+        assert_eq!(found(Method::POST, "/v1/runs/run_1%3Apause"), run("pauseRun"));
+        assert_eq!(
+            found(Method::POST, "/v1/runs/run_1:cancel"),
+            run("cancelRunByVerb")
+        );
+        assert_eq!(found(Method::POST, "/v1/runs/run_1/cancel"), run("cancelRun"));
+        assert_eq!(found(Method::GET, "/v1/runs/run_1"), run("getRun"));
+        assert_eq!(found(Method::HEAD, "/v1/runs/run_1"), run("getRun"));
+        for path in ["/v1/runs:bulk-cancel", "/v1/runs%3abulk-cancel"] {
+            assert_eq!(found(Method::POST, path), Some(("bulkCancelRuns", vec![])));
+        }
+        let two = vec!["run_1".to_owned(), "a:b/c".to_owned()];
+        assert_eq!(
+            found(Method::POST, "/v1/runs/run_1/interrupts/a:b%2Fc"),
+            Some(("resolveInterruptByRun", two))
+        );
+    }
+
+    #[test]
+    fn what_is_not_in_the_table_is_not_found() {
+        for path in [
+            "/v1/runs/run_1:fly",
+            "/v1/runs/:pause",
+            "/v1/runs/",
+            "/v1/runs/a:b:pause",
+            "/v1/runs/%ff",
+            "/v1/runs/%",
+            "//v1/runs",
+            "/v1/runs/run_1/events/",
+            "/v1/host/sample/a2a/tasks/x",
+            "",
+        ] {
+            let found = find(&Method::POST, path, false);
+            assert!(found.route.is_none() && found.allowed.is_empty(), "{path}");
+        }
+        let found = find(&Method::PUT, "/v1/runs", false);
+        assert_eq!(found.allowed, [Method::POST, Method::GET]);
+        assert!(
+            find(&Method::GET, "/v1/host/sample/a2a/tasks/x", true)
+                .route
+                .is_some()
+        );
+    }
+
+    #[test]
+    fn known_gaps_are_named() {
+        assert!(not_provided("/v1/runs/run_1:fork").is_some());
+        assert!(not_provided("/v1/webhooks/x").is_some());
+        assert!(not_provided("/v1/prompts").is_some());
+        for path in ["/v1/runs/:fork", "/v1/webhooksx", "/v1/content", "/v1/runs/x"] {
+            assert!(not_provided(path).is_none(), "{path}");
+        }
+    }
+
+    #[test]
+    fn operations_have_names_of_their_own() {
+        let mut ids = HashSet::new();
+        let mut places = HashSet::new();
+        for route in ROUTES {
+            assert!(ids.insert(route.id), "{}", route.id);
+            assert!(places.insert((route.verb, route.path)), "{route:?}");
+            assert!(
+                !route.summary.is_empty() && route.path.starts_with('/'),
+                "{route:?}"
+            );
+        }
+    }
+}

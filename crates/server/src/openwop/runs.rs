@@ -1,0 +1,393 @@
+//! Starting, listing and reading runs.
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use futures_util::{FutureExt as _, future::BoxFuture};
+use http::{HeaderValue, StatusCode, header};
+use serde::Serialize;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use wopr_core::{Object, Origin, RunId, RunStatus, WorkflowId};
+use wopr_engine::{Create, Start, View};
+use wopr_store::{RunFilter, Summary};
+use wopr_wire::{
+    json,
+    openwop::run::{ChildRun, CreateRunRequest, CreateRunResponse, RunSnapshot, RunStatus as WireStatus},
+    time::Timestamp,
+};
+
+use super::{
+    call::{Answer, Call, bytes_response, etag, json_response, no_run, not_modified},
+    once,
+    problem::Problem,
+    render::{self, Mask},
+    waiting,
+};
+use crate::auth::hex;
+
+/// Children that a snapshot lists; a run may have many more, which are listed by `parentRunId`.
+const MAX_CHILDREN: usize = 100;
+const DEFAULT_PAGE: usize = 50;
+const MAX_PAGE: usize = 100;
+
+/// `POST /v1/runs`
+pub(super) fn create(call: Call) -> BoxFuture<'static, Answer> {
+    async move {
+        refuse_headers(&call)?;
+        let once = once::Request::of(&call)?;
+        let request: CreateRunRequest = call.decode()?;
+        let request = check(&call, request)?;
+        let caller = call.caller();
+        let run = call.host.engine().new_run_id();
+        let body = accepted(call.host.public_url(), &run);
+        let extras = once::Request::extras(once, &call, {
+            let body = body.clone();
+            move |_| (StatusCode::CREATED, body.clone())
+        });
+        let create = Create {
+            run,
+            workflow: request.workflow,
+            start: Start {
+                tenant: caller.tenant.clone(),
+                principal: caller.principal.clone(),
+                origin: Origin::Rest,
+                inputs: request.inputs,
+                configurable: request.configurable,
+                tags: request.tags,
+                metadata: request.metadata,
+                context: None,
+            },
+            extras,
+        };
+        let done = call.host.engine().create(create).await?;
+        once::answer(&done, |_| (StatusCode::CREATED, body))
+    }
+    .boxed()
+}
+
+/// The answer at acceptance: what became of the run since is read at its address.
+fn accepted(origin: &str, run: &RunId) -> Vec<u8> {
+    let status_url = format!("{origin}/v1/runs/{run}");
+    let response = CreateRunResponse {
+        run_id: run.to_string(),
+        status: WireStatus::Pending,
+        events_url: format!("{status_url}/events"),
+        status_url: Some(status_url),
+    };
+    serde_json::to_vec(&response).expect("a response of texts serialises")
+}
+
+/// Headers that change what a create means and that this host does not honour are refused, not ignored.
+fn refuse_headers(call: &Call) -> Result<(), Problem> {
+    if call.headers.contains_key("x-dedup") {
+        return Err(Problem::not_provided("deduplication by X-Dedup is not provided"));
+    }
+    if call.headers.contains_key("x-force-engine-version") {
+        return Err(Problem::new(
+            StatusCode::FORBIDDEN,
+            "force_engine_version_forbidden",
+            "the engine version can only be forced with a test key, and this host has none",
+        ));
+    }
+    Ok(())
+}
+
+/// What is left of a request once every part of it is known to be honoured.
+struct Checked {
+    workflow: WorkflowId,
+    inputs: Object,
+    configurable: Object,
+    tags: Vec<String>,
+    metadata: Object,
+}
+
+fn check(call: &Call, request: CreateRunRequest) -> Result<Checked, Problem> {
+    let CreateRunRequest {
+        workflow_id,
+        inputs,
+        tenant_id,
+        // Only names the claim of X-Dedup, which is refused above.
+        scope_id: _,
+        callback_url,
+        residency,
+        mode,
+        eval_suite_ref,
+        agent_id,
+        configurable,
+        tags,
+        metadata,
+    } = request;
+    match mode.as_deref() {
+        None => {}
+        Some("eval") => return Err(Problem::not_provided("evaluation runs are not provided")),
+        Some(_) => return Err(Problem::field("mode", "must be eval or absent")),
+    }
+    if eval_suite_ref.is_some() {
+        return Err(Problem::field("evalSuiteRef", "is for evaluation runs"));
+    }
+    if agent_id.is_some() {
+        return Err(Problem::field("agentId", "is for evaluation runs"));
+    }
+    if callback_url.is_some() {
+        return Err(Problem::not_provided(
+            "interrupt callbacks are not provided: read the interrupt from the run",
+        ));
+    }
+    if let Some(residency) = residency {
+        return Err(Problem::new(
+            StatusCode::BAD_REQUEST,
+            "residency_unavailable",
+            "this host offers no choice of region",
+        )
+        .with("region", residency.region));
+    }
+    if tenant_id.is_some_and(|tenant| tenant != call.caller().tenant.as_str()) {
+        return Err(Problem::forbidden("the credential is not bound to this tenant"));
+    }
+    check_configurable(&configurable)?;
+    let workflow = workflow_id.as_deref().map(WorkflowId::parse);
+    let Some(Ok(workflow)) = workflow else {
+        return Err(Problem::not_found("no such workflow"));
+    };
+    Ok(Checked {
+        workflow,
+        inputs,
+        configurable,
+        tags,
+        metadata,
+    })
+}
+
+/// Reserved overrides that need what this host does not have.
+fn check_configurable(configurable: &Object) -> Result<(), Problem> {
+    if configurable.contains_key("mockProvider") {
+        return Err(Problem::new(
+            StatusCode::FORBIDDEN,
+            "mock_provider_forbidden",
+            "mock providers are for test keys, and this host has none",
+        ));
+    }
+    let nested = |name: &str| configurable.get("ai").is_some_and(|ai| ai.get(name).is_some());
+    if configurable.contains_key("ai.credentialRef") || nested("credentialRef") {
+        return Err(Problem::new(
+            StatusCode::FORBIDDEN,
+            "credential_forbidden",
+            "this host has no model provider that takes credentials",
+        ));
+    }
+    if configurable.contains_key("ai.provider") || nested("provider") {
+        return Err(Problem::field(
+            "configurable.ai.provider",
+            "must be a provider this host advertises",
+        )
+        .with("requiredCapability", "aiProviders"));
+    }
+    Ok(())
+}
+
+/// `GET /v1/runs/{runId}`
+pub(super) fn show(call: Call) -> BoxFuture<'static, Answer> {
+    async move {
+        let key = call.run()?;
+        let view = call.host.engine().view(&key).await?.ok_or_else(no_run)?;
+        let mut snapshot = render::snapshot(&view, &Mask::of(&view.plan));
+        snapshot.child_runs = children(&call, &view).await?;
+        let with_token = waiting::may_answer(call.caller(), &view);
+        snapshot.interrupt = waiting::open_interrupt(&call.host, &view, with_token).await?;
+        // A token in the document is fresh each time it is read, so the document has no version then.
+        let shows_token = snapshot
+            .interrupt
+            .as_ref()
+            .is_some_and(|interrupt| interrupt.interrupt_token.is_some());
+        if shows_token {
+            return json_response(StatusCode::OK, &snapshot);
+        }
+        let tag = version(&view, &snapshot);
+        if tag.to_str().is_ok_and(|tag| call.has_current(tag)) {
+            return Ok(not_modified(&tag));
+        }
+        let mut response = json_response(StatusCode::OK, &snapshot)?;
+        response.headers_mut().insert(header::ETAG, tag);
+        response
+            .headers_mut()
+            .insert(header::VARY, HeaderValue::from_static("authorization"));
+        Ok(response)
+    }
+    .boxed()
+}
+
+/// The entity tag of a snapshot: the log's head, and what does not come from the log.
+fn version(view: &View, snapshot: &RunSnapshot) -> HeaderValue {
+    if snapshot.child_runs.is_empty() && snapshot.interrupt.is_none() {
+        return etag(&format!("{:x}", view.run.head.0));
+    }
+    let mut hasher = Sha256::new();
+    for child in &snapshot.child_runs {
+        hasher.update(child.run_id.as_bytes());
+        hasher.update(child.status.as_str().as_bytes());
+    }
+    hasher.update([u8::from(snapshot.interrupt.is_some())]);
+    etag(&format!("{:x}-{}", view.run.head.0, hex(&hasher.finalize()[..8])))
+}
+
+/// The oldest children of a run, with their statuses as of now.
+async fn children(call: &Call, view: &View) -> Result<Vec<ChildRun>, Problem> {
+    let mut shown = Vec::new();
+    let store = call.host.engine().store();
+    for child in view.run.children.iter().take(MAX_CHILDREN) {
+        let summary = store.summary(&view.key.sibling(child.run.clone())).await?;
+        let Some((summary, _)) = summary else { continue };
+        shown.push(ChildRun {
+            run_id: child.run.to_string(),
+            status: render::status(summary.status),
+        });
+    }
+    Ok(shown)
+}
+
+/// A run in a list.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Item {
+    run_id: String,
+    workflow_id: String,
+    workflow_version: String,
+    status: WireStatus,
+    principal: String,
+    created_at: Timestamp,
+    updated_at: Timestamp,
+    event_count: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent_run_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent_node_id: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct List {
+    runs: Vec<Item>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+impl Item {
+    fn new(run: &RunId, summary: Summary, events: u64) -> Self {
+        let (parent_run_id, parent_node_id) = match summary.parent {
+            Some((run, node)) => (Some(run.to_string()), Some(node.to_string())),
+            None => (None, None),
+        };
+        Self {
+            run_id: run.to_string(),
+            workflow_id: summary.workflow.to_string(),
+            workflow_version: summary.version.to_string(),
+            status: render::status(summary.status),
+            principal: summary.principal.to_string(),
+            created_at: render::time(summary.created_at),
+            updated_at: render::time(summary.updated_at),
+            event_count: events,
+            parent_run_id,
+            parent_node_id,
+        }
+    }
+}
+
+/// `GET /v1/runs`
+pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
+    async move {
+        let mut filter = RunFilter::default();
+        for (name, value) in call.queries() {
+            match &*name {
+                "status" => {
+                    for status in value.split(',') {
+                        let status = RunStatus::parse(status.trim())
+                            .ok_or_else(|| Problem::field("status", "must be a run status"))?;
+                        filter.statuses.push(status);
+                    }
+                }
+                "workflowId" => {
+                    let workflow = WorkflowId::parse(&value)
+                        .map_err(|_| Problem::field("workflowId", "must be a workflow's id"))?;
+                    filter.workflow = Some(workflow);
+                }
+                "parentRunId" => {
+                    let parent = RunId::parse(&value)
+                        .map_err(|_| Problem::field("parentRunId", "must be a run's id"))?;
+                    filter.parent = Some(parent);
+                }
+                _ => {}
+            }
+        }
+        let Page { limit, after } = Page::of(&call)?;
+        let tenant = &call.caller().tenant;
+        let store = call.host.engine().store();
+        let page = store.list_runs(tenant, &filter, after.as_ref(), limit).await?;
+        let next_cursor = page
+            .has_more
+            .then(|| page.runs.last().map(|(run, _, _)| cursor(run)))
+            .flatten();
+        let runs = page
+            .runs
+            .into_iter()
+            .map(|(run, summary, head)| Item::new(&run, summary, head.0))
+            .collect();
+        json_response(StatusCode::OK, &List { runs, next_cursor })
+    }
+    .boxed()
+}
+
+/// Which page of a list of runs is asked for.
+pub(super) struct Page {
+    pub(super) limit: usize,
+    pub(super) after: Option<RunId>,
+}
+
+impl Page {
+    pub(super) fn of(call: &Call) -> Result<Self, Problem> {
+        let limit = match call.query("limit") {
+            None => DEFAULT_PAGE,
+            Some(text) => text
+                .parse()
+                .ok()
+                .filter(|limit| (1..=MAX_PAGE).contains(limit))
+                .ok_or_else(|| Problem::field("limit", "must be a whole number from 1 to 100"))?,
+        };
+        let after = match call.query("cursor") {
+            None => None,
+            Some(text) => Some(
+                read_cursor(&text)
+                    .ok_or_else(|| Problem::field("cursor", "must be a nextCursor of this list"))?,
+            ),
+        };
+        Ok(Self { limit, after })
+    }
+}
+
+/// A place in a list of runs, as clients see it.
+pub(super) fn cursor(run: &RunId) -> String {
+    URL_SAFE_NO_PAD.encode(run.as_str())
+}
+
+fn read_cursor(text: &str) -> Option<RunId> {
+    let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+    RunId::parse(std::str::from_utf8(&bytes).ok()?).ok()
+}
+
+/// The answer to a change of a run.
+pub(super) fn status_body(response: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(response).expect("a response of texts serialises")
+}
+
+/// A document that was checked to be an object, for bodies that are the answer itself.
+pub(super) fn any_object(call: &Call) -> Result<Value, Problem> {
+    let value = json::parse(&call.body)?;
+    if value.is_object() {
+        Ok(value)
+    } else {
+        Err(Problem::invalid("document must be an object"))
+    }
+}
+
+/// A small JSON answer of ready bytes.
+pub(super) fn ok(body: Vec<u8>) -> Answer {
+    Ok(bytes_response(StatusCode::OK, body))
+}

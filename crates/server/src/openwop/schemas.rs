@@ -1,0 +1,388 @@
+//! The schemas of the OpenAPI document. Tests hold the host's answers to them.
+
+use serde_json::{Map, Value, json};
+
+/// Every schema by name.
+pub(super) fn all() -> Value {
+    let mut schemas = Map::new();
+    for part in [workflows(), runs(), events(), control(), interrupts(), host()] {
+        if let Value::Object(part) = part {
+            schemas.extend(part);
+        }
+    }
+    Value::Object(schemas)
+}
+
+fn text() -> Value {
+    json!({ "type": "string" })
+}
+
+fn instant() -> Value {
+    json!({ "type": "string", "format": "date-time" })
+}
+
+fn object() -> Value {
+    json!({ "type": "object" })
+}
+
+fn count() -> Value {
+    json!({ "type": "integer", "minimum": 0 })
+}
+
+fn to(schema: &str) -> Value {
+    json!({ "$ref": format!("#/components/schemas/{schema}") })
+}
+
+fn list_of(schema: &str) -> Value {
+    json!({ "type": "array", "items": to(schema) })
+}
+
+/// An object schema; a closed one takes no other members.
+fn shape(required: &[&str], properties: Value, is_closed: bool) -> Value {
+    let mut schema = object();
+    schema["properties"] = properties;
+    if !required.is_empty() {
+        schema["required"] = json!(required);
+    }
+    if is_closed {
+        schema["additionalProperties"] = json!(false);
+    }
+    schema
+}
+
+fn workflows() -> Value {
+    json!({
+        "WorkflowDefinition": shape(
+            &["id", "name", "version", "nodes", "edges", "triggers", "variables", "metadata", "settings"],
+            json!({
+                "id": { "type": "string", "pattern": "^[a-z][a-z0-9_-]*$", "maxLength": 128 },
+                "name": { "type": "string", "minLength": 1, "maxLength": 256 },
+                "version": { "type": "string", "minLength": 1 },
+                "description": text(),
+                "isActive": { "type": "boolean" },
+                "nodes": { "type": "array", "items": object(), "minItems": 1 },
+                "edges": { "type": "array", "items": object() },
+                "triggers": { "type": "array", "items": object() },
+                "variables": { "type": "array", "items": object() },
+                "channels": object(),
+                "configurableSchema": object(),
+                "metadata": object(),
+                "settings": object(),
+            }),
+            false,
+        ),
+        "RegisteredWorkflow": shape(
+            &["workflowId", "name", "version", "contentVersion", "isActive"],
+            json!({
+                "workflowId": text(),
+                "name": text(),
+                "description": text(),
+                "version": { "type": "string", "description": "The author's label." },
+                "contentVersion": { "type": "string", "description": "The content's hash; runs are pinned to it." },
+                "isActive": { "type": "boolean" },
+            }),
+            true,
+        ),
+        "WorkflowList": shape(&["workflows"], json!({ "workflows": list_of("RegisteredWorkflow") }), true),
+    })
+}
+
+fn runs() -> Value {
+    json!({
+        "RunStatus": { "type": "string", "enum": [
+            "pending", "running", "paused", "waiting-approval", "waiting-input", "waiting-external",
+            "completed", "failed", "cancelling", "cancelled",
+        ] },
+        "CreateRunRequest": shape(
+            &["workflowId"],
+            json!({
+                "workflowId": { "type": "string", "minLength": 1, "maxLength": 128 },
+                "inputs": object(),
+                "tenantId": { "type": "string", "description": "Must be the credential's tenant." },
+                "scopeId": text(),
+                "callbackUrl": { "type": "string", "format": "uri", "description": "Not provided: 501." },
+                "residency": { "type": "object", "description": "No choice of region: 400." },
+                "mode": { "type": "string", "description": "Evaluation is not provided: 501." },
+                "evalSuiteRef": text(),
+                "agentId": text(),
+                "configurable": object(),
+                "tags": { "type": "array", "items": { "type": "string", "minLength": 1, "maxLength": 256 }, "maxItems": 100 },
+                "metadata": object(),
+            }),
+            true,
+        ),
+        "CreateRunResponse": shape(
+            &["runId", "status", "eventsUrl", "statusUrl"],
+            json!({
+                "runId": text(),
+                "status": to("RunStatus"),
+                "eventsUrl": { "type": "string", "format": "uri" },
+                "statusUrl": { "type": "string", "format": "uri" },
+            }),
+            true,
+        ),
+        "RunListItem": shape(
+            &["runId", "workflowId", "workflowVersion", "status", "principal", "createdAt", "updatedAt", "eventCount"],
+            json!({
+                "runId": text(),
+                "workflowId": text(),
+                "workflowVersion": text(),
+                "status": to("RunStatus"),
+                "principal": text(),
+                "createdAt": instant(),
+                "updatedAt": instant(),
+                "eventCount": count(),
+                "parentRunId": text(),
+                "parentNodeId": text(),
+            }),
+            true,
+        ),
+        "RunList": shape(&["runs"], json!({ "runs": list_of("RunListItem"), "nextCursor": text() }), true),
+        "RunSnapshot": shape(
+            &["runId", "workflowId", "status", "inputs", "variables"],
+            json!({
+                "runId": text(),
+                "workflowId": text(),
+                "status": to("RunStatus"),
+                "owner": object(),
+                "parentRunId": text(),
+                "parentNodeId": text(),
+                "childRuns": { "type": "array", "items": shape(
+                    &["runId", "status"],
+                    json!({ "runId": text(), "status": to("RunStatus") }),
+                    true,
+                ) },
+                "currentNodeId": text(),
+                "startedAt": instant(),
+                "completedAt": instant(),
+                "inputs": object(),
+                "variables": object(),
+                "nodeStates": object(),
+                "channels": object(),
+                "interrupt": to("InterruptView"),
+                "error": shape(
+                    &["code", "message"],
+                    json!({ "code": text(), "message": { "type": "string", "minLength": 1 }, "details": object() }),
+                    true,
+                ),
+                "eventLogSchemaVersion": count(),
+                "tags": { "type": "array", "items": text() },
+                "metadata": object(),
+                "configurable": object(),
+            }),
+            false,
+        ),
+    })
+}
+
+fn events() -> Value {
+    json!({
+        "RunEvent": shape(
+            &["eventId", "runId", "type", "payload", "timestamp", "sequence"],
+            json!({
+                "eventId": text(),
+                "runId": text(),
+                "nodeId": text(),
+                "type": text(),
+                "payload": true,
+                "timestamp": instant(),
+                "sequence": count(),
+                "schemaVersion": count(),
+                "engineVersion": text(),
+                "causationId": text(),
+            }),
+            true,
+        ),
+        "PollResponse": shape(
+            &["runId", "events", "isComplete", "runStatus", "isTerminal"],
+            json!({
+                "runId": text(),
+                "events": list_of("RunEvent"),
+                "isComplete": { "type": "boolean" },
+                "lastEventSeq": count(),
+                "runStatus": to("RunStatus"),
+                "isTerminal": { "type": "boolean" },
+            }),
+            true,
+        ),
+    })
+}
+
+fn control() -> Value {
+    let reason = || json!({ "reason": text() });
+    let changed = |at: &str| {
+        shape(
+            &["runId", "status"],
+            json!({ "runId": text(), "status": to("RunStatus"), at: instant() }),
+            true,
+        )
+    };
+    json!({
+        "CancelRequest": shape(&[], reason(), false),
+        "CancelResponse": shape(&["runId", "status"], json!({ "runId": text(), "status": to("RunStatus") }), true),
+        "BulkCancelRequest": shape(
+            &["runIds"],
+            json!({
+                "runIds": {
+                    "type": "array",
+                    "items": { "type": "string", "minLength": 1, "maxLength": 128 },
+                    "minItems": 1,
+                    "maxItems": 100,
+                },
+                "reason": { "type": "string", "maxLength": 512 },
+            }),
+            true,
+        ),
+        "BulkCancelResponse": shape(
+            &["results"],
+            json!({ "results": { "type": "array", "items": shape(
+                &["runId", "ok"],
+                json!({
+                    "runId": text(),
+                    "ok": { "type": "boolean" },
+                    "status": to("RunStatus"),
+                    "error": to("ErrorEnvelope"),
+                }),
+                true,
+            ) } }),
+            true,
+        ),
+        "PauseRequest": shape(
+            &[],
+            json!({ "reason": text(), "drainPolicy": { "enum": ["immediate", "drain-current-node"] } }),
+            true,
+        ),
+        "PauseResponse": changed("pausedAt"),
+        "ResumeRequest": shape(&[], reason(), true),
+        "ResumeResponse": changed("resumedAt"),
+    })
+}
+
+fn interrupts() -> Value {
+    let view = json!({
+        "interruptId": text(),
+        "nodeId": text(),
+        "kind": text(),
+        "key": text(),
+        "data": true,
+        "resumeSchema": object(),
+        "requestedAt": instant(),
+        "expiresAt": instant(),
+        "interruptToken": text(),
+        "callbackUrl": { "type": "string", "format": "uri" },
+    });
+    let required = ["interruptId", "nodeId", "kind", "key", "data"];
+    let mut item = view.clone();
+    item["runId"] = text();
+    item["workflowId"] = text();
+    json!({
+        "InterruptView": shape(&required, view, true),
+        "InterruptList": shape(
+            &["interrupts"],
+            json!({
+                "interrupts": { "type": "array", "items": shape(&required, item, true) },
+                "nextCursor": text(),
+            }),
+            true,
+        ),
+        "ResolveInterruptRequest": shape(&["resumeValue"], json!({ "resumeValue": true }), true),
+        "ResumeValue": { "type": "object", "description": "For an approval: action, and what the action needs." },
+        "ResolveInterruptResponse": shape(
+            &["runId", "nodeId", "status"],
+            json!({ "runId": text(), "nodeId": text(), "status": to("RunStatus") }),
+            true,
+        ),
+    })
+}
+
+fn host() -> Value {
+    let artifact = |with_content: bool| {
+        let mut properties = json!({
+            "artifactId": text(),
+            "artifactType": text(),
+            "name": text(),
+            "runId": text(),
+            "nodeId": text(),
+            "createdAt": instant(),
+        });
+        let mut required = vec![
+            "artifactId",
+            "artifactType",
+            "name",
+            "runId",
+            "nodeId",
+            "createdAt",
+        ];
+        if with_content {
+            properties["content"] = json!(true);
+            required.push("content");
+        }
+        shape(&required, properties, true)
+    };
+    let key = json!({
+        "id": text(),
+        "tenant": text(),
+        "principal": text(),
+        "scopes": { "type": "array", "items": text() },
+        "createdAt": instant(),
+        "revokedAt": instant(),
+    });
+    let required = ["id", "tenant", "principal", "scopes", "createdAt"];
+    let mut created = key.clone();
+    created["secret"] = json!({ "type": "string", "description": "Shown once; only its hash is kept." });
+    json!({
+        "ErrorEnvelope": shape(
+            &["error", "message"],
+            json!({
+                "error": { "type": "string", "description": "A stable code." },
+                "message": text(),
+                "details": object(),
+            }),
+            true,
+        ),
+        "Capabilities": shape(
+            &["protocolVersion", "supportedEnvelopes", "schemaVersions", "limits"],
+            json!({
+                "protocolVersion": text(),
+                "supportedEnvelopes": { "type": "array", "items": text() },
+                "schemaVersions": object(),
+                "limits": object(),
+            }),
+            false,
+        ),
+        "Health": shape(&["status"], json!({ "status": text() }), true),
+        "Artifact": artifact(true),
+        "ArtifactList": shape(
+            &["artifacts"],
+            json!({ "artifacts": { "type": "array", "items": artifact(false) } }),
+            true,
+        ),
+        "CreateKeyRequest": shape(
+            &["scopes"],
+            json!({ "id": text(), "principal": text(), "scopes": { "type": "array", "items": text() } }),
+            true,
+        ),
+        "CreatedKey": shape(&required, created, true),
+        "KeyList": shape(
+            &["keys"],
+            json!({ "keys": { "type": "array", "items": shape(&required, key, true) } }),
+            true,
+        ),
+        "A2ATaskState": shape(
+            &["taskId", "runId", "state", "updatedAt"],
+            json!({
+                "taskId": text(),
+                "runId": text(),
+                "contextId": text(),
+                "state": { "enum": [
+                    "submitted", "working", "input-required", "auth-required",
+                    "completed", "failed", "canceled", "rejected",
+                ] },
+                "interruptKind": { "enum": ["approval", "clarification"] },
+                "updatedAt": instant(),
+                "pushConfig": shape(&["url"], json!({ "url": text(), "tokenFingerprint": text() }), true),
+            }),
+            true,
+        ),
+    })
+}

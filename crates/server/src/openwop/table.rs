@@ -1,0 +1,367 @@
+//! The table of routes: what the router matches and the OpenAPI document describes.
+//!
+//! One table, because two would drift apart. A route says who may call it, what it reads and what it answers;
+//! nothing else in this face decides any of these.
+
+use super::{
+    artifacts,
+    call::Handler,
+    control, events, interrupts, keys, operations, poll,
+    routes::{Access, Exists, Input, Param, Route, Success, Verb},
+    runs, tasks, workflows,
+};
+use crate::auth::Scope;
+
+const JSON: &str = "application/json";
+
+const fn get(path: &'static str, id: &'static str, handler: Handler) -> Route {
+    Route {
+        verb: Verb::Get,
+        path,
+        id,
+        summary: "",
+        access: Access::Public,
+        input: Input::None,
+        exists: Exists::Always,
+        params: &[],
+        success: Success {
+            status: 200,
+            media: JSON,
+            schema: None,
+        },
+        errors: &[],
+        handler,
+    }
+}
+
+const fn post(path: &'static str, id: &'static str, handler: Handler) -> Route {
+    Route {
+        verb: Verb::Post,
+        ..get(path, id, handler)
+    }
+}
+
+const fn delete(path: &'static str, id: &'static str, handler: Handler) -> Route {
+    Route {
+        verb: Verb::Delete,
+        ..get(path, id, handler)
+    }
+}
+
+impl Route {
+    const fn about(self, summary: &'static str) -> Self {
+        Self { summary, ..self }
+    }
+
+    const fn needs(self, scopes: &'static [Scope]) -> Self {
+        Self {
+            access: Access::Scopes(scopes),
+            ..self
+        }
+    }
+
+    const fn reads(self, input: Input) -> Self {
+        Self { input, ..self }
+    }
+
+    const fn with(self, params: &'static [Param]) -> Self {
+        Self { params, ..self }
+    }
+
+    const fn answers(self, status: u16, schema: &'static str) -> Self {
+        Self {
+            success: Success {
+                status,
+                media: JSON,
+                schema: Some(schema),
+            },
+            ..self
+        }
+    }
+
+    const fn answers_as(self, status: u16, media: &'static str) -> Self {
+        Self {
+            success: Success {
+                status,
+                media,
+                schema: None,
+            },
+            ..self
+        }
+    }
+
+    const fn fails(self, errors: &'static [u16]) -> Self {
+        Self { errors, ..self }
+    }
+
+    const fn only_in_conformance(self) -> Self {
+        Self {
+            exists: Exists::Conformance,
+            ..self
+        }
+    }
+}
+
+const fn query(name: &'static str, about: &'static str) -> Param {
+    Param {
+        name,
+        place: "query",
+        about,
+    }
+}
+
+const fn field(name: &'static str, about: &'static str) -> Param {
+    Param {
+        name,
+        place: "header",
+        about,
+    }
+}
+
+const IDEMPOTENT: Param = field(
+    "Idempotency-Key",
+    "Makes the request take effect once; a repeat gets the first answer with openwop-Idempotent-Replay: true.",
+);
+const ONCE: &[Param] = &[IDEMPOTENT];
+const LIMIT: Param = query("limit", "The most items of a page, 1 to 100; 50 where absent.");
+const CURSOR: Param = query("cursor", "nextCursor of the page before.");
+const MODE: Param = query(
+    "streamMode",
+    "updates (default), values, messages, debug; several joined by commas, values only alone.",
+);
+
+const KNOWN: &[Param] = &[field("If-None-Match", "ETag of the document known already.")];
+const PAGE: &[Param] = &[LIMIT, CURSOR];
+const LISTING: &[Param] = &[
+    query("status", "Only these statuses; several joined by commas."),
+    query("workflowId", "Only runs of this workflow."),
+    query("parentRunId", "Only children of this run."),
+    LIMIT,
+    CURSOR,
+];
+const STREAM: &[Param] = &[
+    MODE,
+    query(
+        "bufferMs",
+        "Collects events for so long, 0 to 5000, into batches.",
+    ),
+    field("Last-Event-ID", "The sequence or id of the last event seen."),
+];
+const POLL: &[Param] = &[
+    query(
+        "lastSequence",
+        "Only events after this sequence; from the start where absent.",
+    ),
+    query("since", "The same as lastSequence."),
+    query("timeout", "Seconds to wait, 1 to 60; 30 where absent."),
+    query("streamMode", "Accepted; a poll is never filtered."),
+];
+
+/// Every route of this face.
+pub(super) static ROUTES: &[Route] = &[
+    get("/.well-known/openwop", "getCapabilities", operations::discovery)
+        .about("What this host can do.")
+        .with(KNOWN)
+        .answers(200, "Capabilities"),
+    get("/v1/openapi.json", "getOpenApiSpec", operations::openapi)
+        .about("This document.")
+        .answers_as(200, JSON),
+    get("/healthz", "getHealth", operations::health)
+        .about("Whether the process serves.")
+        .answers(200, "Health"),
+    get("/readyz", "getReadiness", operations::ready)
+        .about("Whether the store answers and the host is not stopping.")
+        .answers(200, "Health")
+        .fails(&[503]),
+    get("/metrics", "getMetrics", operations::metrics)
+        .about("Counters as Prometheus text.")
+        .answers_as(200, "text/plain"),
+    post("/v1/workflows", "registerWorkflow", workflows::register)
+        .about("Registers a workflow for the caller's tenant and makes it the current version.")
+        .needs(&[Scope::WorkflowsWrite])
+        .reads(Input::Required("WorkflowDefinition"))
+        .answers(201, "RegisteredWorkflow")
+        .fails(&[400, 403, 413, 415, 503]),
+    get("/v1/workflows", "listWorkflows", workflows::list)
+        .about("The tenant's workflows and the shared ones, by id.")
+        .needs(&[Scope::ManifestRead])
+        .answers(200, "WorkflowList"),
+    get("/v1/workflows/{workflowId}", "getWorkflow", workflows::show)
+        .about("The current definition; its version is the ETag.")
+        .needs(&[Scope::ManifestRead])
+        .answers(200, "WorkflowDefinition")
+        .fails(&[404]),
+    post("/v1/runs", "createRun", runs::create)
+        .about("Starts a run.")
+        .needs(&[Scope::RunsCreate])
+        .with(ONCE)
+        .reads(Input::Required("CreateRunRequest"))
+        .answers(201, "CreateRunResponse")
+        .fails(&[400, 403, 404, 409, 413, 415, 501, 503]),
+    get("/v1/runs", "listRuns", runs::list)
+        .about("The tenant's runs, newest first.")
+        .needs(&[Scope::RunsRead])
+        .with(LISTING)
+        .answers(200, "RunList")
+        .fails(&[400, 503]),
+    post("/v1/runs:bulk-cancel", "bulkCancelRuns", control::bulk)
+        .about("Cancels up to 100 runs, each on its own.")
+        .needs(&[Scope::RunsCancel])
+        .with(ONCE)
+        .reads(Input::Required("BulkCancelRequest"))
+        .answers(200, "BulkCancelResponse")
+        .fails(&[400, 409, 413, 415, 503]),
+    get("/v1/runs/{runId}", "getRun", runs::show)
+        .about("A run as it is now.")
+        .needs(&[Scope::RunsRead])
+        .with(KNOWN)
+        .answers(200, "RunSnapshot")
+        .fails(&[404, 503]),
+    post("/v1/runs/{runId}/cancel", "cancelRun", control::one)
+        .about("Cancels a run; a run that has ended stays as it is.")
+        .needs(&[Scope::RunsCancel])
+        .with(ONCE)
+        .reads(Input::Optional("CancelRequest"))
+        .answers(200, "CancelResponse")
+        .fails(&[400, 404, 409, 413, 415, 503]),
+    post("/v1/runs/{runId}:cancel", "cancelRunByVerb", control::one)
+        .about("The same as /cancel.")
+        .needs(&[Scope::RunsCancel])
+        .with(ONCE)
+        .reads(Input::Optional("CancelRequest"))
+        .answers(200, "CancelResponse")
+        .fails(&[400, 404, 409, 413, 415, 503]),
+    post("/v1/runs/{runId}:pause", "pauseRun", control::pause)
+        .about("Lets nothing new start until the run is resumed.")
+        .needs(&[Scope::RunsCancel])
+        .with(ONCE)
+        .reads(Input::Optional("PauseRequest"))
+        .answers(202, "PauseResponse")
+        .fails(&[400, 404, 409, 413, 415, 503]),
+    post("/v1/runs/{runId}:resume", "resumeRun", control::resume)
+        .about("Lets a paused run go on.")
+        .needs(&[Scope::RunsCancel])
+        .with(ONCE)
+        .reads(Input::Optional("ResumeRequest"))
+        .answers(202, "ResumeResponse")
+        .fails(&[400, 404, 409, 413, 415, 503]),
+    get("/v1/runs/{runId}/events", "streamRunEvents", events::stream)
+        .about("The run's events as server-sent events, or as JSON where Accept names application/json.")
+        .needs(&[Scope::RunsRead])
+        .with(STREAM)
+        .answers_as(200, "text/event-stream")
+        .fails(&[400, 404, 503]),
+    get("/v1/runs/{runId}/events/poll", "pollRunEvents", poll::poll)
+        .about("Every event after a sequence; waits for one if there is none.")
+        .needs(&[Scope::RunsRead])
+        .with(POLL)
+        .answers(200, "PollResponse")
+        .fails(&[400, 404, 503]),
+    post(
+        "/v1/runs/{runId}/interrupts/{nodeId}",
+        "resolveInterruptByRun",
+        interrupts::resolve,
+    )
+    .about("Answers the interrupt a node waits for.")
+    .needs(&[Scope::ApprovalsRespond])
+    .with(ONCE)
+    .reads(Input::Required("ResolveInterruptRequest"))
+    .answers(200, "ResolveInterruptResponse")
+    .fails(&[400, 403, 404, 409, 410, 413, 415, 422, 503]),
+    post(
+        "/v1/runs/{runId}/approvals/{nodeId}",
+        "resolveApprovalByRun",
+        interrupts::approve,
+    )
+    .about("The same, where the body is the answer itself.")
+    .needs(&[Scope::ApprovalsRespond])
+    .with(ONCE)
+    .reads(Input::Required("ResumeValue"))
+    .answers(200, "ResolveInterruptResponse")
+    .fails(&[400, 403, 404, 409, 410, 413, 415, 422, 503]),
+    get("/v1/interrupts", "listInterrupts", interrupts::list)
+        .about("What the tenant's runs wait for, the newest run first.")
+        .needs(&[Scope::ApprovalsRespond])
+        .with(PAGE)
+        .answers(200, "InterruptList")
+        .fails(&[400, 503]),
+    get(
+        "/v1/interrupts/{token}",
+        "inspectInterruptByToken",
+        interrupts::inspect,
+    )
+    .about("The interrupt a token is for. The token is the credential.")
+    .answers(200, "InterruptView")
+    .fails(&[404, 409, 410, 503]),
+    post(
+        "/v1/interrupts/{token}",
+        "resolveInterruptByToken",
+        interrupts::resolve_by_token,
+    )
+    .about("Answers the interrupt a token is for. The token is the credential.")
+    .reads(Input::Required("ResolveInterruptRequest"))
+    .answers(200, "ResolveInterruptResponse")
+    .fails(&[400, 403, 404, 409, 410, 413, 415, 422, 503]),
+    get("/v1/runs/{runId}/artifacts", "listArtifacts", artifacts::list)
+        .about("The run's artifacts, oldest first, without content.")
+        .needs(&[Scope::ArtifactsRead])
+        .answers(200, "ArtifactList")
+        .fails(&[404, 503]),
+    get(
+        "/v1/runs/{runId}/artifacts/{artifactId}",
+        "getArtifact",
+        artifacts::show,
+    )
+    .about("An artifact with its content.")
+    .needs(&[Scope::ArtifactsRead])
+    .answers(200, "Artifact")
+    .fails(&[404, 503]),
+    post("/v1/host/wopr/keys", "createKey", keys::create)
+        .about("Makes an API key of the caller's tenant. The secret is shown once.")
+        .needs(&[Scope::KeysManage])
+        .reads(Input::Required("CreateKeyRequest"))
+        .answers(201, "CreatedKey")
+        .fails(&[400, 403, 409, 413, 415, 503]),
+    get("/v1/host/wopr/keys", "listKeys", keys::list)
+        .about("The stored API keys of the caller's tenant, without secrets.")
+        .needs(&[Scope::KeysManage])
+        .answers(200, "KeyList")
+        .fails(&[503]),
+    delete("/v1/host/wopr/keys/{keyId}", "revokeKey", keys::revoke)
+        .about("Revokes an API key of the caller's tenant.")
+        .needs(&[Scope::KeysManage])
+        .answers_as(204, "")
+        .fails(&[404, 503]),
+    get("/v1/a2a/tasks/{taskId}", "getA2aTaskState", tasks::show)
+        .about("The stored state of the A2A task that a run is.")
+        .needs(&[Scope::RunsRead])
+        .answers(200, "A2ATaskState")
+        .fails(&[404, 503]),
+    get(
+        "/v1/host/sample/a2a/tasks/{taskId}",
+        "getSampleA2aTaskState",
+        tasks::show,
+    )
+    .about("The same, where the conformance suite looks for it.")
+    .needs(&[Scope::RunsRead])
+    .only_in_conformance()
+    .answers(200, "A2ATaskState")
+    .fails(&[404, 503]),
+];
+
+/// Parts of the protocol this host does not have and that must be answered with 501 (section 5.4). `*` stands
+/// for one segment, a final `/**` for anything below.
+pub(super) const NOT_PROVIDED: &[(&str, &str)] = &[
+    ("/v1/runs/*:fork", "forking runs is not provided"),
+    ("/v1/runs/*/annotations", "annotations are not provided"),
+    ("/v1/webhooks", "webhooks are not provided"),
+    ("/v1/webhooks/**", "webhooks are not provided"),
+    ("/v1/host/workspace/**", "workspaces are not provided"),
+    ("/v1/prompts", "prompts are not provided"),
+    ("/v1/prompts/**", "prompts are not provided"),
+    ("/v1/content/**", "content is not provided"),
+    (
+        "/v1/trigger-subscriptions",
+        "trigger subscriptions are not provided",
+    ),
+];

@@ -1,0 +1,137 @@
+//! Registering and reading workflow definitions.
+
+use futures_util::{FutureExt as _, future::BoxFuture};
+use http::{HeaderName, HeaderValue, StatusCode, header};
+use serde::Serialize;
+use serde_json::Value;
+use wopr_core::{Plan, WorkflowId};
+use wopr_wire::json;
+
+use super::{
+    call::{Answer, Call, etag, json_response, not_modified},
+    problem::Problem,
+};
+
+static VERSION: HeaderName = HeaderName::from_static("openwop-workflow-version");
+
+/// Node types that need a capability this host does not have (section 9.5).
+const GATED: [(&str, &str); 3] = [
+    ("core.conversationGate", "conversationPrimitive"),
+    ("core.orchestrator.supervisor", "orchestrator.supported"),
+    ("core.dispatch", "dispatch.supported"),
+];
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Item<'a> {
+    workflow_id: &'a str,
+    name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    description: Option<&'a str>,
+    /// The author's label.
+    version: &'a str,
+    /// The content's hash, which runs are pinned to.
+    content_version: &'a str,
+    is_active: bool,
+}
+
+impl<'a> Item<'a> {
+    fn of(plan: &'a Plan) -> Self {
+        let definition = &plan.definition;
+        Self {
+            workflow_id: definition.id.as_str(),
+            name: &definition.name,
+            description: definition.description.as_deref(),
+            version: &definition.version,
+            content_version: definition.hash.as_str(),
+            is_active: definition.is_active,
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct List<'a> {
+    workflows: Vec<Item<'a>>,
+}
+
+/// `POST /v1/workflows`
+pub(super) fn register(call: Call) -> BoxFuture<'static, Answer> {
+    async move {
+        let document = json::parse(&call.body)?;
+        refuse_gated(&document)?;
+        let tenant = &call.caller().tenant;
+        let named = document.get("tenantId").and_then(Value::as_str);
+        if named.is_some_and(|named| named != tenant.as_str()) {
+            return Err(Problem::forbidden("the credential is not bound to this tenant"));
+        }
+        let registered = call.host.engine().register(Some(tenant), document).await?;
+        call.host.discovery().refresh(call.host.engine());
+        let status = if registered.is_new {
+            StatusCode::CREATED
+        } else {
+            StatusCode::OK
+        };
+        let mut response = json_response(status, &Item::of(&registered.plan))?;
+        let headers = response.headers_mut();
+        headers.insert(header::ETAG, etag(registered.plan.version().as_str()));
+        let path = format!("{}/v1/workflows/{}", call.host.public_url(), registered.plan.id());
+        if let Ok(location) = HeaderValue::from_str(&path) {
+            headers.insert(header::LOCATION, location);
+        }
+        Ok(response)
+    }
+    .boxed()
+}
+
+fn refuse_gated(document: &Value) -> Result<(), Problem> {
+    let nodes = document.get("nodes").and_then(Value::as_array);
+    for node in nodes.into_iter().flatten() {
+        let type_id = node.get("typeId").and_then(Value::as_str);
+        let gate = GATED.iter().find(|(gated, _)| type_id == Some(gated));
+        let Some((type_id, capability)) = gate else {
+            continue;
+        };
+        let node = node.get("id").and_then(Value::as_str).unwrap_or("");
+        return Err(Problem::new(
+            StatusCode::BAD_REQUEST,
+            "capability_required",
+            format!("{type_id} needs {capability}"),
+        )
+        .with("requiredCapability", *capability)
+        .with("offendingTypeId", *type_id)
+        .with("nodeId", node));
+    }
+    Ok(())
+}
+
+/// `GET /v1/workflows`
+pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
+    async move {
+        let plans = call.host.engine().workflows(&call.caller().tenant);
+        let workflows = plans.iter().map(|plan| Item::of(plan)).collect();
+        json_response(StatusCode::OK, &List { workflows })
+    }
+    .boxed()
+}
+
+/// `GET /v1/workflows/{workflowId}`
+pub(super) fn show(call: Call) -> BoxFuture<'static, Answer> {
+    async move {
+        let missing = || Problem::not_found("no such workflow");
+        let id = WorkflowId::parse(call.param(0)).map_err(|_| missing())?;
+        let plan = call.host.engine().workflow(&call.caller().tenant, &id);
+        let plan = plan.ok_or_else(missing)?;
+        let tag = etag(plan.version().as_str());
+        if tag.to_str().is_ok_and(|tag| call.has_current(tag)) {
+            return Ok(not_modified(&tag));
+        }
+        let mut response = json_response(StatusCode::OK, &plan.definition.document)?;
+        let headers = response.headers_mut();
+        headers.insert(header::ETAG, tag);
+        if let Ok(version) = HeaderValue::from_str(plan.version().as_str()) {
+            headers.insert(VERSION.clone(), version);
+        }
+        Ok(response)
+    }
+    .boxed()
+}
