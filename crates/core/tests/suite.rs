@@ -1,4 +1,9 @@
 //! The kernel's behavior, by feature.
+#![expect(
+    clippy::panic,
+    clippy::needless_pass_by_value,
+    reason = "tests fail by panicking and hand over JSON literals"
+)]
 
 #[path = "suite/children.rs"]
 mod children;

@@ -358,6 +358,12 @@ impl Script {
         &self.runs[run].run
     }
 
+    /// The id of a run.
+    #[must_use]
+    pub fn id(&self, run: usize) -> &RunId {
+        &self.runs[run].id
+    }
+
     /// The plan of a run.
     #[must_use]
     pub fn plan(&self, run: usize) -> &Arc<Plan> {

@@ -221,16 +221,7 @@ impl Scribe<'_> {
             return;
         };
         let child = run.clone();
-        if let Some((_, interrupt)) = mirror.clone() {
-            self.record(
-                self.last(),
-                Event::NodeResumed {
-                    visit: visit.clone(),
-                    interrupt,
-                    value: None,
-                },
-            );
-        }
+        let mirrored = mirror.as_ref().map(|(_, interrupt)| interrupt.clone());
         let cause = self.last().unwrap_or_default();
         if self.run.cancelling.is_some() {
             self.record(
@@ -257,6 +248,16 @@ impl Scribe<'_> {
             return self.fail_node(visit, cause, failure);
         }
         let mut cause = cause;
+        if let Some(interrupt) = mirrored {
+            cause = self.record(
+                Some(cause),
+                Event::NodeResumed {
+                    visit: visit.clone(),
+                    interrupt,
+                    value: None,
+                },
+            );
+        }
         if status == RunStatus::Completed {
             for (name, from) in &sub.outputs {
                 let Some(next) = report.get(from) else { continue };
