@@ -62,6 +62,7 @@ impl Engine {
                 }
             }
             tokio::select! {
+                biased;
                 () = stop.cancelled() => {}
                 () = self.shared.effects.freed.notified(), if is_full => {}
                 () = tokio::time::sleep(self.shared.options.poll) => {}
@@ -117,6 +118,7 @@ impl Engine {
             request,
         });
         let outcome = tokio::select! {
+                biased;
             outcome = performing => Some(outcome),
             () = self.lease_lost(run, key, fence) => None,
             () = self.shared.stop.cancelled() => None,

@@ -17,6 +17,7 @@ use crate::{
     Clock, CommandError, Events, Executor, RegisterError, Registered, Stats, Tail, View,
     catalog::{Catalog, TenantCatalog},
     commit::{self, Context, Prepared},
+    dice::Dice,
     effects::Effects,
     inbox::Inboxes,
     locks::Locks,
@@ -46,6 +47,8 @@ pub struct Options {
     pub lease: Duration,
     /// How often work rows are looked for without a hint, and followers look without a wake-up.
     pub poll: Duration,
+    /// Makes ids and pauses repeatable, for simulations only: run ids can then be guessed.
+    pub seed: Option<u64>,
 }
 
 impl Default for Options {
@@ -59,6 +62,7 @@ impl Default for Options {
             max_effects: 256,
             lease: Duration::from_secs(30),
             poll: Duration::from_secs(1),
+            seed: None,
         }
     }
 }
@@ -187,6 +191,7 @@ pub(crate) struct Shared {
     pub(crate) stop: CancellationToken,
     pub(crate) tasks: TaskTracker,
     locks: Locks,
+    dice: Dice,
 }
 
 impl Engine {
@@ -204,6 +209,7 @@ impl Engine {
         let catalog = Catalog::load(&*store, options.offer).await?;
         let shared = Arc::new(Shared {
             effects: Effects::new(options.max_effects),
+            dice: Dice::new(options.seed),
             store,
             executor,
             clock,
@@ -269,7 +275,7 @@ impl Engine {
     /// A fresh run id.
     #[must_use]
     pub fn new_run_id(&self) -> RunId {
-        RunId::from_parts(self.now(), rand::random())
+        RunId::from_parts(self.now(), self.shared.dice.roll())
     }
 
     /// The time.
@@ -295,18 +301,30 @@ impl Engine {
     /// # Errors
     /// See [`CommandError`].
     pub async fn create(&self, create: Create) -> Result<Done, CommandError> {
+        let once = create.extras.idempotency.clone();
+        match (self.create_once(create).await, once) {
+            // The workflow may have changed since the request took effect.
+            (Err(error @ (CommandError::UnknownWorkflow | CommandError::Refused(_))), Some(once)) => {
+                match self.shared.store.idempotency(&once.key, self.now()).await? {
+                    Some(record) => replay(record, Some(&once)),
+                    None => Err(error),
+                }
+            }
+            (done, _) => done,
+        }
+    }
+
+    async fn create_once(&self, create: Create) -> Result<Done, CommandError> {
         let Create {
             run,
             workflow,
             start,
             extras,
         } = create;
-        let plan = self
-            .shared
-            .catalog
-            .current(&start.tenant, &workflow)
-            .filter(|plan| plan.definition.is_active);
-        let plan = plan.ok_or(CommandError::UnknownWorkflow)?;
+        let plan = self.shared.catalog.current(&start.tenant, &workflow);
+        let plan = plan
+            .filter(|plan| plan.definition.is_active)
+            .ok_or(CommandError::UnknownWorkflow)?;
         let now = self.now();
         let key = RunKey::new(start.tenant.clone(), run);
         let summary = commit::new_summary(workflow, plan.version().clone(), start.principal.clone(), now);
@@ -328,30 +346,29 @@ impl Engine {
             parent: None,
             bounds: self.shared.options.bounds,
         }));
-        let decision = self.decide(&view, command, now)?;
-        match self
-            .commit(
-                Change {
-                    view: &view,
-                    task: None,
-                    guard: Guard::Create,
-                    fence: None,
-                    consumed: &[],
-                },
-                decision,
-                &extras,
-                now,
-            )
-            .await
-        {
-            Ok(view) => {
-                Counters::add(&self.shared.counters.runs_created, 1);
-                Ok(Done::Fresh(view))
+        for attempt in 0..MAX_ATTEMPTS {
+            // No race to lose, the run is this caller's alone; but a commit in doubt may turn out not to have happened.
+            let decision = self.decide(&view, command.clone(), now)?;
+            let change = Change {
+                view: &view,
+                task: None,
+                guard: Guard::Create,
+                fence: None,
+                consumed: &[],
+            };
+            match self.commit(change, decision, &extras, now).await {
+                Ok(view) => {
+                    Counters::add(&self.shared.counters.runs_created, 1);
+                    return Ok(Done::Fresh(view));
+                }
+                Err(Failed::Conflict) => self.back_off(attempt).await,
+                Err(Failed::Replayed(record)) => return replay(record, extras.idempotency.as_ref()),
+                Err(Failed::Error(error)) => return Err(error),
             }
-            Err(Failed::Conflict) => Err(CommandError::Internal("a fresh run id is taken".to_owned())),
-            Err(Failed::Replayed(record)) => replay(record, extras.idempotency.as_ref()),
-            Err(Failed::Error(error)) => Err(error),
         }
+        Err(CommandError::Busy {
+            retry_after_ms: RETRY_AFTER_MS,
+        })
     }
 
     /// Commands a run: load, decide, append; decided again when another writer was first.
@@ -563,7 +580,7 @@ impl Engine {
         };
         let input = Input {
             now,
-            entropy: Entropy(rand::random()),
+            entropy: Entropy(self.shared.dice.roll()),
             run: &view.key.run,
             catalog: &catalog,
         };
@@ -704,7 +721,8 @@ impl Engine {
     /// Waits a little, longer with each lost attempt and never the same for two.
     async fn back_off(&self, attempt: u32) {
         let most = 1_u64 << attempt.min(6);
-        tokio::time::sleep(Duration::from_millis(rand::random_range(0..=most))).await;
+        let [dice] = self.shared.dice.roll::<1>();
+        tokio::time::sleep(Duration::from_millis(u64::from(dice) % (most + 1))).await;
     }
 
     /// Deletes expired idempotency records now and then.

@@ -3,7 +3,7 @@
 //! The rows are the truth; the set here only says which runs to look at first. However many rows a run has, it hears
 //! them in one append.
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{sync::Notify, task::JoinSet};
@@ -22,7 +22,7 @@ const AFTER_TROUBLE: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Default)]
 pub(crate) struct Inboxes {
-    pending: Mutex<HashSet<RunKey>>,
+    pending: Mutex<BTreeSet<RunKey>>,
     told: Notify,
 }
 
@@ -58,6 +58,7 @@ impl Engine {
             let runs = self.shared.inboxes.take(ROUND);
             if runs.is_empty() {
                 tokio::select! {
+                biased;
                     () = stop.cancelled() => {}
                     () = self.shared.inboxes.told.notified() => {}
                     () = tokio::time::sleep_until(next_sweep) => {}

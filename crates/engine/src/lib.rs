@@ -13,6 +13,7 @@
 mod catalog;
 mod clock;
 mod commit;
+mod dice;
 mod effect;
 mod effects;
 mod engine;

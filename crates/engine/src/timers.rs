@@ -46,6 +46,7 @@ impl Engine {
                 }
             };
             tokio::select! {
+                biased;
                 () = stop.cancelled() => {}
                 () = self.shared.timers.earlier.notified() => {}
                 () = tokio::time::sleep(pause) => {}

@@ -4,3 +4,4 @@
 
 mod harness;
 mod runs;
+mod simulation;

@@ -1,0 +1,23 @@
+//! Randomness: the system's, or a seed's for simulations.
+
+use parking_lot::Mutex;
+use rand::{Rng, SeedableRng, rngs::StdRng};
+
+/// Where the engine's random bytes come from.
+#[derive(Debug)]
+pub(crate) struct Dice(Option<Mutex<StdRng>>);
+
+impl Dice {
+    pub(crate) fn new(seed: Option<u64>) -> Self {
+        Self(seed.map(|seed| Mutex::new(StdRng::seed_from_u64(seed))))
+    }
+
+    pub(crate) fn roll<const N: usize>(&self) -> [u8; N] {
+        let mut bytes = [0; N];
+        match &self.0 {
+            None => rand::rng().fill(&mut bytes),
+            Some(seeded) => seeded.lock().fill(&mut bytes),
+        }
+        bytes
+    }
+}
