@@ -80,7 +80,7 @@ mod tests {
                 "{folder}"
             );
         };
-        check("/home/a", "ext4");
+        check("/srv/a", "ext4");
         check("/tmp", "tmpfs");
         check("/tmp/a/b", "tmpfs");
         check("/tmpfile", "ext4");

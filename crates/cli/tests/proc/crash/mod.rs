@@ -26,7 +26,7 @@ use std::{
 };
 
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
-use tokio::{sync::watch, task::JoinSet, time::sleep};
+use tokio::{sync::watch, task::JoinSet, time};
 
 use self::{
     caller::{Caller, Server},
@@ -86,7 +86,7 @@ async fn whatever_was_acknowledged_survives_kills_and_can_be_finished() {
         if let Fault::KillStart(after) = fault {
             host.spawn();
             // sleep: fault schedule
-            sleep(after).await;
+            time::sleep(after).await;
             host.kill().await;
             continue;
         }
@@ -96,13 +96,13 @@ async fn whatever_was_acknowledged_survives_kills_and_can_be_finished() {
         match fault {
             Fault::Kill(after) => {
                 // sleep: fault schedule
-                sleep(after).await;
+                time::sleep(after).await;
                 server.send_replace(Server::Down);
                 host.kill().await;
             }
             Fault::Terminate(after) => {
                 // sleep: fault schedule
-                sleep(after).await;
+                time::sleep(after).await;
                 server.send_replace(Server::Down);
                 let status = host.terminate().await;
                 assert!(status.success(), "stopped in order: {status}\n{}", host.said());

@@ -13,7 +13,7 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
     task::JoinSet,
-    time::sleep,
+    time,
 };
 
 /// Calls by path: the keys they carried, and how many were answered well.
@@ -98,7 +98,7 @@ async fn answer(mut stream: TcpStream, calls: &Mutex<Calls>, mut random: StdRng)
             .insert(key);
         if random.random_bool(0.3) {
             // sleep: fault schedule; the kill is to hit calls that are under way
-            sleep(Duration::from_millis(random.random_range(0..150))).await;
+            time::sleep(Duration::from_millis(random.random_range(0..150))).await;
         }
         let is_well = random.random_bool(0.8);
         if is_well {
