@@ -7,6 +7,7 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use clap::Args;
 use rand::{TryRngCore as _, rngs::OsRng};
 use serde::Serialize;
+use serde_json::Value;
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 use wopr_core::TenantId;
 use wopr_server::{
@@ -175,9 +176,15 @@ impl Opened {
     /// Offers the embedded examples to every tenant.
     pub(crate) async fn add_examples(&self) -> Result<()> {
         for example in examples::ALL {
-            let registered = self.host.engine().register(None, example.document()?).await;
-            registered.map_err(|error| Failure::cannot(Exit::Failed, &error))?;
+            self.add(example.document()?).await?;
         }
+        Ok(())
+    }
+
+    /// Offers a workflow to every tenant.
+    pub(crate) async fn add(&self, document: Value) -> Result<()> {
+        let registered = self.host.engine().register(None, document).await;
+        registered.map_err(|error| Failure::cannot(Exit::Config, &error))?;
         Ok(())
     }
 

@@ -2,15 +2,19 @@
 //!
 //! This file is the table of contents. A command is a file in `commands/`; it speaks HTTP to a server or
 //! composes a host, and keeps no logic that belongs to either. [`exit`] says how the process ends, [`output`]
-//! how it talks, and [`host`] how a host is opened.
+//! how it talks, [`host`] how a host is opened here, [`client`] and [`agent`] how another is called.
 
+mod agent;
 mod args;
+mod ask;
 mod bench;
+mod client;
 mod commands;
 mod examples;
 mod exit;
 mod host;
 mod output;
+mod render;
 mod signals;
 
 use std::process::ExitCode;

@@ -1,1 +1,3 @@
+//! The built binary, driven as people and scripts drive it.
+
 fn main() {}

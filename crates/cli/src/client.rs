@@ -1,0 +1,377 @@
+//! A client of a wopr server: JSON requests, event streams, and errors a person can act on.
+//!
+//! There is one HTTP client here, for servers the user names on the command line. It follows no redirects, so a
+//! key never travels further than where it was sent. What the *host* calls goes through the egress gate instead.
+
+use std::{error::Error, time::Duration};
+
+use anyhow::{Context as _, Result};
+use futures_util::{Stream, StreamExt as _};
+use reqwest::{
+    Method, RequestBuilder, Response, StatusCode,
+    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE},
+    redirect,
+};
+use serde_json::Value;
+use url::Url;
+use wopr_connect::egress;
+use wopr_wire::{
+    openwop::{error::ErrorEnvelope, event::RunEventDoc, run::RunSnapshot},
+    sse,
+};
+
+use crate::{
+    args::Remote,
+    exit::{Exit, Failure},
+};
+
+/// How long connecting may take.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long an answer may take. A blocking send of A2A waits for a minute by default.
+const ANSWER: Duration = Duration::from_secs(90);
+/// The largest answer that is read.
+const MAX_ANSWER: usize = 64 << 20;
+/// The largest event of a stream.
+const MAX_EVENT: usize = 16 << 20;
+
+/// Makes the HTTP client for an address.
+pub(crate) fn http(url: &Url) -> Result<reqwest::Client> {
+    let tls = if url.scheme() == "https" {
+        egress::client_config().map_err(|error| Failure::cannot(Exit::Failed, &error))?
+    } else {
+        rootless()?
+    };
+    let mut builder = reqwest::Client::builder()
+        .tls_backend_preconfigured(tls)
+        .redirect(redirect::Policy::none())
+        .connect_timeout(CONNECT)
+        .user_agent(concat!("wopr/", env!("CARGO_PKG_VERSION")));
+    if is_here(url) {
+        builder = builder.no_proxy();
+    }
+    builder.build().context("set up the HTTP client")
+}
+
+/// A TLS configuration that trusts nobody: plain http never asks it, and needs no certificates on the machine.
+fn rootless() -> Result<rustls::ClientConfig> {
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .context("set up TLS")?;
+    Ok(builder
+        .with_root_certificates(rustls::RootCertStore::empty())
+        .with_no_client_auth())
+}
+
+/// Whether an address is this machine, where no proxy can help.
+fn is_here(url: &Url) -> bool {
+    match url.host() {
+        Some(url::Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
+        Some(url::Host::Ipv4(address)) => address.is_loopback(),
+        Some(url::Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    }
+}
+
+/// Whether two addresses are one place: the same origin, or the same port of this machine by another name.
+pub(crate) fn is_same_place(a: &Url, b: &Url) -> bool {
+    let is_loopback = is_here(a) && is_here(b) && a.scheme() == b.scheme();
+    a.origin() == b.origin() || (is_loopback && a.port_or_known_default() == b.port_or_known_default())
+}
+
+/// Reads an address of the command line.
+pub(crate) fn parse_url(text: &str) -> Result<Url> {
+    let url = Url::parse(text).ok();
+    let url = url.filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+    let failure = || {
+        Failure::new(Exit::Usage, format!("'{text}' is not an http or https address"))
+            .hint("write it as http://127.0.0.1:8080")
+    };
+    Ok(url.ok_or_else(failure)?)
+}
+
+/// A server, and who calls it.
+#[derive(Debug, Clone)]
+pub(crate) struct Client {
+    http: reqwest::Client,
+    base: String,
+    key: Option<String>,
+}
+
+impl Client {
+    /// A client of the server that flags and environment name.
+    pub(crate) fn new(remote: &Remote) -> Result<Self> {
+        Self::at(&remote.server, remote.key.clone())
+    }
+
+    /// A client of a server.
+    pub(crate) fn at(server: &str, key: Option<String>) -> Result<Self> {
+        let url = parse_url(server)?;
+        Ok(Self {
+            http: http(&url)?,
+            base: url.as_str().trim_end_matches('/').to_owned(),
+            key: key.filter(|key| !key.is_empty()),
+        })
+    }
+
+    /// The server's origin.
+    pub(crate) fn base(&self) -> &str {
+        &self.base
+    }
+
+    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        let request = self.http.request(method, format!("{}{path}", self.base));
+        match &self.key {
+            None => request,
+            Some(key) => request.header(AUTHORIZATION, format!("Bearer {key}")),
+        }
+    }
+
+    /// Reads a document.
+    pub(crate) async fn get(&self, path: &str) -> Result<Value> {
+        self.answer(self.request(Method::GET, path)).await
+    }
+
+    /// Sends a document.
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Value> {
+        let request = self.request(Method::POST, path);
+        self.answer(
+            request
+                .header(CONTENT_TYPE, "application/json")
+                .body(body.to_string()),
+        )
+        .await
+    }
+
+    /// Removes something.
+    pub(crate) async fn delete(&self, path: &str) -> Result<Value> {
+        self.answer(self.request(Method::DELETE, path)).await
+    }
+
+    async fn answer(&self, request: RequestBuilder) -> Result<Value> {
+        let request = request.header(ACCEPT, "application/json").timeout(ANSWER);
+        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        let status = response.status();
+        let body = read(response).await.map_err(|error| self.unreachable(&*error))?;
+        if !status.is_success() {
+            return Err(self.refused(status, &body).into());
+        }
+        if body.is_empty() {
+            return Ok(Value::Null);
+        }
+        serde_json::from_slice(&body).with_context(|| format!("read the answer of {}", self.base))
+    }
+
+    /// Follows every item of a paged list.
+    pub(crate) async fn pages(&self, path: &str, items: &str, most: usize) -> Result<Vec<Value>> {
+        let mut all = Vec::new();
+        let mut cursor: Option<String> = None;
+        loop {
+            let left = most.saturating_sub(all.len()).clamp(1, 100);
+            let joint = if path.contains('?') { '&' } else { '?' };
+            let mut page = format!("{path}{joint}limit={left}");
+            if let Some(cursor) = &cursor {
+                page.push_str("&cursor=");
+                page.push_str(&escape(cursor));
+            }
+            let mut answer = self.get(&page).await?;
+            if let Some(Value::Array(page)) = answer.get_mut(items).map(Value::take) {
+                all.extend(page);
+            }
+            cursor = answer
+                .get("nextCursor")
+                .and_then(Value::as_str)
+                .map(str::to_owned);
+            if cursor.is_none() || all.len() >= most {
+                all.truncate(most);
+                return Ok(all);
+            }
+        }
+    }
+
+    /// A run as it is now.
+    pub(crate) async fn run(&self, run: &str) -> Result<RunSnapshot> {
+        let snapshot = self.get(&format!("/v1/runs/{}", escape(run))).await?;
+        serde_json::from_value(snapshot).context("read the run")
+    }
+
+    /// Every event of a run.
+    pub(crate) async fn log(&self, run: &str) -> Result<Vec<Value>> {
+        let path = format!("/v1/runs/{}/events?streamMode=debug", escape(run));
+        let mut answer = self.get(&path).await?;
+        match answer.get_mut("events").map(Value::take) {
+            Some(Value::Array(events)) => Ok(events),
+            _ => anyhow::bail!("read the events: the answer has none"),
+        }
+    }
+
+    /// Follows the events of a run, from after `last` on. The stream ends with the run.
+    pub(crate) async fn follow(
+        &self,
+        run: &str,
+        mode: &str,
+        last: Option<&str>,
+    ) -> Result<impl Stream<Item = Result<RunEventDoc>> + Unpin + use<>> {
+        let path = format!("/v1/runs/{}/events?streamMode={mode}", escape(run));
+        let mut request = self.request(Method::GET, &path).header(ACCEPT, sse::CONTENT_TYPE);
+        if let Some(last) = last {
+            request = request.header("Last-Event-ID", last);
+        }
+        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        let status = response.status();
+        if !status.is_success() {
+            let body = read(response).await.map_err(|error| self.unreachable(&*error))?;
+            return Err(self.refused(status, &body).into());
+        }
+        Ok(events(response).map(|event| {
+            let event = event?;
+            serde_json::from_str(&event.data).context("read an event of the run")
+        }))
+    }
+
+    fn unreachable(&self, error: &(dyn Error + 'static)) -> Failure {
+        unreachable_failure(&self.base, error)
+    }
+
+    /// What a refusal means for a person.
+    fn refused(&self, status: StatusCode, body: &[u8]) -> Failure {
+        let envelope: Option<ErrorEnvelope> = serde_json::from_slice(body).ok();
+        let text = match &envelope {
+            Some(envelope) => format!("{} ({})", envelope.message, envelope.error),
+            None => format!("{} answered {status}", self.base),
+        };
+        let failure = Failure::new(exit_of(status), text);
+        match status {
+            StatusCode::UNAUTHORIZED if self.key.is_none() => {
+                failure.hint("give a key with --key or WOPR_API_KEY; `wopr dev` prints one")
+            }
+            StatusCode::UNAUTHORIZED => failure.hint("the server does not know this key"),
+            StatusCode::FORBIDDEN => {
+                let scope = envelope.and_then(|envelope| envelope.details?.get("scopeRequired").cloned());
+                match scope {
+                    Some(Value::String(scope)) => failure.hint(format!("the key needs the scope {scope}")),
+                    _ => failure,
+                }
+            }
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
+                failure.hint("try again in a moment")
+            }
+            _ => failure,
+        }
+    }
+}
+
+/// How the process ends when a server refuses.
+pub(crate) fn exit_of(status: StatusCode) -> Exit {
+    match status {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Exit::Unauthorised,
+        StatusCode::NOT_FOUND => Exit::NotFound,
+        StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => Exit::Busy,
+        _ => Exit::Failed,
+    }
+}
+
+/// Nothing answers, or not in time.
+pub(crate) fn unreachable_failure(base: &str, error: &(dyn Error + 'static)) -> Failure {
+    // The innermost cause says what happened; those around it say that a request was sent.
+    let mut cause = error;
+    while let Some(below) = cause.source() {
+        cause = below;
+    }
+    Failure::new(Exit::Unreachable, format!("cannot reach {base}: {cause}"))
+        .hint("is a server running there? `wopr dev` starts one; --server or WOPR_SERVER names another")
+}
+
+/// Reads a whole answer of bounded size.
+pub(crate) async fn read(response: Response) -> Result<Vec<u8>, Box<dyn Error + Send + Sync>> {
+    let mut body = Vec::new();
+    let mut chunks = response.bytes_stream();
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk?;
+        if body.len() + chunk.len() > MAX_ANSWER {
+            return Err(format!("the answer has more than {MAX_ANSWER} bytes").into());
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
+}
+
+/// The events of a stream, as they arrive.
+pub(crate) fn events(response: Response) -> impl Stream<Item = Result<sse::Event>> + Unpin + use<> {
+    struct Reading<S> {
+        chunks: S,
+        decoder: sse::Decoder,
+        ready: std::collections::VecDeque<sse::Event>,
+    }
+    let reading = Reading {
+        chunks: response.bytes_stream(),
+        decoder: sse::Decoder::new(MAX_EVENT),
+        ready: std::collections::VecDeque::new(),
+    };
+    Box::pin(futures_util::stream::try_unfold(
+        reading,
+        |mut reading| async move {
+            loop {
+                if let Some(event) = reading.ready.pop_front() {
+                    return Ok(Some((event, reading)));
+                }
+                let Some(chunk) = reading.chunks.next().await else {
+                    return Ok(None);
+                };
+                let chunk = chunk.map_err(|error| {
+                    let mut cause: &dyn Error = &error;
+                    while let Some(below) = cause.source() {
+                        cause = below;
+                    }
+                    Failure::new(Exit::Unreachable, format!("the stream broke off: {cause}"))
+                })?;
+                let mut events = Vec::new();
+                reading.decoder.feed(&chunk, &mut events)?;
+                reading.ready.extend(events);
+            }
+        },
+    ))
+}
+
+/// A text as one segment of a path, or one value of a query.
+pub(crate) fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~') {
+            escaped.push(char::from(byte));
+        } else {
+            escaped.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_checked_before_anything_is_sent() {
+        assert!(parse_url("http://127.0.0.1:8080").is_ok());
+        for text in ["", "localhost:8080", "ftp://x", "file:///etc/passwd", "http:"] {
+            assert!(parse_url(text).is_err(), "{text}");
+        }
+        let here = |text: &str| is_here(&Url::parse(text).unwrap());
+        assert!(here("http://localhost:1") && here("http://127.0.0.1") && here("http://[::1]:1"));
+        assert!(!here("http://example.com") && !here("http://localhost.example.com"));
+        let same = |a: &str, b: &str| is_same_place(&Url::parse(a).unwrap(), &Url::parse(b).unwrap());
+        assert!(
+            same("http://localhost:1/x", "http://127.0.0.1:1/a2a")
+                && same("https://a.example", "https://a.example/x")
+        );
+        assert!(
+            !same("http://localhost:1", "http://127.0.0.1:2")
+                && !same("https://a.example", "https://b.example")
+        );
+    }
+
+    #[test]
+    fn a_segment_holds_any_text() {
+        assert_eq!(escape("a/b:c é?"), "a%2Fb%3Ac%20%C3%A9%3F");
+    }
+}

@@ -1,0 +1,389 @@
+//! `wopr a2a`: talking to any A2A agent.
+
+use anyhow::Result;
+use clap::{Args, Subcommand, ValueEnum};
+use futures_util::{Stream, StreamExt as _};
+use serde::Serialize;
+use serde_json::{Value, json};
+use wopr_wire::a2a::{
+    method::Version,
+    model::{Part, SendMessageRequest, SendMessageResponse, StreamResponse, Task, TaskState},
+};
+
+use crate::{
+    agent::{self, Agent, Item},
+    args::{Format, Remote},
+    exit::{Exit, Failure},
+    output::{self, Paint, Spinner},
+    render,
+    signals::Signals,
+};
+
+/// Talk to an A2A agent, of wopr or of anybody.
+///
+/// The version (1.0 or 0.3) is picked from the agent's card; JSON-RPC is the binding. A task that ended well ends
+/// the command with 0, one that waits for input with 6.
+#[derive(Debug, Args)]
+pub(crate) struct A2a {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Show an agent's card
+    Card {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Send a message and wait for the answer
+    Send {
+        #[command(flatten)]
+        message: Box<Message>,
+        /// Answer as soon as the task is accepted
+        #[arg(long)]
+        no_wait: bool,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Send a message and show what happens as it happens
+    Stream {
+        #[command(flatten)]
+        message: Box<Message>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Show a task
+    Get {
+        /// The task
+        task: String,
+        /// At most so many messages of its history
+        #[arg(long, value_name = "N")]
+        history: Option<u32>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Follow a task that is under way
+    Subscribe {
+        /// The task
+        task: String,
+        /// Only what came after this event
+        #[arg(long, value_name = "ID")]
+        after: Option<String>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Cancel a task
+    Cancel {
+        /// The task
+        task: String,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+/// Which agent, and how it is spoken to.
+#[derive(Debug, Args)]
+struct Place {
+    #[command(flatten)]
+    remote: Remote,
+    /// Speak this version, whatever else the agent offers
+    #[arg(long, value_enum)]
+    protocol: Option<Protocol>,
+    #[command(flatten)]
+    format: Format,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Protocol {
+    #[value(name = "1.0")]
+    V1,
+    #[value(name = "0.3")]
+    V03,
+}
+
+/// What is sent.
+#[derive(Debug, Args)]
+struct Message {
+    /// The text; several are several parts
+    text: Vec<String>,
+    /// A data part as JSON; may be given several times
+    #[arg(long, value_name = "JSON")]
+    data: Vec<String>,
+    /// The skill that is meant: on wopr a workflow
+    #[arg(long, alias = "skill", value_name = "ID")]
+    workflow: Option<String>,
+    /// The task the message goes to; a new one where absent
+    #[arg(long, value_name = "ID")]
+    task: Option<String>,
+    /// The context the message belongs to
+    #[arg(long, value_name = "ID")]
+    context: Option<String>,
+    /// The message's own id, so that sending twice counts once [default: a random one]
+    #[arg(long, value_name = "ID")]
+    message_id: Option<String>,
+}
+
+impl A2a {
+    pub(crate) async fn run(self) -> Result<Exit> {
+        match self.verb {
+            Verb::Card { place } => card(&place).await,
+            Verb::Send {
+                message,
+                no_wait,
+                place,
+            } => {
+                let mut request = message.request()?;
+                request.configuration.return_immediately = no_wait;
+                let agent = place.agent().await?;
+                let spinner = Spinner::start("waiting for the answer");
+                let answer = agent.send(request).await?;
+                drop(spinner);
+                place.show(&answer)
+            }
+            Verb::Stream { message, place } => {
+                let request = message.request()?;
+                let agent = place.agent().await?;
+                place.follow(agent.stream(request).await?).await
+            }
+            Verb::Get { task, history, place } => {
+                let task = place.agent().await?.get(&task, history).await?;
+                place.show_task(&task)
+            }
+            Verb::Subscribe { task, after, place } => {
+                let agent = place.agent().await?;
+                place
+                    .follow(agent.subscribe(&task, after.as_deref()).await?)
+                    .await
+            }
+            Verb::Cancel { task, place } => {
+                let task = place.agent().await?.cancel(&task).await?;
+                place.show_task(&task)?;
+                Ok(Exit::Ok)
+            }
+        }
+    }
+}
+
+impl Message {
+    fn request(&self) -> Result<SendMessageRequest> {
+        let mut parts: Vec<_> = self.text.iter().map(Part::text).collect();
+        for text in &self.data {
+            let data: Value = serde_json::from_str(text)
+                .map_err(|error| Failure::new(Exit::Usage, format!("--data {text} is not JSON: {error}")))?;
+            parts.push(Part::data(data));
+        }
+        if parts.is_empty() {
+            return Err(Failure::new(Exit::Usage, "there is nothing to send: give a text or --data").into());
+        }
+        let mut request = agent::message(parts)?;
+        let message = &mut request.message;
+        message.task_id.clone_from(&self.task);
+        message.context_id.clone_from(&self.context);
+        if let Some(id) = &self.message_id {
+            message.message_id.clone_from(id);
+        }
+        if let Some(workflow) = &self.workflow {
+            // Ours by the first name, others by the second.
+            message
+                .metadata
+                .insert("openwop".to_owned(), json!({ "workflowId": workflow }));
+            message.metadata.insert("skillId".to_owned(), json!(workflow));
+        }
+        Ok(request)
+    }
+}
+
+impl Place {
+    async fn agent(&self) -> Result<Agent> {
+        let wanted = self.protocol.map(|protocol| match protocol {
+            Protocol::V1 => Version::V1_0,
+            Protocol::V03 => Version::V0_3,
+        });
+        Agent::find(&self.remote.server, self.remote.key.clone(), wanted).await
+    }
+
+    fn show(&self, answer: &SendMessageResponse) -> Result<Exit> {
+        match answer {
+            SendMessageResponse::Task(task) if !self.format.json => self.show_task(task),
+            SendMessageResponse::Message(message) if !self.format.json => {
+                output::line(render::message(message))?;
+                Ok(Exit::Ok)
+            }
+            answer => {
+                output::json(answer)?;
+                Ok(match answer {
+                    SendMessageResponse::Task(task) => exit_of(task.status.state),
+                    SendMessageResponse::Message(_) => Exit::Ok,
+                })
+            }
+        }
+    }
+
+    fn show_task(&self, task: &Task) -> Result<Exit> {
+        if self.format.json {
+            output::json(task)?;
+        } else {
+            show_task(task)?;
+        }
+        Ok(exit_of(task.status.state))
+    }
+
+    /// Shows a stream to its end, or until a signal.
+    async fn follow(&self, mut items: impl Stream<Item = Result<Item>> + Unpin) -> Result<Exit> {
+        #[derive(Serialize)]
+        struct Line<'a> {
+            #[serde(skip_serializing_if = "Option::is_none")]
+            id: Option<&'a str>,
+            #[serde(flatten)]
+            item: &'a StreamResponse,
+        }
+        let mut signals = Signals::catch()?;
+        let spinner = (!self.format.json).then(|| Spinner::start("following the task"));
+        let mut exit = Exit::Ok;
+        loop {
+            let item = tokio::select! {
+                item = items.next() => item,
+                () = signals.next() => return Ok(Exit::Interrupted),
+            };
+            let Some(item) = item else { break };
+            let (id, item) = item?;
+            if let Some(state) = state_of(&item) {
+                exit = exit_of(state);
+            }
+            match &spinner {
+                None => output::json_line(&Line {
+                    id: id.as_deref(),
+                    item: &item,
+                })?,
+                Some(spinner) => {
+                    for line in lines_of(Paint::stdout(), &item) {
+                        spinner.line(line)?;
+                    }
+                }
+            }
+        }
+        Ok(exit)
+    }
+}
+
+/// How a command ends that saw a task in this state last.
+fn exit_of(state: TaskState) -> Exit {
+    match state {
+        TaskState::Failed | TaskState::Canceled | TaskState::Rejected => Exit::Failed,
+        TaskState::InputRequired | TaskState::AuthRequired => Exit::Waiting,
+        TaskState::Unspecified | TaskState::Submitted | TaskState::Working | TaskState::Completed => Exit::Ok,
+    }
+}
+
+fn state_of(item: &StreamResponse) -> Option<TaskState> {
+    match item {
+        StreamResponse::Task(task) => Some(task.status.state),
+        StreamResponse::StatusUpdate(update) => Some(update.status.state),
+        StreamResponse::Message(_) | StreamResponse::ArtifactUpdate(_) => None,
+    }
+}
+
+/// An item of a stream, as a person reads it.
+pub(crate) fn lines_of(paint: Paint, item: &StreamResponse) -> Vec<String> {
+    let state = |state: TaskState| paint.state(&render::task_state(state));
+    let mut lines = Vec::new();
+    match item {
+        StreamResponse::Task(task) => {
+            lines.push(format!(
+                "{} {}",
+                paint.bold(output::plain(&task.id)),
+                state(task.status.state)
+            ));
+        }
+        StreamResponse::Message(message) => lines.push(render::indented(&render::message(message), 2)),
+        StreamResponse::StatusUpdate(update) => {
+            lines.push(state(update.status.state));
+            if let Some(message) = &update.status.message {
+                lines.push(render::indented(&render::message(message), 2));
+            }
+        }
+        StreamResponse::ArtifactUpdate(update) => {
+            let artifact = &update.artifact;
+            let name = artifact.name.as_deref().unwrap_or(&artifact.artifact_id);
+            lines.push(format!(
+                "{} {}",
+                paint.cyan("artifact"),
+                paint.bold(output::plain(name))
+            ));
+            lines.push(render::indented(&render::artifact(artifact), 2));
+        }
+    }
+    lines
+}
+
+fn show_task(task: &Task) -> Result<()> {
+    let paint = Paint::stdout();
+    let state = render::task_state(task.status.state);
+    output::line(format!(
+        "{}  {}",
+        paint.bold(output::plain(&task.id)),
+        paint.state(&state)
+    ))?;
+    output::line(format!(
+        "{} {}",
+        paint.dim("context  "),
+        output::plain(&task.context_id)
+    ))?;
+    if let Some(message) = &task.status.message {
+        output::line(paint.dim("says"))?;
+        output::line(render::indented(&render::message(message), 2))?;
+    }
+    for artifact in &task.artifacts {
+        let name = artifact.name.as_deref().unwrap_or(&artifact.artifact_id);
+        output::line(format!("{} {}", paint.dim("artifact "), output::plain(name)))?;
+        output::line(render::indented(&render::artifact(artifact), 2))?;
+    }
+    Ok(())
+}
+
+async fn card(place: &Place) -> Result<Exit> {
+    let agent = place.agent().await?;
+    if place.format.json {
+        output::json(&agent.document)?;
+        return Ok(Exit::Ok);
+    }
+    let paint = Paint::stdout();
+    let card = &agent.card;
+    output::line(format!(
+        "{}  {}",
+        paint.bold(output::plain(&card.name)),
+        paint.dim(output::plain(&card.version))
+    ))?;
+    output::line(output::plain(&card.description))?;
+    output::line("")?;
+    let rows: Vec<_> = card
+        .supported_interfaces
+        .iter()
+        .map(|interface| {
+            let is_chosen = interface.url == agent.endpoint
+                && interface.protocol_version.starts_with(agent.version.as_str());
+            vec![
+                interface.protocol_binding.clone(),
+                interface.protocol_version.clone(),
+                if is_chosen { "spoken here" } else { "" }.to_owned(),
+                interface.url.clone(),
+            ]
+        })
+        .collect();
+    output::table(&["BINDING", "VERSION", "", "URL"], &rows)?;
+    output::line("")?;
+    let rows: Vec<_> = card
+        .skills
+        .iter()
+        .map(|skill| {
+            vec![
+                skill.id.clone(),
+                skill.name.clone(),
+                render::short(&skill.description),
+            ]
+        })
+        .collect();
+    output::table(&["SKILL", "NAME", "DESCRIPTION"], &rows)?;
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,122 @@
+//! `wopr demo`: an A2A task that outlives the process it began in.
+//!
+//! ```text
+//!   demo ── spawns ──> wopr serve (child)  ── sqlite file in a folder of its own
+//!    |  card, SendStreamingMessage  -> input-required
+//!    |  SIGKILL, spawn again on the same file
+//!    |  SubscribeToTask, SendMessage {approve: true} -> artifact, completed
+//! ```
+//!
+//! Nothing is staged: the host is this binary as anyone would start it, and everything goes over HTTP. Whatever
+//! happens, the child and the folder are gone when the command ends.
+
+mod process;
+mod story;
+
+use std::{io::IsTerminal as _, time::Duration};
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use tempfile::TempDir;
+use wopr_server::config::Period;
+
+use self::{process::Place, story::Story};
+use crate::{
+    examples,
+    exit::{Exit, Failure},
+    output::{self, Paint},
+    signals::Signals,
+};
+
+/// The pause between two steps when a person watches.
+const PACE: Duration = Duration::from_millis(700);
+/// The longest the demo may take, pauses not counted.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Watch an A2A task survive kill -9.
+///
+/// Starts a host on a new SQLite database, sends it a message as an A2A client, kills the host with SIGKILL while
+/// the task waits for approval, starts it again, approves, and shows the result and the log. Needs nothing and
+/// leaves nothing behind.
+#[derive(Debug, Args)]
+pub(crate) struct Demo {
+    /// Keep the folder with the database, and say where it is
+    #[arg(long)]
+    keep: bool,
+    /// The pause between steps, such as 2s [default: 700ms on a terminal, else 0s]
+    #[arg(long, value_name = "TIME")]
+    pace: Option<Period>,
+}
+
+impl Demo {
+    pub(crate) async fn run(self) -> Result<Exit> {
+        let mut signals = Signals::catch()?;
+        let folder = tempfile::Builder::new()
+            .prefix("wopr-demo-")
+            .tempdir()
+            .context("make a folder for the demo")?;
+        examples::write_to(&folder.path().join("workflows"))?;
+        let mut place = Place::new(folder.path())?;
+        let told = {
+            let mut story = Story::new(&mut place, self.pace());
+            tokio::select! {
+                told = Box::pin(story.tell(PATIENCE)) => told.map(|()| Exit::Ok),
+                () = signals.next() => Ok(Exit::Interrupted),
+            }
+        };
+        place.kill().await;
+        let told = told.map_err(|error| explain(error, &place));
+        self.clean_up(folder, &place, told.is_ok())?;
+        told
+    }
+
+    fn pace(&self) -> Duration {
+        match self.pace {
+            Some(pace) => pace.as_duration(),
+            None if std::io::stdout().is_terminal() => PACE,
+            None => Duration::ZERO,
+        }
+    }
+
+    fn clean_up(&self, folder: TempDir, place: &Place, went_well: bool) -> Result<()> {
+        if !self.keep {
+            return folder.close().context("remove the demo's folder");
+        }
+        let folder = folder.keep();
+        if went_well {
+            let paint = Paint::stdout();
+            output::line(format!("Kept {}. Serve it again with", folder.display()))?;
+            output::line(paint.cyan(format!(
+                "  WOPR_API_KEY={} {} serve --store {}",
+                place.key(),
+                ourselves(),
+                place.store(),
+            )))?;
+        }
+        Ok(())
+    }
+}
+
+/// How this binary was started, for commands to try.
+fn ourselves() -> &'static str {
+    // Cargo tells what it runs.
+    if std::env::var_os("CARGO").is_some() {
+        "cargo run --release --"
+    } else {
+        "wopr"
+    }
+}
+
+/// Adds what the host had to say to an error.
+fn explain(error: anyhow::Error, place: &Place) -> anyhow::Error {
+    let log = place.log();
+    if log.is_empty() {
+        return error;
+    }
+    let exit = error
+        .downcast_ref::<Failure>()
+        .map_or(Exit::Failed, Failure::exit);
+    Failure::new(exit, format!("the demo stopped: {error:#}"))
+        .hint(format!("the host's log ends with\n{log}"))
+        .into()
+}

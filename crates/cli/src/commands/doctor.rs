@@ -1,0 +1,355 @@
+//! `wopr doctor`: what would keep a host from working well, found before it matters.
+//!
+//! Without a server it looks at what `serve` with the same flags would meet; it changes nothing but a file of its
+//! own that it removes. With one it asks whether the server is ready, which needs no key.
+
+use std::{
+    fs::File,
+    io::Write as _,
+    path::{Path, PathBuf},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use serde::Serialize;
+use serde_json::json;
+use tokio::net::TcpListener;
+use wopr_server::config::{Config, StoreUrl};
+use wopr_store::{
+    Registry as _, SqliteStore,
+    sqlite::{self, OpenError},
+};
+
+use crate::{
+    args::Format,
+    client::Client,
+    exit::{Exit, Failure},
+    host::HostArgs,
+    output::{self, Paint},
+    render,
+};
+
+/// Syncs of the disk that are measured.
+const PROBES: usize = 16;
+/// What is written before each: about one small transaction.
+const PAGE: [u8; 4096] = [0x5a; 4096];
+/// A sync that takes longer makes every run slow.
+const SLOW_SYNC: Duration = Duration::from_millis(20);
+/// The first second of 2025: a clock before it has not been set.
+const EARLIEST: u64 = 1_735_689_600;
+
+/// Check what a host needs: configuration, store, disk, keys, address and clock.
+///
+/// Takes the flags of `serve`. Warnings do not fail the command. With --server it only asks that server whether it
+/// is ready.
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    /// Ask this server whether it is ready, and check nothing else
+    #[arg(long, value_name = "URL")]
+    server: Option<String>,
+    #[command(flatten)]
+    host: HostArgs,
+    #[command(flatten)]
+    format: Format,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    Ok,
+    Warning,
+    Error,
+}
+
+#[derive(Debug, Serialize)]
+struct Finding {
+    check: &'static str,
+    verdict: Verdict,
+    text: String,
+}
+
+/// What was found so far.
+#[derive(Debug, Default)]
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn add(&mut self, check: &'static str, verdict: Verdict, text: impl Into<String>) {
+        self.0.push(Finding {
+            check,
+            verdict,
+            text: text.into(),
+        });
+    }
+}
+
+impl Doctor {
+    pub(crate) async fn run(self) -> Result<Exit> {
+        let mut findings = Findings::default();
+        let exit = match &self.server {
+            Some(server) => ask(server, &mut findings).await?,
+            None => {
+                // What is wrong with the configuration is an error of its own, with its own exit code.
+                let config = self.host.load()?;
+                examine(&config, &mut findings).await;
+                let has_error = findings.0.iter().any(|finding| finding.verdict == Verdict::Error);
+                if has_error { Exit::Failed } else { Exit::Ok }
+            }
+        };
+        self.show(&findings, exit)?;
+        Ok(exit)
+    }
+
+    fn show(&self, Findings(findings): &Findings, exit: Exit) -> Result<()> {
+        if self.format.json {
+            return output::json(&json!({ "healthy": exit == Exit::Ok, "checks": findings }));
+        }
+        let paint = Paint::stdout();
+        for finding in findings {
+            let verdict = match finding.verdict {
+                Verdict::Ok => paint.green("ok  "),
+                Verdict::Warning => paint.yellow("warn"),
+                Verdict::Error => paint.red("bad "),
+            };
+            let check = paint.bold(format!("{:<14}", finding.check));
+            output::line(format!("{verdict} {check} {}", output::plain(&finding.text)))?;
+        }
+        Ok(())
+    }
+}
+
+/// Asks a server whether it is ready.
+async fn ask(server: &str, findings: &mut Findings) -> Result<Exit> {
+    let client = Client::at(server, None)?;
+    match client.get("/readyz").await {
+        Ok(answer) => {
+            let status = render::text(&answer, "status");
+            let status = if status.is_empty() { "ready" } else { status };
+            findings.add("server", Verdict::Ok, format!("{}: {status}", client.base()));
+            Ok(Exit::Ok)
+        }
+        Err(error) => {
+            let exit = error
+                .downcast_ref::<Failure>()
+                .map_or(Exit::Failed, Failure::exit);
+            findings.add("server", Verdict::Error, format!("{error:#}"));
+            Ok(exit)
+        }
+    }
+}
+
+/// Checks what a host with this configuration would meet.
+async fn examine(config: &Config, findings: &mut Findings) {
+    findings.add("configuration", Verdict::Ok, "it holds");
+    clock(findings);
+    let stored = store(config, findings).await;
+    keys(config, stored, findings);
+    workflows(config, findings);
+    address(config, findings).await;
+    public_url(config, findings);
+    if config.conformance {
+        let text = "conformance mode is on: its seams bypass what a production host protects";
+        findings.add("conformance", Verdict::Warning, text);
+    }
+}
+
+fn clock(findings: &mut Findings) {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map(|since| since.as_secs());
+    match since {
+        Ok(seconds) if seconds >= EARLIEST => {
+            let millis = i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(1_000);
+            let now = wopr_wire::time::Timestamp::from_millis(millis);
+            findings.add("clock", Verdict::Ok, format!("it is {now}"));
+        }
+        Ok(_) | Err(_) => findings.add("clock", Verdict::Error, "the system's clock is not set"),
+    }
+}
+
+/// How many keys the store holds, if that can be known.
+async fn store(config: &Config, findings: &mut Findings) -> Option<usize> {
+    let path = match &config.store {
+        StoreUrl::Sqlite(path) => path,
+        StoreUrl::Memory => {
+            findings.add(
+                "store",
+                Verdict::Warning,
+                "in memory: no run survives the process",
+            );
+            return Some(0);
+        }
+        StoreUrl::Postgres(_) => {
+            findings.add(
+                "store",
+                Verdict::Error,
+                "PostgreSQL is not built in yet, use sqlite:PATH",
+            );
+            return None;
+        }
+    };
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let folder = parent.map_or_else(|| PathBuf::from("."), Path::to_owned);
+    disk(&folder, findings);
+    let shown = path.display();
+    if !path.exists() {
+        let text = format!("{shown} does not exist yet; serve makes it");
+        findings.add(
+            "store",
+            if folder.is_dir() {
+                Verdict::Ok
+            } else {
+                Verdict::Error
+            },
+            text,
+        );
+        return Some(0);
+    }
+    let options = sqlite::Options {
+        readers: 1,
+        migrate: false,
+        ..sqlite::Options::default()
+    };
+    match SqliteStore::open(path, options) {
+        Ok(store) => {
+            let keys = store.keys().await;
+            store.close().await;
+            match keys {
+                Ok(keys) => {
+                    let version = sqlite::schema_version(path).unwrap_or_default();
+                    findings.add("store", Verdict::Ok, format!("{shown}, schema {version}"));
+                    Some(keys.iter().filter(|key| key.revoked_at.is_none()).count())
+                }
+                Err(error) => {
+                    findings.add("store", Verdict::Error, format!("cannot {error}"));
+                    None
+                }
+            }
+        }
+        Err(OpenError::NeedsMigration { found, known }) => {
+            let text = format!("{shown} has schema {found}; serve, or `wopr migrate`, brings it to {known}");
+            findings.add("store", Verdict::Warning, text);
+            None
+        }
+        Err(OpenError::Locked(_)) => {
+            let text = format!("{shown} is in use by another process, probably a host that runs");
+            findings.add("store", Verdict::Warning, text);
+            None
+        }
+        Err(error) => {
+            findings.add("store", Verdict::Error, format!("cannot {error}"));
+            None
+        }
+    }
+}
+
+/// Measures what every acknowledged write waits for.
+fn disk(folder: &Path, findings: &mut Findings) {
+    match probe(folder) {
+        Ok(median) => {
+            let millis = median.as_secs_f64() * 1_000.0;
+            let text = format!("a sync takes {millis:.2} ms");
+            if median > SLOW_SYNC {
+                let text = format!("{text}: every write waits for one, so runs will be slow");
+                findings.add("disk", Verdict::Warning, text);
+            } else {
+                findings.add("disk", Verdict::Ok, text);
+            }
+        }
+        Err(error) => {
+            let text = format!("cannot write to {}: {error:#}", folder.display());
+            findings.add("disk", Verdict::Error, text);
+        }
+    }
+}
+
+fn probe(folder: &Path) -> Result<Duration> {
+    let scratch = tempfile::Builder::new()
+        .prefix(".wopr-doctor-")
+        .tempfile_in(folder)?;
+    let mut file: &File = scratch.as_file();
+    let mut times = Vec::with_capacity(PROBES);
+    for _ in 0..PROBES {
+        let begun = Instant::now();
+        file.write_all(&PAGE)?;
+        file.sync_data()?;
+        times.push(begun.elapsed());
+    }
+    times.sort_unstable();
+    times.get(PROBES / 2).copied().context("measure the disk")
+}
+
+fn keys(config: &Config, stored: Option<usize>, findings: &mut Findings) {
+    let n_configured = config.auth.keys.len();
+    match (n_configured, stored) {
+        (0, Some(0)) => {
+            let text = "there are none, so serve refuses to start: `wopr keys create`, WOPR_API_KEY or [[auth.keys]]";
+            findings.add("keys", Verdict::Error, text);
+        }
+        (0, None) => {
+            let text = "none is configured, and those of the store cannot be counted now";
+            findings.add("keys", Verdict::Warning, text);
+        }
+        (configured, stored) => {
+            let stored = stored.map_or_else(|| "an unknown number".to_owned(), |n| n.to_string());
+            findings.add(
+                "keys",
+                Verdict::Ok,
+                format!("{configured} configured, {stored} in the store"),
+            );
+        }
+    }
+}
+
+fn workflows(config: &Config, findings: &mut Findings) {
+    for folder in &config.workflows {
+        if folder.is_dir() {
+            continue;
+        }
+        let text = format!(
+            "the folder {} does not exist, so serve refuses to start",
+            folder.display()
+        );
+        findings.add("workflows", Verdict::Error, text);
+        return;
+    }
+    match super::workflows::count(config) {
+        Ok((_, _)) if config.workflows.is_empty() => {
+            findings.add("workflows", Verdict::Ok, "no folder is configured");
+        }
+        Ok((n_files, 0)) => findings.add("workflows", Verdict::Ok, format!("{n_files} files hold")),
+        Ok((n_files, n_rejected)) => {
+            let text = format!(
+                "{n_rejected} of {n_files} files will be skipped: `wopr workflows list --rejected` says why"
+            );
+            findings.add("workflows", Verdict::Warning, text);
+        }
+        Err(error) => findings.add("workflows", Verdict::Error, format!("{error:#}")),
+    }
+}
+
+async fn address(config: &Config, findings: &mut Findings) {
+    let listen = config.server.listen;
+    match TcpListener::bind(listen.0).await {
+        Ok(_) => findings.add("address", Verdict::Ok, format!("{listen} is free")),
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+            let text = format!("{listen} is in use, perhaps by a host that runs");
+            findings.add("address", Verdict::Warning, text);
+        }
+        Err(error) => findings.add(
+            "address",
+            Verdict::Error,
+            format!("cannot listen on {listen}: {error}"),
+        ),
+    }
+}
+
+fn public_url(config: &Config, findings: &mut Findings) {
+    let url = config.public_url();
+    if config.server.public_url.is_none() && !config.server.listen.0.ip().is_loopback() {
+        let text = format!("not set, so links say {url}: others need --public-url");
+        findings.add("public url", Verdict::Warning, text);
+    } else {
+        findings.add("public url", Verdict::Ok, url);
+    }
+}

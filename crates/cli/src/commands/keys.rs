@@ -1,0 +1,345 @@
+//! `wopr keys`: API keys in the store, over a server or beside it.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use wopr_core::{PrincipalId, TenantId, Timestamp};
+use wopr_server::{
+    auth::{Scope, Scopes, hash_hex},
+    config::StoreUrl,
+};
+use wopr_store::{KeyRow, Registry as _, SqliteStore, sqlite};
+use wopr_wire::time;
+
+use crate::{
+    args::Format,
+    client::{Client, escape},
+    exit::{Exit, Failure},
+    host::{self, HostArgs},
+    output, render,
+};
+
+/// Make, list and revoke API keys.
+///
+/// With --server (or WOPR_SERVER) the server does it and the key works at once; the caller's key needs the scope
+/// keys:manage. Otherwise the database is opened directly, which no host may have open meanwhile.
+#[derive(Debug, Args)]
+pub(crate) struct Keys {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Make a key; its secret is shown once
+    Create {
+        /// Names the key in logs [default: a random one]
+        #[arg(long)]
+        id: Option<String>,
+        /// Who uses it [default: the id]
+        #[arg(long)]
+        principal: Option<String>,
+        /// The tenant it opens; on a server always the caller's
+        #[arg(long, default_value = "default")]
+        tenant: String,
+        /// What it may do; may be given several times, or separated by commas [default: everything]
+        #[arg(long = "scope", value_name = "SCOPE", value_delimiter = ',')]
+        scopes: Vec<String>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// List keys, without secrets
+    List {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Revoke a key, at once and for good
+    Revoke {
+        /// The key's id
+        id: String,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+/// Where keys are kept.
+#[derive(Debug, Args)]
+struct Place {
+    /// The server to ask
+    #[arg(long, value_name = "URL", env = "WOPR_SERVER")]
+    server: Option<String>,
+    /// The API key to ask with
+    #[arg(long, value_name = "KEY", env = "WOPR_API_KEY", hide_env_values = true)]
+    key: Option<String>,
+    /// The database to open instead of asking a server: sqlite:PATH [env: WOPR_STORE]
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// A configuration file that names the database
+    #[arg(long, value_name = "FILE", env = "WOPR_CONFIG")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    format: Format,
+}
+
+/// A new key as asked for.
+struct Wanted {
+    id: Option<String>,
+    principal: Option<String>,
+    tenant: String,
+    scopes: Vec<String>,
+}
+
+impl Keys {
+    pub(crate) async fn run(self) -> Result<Exit> {
+        match self.verb {
+            Verb::Create {
+                id,
+                principal,
+                tenant,
+                scopes,
+                place,
+            } => {
+                let wanted = Wanted {
+                    id,
+                    principal,
+                    tenant,
+                    scopes: if scopes.is_empty() {
+                        vec!["*".to_owned()]
+                    } else {
+                        scopes
+                    },
+                };
+                create(wanted, &place).await
+            }
+            Verb::List { place } => list(&place).await,
+            Verb::Revoke { id, place } => revoke(&id, &place).await,
+        }
+    }
+}
+
+impl Place {
+    /// The server to ask, unless a database was named.
+    fn client(&self) -> Result<Option<Client>> {
+        match &self.server {
+            Some(server) if self.store.is_none() => Client::at(server, self.key.clone()).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// The database, opened for as long as the command takes. Only a key that is made may make a database too.
+    fn open(&self, may_create: bool) -> Result<SqliteStore> {
+        let args = HostArgs {
+            store: self.store.clone(),
+            config: self.config.clone(),
+            ..HostArgs::default()
+        };
+        match args.load()?.store {
+            StoreUrl::Sqlite(path) if !may_create && !path.exists() => {
+                Err(Failure::new(Exit::NotFound, format!("there is no database {}", path.display())).into())
+            }
+            StoreUrl::Sqlite(path) => {
+                let options = sqlite::Options {
+                    readers: 1,
+                    ..sqlite::Options::default()
+                };
+                Ok(SqliteStore::open(path, options).map_err(|error| host::open_failure(&error))?)
+            }
+            StoreUrl::Memory => Err(Failure::new(Exit::Usage, "a store in memory keeps no keys").into()),
+            StoreUrl::Postgres(_) => {
+                Err(Failure::new(Exit::Config, "PostgreSQL is not built in yet, use sqlite:PATH").into())
+            }
+        }
+    }
+}
+
+async fn create(wanted: Wanted, place: &Place) -> Result<Exit> {
+    let scopes = Scopes::parse(&wanted.scopes).map_err(|rule| {
+        let known: Vec<_> = Scope::ALL.iter().map(|scope| scope.as_str()).collect();
+        Failure::new(Exit::Usage, rule).hint(format!("the scopes are {}, or * for all", known.join(", ")))
+    })?;
+    let document = match place.client()? {
+        Some(client) => {
+            let mut body = json!({ "scopes": scopes.names() });
+            for (name, value) in [("id", wanted.id), ("principal", wanted.principal)] {
+                if let Some(value) = value {
+                    body[name] = Value::from(value);
+                }
+            }
+            client.post("/v1/host/wopr/keys", &body).await?
+        }
+        None => create_here(wanted, scopes, place).await?,
+    };
+    if place.format.json {
+        output::json(&document)?;
+        return Ok(Exit::Ok);
+    }
+    output::note(format!(
+        "key {} for {} of tenant {}; the secret is shown only now:",
+        render::text(&document, "id"),
+        render::text(&document, "principal"),
+        render::text(&document, "tenant"),
+    ))?;
+    // Alone on standard output, so that a script can take it.
+    output::line(render::text(&document, "secret"))?;
+    Ok(Exit::Ok)
+}
+
+async fn create_here(wanted: Wanted, scopes: Scopes, place: &Place) -> Result<Value> {
+    let usage =
+        |name: &str, error: &dyn std::fmt::Display| Failure::new(Exit::Usage, format!("--{name}: {error}"));
+    let secret = host::new_secret()?;
+    let id = match wanted.id {
+        Some(id) => id,
+        None => format!("key_{}", &hash_hex(&secret)[..12]),
+    };
+    let is_id = (1..=64).contains(&id.len())
+        && id
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-'));
+    if !is_id {
+        return Err(usage("id", &"must be 1 to 64 characters of [A-Za-z0-9._-]").into());
+    }
+    let principal = wanted.principal.as_deref().unwrap_or(&id);
+    let row = KeyRow {
+        secret_sha256: hash_hex(&secret),
+        tenant: TenantId::parse(&wanted.tenant).map_err(|error| usage("tenant", &error))?,
+        principal: PrincipalId::parse(principal).map_err(|error| usage("principal", &error))?,
+        scopes: scopes.names(),
+        created_at: now()?,
+        revoked_at: None,
+        id,
+    };
+    let store = place.open(true)?;
+    let done = async {
+        // A key that exists would be replaced, and whoever uses it locked out.
+        if store
+            .keys()
+            .await
+            .context("read the keys")?
+            .iter()
+            .any(|key| key.id == row.id)
+        {
+            return Err(Failure::new(Exit::Failed, format!("there is a key {} already", row.id)).into());
+        }
+        store.put_key(row.clone()).await.context("store the key")
+    };
+    let done: Result<()> = done.await;
+    store.close().await;
+    done?;
+    let mut document = describe(&row);
+    document["secret"] = Value::from(secret);
+    Ok(document)
+}
+
+/// A key as the server shows it.
+fn describe(row: &KeyRow) -> Value {
+    let when = |at: Timestamp| time::Timestamp::from_millis(at.millis()).to_string();
+    let mut document = json!({
+        "id": row.id,
+        "tenant": row.tenant.as_str(),
+        "principal": row.principal.as_str(),
+        "scopes": row.scopes,
+        "createdAt": when(row.created_at),
+    });
+    if let Some(at) = row.revoked_at {
+        document["revokedAt"] = Value::from(when(at));
+    }
+    document
+}
+
+fn now() -> Result<Timestamp> {
+    let since = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .context("read the clock: it stands before 1970")?;
+    Ok(Timestamp::from_millis(
+        i64::try_from(since.as_millis()).unwrap_or(i64::MAX),
+    ))
+}
+
+async fn list(place: &Place) -> Result<Exit> {
+    let document = match place.client()? {
+        Some(client) => client.get("/v1/host/wopr/keys").await?,
+        None => {
+            let store = place.open(false)?;
+            let rows = store.keys().await.context("read the keys");
+            store.close().await;
+            let keys: Vec<_> = rows?.iter().map(describe).collect();
+            json!({ "keys": keys })
+        }
+    };
+    if place.format.json {
+        output::json(&document)?;
+        return Ok(Exit::Ok);
+    }
+    let rows: Vec<_> = document
+        .get("keys")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .map(|key| {
+            let cell = |name: &str| render::text(key, name).to_owned();
+            let scopes: Vec<_> = key
+                .get("scopes")
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str)
+                .collect();
+            let state = if key.get("revokedAt").is_some() {
+                "revoked"
+            } else {
+                "valid"
+            };
+            vec![
+                cell("id"),
+                state.to_owned(),
+                cell("tenant"),
+                cell("principal"),
+                cell("createdAt"),
+                scopes.join(","),
+            ]
+        })
+        .collect();
+    if rows.is_empty() {
+        output::note("the store holds no keys; those of the configuration are not listed here")?;
+        return Ok(Exit::Ok);
+    }
+    output::table(
+        &["KEY", "STATE", "TENANT", "PRINCIPAL", "CREATED", "SCOPES"],
+        &rows,
+    )?;
+    Ok(Exit::Ok)
+}
+
+async fn revoke(id: &str, place: &Place) -> Result<Exit> {
+    match place.client()? {
+        Some(client) => {
+            client
+                .delete(&format!("/v1/host/wopr/keys/{}", escape(id)))
+                .await?;
+        }
+        None => {
+            let store = place.open(false)?;
+            let done = async {
+                let keys = store.keys().await.context("read the keys")?;
+                if !keys.iter().any(|key| key.id == id) {
+                    return Err(Failure::new(Exit::NotFound, format!("the store has no key {id}")).into());
+                }
+                // Revoked before is as good.
+                store.revoke_key(id, now()?).await.context("revoke the key")?;
+                Ok(())
+            };
+            let done: Result<()> = done.await;
+            store.close().await;
+            done?;
+        }
+    }
+    if place.format.json {
+        output::json(&json!({ "id": id, "revoked": true }))?;
+    } else {
+        output::line(format!("{id} is revoked"))?;
+    }
+    Ok(Exit::Ok)
+}

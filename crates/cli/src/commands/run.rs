@@ -1,0 +1,455 @@
+//! `wopr run`: a run from start to end, here or on a server.
+//!
+//! Without a server a host lives in this process for as long as the run does, and is spoken to over HTTP like any
+//! other, so both ways are one. Progress goes to standard error, what the run produced to standard output.
+
+use std::{fs, path::Path, time::Duration};
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use futures_util::StreamExt as _;
+use serde_json::{Map, Value, json};
+use wopr_server::Overrides;
+use wopr_wire::openwop::{
+    event::RunEventDoc,
+    run::{InterruptView, RunSnapshot, RunStatus},
+};
+
+use crate::{
+    args::Format,
+    ask,
+    client::{Client, escape},
+    examples,
+    exit::{Exit, Failure},
+    host::{self, Background, HostArgs},
+    output::{self, Paint, Spinner},
+    render,
+    signals::Signals,
+};
+
+/// The pause before a broken stream is opened again.
+const RECONNECT: Duration = Duration::from_millis(250);
+
+/// Run a workflow and follow it to its end.
+///
+/// A FILE, or an example such as hello, runs in this process on a store in memory (--store keeps it). With
+/// --server the run lives there: a FILE is registered first, an ID must be known. At an interrupt a person is
+/// asked; without a terminal, and without --answer, the command says how to answer and ends with 6.
+#[derive(Debug, Args)]
+pub(crate) struct Run {
+    /// A workflow definition, or the id of a workflow
+    #[arg(value_name = "FILE|ID")]
+    target: String,
+
+    /// An input: name=text, or name:=JSON; may be given several times
+    #[arg(long = "input", short = 'i', value_name = "NAME=VALUE")]
+    input: Vec<String>,
+
+    /// All inputs as a JSON object, or @FILE with one
+    #[arg(long, value_name = "JSON|@FILE")]
+    inputs: Option<String>,
+
+    /// An answer to an interrupt as JSON; may be given several times, they are used in turn
+    #[arg(long = "answer", value_name = "JSON")]
+    answers: Vec<String>,
+
+    /// A tag of the run; may be given several times
+    #[arg(long = "tag", value_name = "TEXT")]
+    tags: Vec<String>,
+
+    /// Start the run on a server and do not wait for it
+    #[arg(long, requires = "server")]
+    detach: bool,
+
+    /// The server to run on; in this process without
+    #[arg(long, value_name = "URL", env = "WOPR_SERVER")]
+    server: Option<String>,
+
+    /// The API key of the server
+    #[arg(long, value_name = "KEY", env = "WOPR_API_KEY", hide_env_values = true)]
+    key: Option<String>,
+
+    /// Where the run is kept when it runs in this process [default: memory:]
+    #[arg(long, value_name = "URL", conflicts_with = "server")]
+    store: Option<String>,
+
+    /// A folder of workflows that it may start as children, when it runs in this process
+    #[arg(long, value_name = "DIR", conflicts_with = "server")]
+    workflows: Vec<std::path::PathBuf>,
+
+    #[command(flatten)]
+    format: Format,
+}
+
+/// How following a run ended.
+enum End {
+    Terminal(Box<RunSnapshot>),
+    Waiting(Box<RunSnapshot>),
+    Interrupted,
+}
+
+impl Run {
+    pub(crate) async fn run(self) -> Result<Exit> {
+        let inputs = self.read_inputs()?;
+        let answers = self.read_answers()?;
+        let mut signals = Signals::catch()?;
+        let (client, background, id) = self.open().await?;
+        let done = self.drive(&client, &id, inputs, answers, &mut signals).await;
+        if let Some(background) = background {
+            background.stop().await;
+        }
+        done
+    }
+
+    /// The host to run on, and the workflow's id there.
+    async fn open(&self) -> Result<(Client, Option<Background>, String)> {
+        let document = self.document()?;
+        if let Some(server) = &self.server {
+            let client = Client::at(server, self.key.clone())?;
+            let id = match document {
+                None => self.target.clone(),
+                Some(document) => {
+                    let registered = client.post("/v1/workflows", &document).await?;
+                    render::text(&registered, "workflowId").to_owned()
+                }
+            };
+            return Ok((client, None, id));
+        }
+        let Some(document) = document else {
+            let known: Vec<_> = examples::ALL.iter().map(|example| example.id).collect();
+            let text = format!("'{}' is neither a file nor an example", self.target);
+            return Err(Failure::new(Exit::NotFound, text)
+                .hint(format!(
+                    "the examples are {}; --server names a server that knows more",
+                    known.join(", ")
+                ))
+                .into());
+        };
+        // A definition that does not hold is refused before anything is opened.
+        let id = super::workflows::check(document.clone(), false)?;
+        let secret = host::new_secret()?;
+        let args = HostArgs {
+            store: Some(self.store.clone().unwrap_or_else(|| "memory:".to_owned())),
+            listen: Some("127.0.0.1:0".to_owned()),
+            log_level: std::env::var("WOPR_LOG").is_err().then(|| "error".to_owned()),
+            workflows: self.workflows.clone(),
+            ..HostArgs::default()
+        };
+        let overrides = Overrides {
+            keys: vec![host::full_key("cli", &secret)?],
+            ..args.overrides()?
+        };
+        let config = args.load_with(overrides)?;
+        host::init_logs(&config)?;
+        let opened = host::open(config).await?;
+        opened.add_examples().await?;
+        opened.add(document).await?;
+        let background = opened.in_background();
+        let client = Client::at(&background.origin, Some(secret))?;
+        Ok((client, Some(background), id))
+    }
+
+    /// The definition, if the target is one that lies here.
+    fn document(&self) -> Result<Option<Value>> {
+        let path = Path::new(&self.target);
+        if path.is_file() || self.target.ends_with(".json") {
+            return super::workflows::read(path).map(Some);
+        }
+        match examples::find(&self.target) {
+            Some(example) if self.server.is_none() => example.document().map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    fn read_inputs(&self) -> Result<Map<String, Value>> {
+        let usage = |text: String| anyhow::Error::from(Failure::new(Exit::Usage, text));
+        let mut inputs = match &self.inputs {
+            None => Map::new(),
+            Some(text) => {
+                let text = match text.strip_prefix('@') {
+                    None => text.clone(),
+                    Some(file) => fs::read_to_string(file)
+                        .map_err(|error| usage(format!("cannot read the inputs from {file}: {error}")))?,
+                };
+                match serde_json::from_str(&text) {
+                    Ok(Value::Object(inputs)) => inputs,
+                    Ok(_) => return Err(usage("--inputs is not a JSON object".to_owned())),
+                    Err(error) => return Err(usage(format!("--inputs is not JSON: {error}"))),
+                }
+            }
+        };
+        for text in &self.input {
+            let (name, value) = text
+                .split_once('=')
+                .ok_or_else(|| usage(format!("--input {text} is not of the form name=value")))?;
+            let (name, value) = match name.strip_suffix(':') {
+                None => (name, Value::from(value)),
+                Some(name) => {
+                    let value = serde_json::from_str(value)
+                        .map_err(|error| usage(format!("--input {name}:= is not JSON: {error}")))?;
+                    (name, value)
+                }
+            };
+            inputs.insert(name.to_owned(), value);
+        }
+        Ok(inputs)
+    }
+
+    fn read_answers(&self) -> Result<Vec<Value>> {
+        let read = |text: &String| {
+            serde_json::from_str(text).map_err(|error| {
+                Failure::new(Exit::Usage, format!("--answer {text} is not JSON: {error}")).into()
+            })
+        };
+        self.answers.iter().map(read).collect()
+    }
+
+    async fn drive(
+        &self,
+        client: &Client,
+        workflow: &str,
+        inputs: Map<String, Value>,
+        answers: Vec<Value>,
+        signals: &mut Signals,
+    ) -> Result<Exit> {
+        let body = json!({ "workflowId": workflow, "inputs": inputs, "tags": self.tags });
+        let created = client.post("/v1/runs", &body).await?;
+        let run = render::text(&created, "runId").to_owned();
+        if self.detach {
+            if self.format.json {
+                output::json(&created)?;
+            } else {
+                output::line(&run)?;
+            }
+            return Ok(Exit::Ok);
+        }
+        let mut following = Following {
+            client,
+            run: &run,
+            answers: answers.into_iter(),
+            is_quiet: self.format.json,
+            last: None,
+            outputs: Value::Null,
+        };
+        let end = following.finish(signals).await?;
+        let outputs = std::mem::take(&mut following.outputs);
+        self.conclude(client, &run, end, outputs).await
+    }
+
+    /// Says how it ended and what came of it.
+    async fn conclude(&self, client: &Client, run: &str, end: End, outputs: Value) -> Result<Exit> {
+        let (snapshot, exit) = match end {
+            End::Interrupted => {
+                if self.server.is_some() {
+                    output::note(format!("the run goes on: wopr runs show {run}"))?;
+                }
+                return Ok(Exit::Interrupted);
+            }
+            End::Waiting(snapshot) => (snapshot, Exit::Waiting),
+            End::Terminal(snapshot) if snapshot.status == RunStatus::Completed => (snapshot, Exit::Ok),
+            End::Terminal(snapshot) => (snapshot, Exit::Failed),
+        };
+        let artifacts = artifacts(client, run).await?;
+        if self.format.json {
+            output::json(&json!({
+                "runId": run,
+                "workflowId": snapshot.workflow_id,
+                "status": snapshot.status,
+                "outputs": outputs,
+                "artifacts": artifacts,
+                "interrupt": snapshot.interrupt,
+                "error": snapshot.error,
+            }))?;
+            return Ok(exit);
+        }
+        if exit == Exit::Ok {
+            show_products(&artifacts, &outputs)?;
+        }
+        if let Some(error) = &snapshot.error {
+            let text = format!("the run failed: {} ({})", error.message, error.code);
+            return Err(Failure::new(Exit::Failed, output::plain(&text)).into());
+        }
+        if exit == Exit::Waiting {
+            self.say_how_to_answer(run, snapshot.interrupt.as_ref())?;
+        }
+        Ok(exit)
+    }
+
+    fn say_how_to_answer(&self, run: &str, interrupt: Option<&InterruptView>) -> Result<()> {
+        let Some(view) = interrupt else {
+            return output::note(format!("the run waits: wopr runs show {run}"));
+        };
+        for line in render::question(view) {
+            output::note(line)?;
+        }
+        let answer = render::example_answer(view);
+        let node = output::plain(&view.node_id).into_owned();
+        if self.server.is_some() {
+            return output::note(format!(
+                "answer it with: wopr interrupts resolve {run} {node} --value '{answer}'"
+            ));
+        }
+        match &self.store {
+            Some(store) => output::note(format!(
+                "serve it with `wopr serve --store {store}`, then answer with: wopr interrupts resolve {run} \
+                 {node} --value '{answer}'"
+            )),
+            None => output::note(format!(
+                "this run lived in memory and is gone; answer it at once with --answer '{answer}', or keep it \
+                 with --store sqlite:PATH"
+            )),
+        }
+    }
+}
+
+/// A run that is being followed.
+struct Following<'a> {
+    client: &'a Client,
+    run: &'a str,
+    answers: std::vec::IntoIter<Value>,
+    is_quiet: bool,
+    /// The last event seen.
+    last: Option<String>,
+    /// What the run put out.
+    outputs: Value,
+}
+
+impl Following<'_> {
+    /// Follows the run through every interrupt to its end, or until nobody answers.
+    async fn finish(&mut self, signals: &mut Signals) -> Result<End> {
+        loop {
+            let spinner = (!self.is_quiet).then(|| Spinner::start("running"));
+            let seen = self.last.clone();
+            tokio::select! {
+                read = self.read_events(spinner.as_ref()) => read?,
+                () = signals.next() => return Ok(End::Interrupted),
+            }
+            drop(spinner);
+            let snapshot = Box::new(self.client.run(self.run).await?);
+            if snapshot.status.is_terminal() {
+                return Ok(End::Terminal(snapshot));
+            }
+            if snapshot.interrupt.is_some() {
+                if !self.answer(&snapshot, signals).await? {
+                    return Ok(End::Waiting(snapshot));
+                }
+            } else if self.last == seen {
+                // The stream ended without news: a server that stops, most likely.
+                tokio::time::sleep(RECONNECT).await;
+            }
+        }
+    }
+
+    /// Shows events until the run ends or asks something.
+    async fn read_events(&mut self, spinner: Option<&Spinner>) -> Result<()> {
+        let paint = Paint::stderr();
+        let mut events = self
+            .client
+            .follow(self.run, "updates", self.last.as_deref())
+            .await?;
+        while let Some(event) = events.next().await {
+            let event: RunEventDoc = event?;
+            if let Some(spinner) = spinner {
+                spinner.note(render::event(paint, &event))?;
+            }
+            self.last = Some(event.sequence.to_string());
+            match event.event_type.as_str() {
+                "run.completed" => self.outputs = event.payload.get("outputs").cloned().unwrap_or_default(),
+                // The last event of those that ask something.
+                "node.suspended" => return Ok(()),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers the open interrupt: with what the command line has, else with what a person says. `false` when
+    /// there is nobody to ask.
+    async fn answer(&mut self, snapshot: &RunSnapshot, signals: &mut Signals) -> Result<bool> {
+        let Some(view) = &snapshot.interrupt else {
+            return Ok(true);
+        };
+        if let Some(answer) = self.answers.next() {
+            resolve(self.client, self.run, view, &answer).await?;
+            return Ok(true);
+        }
+        if self.is_quiet || !output::is_conversation() {
+            return Ok(false);
+        }
+        self.show_draft(snapshot).await?;
+        loop {
+            let asked = view.clone();
+            let asking = tokio::task::spawn_blocking(move || ask::ask(&asked));
+            let answer = tokio::select! {
+                answer = asking => answer.context("ask")??,
+                () = signals.next() => return Ok(false),
+            };
+            let Some(answer) = answer else {
+                output::note("")?;
+                return Ok(false);
+            };
+            match resolve(self.client, self.run, view, &answer).await {
+                Ok(()) => return Ok(true),
+                Err(error) if is_refusal(&error) => output::note(format!("  {error:#}"))?,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Shows the newest artifact: most likely it is what the question is about.
+    async fn show_draft(&self, snapshot: &RunSnapshot) -> Result<()> {
+        let artifacts = artifacts(self.client, &snapshot.run_id).await?;
+        if let Some(artifact) = artifacts.last() {
+            let content = artifact.get("content").map(render::value).unwrap_or_default();
+            let paint = Paint::stderr();
+            output::note(paint.dim(render::indented(&content, 4)))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether the server refused an answer that a person can give again.
+fn is_refusal(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<Failure>()
+        .is_some_and(|failure| failure.exit() == Exit::Failed)
+}
+
+/// Answers an interrupt. Where a child asks, the answer may be sent to the node of the parent that waits for it.
+pub(crate) async fn resolve(client: &Client, run: &str, view: &InterruptView, answer: &Value) -> Result<()> {
+    let path = format!("/v1/runs/{}/interrupts/{}", escape(run), escape(&view.node_id));
+    client.post(&path, &json!({ "resumeValue": answer })).await?;
+    Ok(())
+}
+
+/// Every artifact of a run, with content, oldest first.
+pub(crate) async fn artifacts(client: &Client, run: &str) -> Result<Vec<Value>> {
+    let mut list = client.get(&format!("/v1/runs/{}/artifacts", escape(run))).await?;
+    let Some(Value::Array(known)) = list.get_mut("artifacts").map(Value::take) else {
+        return Ok(Vec::new());
+    };
+    let mut artifacts = Vec::with_capacity(known.len());
+    for artifact in known {
+        let id = render::text(&artifact, "artifactId");
+        let path = format!("/v1/runs/{}/artifacts/{}", escape(run), escape(id));
+        artifacts.push(client.get(&path).await?);
+    }
+    Ok(artifacts)
+}
+
+/// Writes what a run produced: the text it put out, else all its outputs, else its last artifact.
+fn show_products(artifacts: &[Value], outputs: &Value) -> Result<()> {
+    if let Some(text) = outputs.get("text").and_then(Value::as_str) {
+        return output::line(output::plain(text));
+    }
+    if outputs.as_object().is_some_and(|outputs| !outputs.is_empty()) {
+        return output::json(outputs);
+    }
+    match artifacts.last() {
+        Some(artifact) => {
+            let content = artifact.get("content").map(render::value).unwrap_or_default();
+            output::line(output::plain(&content))
+        }
+        None => Ok(()),
+    }
+}

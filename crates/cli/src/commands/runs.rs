@@ -1,0 +1,256 @@
+//! `wopr runs`: what a server's runs did and do.
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use futures_util::StreamExt as _;
+use serde_json::{Value, json};
+use wopr_wire::openwop::event::RunEventDoc;
+
+use crate::{
+    args::{Format, Remote},
+    client::{Client, escape},
+    exit::{Exit, Failure},
+    output::{self, Paint},
+    render,
+};
+
+/// List, show, follow and cancel runs.
+#[derive(Debug, Args)]
+pub(crate) struct Runs {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// List runs, newest first
+    List {
+        /// Only these statuses; several joined by commas
+        #[arg(long, value_name = "STATUS")]
+        status: Option<String>,
+        /// Only runs of this workflow
+        #[arg(long, value_name = "ID")]
+        workflow: Option<String>,
+        /// At most so many
+        #[arg(long, default_value_t = 50)]
+        limit: usize,
+        #[command(flatten)]
+        remote: Remote,
+        #[command(flatten)]
+        format: Format,
+    },
+    /// Show a run as it is now
+    Show {
+        /// The run
+        run: String,
+        #[command(flatten)]
+        remote: Remote,
+        #[command(flatten)]
+        format: Format,
+    },
+    /// Show the events of a run
+    Events {
+        /// The run
+        run: String,
+        /// Go on until the run ends
+        #[arg(long, short = 'f')]
+        follow: bool,
+        #[command(flatten)]
+        remote: Remote,
+        #[command(flatten)]
+        format: Format,
+    },
+    /// Cancel a run; one that has ended stays as it is
+    Cancel {
+        /// The run
+        run: String,
+        /// Why, for the log
+        #[arg(long)]
+        reason: Option<String>,
+        #[command(flatten)]
+        remote: Remote,
+        #[command(flatten)]
+        format: Format,
+    },
+}
+
+impl Runs {
+    pub(crate) async fn run(self) -> Result<Exit> {
+        match self.verb {
+            Verb::List {
+                status,
+                workflow,
+                limit,
+                remote,
+                format,
+            } => list(&Client::new(&remote)?, status, workflow, limit, format).await,
+            Verb::Show { run, remote, format } => show(&Client::new(&remote)?, &run, format).await,
+            Verb::Events {
+                run,
+                follow,
+                remote,
+                format,
+            } => events(&Client::new(&remote)?, &run, follow, format).await,
+            Verb::Cancel {
+                run,
+                reason,
+                remote,
+                format,
+            } => cancel(&Client::new(&remote)?, &run, reason, format).await,
+        }
+    }
+}
+
+async fn list(
+    client: &Client,
+    status: Option<String>,
+    workflow: Option<String>,
+    limit: usize,
+    format: Format,
+) -> Result<Exit> {
+    let filters: Vec<_> = [("status", status), ("workflowId", workflow)]
+        .into_iter()
+        .filter_map(|(name, value)| Some(format!("{name}={}", escape(&value?))))
+        .collect();
+    let path = if filters.is_empty() {
+        "/v1/runs".to_owned()
+    } else {
+        format!("/v1/runs?{}", filters.join("&"))
+    };
+    let runs = client.pages(&path, "runs", limit).await?;
+    if format.json {
+        output::json(&json!({ "runs": runs }))?;
+        return Ok(Exit::Ok);
+    }
+    if runs.is_empty() {
+        output::note("no runs")?;
+        return Ok(Exit::Ok);
+    }
+    let rows: Vec<_> = runs
+        .iter()
+        .map(|run| {
+            let cell = |name: &str| render::text(run, name).to_owned();
+            let started = [cell("startedAt"), cell("createdAt")];
+            let started = started
+                .into_iter()
+                .find(|text| !text.is_empty())
+                .unwrap_or_default();
+            vec![cell("runId"), cell("workflowId"), cell("status"), started]
+        })
+        .collect();
+    output::table(&["RUN", "WORKFLOW", "STATUS", "STARTED"], &rows)?;
+    Ok(Exit::Ok)
+}
+
+async fn show(client: &Client, run: &str, format: Format) -> Result<Exit> {
+    let document = client.get(&format!("/v1/runs/{}", escape(run))).await?;
+    if format.json {
+        output::json(&document)?;
+        return Ok(Exit::Ok);
+    }
+    let snapshot = client.run(run).await?;
+    let paint = Paint::stdout();
+    let fact = |name: &str, value: &str| {
+        output::line(format!(
+            "{} {}",
+            paint.dim(format!("{name:<10}")),
+            output::plain(value)
+        ))
+    };
+    output::line(format!(
+        "{}  {}",
+        paint.bold(output::plain(&snapshot.run_id)),
+        paint.state(snapshot.status.as_str())
+    ))?;
+    fact("workflow", &snapshot.workflow_id)?;
+    for (name, time) in [("started", snapshot.started_at), ("ended", snapshot.completed_at)] {
+        if let Some(time) = time {
+            fact(name, &time.to_string())?;
+        }
+    }
+    if let Some(parent) = &snapshot.parent_run_id {
+        fact("parent", parent)?;
+    }
+    for child in &snapshot.child_runs {
+        fact("child", &format!("{}  {}", child.run_id, child.status))?;
+    }
+    if !snapshot.inputs.is_empty() {
+        fact("inputs", &Value::Object(snapshot.inputs.clone()).to_string())?;
+    }
+    if let Some(error) = &snapshot.error {
+        fact("error", &format!("{}: {}", error.code, error.message))?;
+    }
+    if let Some(view) = &snapshot.interrupt {
+        fact("waits for", &format!("{} ({})", view.node_id, view.kind))?;
+        for line in render::question(view) {
+            fact("", &line)?;
+        }
+        let answer = render::example_answer(view);
+        fact(
+            "answer",
+            &format!(
+                "wopr interrupts resolve {run} {} --value '{answer}'",
+                view.node_id
+            ),
+        )?;
+    }
+    for artifact in super::run::artifacts(client, run).await? {
+        fact(
+            "artifact",
+            &format!(
+                "{} ({})",
+                render::text(&artifact, "artifactId"),
+                render::text(&artifact, "artifactType")
+            ),
+        )?;
+        let content = artifact.get("content").map(render::value).unwrap_or_default();
+        output::line(render::indented(&content, 11))?;
+    }
+    Ok(Exit::Ok)
+}
+
+async fn events(client: &Client, run: &str, follow: bool, format: Format) -> Result<Exit> {
+    let paint = Paint::stdout();
+    if follow {
+        let mut events = client.follow(run, "debug", None).await?;
+        while let Some(event) = events.next().await {
+            let event = event?;
+            if format.json {
+                output::json_line(&event)?;
+            } else {
+                output::line(render::event(paint, &event))?;
+            }
+        }
+        return Ok(Exit::Ok);
+    }
+    let log = client.log(run).await?;
+    if format.json {
+        output::json(&json!({ "runId": run, "events": log }))?;
+        return Ok(Exit::Ok);
+    }
+    for event in log {
+        let event: RunEventDoc = serde_json::from_value(event)?;
+        output::line(render::event(paint, &event))?;
+    }
+    Ok(Exit::Ok)
+}
+
+async fn cancel(client: &Client, run: &str, reason: Option<String>, format: Format) -> Result<Exit> {
+    let body = match reason {
+        None => json!({}),
+        Some(reason) => json!({ "reason": reason }),
+    };
+    let answer = client
+        .post(&format!("/v1/runs/{}/cancel", escape(run)), &body)
+        .await?;
+    if format.json {
+        output::json(&answer)?;
+        return Ok(Exit::Ok);
+    }
+    let status = render::text(&answer, "status");
+    output::line(format!("{run}  {}", Paint::stdout().state(status)))?;
+    if status.starts_with("cancel") {
+        return Ok(Exit::Ok);
+    }
+    Err(Failure::new(Exit::Failed, format!("the run had ended as {status}")).into())
+}

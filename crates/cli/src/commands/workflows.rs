@@ -1,0 +1,285 @@
+//! `wopr workflows`: checking definitions here, and what a server offers.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use wopr_core::{Definition, Offer, Plan, Problems};
+use wopr_server::Config;
+
+use crate::{
+    args::{Format, Remote},
+    client::Client,
+    exit::{Exit, Failure},
+    host::HostArgs,
+    output::{self, Paint},
+    render,
+};
+
+/// Check, list and register workflow definitions.
+#[derive(Debug, Args)]
+pub(crate) struct Workflows {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Check definitions, as a host would at start
+    Validate {
+        /// The files
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+        /// Allow the node types of the conformance suite
+        #[arg(long)]
+        conformance: bool,
+        #[command(flatten)]
+        format: Format,
+    },
+    /// List the workflows of a server, or the files a host would skip
+    List {
+        /// The files in the workflow folders that a host skips at start, with what is wrong; asks no server
+        #[arg(long)]
+        rejected: bool,
+        /// A workflow folder, for --rejected; may be given several times [env: WOPR_WORKFLOWS]
+        #[arg(long, value_name = "DIR", requires = "rejected")]
+        workflows: Vec<PathBuf>,
+        /// The configuration that names the folders, for --rejected
+        #[arg(long, value_name = "FILE", env = "WOPR_CONFIG")]
+        config: Option<PathBuf>,
+        #[command(flatten)]
+        remote: Remote,
+        #[command(flatten)]
+        format: Format,
+    },
+    /// Register a definition with a server and make it the current version
+    Register {
+        /// The file
+        file: PathBuf,
+        #[command(flatten)]
+        remote: Remote,
+        #[command(flatten)]
+        format: Format,
+    },
+}
+
+impl Workflows {
+    pub(crate) async fn run(self) -> Result<Exit> {
+        match self.verb {
+            Verb::Validate {
+                files,
+                conformance,
+                format,
+            } => validate(&files, conformance, format),
+            Verb::List {
+                rejected: true,
+                workflows,
+                config,
+                format,
+                ..
+            } => rejected(workflows, config, format),
+            Verb::List { remote, format, .. } => list(&Client::new(&remote)?, format).await,
+            Verb::Register { file, remote, format } => register(&Client::new(&remote)?, &file, format).await,
+        }
+    }
+}
+
+/// Reads a definition's document.
+pub(crate) fn read(path: &Path) -> Result<Value> {
+    let name = path.display();
+    let bytes = fs::read(path)
+        .map_err(|error| Failure::new(Exit::NotFound, format!("cannot read {name}: {error}")))?;
+    Ok(serde_json::from_slice(&bytes)
+        .map_err(|error| Failure::new(Exit::Config, format!("{name} is not JSON: {error}")))?)
+}
+
+/// Checks a definition; its id, or every rule it breaks.
+pub(crate) fn check(document: Value, conformance: bool) -> Result<String> {
+    let plan = compile(document, conformance).map_err(|Problems(problems)| {
+        let lines: Vec<_> = problems.iter().map(|problem| format!("\n  {problem}")).collect();
+        let text = format!("the workflow definition is invalid:{}", lines.concat());
+        Failure::new(Exit::Config, output::plain(&text))
+    })?;
+    Ok(plan.id().to_string())
+}
+
+fn compile(document: Value, conformance: bool) -> Result<Plan, Problems> {
+    Plan::compile(Definition::parse(document)?, Offer { conformance })
+}
+
+/// What checking a file found.
+struct Checked {
+    file: PathBuf,
+    outcome: Result<Plan, Vec<String>>,
+}
+
+impl Checked {
+    fn read(file: &Path, conformance: bool) -> Self {
+        let outcome = match read(file) {
+            Err(error) => Err(vec![error.to_string()]),
+            Ok(document) => compile(document, conformance)
+                .map_err(|Problems(problems)| problems.iter().map(ToString::to_string).collect()),
+        };
+        Self {
+            file: file.to_owned(),
+            outcome,
+        }
+    }
+
+    fn document(&self) -> Value {
+        let file = self.file.display().to_string();
+        match &self.outcome {
+            Ok(plan) => json!({
+                "file": file,
+                "valid": true,
+                "workflowId": plan.id().as_str(),
+                "contentVersion": plan.version().as_str(),
+                "problems": [],
+            }),
+            Err(problems) => json!({ "file": file, "valid": false, "problems": problems }),
+        }
+    }
+
+    fn show(&self) -> Result<()> {
+        let paint = Paint::stdout();
+        let file = self.file.display().to_string();
+        let file = output::plain(&file);
+        match &self.outcome {
+            Ok(plan) => output::line(format!(
+                "{} {file}  {}",
+                paint.green("ok  "),
+                paint.dim(plan.id())
+            )),
+            Err(problems) => {
+                output::line(format!("{} {file}", paint.red("bad ")))?;
+                for problem in problems {
+                    output::line(format!("       {}", output::plain(problem)))?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+fn validate(files: &[PathBuf], conformance: bool, format: Format) -> Result<Exit> {
+    let checked: Vec<_> = files
+        .iter()
+        .map(|file| Checked::read(file, conformance))
+        .collect();
+    let n_invalid = checked.iter().filter(|checked| checked.outcome.is_err()).count();
+    if format.json {
+        let files: Vec<_> = checked.iter().map(Checked::document).collect();
+        output::json(&json!({ "valid": n_invalid == 0, "files": files }))?;
+    } else {
+        for checked in &checked {
+            checked.show()?;
+        }
+    }
+    Ok(if n_invalid == 0 { Exit::Ok } else { Exit::Config })
+}
+
+/// Does what a host does with its folders at start, without a host.
+fn rejected(workflows: Vec<PathBuf>, config: Option<PathBuf>, format: Format) -> Result<Exit> {
+    let args = HostArgs {
+        workflows,
+        config,
+        ..HostArgs::default()
+    };
+    let config = args.load()?;
+    let rejected: Vec<_> = check_folders(&config)?
+        .into_iter()
+        .filter(|checked| checked.outcome.is_err())
+        .collect();
+    if format.json {
+        let files: Vec<_> = rejected.iter().map(Checked::document).collect();
+        output::json(&json!({ "rejected": files }))?;
+        return Ok(Exit::Ok);
+    }
+    if config.workflows.is_empty() {
+        output::note("no workflow folder is configured; name one with --workflows")?;
+    } else if rejected.is_empty() {
+        output::note("no file is rejected")?;
+    }
+    for checked in &rejected {
+        checked.show()?;
+    }
+    Ok(Exit::Ok)
+}
+
+/// How many definitions the folders of a configuration hold, and how many of them a host would skip.
+pub(crate) fn count(config: &Config) -> Result<(usize, usize)> {
+    let checked = check_folders(config)?;
+    let n_rejected = checked.iter().filter(|checked| checked.outcome.is_err()).count();
+    Ok((checked.len(), n_rejected))
+}
+
+fn check_folders(config: &Config) -> Result<Vec<Checked>> {
+    let mut checked = Vec::new();
+    for folder in &config.workflows {
+        let failed = |error| {
+            Failure::new(
+                Exit::Config,
+                format!("cannot read the folder {}: {error}", folder.display()),
+            )
+        };
+        let mut files = Vec::new();
+        for entry in fs::read_dir(folder).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            if path.extension().is_some_and(|extension| extension == "json") {
+                files.push(path);
+            }
+        }
+        files.sort();
+        checked.extend(files.iter().map(|file| Checked::read(file, config.conformance)));
+    }
+    Ok(checked)
+}
+
+async fn list(client: &Client, format: Format) -> Result<Exit> {
+    let document = client.get("/v1/workflows").await?;
+    if format.json {
+        output::json(&document)?;
+        return Ok(Exit::Ok);
+    }
+    let workflows = document.get("workflows").and_then(Value::as_array);
+    let rows: Vec<_> = workflows
+        .into_iter()
+        .flatten()
+        .map(|workflow| {
+            let cell = |name: &str| render::text(workflow, name).to_owned();
+            let content: String = cell("contentVersion").chars().take(12).collect();
+            vec![
+                cell("workflowId"),
+                cell("version"),
+                content,
+                render::short(&cell("description")),
+            ]
+        })
+        .collect();
+    if rows.is_empty() {
+        output::note("the server has no workflows")?;
+        return Ok(Exit::Ok);
+    }
+    output::table(&["WORKFLOW", "VERSION", "CONTENT", "DESCRIPTION"], &rows)?;
+    Ok(Exit::Ok)
+}
+
+async fn register(client: &Client, file: &Path, format: Format) -> Result<Exit> {
+    // The server knows its own node types, so the rules are left to it.
+    let registered = client.post("/v1/workflows", &read(file)?).await?;
+    if format.json {
+        output::json(&registered)?;
+    } else {
+        let id = render::text(&registered, "workflowId");
+        output::line(format!(
+            "{}  {}",
+            output::plain(id),
+            Paint::stdout().dim(output::plain(render::text(&registered, "contentVersion")))
+        ))?;
+    }
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,221 @@
+//! How runs, events, tasks and answers look to a person.
+
+use serde_json::Value;
+use wopr_wire::{
+    a2a::model::{Artifact, Message, Part, PartContent, TaskState},
+    openwop::{event::RunEventDoc, run::InterruptView},
+};
+
+use crate::output::{Paint, plain};
+
+/// The longest detail on a line of its own event.
+const MAX_DETAIL: usize = 160;
+
+/// A state of a task as people say it: `input-required`.
+pub(crate) fn task_state(state: TaskState) -> String {
+    let name = state.as_str();
+    name.strip_prefix("TASK_STATE_")
+        .unwrap_or(name)
+        .to_ascii_lowercase()
+        .replace('_', "-")
+}
+
+/// A member that is a text.
+pub(crate) fn text<'v>(value: &'v Value, name: &str) -> &'v str {
+    value.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// A text as it is, anything else as JSON.
+pub(crate) fn value(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
+            value.to_string()
+        }
+    }
+}
+
+/// A text on one line of bounded length.
+pub(crate) fn short(text: &str) -> String {
+    let line = plain(text).split_whitespace().collect::<Vec<_>>().join(" ");
+    if line.chars().count() <= MAX_DETAIL {
+        return line;
+    }
+    let mut cut: String = line.chars().take(MAX_DETAIL - 1).collect();
+    cut.push('…');
+    cut
+}
+
+/// The clock part of a time.
+pub(crate) fn clock(timestamp: &str) -> &str {
+    timestamp.get(11..23).unwrap_or(timestamp)
+}
+
+/// An event on one line: when, what, where, and what matters of it.
+pub(crate) fn event(paint: Paint, event: &RunEventDoc) -> String {
+    let timestamp = event.timestamp.to_string();
+    let mut line = format!(
+        "{} {} {}",
+        paint.dim(format!("{:>4}", event.sequence)),
+        paint.dim(clock(&timestamp)),
+        event_type(paint, &event.event_type),
+    );
+    let node = event.node_id.as_deref().unwrap_or_default();
+    if !node.is_empty() {
+        line.push_str(&format!(" {}", paint.bold(plain(node))));
+    }
+    let detail = detail(event);
+    if !detail.is_empty() {
+        line.push_str(&format!(" {}", paint.dim(detail)));
+    }
+    line.truncate(line.trim_end().len());
+    line
+}
+
+fn event_type(paint: Paint, name: &str) -> String {
+    let padded = format!("{:<22}", plain(name));
+    match name {
+        "run.completed" | "node.completed" => paint.green(padded),
+        "run.failed" | "node.failed" | "run.cancelled" | "node.cancelled" | "cap.breached" => {
+            paint.red(padded)
+        }
+        "node.suspended"
+        | "approval.requested"
+        | "clarification.requested"
+        | "interrupt.requested"
+        | "run.paused" => paint.yellow(padded),
+        _ => paint.cyan(padded),
+    }
+}
+
+/// What a person wants to know of an event besides its type and node.
+fn detail(event: &RunEventDoc) -> String {
+    let payload = &event.payload;
+    let named = |name: &str| payload.get(name).filter(|value| !value.is_null()).map(value);
+    let error = payload.get("error").map(|error| match error {
+        Value::Object(_) => format!("{}: {}", text(error, "code"), text(error, "message")),
+        other => value(other),
+    });
+    let found = match event.event_type.as_str() {
+        "run.started" => named("workflowId"),
+        "run.failed" | "node.failed" | "node.retried" => error.or_else(|| named("message")),
+        "run.cancelled" | "node.cancelled" | "node.skipped" => named("reason"),
+        "artifact.created" => named("artifactType"),
+        "approval.requested" => named("title"),
+        "approval.received" => named("action"),
+        "variable.changed" => named("name").or_else(|| named("variableName")),
+        "node.dispatched" => named("childRunId"),
+        "channel.written" => named("channel"),
+        _ => None,
+    };
+    short(&found.unwrap_or_default())
+}
+
+/// A part of a message or an artifact as text.
+pub(crate) fn part(part: &Part) -> String {
+    match &part.content {
+        PartContent::Text(text) => text.clone(),
+        PartContent::Data(data) => value(data),
+        PartContent::Url(url) => url.clone(),
+        PartContent::Raw(bytes) => {
+            let name = part.filename.as_deref().unwrap_or("a file");
+            format!("{name} ({} bytes)", bytes.len())
+        }
+    }
+}
+
+/// A message as text.
+pub(crate) fn message(message: &Message) -> String {
+    parts(&message.parts)
+}
+
+/// An artifact's content as text.
+pub(crate) fn artifact(artifact: &Artifact) -> String {
+    parts(&artifact.parts)
+}
+
+fn parts(parts: &[Part]) -> String {
+    let texts: Vec<_> = parts.iter().map(part).collect();
+    plain(&texts.join("\n")).into_owned()
+}
+
+/// A text with every line indented.
+pub(crate) fn indented(text: &str, by: usize) -> String {
+    let margin = " ".repeat(by);
+    let lines: Vec<_> = plain(text)
+        .lines()
+        .map(|line| format!("{margin}{line}"))
+        .collect();
+    lines.join("\n")
+}
+
+/// What an interrupt asks, as lines.
+pub(crate) fn question(view: &InterruptView) -> Vec<String> {
+    let data = &view.data;
+    let mut lines = Vec::new();
+    let title = match view.kind.as_str() {
+        "approval" => text(data, "title"),
+        "external-event" => text(data, "eventType"),
+        "custom" => text(data, "customKind"),
+        _ => "",
+    };
+    if !title.is_empty() {
+        lines.push(plain(title).into_owned());
+    }
+    for name in ["description", "prompt"] {
+        let more = text(data, name);
+        if !more.is_empty() {
+            lines.push(plain(more).into_owned());
+        }
+    }
+    for question in data
+        .get("questions")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+    {
+        lines.push(format!(
+            "{}: {}",
+            plain(text(question, "id")),
+            plain(text(question, "question"))
+        ));
+    }
+    if lines.is_empty() {
+        lines.push(format!("{} waits for an answer ({})", view.node_id, view.kind));
+    }
+    lines
+}
+
+/// An answer of the right shape, for a person to fill in.
+pub(crate) fn example_answer(view: &InterruptView) -> String {
+    match view.kind.as_str() {
+        "approval" => r#"{"action":"accept"}"#.to_owned(),
+        "clarification" => {
+            let questions = view.data.get("questions").and_then(Value::as_array);
+            let answers: serde_json::Map<String, Value> = questions
+                .into_iter()
+                .flatten()
+                .map(|question| (text(question, "id").to_owned(), Value::from("…")))
+                .collect();
+            serde_json::json!({ "answers": answers }).to_string()
+        }
+        _ => "{…}".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_are_said_as_people_say_them() {
+        assert_eq!(task_state(TaskState::InputRequired), "input-required");
+        assert_eq!(task_state(TaskState::Completed), "completed");
+    }
+
+    #[test]
+    fn a_detail_stays_on_its_line() {
+        assert_eq!(short("a\n b\u{1b}[2J"), "a b[2J");
+        assert_eq!(short(&"x".repeat(500)).chars().count(), MAX_DETAIL);
+    }
+}
