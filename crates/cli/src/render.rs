@@ -124,9 +124,11 @@ pub(crate) fn part(part: &Part) -> String {
     }
 }
 
-/// A message as text.
+/// A message as text: what it says, or its data where it says nothing.
 pub(crate) fn message(message: &Message) -> String {
-    parts(&message.parts)
+    let is_text = |part: &&Part| matches!(part.content, PartContent::Text(_));
+    let said: Vec<_> = message.parts.iter().filter(is_text).cloned().collect();
+    parts(if said.is_empty() { &message.parts } else { &said })
 }
 
 /// An artifact's content as text.
@@ -144,7 +146,13 @@ pub(crate) fn indented(text: &str, by: usize) -> String {
     let margin = " ".repeat(by);
     let lines: Vec<_> = plain(text)
         .lines()
-        .map(|line| format!("{margin}{line}"))
+        .map(|line| {
+            if line.is_empty() {
+                String::new()
+            } else {
+                format!("{margin}{line}")
+            }
+        })
         .collect();
     lines.join("\n")
 }

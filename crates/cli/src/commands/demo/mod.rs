@@ -22,7 +22,6 @@ use wopr_server::config::Period;
 
 use self::{process::Place, story::Story};
 use crate::{
-    examples,
     exit::{Exit, Failure},
     output::{self, Paint},
     signals::Signals,
@@ -55,7 +54,6 @@ impl Demo {
             .prefix("wopr-demo-")
             .tempdir()
             .context("make a folder for the demo")?;
-        examples::write_to(&folder.path().join("workflows"))?;
         let mut place = Place::new(folder.path())?;
         let told = {
             let mut story = Story::new(&mut place, self.pace());
@@ -87,11 +85,11 @@ impl Demo {
             let paint = Paint::stdout();
             output::line(format!("Kept {}. Serve it again with", folder.display()))?;
             output::line(paint.cyan(format!(
-                "  WOPR_API_KEY={} {} serve --store {}",
-                place.key(),
+                "  {} serve --config {}",
                 ourselves(),
-                place.store(),
+                place.config().display()
             )))?;
+            output::line(format!("Its key is {}", place.key()))?;
         }
         Ok(())
     }

@@ -9,13 +9,14 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
+use serde_json::json;
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader, Lines},
     process::{Child, ChildStdin, ChildStdout, Command},
     time::timeout,
 };
 
-use crate::host;
+use crate::{examples, host};
 
 /// How long a host may take to start or to stop.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -47,12 +48,25 @@ pub(super) struct Listening {
 }
 
 impl Place {
+    /// Writes the examples and a configuration with a key into a folder.
     pub(super) fn new(folder: &Path) -> Result<Self> {
-        Ok(Self {
+        let workflows = folder.join("workflows");
+        examples::write_to(&workflows)?;
+        let place = Self {
             folder: folder.to_owned(),
             key: host::new_secret()?,
             running: None,
-        })
+        };
+        let text = |path: &Path| json!(path.display().to_string());
+        let config = format!(
+            "store = {}\nworkflows = [{}]\n\n[log]\nlevel = \"warn\"\n\n\
+             [[auth.keys]]\nid = \"reviewer\"\nsecret = {}\ntenant = \"default\"\nscopes = [\"*\"]\n",
+            json!(format!("sqlite:{}", folder.join("wopr.db").display())),
+            text(&workflows),
+            json!(place.key),
+        );
+        fs::write(place.config(), config).context("write the demo's configuration")?;
+        Ok(place)
     }
 
     /// The key the host knows.
@@ -60,9 +74,9 @@ impl Place {
         &self.key
     }
 
-    /// The store as a flag names it.
-    pub(super) fn store(&self) -> String {
-        format!("sqlite:{}", self.folder.join("wopr.db").display())
+    /// The host's configuration.
+    pub(super) fn config(&self) -> PathBuf {
+        self.folder.join("wopr.toml")
     }
 
     /// Starts a host and waits until it says where it listens.
@@ -74,17 +88,8 @@ impl Place {
             .context("open the host's log")?;
         let mut command = Command::new(env::current_exe().context("find this binary")?);
         command
-            .args([
-                "serve",
-                "--while-stdin",
-                "--listen",
-                "127.0.0.1:0",
-                "--log-level",
-                "warn",
-            ])
-            .args(["--store", &self.store()])
-            .arg("--workflows")
-            .arg(self.folder.join("workflows"))
+            .args(["serve", "--while-stdin", "--listen", "127.0.0.1:0", "--config"])
+            .arg(self.config())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(log)
@@ -95,7 +100,6 @@ impl Place {
                 command.env_remove(name);
             }
         }
-        command.env("WOPR_API_KEY", &self.key);
         let mut child = command.spawn().context("start the host")?;
         let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
             bail!("reach the host's standard streams");

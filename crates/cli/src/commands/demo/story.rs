@@ -252,12 +252,14 @@ impl<'a> Story<'a> {
         if let Some(first) = lines.next() {
             spinner.line(indent(&format!("{} {first}", self.paint.dim(format!("{id:<4}")))))?;
         }
-        for line in lines {
-            let line = line
-                .lines()
-                .map(|line| format!("     {line}"))
-                .collect::<Vec<_>>();
-            spinner.line(indent(&self.paint.dim(line.join("\n"))))?;
+        for more in lines {
+            for line in render::indented(&more, 8).lines() {
+                spinner.line(if line.is_empty() {
+                    String::new()
+                } else {
+                    self.paint.dim(line)
+                })?;
+            }
         }
         Ok(())
     }
