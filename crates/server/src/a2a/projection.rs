@@ -189,13 +189,17 @@ impl Standing {
             // A node's own answer closed its interrupt before; a mirrored one closes here, or where its node ends.
             Event::NodeResumed { visit, .. }
             | Event::NodeCompleted { visit, .. }
-            | Event::NodeFailed { visit, .. }
-            | Event::NodeCancelled { visit, .. } => {
+            | Event::NodeFailed { visit, .. } => {
                 if self.close(visit) {
                     Change::Status
                 } else {
                     Change::None
                 }
+            }
+            // Only a cancel does this, and tells of itself; the task does not go back to work in between.
+            Event::NodeCancelled { visit, .. } => {
+                self.close(visit);
+                Change::None
             }
             Event::ArtifactCreated { .. } => Change::Artifact,
             Event::NodeSuspended { child: None, .. }

@@ -1,0 +1,319 @@
+//! Messages to a task that asks: what answers it, and what leaves it as it was.
+
+use serde_json::{Value, json};
+
+use crate::{
+    client::{Client, shorts, state_of},
+    support::Server,
+};
+
+async fn begin(client: &Client, skill: &str, id: &str) -> Value {
+    client
+        .send(client.text(id, "acme", json!({"metadata": {"skillId": skill}})))
+        .await
+}
+
+/// Tokens are made anew each time they are shown.
+fn without_token(mut task: Value) -> Value {
+    let about = task["metadata"]["openwop"].as_object_mut().unwrap();
+    about.remove("interruptToken").expect("a token");
+    task
+}
+
+/// Sends answers to an approval and says in which state the task is after each.
+async fn approve(version: &'static str, parts: Value, metadata: Value) -> Result<String, String> {
+    let server = Server::start().await;
+    let client = server.client(version);
+    let task = begin(&client, "approve", "m1").await;
+    let id = task["id"].as_str().unwrap().to_owned();
+    let id = id.as_str();
+    let params = client.message("m2", parts, json!({"taskId": id, "metadata": metadata}));
+    let method = if version.is_empty() {
+        "message/send"
+    } else {
+        "SendMessage"
+    };
+    let envelope = client.call(method, params).await;
+    let after = client.task(id).await;
+    let result = match envelope.get("error") {
+        None => Ok(after["metadata"]["openwop"]["status"]
+            .as_str()
+            .unwrap()
+            .to_owned()),
+        Some(error) => {
+            assert_eq!(error["code"], -32602, "{error}");
+            assert_eq!(without_token(after.clone()), without_token(task));
+            assert_eq!(state_of(&after), "input-required");
+            assert_eq!(after["history"].as_array().unwrap().len(), 1);
+            Err(error["message"].as_str().unwrap().to_owned())
+        }
+    };
+    server.stop().await;
+    result
+}
+
+#[tokio::test]
+async fn an_approval_is_answered_by_data_text_and_metadata() {
+    for (parts, metadata, wanted) in [
+        (json!([{"data": {"action": "accept"}}]), json!({}), "completed"),
+        (json!([{"data": {"approve": true}}]), json!({}), "completed"),
+        (json!([{"data": {"approve": false}}]), json!({}), "failed"),
+        (json!([{"text": "Approve"}]), json!({}), "completed"),
+        (json!([{"text": "no"}]), json!({}), "failed"),
+        (
+            json!([{"text": "go"}]),
+            json!({"openwop": {"action": "accept"}}),
+            "completed",
+        ),
+        (
+            json!([{"text": "go"}]),
+            json!({"openwop.action": "reject"}),
+            "failed",
+        ),
+        (
+            json!([{"text": "go"}]),
+            json!({"openwop": {"interrupt": {"action": "accept", "interruptId": "gate:0", "nodeId": "gate"}}}),
+            "completed",
+        ),
+        (
+            json!([{"data": {"action": "refine", "refineFeedback": {"scope": "whole", "text": "shorter"}}}]),
+            json!({}),
+            "completed",
+        ),
+    ] {
+        for version in ["1.0", ""] {
+            let after = approve(version, parts.clone(), metadata.clone()).await;
+            assert_eq!(after.as_deref(), Ok(wanted), "{parts} {metadata}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_answer_changes_nothing() {
+    for (parts, metadata, wanted) in [
+        (json!([{"text": "perhaps"}]), json!({}), "accept, reject, refine"),
+        (
+            json!([{"data": {"action": "edit-accept", "editedArtifactData": {}}}]),
+            json!({}),
+            "accept, reject, refine",
+        ),
+        (
+            json!([{"data": {"action": "fly"}}]),
+            json!({}),
+            "accept, reject, refine",
+        ),
+        (
+            json!([{"data": {"hello": 1}}]),
+            json!({}),
+            "accept, reject, refine",
+        ),
+        (
+            json!([{"url": "https://x.example/"}]),
+            json!({}),
+            "accept, reject, refine",
+        ),
+        (
+            json!([{"text": "yes"}]),
+            json!({"openwop": {"interrupt": {"interruptId": "other:0"}}}),
+            "gate:0",
+        ),
+        (
+            json!([{"text": "yes"}]),
+            json!({"openwop": {"interrupt": {"nodeId": "other"}}}),
+            "gate:0",
+        ),
+        (
+            json!([{"data": {"action": "refine"}}]),
+            json!({}),
+            "refineFeedback",
+        ),
+    ] {
+        for version in ["1.0", ""] {
+            let error = approve(version, parts.clone(), metadata.clone())
+                .await
+                .unwrap_err();
+            assert!(error.contains(wanted), "{parts}: {error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_question_to_the_asker_keeps_the_task_waiting() {
+    let server = Server::start().await;
+    for client in [server.v1(), server.v03()] {
+        let m = |n: &str| format!("{n}-{}", client.version);
+        let task = begin(&client, "ask", &m("m1")).await;
+        let id = task["id"].as_str().unwrap();
+        let after = client
+            .send(client.text(&m("m2"), "why?", json!({"taskId": id})))
+            .await;
+        assert_eq!(state_of(&after), "input-required");
+        // The question that is open is the status, not history.
+        assert_eq!(after["history"].as_array().unwrap().len(), 2);
+        let frames = client
+            .stream(client.text(&m("m3"), "why not?", json!({"taskId": id})))
+            .await
+            .all()
+            .await;
+        assert_eq!(shorts(&frames), ["task:input-required", "status:input-required"]);
+        if client.version.is_empty() {
+            assert_eq!(frames[1].value["final"], true);
+        }
+        let done = client
+            .send(client.text(&m("m4"), "yes", json!({"taskId": id})))
+            .await;
+        assert_eq!(state_of(&done), "completed");
+        let said: Vec<_> = done["history"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|message| message["messageId"].as_str().unwrap())
+            .collect();
+        assert_eq!(
+            said,
+            [&m("m1"), &format!("{id}.gate:0"), &m("m2"), &m("m3"), &m("m4")]
+        );
+    }
+}
+
+#[tokio::test]
+async fn questions_are_answered_in_turn() {
+    let server = Server::start().await;
+    let client = server.v1();
+    let task = begin(&client, "clarify", "m1").await;
+    let id = task["id"].as_str().unwrap();
+    assert_eq!(task["metadata"]["openwop"]["status"], "waiting-input");
+    assert_eq!(task["metadata"]["openwop"]["interrupt"]["kind"], "clarification");
+    assert_eq!(task["status"]["message"]["parts"][0]["text"], "Which color?");
+    let task = client.send(client.text("m2", "red", json!({"taskId": id}))).await;
+    assert_eq!(state_of(&task), "input-required");
+    assert_eq!(
+        task["status"]["message"]["parts"][0]["text"],
+        "Which size?\nWhich shape?"
+    );
+    let (code, text) = client
+        .send_err(client.text("m3", "round", json!({"taskId": id})))
+        .await;
+    assert!(
+        code == -32602 && text.contains("the questions are size, shape"),
+        "{text}"
+    );
+    let reply = json!([{"data": {"answers": {"size": "s"}}}]);
+    let (code, text) = client
+        .send_err(client.message("m4", reply, json!({"taskId": id})))
+        .await;
+    assert!(code == -32602 && text.contains("shape"), "{text}");
+    let reply = json!([{"data": {"size": "s", "shape": "round"}}]);
+    let done = client
+        .send(client.message("m5", reply, json!({"taskId": id})))
+        .await;
+    assert_eq!(state_of(&done), "completed");
+    let said: Vec<_> = done["history"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|message| message["messageId"].as_str().unwrap())
+        .collect();
+    let (one, two) = (format!("{id}.one:0"), format!("{id}.two:0"));
+    assert_eq!(said, ["m1", &one, "m2", &two, "m5"]);
+}
+
+#[tokio::test]
+async fn an_event_is_delivered_if_it_matches() {
+    let server = Server::start().await;
+    let client = server.v03();
+    let task = begin(&client, "event", "m1").await;
+    let id = task["id"].as_str().unwrap();
+    assert_eq!(task["metadata"]["openwop"]["status"], "waiting-external");
+    let reply = client.message("m2", json!([{"data": {"order": 8}}]), json!({"taskId": id}));
+    let (code, text) = client.send_err(reply).await;
+    assert!(code == -32602 && text.contains("correlation"), "{text}");
+    let reply = client.message(
+        "m3",
+        json!([{"data": {"order": 7, "paid": 3}}]),
+        json!({"taskId": id}),
+    );
+    assert_eq!(state_of(&client.send(reply).await), "completed");
+}
+
+#[tokio::test]
+async fn one_of_several_questions_is_chosen() {
+    let server = Server::start().await;
+    let client = server.v1();
+    let task = begin(&client, "parallel", "m1").await;
+    let id = task["id"].as_str().unwrap();
+    let about = &task["metadata"]["openwop"];
+    assert_eq!(about["interrupts"].as_array().unwrap().len(), 2, "{about}");
+    let first = about["interrupt"]["interruptId"].as_str().unwrap();
+    assert_eq!(about["interrupts"][0]["interruptId"], first);
+    let metadata = json!({"openwop": {"interrupt": {"nodeId": "right"}}});
+    let more = json!({"taskId": id, "metadata": metadata});
+    let frames = client.stream(client.text("m2", "north", more)).await.all().await;
+    assert_eq!(shorts(&frames), ["task:input-required", "status:input-required"]);
+    let task = client.task(id).await;
+    assert_eq!(task["metadata"]["openwop"]["interrupt"]["interruptId"], "left:0");
+    assert!(task["metadata"]["openwop"].get("interrupts").is_none());
+    let done = client.send(client.text("m3", "yes", json!({"taskId": id}))).await;
+    assert_eq!(state_of(&done), "completed");
+}
+
+#[tokio::test]
+async fn a_child_s_question_is_the_task_s() {
+    let server = Server::start().await;
+    for client in [server.v1(), server.v03()] {
+        let m = |n: &str| format!("{n}-{}", client.version);
+        let frames = client
+            .stream(client.text(&m("m1"), "acme", json!({"metadata": {"skillId": "child-asks"}})))
+            .await
+            .all()
+            .await;
+        assert_eq!(shorts(&frames).last().unwrap(), "status:input-required");
+        let asked = &frames.last().unwrap().value["metadata"]["openwop"]["interrupt"];
+        assert_eq!(asked["nodeId"], "sub");
+        assert_eq!(asked["data"]["title"], "Ship it?");
+        let id = frames[0].value["id"].as_str().unwrap();
+        let task = client.task(id).await;
+        assert_eq!(task["metadata"]["openwop"]["interrupt"], *asked);
+        assert_eq!(
+            task["status"]["message"]["parts"][0]["text"],
+            "Ship it?\nThe brief is ready."
+        );
+        let wrong = client
+            .send_err(client.text(&m("m2"), "hm", json!({"taskId": id})))
+            .await;
+        assert_eq!(wrong.0, -32602);
+        let done = client
+            .send(client.text(&m("m3"), "yes", json!({"taskId": id})))
+            .await;
+        assert_eq!(state_of(&done), "completed", "{done}");
+        let said: Vec<_> = done["history"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|message| message["messageId"].as_str().unwrap())
+            .collect();
+        assert_eq!(said, [&m("m1"), &format!("{id}.sub:0/gate:0"), &m("m3")]);
+        // A repeat finds the task as it is.
+        let again = client
+            .send(client.text(&m("m3"), "yes", json!({"taskId": id})))
+            .await;
+        assert_eq!(state_of(&again), "completed");
+    }
+}
+
+#[tokio::test]
+async fn a_token_from_a_task_answers_it_over_rest() {
+    let server = Server::start().await;
+    let client = server.v1();
+    let task = begin(&client, "approve", "m1").await;
+    let id = task["id"].as_str().unwrap();
+    let token = task["metadata"]["openwop"]["interruptToken"].as_str().unwrap();
+    let rest = client.clone().at(&format!("/v1/interrupts/{token}"));
+    let answer = rest.raw("POST", br#"{"resumeValue":{"action":"accept"}}"#).await;
+    assert_eq!(answer.status, 200, "{}", String::from_utf8_lossy(&answer.body));
+    assert_eq!(state_of(&client.until(id, "completed").await), "completed");
+    let (code, _) = client
+        .send_err(client.text("m2", "yes", json!({"taskId": id})))
+        .await;
+    assert_eq!(code, -32004);
+}

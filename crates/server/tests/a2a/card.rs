@@ -1,0 +1,169 @@
+//! The agent card in its three forms.
+
+use serde_json::{Value, json};
+
+use crate::support::Server;
+
+#[tokio::test]
+async fn both_versions_read_the_card() {
+    let server = Server::start().await;
+    let url = format!("http://{}/a2a", server.address);
+    let union = server.v03().get("/.well-known/agent-card.json").await;
+    assert_eq!(union.status, 200);
+    assert_eq!(union.header("content-type"), Some("application/json"));
+    let union = union.json();
+    let interfaces = json!([
+        {"url": url, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"},
+        {"url": url, "protocolBinding": "JSONRPC", "protocolVersion": "0.3"},
+    ]);
+    assert_eq!(union["supportedInterfaces"], interfaces);
+    assert_eq!(union["url"], url);
+    assert_eq!(union["protocolVersion"], "0.3.0");
+    assert_eq!(union["preferredTransport"], "JSONRPC");
+    assert_eq!(union["capabilities"]["streaming"], true);
+    assert_eq!(union["capabilities"]["pushNotifications"], false);
+    assert_eq!(union["capabilities"]["extendedAgentCard"], false);
+
+    let new = server.v1().get("/.well-known/agent-card.json").await.json();
+    assert_eq!(new["supportedInterfaces"], interfaces);
+    for name in [
+        "url",
+        "protocolVersion",
+        "preferredTransport",
+        "additionalInterfaces",
+        "security",
+    ] {
+        assert!(new.get(name).is_none(), "{name}");
+    }
+    assert_eq!(
+        new["securitySchemes"]["bearer"]["httpAuthSecurityScheme"]["scheme"],
+        "Bearer"
+    );
+    assert_eq!(
+        new["securityRequirements"][0]["schemes"],
+        json!({"bearer": {"list": []}})
+    );
+
+    let old = server
+        .client("0.3")
+        .get("/.well-known/agent-card.json")
+        .await
+        .json();
+    assert!(old.get("supportedInterfaces").is_none());
+    assert_eq!(old["securitySchemes"]["bearer"]["type"], "http");
+    assert_eq!(
+        old["additionalInterfaces"],
+        json!([{"url": url, "transport": "JSONRPC"}])
+    );
+    for path in ["/v1/a2a/agent.json", "/a2a/.well-known/agent-card.json"] {
+        assert_eq!(server.client("0.3").get(path).await.json(), old, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn skills_are_the_public_workflows() {
+    let server = Server::start().await;
+    let client = server.v1();
+    let card = client.get("/.well-known/agent-card.json").await.json();
+    let skills = card["skills"].as_array().unwrap();
+    let ids: Vec<_> = skills.iter().map(|skill| skill["id"].as_str().unwrap()).collect();
+    assert!(ids.contains(&"hello") && !ids.contains(&"hidden"), "{ids:?}");
+    assert!(ids.is_sorted());
+    let skill = |id: &str| skills.iter().find(|skill| skill["id"] == id).unwrap().clone();
+    assert_eq!(
+        skill("hello"),
+        json!({"id": "hello", "name": "The hello", "description": "Greets.", "tags": ["greeting"], "examples": ["world"]})
+    );
+    assert_eq!(
+        skill("noop"),
+        json!({"id": "noop", "name": "The noop", "description": "The noop", "tags": ["workflow"]})
+    );
+}
+
+#[tokio::test]
+async fn a_workflow_has_an_agent_of_its_own() {
+    let server = Server::start().await;
+    let client = server.v1();
+    let card = client
+        .get("/a2a/w/hello/.well-known/agent-card.json")
+        .await
+        .json();
+    assert_eq!(card["name"], "The hello");
+    assert_eq!(card["skills"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        card["supportedInterfaces"][0]["url"],
+        format!("http://{}/a2a/w/hello", server.address)
+    );
+    for id in ["hidden", "nowhere", "No%20Id"] {
+        let answer = client
+            .get(&format!("/a2a/w/{id}/.well-known/agent-card.json"))
+            .await;
+        assert_eq!(answer.status, 404, "{id}");
+    }
+}
+
+#[tokio::test]
+async fn a_card_is_cached_until_it_changes() {
+    let server = Server::start().await;
+    let client = server.v1();
+    let path = "/.well-known/agent-card.json";
+    let first = client.get(path).await;
+    let etag = first.header("etag").unwrap().to_owned();
+    assert!(first.header("cache-control").unwrap().contains("max-age="));
+    assert!(first.header("last-modified").unwrap().ends_with(" GMT"));
+    assert_eq!(first.header("vary"), Some("A2A-Version"));
+    for tag in [etag.clone(), format!("\"x\", W/{etag}"), "*".to_owned()] {
+        let again = client.clone().with("if-none-match", &tag).get(path).await;
+        assert_eq!((again.status, again.body.len()), (304, 0), "{tag}");
+        assert_eq!(again.header("etag"), Some(etag.as_str()));
+    }
+    let other = server.v03().with("if-none-match", &etag).get(path).await;
+    assert_eq!(other.status, 200);
+    let mut changed = crate::support::workflows().remove(0);
+    changed["description"] = json!("Greets again.");
+    server.host.engine().register(None, changed).await.unwrap();
+    let changed = client.with("if-none-match", &etag).get(path).await;
+    assert_eq!(changed.status, 200);
+}
+
+#[tokio::test]
+async fn a_card_of_an_unknown_version_is_refused() {
+    let server = Server::start().await;
+    let answer = server.client("99.0").get("/.well-known/agent-card.json").await;
+    assert_eq!(answer.status, 400);
+    let error = &answer.json()["error"];
+    assert_eq!(error["details"][0]["reason"], "VERSION_NOT_SUPPORTED");
+    assert_eq!(error["details"][0]["metadata"]["supportedVersions"], "0.3,1.0");
+}
+
+#[tokio::test]
+async fn the_card_says_what_discovery_says() {
+    let server = Server::start().await;
+    let client = server.v1();
+    let discovery = client.get("/.well-known/openwop").await.json();
+    let told: &Value = if discovery.get("a2a").is_some() {
+        &discovery["a2a"]
+    } else {
+        &discovery["capabilities"]["a2a"]
+    };
+    let card = client.get("/.well-known/agent-card.json").await.json();
+    assert_eq!(told["streaming"], card["capabilities"]["streaming"]);
+    assert_eq!(
+        told["pushNotifications"],
+        card["capabilities"]["pushNotifications"]
+    );
+    let versions: Vec<_> = card["supportedInterfaces"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|interface| interface["protocolVersion"].clone())
+        .collect();
+    assert_eq!(told["protocolVersions"], json!(versions));
+    assert_eq!(told["preferredVersion"], versions[0]);
+    assert!(
+        told["agentCardUrl"]
+            .as_str()
+            .unwrap()
+            .ends_with("/.well-known/agent-card.json")
+    );
+}

@@ -1,0 +1,236 @@
+//! What goes wrong, in both versions, and bodies that mean harm.
+
+use serde_json::json;
+
+use crate::{client::state_of, support::Server};
+
+#[tokio::test]
+async fn every_error_has_its_code() {
+    let server = Server::start().await;
+    let gone = "run_00000000000000000000000000000000";
+    for version in ["1.0", ""] {
+        let client = server.client(version);
+        let is_new = version == "1.0";
+        let m = |n: &str| format!("{n}-{version}");
+        let (send, get, cancel, subscribe) = if is_new {
+            ("SendMessage", "GetTask", "CancelTask", "SubscribeToTask")
+        } else {
+            ("message/send", "tasks/get", "tasks/cancel", "tasks/resubscribe")
+        };
+        let done = client.send(client.text(&m("done"), "x", json!({}))).await;
+        let done = done["id"].as_str().unwrap();
+        let noop = client.text(&m("new"), "x", json!({"metadata": {"skillId": "required"}}));
+        for (method, params, code) in [
+            (get, json!({"id": gone}), -32001),
+            (get, json!({"id": "short"}), -32001),
+            (get, json!({"id": "../../etc/passwd\u{0}"}), -32001),
+            (get, json!({}), -32602),
+            (get, json!({"id": 7}), -32602),
+            (get, json!({"id": done, "historyLength": -1}), -32602),
+            (get, json!([done]), -32602),
+            (cancel, json!({"id": gone}), -32001),
+            (cancel, json!({"id": done}), -32002),
+            (subscribe, json!({"id": gone}), -32001),
+            (subscribe, json!({"id": done}), -32004),
+            (send, json!({}), -32602),
+            (send, json!({"message": {}}), -32602),
+            (send, client.message(&m("p"), json!([]), json!({})), -32602),
+            (send, client.text("", "x", json!({})), -32602),
+            (send, client.text("a\nb", "x", json!({})), -32602),
+            (send, client.text(&"x".repeat(257), "x", json!({})), -32602),
+            (
+                send,
+                client.text(&m("c"), "x", json!({"contextId": "a\u{7}"})),
+                -32602,
+            ),
+            (send, client.text(&m("t"), "x", json!({"taskId": gone})), -32001),
+            (send, client.text(&m("u"), "x", json!({"taskId": done})), -32004),
+            (
+                send,
+                client.text(&m("v"), "x", json!({"taskId": done, "contextId": "another"})),
+                -32602,
+            ),
+            (send, noop, -32602),
+            (
+                send,
+                client.message(
+                    &m("d"),
+                    json!([{"text": "x"}]),
+                    json!({
+                        "configuration": {"acceptedOutputModes": ["image/png"]},
+                    }),
+                ),
+                -32005,
+            ),
+            ("Nothing", json!({}), -32601),
+            ("tasks/list", json!({}), -32601),
+            ("", json!({}), -32601),
+        ] {
+            let (got, text) = client.err(method, params.clone()).await;
+            assert_eq!(got, code, "{method} {params}: {text}");
+        }
+        let push = if is_new {
+            [
+                ("CreateTaskPushNotificationConfig", -32003),
+                ("GetTaskPushNotificationConfig", -32003),
+                ("ListTaskPushNotificationConfigs", -32003),
+                ("DeleteTaskPushNotificationConfig", -32003),
+                ("GetExtendedAgentCard", -32004),
+            ]
+        } else {
+            [
+                ("tasks/pushNotificationConfig/set", -32003),
+                ("tasks/pushNotificationConfig/get", -32003),
+                ("tasks/pushNotificationConfig/list", -32003),
+                ("tasks/pushNotificationConfig/delete", -32003),
+                ("agent/getAuthenticatedExtendedCard", -32007),
+            ]
+        };
+        for (method, code) in push {
+            assert_eq!(client.err(method, json!({})).await.0, code, "{method}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_error_tells_its_reason() {
+    let server = Server::start().await;
+    let envelope = server
+        .v1()
+        .call("GetTask", json!({"id": "run_0123456789abcdef"}))
+        .await;
+    assert_eq!(
+        envelope["error"]["data"],
+        json!([{
+            "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+            "reason": "TASK_NOT_FOUND",
+            "domain": "a2a-protocol.org",
+            "metadata": {"taskId": "run_0123456789abcdef"},
+        }])
+    );
+    let envelope = server.v1().call("GetTask", json!({})).await;
+    assert_eq!(envelope["error"]["data"][0]["fieldViolations"][0]["field"], "id");
+}
+
+#[tokio::test]
+async fn methods_belong_to_versions() {
+    let server = Server::start().await;
+    for (version, method, code) in [
+        ("1.0", "message/send", -32601),
+        ("1.0", "tasks/get", -32601),
+        ("1.0.1", "tasks/get", -32601),
+        ("", "SendMessage", -32009),
+        ("0.3", "GetTask", -32009),
+        ("2.0", "GetTask", -32009),
+        ("2.0", "tasks/get", -32009),
+        ("2.0", "Nothing", -32009),
+        ("", "Nothing", -32601),
+    ] {
+        let (got, text) = server.client(version).err(method, json!({"id": "x"})).await;
+        assert_eq!(got, code, "{version} {method}: {text}");
+    }
+    let envelope = server.client("2.0").call("GetTask", json!({})).await;
+    assert_eq!(
+        envelope["error"]["data"][0]["metadata"]["supportedVersions"],
+        "0.3,1.0"
+    );
+    let asked = server.v03().at("/a2a?A2A-Version=1.0");
+    assert_eq!(asked.err("GetTask", json!({"id": "x"})).await.0, -32001);
+}
+
+#[tokio::test]
+async fn only_callers_are_answered() {
+    let server = Server::start().await;
+    for key in [None, Some("nobody")] {
+        let mut client = server.v1();
+        client.key = key.map(str::to_owned);
+        let answer = client.raw("POST", b"{}").await;
+        assert_eq!(answer.status, 401);
+        assert!(answer.header("www-authenticate").unwrap().starts_with("Bearer"));
+        assert_eq!(answer.json()["error"]["status"], "UNAUTHENTICATED");
+        assert!(answer.json().get("jsonrpc").is_none());
+        assert_eq!(client.get("/.well-known/agent-card.json").await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn hostile_bodies_are_refused() {
+    let server = Server::start().await;
+    let client = server.v1();
+    let deep = format!("{}1{}", "[".repeat(10_000), "]".repeat(10_000));
+    let deep_params = format!(
+        r#"{{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{}}}"#,
+        r#"{"a":"#.repeat(10_000) + "1" + &"}".repeat(10_000)
+    );
+    let cases: Vec<(Vec<u8>, i64)> = vec![
+        (b"".to_vec(), -32700),
+        (b"{".to_vec(), -32700),
+        (b"\xff\xfe".to_vec(), -32700),
+        (
+            b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"\xc3\x28\"}".to_vec(),
+            -32700,
+        ),
+        (deep.into_bytes(), -32700),
+        (deep_params.into_bytes(), -32700),
+        (b"[]".to_vec(), -32600),
+        (
+            b"[{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"GetTask\"}]".to_vec(),
+            -32600,
+        ),
+        (b"null".to_vec(), -32600),
+        (
+            b"{\"jsonrpc\":\"1.0\",\"id\":1,\"method\":\"GetTask\"}".to_vec(),
+            -32600,
+        ),
+        (
+            b"{\"jsonrpc\":\"2.0\",\"id\":{},\"method\":\"GetTask\"}".to_vec(),
+            -32600,
+        ),
+        (b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":7}".to_vec(), -32600),
+        (
+            b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"GetTask\",\"params\":3}".to_vec(),
+            -32602,
+        ),
+    ];
+    for (body, code) in cases {
+        let answer = client.raw("POST", &body).await;
+        assert_eq!(answer.status, 200);
+        assert_eq!(
+            answer.json()["error"]["code"],
+            code,
+            "{:?}",
+            &body[..body.len().min(60)]
+        );
+    }
+    let wrong = client.clone().with("content-type", "text/plain");
+    let answer = wrong
+        .raw("POST", br#"{"jsonrpc":"2.0","id":"a","method":"GetTask"}"#)
+        .await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.json()["error"]["code"], -32005);
+    assert_eq!(answer.json()["id"], "a");
+    let typed = client
+        .clone()
+        .with("content-type", "application/json; charset=utf-8");
+    assert_eq!(typed.err("GetTask", json!({"id": "x"})).await.0, -32001);
+
+    let huge = vec![b' '; (10 << 20) + 1];
+    let answer = client.raw("POST", &huge).await;
+    assert_eq!(answer.status, 413);
+    // Nothing of this hurt.
+    let task = client.send(client.text("fine", "x", json!({}))).await;
+    assert_eq!(state_of(&task), "completed");
+}
+
+#[tokio::test]
+async fn data_deeper_than_a_log_may_hold_is_refused() {
+    let server = Server::start().await;
+    let client = server.v1();
+    let mut data = json!(1);
+    for _ in 0..110 {
+        data = json!({ "a": data });
+    }
+    let parts = json!([{ "data": data }]);
+    let (code, text) = client.send_err(client.message("m", parts, json!({}))).await;
+    assert_eq!(code, -32602, "{text}");
+}

@@ -1,0 +1,22 @@
+//! The A2A face over real sockets: journeys in both versions, streams, errors, and who sees what.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests fail the test that called them"
+)]
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "documents are written where they are used"
+)]
+
+mod answers;
+mod card;
+mod client;
+mod errors;
+mod journey;
+mod lists;
+mod once;
+mod streams;
+mod support;
+mod tenants;

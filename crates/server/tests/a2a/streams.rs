@@ -1,0 +1,184 @@
+//! Streams: where they begin and end, what is in between, and how they are taken up again.
+
+use serde_json::json;
+
+use crate::{
+    client::{Client, shorts, state_of},
+    support::Server,
+};
+
+async fn begin(client: &Client, skill: &str) -> String {
+    let configuration = if client.version.is_empty() {
+        json!({"blocking": false})
+    } else {
+        json!({"returnImmediately": true})
+    };
+    let more = json!({"metadata": {"skillId": skill}, "configuration": configuration});
+    let task = client
+        .send(client.text(&format!("begin-{skill}-{}", client.version), "x", more))
+        .await;
+    task["id"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_subscription_sees_the_resume() {
+    let server = Server::start().await;
+    for client in [server.v1(), server.v03()] {
+        let id = begin(&client, "approve").await;
+        let mut streams = Vec::new();
+        for _ in 0..3 {
+            let mut stream = client.subscribe(&id).await;
+            let first = stream.next().await.unwrap();
+            assert_eq!(first.short(), "task:input-required");
+            assert!(first.id.is_none());
+            streams.push(stream);
+        }
+        // One that goes away takes nothing from the others.
+        streams.pop();
+        let reply = client.text(&format!("yes-{}", client.version), "yes", json!({"taskId": id}));
+        client.send(reply).await;
+        let mut seen = Vec::new();
+        for stream in streams {
+            let frames = stream.all().await;
+            assert_eq!(
+                shorts(&frames),
+                ["status:working", "artifact:brief-0", "status:completed"]
+            );
+            let ids: Vec<_> = frames.iter().map(|frame| frame.id.unwrap()).collect();
+            assert!(ids.is_sorted(), "{ids:?}");
+            if client.version.is_empty() {
+                let finals: Vec<_> = frames.iter().map(|frame| frame.value["final"].clone()).collect();
+                assert_eq!(finals, [json!(false), json!(null), json!(true)]);
+            }
+            seen.push(
+                frames
+                    .into_iter()
+                    .map(|frame| (frame.id, frame.value))
+                    .collect::<Vec<_>>(),
+            );
+        }
+        assert_eq!(seen[0], seen[1]);
+    }
+}
+
+#[tokio::test]
+async fn a_subscription_stays_through_a_question() {
+    let server = Server::start().await;
+    let client = server.v03();
+    let id = begin(&client, "clarify").await;
+    let mut stream = client.subscribe(&id).await;
+    stream.until("task:input-required").await;
+    client.send(client.text("m2", "red", json!({"taskId": id}))).await;
+    assert_eq!(stream.next().await.unwrap().short(), "status:working");
+    let asked = stream.next().await.unwrap();
+    assert_eq!(asked.short(), "status:input-required");
+    assert_eq!(asked.value["final"], false);
+    assert_eq!(asked.value["metadata"]["openwop"]["interrupt"]["nodeId"], "two");
+    let cancelled = client.ok("tasks/cancel", json!({"id": id})).await;
+    assert_eq!(state_of(&cancelled), "canceled");
+    let frames = stream.all().await;
+    assert_eq!(shorts(&frames), ["status:canceled"]);
+    assert_eq!(frames[0].value["final"], true);
+}
+
+#[tokio::test]
+async fn any_suffix_of_a_stream_is_replayed() {
+    let server = Server::start().await;
+    for client in [server.v1(), server.v03()] {
+        let id = begin(&client, "approve").await;
+        let reply = client.text(&format!("yes-{}", client.version), "yes", json!({"taskId": id}));
+        client.send(reply).await;
+        // From before the first event there is no id, so the first frame is all a replay lacks.
+        let whole = client
+            .clone()
+            .with("last-event-id", "0")
+            .subscribe(&id)
+            .await
+            .all()
+            .await;
+        assert_eq!(
+            shorts(&whole),
+            [
+                "status:input-required",
+                "status:working",
+                "artifact:brief-0",
+                "status:completed"
+            ]
+        );
+        for (n, frame) in whole.iter().enumerate() {
+            let last = frame.id.unwrap().to_string();
+            let rest = client
+                .clone()
+                .with("last-event-id", &last)
+                .subscribe(&id)
+                .await
+                .all()
+                .await;
+            let got: Vec<_> = rest.iter().map(|frame| (frame.id, frame.short())).collect();
+            let wanted: Vec<_> = whole[n + 1..]
+                .iter()
+                .map(|frame| (frame.id, frame.short()))
+                .collect();
+            assert_eq!(got, wanted);
+        }
+        let beyond = client
+            .clone()
+            .with("last-event-id", "999999")
+            .subscribe(&id)
+            .await
+            .all()
+            .await;
+        assert!(beyond.is_empty());
+        let method = if client.version.is_empty() {
+            "tasks/resubscribe"
+        } else {
+            "SubscribeToTask"
+        };
+        let odd = client.clone().with("last-event-id", "x1");
+        assert_eq!(odd.err(method, json!({"id": id})).await.0, -32602);
+    }
+}
+
+#[tokio::test]
+async fn a_broken_stream_goes_on_where_it_ended() {
+    let server = Server::start().await;
+    let client = server.v1();
+    let params = client.text("m", "x", json!({"metadata": {"skillId": "nap"}}));
+    let mut stream = client.stream(params.clone()).await;
+    let first = stream.until("artifact:first-0").await;
+    let last = first.last().unwrap().id.unwrap();
+    drop(stream);
+    // By the message itself, or by the task.
+    let rest = client.clone().with("last-event-id", &last.to_string());
+    let id = first[0].value["id"].as_str().unwrap();
+    for stream in [rest.stream(params).await, rest.subscribe(id).await] {
+        let frames = stream.all().await;
+        let shorts = shorts(&frames);
+        assert_eq!(shorts, ["artifact:end-0", "status:completed"]);
+    }
+}
+
+#[tokio::test]
+async fn a_stream_of_a_busy_task_begins_with_it() {
+    let server = Server::start().await;
+    let client = server.v1();
+    let id = begin(&client, "nap").await;
+    let frames = client.subscribe(&id).await.all().await;
+    let shorts = shorts(&frames);
+    assert_eq!(shorts, ["task:working", "artifact:end-0", "status:completed"]);
+    assert_eq!(frames[0].value["artifacts"][0]["artifactId"], "first-0");
+}
+
+#[tokio::test]
+async fn a_silent_stream_is_kept_alive() {
+    let mut config = crate::support::config();
+    config.server.sse_keepalive = "20ms".parse().unwrap();
+    let server = Server::open(config).await;
+    let client = server.v1();
+    let id = begin(&client, "slow").await;
+    let mut stream = client.subscribe(&id).await;
+    stream.until("task:working").await;
+    stream.comment().await;
+    server.stop().await;
+    assert!(stream.next().await.is_none());
+}

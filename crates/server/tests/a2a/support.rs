@@ -1,0 +1,246 @@
+//! A host on a socket, with workflows to try it on.
+
+use std::{path::Path, sync::Arc};
+
+use serde_json::{Value, json};
+use tokio::{sync::oneshot, task::JoinHandle};
+use wopr_server::{
+    Config, Host, bind,
+    config::{Key, Listen, Period, Secret, StoreUrl},
+    serve,
+};
+
+use crate::client::Client;
+
+/// A host that listens.
+pub(crate) struct Server {
+    pub(crate) host: Arc<Host>,
+    pub(crate) address: String,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+pub(crate) fn key(id: &str, tenant: &str, scopes: &[&str]) -> Key {
+    Key {
+        id: id.to_owned(),
+        secret: Some(Secret::new(format!("secret-of-{id}-0123456789"))),
+        secret_sha256: None,
+        tenant: serde_json::from_value(json!(tenant)).unwrap(),
+        principal: None,
+        scopes: serde_json::from_value(json!(scopes)).unwrap(),
+    }
+}
+
+/// A configuration on a port of the system's choice, with the keys these tests use.
+pub(crate) fn config() -> Config {
+    let mut config = Config {
+        store: StoreUrl::Memory,
+        ..Config::default()
+    };
+    config.server.listen = "127.0.0.1:0".parse::<Listen>().unwrap();
+    config.default_workflow = Some(serde_json::from_value(json!("hello")).unwrap());
+    config.a2a.blocking_timeout = Period::from_secs(15);
+    config.server.shutdown_grace = Period::from_secs(1);
+    config.auth.keys = vec![
+        key("alice", "default", &["*"]),
+        key("bob", "default", &["*"]),
+        key("carol", "other", &["*"]),
+        key("reader", "default", &["runs:read"]),
+        key("starter", "default", &["runs:create"]),
+        key("asker", "default", &["runs:create", "runs:read"]),
+        key("canceller", "default", &["runs:cancel"]),
+    ];
+    config
+}
+
+impl Server {
+    /// A host in memory with the workflows of these tests.
+    pub(crate) async fn start() -> Self {
+        Self::open(config()).await
+    }
+
+    pub(crate) async fn sqlite(path: &Path) -> Self {
+        Self::open(Config {
+            store: StoreUrl::Sqlite(path.to_owned()),
+            ..config()
+        })
+        .await
+    }
+
+    pub(crate) async fn open(mut config: Config) -> Self {
+        let listener = bind(&mut config).await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let host = Host::open(config).await.unwrap();
+        for workflow in workflows() {
+            host.engine().register(None, workflow).await.unwrap();
+        }
+        let (stop, stopped) = oneshot::channel();
+        let served = serve(Arc::clone(&host), listener, async {
+            let _ = stopped.await;
+        });
+        let task = tokio::spawn(async { served.await.unwrap() });
+        Self {
+            host,
+            address,
+            stop,
+            task,
+        }
+    }
+
+    /// Stops in order, so that the store may be opened again.
+    pub(crate) async fn stop(self) {
+        let Self { host, stop, task, .. } = self;
+        drop(host);
+        stop.send(()).unwrap();
+        task.await.unwrap();
+    }
+
+    pub(crate) fn client(&self, version: &'static str) -> Client {
+        Client {
+            address: self.address.clone(),
+            path: "/a2a".to_owned(),
+            key: Some("alice".to_owned()),
+            version,
+            headers: Vec::new(),
+        }
+    }
+
+    /// Speaks 1.0.
+    pub(crate) fn v1(&self) -> Client {
+        self.client("1.0")
+    }
+
+    /// Speaks 0.3.
+    pub(crate) fn v03(&self) -> Client {
+        self.client("")
+    }
+}
+
+fn node(id: &str, type_id: &str, config: Value) -> Value {
+    json!({"id": id, "typeId": type_id, "name": id, "position": {"x": 0, "y": 0}, "config": config, "inputs": {}})
+}
+
+fn chain(id: &str, nodes: Vec<Value>) -> Value {
+    let ids: Vec<_> = nodes
+        .iter()
+        .map(|node| node["id"].as_str().unwrap().to_owned())
+        .collect();
+    let edges: Vec<_> = ids
+        .windows(2)
+        .enumerate()
+        .map(|(n, pair)| json!({"id": format!("e{n}"), "sourceNodeId": pair[0], "targetNodeId": pair[1]}))
+        .collect();
+    json!({
+        "id": id, "name": format!("The {id}"), "version": "1.0.0",
+        "nodes": nodes, "edges": edges, "triggers": [], "variables": [], "metadata": {}, "settings": {},
+    })
+}
+
+fn artifact(id: &str, template: &str) -> Value {
+    let mut node = node(id, "core.template", json!({ "template": template }));
+    node["artifactType"] = json!("text");
+    node
+}
+
+/// The workflows of these tests.
+pub(crate) fn workflows() -> Vec<Value> {
+    let gate = |actions: Value| {
+        node(
+            "gate",
+            "core.approvalGate",
+            json!({"title": "Ship it?", "description": "The brief is ready.", "actions": actions}),
+        )
+    };
+    let question = |id: &str| json!({"id": id, "question": format!("Which {id}?")});
+    let mut required = chain("required", vec![node("noop", "core.noop", json!({}))]);
+    required["variables"] = json!([{"name": "topic", "type": "string", "required": true}]);
+    let mut hidden = chain("hidden", vec![node("noop", "core.noop", json!({}))]);
+    hidden["metadata"] = json!({"public": false});
+    let mut hello = chain("hello", vec![artifact("greet", "hello {{ prompt }}")]);
+    hello["description"] = json!("Greets.");
+    hello["metadata"] = json!({"tags": ["greeting"], "examples": ["world"]});
+    let mut parallel = chain("parallel", vec![node("start", "core.noop", json!({}))]);
+    parallel["nodes"].as_array_mut().unwrap().extend([
+        node("left", "core.approvalGate", json!({"title": "Left?"})),
+        node(
+            "right",
+            "core.clarificationGate",
+            json!({"questions": [question("way")]}),
+        ),
+    ]);
+    parallel["edges"] = json!([
+        {"id": "l", "sourceNodeId": "start", "targetNodeId": "left"},
+        {"id": "r", "sourceNodeId": "start", "targetNodeId": "right"},
+    ]);
+    vec![
+        hello,
+        required,
+        hidden,
+        parallel,
+        chain("noop", vec![node("noop", "core.noop", json!({}))]),
+        chain(
+            "approve",
+            vec![
+                gate(json!(["accept", "reject", "refine"])),
+                artifact("brief", "approved {{ prompt }}"),
+            ],
+        ),
+        chain(
+            "ask",
+            vec![gate(json!(["accept", "ask"])), artifact("brief", "done")],
+        ),
+        chain(
+            "clarify",
+            vec![
+                node(
+                    "one",
+                    "core.clarificationGate",
+                    json!({"questions": [question("color")]}),
+                ),
+                node(
+                    "two",
+                    "core.clarificationGate",
+                    json!({"questions": [question("size"), question("shape")]}),
+                ),
+            ],
+        ),
+        chain(
+            "event",
+            vec![node(
+                "wait",
+                "core.interrupt",
+                json!({"kind": "external-event", "data": {"eventType": "paid", "correlation": {"order": 7}}}),
+            )],
+        ),
+        chain(
+            "slow",
+            vec![
+                node("wait", "core.delay", json!({"delayMs": 600_000})),
+                artifact("end", "late"),
+            ],
+        ),
+        chain(
+            "nap",
+            vec![
+                artifact("first", "one"),
+                node("wait", "core.delay", json!({"delayMs": 150})),
+                artifact("end", "two"),
+            ],
+        ),
+        chain(
+            "fail",
+            vec![node(
+                "fail",
+                "core.fail",
+                json!({"code": "no_luck", "message": "it did not work"}),
+            )],
+        ),
+        chain(
+            "child-asks",
+            vec![
+                node("sub", "core.subWorkflow", json!({"workflowId": "approve"})),
+                node("end", "core.noop", json!({})),
+            ],
+        ),
+    ]
+}

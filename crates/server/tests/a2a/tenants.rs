@@ -1,0 +1,137 @@
+//! Who sees and may do what.
+
+use serde_json::{Value, json};
+
+use crate::{
+    client::{Client, state_of},
+    support::{Server, config},
+};
+
+async fn begin(client: &Client, skill: &str) -> String {
+    let more = json!({"metadata": {"skillId": skill}, "contextId": "shared", "configuration": {"returnImmediately": true}});
+    let task = client.send(client.text("m", "x", more)).await;
+    task["id"].as_str().unwrap().to_owned()
+}
+
+/// Every way to touch a task looks as if there were none.
+async fn sees_nothing(client: &Client, id: &str) {
+    for (method, params) in [
+        ("GetTask", json!({"id": id})),
+        ("GetTask", json!({"id": id, "tenant": "default"})),
+        ("CancelTask", json!({"id": id})),
+        ("SubscribeToTask", json!({"id": id})),
+        ("SendMessage", client.text("m9", "yes", json!({"taskId": id}))),
+        (
+            "SendStreamingMessage",
+            client.text("m9", "yes", json!({"taskId": id})),
+        ),
+    ] {
+        assert_eq!(client.err(method, params).await.0, -32001, "{method}");
+    }
+}
+
+#[tokio::test]
+async fn a_tenant_sees_its_own_tasks_only() {
+    let server = Server::start().await;
+    let (alice, bob, carol) = (server.v1(), server.v1().by("bob"), server.v1().by("carol"));
+    let id = begin(&alice, "approve").await;
+    sees_nothing(&carol, &id).await;
+    let list = carol.ok("ListTasks", json!({"tenant": "default"})).await;
+    assert_eq!(list["totalSize"], 0);
+    // The same message of another tenant is another task, in a context of the same name.
+    let theirs = begin(&carol, "approve").await;
+    assert_ne!(theirs, id);
+    assert_eq!(
+        carol.ok("ListTasks", json!({"contextId": "shared"})).await["totalSize"],
+        1
+    );
+    // One of the same tenant sees it and may answer.
+    assert_eq!(state_of(&bob.task(&id).await), "input-required");
+    let done = bob.send(bob.text("m2", "yes", json!({"taskId": id}))).await;
+    assert_eq!(state_of(&done), "completed");
+}
+
+#[tokio::test]
+async fn private_tasks_are_their_creators() {
+    let mut config = config();
+    config.a2a.private_tasks = true;
+    let server = Server::open(config).await;
+    let (alice, bob) = (server.v1(), server.v1().by("bob"));
+    let id = begin(&alice, "approve").await;
+    sees_nothing(&bob, &id).await;
+    assert_eq!(bob.ok("ListTasks", json!({})).await["totalSize"], 0);
+    assert_eq!(alice.ok("ListTasks", json!({})).await["totalSize"], 1);
+    let done = alice.send(alice.text("m2", "yes", json!({"taskId": id}))).await;
+    assert_eq!(state_of(&done), "completed");
+}
+
+#[tokio::test]
+async fn scopes_are_as_over_rest() {
+    let server = Server::start().await;
+    let id = begin(&server.v1(), "approve").await;
+    let forbidden = async |key: &str, method: &str, params: Value| {
+        let request = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
+        let answer = server
+            .v1()
+            .by(key)
+            .raw("POST", request.to_string().as_bytes())
+            .await;
+        assert_eq!(answer.status, 403, "{key} {method}");
+        assert_eq!(answer.json()["error"]["status"], "PERMISSION_DENIED");
+        answer.header("www-authenticate").unwrap().to_owned()
+    };
+    let reader = server.v1().by("reader");
+    let task = reader.task(&id).await;
+    assert_eq!(task["metadata"]["openwop"]["interrupt"]["kind"], "approval");
+    assert!(task["metadata"]["openwop"].get("interruptToken").is_none());
+    let new = reader.text("m", "x", json!({}));
+    assert!(
+        forbidden("reader", "SendMessage", new)
+            .await
+            .contains("runs:create")
+    );
+    let reply = reader.text("m", "yes", json!({"taskId": id}));
+    assert!(
+        forbidden("reader", "SendMessage", reply.clone())
+            .await
+            .contains("approvals:respond")
+    );
+    assert!(
+        forbidden("asker", "SendMessage", reply)
+            .await
+            .contains("approvals:respond")
+    );
+    assert!(
+        forbidden("reader", "CancelTask", json!({"id": id}))
+            .await
+            .contains("runs:cancel")
+    );
+    forbidden("starter", "ListTasks", json!({})).await;
+    // Without read access there is no task, whatever else one may do.
+    sees_nothing(&server.v1().by("starter"), &id).await;
+    sees_nothing(&server.v1().by("canceller"), &id).await;
+    let mut stream = reader.subscribe(&id).await;
+    assert_eq!(stream.next().await.unwrap().short(), "task:input-required");
+    // Who may only start sees what became of the message.
+    let starter = server.v1().by("starter");
+    assert_eq!(
+        state_of(&starter.send(starter.text("m", "x", json!({}))).await),
+        "completed"
+    );
+}
+
+#[tokio::test]
+async fn a_tenant_s_own_workflow_is_its_own() {
+    let server = Server::start().await;
+    let mut own = crate::support::workflows().remove(0);
+    own["id"] = json!("theirs");
+    let tenant = serde_json::from_value(json!("other")).unwrap();
+    server.host.engine().register(Some(&tenant), own).await.unwrap();
+    let (alice, carol) = (server.v1(), server.v1().by("carol"));
+    let more = json!({"metadata": {"skillId": "theirs"}});
+    let task = carol.send(carol.text("m", "x", more.clone())).await;
+    assert_eq!(state_of(&task), "completed");
+    assert_eq!(alice.send_err(alice.text("m", "x", more)).await.0, -32602);
+    let card = alice.get("/.well-known/agent-card.json").await.json();
+    assert!(!card.to_string().contains("theirs"));
+}
