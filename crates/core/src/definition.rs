@@ -32,19 +32,29 @@ impl Problem {
     /// A problem at a place.
     pub fn new(place: impl Into<String>, rule: impl Into<String>) -> Self {
         Self {
-            place: clip(place.into(), 200),
-            rule: clip(rule.into(), 500),
+            place: tidy(&place.into(), 200),
+            rule: tidy(&rule.into(), 500),
         }
     }
 }
 
-/// Shortens a text; a name of a hostile document can be as long as the document.
-fn clip(mut text: String, max: usize) -> String {
-    if text.len() > max {
-        text.truncate(text.floor_char_boundary(max));
-        text.push('…');
+/// Makes one line of bounded length; a name of a hostile document can be as long as the document.
+fn tidy(text: &str, max: usize) -> String {
+    let clipped = &text[..text.floor_char_boundary(max)];
+    let mut line = clipped
+        .split(char::is_whitespace)
+        .filter(|word| !word.is_empty())
+        .fold(String::with_capacity(clipped.len()), |mut line, word| {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.extend(word.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }));
+            line
+        });
+    if clipped.len() < text.len() {
+        line.push('…');
     }
-    text
+    line
 }
 
 impl fmt::Display for Problem {

@@ -4,7 +4,7 @@
 //! edge that closes a cycle is a *back edge*: it triggers its target on its own, while the other
 //! (forward) edges of a node are judged together, once per round.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use jsonschema::Validator;
 use regex::Regex;
@@ -174,8 +174,14 @@ impl Plan {
             })
             .collect();
         let mut edges = Vec::with_capacity(definition.edges.len());
+        let mut edge_ids = HashSet::with_capacity(definition.edges.len());
         for edge in &definition.edges {
             let place = format!("edge '{}'", edge.id);
+            if edge.id.is_empty() {
+                problems.push(Problem::new("an edge", "'id' is empty"));
+            } else if !edge_ids.insert(edge.id.as_str()) {
+                problems.push(Problem::new(&place, "the id is used twice"));
+            }
             let source = index.get(&edge.source_node_id).copied();
             let target = index.get(&edge.target_node_id).copied();
             if source.is_none() {

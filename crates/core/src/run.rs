@@ -231,6 +231,10 @@ impl Run {
         if self.status.is_terminal() {
             return Err(ApplyError::AfterTerminal);
         }
+        let begins = matches!(recorded.event, Event::RunStarted(_) | Event::RunCancelled { .. });
+        if self.started.is_none() && !begins {
+            return Err(ApplyError::Illegal("an event before the start".to_owned()));
+        }
         self.step(plan, recorded)?;
         self.head = self.head.next();
         self.updated_at = recorded.at;
@@ -483,12 +487,14 @@ impl Run {
                 });
                 Ok(())
             }
-            Event::NodeSuspended { child: None, .. }
-            | Event::ApprovalRequested { .. }
-            | Event::ApprovalReceived { .. }
-            | Event::ClarificationRequested { .. }
-            | Event::ClarificationResolved { .. }
-            | Event::CapBreached { .. } => Ok(()),
+            Event::NodeSuspended {
+                visit, child: None, ..
+            }
+            | Event::ApprovalRequested { visit, .. }
+            | Event::ApprovalReceived { visit, .. }
+            | Event::ClarificationRequested { visit, .. }
+            | Event::ClarificationResolved { visit, .. } => self.active(plan, visit).map(drop),
+            Event::CapBreached { .. } => Ok(()),
         }
     }
 
@@ -537,7 +543,11 @@ impl Run {
             .ok_or_else(|| illegal("start before the run's", &visit.node))?;
         if attempt > 0 {
             return match &mut state.phase {
-                Phase::Active(active) if active.ordinal == visit.ordinal => {
+                Phase::Active(active)
+                    if active.ordinal == visit.ordinal
+                        && active.attempt + 1 == attempt
+                        && matches!(active.wait, Wait::Retry { .. }) =>
+                {
                     active.attempt = attempt;
                     active.wait = Wait::Work;
                     self.executions += 1;

@@ -1,14 +1,19 @@
 //! The kernel's behavior, by feature.
 #![expect(
     clippy::panic,
+    clippy::print_stdout,
     clippy::needless_pass_by_value,
-    reason = "tests fail by panicking and hand over JSON literals"
+    reason = "tests fail by panicking, hand over JSON literals and say when they had nothing to check"
 )]
 
 #[path = "suite/children.rs"]
 mod children;
+#[path = "suite/definitions.rs"]
+mod definitions;
 #[path = "suite/ending.rs"]
 mod ending;
+#[path = "suite/fixtures.rs"]
+mod fixtures;
 #[path = "suite/flow.rs"]
 mod flow;
 #[path = "suite/interrupts.rs"]
@@ -19,3 +24,7 @@ mod loops;
 mod nodes;
 #[path = "suite/pausing.rs"]
 mod pausing;
+#[path = "suite/properties.rs"]
+mod properties;
+#[path = "suite/stored.rs"]
+mod stored;

@@ -201,11 +201,13 @@ impl Script {
         self.holds_mail = true;
     }
 
-    /// Delivers mail until there is none; what one run is told at once is one command.
+    /// Delivers mail until there is none, now and after each command from here on; what one run is told at once
+    /// is one command.
     ///
     /// # Panics
     /// If a run refuses its mail.
     pub fn deliver(&mut self) {
+        self.holds_mail = false;
         while let Some((target, _)) = self.mail.front() {
             let target = target.clone();
             let (now, later) = std::mem::take(&mut self.mail)
@@ -232,6 +234,12 @@ impl Script {
             }
         }
         self.now = until;
+    }
+
+    /// The time.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.now
     }
 
     /// Moves the clock without firing anything.

@@ -1,0 +1,521 @@
+//! What a definition may not say, and how wopr says so.
+
+use std::time::Instant;
+
+use expect_test::expect;
+use serde_json::{Value, json};
+use wopr_core::{Definition, Offer, Plan, Problems};
+use wopr_testkit::Workflow;
+
+fn compile(document: Value) -> Result<Plan, Problems> {
+    Plan::compile(Definition::parse(document)?, Offer { conformance: true })
+}
+
+/// A correct document, changed.
+fn changed(change: impl FnOnce(&mut Value)) -> Value {
+    let mut document = Workflow::new("w")
+        .noops("a b")
+        .edges("a -> b")
+        .variable("v", "string", json!({}))
+        .document();
+    change(&mut document);
+    document
+}
+
+fn root(field: &str, value: Value) -> Value {
+    changed(|document| document[field] = value)
+}
+
+fn without(field: &str) -> Value {
+    changed(|document| {
+        document
+            .as_object_mut()
+            .and_then(|fields| fields.remove(field))
+            .expect("there");
+    })
+}
+
+fn node(type_id: &str, config: Value) -> Value {
+    Workflow::new("w").node("n", type_id, config).document()
+}
+
+fn node_field(field: &str, value: Value) -> Value {
+    changed(|document| document["nodes"][0][field] = value)
+}
+
+fn edge_field(field: &str, value: Value) -> Value {
+    changed(|document| document["edges"][0][field] = value)
+}
+
+fn port(port: Value) -> Value {
+    Workflow::new("w")
+        .wired("n", "core.noop", json!({}), json!({ "p": port }))
+        .document()
+}
+
+fn channel(declaration: Value) -> Value {
+    root("channels", json!({ "c": declaration }))
+}
+
+#[test]
+fn each_broken_rule_is_named_with_its_place() {
+    let gate = |config| node("core.approvalGate", config);
+    let ask = |questions: Value| node("core.clarificationGate", json!({ "questions": questions }));
+    let wait = |config| node("core.interrupt", config);
+    let http = |config| node("core.http.request", config);
+    let sub = |config| node("core.subWorkflow", config);
+    let set = |config| node("core.setVariable", config);
+    let documents = [
+        // The document.
+        json!([]),
+        json!({}),
+        without("id"),
+        without("nodes"),
+        without("edges"),
+        without("triggers"),
+        without("variables"),
+        without("metadata"),
+        without("settings"),
+        root("id", json!("Upper")),
+        root("id", json!(7)),
+        root("name", json!("x".repeat(257))),
+        root("version", json!("")),
+        root("nodes", json!([])),
+        root("nodes", json!({})),
+        root("extra", json!(1)),
+        root("status", json!("retired")),
+        root("isActive", json!("yes")),
+        root("description", json!(1)),
+        root("settings", json!([])),
+        root("settings", json!({ "timeout": -1 })),
+        root("settings", json!({ "maxRetries": 101 })),
+        root(
+            "triggers",
+            json!([{ "id": "t", "type": "telepathy" }, { "type": "manual" }]),
+        ),
+        root("configurableSchema", json!({ "type": "nonsense" })),
+        root(
+            "configurableSchema",
+            json!({ "$ref": "https://example.com/schema" }),
+        ),
+        // Variables and channels.
+        root("variables", json!([{ "name": "v", "type": "date" }])),
+        root(
+            "variables",
+            json!([{ "name": "v", "type": "string" }, { "name": "v", "type": "number" }]),
+        ),
+        root(
+            "variables",
+            json!([{ "name": "v", "type": "string", "secret": true }]),
+        ),
+        channel(json!([])),
+        channel(json!({})),
+        channel(json!({ "reducer": "sum" })),
+        channel(json!({ "reducer": "append", "maxSize": 0, "ttlMs": 0 })),
+        channel(json!({ "reducer": "append", "colour": "red" })),
+        // Nodes.
+        root(
+            "nodes",
+            json!([{ "id": "a", "typeId": "core.noop", "name": "a" }, { "id": "a", "typeId": "core.noop", "name": "a" }]),
+        ),
+        node_field("id", json!("")),
+        node_field("id", json!("a\nb")),
+        node_field("typeId", json!("core.supervisor")),
+        node_field("color", json!("red")),
+        node_field("disabled", json!("no")),
+        node_field("settings", json!({ "maxRetries": -1 })),
+        node_field("settings", json!({ "retryDelayMs": "soon" })),
+        node("core.delay", json!({ "ms": -5 })),
+        node("core.delay", json!({ "ms": 1.5 })),
+        node("core.fail", json!({ "retryable": "yes" })),
+        set(json!({})),
+        set(json!({ "name": "_private", "value": 1 })),
+        set(json!({ "name": "x", "expression": "1 +" })),
+        set(json!({ "name": "x", "value": "{{ oops" })),
+        changed(|document| {
+            document["channels"] = json!({ "c": { "reducer": "append" } });
+            document["nodes"][0]["typeId"] = json!("core.setVariable");
+            document["nodes"][0]["config"] = json!({ "name": "c", "value": 1 });
+        }),
+        node("core.template", json!({})),
+        node("core.template", json!({ "template": "{% if %}" })),
+        node("core.channelWrite", json!({ "value": 1 })),
+        node(
+            "core.channelWrite",
+            json!({ "channelName": "c", "reducer": "sum" }),
+        ),
+        gate(json!({ "actions": [] })),
+        gate(json!({ "actions": ["accept", "escalate"] })),
+        gate(json!({ "actions": "accept" })),
+        gate(json!({ "requiredApprovals": 0 })),
+        gate(json!({ "requiredApprovals": 2, "actions": ["accept", "edit"] })),
+        gate(json!({ "rejectionPolicy": "coin" })),
+        gate(json!({ "approversList": [1] })),
+        gate(json!({ "timeoutMs": "soon" })),
+        ask(json!([])),
+        ask(json!("q")),
+        ask(json!([{ "question": "?" }])),
+        ask(json!([{ "id": "q" }])),
+        ask(json!([{ "id": "q", "question": "?" }, { "id": "q", "question": "?" }])),
+        ask(json!([{ "id": "q", "question": "?", "schema": { "type": 7 } }])),
+        wait(json!({})),
+        wait(json!({ "kind": "psychic" })),
+        wait(json!({ "kind": "external-event", "data": {} })),
+        wait(json!({ "kind": "external-event", "data": { "eventType": "e" } })),
+        wait(json!({ "kind": "custom", "data": {} })),
+        wait(json!({ "kind": "custom", "data": 1 })),
+        sub(json!({})),
+        sub(json!({ "workflowId": "Upper" })),
+        sub(json!({ "workflowId": "x", "waitForCompletion": false })),
+        sub(json!({ "workflowId": "x", "onChildFailure": "shrug" })),
+        sub(json!({ "workflowId": "x", "inputMapping": { "a": 1 } })),
+        sub(json!({ "workflowId": "x", "outputMapping": { "_a": "b" } })),
+        http(json!({ "method": "TRACE" })),
+        http(json!({ "url": "{{ oops" })),
+        http(json!({ "headers": { "a": 1 } })),
+        http(json!({ "timeoutMs": 0 })),
+        // Ports.
+        port(json!(1)),
+        port(json!({ "type": "magic" })),
+        port(json!({ "type": "static" })),
+        port(json!({ "type": "expression", "expression": "((" })),
+        port(json!({ "type": "connection", "nodeId": "nowhere", "outputKey": "x" })),
+        port(json!({ "type": "variable", "variableName": "" })),
+        port(json!({ "type": "variable", "variableName": "v", "optional": 1 })),
+        // Edges.
+        edge_field("sourceNodeId", json!("nowhere")),
+        edge_field("targetNodeId", json!("nowhere")),
+        edge_field("triggerRule", json!("sometimes")),
+        edge_field("weight", json!(1)),
+        edge_field("condition", json!({ "type": "equals", "right": 1 })),
+        edge_field("condition", json!({ "type": "equals", "left": "status" })),
+        edge_field(
+            "condition",
+            json!({ "type": "like", "left": "status", "right": 1 }),
+        ),
+        edge_field("condition", json!({})),
+        edge_field("condition", json!({ "expression": "a b" })),
+        edge_field(
+            "condition",
+            json!({ "type": "regex", "left": "status", "right": "(" }),
+        ),
+        edge_field(
+            "condition",
+            json!({ "type": "regex", "left": "status", "right": 1 }),
+        ),
+        edge_field("condition", json!({ "type": "truthy", "left": "a b" })),
+    ];
+    let mut table = String::new();
+    for document in documents {
+        let text = document.to_string();
+        match compile(document) {
+            Ok(_) => panic!("accepted {text}"),
+            Err(problems) => {
+                assert!(!problems.0.is_empty());
+                for problem in &problems.0 {
+                    table += &format!("{problem}\n");
+                }
+            }
+        }
+    }
+    expect![[r#"
+        definition: is not a JSON object
+        definition: 'id' is missing
+        definition: 'name' is missing
+        definition: 'version' is missing
+        definition: 'nodes' is missing
+        definition: 'edges' is missing
+        definition: 'variables' is missing
+        definition: 'triggers' is missing
+        definition: 'metadata' is missing
+        definition: 'settings' is missing
+        definition: 'id' is missing
+        definition: 'nodes' is missing
+        definition: 'edges' is missing
+        definition: 'triggers' is missing
+        definition: 'variables' is missing
+        definition: 'metadata' is missing
+        definition: 'settings' is missing
+        definition: 'id' does not hold: read a workflow id: 1 to 128 characters of [a-z0-9_-], a letter first
+        definition: 'id' is not a non-empty string
+        definition: 'name' is longer than 256 characters
+        definition: 'version' is not a non-empty string
+        definition: 'nodes' is empty
+        definition: 'nodes' is not an array
+        definition: unknown field 'extra'
+        definition: 'status' is none of active, inactive, draft, archived
+        definition: 'isActive' is not a boolean
+        definition: 'description' is not a string
+        definition: 'settings' is not an object
+        settings: invalid value: integer `-1`, expected u64
+        node 'a': settings.maxRetries is over 100
+        node 'b': settings.maxRetries is over 100
+        trigger 0: 'type' is none of the known trigger types
+        trigger 1: 'id' is missing
+        definition: configurableSchema: "nonsense" is not valid under any of the schemas listed in the 'anyOf' keyword
+        definition: configurableSchema: Resource 'https://example.com/schema' is not present in a registry and retrieving it failed: `resolve-http` feature or a custom resolver is required to resolve external schemas via HTTP
+        variable 'v': unknown variant `date`, expected one of `string`, `number`, `boolean`, `object`, `array`
+        variable 'v': the name is used twice
+        variable 'v': unknown field `secret`, expected one of `name`, `type`, `description`, `required`, `defaultValue`, `sensitive`, `format`
+        channel 'c': is not an object
+        channel 'c': 'reducer' is missing
+        channel 'c': 'reducer' is 'sum', which is not known
+        channel 'c': 'maxSize' is not within 1 to 4294967295
+        channel 'c': 'ttlMs' is not within 1 to 31536000000
+        channel 'c': unknown field 'colour'
+        node 'a': the id is used twice
+        edge 'e0': target node 'b' does not exist
+        node '': read a node id: 1 to 512 bytes without control characters
+        node 'a b': read a node id: 1 to 512 bytes without control characters
+        node 'a': typeId 'core.supervisor' is not offered by this host
+        node 'a': unknown field `color`, expected one of `id`, `typeId`, `name`, `position`, `config`, `inputs`, `credentialsRef`, `settings`, `outputRole`, `disabled`, `notes`, `groupId`, `agent`, `envelopeContract`, `artifactType`, `cardType`, `outputSensitivity`
+        node 'a': invalid type: string "no", expected a boolean
+        node 'a': settings.maxRetries is not a whole number
+        node 'a': settings.retryDelayMs is not a whole number
+        node 'n': config.ms is not a whole number of at least 0
+        node 'n': config.ms is not a whole number of at least 0
+        node 'n': config.retryable is not a boolean
+        node 'n': config.name is missing
+        node 'n': config.name is '_private': names with a leading underscore are the host's
+        node 'n': config.expression: parse the expression: unexpected end of input, expected expression
+        node 'n': config.value: parse the expression: unexpected end of input, expected end of variable block
+        node 'a': config.name: 'c' is a channel, which only core.channelWrite writes
+        node 'n': config.template is missing
+        node 'n': config.template: parse the expression: unexpected end of block
+        node 'n': config.channelName is missing
+        node 'n': config.reducer 'sum' is not known
+        node 'n': config.actions is empty
+        node 'n': config.actions holds 'escalate', which is none of the five actions
+        node 'n': config.actions is not an array
+        node 'n': config.requiredApprovals is not within 1 to 1000
+        node 'n': config.actions offers edit-accept, with which one approver would decide for the quorum
+        node 'n': config.rejectionPolicy is neither single-veto nor majority
+        node 'n': config.approversList holds something other than strings
+        node 'n': config.timeoutMs is not a whole number of at least 0
+        node 'n': config.questions is empty
+        node 'n': config.questions is not an array
+        node 'n': config.questions holds a question without id
+        node 'n': question 'q' has no text
+        node 'n': config.questions repeats an id
+        node 'n': question 'q': schema: 7 is not valid under any of the schemas listed in the 'anyOf' keyword
+        node 'n': config.kind is missing
+        node 'n': config.kind 'psychic' is not offered by this host
+        node 'n': config.data.eventType is missing
+        node 'n': config.data.correlation is not an object
+        node 'n': config.data.customKind is missing
+        node 'n': config.data is not an object
+        node 'n': config.workflowId is missing
+        node 'n': config.workflowId: read a workflow id: 1 to 128 characters of [a-z0-9_-], a letter first
+        node 'n': config.waitForCompletion must be true: this host runs children synchronously
+        node 'n': config.onChildFailure 'shrug' is neither fail-parent nor absorb
+        node 'n': config.inputMapping.a is not a string
+        node 'n': config.outputMapping sets '_a': names with a leading underscore are the host's
+        node 'n': config.method 'TRACE' is not offered by this host
+        node 'n': config.url: parse the expression: unexpected end of input, expected end of variable block
+        node 'n': config.headers.a is not a string
+        node 'n': config.timeoutMs is not within 1 to 600000
+        node 'n': input 'p': 'type' is not a non-empty string
+        node 'n': input 'p': type 'magic' is none of static, expression, connection, variable
+        node 'n': input 'p': 'value' is missing
+        node 'n': input 'p': parse the expression: unexpected end of input, expected expression
+        node 'n': input 'p': node 'nowhere' does not exist
+        node 'n': input 'p': 'variableName' is not a non-empty string
+        node 'n': input 'p': 'optional' is not a boolean
+        edge 'e0': source node 'nowhere' does not exist
+        edge 'e0': target node 'nowhere' does not exist
+        edge 'e0': unknown variant `sometimes`, expected one of `all_success`, `any_success`, `all_complete`, `none_failed`, `any_failed`
+        edge 'e0': unknown field `weight`, expected one of `id`, `sourceNodeId`, `targetNodeId`, `sourceOutput`, `targetInput`, `condition`, `label`, `triggerRule`
+        edge 'e0': condition: 'left' is missing
+        edge 'e0': condition: 'right' is missing
+        edge 'e0': unknown variant `like`, expected one of `expression`, `equals`, `notEquals`, `contains`, `regex`, `truthy`, `falsy`
+        edge 'e0': condition: 'expression' is missing
+        edge 'e0': condition: parse the expression: unexpected input after expression
+        edge 'e0': condition: right: regex parse error: ( ^ error: unclosed group
+        edge 'e0': condition: 'right' is not a pattern
+        edge 'e0': condition: left: parse the expression: unexpected input after expression
+    "#]].assert_eq(&table);
+}
+
+#[test]
+fn edge_ids_are_told_apart() {
+    let twice = changed(|document| {
+        let edge = document["edges"][0].clone();
+        document["edges"].as_array_mut().expect("array").push(edge);
+    });
+    expect!["accept the workflow definition: edge 'e0': the id is used twice"]
+        .assert_eq(&compile(twice).expect_err("twice").to_string());
+}
+
+#[test]
+fn types_of_the_conformance_suite_exist_only_where_offered() {
+    for type_id in [
+        "core.conformance.side-effect",
+        "conformance.artifact.emit",
+        "conformance.requiresMissing",
+    ] {
+        let definition = Definition::parse(node(type_id, json!({}))).expect("well formed");
+        let problems = Plan::compile(definition, Offer::default()).expect_err("not offered");
+        assert_eq!(
+            problems.to_string(),
+            format!(
+                "accept the workflow definition: node 'n': typeId '{type_id}' is not offered by this host"
+            )
+        );
+    }
+}
+
+#[test]
+fn every_problem_is_told_at_once() {
+    let document = Workflow::new("w")
+        .node("a", "core.unknown", json!({}))
+        .node("b", "core.delay", json!({ "ms": "x" }))
+        .edges("a -> nowhere")
+        .document();
+    assert_eq!(compile(document).expect_err("three").0.len(), 3);
+}
+
+fn within_seconds<T>(work: impl FnOnce() -> T) -> T {
+    let begun = Instant::now();
+    let done = work();
+    // Generous: the point is that nothing is quadratic in the size of a hostile document.
+    assert!(begun.elapsed().as_secs() < 10, "took {:?}", begun.elapsed());
+    done
+}
+
+#[test]
+fn huge_documents_are_refused_quickly_and_briefly() {
+    let many = |n: usize| {
+        (0..n)
+            .map(|i| json!({ "id": format!("n{i}"), "typeId": "core.noop", "name": "n" }))
+            .collect::<Vec<_>>()
+    };
+    let numbers = || json!((0..100_000).collect::<Vec<_>>());
+    let long = "x".repeat(1_000_000);
+    let questions: Vec<_> = (0..100_000)
+        .map(|i| json!({ "id": format!("q{i}"), "question": "?" }))
+        .collect();
+    let unknown: serde_json::Map<_, _> = (0..100_000).map(|i| (format!("field{i}"), json!(1))).collect();
+    for document in [
+        root("nodes", json!(many(100_000))),
+        root(
+            "edges",
+            json!(vec![
+                json!({ "id": "e", "sourceNodeId": "a", "targetNodeId": "b" });
+                100_000
+            ]),
+        ),
+        root("nodes", numbers()),
+        root("triggers", numbers()),
+        root("variables", numbers()),
+        root(&long, json!(1)),
+        root("id", json!(long)),
+        node_field("id", json!(long)),
+        node_field("typeId", json!(long)),
+        node("core.clarificationGate", json!({ "questions": questions })),
+        node(
+            "core.setVariable",
+            json!({ "name": "x", "expression": "(".repeat(100_000) }),
+        ),
+        node(
+            "core.setVariable",
+            json!({ "name": "x", "expression": "not ".repeat(2_000) }),
+        ),
+        node("core.template", json!({ "template": "{{".repeat(30_000) })),
+        node("core.template", json!({ "template": "{% if a %}".repeat(6_000) })),
+        edge_field(
+            "condition",
+            json!({ "type": "regex", "left": "status", "right": "(a{1000}){1000}" }),
+        ),
+        changed(|document| document.as_object_mut().expect("object").extend(unknown)),
+    ] {
+        let problems = within_seconds(|| compile(document)).err();
+        let text = problems.map(|problems| problems.to_string());
+        assert!(
+            text.as_ref().is_none_or(|text| text.len() < 100_000),
+            "a short answer"
+        );
+        assert!(text.is_some());
+    }
+}
+
+#[test]
+fn deep_documents_are_refused() {
+    let deep = (0..120).fold(json!(1), |inner, _| json!([inner]));
+    let problems = compile(node("core.noop", json!({ "deep": deep }))).expect_err("deep");
+    assert_eq!(
+        problems.to_string(),
+        "accept the workflow definition: definition: nests more than 64 levels deep"
+    );
+}
+
+/// A schema may refer to itself; validating against it must end.
+#[test]
+fn schemas_that_refer_to_themselves_are_survived() {
+    for schema in [
+        json!({ "$ref": "#" }),
+        json!({ "allOf": [{ "$ref": "#" }] }),
+        json!({ "$defs": { "a": { "$ref": "#/$defs/b" }, "b": { "$ref": "#/$defs/a" } }, "$ref": "#/$defs/a" }),
+        json!({ "properties": { "x": { "$ref": "#" } } }),
+    ] {
+        let document = root("configurableSchema", schema.clone());
+        if let Ok(plan) = compile(document) {
+            let mut script = wopr_testkit::Script::of_plans([std::sync::Arc::new(plan)]);
+            let mut start = wopr_testkit::Script::start_run(json!({}));
+            start.configurable = json!({ "x": { "x": {} } }).as_object().cloned().expect("object");
+            let _ = script.try_start(start);
+        }
+    }
+}
+
+#[test]
+fn the_largest_graph_compiles_and_runs_in_time() {
+    let ids: Vec<_> = (0..2_000).map(|n| format!("n{n}")).collect();
+    let mut workflow = Workflow::new("w").noops(&ids.join(" "));
+    for n in 0..10_000_usize {
+        let (source, target) = (n % 2_000, (n * 7 + n / 2_000 + 1) % 2_000);
+        workflow = workflow.raw_edge(json!({
+            "sourceNodeId": ids[source], "targetNodeId": ids[target], "triggerRule": "any_success",
+        }));
+    }
+    let plan = within_seconds(|| workflow.plan());
+    let script = within_seconds(|| {
+        let limit = json!({ "recursionLimit": 3_000 });
+        let mut script = wopr_testkit::Script::of_plans([plan]).start_configured(json!({}), limit);
+        script.wait(0);
+        script
+    });
+    assert_eq!(script.status(), "failed");
+    assert!(script.log(0).contains("recursion_limit_exceeded"));
+}
+
+#[test]
+fn equal_content_is_one_version_whatever_its_order() {
+    let one: Value = serde_json::from_str(r#"{"b":1,"a":{"d":1,"c":2}}"#).expect("JSON");
+    // The canonical text relies on sorted keys: a dependency that turns `preserve_order` on would
+    // change every version.
+    assert_eq!(one.to_string(), r#"{"a":{"c":2,"d":1},"b":1}"#);
+    let document = Workflow::new("w").noops("a").document();
+    let text = serde_json::to_string_pretty(&document).expect("JSON");
+    let again = Definition::parse(serde_json::from_str(&text).expect("JSON")).expect("valid");
+    assert_eq!(again.hash, Definition::parse(document).expect("valid").hash);
+}
+
+#[test]
+fn what_is_sensitive_can_be_asked() {
+    let plan = Workflow::new("w")
+        .variable("secret", "string", json!({ "sensitive": true }))
+        .variable("open", "string", json!({}))
+        .set(
+            "channels",
+            json!({ "notes": { "reducer": "append", "sensitive": true } }),
+        )
+        .raw_node(json!({
+            "id": "n", "typeId": "core.noop", "name": "n", "outputSensitivity": { "key": true, "id": false },
+        }))
+        .plan();
+    let node = wopr_core::NodeId::parse("n").expect("id");
+    let names = ["secret", "open", "notes", "unknown"].map(|name| plan.is_sensitive(name));
+    assert_eq!(names, [true, false, true, false]);
+    let ports = ["key", "id", "secret", "open"].map(|port| plan.is_sensitive_output(&node, port));
+    assert_eq!(ports, [true, false, true, false]);
+}

@@ -1,0 +1,444 @@
+//! The stored form of events and snapshots.
+//!
+//! `corpus/v1` holds one body of each variant as the first release wrote it. A test that fails there means that
+//! logs in the field can no longer be read: give the format a new version instead of a new file.
+
+use expect_test::expect_file;
+use serde_json::{Value, json};
+use wopr_core::{
+    ApprovalAction, Cap, ContentHash, DrainPolicy, Event, Failure, InterruptKind, Limits, NodeId, Object,
+    Origin, Parent, PrincipalId, Recorded, Run, RunId, RunStarted, Seq, TenantId, Timestamp, Visit,
+    WorkflowId, format,
+};
+use wopr_testkit::{Script, Workflow};
+
+fn object(value: Value) -> Object {
+    value.as_object().cloned().expect("object")
+}
+
+fn node() -> NodeId {
+    NodeId::parse("gate: one").expect("id")
+}
+
+fn visit() -> Visit {
+    Visit {
+        node: node(),
+        ordinal: 3,
+    }
+}
+
+fn run() -> RunId {
+    RunId::parse("run_0123456789abcdef").expect("id")
+}
+
+fn ada() -> PrincipalId {
+    PrincipalId::parse("ada@example").expect("principal")
+}
+
+fn failure() -> Failure {
+    Failure {
+        retryable: true,
+        ..Failure::new("busy", "try later")
+    }
+}
+
+/// The name of a variant, and with it the file. A new variant needs an arm here, a sample below and a file.
+fn name(event: &Event) -> &'static str {
+    match event {
+        Event::RunStarted(_) => "run_started",
+        Event::RunCompleted { .. } => "run_completed",
+        Event::RunFailed { .. } => "run_failed",
+        Event::RunCancelled { .. } => "run_cancelled",
+        Event::CancelRequested { .. } => "cancel_requested",
+        Event::RunPaused { .. } => "run_paused",
+        Event::RunResumed { .. } => "run_resumed",
+        Event::NodeStarted { .. } => "node_started",
+        Event::NodeCompleted { .. } => "node_completed",
+        Event::NodeFailed { .. } => "node_failed",
+        Event::NodeRetried { .. } => "node_retried",
+        Event::NodeSkipped { .. } => "node_skipped",
+        Event::NodeCancelled { .. } => "node_cancelled",
+        Event::NodeSuspended { .. } => "node_suspended",
+        Event::NodeResumed { .. } => "node_resumed",
+        Event::NodeDispatched { .. } => "node_dispatched",
+        Event::InterruptRequested { .. } => "interrupt_requested",
+        Event::InterruptResolved { .. } => "interrupt_resolved",
+        Event::ApprovalRequested { .. } => "approval_requested",
+        Event::ApprovalVoted { .. } => "approval_voted",
+        Event::ApprovalReceived { .. } => "approval_received",
+        Event::ClarificationRequested { .. } => "clarification_requested",
+        Event::ClarificationResolved { .. } => "clarification_resolved",
+        Event::VariableChanged { .. } => "variable_changed",
+        Event::ChannelWritten { .. } => "channel_written",
+        Event::ArtifactCreated { .. } => "artifact_created",
+        Event::CapBreached { .. } => "cap_breached",
+    }
+}
+
+const N_VARIANTS: usize = 27;
+
+/// Every variant with every field filled.
+fn samples() -> Vec<Event> {
+    let workflow = WorkflowId::parse("campaign-brief").expect("id");
+    let reason = || Some("because".to_owned());
+    vec![
+        Event::RunStarted(Box::new(RunStarted {
+            workflow: workflow.clone(),
+            version: ContentHash::of(b"definition"),
+            tenant: TenantId::parse("default").expect("tenant"),
+            principal: ada(),
+            origin: Origin::A2a,
+            inputs: object(json!({ "prompt": "hello \u{1F600}", "n": 1.5, "big": u64::MAX })),
+            configurable: object(json!({ "recursionLimit": 5 })),
+            tags: vec!["a".to_owned()],
+            metadata: object(json!({ "k": null })),
+            context: Some("context".to_owned()),
+            parent: Some(Parent {
+                run: run(),
+                node: node(),
+                ordinal: 1,
+                report: vec!["result".to_owned()],
+                ancestors: vec![workflow.clone()],
+                unset: vec!["gone".to_owned()],
+            }),
+            limits: Limits {
+                node_executions: 1_000,
+                run_duration_ms: Some(60_000),
+            },
+        })),
+        Event::RunCompleted {
+            outputs: object(json!({ "text": "done" })),
+        },
+        Event::RunFailed {
+            error: failure(),
+            node: Some(node()),
+        },
+        Event::RunCancelled {
+            reason: reason(),
+            by: Some(ada()),
+            parent: Some(run()),
+        },
+        Event::CancelRequested {
+            reason: reason(),
+            by: Some(ada()),
+            parent: Some(run()),
+        },
+        Event::RunPaused {
+            reason: reason(),
+            drain: DrainPolicy::Immediate,
+        },
+        Event::RunResumed { reason: reason() },
+        Event::NodeStarted {
+            visit: visit(),
+            type_id: "core.noop".to_owned(),
+            attempt: 2,
+        },
+        Event::NodeCompleted {
+            visit: visit(),
+            outputs: object(json!({ "x": [1] })),
+            untaken: vec![0, 7],
+        },
+        Event::NodeFailed {
+            visit: visit(),
+            error: failure(),
+            attempts: 4,
+            untaken: vec![1],
+        },
+        Event::NodeRetried {
+            visit: visit(),
+            attempt: 1,
+            delay_ms: 2_000,
+            error: failure(),
+        },
+        Event::NodeSkipped {
+            node: node(),
+            reason: "trigger-not-met".to_owned(),
+        },
+        Event::NodeCancelled {
+            visit: visit(),
+            reason: "run-cancelled".to_owned(),
+        },
+        Event::NodeSuspended {
+            visit: visit(),
+            interrupt: "gate:0".to_owned(),
+            kind: InterruptKind::ExternalEvent,
+            child: Some(run()),
+        },
+        Event::NodeResumed {
+            visit: visit(),
+            interrupt: "gate:0".to_owned(),
+            value: Some(json!({ "a": 1 })),
+        },
+        Event::NodeDispatched {
+            visit: visit(),
+            child: run(),
+            workflow,
+        },
+        Event::InterruptRequested {
+            visit: visit(),
+            kind: InterruptKind::Clarification,
+            data: json!({ "questions": [] }),
+            timeout_ms: Some(5_000),
+        },
+        Event::InterruptResolved {
+            visit: visit(),
+            kind: InterruptKind::Approval,
+            value: Some(json!(true)),
+            by: Some("ada".to_owned()),
+            action: Some(ApprovalAction::EditAccept),
+        },
+        Event::ApprovalRequested {
+            visit: visit(),
+            data: json!({ "title": "t" }),
+        },
+        Event::ApprovalVoted {
+            visit: visit(),
+            voter: "ada".to_owned(),
+            action: ApprovalAction::Accept,
+            feedback: reason(),
+        },
+        Event::ApprovalReceived {
+            visit: visit(),
+            action: ApprovalAction::Timeout,
+            by: Some("ada".to_owned()),
+            feedback: reason(),
+            refine: Some(json!({ "scope": "whole" })),
+            edited: Some(json!({ "t": 1 })),
+            decided_at: Timestamp::from_millis(1_700_000_000_000),
+        },
+        Event::ClarificationRequested {
+            visit: visit(),
+            questions: json!([{ "id": "q", "question": "?" }]),
+        },
+        Event::ClarificationResolved {
+            visit: visit(),
+            answers: object(json!({ "q": "blue" })),
+            by: Some("ada".to_owned()),
+        },
+        Event::VariableChanged {
+            name: "x".to_owned(),
+            previous: Some(json!(1)),
+            next: json!(null),
+            node: Some(node()),
+        },
+        Event::ChannelWritten {
+            channel: "events".to_owned(),
+            value: json!("a"),
+            reducer: "append".to_owned(),
+            ttl_ms: Some(200),
+            max_size: Some(10),
+            node: node(),
+            written_at: Timestamp::from_millis(1_700_000_000_001),
+        },
+        Event::ArtifactCreated {
+            visit: visit(),
+            artifact: "gate-3".to_owned(),
+            artifact_type: "doc".to_owned(),
+            name: "Brief".to_owned(),
+            content: json!("text"),
+        },
+        Event::CapBreached {
+            kind: Cap::RunDuration,
+            limit: 1_000,
+            observed: 1_001,
+            node: Some(node()),
+        },
+    ]
+}
+
+fn recorded(event: Event) -> Recorded {
+    Recorded {
+        seq: Seq(7),
+        at: Timestamp::from_millis(1_700_000_000_002),
+        cause: Some(Seq(6)),
+        event,
+    }
+}
+
+#[test]
+fn every_variant_is_stored_as_it_always_was() {
+    let samples = samples();
+    let mut names: Vec<_> = samples.iter().map(name).collect();
+    for event in samples {
+        let name = name(&event);
+        let recorded = recorded(event);
+        let body = format::encode_event(&recorded);
+        let (version, json) = body.split_first().expect("not empty");
+        assert_eq!(*version, 1);
+        let pretty: Value = serde_json::from_slice(json).expect("JSON");
+        expect_file![format!("../corpus/v1/{name}.json")].assert_eq(&format!("{pretty:#}\n"));
+        let path = format!("{}/tests/corpus/v1/{name}.json", env!("CARGO_MANIFEST_DIR"));
+        let mut stored = vec![1];
+        stored.extend(std::fs::read(path).expect("a file for each variant"));
+        assert_eq!(format::decode_event(Seq(7), &stored).expect(name), recorded);
+    }
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), N_VARIANTS);
+}
+
+#[test]
+fn what_is_absent_is_read_as_such() {
+    let body = b"\x01{\"at\":5,\"event\":{\"node_completed\":{\"visit\":{\"node\":\"a\"},\"outputs\":{}}}}";
+    let read = format::decode_event(Seq(0), body).expect("readable");
+    assert_eq!((read.cause, read.at), (None, Timestamp::from_millis(5)));
+    assert_eq!(format::encode_event(&read), body);
+}
+
+#[test]
+fn bodies_of_other_versions_and_damaged_ones_are_refused() {
+    let good = format::encode_event(&recorded(Event::RunResumed { reason: None }));
+    let mut newer = good.clone();
+    newer[0] = 2;
+    let cut = &good[..good.len() - 1];
+    let unknown = b"\x01{\"at\":5,\"event\":{\"run_exploded\":{}}}";
+    for (body, text) in [
+        (&b""[..], "read an empty body"),
+        (&newer, "read format 2, this binary knows up to 1"),
+        (
+            cut,
+            "read a damaged body: EOF while parsing an object at line 1 column 69",
+        ),
+        (unknown, "read a damaged body: unknown variant `run_exploded`"),
+        (b"\x01", "read a damaged body: EOF while parsing a value"),
+        (b"\x01[]", "read a damaged body: invalid length 0"),
+    ] {
+        let error = format::decode_event(Seq(0), body).expect_err(text).to_string();
+        assert!(error.starts_with(text), "{error}");
+        assert!(format::decode_run(body).is_err());
+    }
+}
+
+/// A log with something of everything.
+fn eventful() -> Script {
+    let parent = Workflow::new("parent")
+        .variable("n", "number", json!({ "defaultValue": 0 }))
+        .set(
+            "settings",
+            json!({ "maxRetries": 1, "retryDelayMs": 5, "timeout": 100_000 }),
+        )
+        .node(
+            "add",
+            "core.setVariable",
+            json!({ "name": "n", "expression": "n + 1" }),
+        )
+        .node("call", "core.subWorkflow", json!({ "workflowId": "child" }))
+        .node(
+            "gate",
+            "core.approvalGate",
+            json!({ "requiredApprovals": 2, "timeoutMs": 1_000 }),
+        )
+        .node(
+            "write",
+            "core.channelWrite",
+            json!({ "channelName": "c", "value": 1, "ttlMs": 5 }),
+        )
+        .delay("wait", 3)
+        .effect("work")
+        .edges(
+            "add -> call, call -> gate, gate -> add any_failed, gate -> write, write -> wait, wait -> work",
+        );
+    let mut script =
+        Script::of(&[&parent, &Workflow::new("child").gate("gate")]).start(json!({ "extra": [1] }));
+    script
+        .answer_in(1, "gate", json!({ "approve": true }))
+        .expect("open");
+    script.answer("gate", json!({ "approve": false })).expect("open");
+    script
+        .answer_in(2, "gate", json!({ "approve": true }))
+        .expect("open");
+    script.answer("gate", json!({ "approve": true })).expect("open");
+    let mut other = Script::resolve("gate", json!({ "approve": true }));
+    other.voter = Some("bob".to_owned());
+    script.tell(0, wopr_core::Command::Resolve(other)).expect("open");
+    script.wait(3);
+    script.pause().expect("running");
+    script.outcome("work", Err(failure())).expect("under way");
+    script.resume().expect("paused");
+    script.wait(5);
+    script.outcome("work", Ok(json!({ "x": 1 }))).expect("under way");
+    assert_eq!(script.status(), "completed");
+    script
+}
+
+#[test]
+fn a_snapshot_anywhere_and_its_tail_fold_to_the_same_run() {
+    let script = eventful();
+    let (plan, log) = (script.plan(0), script.events(0));
+    for at in 0..=log.len() {
+        let snapshot = Run::default().fold(plan, &log[..at]).expect("legal");
+        let body = format::encode_run(&snapshot);
+        let read = format::decode_run(&body).expect("readable");
+        assert_eq!(read, snapshot);
+        assert_eq!(&read.fold(plan, &log[at..]).expect("legal"), script.run(0));
+    }
+}
+
+#[test]
+fn a_log_with_an_event_missing_repeated_or_swapped_does_not_fold() {
+    let script = eventful();
+    let (plan, log) = (script.plan(0), script.events(0));
+    let renumbered = |events: Vec<Recorded>| {
+        let mut events = events;
+        for (at, event) in events.iter_mut().enumerate() {
+            event.seq = Seq(0).plus(at);
+        }
+        Run::default().fold(plan, &events)
+    };
+    for at in 0..log.len() {
+        let mut gap = log.to_vec();
+        gap.remove(at);
+        if at + 1 < log.len() {
+            assert!(Run::default().fold(plan, &gap).is_err(), "without {at}");
+        }
+        // Even renumbered, a start, an end or the first event cannot be missing or come twice.
+        let needed = matches!(
+            log[at].event,
+            Event::RunStarted(_) | Event::NodeStarted { .. } | Event::NodeCompleted { .. }
+        );
+        if needed && at + 1 < log.len() {
+            let mut twice = log.to_vec();
+            twice.insert(at, log[at].clone());
+            assert!(renumbered(twice).is_err(), "{at} twice: {:?}", log[at].event);
+        }
+    }
+    let mut after = log.to_vec();
+    after.push(log[1].clone());
+    assert!(renumbered(after).is_err(), "after the end");
+}
+
+#[test]
+fn timers_keep_their_names() {
+    let visit = visit();
+    let keys = [
+        wopr_core::Timer::Delay(visit.clone()).key(),
+        wopr_core::Timer::Retry(visit.clone(), 2).key(),
+        wopr_core::Timer::Interrupt(visit).key(),
+        wopr_core::Timer::RunDuration.key(),
+        wopr_core::Timer::Continue.key(),
+    ];
+    assert_eq!(
+        keys,
+        [
+            "delay:3:gate: one",
+            "retry:3:2:gate: one",
+            "interrupt:3:gate: one",
+            "run-duration",
+            "continue"
+        ]
+    );
+    for key in keys {
+        assert_eq!(wopr_core::Timer::parse(&key).map(|timer| timer.key()), Some(key));
+    }
+    for key in [
+        "",
+        "delay",
+        "delay:x:a",
+        "delay:0:",
+        "retry:0:a",
+        "retry:0:x:a",
+        "other:0:a",
+    ] {
+        assert_eq!(wopr_core::Timer::parse(key), None, "{key}");
+    }
+}
