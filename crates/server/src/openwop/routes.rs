@@ -255,29 +255,29 @@ mod tests {
 
     use super::*;
 
-    fn found(method: Method, path: &str) -> Option<(&'static str, Vec<String>)> {
-        let found = find(&method, path, false);
+    fn found(method: &Method, path: &str) -> Option<(&'static str, Vec<String>)> {
+        let found = find(method, path, false);
         found.route.map(|route| (route.id, found.params))
     }
 
     #[test]
     fn verbs_and_parameters_share_a_segment() {
         let run = |id| Some((id, vec!["run_1".to_owned()]));
-        assert_eq!(found(Method::POST, "/v1/runs/run_1:pause"), run("pauseRun"));
-        assert_eq!(found(Method::POST, "/v1/runs/run_1%3Apause"), run("pauseRun"));
+        assert_eq!(found(&Method::POST, "/v1/runs/run_1:pause"), run("pauseRun"));
+        assert_eq!(found(&Method::POST, "/v1/runs/run_1%3Apause"), run("pauseRun"));
         assert_eq!(
-            found(Method::POST, "/v1/runs/run_1:cancel"),
+            found(&Method::POST, "/v1/runs/run_1:cancel"),
             run("cancelRunByVerb")
         );
-        assert_eq!(found(Method::POST, "/v1/runs/run_1/cancel"), run("cancelRun"));
-        assert_eq!(found(Method::GET, "/v1/runs/run_1"), run("getRun"));
-        assert_eq!(found(Method::HEAD, "/v1/runs/run_1"), run("getRun"));
+        assert_eq!(found(&Method::POST, "/v1/runs/run_1/cancel"), run("cancelRun"));
+        assert_eq!(found(&Method::GET, "/v1/runs/run_1"), run("getRun"));
+        assert_eq!(found(&Method::HEAD, "/v1/runs/run_1"), run("getRun"));
         for path in ["/v1/runs:bulk-cancel", "/v1/runs%3abulk-cancel"] {
-            assert_eq!(found(Method::POST, path), Some(("bulkCancelRuns", vec![])));
+            assert_eq!(found(&Method::POST, path), Some(("bulkCancelRuns", vec![])));
         }
         let two = vec!["run_1".to_owned(), "a:b/c".to_owned()];
         assert_eq!(
-            found(Method::POST, "/v1/runs/run_1/interrupts/a:b%2Fc"),
+            found(&Method::POST, "/v1/runs/run_1/interrupts/a:b%2Fc"),
             Some(("resolveInterruptByRun", two))
         );
     }

@@ -1,1 +1,405 @@
+use std::{collections::BTreeSet, fs, path::Path};
 
+use serde_json::{Map, Value, json};
+use wopr_core::{
+    Cap, ContentHash, Definition, DrainPolicy, Event, Limits, NodeId, Offer, Origin, Parent, Plan,
+    PrincipalId, RunId, RunStarted, Seq, TenantId, Timestamp, WorkflowId,
+};
+
+use super::*;
+
+const RUN: &str = "run_0123456789abcdef";
+
+fn key() -> RunKey {
+    RunKey::new(TenantId::parse("acme").unwrap(), RunId::parse(RUN).unwrap())
+}
+
+fn visit() -> Visit {
+    Visit {
+        node: NodeId::parse("gate").unwrap(),
+        ordinal: 1,
+    }
+}
+
+fn object(value: Value) -> Object {
+    let Value::Object(object) = value else {
+        panic!("an object");
+    };
+    object
+}
+
+fn failure() -> Failure {
+    Failure::new("boom", "")
+}
+
+fn approval_data() -> Value {
+    json!({
+        "artifactId": "gate", "artifactType": "approval", "title": "Go on?",
+        "actions": ["accept", "reject", "refine", "edit-accept", "ask"], "requiredApprovals": 2,
+    })
+}
+
+fn resolved(kind: InterruptKind, value: Option<Value>, action: Option<ApprovalAction>) -> Event {
+    Event::InterruptResolved {
+        visit: visit(),
+        kind,
+        by: value.as_ref().map(|_| "alice".to_owned()),
+        value,
+        action,
+    }
+}
+
+/// One event of each kind, and of each shape of those that have several.
+fn samples() -> Vec<Event> {
+    let node = || NodeId::parse("gate").unwrap();
+    let child = || RunId::parse("run_child_0123456789").unwrap();
+    let workflow = || WorkflowId::parse("w").unwrap();
+    let by = || Some(PrincipalId::parse("alice").unwrap());
+    let reason = || Some("enough".to_owned());
+    let started = RunStarted {
+        workflow: workflow(),
+        version: ContentHash::of(b"w"),
+        tenant: key().tenant,
+        principal: PrincipalId::parse("alice").unwrap(),
+        origin: Origin::A2a,
+        inputs: object(json!({ "pin": "4711", "open": 1 })),
+        configurable: Object::new(),
+        tags: vec!["x".to_owned()],
+        metadata: object(json!({ "k": 1 })),
+        context: Some("ctx".to_owned()),
+        parent: Some(Parent {
+            run: child(),
+            node: node(),
+            ordinal: 0,
+            report: Vec::new(),
+            ancestors: Vec::new(),
+            unset: Vec::new(),
+        }),
+        limits: Limits {
+            node_executions: 1,
+            run_duration_ms: None,
+        },
+    };
+    vec![
+        Event::RunStarted(Box::new(started)),
+        Event::RunCompleted {
+            outputs: object(json!({ "pin": "4711", "open": 1 })),
+        },
+        Event::RunFailed {
+            error: failure(),
+            node: Some(node()),
+        },
+        Event::RunCancelled {
+            reason: reason(),
+            by: by(),
+            parent: None,
+        },
+        Event::RunCancelled {
+            reason: None,
+            by: None,
+            parent: Some(child()),
+        },
+        Event::CancelRequested {
+            reason: reason(),
+            by: by(),
+            parent: None,
+        },
+        Event::RunPaused {
+            reason: reason(),
+            drain: DrainPolicy::Immediate,
+        },
+        Event::RunResumed { reason: None },
+        Event::NodeStarted {
+            visit: visit(),
+            type_id: "core.noop".to_owned(),
+            attempt: 0,
+        },
+        Event::NodeCompleted {
+            visit: visit(),
+            outputs: object(json!({ "pin": "4711" })),
+            untaken: vec![1],
+        },
+        Event::NodeFailed {
+            visit: visit(),
+            error: failure(),
+            attempts: 0,
+            untaken: Vec::new(),
+        },
+        Event::NodeRetried {
+            visit: visit(),
+            attempt: 1,
+            delay_ms: 5,
+            error: failure(),
+        },
+        Event::NodeSkipped {
+            node: node(),
+            reason: "untriggered".to_owned(),
+        },
+        Event::NodeCancelled {
+            visit: visit(),
+            reason: "run-cancelled".to_owned(),
+        },
+        Event::NodeSuspended {
+            visit: visit(),
+            interrupt: "gate:1".to_owned(),
+            kind: InterruptKind::Approval,
+            child: None,
+        },
+        Event::NodeSuspended {
+            visit: visit(),
+            interrupt: "ask:0".to_owned(),
+            kind: InterruptKind::Clarification,
+            child: Some(child()),
+        },
+        Event::NodeResumed {
+            visit: visit(),
+            interrupt: "gate:1".to_owned(),
+            value: Some(json!({ "action": "accept" })),
+        },
+        Event::NodeDispatched {
+            visit: visit(),
+            child: child(),
+            workflow: workflow(),
+        },
+        Event::InterruptRequested {
+            visit: visit(),
+            kind: InterruptKind::Approval,
+            data: approval_data(),
+            timeout_ms: Some(5),
+        },
+        Event::InterruptRequested {
+            visit: visit(),
+            kind: InterruptKind::ExternalEvent,
+            data: json!({ "eventType": "paid", "correlation": {} }),
+            timeout_ms: None,
+        },
+        resolved(
+            InterruptKind::Approval,
+            Some(json!({ "action": "accept" })),
+            Some(ApprovalAction::Accept),
+        ),
+        resolved(InterruptKind::Approval, None, Some(ApprovalAction::Timeout)),
+        resolved(InterruptKind::Clarification, None, None),
+        resolved(InterruptKind::Custom, Some(Value::Null), None),
+        Event::ApprovalRequested {
+            visit: visit(),
+            data: approval_data(),
+        },
+        Event::ApprovalVoted {
+            visit: visit(),
+            voter: "bob".to_owned(),
+            action: ApprovalAction::Accept,
+            feedback: None,
+        },
+        Event::ApprovalReceived {
+            visit: visit(),
+            action: ApprovalAction::Refine,
+            by: Some("alice".to_owned()),
+            feedback: Some("shorter".to_owned()),
+            refine: Some(json!({ "scope": "whole" })),
+            edited: None,
+            decided_at: Timestamp::from_millis(1),
+        },
+        Event::ClarificationRequested {
+            visit: visit(),
+            questions: json!([{ "id": "q1", "question": "Which?" }]),
+        },
+        Event::ClarificationResolved {
+            visit: visit(),
+            answers: object(json!({ "q1": "blue" })),
+            by: None,
+        },
+        Event::VariableChanged {
+            name: "pin".to_owned(),
+            previous: Some(json!("4711")),
+            next: json!("4711"),
+            node: Some(node()),
+        },
+        Event::ChannelWritten {
+            channel: "log".to_owned(),
+            value: json!("x"),
+            reducer: "append".to_owned(),
+            ttl_ms: Some(1),
+            max_size: Some(1),
+            node: node(),
+            written_at: Timestamp::from_millis(1),
+        },
+        Event::ArtifactCreated {
+            visit: visit(),
+            artifact: "gate-1".to_owned(),
+            artifact_type: "letter".to_owned(),
+            name: "Gate".to_owned(),
+            content: json!("4711"),
+        },
+        Event::CapBreached {
+            kind: Cap::NodeExecutions,
+            limit: 1,
+            observed: 2,
+            node: Some(node()),
+        },
+    ]
+}
+
+fn rendered(event: Event, mask: &Mask) -> RunEventDoc {
+    let recorded = Recorded {
+        seq: Seq(7),
+        at: Timestamp::from_millis(0),
+        cause: Some(Seq(3)),
+        event,
+    };
+    super::event(&recorded, &key(), mask)
+}
+
+fn mask() -> Mask {
+    let document = json!({
+        "id": "w", "name": "w", "version": "1", "edges": [], "triggers": [], "metadata": {}, "settings": {},
+        "nodes": [{ "id": "n", "typeId": "core.noop", "name": "n", "position": { "x": 0, "y": 0 },
+            "config": {}, "inputs": {} }],
+        "variables": [{ "name": "pin", "type": "string", "sensitive": true },
+            { "name": "open", "type": "number" }],
+    });
+    Mask::of(&Plan::compile(Definition::parse(document).unwrap(), Offer::default()).unwrap())
+}
+
+#[test]
+fn the_envelope_names_the_event_its_cause_and_its_node() {
+    let doc = rendered(samples().swap_remove(9), &Mask::default());
+    assert_eq!(doc.event_id, format!("{RUN}.7"));
+    assert_eq!(doc.causation_id.as_deref(), Some(format!("{RUN}.3").as_str()));
+    assert_eq!(doc.node_id.as_deref(), Some("gate"));
+    assert_eq!(
+        (doc.schema_version, doc.engine_version.as_deref()),
+        (1, Some("1"))
+    );
+    assert_eq!(
+        doc.payload,
+        json!({ "nodeId": "gate", "outputs": { "pin": "4711" } })
+    );
+}
+
+#[test]
+fn a_sensitive_variable_is_in_no_payload() {
+    let mask = mask();
+    for event in samples() {
+        // The content of an artifact is not in its event at all.
+        let doc = rendered(event, &mask);
+        assert!(!doc.payload.to_string().contains("4711"), "{}", doc.payload);
+    }
+    let started = rendered(samples().swap_remove(0), &mask).payload;
+    assert_eq!(started["inputs"], json!({ "pin": "[REDACTED]", "open": 1 }));
+}
+
+#[test]
+fn an_answer_is_told_on_two_axes() {
+    for (value, action, wanted) in [
+        (
+            Some(json!({ "action": "accept" })),
+            ApprovalAction::Accept,
+            json!({ "action": "accept", "decision": "granted" }),
+        ),
+        (
+            Some(json!({ "action": "edit-accept", "editedArtifactData": 1 })),
+            ApprovalAction::EditAccept,
+            json!({ "action": "edit-accept", "decision": "granted", "editedArtifactData": 1 }),
+        ),
+        (
+            Some(json!({ "action": "reject" })),
+            ApprovalAction::Reject,
+            json!({ "action": "reject", "decision": "rejected" }),
+        ),
+        (
+            Some(json!({ "decision": "rejected", "feedback": "no" })),
+            ApprovalAction::Refine,
+            json!({ "action": "refine", "refineFeedback": { "scope": "whole", "text": "no" } }),
+        ),
+        (
+            None,
+            ApprovalAction::Timeout,
+            json!({ "action": "timeout", "decision": "rejected", "outcome": "rejected", "reason": "timeout" }),
+        ),
+    ] {
+        let event = resolved(InterruptKind::Approval, value.clone(), Some(action));
+        let mut wanted = object(wanted);
+        let more = json!({ "nodeId": "gate", "interruptId": "gate:1", "kind": "approval" });
+        wanted.extend(object(more));
+        if let Some(value) = value {
+            wanted.insert("resumeValue".to_owned(), value);
+            wanted.insert("resolvedBy".to_owned(), json!("alice"));
+        }
+        assert_eq!(rendered(event, &Mask::default()).payload, Value::Object(wanted));
+    }
+}
+
+/// A published schema, if it lies beside the project.
+fn published(name: &str) -> Option<Value> {
+    let folder = "../../../shared/fixtures/openwop/schemas/v1";
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("{folder}/{name}.schema.json"));
+    serde_json::from_slice(&fs::read(file).ok()?).ok()
+}
+
+/// Takes other documents in, so that nothing is looked for elsewhere.
+fn inline(schema: &mut Value, within: &str, found: &mut BTreeSet<String>) {
+    match schema {
+        Value::Object(members) => {
+            members.remove("$id");
+            if let Some(Value::String(target)) = members.get_mut("$ref") {
+                let path = target.trim_start_matches("https://openwop.dev/spec/v1/");
+                if let Some(name) = path.strip_suffix(".schema.json") {
+                    found.insert(name.to_owned());
+                    *target = format!("#/$defs/{name}");
+                } else if let Some(rest) = target.strip_prefix("#/$defs/") {
+                    *target = format!("#{within}/$defs/{rest}");
+                }
+            }
+            for member in members.values_mut() {
+                inline(member, within, found);
+            }
+        }
+        Value::Array(items) => {
+            for item in items {
+                inline(item, within, found);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn payloads_follow_the_published_schemas() {
+    let Some(mut schemas) = published("run-event-payloads") else {
+        println!("skipped: the published schemas are not beside the project");
+        return;
+    };
+    let mut wanted = BTreeSet::new();
+    inline(&mut schemas, "", &mut wanted);
+    for name in wanted {
+        let mut schema = published(&name).unwrap_or_else(|| json!({}));
+        inline(&mut schema, &format!("/$defs/{name}"), &mut BTreeSet::new());
+        schemas["$defs"][name] = schema;
+    }
+    let index = schemas["$defs"]["_typeIndex"]["properties"].clone();
+    let mut types = BTreeSet::new();
+    for event in samples() {
+        let doc = rendered(event, &Mask::default());
+        types.insert(doc.event_type.clone());
+        let Some(reference) = index.get(&doc.event_type) else {
+            assert!(doc.event_type.starts_with("vendor.wopr."), "{}", doc.event_type);
+            continue;
+        };
+        let mut schema = Map::new();
+        schema.insert("$ref".to_owned(), reference["$ref"].clone());
+        schema.insert("$defs".to_owned(), schemas["$defs"].clone());
+        let validator = jsonschema::validator_for(&Value::Object(schema)).unwrap();
+        let errors: Vec<_> = validator
+            .iter_errors(&doc.payload)
+            .map(|error| error.to_string())
+            .collect();
+        assert!(
+            errors.is_empty(),
+            "{}: {errors:?}\n{:#}",
+            doc.event_type,
+            doc.payload
+        );
+    }
+    assert_eq!(types.len(), 27, "there is a sample of every event");
+}

@@ -1,0 +1,32 @@
+//! The server from outside: real sockets, both embedded stores, nothing mocked.
+#![expect(
+    clippy::needless_pass_by_value,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers of tests fail the test that called them, and take literals"
+)]
+
+#[path = "suite/client.rs"]
+mod client;
+#[path = "suite/discovery.rs"]
+mod discovery;
+#[path = "suite/errors.rs"]
+mod errors;
+#[path = "suite/hostile.rs"]
+mod hostile;
+#[path = "suite/idempotency.rs"]
+mod idempotency;
+#[path = "suite/interrupts.rs"]
+mod interrupts;
+#[path = "suite/keys.rs"]
+mod keys;
+#[path = "suite/lifecycle.rs"]
+mod lifecycle;
+#[path = "suite/server.rs"]
+mod server;
+#[path = "suite/streams.rs"]
+mod streams;
+#[path = "suite/tenancy.rs"]
+mod tenancy;
+#[path = "suite/workflows.rs"]
+mod workflows;

@@ -1,0 +1,161 @@
+//! Requests that take effect once.
+
+use std::collections::HashSet;
+
+use futures_util::future::join_all;
+use serde_json::json;
+
+use crate::{
+    client::Reply,
+    server::{ADAM, Server},
+};
+
+const REPLAY: &str = "openwop-idempotent-replay";
+
+fn run_id(reply: &Reply) -> String {
+    reply.ok(201)["runId"].as_str().unwrap().to_owned()
+}
+
+async fn a_repeat_gets_the_first_answer(server: &Server) {
+    let body = json!({ "workflowId": "conformance-noop", "inputs": { "a": 1, "b": 2 } });
+    let create = server.post("/v1/runs", &body).header("idempotency-key", "k1");
+    let first = create.send().await;
+    assert_eq!(first.header(REPLAY), None);
+    for _ in 0..5 {
+        let again = create.send().await;
+        assert_eq!(again.header(REPLAY), Some("true"));
+        assert_eq!((again.status, &again.body), (201, &first.body));
+    }
+    // Equal documents are equal however they are written.
+    let spaced = r#" { "inputs": { "b": 2, "a": 1 }, "workflowId": "conformance\u002dnoop" } "#;
+    let spaced = server
+        .call("POST", "/v1/runs")
+        .key(crate::server::ALICE)
+        .bytes(spaced);
+    let again = spaced.header("idempotency-key", "k1").send().await;
+    assert_eq!(run_id(&again), run_id(&first));
+
+    let other = json!({ "workflowId": "conformance-noop", "inputs": { "a": 2 } });
+    let other = server
+        .post("/v1/runs", &other)
+        .header("idempotency-key", "k1")
+        .send()
+        .await;
+    other.error(409, "idempotency_key_mismatch");
+    assert!(other.json().get("runId").is_none());
+
+    let another = server
+        .post("/v1/runs", &body)
+        .header("idempotency-key", "k2")
+        .send()
+        .await;
+    assert_ne!(run_id(&another), run_id(&first));
+    let principal = server.call("POST", "/v1/runs").key(ADAM).json(&body);
+    let principal = principal.header("idempotency-key", "k1").send().await;
+    assert_eq!(principal.header(REPLAY), None);
+    assert_ne!(run_id(&principal), run_id(&first));
+}
+
+#[tokio::test]
+async fn a_repeat_gets_the_first_answer_in_memory() {
+    a_repeat_gets_the_first_answer(&Server::start().await).await;
+}
+
+#[tokio::test]
+async fn a_repeat_gets_the_first_answer_on_sqlite() {
+    let server = Server::start_on_sqlite().await;
+    a_repeat_gets_the_first_answer(&server).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn of_many_at_once_one_takes_effect() {
+    let server = Server::start_on_sqlite().await;
+    let body = json!({ "workflowId": "approval" });
+    let create = server.post("/v1/runs", &body).header("idempotency-key", "race");
+    let replies = join_all((0..16).map(|_| create.send())).await;
+    let runs: HashSet<_> = replies.iter().map(run_id).collect();
+    assert_eq!(runs.len(), 1);
+    let fresh = replies.iter().filter(|reply| reply.header(REPLAY).is_none());
+    assert_eq!(fresh.count(), 1);
+    let list = server.get("/v1/runs?workflowId=approval").send().await.ok(200);
+    assert_eq!(list["runs"].as_array().unwrap().len(), 1);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn commands_take_effect_once_too() {
+    let server = Server::start().await;
+    let run = server.run("short-delay", json!({})).await;
+    let pause = server.post(&format!("/v1/runs/{run}:pause"), &json!({}));
+    let pause = pause.header("idempotency-key", "p");
+    let first = pause.send().await;
+    first.ok(202);
+    let again = pause.send().await;
+    assert_eq!(again.header(REPLAY), Some("true"));
+    assert_eq!((again.status, &again.body), (202, &first.body));
+
+    let other = server.run("short-delay", json!({})).await;
+    // The path's parameters are part of the request.
+    let elsewhere = server.post(&format!("/v1/runs/{other}:pause"), &json!({}));
+    let elsewhere = elsewhere.header("idempotency-key", "p").send().await;
+    elsewhere.error(409, "idempotency_key_mismatch");
+
+    let gate = server.run("approval", json!({})).await;
+    let answer = json!({ "resumeValue": { "action": "accept" } });
+    let resolve = server.post(&format!("/v1/runs/{gate}/interrupts/gate"), &answer);
+    let resolve = resolve.header("idempotency-key", "r");
+    let first = resolve.send().await;
+    assert_eq!(first.ok(200)["status"], "completed");
+    let again = resolve.send().await;
+    assert_eq!((again.status, &again.body), (200, &first.body));
+    assert_eq!(again.header(REPLAY), Some("true"));
+
+    let bulk = server.post("/v1/runs:bulk-cancel", &json!({ "runIds": [run, gate] }));
+    let bulk = bulk.header("idempotency-key", "b");
+    let first = bulk.send().await;
+    assert_eq!(first.ok(200)["results"][1]["error"]["error"], "run_terminal");
+    let again = bulk.send().await;
+    assert_eq!((again.header(REPLAY), &again.body), (Some("true"), &first.body));
+}
+
+#[tokio::test]
+async fn a_refusal_is_not_remembered() {
+    let server = Server::start().await;
+    let late = json!({ "workflowId": "late" });
+    let create = server.post("/v1/runs", &late).header("idempotency-key", "l");
+    create.send().await.error(404, "not_found");
+    let definition = crate::workflows::chain("late", &[crate::workflows::node("a", "core.noop", json!({}))]);
+    server.post("/v1/workflows", &definition).send().await.ok(201);
+    let created = create.send().await;
+    assert_eq!((created.status, created.header(REPLAY)), (201, None));
+}
+
+#[tokio::test]
+async fn a_key_has_a_shape() {
+    let server = Server::start().await;
+    let body = json!({ "workflowId": "conformance-noop" });
+    for key in ["", &"x".repeat(256)] {
+        let reply = server
+            .post("/v1/runs", &body)
+            .header("idempotency-key", key)
+            .send()
+            .await;
+        let details = reply.error(400, "validation_error");
+        assert_eq!(details["field"], "Idempotency-Key");
+    }
+    let key = "x".repeat(255);
+    let create = server
+        .post("/v1/runs", &body)
+        .header("idempotency-key", &key)
+        .send()
+        .await;
+    create.ok(201);
+    // Reading is not made once: the header has no meaning there.
+    let read = server
+        .get("/v1/runs")
+        .header("idempotency-key", &key)
+        .send()
+        .await;
+    read.ok(200);
+}

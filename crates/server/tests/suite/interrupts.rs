@@ -1,0 +1,449 @@
+//! Questions to people and systems, and their answers.
+
+use serde_json::{Value, json};
+
+use crate::server::{ADAM, ALICE, Server};
+
+async fn waiting(server: &Server, workflow: &str, status: &str) -> (String, Value) {
+    let run = server.run(workflow, json!({})).await;
+    let snapshot = server.wait_for(&run, status).await;
+    (run, snapshot["interrupt"].clone())
+}
+
+async fn answer(server: &Server, run: &str, node: &str, value: Value) -> crate::client::Reply {
+    let path = format!("/v1/runs/{run}/interrupts/{node}");
+    server.post(&path, &json!({ "resumeValue": value })).send().await
+}
+
+#[tokio::test]
+async fn an_approval_is_answered_by_node() {
+    let server = Server::start().await;
+    let (run, interrupt) = waiting(&server, "approval", "waiting-approval").await;
+    assert_eq!(interrupt["kind"], "approval");
+    assert_eq!(interrupt["key"], "gate:0");
+    assert_eq!(interrupt["interruptId"], "gate:0");
+    assert_eq!(interrupt["data"]["actions"][0], "accept");
+    let url = interrupt["callbackUrl"].as_str().unwrap();
+    let token = interrupt["interruptToken"].as_str().unwrap();
+    assert_eq!(url, format!("{}/v1/interrupts/{token}", server.host.public_url()));
+
+    answer(&server, &run, "nowhere", json!({}))
+        .await
+        .error(404, "interrupt_not_found");
+    for bad in [
+        json!({ "action": "maybe" }),
+        json!({ "action": "timeout" }),
+        json!({ "action": "refine" }),
+        json!({ "action": "edit-accept" }),
+        json!({}),
+        json!(7),
+    ] {
+        answer(&server, &run, "gate", bad)
+            .await
+            .error(400, "validation_error");
+    }
+    let asked = answer(
+        &server,
+        &run,
+        "gate",
+        json!({ "action": "ask", "question": "Why?" }),
+    )
+    .await;
+    assert_eq!(asked.ok(200)["status"], "waiting-approval");
+    let accepted = answer(&server, &run, "gate", json!({ "action": "accept" }))
+        .await
+        .ok(200);
+    assert_eq!(
+        accepted,
+        json!({ "runId": run, "nodeId": "gate", "status": "completed" })
+    );
+    let again = answer(&server, &run, "gate", json!({ "action": "accept" })).await;
+    again.error(409, "interrupt_already_resolved");
+    let snapshot = server.snapshot(&run).await;
+    assert!(snapshot.get("interrupt").is_none());
+}
+
+async fn event(server: &Server, run: &str, name: &str) -> Value {
+    let path = format!("/v1/runs/{run}/events");
+    let log = server
+        .get(&path)
+        .header("accept", "application/json")
+        .send()
+        .await
+        .ok(200);
+    let events = log["events"].as_array().unwrap();
+    let found = events.iter().find(|event| event["type"] == name);
+    found.unwrap_or_else(|| panic!("{name} in {log}"))["payload"].clone()
+}
+
+#[tokio::test]
+async fn every_action_is_told_in_the_log() {
+    let server = Server::start().await;
+    let feedback = json!({ "scope": "whole", "text": "shorter" });
+    for (value, action, decision, status) in [
+        (
+            json!({ "action": "accept" }),
+            "accept",
+            json!("granted"),
+            "completed",
+        ),
+        (
+            json!({ "approve": true }),
+            "accept",
+            json!("granted"),
+            "completed",
+        ),
+        (
+            json!({ "action": "reject" }),
+            "reject",
+            json!("rejected"),
+            "failed",
+        ),
+        (
+            json!({ "approve": false, "feedback": "no" }),
+            "reject",
+            json!("rejected"),
+            "failed",
+        ),
+        (
+            json!({ "action": "refine", "refineFeedback": feedback }),
+            "refine",
+            Value::Null,
+            "completed",
+        ),
+        (
+            json!({ "decision": "rejected", "feedback": "shorter" }),
+            "refine",
+            Value::Null,
+            "completed",
+        ),
+        (
+            json!({ "action": "edit-accept", "editedArtifactData": { "a": 1 } }),
+            "edit-accept",
+            json!("granted"),
+            "completed",
+        ),
+    ] {
+        let (run, _) = waiting(&server, "approval", "waiting-approval").await;
+        answer(&server, &run, "gate", value.clone()).await.ok(200);
+        let snapshot = server.wait_for(&run, status).await;
+        let resolved = event(&server, &run, "interrupt.resolved").await;
+        assert_eq!(resolved["action"], action, "{value}");
+        assert_eq!(resolved["decision"], decision, "{value}");
+        assert_eq!(resolved["resumeValue"], value);
+        assert_eq!(resolved["resolvedBy"], "alice");
+        let received = event(&server, &run, "approval.received").await;
+        assert_eq!(received["action"], action);
+        assert_eq!(received["decidedBy"], "alice");
+        match action {
+            "refine" => {
+                assert_eq!(resolved["refineFeedback"], feedback);
+                assert_eq!(received["refineFeedback"], feedback);
+            }
+            "edit-accept" => assert_eq!(resolved["editedArtifactData"], json!({ "a": 1 })),
+            "reject" => assert_eq!(snapshot["error"]["code"], "approval_rejected"),
+            _ => {}
+        }
+        let asked = event(&server, &run, "approval.requested").await;
+        assert_eq!(
+            asked["actions"],
+            json!(["accept", "reject", "refine", "edit", "ask"])
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_approval_has_an_address_without_wrapping() {
+    let server = Server::start().await;
+    let (run, _) = waiting(&server, "approval", "waiting-approval").await;
+    let path = format!("/v1/runs/{run}/approvals/gate");
+    let resolved = server
+        .post(&path, &json!({ "action": "accept" }))
+        .send()
+        .await
+        .ok(200);
+    assert_eq!(resolved["status"], "completed");
+    let array = server.post(&path, &json!([])).send().await;
+    array.error(400, "validation_error");
+}
+
+#[tokio::test]
+async fn a_clarification_takes_both_shapes() {
+    let server = Server::start().await;
+    for answers in [json!({ "q1": "blue" }), json!([{ "id": "q1", "answer": "blue" }])] {
+        let (run, interrupt) = waiting(&server, "ask", "waiting-input").await;
+        assert_eq!(interrupt["data"]["questions"][0]["id"], "q1");
+        let resolved = answer(&server, &run, "ask", json!({ "answers": answers })).await;
+        assert_eq!(resolved.ok(200)["status"], "completed");
+        let resolved = event(&server, &run, "clarification.resolved").await;
+        assert_eq!(resolved["answers"], json!({ "q1": "blue" }));
+    }
+}
+
+#[tokio::test]
+async fn an_external_event_must_match_its_correlation() {
+    let server = Server::start().await;
+    let (run, interrupt) = waiting(&server, "order", "waiting-external").await;
+    let path = format!("/v1/interrupts/{}", interrupt["interruptToken"].as_str().unwrap());
+    let post = |value: Value| server.call("POST", &path).json(&json!({ "resumeValue": value }));
+    let wrong = post(json!({ "orderId": "o-2" })).send().await;
+    wrong.error(422, "validation_error");
+    assert_eq!(server.snapshot(&run).await["status"], "waiting-external");
+    let right = post(json!({ "orderId": "o-1", "more": true })).send().await;
+    assert_eq!(right.ok(200)["status"], "completed");
+}
+
+#[tokio::test]
+async fn a_quorum_counts_each_voter_once() {
+    let server = Server::start().await;
+    let (run, _) = waiting(&server, "quorum", "waiting-approval").await;
+    let accept = json!({ "resumeValue": { "action": "accept" } });
+    let path = format!("/v1/runs/{run}/interrupts/gate");
+    let alice = || server.post(&path, &accept);
+    assert_eq!(alice().send().await.ok(200)["status"], "waiting-approval");
+    assert_eq!(alice().send().await.ok(200)["status"], "waiting-approval");
+    let adam = server.call("POST", &path).key(ADAM).json(&accept).send().await;
+    assert_eq!(adam.ok(200)["status"], "completed");
+    let voted = event(&server, &run, "vendor.wopr.approval.voted").await;
+    assert_eq!(voted["voter"], "alice");
+    let received = event(&server, &run, "approval.received").await;
+    assert_eq!(received["decidedBy"], "quorum:2-of-2");
+}
+
+#[tokio::test]
+async fn voting_for_others_takes_a_right() {
+    let server = Server::start_with(|config| config.conformance = false).await;
+    let made = json!({ "scopes": ["approvals:respond"], "id": "approver" });
+    let made = server.post("/v1/host/wopr/keys", &made).send().await.ok(201);
+    let run = server.run("quorum", json!({})).await;
+    let path = format!("/v1/runs/{run}/interrupts/gate");
+    let vote = |voter: &str| json!({ "resumeValue": { "action": "accept", "voter": voter } });
+    let call = |voter: &str| {
+        server
+            .call("POST", &path)
+            .key(made["secret"].as_str().unwrap())
+            .json(&vote(voter))
+    };
+    call("somebody").send().await.error(403, "forbidden");
+    call("approver").send().await.ok(200);
+    // A key that manages keys could make one for the voter anyway.
+    assert_eq!(
+        server.post(&path, &vote("somebody")).send().await.ok(200)["status"],
+        "completed"
+    );
+}
+
+#[tokio::test]
+async fn a_token_looks_answers_and_ends() {
+    let server = Server::start().await;
+    let (run, interrupt) = waiting(&server, "approval", "waiting-approval").await;
+    let path = format!("/v1/interrupts/{}", interrupt["interruptToken"].as_str().unwrap());
+    let accept = json!({ "resumeValue": { "action": "accept" } });
+    let get = || server.call("GET", &path);
+    let post = || server.call("POST", &path).json(&accept);
+    let seen = get().send().await.ok(200);
+    assert_eq!(seen["nodeId"], "gate");
+    assert_eq!(seen["data"], interrupt["data"]);
+    assert!(seen.get("interruptToken").is_none());
+    let maybe = json!({ "resumeValue": { "action": "maybe" } });
+    server
+        .call("POST", &path)
+        .json(&maybe)
+        .send()
+        .await
+        .error(400, "validation_error");
+    assert_eq!(post().send().await.ok(200)["status"], "completed");
+    post().send().await.error(409, "interrupt_already_resolved");
+    get().send().await.error(409, "interrupt_already_resolved");
+    let received = event(&server, &run, "approval.received").await;
+    assert_eq!(received["decidedBy"], "interrupt-token");
+}
+
+#[tokio::test]
+async fn a_text_that_is_no_token_opens_nothing() {
+    let server = Server::start().await;
+    let (_, interrupt) = waiting(&server, "approval", "waiting-approval").await;
+    let token = interrupt["interruptToken"].as_str().unwrap();
+    let (payload, mac) = token.split_once('.').unwrap();
+    let accept = json!({ "resumeValue": { "action": "accept" } });
+    for text in [
+        "tok_abcdef0123456789",
+        "!!!not-a-valid-token!!!",
+        "not-a-token",
+        "%00",
+        &format!("{payload}.{}", "A".repeat(mac.len())),
+        &format!("{payload}."),
+        &format!("e30.{mac}"),
+        &"x".repeat(5_000),
+    ] {
+        let path = format!("/v1/interrupts/{text}");
+        server
+            .call("GET", &path)
+            .send()
+            .await
+            .error(404, "interrupt_not_found");
+        let post = server.call("POST", &path).json(&accept).send().await;
+        post.error(404, "interrupt_not_found");
+    }
+    let other = Server::start().await;
+    let foreign = other.call("GET", &format!("/v1/interrupts/{token}")).send().await;
+    foreign.error(404, "interrupt_not_found");
+}
+
+#[tokio::test]
+async fn a_token_expires_with_its_time_or_its_interrupt() {
+    let server = Server::start().await;
+    let (_, interrupt) = waiting(&server, "approval", "waiting-approval").await;
+    let (_, sooner) = waiting(&server, "approval-soon", "waiting-approval").await;
+    let path =
+        |interrupt: &Value| format!("/v1/interrupts/{}", interrupt["interruptToken"].as_str().unwrap());
+    assert!(sooner["expiresAt"].as_str() < interrupt["expiresAt"].as_str());
+    server.clock.advance(31 * 60_000);
+    for path in [path(&interrupt), path(&sooner)] {
+        server
+            .call("GET", &path)
+            .send()
+            .await
+            .error(410, "interrupt_expired");
+        let accept = json!({ "resumeValue": { "action": "accept" } });
+        let post = server.call("POST", &path).json(&accept).send().await;
+        post.error(410, "interrupt_expired");
+    }
+}
+
+#[tokio::test]
+async fn a_cancel_invalidates_tokens() {
+    let server = Server::start().await;
+    let (run, interrupt) = waiting(&server, "approval", "waiting-approval").await;
+    let path = format!("/v1/interrupts/{}", interrupt["interruptToken"].as_str().unwrap());
+    server
+        .post(&format!("/v1/runs/{run}/cancel"), &json!({}))
+        .send()
+        .await
+        .ok(200);
+    let accept = json!({ "resumeValue": { "action": "accept" } });
+    server
+        .call("GET", &path)
+        .send()
+        .await
+        .error(409, "interrupt_already_resolved");
+    let post = server.call("POST", &path).json(&accept).send().await;
+    post.error(409, "interrupt_already_resolved");
+    let by_node = answer(&server, &run, "gate", json!({ "action": "accept" })).await;
+    by_node.error(422, "interrupt_cancelled");
+
+    let parent = server.run("parent", json!({})).await;
+    let snapshot = server.wait_for(&parent, "waiting-approval").await;
+    let path = format!(
+        "/v1/interrupts/{}",
+        snapshot["interrupt"]["interruptToken"].as_str().unwrap()
+    );
+    let child = snapshot["childRuns"][0]["runId"].as_str().unwrap();
+    server.call("GET", &path).send().await.ok(200);
+    server
+        .post(&format!("/v1/runs/{parent}/cancel"), &json!({}))
+        .send()
+        .await
+        .ok(200);
+    server.wait_for(&parent, "cancelled").await;
+    server.wait_for(child, "cancelled").await;
+    server
+        .call("GET", &path)
+        .send()
+        .await
+        .error(410, "interrupt_gone");
+    let post = server.call("POST", &path).json(&accept).send().await;
+    post.error(410, "interrupt_gone");
+    let by_node = answer(&server, child, "gate", json!({ "action": "accept" })).await;
+    by_node.error(410, "interrupt_gone");
+    let cancelled = event(&server, child, "run.cancelled").await;
+    assert_eq!(cancelled["reason"], "parent-cancelled");
+    assert_eq!(cancelled["parentRunId"], parent);
+}
+
+#[tokio::test]
+async fn a_gate_can_insist_on_a_credential() {
+    let server = Server::start().await;
+    let (run, interrupt) = waiting(&server, "signed", "waiting-approval").await;
+    let path = format!("/v1/interrupts/{}", interrupt["interruptToken"].as_str().unwrap());
+    let accept = json!({ "resumeValue": { "action": "accept" } });
+    let by_token = server.call("POST", &path).json(&accept).send().await;
+    by_token.error(403, "forbidden");
+    assert_eq!(server.snapshot(&run).await["status"], "waiting-approval");
+    answer(&server, &run, "gate", json!({ "action": "accept" }))
+        .await
+        .ok(200);
+}
+
+#[tokio::test]
+async fn the_creator_of_a_run_sees_its_token_and_others_need_the_scope() {
+    let server = Server::start().await;
+    let scopes = json!({ "scopes": ["runs:create", "runs:read"], "id": "starter" });
+    let made = server.post("/v1/host/wopr/keys", &scopes).send().await.ok(201);
+    let key = made["secret"].as_str().unwrap();
+    let body = json!({ "workflowId": "approval" });
+    let created = server
+        .call("POST", "/v1/runs")
+        .key(key)
+        .json(&body)
+        .send()
+        .await
+        .ok(201);
+    let own = format!("/v1/runs/{}", created["runId"].as_str().unwrap());
+    let (theirs, _) = waiting(&server, "approval", "waiting-approval").await;
+    let own = server.call("GET", &own).key(key).send().await.ok(200);
+    assert!(own["interrupt"]["interruptToken"].is_string());
+    let theirs = server
+        .call("GET", &format!("/v1/runs/{theirs}"))
+        .key(key)
+        .send()
+        .await
+        .ok(200);
+    assert!(theirs["interrupt"].get("interruptToken").is_none());
+}
+
+#[tokio::test]
+async fn pending_interrupts_are_listed_where_they_are_asked() {
+    let server = Server::start().await;
+    let (run, _) = waiting(&server, "approval", "waiting-approval").await;
+    let parent = server.run("parent", json!({})).await;
+    let snapshot = server.wait_for(&parent, "waiting-approval").await;
+    let child = &snapshot["childRuns"][0]["runId"];
+    let list = server.get("/v1/interrupts").send().await.ok(200);
+    let items = list["interrupts"].as_array().unwrap();
+    let mut runs: Vec<_> = items.iter().map(|item| item["runId"].as_str().unwrap()).collect();
+    runs.sort_unstable();
+    let mut wanted = vec![run.as_str(), child.as_str().unwrap()];
+    wanted.sort_unstable();
+    assert_eq!(runs, wanted);
+    assert!(items.iter().all(|item| item.get("interruptToken").is_none()));
+    let bob = server
+        .call("GET", "/v1/interrupts")
+        .key(crate::server::BOB)
+        .send()
+        .await;
+    assert_eq!(bob.ok(200)["interrupts"], json!([]));
+}
+
+#[tokio::test]
+async fn a_cancel_and_an_answer_race_to_one_end() {
+    let server = Server::start_on_sqlite().await;
+    for _ in 0..10 {
+        let (run, _) = waiting(&server, "approval", "waiting-approval").await;
+        let accept = json!({ "action": "accept" });
+        let resolve = server.post(&format!("/v1/runs/{run}/approvals/gate"), &accept);
+        let cancel = server.post(&format!("/v1/runs/{run}/cancel"), &json!({}));
+        let (resolved, cancelled) = tokio::join!(resolve.send(), cancel.send());
+        assert!([200, 409, 422].contains(&resolved.status), "{}", resolved.json());
+        assert_eq!(cancelled.status, 200);
+        let types = server.event_types(&run).await;
+        let ends = ["run.completed", "run.failed", "run.cancelled"];
+        let ended: Vec<_> = types
+            .iter()
+            .filter(|name| ends.contains(&name.as_str()))
+            .collect();
+        assert_eq!(ended, [types.last().unwrap()]);
+    }
+    server.call("GET", "/v1/runs").key(ALICE).send().await.ok(200);
+    server.stop().await;
+}

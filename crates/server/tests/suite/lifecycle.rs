@@ -1,0 +1,291 @@
+//! Runs from start to end.
+
+use serde_json::{Value, json};
+
+use crate::server::{ALICE, Server};
+
+async fn a_run_is_started_read_and_listed(server: &Server) {
+    let body = json!({
+        "workflowId": "identity", "inputs": { "payload": { "a": [1, null] } },
+        "tags": ["x"], "metadata": { "k": 1 }, "configurable": { "recursionLimit": 9 },
+    });
+    let created = server.post("/v1/runs", &body).send().await;
+    assert_eq!(created.header("openwop-idempotent-replay"), None);
+    let created = created.ok(201);
+    assert_eq!(created["status"], "pending");
+    let run = created["runId"].as_str().unwrap();
+    let origin = server.host.public_url();
+    assert_eq!(created["statusUrl"], format!("{origin}/v1/runs/{run}"));
+    assert_eq!(created["eventsUrl"], format!("{origin}/v1/runs/{run}/events"));
+
+    let snapshot = server.wait_for(run, "completed").await;
+    assert_eq!(snapshot["variables"]["payload"], json!({ "a": [1, null] }));
+    assert_eq!(snapshot["inputs"], json!({ "payload": { "a": [1, null] } }));
+    assert_eq!(
+        snapshot["owner"],
+        json!({ "tenant": "acme", "principal": "alice" })
+    );
+    assert_eq!(snapshot["tags"], json!(["x"]));
+    assert_eq!(snapshot["metadata"], json!({ "k": 1 }));
+    assert_eq!(snapshot["nodeStates"]["echo"]["status"], "completed");
+    assert!(snapshot["completedAt"].is_string() && snapshot.get("currentNodeId").is_none());
+    assert_eq!(
+        server.event_types(run).await,
+        ["run.started", "node.started", "node.completed", "run.completed"]
+    );
+
+    let list = server.get("/v1/runs?workflowId=identity&status=completed,failed");
+    let list = list.send().await.ok(200);
+    assert_eq!(list["runs"][0]["runId"], run);
+    assert_eq!(list["runs"][0]["eventCount"], 4);
+}
+
+#[tokio::test]
+async fn a_run_is_started_read_and_listed_in_memory() {
+    let server = Server::start().await;
+    a_run_is_started_read_and_listed(&server).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_run_is_started_read_and_listed_on_sqlite() {
+    let server = Server::start_on_sqlite().await;
+    a_run_is_started_read_and_listed(&server).await;
+    let stats = server.host.store_stats().unwrap();
+    assert!(stats.appends >= 1 && stats.groups >= 1);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_failed_run_says_why() {
+    let server = Server::start().await;
+    let run = server.run("fails", json!({})).await;
+    let snapshot = server.wait_for(&run, "failed").await;
+    assert_eq!(snapshot["error"]["code"], "conformance_test_failure");
+    assert_eq!(snapshot["error"]["details"]["failedNodeId"], "boom");
+    assert_eq!(
+        server.event_types(&run).await,
+        ["run.started", "node.started", "node.failed", "run.failed"]
+    );
+}
+
+#[tokio::test]
+async fn a_run_is_cancelled_once_and_then_stays_as_it_is() {
+    let server = Server::start().await;
+    for path in ["cancel", ":cancel", "%3Acancel"] {
+        let run = server.run("delay", json!({})).await;
+        server.wait_for(&run, "running").await;
+        let separator = if path == "cancel" { "/" } else { "" };
+        let path = format!("/v1/runs/{run}{separator}{path}");
+        let cancelled = server
+            .post(&path, &json!({ "reason": "enough" }))
+            .send()
+            .await
+            .ok(200);
+        assert_eq!(cancelled, json!({ "runId": run, "status": "cancelled" }));
+        // Without a body, too.
+        let again = server.call("POST", &path).key(ALICE).send().await.ok(200);
+        assert_eq!(again["status"], "cancelled");
+        let poll = server
+            .get(&format!("/v1/runs/{run}/events/poll"))
+            .send()
+            .await
+            .ok(200);
+        let last = poll["events"].as_array().unwrap().last().unwrap().clone();
+        assert_eq!(
+            last["payload"],
+            json!({ "reason": "enough", "cancelledBy": "alice" })
+        );
+    }
+    let done = server.run("conformance-noop", json!({})).await;
+    let cancelled = server
+        .post(&format!("/v1/runs/{done}/cancel"), &json!({}))
+        .send()
+        .await;
+    assert_eq!(cancelled.ok(200)["status"], "completed");
+}
+
+#[tokio::test]
+async fn a_bulk_cancel_answers_each_run_in_order() {
+    let server = Server::start().await;
+    let waiting = server.run("delay", json!({})).await;
+    let done = server.run("conformance-noop", json!({})).await;
+    let body = json!({ "runIds": [waiting, "run_unknown_0123456789", done, "?"], "reason": "all" });
+    let items = server.post("/v1/runs:bulk-cancel", &body).send().await.ok(200);
+    let items = items["results"].as_array().unwrap();
+    assert_eq!(
+        items[0],
+        json!({ "runId": waiting, "ok": true, "status": "cancelled" })
+    );
+    assert_eq!(items[1]["error"]["error"], "not_found");
+    assert_eq!(items[2]["error"]["error"], "run_terminal");
+    assert_eq!(items[3]["error"]["error"], "not_found");
+    let again = server.post("/v1/runs:bulk-cancel", &json!({ "runIds": [waiting] }));
+    assert_eq!(again.send().await.ok(200)["results"][0]["ok"], true);
+    let many = json!({ "runIds": vec!["run_unknown_0123456789"; 101] });
+    let details = server.post("/v1/runs:bulk-cancel", &many).send().await;
+    assert_eq!(details.error(400, "validation_error")["maxRunIds"], 100);
+    server
+        .post("/v1/runs:bulk-cancel", &json!({ "runIds": [] }))
+        .send()
+        .await
+        .error(400, "validation_error");
+}
+
+#[tokio::test]
+async fn a_run_is_paused_and_resumed() {
+    let server = Server::start().await;
+    let run = server.run("short-delay", json!({})).await;
+    let pause = format!("/v1/runs/{run}:pause");
+    let resume = format!("/v1/runs/{run}:resume");
+    let early = server.post(&resume, &json!({})).send().await;
+    assert_eq!(early.error(409, "run_not_paused")["runStatus"], "running");
+    let body = json!({ "reason": "lunch", "drainPolicy": "immediate" });
+    let paused = server.post(&pause, &body).send().await.ok(202);
+    assert_eq!(paused["status"], "paused");
+    assert_eq!(server.snapshot(&run).await["status"], "paused");
+    let again = server.post(&pause, &json!({})).send().await;
+    let details = again.error(409, "run_not_pausable");
+    assert_eq!(details["runStatus"], "paused");
+    assert_eq!(details["pausedAt"], paused["pausedAt"]);
+    let resumed = server.post(&resume, &json!({})).send().await.ok(202);
+    assert_eq!(resumed["status"], "running");
+    server.wait_for(&run, "completed").await;
+    let types = server.event_types(&run).await;
+    let paused = types.iter().position(|name| name == "run.paused").unwrap();
+    assert!(types[paused..].contains(&"run.resumed".to_owned()));
+    let ended = server.post(&pause, &json!({})).send().await;
+    assert_eq!(ended.error(409, "run_not_pausable")["runStatus"], "completed");
+}
+
+#[tokio::test]
+async fn artifacts_are_listed_and_read() {
+    let server = Server::start().await;
+    let run = server.run("letter", json!({ "name": "Ada" })).await;
+    server.wait_for(&run, "completed").await;
+    let path = format!("/v1/runs/{run}/artifacts");
+    let list = server.get(&path).send().await.ok(200);
+    let listed = &list["artifacts"][0];
+    assert_eq!(listed["artifactId"], "write-0");
+    assert!(listed.get("content").is_none());
+    let artifact = server.get(&format!("{path}/write-0")).send().await.ok(200);
+    assert_eq!(artifact["content"], "Hello Ada");
+    assert_eq!(artifact["artifactType"], "letter");
+    server
+        .get(&format!("{path}/other"))
+        .send()
+        .await
+        .error(404, "not_found");
+}
+
+#[tokio::test]
+async fn a_sensitive_variable_is_kept_from_every_view() {
+    let server = Server::start().await;
+    let run = server.run("secret", json!({ "pin": "4711", "open": 1 })).await;
+    let snapshot = server.wait_for(&run, "completed").await;
+    assert_eq!(snapshot["variables"], json!({ "pin": "[REDACTED]", "open": 1 }));
+    let poll = server.get(&format!("/v1/runs/{run}/events/poll")).send().await;
+    let mut texts = vec![snapshot.to_string(), poll.ok(200).to_string()];
+    for mode in ["updates", "values", "debug"] {
+        let path = format!("/v1/runs/{run}/events?streamMode={mode}");
+        for event in server.get(&path).events().await.all().await {
+            texts.push(event.data);
+        }
+    }
+    assert!(texts.iter().all(|text| !text.contains("4711")), "{texts:?}");
+}
+
+#[tokio::test]
+async fn a_snapshot_that_is_known_is_not_sent_again() {
+    let server = Server::start().await;
+    let run = server.run("conformance-noop", json!({})).await;
+    server.wait_for(&run, "completed").await;
+    let path = format!("/v1/runs/{run}");
+    let first = server.get(&path).send().await;
+    let tag = first.header("etag").unwrap().to_owned();
+    let again = server.get(&path).header("if-none-match", &tag).send().await;
+    assert_eq!((again.status, again.body.len()), (304, 0));
+    assert_eq!(again.header("etag"), Some(tag.as_str()));
+    let other = server.get(&path).header("if-none-match", "\"x\"").send().await;
+    assert_eq!(other.status, 200);
+}
+
+#[tokio::test]
+async fn lists_go_on_page_by_page() {
+    let server = Server::start().await;
+    let mut runs = Vec::new();
+    for _ in 0..5 {
+        runs.push(server.run("conformance-noop", json!({})).await);
+    }
+    let mut seen = Vec::new();
+    let mut cursor = String::new();
+    loop {
+        let page = server
+            .get(&format!("/v1/runs?limit=2{cursor}"))
+            .send()
+            .await
+            .ok(200);
+        for item in page["runs"].as_array().unwrap() {
+            seen.push(item["runId"].as_str().unwrap().to_owned());
+        }
+        let Some(next) = page["nextCursor"].as_str() else {
+            break;
+        };
+        cursor = format!("&cursor={next}");
+    }
+    seen.sort();
+    runs.sort();
+    assert_eq!(seen, runs);
+}
+
+#[tokio::test]
+async fn a_parent_shows_its_child_and_what_it_asks() {
+    let server = Server::start().await;
+    let parent = server.run("parent", json!({})).await;
+    let snapshot = server.wait_for(&parent, "waiting-approval").await;
+    let child = snapshot["childRuns"][0]["runId"].as_str().unwrap();
+    assert_eq!(snapshot["childRuns"][0]["status"], "waiting-approval");
+    assert_eq!(snapshot["currentNodeId"], "sub");
+    assert_eq!(snapshot["interrupt"]["nodeId"], "sub");
+    assert_eq!(snapshot["interrupt"]["data"]["title"], "Go on?");
+    let child_snapshot = server.snapshot(child).await;
+    assert_eq!(child_snapshot["parentRunId"], parent);
+    assert_eq!(child_snapshot["parentNodeId"], "sub");
+    let path = format!("/v1/runs/{parent}/interrupts/sub");
+    let answer = json!({ "resumeValue": { "action": "accept" } });
+    let resolved = server.post(&path, &answer).send().await.ok(200);
+    assert_eq!(
+        (&resolved["runId"], &resolved["nodeId"]),
+        (&json!(parent), &json!("sub"))
+    );
+    server.wait_for(&parent, "completed").await;
+    let children = server
+        .get(&format!("/v1/runs?parentRunId={parent}"))
+        .send()
+        .await
+        .ok(200);
+    assert_eq!(children["runs"][0]["runId"], child);
+}
+
+#[tokio::test]
+async fn runs_survive_the_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().join("kept.db");
+    let open = || {
+        Server::start_with(|config| {
+            config.store = wopr_server::config::StoreUrl::Sqlite(database.clone());
+        })
+    };
+    let server = open().await;
+    let run = server.run("approval", json!({})).await;
+    let before: Value = server.wait_for(&run, "waiting-approval").await;
+    let token = before["interrupt"]["interruptToken"].as_str().unwrap().to_owned();
+    server.stop().await;
+    let server = open().await;
+    assert_eq!(server.snapshot(&run).await["status"], "waiting-approval");
+    // The master key is kept beside the database, so tokens live on too.
+    let body = json!({ "resumeValue": { "action": "accept" } });
+    let path = format!("/v1/interrupts/{token}");
+    let resolved = server.call("POST", &path).json(&body).send().await.ok(200);
+    assert_eq!(resolved["status"], "completed");
+}

@@ -1,0 +1,314 @@
+//! Following a run: streams, batches, resuming, polling.
+
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use crate::server::{ALICE, Server};
+
+fn names(events: &[wopr_wire::sse::Event]) -> Vec<&str> {
+    events.iter().map(|event| event.event.as_str()).collect()
+}
+
+fn ids(events: &[wopr_wire::sse::Event]) -> Vec<u64> {
+    events.iter().map(|event| event.id.parse().unwrap()).collect()
+}
+
+async fn follow(server: &Server, run: &str, query: &str) -> Vec<wopr_wire::sse::Event> {
+    let path = format!("/v1/runs/{run}/events{query}");
+    server.get(&path).events().await.all().await
+}
+
+#[tokio::test]
+async fn a_stream_shows_every_mode_and_ends_with_the_run() {
+    let server = Server::start().await;
+    let run = server.run("three", json!({})).await;
+    server.wait_for(&run, "completed").await;
+    let updates = follow(&server, &run, "").await;
+    assert_eq!(
+        names(&updates),
+        [
+            "run.started",
+            "node.completed",
+            "node.completed",
+            "node.completed",
+            "run.completed"
+        ]
+    );
+    let first: Value = serde_json::from_str(&updates[0].data).unwrap();
+    assert_eq!(first["eventId"], format!("{run}.0"));
+    assert_eq!(first["payload"]["transport"], "rest");
+    assert_eq!(
+        (&first["schemaVersion"], &first["engineVersion"]),
+        (&json!(1), &json!("1"))
+    );
+
+    let debug = follow(&server, &run, "?streamMode=debug").await;
+    assert_eq!(ids(&debug), (0..8).collect::<Vec<_>>());
+    let mixed = follow(&server, &run, "?streamMode=updates,messages").await;
+    assert_eq!(ids(&mixed), ids(&updates));
+    assert!(names(&mixed).iter().all(|name| *name == "updates"));
+    let values = follow(&server, &run, "?streamMode=values").await;
+    assert!(names(&values).iter().all(|name| *name == "state.snapshot"));
+    let last: Value = serde_json::from_str(&values.last().unwrap().data).unwrap();
+    assert_eq!(
+        (&last["status"], &last["atSeq"]),
+        (&json!("completed"), &json!(7))
+    );
+    let first: Value = serde_json::from_str(&values[0].data).unwrap();
+    assert_eq!(
+        (&first["status"], &first["atSeq"]),
+        (&json!("running"), &json!(0))
+    );
+    assert!(follow(&server, &run, "?streamMode=messages").await.is_empty());
+}
+
+#[tokio::test]
+async fn a_stream_that_was_opened_early_sees_what_comes() {
+    let server = Server::start_on_sqlite().await;
+    let run = server.run("approval", json!({})).await;
+    let mut events = server.get(&format!("/v1/runs/{run}/events")).events().await;
+    let head = events.head.as_ref().unwrap();
+    assert_eq!(
+        (head.status, head.header("content-type")),
+        (200, Some("text/event-stream"))
+    );
+    assert!(head.header("cache-control").unwrap().starts_with("no-cache"));
+    loop {
+        let event = events.next().await.unwrap();
+        if event.event == "node.suspended" {
+            break;
+        }
+    }
+    let answer = json!({ "action": "accept" });
+    let path = format!("/v1/runs/{run}/approvals/gate");
+    server.post(&path, &answer).send().await.ok(200);
+    let rest = events.all().await;
+    assert_eq!(
+        names(&rest),
+        [
+            "interrupt.resolved",
+            "approval.received",
+            "node.completed",
+            "run.completed"
+        ]
+    );
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_stream_goes_on_after_the_last_event_seen() {
+    let server = Server::start().await;
+    let run = server.run("three", json!({})).await;
+    server.wait_for(&run, "completed").await;
+    let path = format!("/v1/runs/{run}/events?streamMode=debug");
+    let after = async |id: &str| {
+        let call = server.get(&path).header("last-event-id", id);
+        ids(&call.events().await.all().await)
+    };
+    assert_eq!(after("3").await, [4, 5, 6, 7]);
+    assert_eq!(after(&format!("{run}.3")).await, [4, 5, 6, 7]);
+    assert_eq!(after("7").await, [] as [u64; 0]);
+    assert_eq!(after("99").await, [] as [u64; 0]);
+    assert_eq!(after("18446744073709551615").await, [] as [u64; 0]);
+    // What is no id of this log starts from the beginning.
+    for unknown in ["evt_1", "-1", "run_other_0123456789.3"] {
+        assert_eq!(after(unknown).await.len(), 8, "{unknown}");
+    }
+    let values = server.get(&format!("/v1/runs/{run}/events?streamMode=values"));
+    let values = values.header("last-event-id", "3").events().await.all().await;
+    assert_eq!(ids(&values), [3, 4, 5, 6, 7]);
+    let snapshot: Value = serde_json::from_str(&values[0].data).unwrap();
+    assert_eq!(snapshot["status"], "running");
+}
+
+#[tokio::test]
+async fn batches_are_arrays_and_never_outlive_the_run() {
+    let server = Server::start().await;
+    let run = server.run("short-delay", json!({})).await;
+    let begun = Instant::now();
+    let events = follow(&server, &run, "?bufferMs=5000").await;
+    assert!(begun.elapsed().as_secs() < 4, "the end of the run ends the wait");
+    assert!(names(&events).iter().all(|name| *name == "batch"));
+    let mut types = Vec::new();
+    for event in &events {
+        let batch: Vec<Value> = serde_json::from_str(&event.data).unwrap();
+        assert_eq!(batch.last().unwrap()["sequence"].to_string(), event.id);
+        types.extend(
+            batch
+                .iter()
+                .map(|event| event["type"].as_str().unwrap().to_owned()),
+        );
+    }
+    assert_eq!(
+        types,
+        ["run.started", "node.completed", "node.completed", "run.completed"]
+    );
+    assert!(
+        names(&follow(&server, &run, "?bufferMs=0").await)
+            .iter()
+            .all(|name| *name != "batch")
+    );
+    // A run that waits flushes what it has.
+    let run = server.run("approval", json!({})).await;
+    let path = format!("/v1/runs/{run}/events?bufferMs=5000");
+    let mut events = server.get(&path).events().await;
+    let batch = events.next().await.unwrap();
+    assert!(batch.data.contains("node.suspended"));
+}
+
+#[tokio::test]
+async fn parameters_are_checked_before_anything_is_sent() {
+    let server = Server::start().await;
+    let run = server.run("conformance-noop", json!({})).await;
+    for (query, code) in [
+        ("?streamMode=all", "unsupported_stream_mode"),
+        ("?streamMode=values,updates", "unsupported_stream_mode"),
+        ("?streamMode=updates,bogus", "unsupported_stream_mode"),
+        ("?bufferMs=-1", "validation_error"),
+        ("?bufferMs=5001", "validation_error"),
+        ("?bufferMs=1.5", "validation_error"),
+    ] {
+        for accept in ["text/event-stream", "application/json"] {
+            let path = format!("/v1/runs/{run}/events{query}");
+            let reply = server.get(&path).header("accept", accept).send().await;
+            let details = reply.error(400, code);
+            if code == "unsupported_stream_mode" {
+                assert_eq!(
+                    details["supported"],
+                    json!(["updates", "values", "messages", "debug"])
+                );
+            }
+        }
+    }
+    for query in [
+        "?lastSequence=-1",
+        "?lastSequence=x",
+        "?since=y",
+        "?timeout=0",
+        "?timeout=61",
+    ] {
+        let path = format!("/v1/runs/{run}/events/poll{query}");
+        server.get(&path).send().await.error(400, "validation_error");
+    }
+}
+
+#[tokio::test]
+async fn json_readers_get_the_whole_log_at_once() {
+    let server = Server::start().await;
+    let run = server.run("approval", json!({})).await;
+    server.wait_for(&run, "waiting-approval").await;
+    let path = format!("/v1/runs/{run}/events");
+    let log = server
+        .get(&path)
+        .header("accept", "application/json")
+        .send()
+        .await
+        .ok(200);
+    let events = log["events"].as_array().unwrap();
+    assert_eq!(events[1]["type"], "node.started");
+    assert_eq!(
+        (&log["isComplete"], &log["runStatus"]),
+        (&json!(false), &json!("waiting-approval"))
+    );
+    let filtered = server.get(&format!("{path}?streamMode=updates"));
+    let filtered = filtered.header("accept", "application/json").send().await.ok(200);
+    let events = filtered["events"].as_array().unwrap();
+    assert!(events.iter().all(|event| event["type"] != "node.started"));
+    // Both named means a stream.
+    let both = "application/json, text/event-stream";
+    let mut events = server
+        .call("GET", &path)
+        .key(ALICE)
+        .header("accept", both)
+        .events()
+        .await;
+    assert_eq!(events.next().await.unwrap().event, "run.started");
+}
+
+#[tokio::test]
+async fn a_poll_waits_for_the_next_event() {
+    let server = Server::start().await;
+    let run = server.run("approval", json!({})).await;
+    let path = format!("/v1/runs/{run}/events/poll");
+    let first = server.get(&path).send().await.ok(200);
+    assert_eq!(first["events"][0]["sequence"], 0);
+    let last = first["lastEventSeq"].as_u64().unwrap();
+    let waiting = server.get(&format!("{path}?lastSequence={last}&timeout=30&streamMode=debug"));
+    let accept = json!({ "action": "accept" });
+    let resolve = server.post(&format!("/v1/runs/{run}/approvals/gate"), &accept);
+    let (next, resolved) = tokio::join!(waiting.send(), resolve.send());
+    resolved.ok(200);
+    let next = next.ok(200);
+    assert_eq!(next["events"][0]["sequence"], last + 1);
+
+    let all = server.get(&path).send().await.ok(200);
+    assert_eq!(all["runStatus"], "completed");
+    assert_eq!(
+        (&all["isComplete"], &all["isTerminal"]),
+        (&json!(true), &json!(true))
+    );
+    let events = all["events"].as_array().unwrap();
+    for (sequence, event) in events.iter().enumerate() {
+        assert_eq!(event["sequence"], sequence);
+    }
+    assert_eq!(server.get(&path).send().await.ok(200), all);
+    let past = server
+        .get(&format!("{path}?lastSequence=1000"))
+        .send()
+        .await
+        .ok(200);
+    assert_eq!((&past["events"], &past["isComplete"]), (&json!([]), &json!(true)));
+    let zero = server.get(&format!("{path}?since=0")).send().await.ok(200);
+    assert_eq!(zero["events"][0]["sequence"], 1);
+}
+
+#[tokio::test]
+async fn a_silent_stream_is_kept_open_and_a_stop_ends_it() {
+    let server = Server::start_with(|config| {
+        config.server.sse_keepalive = "20ms".parse().unwrap();
+    })
+    .await;
+    let run = server.run("approval", json!({})).await;
+    let mut events = server.get(&format!("/v1/runs/{run}/events")).events().await;
+    events.until(":keepalive").await;
+    let metrics = server.call("GET", "/metrics").send().await;
+    assert!(
+        String::from_utf8(metrics.body)
+            .unwrap()
+            .contains("wopr_open_streams 1\n")
+    );
+    server.stop().await;
+    while events.next().await.is_some() {}
+    assert!(events.is_closed);
+}
+
+#[tokio::test]
+async fn a_request_in_flight_is_answered_before_a_stop() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let server = Server::start_on_sqlite().await;
+    let body = json!({ "workflowId": "approval" }).to_string();
+    let head = format!(
+        "POST /v1/runs HTTP/1.1\r\nhost: t\r\nauthorization: Bearer {ALICE}\r\nexpect: 100-continue\r\n\
+         content-length: {}\r\n\r\n",
+        body.len()
+    );
+    let mut stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
+    stream.write_all(head.as_bytes()).await.unwrap();
+    // The server asks for the body once it works on the request.
+    let mut go_on = [0; 25];
+    stream.read_exact(&mut go_on).await.unwrap();
+    assert_eq!(&go_on, b"HTTP/1.1 100 Continue\r\n\r\n");
+    let host = std::sync::Arc::clone(&server.host);
+    let stopping = tokio::spawn(server.stop());
+    host.closing().wait_for(|is_closing| *is_closing).await.unwrap();
+    stream.write_all(body.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    assert!(
+        answer.starts_with(b"HTTP/1.1 201 Created"),
+        "{}",
+        String::from_utf8_lossy(&answer)
+    );
+    stopping.await.unwrap();
+}
