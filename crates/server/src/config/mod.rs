@@ -263,7 +263,7 @@ impl Default for Log {
 pub struct Overrides {
     /// Settings by name, as text: `("server.listen", "127.0.0.1:0")`.
     pub settings: Vec<(&'static str, String)>,
-    /// Further workflow folders.
+    /// Workflow folders; if there are any, instead of those named elsewhere.
     pub workflows: Vec<PathBuf>,
     /// Further keys, such as the one `dev` makes.
     pub keys: Vec<Key>,
@@ -354,7 +354,9 @@ impl Config {
                 rule,
             })?;
         }
-        config.workflows.extend(overrides.workflows);
+        if !overrides.workflows.is_empty() {
+            config.workflows = overrides.workflows;
+        }
         config.auth.keys.extend(overrides.keys);
         config.check()?;
         Ok(config)

@@ -1,6 +1,9 @@
 //! Cancelling, pausing and resuming.
 
-use futures_util::{FutureExt as _, future::BoxFuture};
+use futures_util::{
+    FutureExt as _,
+    future::{BoxFuture, join_all},
+};
 use http::StatusCode;
 use serde_json::Value;
 use wopr_core::{Command, DrainPolicy, Event, Refusal, RunId, RunKey, RunStatus, Seq};
@@ -78,10 +81,13 @@ pub(super) fn bulk(call: Call) -> BoxFuture<'static, Answer> {
                 problem
             }
         })?;
-        let mut results = Vec::with_capacity(request.run_ids.len());
-        for id in request.run_ids {
-            results.push(bulk_item(&call, id, request.reason.clone()).await);
-        }
+        // All at once, so that they share commits; each run is its own decision.
+        let reason = &request.reason;
+        let items = request
+            .run_ids
+            .into_iter()
+            .map(|id| bulk_item(&call, id, reason.clone()));
+        let results = join_all(items).await;
         let body = status_body(&BulkCancelResponse { results });
         match once {
             Some(once) => once.remember(&call, StatusCode::OK, body).await,

@@ -192,7 +192,14 @@ impl Follow {
         let host = Arc::clone(&call.host);
         let engine = host.engine();
         let tail = engine.tail(&key);
-        let shown_from = Seq(after.map_or(0, |after| after.saturating_add(1)));
+        let shown_from = match after {
+            None => Seq(0),
+            Some(after) => {
+                // A cursor past the end, of another log or a lost database, must not hide what is to come.
+                let (_, head) = engine.store().summary(&key).await?.ok_or_else(no_run)?;
+                Seq(after.saturating_add(1)).min(head)
+            }
+        };
         let values = if modes.is_values() {
             let view = engine.view(&key).await?.ok_or_else(no_run)?;
             Some(Values::new(view, shown_from))

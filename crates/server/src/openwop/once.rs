@@ -27,7 +27,7 @@ static REPLAY: HeaderName = HeaderName::from_static("openwop-idempotent-replay")
 const MAX_KEY: usize = 255;
 
 /// A request that is to take effect once.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Request {
     key: IdempotencyKey,
     digest: String,

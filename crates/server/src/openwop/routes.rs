@@ -176,18 +176,15 @@ pub(super) fn find(method: &Method, path: &str, is_conformance: bool) -> Found {
         {
             continue;
         }
-        let mut params = Vec::new();
-        let is_match = template.segments.iter().zip(&segments).all(|(wanted, given)| {
-            let taken = wanted.take(given);
-            params.extend(taken.flatten().map(str::to_owned));
-            taken.is_some()
-        });
-        if !is_match {
+        let pairs = || template.segments.iter().zip(&segments);
+        if !pairs().all(|(wanted, given)| wanted.take(given).is_some()) {
             continue;
         }
         if template.route.verb.method() == *wanted {
             found.route = Some(template.route);
-            found.params = params;
+            // Only now are they copied: most templates do not match.
+            let params = pairs().filter_map(|(wanted, given)| wanted.take(given).flatten());
+            found.params = params.map(str::to_owned).collect();
             return found;
         }
         found.allowed.push(template.route.verb.method());

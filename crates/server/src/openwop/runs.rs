@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use wopr_core::{Object, Origin, RunId, RunStatus, WorkflowId};
-use wopr_engine::{Create, Start, View};
+use wopr_engine::{CommandError, Create, Start, View};
 use wopr_store::{RunFilter, Summary};
 use wopr_wire::{
     json,
@@ -39,7 +39,7 @@ pub(super) fn create(call: Call) -> BoxFuture<'static, Answer> {
         let caller = call.caller();
         let run = call.host.engine().new_run_id();
         let body = accepted(call.host.public_url(), &run);
-        let extras = once::Request::extras(once, &call, {
+        let extras = once::Request::extras(once.clone(), &call, {
             let body = body.clone();
             move |_| (StatusCode::CREATED, body.clone())
         });
@@ -58,10 +58,24 @@ pub(super) fn create(call: Call) -> BoxFuture<'static, Answer> {
             },
             extras,
         };
-        let done = call.host.engine().create(create).await?;
-        once::answer(&done, |_| (StatusCode::CREATED, body))
+        match call.host.engine().create(create).await {
+            Ok(done) => once::answer(&done, |_| (StatusCode::CREATED, body)),
+            Err(error) => refused(&call, once, error).await,
+        }
     }
     .boxed()
+}
+
+/// A request that took effect before is answered as it was then, even if it would be refused by now.
+async fn refused(call: &Call, once: Option<once::Request>, error: CommandError) -> Answer {
+    let is_about_now = matches!(error, CommandError::UnknownWorkflow | CommandError::Refused(_));
+    match once {
+        Some(once) if is_about_now => match once.replay(call).await? {
+            Some(response) => Ok(response),
+            None => Err(error.into()),
+        },
+        Some(_) | None => Err(error.into()),
+    }
 }
 
 /// The answer at acceptance: what became of the run since is read at its address.

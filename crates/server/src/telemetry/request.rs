@@ -12,7 +12,7 @@ use http::{HeaderValue, header::HeaderName};
 use tracing::{Instrument as _, Level};
 
 use super::TraceContext;
-use crate::{Host, auth::Caller, openwop::Problem};
+use crate::{Host, a2a, auth::Caller, openwop::Problem};
 
 static X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -34,6 +34,7 @@ pub async fn observe(State(host): State<Arc<Host>>, mut request: Request, next: 
     let method = request.method().clone();
     let trace = TraceContext::of(request.headers());
     let request_id = request_id(&request, &trace);
+    let face = face(request.uri().path());
     request.extensions_mut().insert(trace);
     let span = tracing::info_span!(
         target: "wopr::access",
@@ -60,13 +61,22 @@ pub async fn observe(State(host): State<Arc<Host>>, mut request: Request, next: 
     let status = response.status();
     let (route, caller) = match &handled {
         Some(handled) => (handled.route, handled.caller.as_ref()),
-        None => ("other", None),
+        None => (face, None),
     };
     host.metrics().answered(&method, route, status, took);
     if tracing::enabled!(target: "wopr::access", Level::DEBUG) || status.is_server_error() {
         span.in_scope(|| log(route, caller, status.as_u16(), took.as_micros()));
     }
     response
+}
+
+/// The label of a request whose face does not name a route.
+fn face(path: &str) -> &'static str {
+    match path {
+        a2a::CARD_PATH => a2a::CARD_PATH,
+        _ if path.starts_with("/a2a") || path.starts_with("/v1/a2a") => "/a2a",
+        _ => "other",
+    }
 }
 
 fn log(route: &str, caller: Option<&Caller>, status: u16, micros: u128) {

@@ -132,6 +132,31 @@ async fn a_refusal_is_not_remembered() {
 }
 
 #[tokio::test]
+async fn what_took_effect_is_replayed_whatever_became_of_the_workflow() {
+    let server = Server::start().await;
+    let mut definition = crate::workflows::chain(
+        "short-lived",
+        &[crate::workflows::node("a", "core.noop", json!({}))],
+    );
+    server.post("/v1/workflows", &definition).send().await.ok(201);
+    let body = json!({ "workflowId": "short-lived" });
+    let create = server.post("/v1/runs", &body).header("idempotency-key", "s");
+    let first = create.send().await;
+    definition["isActive"] = json!(false);
+    server.post("/v1/workflows", &definition).send().await.ok(201);
+    let again = create.send().await;
+    assert_eq!(
+        (again.header(REPLAY), run_id(&again)),
+        (Some("true"), run_id(&first))
+    );
+    server
+        .post("/v1/runs", &body)
+        .send()
+        .await
+        .error(404, "not_found");
+}
+
+#[tokio::test]
 async fn a_key_has_a_shape() {
     let server = Server::start().await;
     let body = json!({ "workflowId": "conformance-noop" });

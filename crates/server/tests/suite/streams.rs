@@ -123,6 +123,24 @@ async fn a_stream_goes_on_after_the_last_event_seen() {
 }
 
 #[tokio::test]
+async fn a_cursor_past_the_end_does_not_hide_what_comes() {
+    let server = Server::start().await;
+    let run = server.run("approval", json!({})).await;
+    server.wait_for(&run, "waiting-approval").await;
+    let path = format!("/v1/runs/{run}/events?streamMode=debug");
+    let events = server.get(&path).header("last-event-id", "1000").events().await;
+    let answer = json!({ "action": "accept" });
+    server
+        .post(&format!("/v1/runs/{run}/approvals/gate"), &answer)
+        .send()
+        .await
+        .ok(200);
+    let events = events.all().await;
+    assert_eq!(names(&events)[0], "interrupt.resolved");
+    assert_eq!(names(&events).last(), Some(&"run.completed"));
+}
+
+#[tokio::test]
 async fn batches_are_arrays_and_never_outlive_the_run() {
     let server = Server::start().await;
     let run = server.run("short-delay", json!({})).await;
