@@ -1,7 +1,7 @@
 //! The agent card: what a client of either version reads first.
 //!
-//! It is made from the workflows that messages are routed to, each time it is asked for, so it never names a skill
-//! that does not work. It shows what every client of this host shares: the shared workflows and those of the
+//! It is made from the workflows that messages are routed to and from the registry discovery shows, each time it is
+//! asked for, so it names nothing that does not work. It shows what every client of this host shares: the shared workflows and those of the
 //! default tenant. Without a version header it is one document both versions read.
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use wopr_wire::a2a::{
     v03,
 };
 
-use super::{INPUT_MODES, OUTPUT_MODES, PUSH_NOTIFICATIONS, STREAMING, VERSIONS};
+use super::{INPUT_MODES, OUTPUT_MODES};
 use crate::{Host, auth::hex, host::default_tenant};
 
 /// How long a client may keep a card.
@@ -166,10 +166,11 @@ pub(super) fn card(host: &Host, workflow: Option<&WorkflowId>) -> Option<AgentCa
             format!("{}/a2a", host.public_url()),
         ),
     };
-    let interfaces = VERSIONS.iter().map(|version| AgentInterface {
+    let capabilities = host.discovery().capabilities();
+    let interfaces = capabilities.a2a_versions.iter().map(|version| AgentInterface {
         url: url.clone(),
         protocol_binding: binding::JSONRPC.to_owned(),
-        protocol_version: version.as_str().to_owned(),
+        protocol_version: version.to_string(),
         tenant: None,
     });
     let scheme = HttpAuthSecurityScheme {
@@ -189,8 +190,8 @@ pub(super) fn card(host: &Host, workflow: Option<&WorkflowId>) -> Option<AgentCa
         documentation_url: None,
         icon_url: None,
         capabilities: AgentCapabilities {
-            streaming: Some(STREAMING),
-            push_notifications: Some(PUSH_NOTIFICATIONS),
+            streaming: Some(capabilities.a2a_streaming),
+            push_notifications: Some(capabilities.a2a_push),
             extensions: Vec::new(),
             extended_agent_card: Some(false),
         },

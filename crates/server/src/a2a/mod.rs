@@ -46,7 +46,7 @@ use wopr_wire::a2a::method::Version;
 
 use crate::Host;
 
-/// The versions spoken, the preferred one first. Discovery and the cards say the same.
+/// The versions spoken, the preferred one first. The capability registry tells them, to discovery and to the cards.
 pub const VERSIONS: [Version; 2] = [Version::V1_0, Version::V0_3];
 /// Whether tasks can be streamed.
 pub const STREAMING: bool = true;

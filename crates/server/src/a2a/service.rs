@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
-use wopr_core::{Command, Refusal, RunId, RunKey, RunStatus, WorkflowId};
+use wopr_core::{Command, Refusal, RunId, RunKey, RunStatus, TenantId, WorkflowId};
 use wopr_engine::{CommandError, Extras, View};
-use wopr_store::{ReadError, TaskFilter};
+use wopr_store::{ReadError, TaskFilter, TaskRow};
 use wopr_wire::a2a::{
     error::A2aError,
     model::{
@@ -155,7 +155,11 @@ impl Service {
         let limit = usize::try_from(page_size).unwrap_or(usize::MAX);
         let tenant = &call.caller.tenant;
         let store = self.host.engine().store();
-        let listed = store.list_tasks(tenant, &filter, after.as_ref(), limit).await?;
+        let mut listed = store.list_tasks(tenant, &filter, after.as_ref(), limit).await?;
+        if listed.total == 0 {
+            listed.tasks.extend(self.without_context(tenant, &filter).await?);
+            listed.total = listed.tasks.len() as u64;
+        }
         let next_page_token = match listed.tasks.last() {
             Some((run, row)) if listed.has_more => page::encode(row.updated_at, run),
             Some(_) | None => String::new(),
@@ -177,6 +181,29 @@ impl Service {
             page_size,
             total_size: listed.total,
         })
+    }
+
+    /// The run whose id a client takes for a context, because one that no message began has no other.
+    async fn without_context(
+        &self,
+        tenant: &TenantId,
+        filter: &TaskFilter,
+    ) -> Result<Option<(RunId, TaskRow)>, Error> {
+        let named = filter.context.as_deref().map(RunId::parse);
+        let Some(Ok(run)) = named else { return Ok(None) };
+        let store = self.host.engine().store();
+        let key = RunKey::new(tenant.clone(), run);
+        let Some((row, _)) = store.task(&key).await? else {
+            return Ok(None);
+        };
+        let Some((summary, _)) = store.summary(&key).await? else {
+            return Ok(None);
+        };
+        let fits = row.context.is_none()
+            && filter.state.is_none_or(|state| row.state == state)
+            && filter.changed_since.is_none_or(|since| row.updated_at >= since)
+            && (filter.principal.as_ref()).is_none_or(|owner| summary.principal == *owner);
+        Ok(fits.then_some((key.run, row)))
     }
 
     /// Cancels a task. It is working while its children still end.

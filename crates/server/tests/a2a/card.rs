@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::Server;
+use crate::{schema, support::Server};
 
 #[tokio::test]
 async fn both_versions_read_the_card() {
@@ -12,6 +12,7 @@ async fn both_versions_read_the_card() {
     assert_eq!(union.status, 200);
     assert_eq!(union.header("content-type"), Some("application/json"));
     let union = union.json();
+    schema::check("AgentCard", &union);
     let interfaces = json!([
         {"url": url, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"},
         {"url": url, "protocolBinding": "JSONRPC", "protocolVersion": "0.3"},
@@ -49,6 +50,7 @@ async fn both_versions_read_the_card() {
         .get("/.well-known/agent-card.json")
         .await
         .json();
+    schema::check("AgentCard", &old);
     assert!(old.get("supportedInterfaces").is_none());
     assert_eq!(old["securitySchemes"]["bearer"]["type"], "http");
     assert_eq!(

@@ -9,6 +9,8 @@ use tokio::{
 };
 use wopr_wire::sse::{Decoder, Event};
 
+use crate::schema;
+
 /// Longer than anything here takes; a test that waits so long has failed.
 const LONG: Duration = Duration::from_secs(20);
 
@@ -130,6 +132,9 @@ impl Client {
         );
         let envelope = answer.json();
         assert_eq!(envelope["id"], 7, "{envelope}");
+        if !self.is_new() {
+            schema::check(schema::answer_of(method), &envelope);
+        }
         envelope
     }
 
@@ -349,6 +354,9 @@ impl Stream {
         let envelope: Value = serde_json::from_str(&event.data).unwrap();
         assert_eq!(envelope["jsonrpc"], "2.0", "{envelope}");
         assert_eq!(envelope["id"], 7, "{envelope}");
+        if !self.is_new {
+            schema::check("SendStreamingMessageResponse", &envelope);
+        }
         let result = envelope["result"].clone();
         let (kind, value) = if self.is_new {
             let (name, value) = result.as_object().unwrap().iter().next().unwrap();

@@ -91,96 +91,98 @@ async fn a_run_keeps_where_it_came_from() {
 #[tokio::test]
 async fn an_approval_is_given_by_a_message() {
     for version in ["1.0", ""] {
-        let server = Server::start().await;
-        let client = server.client(version);
-        let metadata = json!({"metadata": {"openwop": {"workflowId": "approve"}}});
-        let task = client.send(client.text("m1", "acme", metadata)).await;
-        assert_eq!(state_of(&task), "input-required");
-        let about = &task["metadata"]["openwop"];
-        assert_eq!(about["status"], "waiting-approval");
-        assert_eq!(about["interrupt"]["kind"], "approval");
-        assert_eq!(about["interrupt"]["interruptId"], "gate:0");
-        assert_eq!(about["interrupt"]["nodeId"], "gate");
-        assert_eq!(
-            about["interrupt"]["data"]["actions"],
-            json!(["accept", "reject", "refine"])
-        );
-        assert!(about["interruptToken"].as_str().unwrap().contains('.'));
-        let says = &task["status"]["message"];
-        assert_eq!(says["parts"][0]["text"], "Ship it?\nThe brief is ready.");
-        assert_eq!(says["parts"][1]["data"]["title"], "Ship it?");
-        let id = task["id"].as_str().unwrap();
-        assert_eq!(state_of(&client.task(id).await), "input-required");
+        for server in Server::start_each().await {
+            let client = server.client(version);
+            let metadata = json!({"metadata": {"openwop": {"workflowId": "approve"}}});
+            let task = client.send(client.text("m1", "acme", metadata)).await;
+            assert_eq!(state_of(&task), "input-required");
+            let about = &task["metadata"]["openwop"];
+            assert_eq!(about["status"], "waiting-approval");
+            assert_eq!(about["interrupt"]["kind"], "approval");
+            assert_eq!(about["interrupt"]["interruptId"], "gate:0");
+            assert_eq!(about["interrupt"]["nodeId"], "gate");
+            assert_eq!(
+                about["interrupt"]["data"]["actions"],
+                json!(["accept", "reject", "refine"])
+            );
+            assert!(about["interruptToken"].as_str().unwrap().contains('.'));
+            let says = &task["status"]["message"];
+            assert_eq!(says["parts"][0]["text"], "Ship it?\nThe brief is ready.");
+            assert_eq!(says["parts"][1]["data"]["title"], "Ship it?");
+            let id = task["id"].as_str().unwrap();
+            assert_eq!(state_of(&client.task(id).await), "input-required");
 
-        let reply = json!([{"data": {"approve": true, "feedback": "looks good"}}]);
-        let done = client
-            .send(client.message("m2", reply, json!({"taskId": id})))
-            .await;
-        assert_eq!(done["id"], id);
-        assert_eq!(state_of(&done), "completed");
-        assert_eq!(done["artifacts"][0]["parts"][0]["text"], "approved acme");
-        let about = done["metadata"]["openwop"].as_object().unwrap();
-        assert!(!about.contains_key("interrupt") && !about.contains_key("interruptToken"));
-        let said: Vec<_> = done["history"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|message| message["messageId"].as_str().unwrap().to_owned())
-            .collect();
-        assert_eq!(said, ["m1".to_owned(), format!("{id}.gate:0"), "m2".to_owned()]);
-        server.stop().await;
+            let reply = json!([{"data": {"approve": true, "feedback": "looks good"}}]);
+            let done = client
+                .send(client.message("m2", reply, json!({"taskId": id})))
+                .await;
+            assert_eq!(done["id"], id);
+            assert_eq!(state_of(&done), "completed");
+            assert_eq!(done["artifacts"][0]["parts"][0]["text"], "approved acme");
+            let about = done["metadata"]["openwop"].as_object().unwrap();
+            assert!(!about.contains_key("interrupt") && !about.contains_key("interruptToken"));
+            let said: Vec<_> = done["history"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|message| message["messageId"].as_str().unwrap().to_owned())
+                .collect();
+            assert_eq!(said, ["m1".to_owned(), format!("{id}.gate:0"), "m2".to_owned()]);
+            server.stop().await;
+        }
     }
 }
 
 #[tokio::test]
 async fn a_stream_tells_everything_in_order() {
     for version in ["1.0", ""] {
-        let server = Server::start().await;
-        let client = server.client(version);
-        let metadata = json!({"metadata": {"skillId": "approve"}});
-        let frames = client
-            .stream(client.text("m1", "acme", metadata))
-            .await
-            .all()
-            .await;
-        assert_eq!(
-            shorts(&frames),
-            ["task:submitted", "status:working", "status:input-required"]
-        );
-        let ids: Vec<_> = frames.iter().map(|frame| frame.id).collect();
-        assert_eq!(ids[..2], [None, Some(0)]);
-        assert!(ids[2] > Some(0));
-        let asked = &frames[2].value;
-        assert_eq!(asked["metadata"]["openwop"]["interrupt"]["kind"], "approval");
-        assert!(asked["metadata"]["openwop"]["interruptToken"].is_string());
-        if version.is_empty() {
-            assert_eq!(frames[1].value["final"], false);
-            assert_eq!(asked["final"], true);
-        } else {
-            assert!(asked.get("final").is_none() && asked.get("kind").is_none());
-        }
-        let task = &frames[0].value;
-        assert_eq!(task["history"][0]["messageId"], "m1");
-        let id = task["id"].as_str().unwrap();
+        for server in Server::start_each().await {
+            let client = server.client(version);
+            let metadata = json!({"metadata": {"skillId": "approve"}});
+            let frames = client
+                .stream(client.text("m1", "acme", metadata))
+                .await
+                .all()
+                .await;
+            assert_eq!(
+                shorts(&frames),
+                ["task:submitted", "status:working", "status:input-required"]
+            );
+            let ids: Vec<_> = frames.iter().map(|frame| frame.id).collect();
+            assert_eq!(ids[..2], [None, Some(0)]);
+            assert!(ids[2] > Some(0));
+            let asked = &frames[2].value;
+            assert_eq!(asked["metadata"]["openwop"]["interrupt"]["kind"], "approval");
+            assert!(asked["metadata"]["openwop"]["interruptToken"].is_string());
+            if version.is_empty() {
+                assert_eq!(frames[1].value["final"], false);
+                assert_eq!(asked["final"], true);
+            } else {
+                assert!(asked.get("final").is_none() && asked.get("kind").is_none());
+            }
+            let task = &frames[0].value;
+            assert_eq!(task["history"][0]["messageId"], "m1");
+            let id = task["id"].as_str().unwrap();
 
-        let reply = client.text("m2", "yes", json!({"taskId": id}));
-        let frames = client.stream(reply).await.all().await;
-        assert_eq!(
-            shorts(&frames),
-            [
-                "task:working",
-                "status:working",
-                "artifact:brief-0",
-                "status:completed"
-            ]
-        );
-        assert!(frames[0].value["metadata"]["openwop"].get("interrupt").is_none());
-        assert_eq!(frames[0].value["history"].as_array().unwrap().len(), 3);
-        if version.is_empty() {
-            assert_eq!(frames[3].value["final"], true);
-            assert_eq!(frames[2].value["lastChunk"], true);
+            let reply = client.text("m2", "yes", json!({"taskId": id}));
+            let frames = client.stream(reply).await.all().await;
+            assert_eq!(
+                shorts(&frames),
+                [
+                    "task:working",
+                    "status:working",
+                    "artifact:brief-0",
+                    "status:completed"
+                ]
+            );
+            assert!(frames[0].value["metadata"]["openwop"].get("interrupt").is_none());
+            assert_eq!(frames[0].value["history"].as_array().unwrap().len(), 3);
+            if version.is_empty() {
+                assert_eq!(frames[3].value["final"], true);
+                assert_eq!(frames[2].value["lastChunk"], true);
+            }
+            server.stop().await;
         }
-        server.stop().await;
     }
 }
 

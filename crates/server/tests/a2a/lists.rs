@@ -169,4 +169,17 @@ async fn a_run_of_another_face_is_a_task_too() {
     assert_eq!(task["contextId"], id);
     assert!(task.get("history").is_none());
     assert_eq!(task["artifacts"][0]["parts"][0]["text"], "hello rest");
+    for (params, wanted) in [
+        (json!({"contextId": id}), 1),
+        (json!({"contextId": id, "status": "TASK_STATE_COMPLETED"}), 1),
+        (json!({"contextId": id, "status": "TASK_STATE_WORKING"}), 0),
+    ] {
+        let list = client.ok("ListTasks", params.clone()).await;
+        assert_eq!(list["totalSize"], wanted, "{params}");
+    }
+    let carol = client.by("carol");
+    assert_eq!(
+        carol.ok("ListTasks", json!({"contextId": id})).await["totalSize"],
+        0
+    );
 }

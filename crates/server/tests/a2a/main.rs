@@ -17,6 +17,7 @@ mod errors;
 mod journey;
 mod lists;
 mod once;
+mod schema;
 mod streams;
 mod support;
 mod tenants;

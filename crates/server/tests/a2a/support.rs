@@ -18,6 +18,8 @@ pub(crate) struct Server {
     pub(crate) address: String,
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
+    /// Goes with the server.
+    folder: Option<tempfile::TempDir>,
 }
 
 pub(crate) fn key(id: &str, tenant: &str, scopes: &[&str]) -> Key {
@@ -59,6 +61,14 @@ impl Server {
         Self::open(config()).await
     }
 
+    /// A host on each kind of store.
+    pub(crate) async fn start_each() -> [Self; 2] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut kept = Self::sqlite(&folder.path().join("wopr.db")).await;
+        kept.folder = Some(folder);
+        [Self::start().await, kept]
+    }
+
     pub(crate) async fn sqlite(path: &Path) -> Self {
         Self::open(Config {
             store: StoreUrl::Sqlite(path.to_owned()),
@@ -84,15 +94,23 @@ impl Server {
             address,
             stop,
             task,
+            folder: None,
         }
     }
 
     /// Stops in order, so that the store may be opened again.
     pub(crate) async fn stop(self) {
-        let Self { host, stop, task, .. } = self;
+        let Self {
+            host,
+            stop,
+            task,
+            folder,
+            ..
+        } = self;
         drop(host);
         stop.send(()).unwrap();
         task.await.unwrap();
+        drop(folder);
     }
 
     pub(crate) fn client(&self, version: &'static str) -> Client {

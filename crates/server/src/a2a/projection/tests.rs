@@ -1,0 +1,388 @@
+//! Tables over every status and event, and that a log folds to what its run shows.
+
+use serde_json::{Value, json};
+use wopr_core::{
+    Command, DrainPolicy, Failure, NodeId, Object, Origin, PrincipalId, Resolve, RunKey, Seq, WorkflowId,
+};
+use wopr_engine::{Create, Extras, Start};
+
+use super::*;
+use crate::{
+    Host,
+    config::{Config, StoreUrl},
+};
+
+fn visit(node: &str) -> Visit {
+    Visit {
+        node: NodeId::parse(node).unwrap(),
+        ordinal: 0,
+    }
+}
+
+fn child() -> RunId {
+    RunId::parse("run_0123456789abcdef").unwrap()
+}
+
+fn begun() -> Standing {
+    Standing {
+        has_begun: true,
+        ..Standing::default()
+    }
+}
+
+fn asks(node: &str, kind: InterruptKind) -> Event {
+    Event::InterruptRequested {
+        visit: visit(node),
+        kind,
+        data: json!({}),
+        timeout_ms: None,
+    }
+}
+
+fn answered(node: &str) -> Event {
+    Event::InterruptResolved {
+        visit: visit(node),
+        kind: InterruptKind::Approval,
+        value: None,
+        by: None,
+        action: None,
+    }
+}
+
+fn mirrors(node: &str) -> Event {
+    Event::NodeSuspended {
+        visit: visit(node),
+        interrupt: "ask:0".to_owned(),
+        kind: InterruptKind::Clarification,
+        child: Some(child()),
+    }
+}
+
+fn resumed(node: &str) -> Event {
+    Event::NodeResumed {
+        visit: visit(node),
+        interrupt: String::new(),
+        value: None,
+    }
+}
+
+fn paused() -> Event {
+    Event::RunPaused {
+        reason: None,
+        drain: DrainPolicy::default(),
+    }
+}
+
+#[test]
+fn every_status_has_its_state() {
+    let table = [
+        ("pending", TaskState::Submitted),
+        ("running", TaskState::Working),
+        ("paused", TaskState::Working),
+        ("waiting-approval", TaskState::InputRequired),
+        ("waiting-input", TaskState::InputRequired),
+        ("waiting-external", TaskState::InputRequired),
+        ("completed", TaskState::Completed),
+        ("failed", TaskState::Failed),
+        ("cancelling", TaskState::Working),
+        ("cancelled", TaskState::Canceled),
+    ];
+    assert_eq!(table.len(), RunStatus::ALL.len());
+    for (status, state) in table {
+        assert_eq!(state_of(RunStatus::parse(status).unwrap()), state, "{status}");
+    }
+}
+
+#[test]
+fn stored_states_come_back() {
+    for state in TaskState::ALL {
+        assert_eq!(
+            stored_state(*state).map(wire_state),
+            Some(*state).filter(|state| *state != TaskState::Unspecified)
+        );
+    }
+}
+
+#[test]
+fn an_event_is_at_most_one_update() {
+    let quiet = |event: Event| (event, Change::None, RunStatus::Running);
+    let table: Vec<(Event, Change, RunStatus)> = vec![
+        (
+            Event::RunCompleted {
+                outputs: Object::new(),
+            },
+            Change::Status,
+            RunStatus::Completed,
+        ),
+        (
+            Event::RunFailed {
+                error: Failure::new("x", "y"),
+                node: None,
+            },
+            Change::Status,
+            RunStatus::Failed,
+        ),
+        (
+            Event::RunCancelled {
+                reason: None,
+                by: None,
+                parent: None,
+            },
+            Change::Status,
+            RunStatus::Cancelled,
+        ),
+        (
+            Event::CancelRequested {
+                reason: None,
+                by: None,
+                parent: None,
+            },
+            Change::Status,
+            RunStatus::Cancelling,
+        ),
+        (paused(), Change::Status, RunStatus::Paused),
+        (
+            Event::RunResumed { reason: None },
+            Change::Status,
+            RunStatus::Running,
+        ),
+        (
+            asks("a", InterruptKind::Approval),
+            Change::Status,
+            RunStatus::WaitingApproval,
+        ),
+        (
+            asks("a", InterruptKind::Clarification),
+            Change::Status,
+            RunStatus::WaitingInput,
+        ),
+        (
+            asks("a", InterruptKind::Custom),
+            Change::Status,
+            RunStatus::WaitingInput,
+        ),
+        (
+            asks("a", InterruptKind::ExternalEvent),
+            Change::Status,
+            RunStatus::WaitingExternal,
+        ),
+        (mirrors("a"), Change::Status, RunStatus::WaitingInput),
+        (answered("a"), Change::Status, RunStatus::Running),
+        (
+            Event::ArtifactCreated {
+                visit: visit("a"),
+                artifact: "a-0".to_owned(),
+                artifact_type: "t".to_owned(),
+                name: "n".to_owned(),
+                content: json!("text"),
+            },
+            Change::Artifact,
+            RunStatus::Running,
+        ),
+        quiet(resumed("a")),
+        quiet(Event::NodeStarted {
+            visit: visit("a"),
+            type_id: "core.noop".to_owned(),
+            attempt: 0,
+        }),
+        quiet(Event::NodeCompleted {
+            visit: visit("a"),
+            outputs: Object::new(),
+            untaken: Vec::new(),
+        }),
+        quiet(Event::NodeFailed {
+            visit: visit("a"),
+            error: Failure::new("x", "y"),
+            attempts: 1,
+            untaken: Vec::new(),
+        }),
+        quiet(Event::NodeRetried {
+            visit: visit("a"),
+            attempt: 1,
+            delay_ms: 1,
+            error: Failure::new("x", "y"),
+        }),
+        quiet(Event::NodeSkipped {
+            node: visit("a").node,
+            reason: String::new(),
+        }),
+        quiet(Event::NodeCancelled {
+            visit: visit("a"),
+            reason: String::new(),
+        }),
+        quiet(Event::NodeSuspended {
+            visit: visit("a"),
+            interrupt: "a:0".to_owned(),
+            kind: InterruptKind::Approval,
+            child: None,
+        }),
+        quiet(Event::NodeDispatched {
+            visit: visit("a"),
+            child: child(),
+            workflow: WorkflowId::parse("w").unwrap(),
+        }),
+        quiet(Event::ApprovalRequested {
+            visit: visit("a"),
+            data: Value::Null,
+        }),
+        quiet(Event::ClarificationRequested {
+            visit: visit("a"),
+            questions: Value::Null,
+        }),
+        quiet(Event::VariableChanged {
+            name: "v".to_owned(),
+            previous: None,
+            next: Value::Null,
+            node: None,
+        }),
+    ];
+    for (event, change, status) in table {
+        let mut standing = begun();
+        assert_eq!(standing.apply(&event), change, "{event:?}");
+        assert_eq!(standing.status(), status, "{event:?}");
+    }
+}
+
+#[test]
+fn what_is_still_asked_keeps_a_run_waiting() {
+    let mut standing = begun();
+    standing.apply(&asks("a", InterruptKind::Approval));
+    standing.apply(&asks("b", InterruptKind::Clarification));
+    assert_eq!(standing.status(), RunStatus::WaitingApproval);
+    assert_eq!(standing.apply(&answered("a")), Change::Status);
+    assert_eq!(standing.status(), RunStatus::WaitingInput);
+    assert_eq!(standing.asked()[0].id(), "b:0");
+    standing.apply(&answered("b"));
+    assert_eq!(standing.status(), RunStatus::Running);
+    assert!(standing.asked().is_empty());
+}
+
+#[test]
+fn a_pause_hides_what_is_asked_until_it_ends() {
+    let mut standing = begun();
+    standing.apply(&asks("a", InterruptKind::Approval));
+    standing.apply(&paused());
+    assert_eq!(standing.state(), TaskState::Working);
+    assert!(standing.asked().is_empty());
+    standing.apply(&Event::RunResumed { reason: None });
+    assert_eq!(standing.state(), TaskState::InputRequired);
+}
+
+#[tokio::test]
+async fn a_log_folds_to_what_its_run_shows() {
+    let mut config = Config {
+        store: StoreUrl::Memory,
+        ..Config::default()
+    };
+    let key = json!({"id": "k", "secret": "a-secret-of-a-test", "tenant": "t", "scopes": ["*"]});
+    config.auth.keys = vec![serde_json::from_value(key).unwrap()];
+    let host = Host::open(config).await.unwrap();
+    let engine = host.engine();
+    let node = |id: &str, type_id: &str, config: Value| {
+        json!({
+            "id": id, "typeId": type_id, "name": id, "position": {"x": 0, "y": 0},
+            "config": config, "inputs": {},
+        })
+    };
+    let question = json!({"questions": [{"id": "q", "question": "q?"}]});
+    let document = |id: &str, nodes: Value| {
+        json!({
+            "id": id, "name": id, "version": "1", "nodes": nodes, "edges": [], "triggers": [],
+            "variables": [], "metadata": {}, "settings": {},
+        })
+    };
+    let gates = json!([
+        node("left", "core.approvalGate", json!({})),
+        node("right", "core.clarificationGate", question),
+    ]);
+    engine.register(None, document("gates", gates)).await.unwrap();
+    let sub = json!([node("sub", "core.subWorkflow", json!({"workflowId": "gates"}))]);
+    engine.register(None, document("parent", sub)).await.unwrap();
+
+    for (workflow, answers) in [
+        (
+            "gates",
+            &[
+                ("left", json!({"action": "accept"})),
+                ("right", json!({"answers": {"q": 1}})),
+            ][..],
+        ),
+        (
+            "gates",
+            &[
+                ("right", json!({"answers": {"q": 1}})),
+                ("left", json!({"action": "reject"})),
+            ][..],
+        ),
+        (
+            "gates",
+            &[("left", json!({"action": "accept"})), ("", Value::Null)][..],
+        ),
+        ("parent", &[("", Value::Null)][..]),
+    ] {
+        let run = engine.new_run_id();
+        let key = RunKey::new(serde_json::from_value(json!("t")).unwrap(), run.clone());
+        let principal = PrincipalId::parse("p").unwrap();
+        let create = Create {
+            run,
+            workflow: WorkflowId::parse(workflow).unwrap(),
+            start: Start {
+                tenant: key.tenant.clone(),
+                principal: principal.clone(),
+                origin: Origin::A2a,
+                inputs: Object::new(),
+                configurable: Object::new(),
+                tags: Vec::new(),
+                metadata: Object::new(),
+                context: None,
+            },
+            extras: Extras::default(),
+        };
+        engine.create(create).await.unwrap();
+        let mut tail = engine.tail(&key);
+        while !engine.view(&key).await.unwrap().unwrap().run.status.is_waiting() {
+            tail.changed().await;
+        }
+        for (node, value) in answers {
+            let command = match *node {
+                "" => Command::Cancel {
+                    reason: None,
+                    by: None,
+                },
+                node => Command::Resolve(Resolve {
+                    node: NodeId::parse(node).unwrap(),
+                    ordinal: None,
+                    value: value.clone(),
+                    by: principal.clone(),
+                    voter: None,
+                    by_token: false,
+                }),
+            };
+            engine.command(&key, command, Extras::default()).await.unwrap();
+        }
+        let plan = engine.view(&key).await.unwrap().unwrap().plan;
+        let log = engine.events(&key, Seq(0), 1_000).await.unwrap().unwrap().events;
+        let (mut run, mut standing) = (Run::default(), Standing::default());
+        for recorded in &log {
+            run.apply(&plan, recorded).unwrap();
+            standing.apply(&recorded.event);
+            let shown = Standing::of(&run, &plan);
+            assert_eq!(standing.status(), run.status, "{workflow} {recorded:?}");
+            assert_eq!(standing.status(), shown.status(), "{workflow} {recorded:?}");
+            assert_eq!(standing.asked(), shown.asked(), "{workflow} {recorded:?}");
+        }
+    }
+    host.close().await;
+}
+
+#[test]
+fn a_child_s_question_goes_with_its_answer() {
+    let mut standing = begun();
+    standing.apply(&mirrors("sub"));
+    assert_eq!(standing.asked()[0].id(), "ask:0");
+    assert_eq!(standing.asked()[0].name(), "sub:0/ask:0");
+    standing.apply(&mirrors("sub"));
+    assert_eq!(standing.asked().len(), 1);
+    assert_eq!(standing.apply(&resumed("sub")), Change::Status);
+    assert_eq!(standing.status(), RunStatus::Running);
+}

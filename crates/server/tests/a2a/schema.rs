@@ -1,0 +1,50 @@
+//! The published schema of 0.3, which every answer in that version is held against.
+
+use std::{collections::HashMap, path::Path, sync::OnceLock};
+
+use jsonschema::Validator;
+use serde_json::{Value, json};
+
+const DEFINITIONS: [&str; 6] = [
+    "AgentCard",
+    "CancelTaskResponse",
+    "GetTaskResponse",
+    "JSONRPCErrorResponse",
+    "SendMessageResponse",
+    "SendStreamingMessageResponse",
+];
+
+/// Holds a document against a definition; without the schema beside the project there is nothing to hold it against.
+pub(crate) fn check(definition: &str, document: &Value) {
+    static VALIDATORS: OnceLock<HashMap<&str, Validator>> = OnceLock::new();
+    let validators = VALIDATORS.get_or_init(|| {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let Ok(text) = std::fs::read(root.join("../shared/fixtures/a2a/a2a-0.3.0.schema.json")) else {
+            return HashMap::new();
+        };
+        let schema: Value = serde_json::from_slice(&text).unwrap();
+        let validator = |definition: &str| {
+            let mut schema = schema.clone();
+            schema["$ref"] = json!(format!("#/definitions/{definition}"));
+            jsonschema::validator_for(&schema).unwrap()
+        };
+        DEFINITIONS.map(|name| (name, validator(name))).into()
+    });
+    if let Some(validator) = validators.get(definition) {
+        let errors: Vec<_> = validator
+            .iter_errors(document)
+            .map(|error| error.to_string())
+            .collect();
+        assert!(errors.is_empty(), "{definition}: {errors:?}\n{document:#}");
+    }
+}
+
+/// The definition of the answer to a 0.3 method.
+pub(crate) fn answer_of(method: &str) -> &'static str {
+    match method {
+        "message/send" => "SendMessageResponse",
+        "tasks/get" => "GetTaskResponse",
+        "tasks/cancel" => "CancelTaskResponse",
+        _ => "JSONRPCErrorResponse",
+    }
+}

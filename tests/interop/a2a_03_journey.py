@@ -1,0 +1,131 @@
+"""The main journey with the official Python SDK, A2A 0.3: python a2a_03_journey.py BASE_URL API_KEY [SKILL]
+
+SKILL names a workflow with one approval gate and an artifact after it. Exits non-zero at the first surprise.
+"""
+
+import asyncio
+import sys
+import uuid
+
+import httpx
+from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
+from a2a.types import (
+    DataPart,
+    Message,
+    Part,
+    Role,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskIdParams,
+    TaskQueryParams,
+    TaskState,
+    TextPart,
+)
+
+BASE, KEY = sys.argv[1].rstrip("/"), sys.argv[2]
+SKILL = sys.argv[3] if len(sys.argv) > 3 else "campaign-brief"
+
+
+def expect(claim, what):
+    if not claim:
+        raise SystemExit(f"0.3: not so: {what}")
+
+
+def message(part, task_id=None, context_id=None):
+    return Message(
+        message_id=str(uuid.uuid4()),
+        role=Role.user,
+        parts=[Part(root=part)],
+        task_id=task_id,
+        context_id=context_id,
+        metadata=None if task_id else {"openwop.workflowId": SKILL},
+    )
+
+
+def short(event):
+    task, update = event
+    if update is None:
+        return f"task {task.status.state.value}"
+    if isinstance(update, TaskArtifactUpdateEvent):
+        return f"artifact {update.artifact.artifact_id}"
+    return f"status {update.status.state.value}{' final' if update.final else ''}"
+
+
+async def run(streaming, http, card):
+    client = ClientFactory(ClientConfig(streaming=streaming, httpx_client=http)).create(card)
+    # A client that does not stream may not subscribe either, so the observer is another one.
+    observer = ClientFactory(ClientConfig(streaming=True, httpx_client=http)).create(card)
+
+    async def send(made):
+        events = [event async for event in client.send_message(made)]
+        print(f"  {'stream' if streaming else 'send'}:", ", ".join(short(event) for event in events))
+        return events
+
+    events = await send(message(TextPart(text="A brief for the launch of Acme.")))
+    task = events[-1][0]
+    expect(isinstance(task, Task), "a task comes")
+    expect(task.status.state == TaskState.input_required, "the gate asks")
+    if streaming:
+        expect(events[-1][1].final, "the last update says so")
+        about = events[-1][1].metadata["openwop"]
+    else:
+        about = task.metadata["openwop"]
+    expect(about["interrupt"]["kind"] == "approval", "an approval is asked for")
+
+    kept = await client.get_task(TaskQueryParams(id=task.id))
+    expect(kept.status.state == TaskState.input_required, "the task is kept")
+
+    seen = []
+    subscribed = asyncio.Event()
+
+    async def follow():
+        async for event in observer.resubscribe(TaskIdParams(id=task.id)):
+            seen.append(event)
+            subscribed.set()
+
+    follower = asyncio.create_task(follow())
+    await asyncio.wait_for(subscribed.wait(), 20)
+    answer = DataPart(data={"approve": True, "feedback": "looks good"})
+    events = await send(message(answer, task.id, task.context_id))
+    expect(events[-1][0].status.state == TaskState.completed, "the answer completes the task")
+    await asyncio.wait_for(follower, 20)
+    print("  subscription:", ", ".join(short(event) for event in seen))
+    expect(seen[0][1] is None, "a subscription begins with the task")
+    expect(seen[-1][1].final and seen[-1][0].status.state == TaskState.completed, "it sees the end")
+    expect(any(isinstance(event[1], TaskArtifactUpdateEvent) for event in seen), "it sees the artifact")
+
+    done = await client.get_task(TaskQueryParams(id=task.id, history_length=100))
+    expect(done.status.state == TaskState.completed, "the task is completed")
+    expect(done.artifacts[-1].parts[0].root.text, "there is an artifact")
+    expect(len(done.history) >= 3, "the history holds the question")
+    expect("interrupt" not in done.metadata["openwop"], "nothing is asked any more")
+
+    events = await send(message(TextPart(text="Another brief.")))
+    other = events[-1][0].id
+    cancelled = await client.cancel_task(TaskIdParams(id=other))
+    expect(cancelled.status.state == TaskState.canceled, "a waiting task is cancelled")
+    for refused in (
+        client.cancel_task(TaskIdParams(id=other)),
+        client.get_task(TaskQueryParams(id="run_00000000000000000000000000000000")),
+    ):
+        try:
+            await refused
+        except Exception as error:
+            print(f"  refused: {type(error).__name__}: {error}")
+        else:
+            raise SystemExit("0.3: not so: it is refused")
+
+
+async def main():
+    headers = {"Authorization": f"Bearer {KEY}"}
+    async with httpx.AsyncClient(headers=headers, timeout=60) as http:
+        card = await A2ACardResolver(http, BASE).get_agent_card()
+        expect(SKILL in [skill.id for skill in card.skills], f"the card names {SKILL}")
+        expect(card.protocol_version.startswith("0.3"), "the card is one of 0.3 too")
+        print("card:", card.name, card.protocol_version, card.url)
+        await run(True, http, card)
+        await run(False, http, card)
+    print("0.3 journey ok")
+
+
+asyncio.run(main())

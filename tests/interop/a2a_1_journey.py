@@ -1,0 +1,139 @@
+"""The main journey with the official Python SDK, A2A 1.0: python a2a_1_journey.py BASE_URL API_KEY [SKILL]
+
+SKILL names a workflow with one approval gate and an artifact after it. Exits non-zero at the first surprise.
+"""
+
+import asyncio
+import json
+import sys
+import uuid
+
+import httpx
+from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
+from a2a.types.a2a_pb2 import (
+    CancelTaskRequest,
+    GetTaskRequest,
+    ListTasksRequest,
+    Message,
+    Part,
+    Role,
+    SendMessageRequest,
+    SubscribeToTaskRequest,
+    TaskState,
+)
+from google.protobuf.json_format import MessageToDict
+
+BASE, KEY = sys.argv[1].rstrip("/"), sys.argv[2]
+SKILL = sys.argv[3] if len(sys.argv) > 3 else "campaign-brief"
+
+
+def expect(claim, what):
+    if not claim:
+        raise SystemExit(f"1.0: not so: {what}")
+
+
+def message(text, task_id=None, context_id=None):
+    made = Message(
+        message_id=str(uuid.uuid4()),
+        role=Role.ROLE_USER,
+        parts=[Part(text=text)],
+        task_id=task_id or "",
+        context_id=context_id or "",
+    )
+    if not task_id:
+        made.metadata.update({"skillId": SKILL})
+    return SendMessageRequest(message=made)
+
+
+def short(event):
+    kind = event.WhichOneof("payload")
+    value = getattr(event, kind)
+    if kind == "artifact_update":
+        return f"artifact {value.artifact.artifact_id}"
+    return f"{kind} {TaskState.Name(value.status.state)}"
+
+
+async def run(streaming, http, card):
+    client = ClientFactory(ClientConfig(streaming=streaming, httpx_client=http)).create(card)
+    # A client that does not stream may not subscribe either, so the observer is another one.
+    observer = ClientFactory(ClientConfig(streaming=True, httpx_client=http)).create(card)
+
+    async def send(request):
+        events = [event async for event in client.send_message(request)]
+        print(f"  {'stream' if streaming else 'send'}:", ", ".join(short(event) for event in events))
+        return events
+
+    events = await send(message("A brief for the launch of Acme."))
+    expect(events[0].WhichOneof("payload") == "task", "a task comes first")
+    task_id, context_id = events[0].task.id, events[0].task.context_id
+    expect(task_id and context_id, "the task has an id and a context")
+    last = events[-1]
+    status = last.task.status if last.HasField("task") else last.status_update.status
+    expect(status.state == TaskState.TASK_STATE_INPUT_REQUIRED, "the gate asks")
+    about = last.task.metadata if last.HasField("task") else last.status_update.metadata
+    about = MessageToDict(about)["openwop"]
+    expect(about["interrupt"]["kind"] == "approval", "an approval is asked for")
+
+    task = await client.get_task(GetTaskRequest(id=task_id))
+    expect(task.status.state == TaskState.TASK_STATE_INPUT_REQUIRED, "the task is kept")
+    expect(task.status.message.parts[0].text, "the agent says what it asks")
+
+    # A subscription opened while the task waits sees it go on.
+    seen = []
+    subscribed = asyncio.Event()
+
+    async def follow():
+        async for event in observer.subscribe(SubscribeToTaskRequest(id=task_id)):
+            seen.append(event)
+            subscribed.set()
+
+    follower = asyncio.create_task(follow())
+    await asyncio.wait_for(subscribed.wait(), 20)
+    events = await send(message("approve", task_id, context_id))
+    await asyncio.wait_for(follower, 20)
+    print("  subscription:", ", ".join(short(event) for event in seen))
+    expect(seen[0].WhichOneof("payload") == "task", "a subscription begins with the task")
+    expect(short(seen[-1]) == "status_update TASK_STATE_COMPLETED", "a subscription sees the end")
+    expect(any(event.HasField("artifact_update") for event in seen), "a subscription sees the artifact")
+
+    done = await client.get_task(GetTaskRequest(id=task_id))
+    expect(done.status.state == TaskState.TASK_STATE_COMPLETED, "the task is completed")
+    expect(done.artifacts and done.artifacts[-1].parts[0].text, "there is an artifact")
+    expect([entry.role for entry in done.history][-1] == Role.ROLE_USER, "the history ends with the answer")
+    expect(len(done.history) >= 3, "the history holds the question")
+    expect("interrupt" not in MessageToDict(done.metadata)["openwop"], "nothing is asked any more")
+
+    listed = await client.list_tasks(ListTasksRequest(context_id=context_id, include_artifacts=True))
+    expect([task.id for task in listed.tasks] == [task_id], "the context lists the task")
+    expect(listed.tasks[0].artifacts and listed.total_size == 1, "the list holds what was asked for")
+
+    events = await send(message("Another brief."))
+    other = events[0].task.id
+    cancelled = await client.cancel_task(CancelTaskRequest(id=other))
+    expect(cancelled.status.state == TaskState.TASK_STATE_CANCELED, "a waiting task is cancelled")
+    for refused in (
+        client.cancel_task(CancelTaskRequest(id=other)),
+        client.get_task(GetTaskRequest(id="run_00000000000000000000000000000000")),
+    ):
+        try:
+            await refused
+        except Exception as error:
+            print(f"  refused: {type(error).__name__}: {error}")
+        else:
+            raise SystemExit("1.0: not so: it is refused")
+
+
+async def main():
+    headers = {"Authorization": f"Bearer {KEY}"}
+    async with httpx.AsyncClient(headers=headers, timeout=60) as http:
+        card = await A2ACardResolver(http, BASE).get_agent_card()
+        expect(SKILL in [skill.id for skill in card.skills], f"the card names {SKILL}")
+        versions = [interface.protocol_version for interface in card.supported_interfaces]
+        expect(versions[0] == "1.0", "1.0 is preferred")
+        print("card:", card.name, json.dumps(versions))
+        await run(True, http, card)
+        await run(False, http, card)
+    print("1.0 journey ok")
+
+
+asyncio.run(main())
