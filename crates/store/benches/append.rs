@@ -8,7 +8,10 @@
 use std::{
     fs::File,
     io::Write as _,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use divan::{Bencher, counter::ItemsCount};
@@ -25,8 +28,14 @@ const IN_FLIGHT: [usize; 3] = [1, 32, 256];
 /// Bytes of one event, as a small workflow writes them.
 const EVENT: usize = 320;
 
+/// What the stores counted, told when the table is complete.
+static COUNTED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
 fn main() {
     divan::main();
+    for line in COUNTED.lock().expect("no bench panicked").iter() {
+        eprintln!("{line}");
+    }
 }
 
 /// Whether a batch carries an idempotency record, as a request over HTTP with a key does.
@@ -70,10 +79,10 @@ fn run(bencher: Bencher<'_, '_>, in_flight: usize, request: Request) {
             })
         });
     let stats = store.stats();
-    eprintln!(
+    COUNTED.lock().expect("no bench panicked").push(format!(
         "{} appends in {} groups, the largest {}; {} checkpoints, {} stalls of {} µs in all",
         stats.appends, stats.groups, stats.largest_group, stats.checkpoints, stats.stalls, stats.stall_micros
-    );
+    ));
 }
 
 #[divan::bench(args = IN_FLIGHT, sample_count = 40)]

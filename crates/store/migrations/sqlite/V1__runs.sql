@@ -1,6 +1,9 @@
 -- The tenant begins every key: what belongs to one tenant lies together, and no query can forget it.
--- Small rows are WITHOUT ROWID, one B-tree instead of two; rows that hold whole documents are not, because
--- such a B-tree keeps rows in its inner nodes too. Times are milliseconds since the Unix epoch.
+-- Rows of fixed fields are WITHOUT ROWID, one B-tree instead of two. Rows with a body are not: there a body of more
+-- than a quarter of a page would spill into pages of its own. In a plain table it may fill the page, new rows go
+-- to the right edge, and the key's index stays small. Measured with 256 appends in flight, four events of 3 kB
+-- each: a third of the time, half of the write-ahead log; with 320 bytes each a tenth more time.
+-- Times are milliseconds since the Unix epoch.
 
 -- "wopr" in ASCII, so that file(1) and a careful operator can tell what this is.
 PRAGMA application_id = 2003791986;
@@ -32,7 +35,7 @@ CREATE TABLE events (
     seq    INTEGER NOT NULL,
     body   BLOB    NOT NULL,
     PRIMARY KEY (tenant, run, seq)
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 -- One row per run: only the newest fold is ever read.
 CREATE TABLE snapshots (
@@ -80,7 +83,7 @@ CREATE TABLE effects (
     lease_until INTEGER,
     fence       INTEGER NOT NULL,
     PRIMARY KEY (tenant, run, key)
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 CREATE INDEX effects_free ON effects (enqueued_at, tenant, run, key) WHERE epoch IS NULL;
 CREATE INDEX effects_held ON effects (lease_until, tenant, run, key) WHERE epoch IS NOT NULL;
@@ -96,6 +99,7 @@ CREATE TABLE inbox (
     UNIQUE (tenant, target, source, source_seq)
 ) STRICT;
 
+-- The keys are hashes and fall anywhere in their index, so the index had better be small: no response in it.
 CREATE TABLE idempotency (
     tenant     TEXT    NOT NULL,
     principal  TEXT    NOT NULL,
@@ -106,7 +110,7 @@ CREATE TABLE idempotency (
     response   BLOB    NOT NULL,
     expires_at INTEGER NOT NULL,
     PRIMARY KEY (tenant, principal, scope, key)
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 CREATE INDEX idempotency_by_expiry ON idempotency (expires_at);
 
@@ -117,7 +121,7 @@ CREATE TABLE messages (
     id     TEXT    NOT NULL,
     body   BLOB    NOT NULL,
     PRIMARY KEY (tenant, run, id)
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 CREATE TABLE blobs (
     tenant     TEXT NOT NULL,

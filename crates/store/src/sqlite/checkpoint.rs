@@ -89,6 +89,10 @@ impl Checkpointer {
             if let Err(error) = self.checkpoint() {
                 tracing::warn!(%error, "checkpoint failed, the log goes on growing");
             }
+            // Counted from where the log stands now, also after a checkpoint that failed or could not start it
+            // over: trying again at every commit would only add to what is wrong.
+            let length = self.counters.wal_pages.load(Relaxed);
+            self.mark.at.store(length + self.mark.every, Relaxed);
         }
         // So that the file alone is the database and the next start has nothing to recover.
         if let Err(error) = self
@@ -121,8 +125,6 @@ impl Checkpointer {
                 Err(error) => return Err(error),
             }
         };
-        let length = self.counters.wal_pages.load(Relaxed);
-        self.mark.at.store(length + self.mark.every, Relaxed);
         self.counters.checkpointed(copied, started_over);
         Ok(())
     }

@@ -207,10 +207,7 @@ mod tests {
     use wopr_core::{Timestamp, WorkflowId};
 
     use super::*;
-    use crate::{
-        TaskState,
-        sqlite::{open, schema},
-    };
+    use crate::{TaskState, sqlite::schema::tests::database};
 
     fn plan(conn: &Connection, query: &Query) -> Vec<String> {
         let mut statement = conn
@@ -220,14 +217,6 @@ mod tests {
             .query_map(params_from_iter(&query.values), |row| row.get(3))
             .expect("a plan");
         steps.collect::<Result<_, _>>().expect("readable steps")
-    }
-
-    fn database() -> (tempfile::TempDir, Connection) {
-        let files = tempfile::tempdir().expect("a directory");
-        let path = files.path().join("db");
-        let mut conn = open::writing(&path).expect("open");
-        schema::ensure(&mut conn, &path, None, true).expect("a schema");
-        (files, conn)
     }
 
     #[test]

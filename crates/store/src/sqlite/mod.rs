@@ -111,8 +111,9 @@ impl SqliteStore {
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Self, OpenError> {
         let path = path.as_ref().to_owned();
         let lock = open::lock(&path)?;
+        let found = schema::check(&path, options.migrate)?;
         let mut conn = open::writing(&path)?;
-        schema::ensure(&mut conn, &path, options.max_bytes, options.migrate)?;
+        schema::set_up(&mut conn, options.max_bytes, found)?;
 
         let counters = Arc::new(Counters::default());
         let mark = Arc::new(Mark::new(options.checkpoint_pages));

@@ -77,7 +77,8 @@ fn events_from(
         rows::int(from.0),
         rows::limit(limit)
     ])?;
-    let mut events = Vec::new();
+    // The row of the run says how many there are, but a damaged one must not make us ask for all memory.
+    let mut events = Vec::with_capacity(expected.min(1024));
     while let Some(row) = found.next()? {
         let event = rows::event(row)?;
         if event.seq != from.plus(events.len()) {

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::Connection;
 
 use super::open::{self, OpenError};
 
@@ -22,8 +22,9 @@ const HISTORY: &str = "refinery_schema_history";
 pub fn migrate(path: impl AsRef<Path>) -> Result<u32, OpenError> {
     let path = path.as_ref();
     let _lock = open::lock(path)?;
+    let found = check(path, true)?;
     let mut conn = open::writing(path)?;
-    ensure(&mut conn, path, None, true)?;
+    set_up(&mut conn, None, found)?;
     Ok(known())
 }
 
@@ -33,10 +34,7 @@ pub fn migrate(path: impl AsRef<Path>) -> Result<u32, OpenError> {
 /// See [`OpenError`].
 pub fn schema_version(path: impl AsRef<Path>) -> Result<u32, OpenError> {
     let path = path.as_ref();
-    if !path.exists() {
-        return Ok(0);
-    }
-    Ok(version(&open::reading(path)?)?.unwrap_or(0))
+    Ok(version(path)?.unwrap_or(0))
 }
 
 /// The newest schema version this binary knows.
@@ -51,24 +49,23 @@ pub(super) fn known() -> u32 {
         .unwrap_or(0)
 }
 
-/// Checks the schema, sets the file up, and migrates it if that is allowed.
-pub(super) fn ensure(
-    conn: &mut Connection,
-    path: &Path,
-    max_bytes: Option<u64>,
-    migrate: bool,
-) -> Result<(), OpenError> {
+/// Checks, without writing anything, that this binary may use a database, and returns its schema version.
+pub(super) fn check(path: &Path, migrate: bool) -> Result<u32, OpenError> {
     let known = known();
-    let found = match version(conn)? {
-        Some(found) if found > known => return Err(OpenError::NewerSchema { found, known }),
-        Some(found) => found,
-        None if has_tables(conn)? => return Err(OpenError::Foreign(path.to_owned())),
-        None => 0,
-    };
+    let found = version(path)?.unwrap_or(0);
+    if found > known {
+        return Err(OpenError::NewerSchema { found, known });
+    }
     if found < known && !migrate {
         return Err(OpenError::NeedsMigration { found, known });
     }
+    Ok(found)
+}
+
+/// Sets a file up and brings its schema from the version found to that of this binary.
+pub(super) fn set_up(conn: &mut Connection, max_bytes: Option<u64>, found: u32) -> Result<(), OpenError> {
     open::prepare(conn, max_bytes)?;
+    let known = known();
     if found < known {
         embedded::migrations::runner()
             .run(conn)
@@ -79,28 +76,59 @@ pub(super) fn ensure(
 }
 
 /// The version of the last migration applied; `None` where none ever was.
-fn version(conn: &Connection) -> rusqlite::Result<Option<u32>> {
-    if !has_table(conn, HISTORY)? {
+///
+/// The connection is read-only, because any other would tidy up the write-ahead log that a newer wopr may have
+/// left behind.
+fn version(path: &Path) -> Result<Option<u32>, OpenError> {
+    if !path.exists() {
         return Ok(None);
     }
-    conn.query_row(&format!("SELECT max(version) FROM {HISTORY}"), [], |row| {
+    let conn = open::reading(path)?;
+    let has_history: bool = conn.query_row(
+        "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1)",
+        [HISTORY],
+        |row| row.get(0),
+    )?;
+    if has_history {
+        return Ok(
+            conn.query_row(&format!("SELECT max(version) FROM {HISTORY}"), [], |row| {
+                row.get(0)
+            })?,
+        );
+    }
+    let has_others: bool = conn.query_row("SELECT EXISTS (SELECT 1 FROM sqlite_schema)", [], |row| {
         row.get(0)
-    })
+    })?;
+    if has_others {
+        Err(OpenError::Foreign(path.to_owned()))
+    } else {
+        Ok(None)
+    }
 }
 
-fn has_table(conn: &Connection, name: &str) -> rusqlite::Result<bool> {
-    let found = conn
-        .query_row(
-            "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1",
-            [name],
-            |_| Ok(()),
-        )
-        .optional()?;
-    Ok(found.is_some())
-}
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
 
-fn has_tables(conn: &Connection) -> rusqlite::Result<bool> {
-    conn.query_row("SELECT EXISTS (SELECT 1 FROM sqlite_schema)", [], |row| {
-        row.get(0)
-    })
+    /// A writing connection to a new database with this binary's schema.
+    pub(in crate::sqlite) fn database() -> (tempfile::TempDir, Connection) {
+        let files = tempfile::tempdir().expect("a directory");
+        let mut conn = open::writing(&files.path().join("db")).expect("open");
+        set_up(&mut conn, None, 0).expect("a schema");
+        (files, conn)
+    }
+
+    #[test]
+    fn a_migration_cut_off_before_its_first_step_is_no_foreign_database() {
+        let files = tempfile::tempdir().expect("a directory");
+        let path = files.path().join("db");
+        let history =
+            format!("CREATE TABLE {HISTORY} (version INTEGER, name TEXT, applied_on TEXT, checksum TEXT)");
+        open::writing(&path)
+            .expect("open")
+            .execute_batch(&history)
+            .expect("the history alone");
+        assert_eq!(check(&path, true).expect("ours"), 0);
+        assert_eq!(migrate(&path).expect("migrate"), known());
+    }
 }

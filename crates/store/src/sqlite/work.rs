@@ -6,6 +6,20 @@ use wopr_core::{RunKey, Timestamp};
 use super::{fault::Fault, rows};
 use crate::{EffectKey, Epoch, Fence, LeasedEffect, TimerKey};
 
+const DUE: &str = "SELECT tenant, run, key FROM timers INDEXED BY timers_by_due
+     WHERE due <= ?1 ORDER BY due, tenant, run, key LIMIT ?2";
+
+const NEXT_DUE: &str = "SELECT min(due) FROM timers";
+
+const FREE: &str = "SELECT tenant, run, key, body, fence FROM effects INDEXED BY effects_free
+     WHERE epoch IS NULL ORDER BY enqueued_at, tenant, run, key LIMIT ?1";
+
+const ENDED: &str = "SELECT tenant, run, key, body, fence FROM effects INDEXED BY effects_held
+     WHERE epoch IS NOT NULL AND lease_until <= ?2 ORDER BY lease_until, tenant, run, key LIMIT ?1";
+
+const NEXT_INBOX: &str =
+    "SELECT tenant, target FROM inbox WHERE (tenant, target) > (?1, ?2) ORDER BY tenant, target LIMIT 1";
+
 pub(super) fn begin_epoch(conn: &Connection, now: Timestamp) -> Result<Epoch, Fault> {
     // The lock file says that no other process lives, so whoever held a lease is gone.
     conn.prepare_cached("UPDATE effects SET epoch = NULL, lease_until = NULL WHERE epoch IS NOT NULL")?
@@ -28,10 +42,7 @@ pub(super) fn due_timers(
     now: Timestamp,
     limit: usize,
 ) -> Result<Vec<(RunKey, TimerKey)>, Fault> {
-    let mut statement = conn.prepare_cached(
-        "SELECT tenant, run, key FROM timers INDEXED BY timers_by_due WHERE due <= ?1
-         ORDER BY due, tenant, run, key LIMIT ?2",
-    )?;
+    let mut statement = conn.prepare_cached(DUE)?;
     let mut found = statement.query(params![now.millis(), rows::limit(limit)])?;
     let mut due = Vec::new();
     while let Some(row) = found.next()? {
@@ -41,7 +52,7 @@ pub(super) fn due_timers(
 }
 
 pub(super) fn next_due(conn: &Connection) -> Result<Option<Timestamp>, Fault> {
-    let mut statement = conn.prepare_cached("SELECT min(due) FROM timers")?;
+    let mut statement = conn.prepare_cached(NEXT_DUE)?;
     let mut found = statement.query([])?;
     match found.next()? {
         Some(row) => rows::opt_time(row, 0),
@@ -56,11 +67,6 @@ pub(super) fn lease_effects(
     until: Timestamp,
     limit: usize,
 ) -> Result<Vec<LeasedEffect>, Fault> {
-    const FREE: &str = "SELECT tenant, run, key, body, fence FROM effects INDEXED BY effects_free
-         WHERE epoch IS NULL ORDER BY enqueued_at, tenant, run, key LIMIT ?1";
-    const ENDED: &str = "SELECT tenant, run, key, body, fence FROM effects INDEXED BY effects_held
-         WHERE epoch IS NOT NULL AND lease_until <= ?2 ORDER BY lease_until, tenant, run, key LIMIT ?1";
-
     let mut leased = Vec::new();
     {
         let mut statement = conn.prepare_cached(FREE)?;
@@ -145,9 +151,7 @@ pub(super) fn runs_with_inbox(
     limit: usize,
 ) -> Result<Vec<RunKey>, Fault> {
     // One seek per run: a run that was told ten thousand things costs as much as one that was told one.
-    let mut statement = conn.prepare_cached(
-        "SELECT tenant, target FROM inbox WHERE (tenant, target) > (?1, ?2) ORDER BY tenant, target LIMIT 1",
-    )?;
+    let mut statement = conn.prepare_cached(NEXT_INBOX)?;
     let mut runs: Vec<RunKey> = Vec::new();
     while runs.len() < limit {
         // The empty text sorts before every id.
@@ -167,10 +171,39 @@ pub(super) fn runs_with_inbox(
 pub(super) fn forget_expired(conn: &Connection, now: Timestamp, limit: usize) -> Result<usize, Fault> {
     let forgotten = conn
         .prepare_cached(
-            "DELETE FROM idempotency WHERE (tenant, principal, scope, key) IN (
-                 SELECT tenant, principal, scope, key FROM idempotency INDEXED BY idempotency_by_expiry
+            "DELETE FROM idempotency WHERE rowid IN (
+                 SELECT rowid FROM idempotency INDEXED BY idempotency_by_expiry
                  WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2)",
         )?
         .execute(params![now.millis(), rows::limit(limit)])?;
     Ok(forgotten)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqlite::schema::tests::database;
+
+    #[test]
+    fn polling_for_work_reads_no_more_than_it_finds() {
+        let (_files, conn) = database();
+        for sql in [DUE, NEXT_DUE, FREE, ENDED, NEXT_INBOX] {
+            let mut statement = conn
+                .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))
+                .expect("a valid statement");
+            let n = statement.parameter_count();
+            let steps = statement
+                .query_map(rusqlite::params_from_iter(vec![0; n]), |row| row.get(3))
+                .expect("a plan");
+            let plan: Vec<String> = steps.collect::<Result<_, _>>().expect("readable steps");
+            assert!(
+                !plan.iter().any(|step| step.contains("TEMP B-TREE")),
+                "{sql}: {plan:?}"
+            );
+            assert!(
+                plan.iter().all(|step| step.contains(" USING ")),
+                "{sql}: {plan:?}"
+            );
+        }
+    }
 }

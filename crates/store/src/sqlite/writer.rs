@@ -8,8 +8,8 @@
 //! ```
 //!
 //! It never waits for a group to form: while one commits, the next gathers. A job that fails takes nobody with
-//! it: the transaction is rolled back and every job of the group runs again alone. Only an error at COMMIT
-//! leaves anything in doubt.
+//! it: if it had written, the transaction is rolled back and every job of the group runs again alone. Only an
+//! error at COMMIT leaves anything in doubt.
 
 use std::{sync::Arc, time::Instant};
 
@@ -18,7 +18,7 @@ use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use super::{
-    fault::{Failure, Fault, is_full},
+    fault::{Failure, FailureKind, Fault, is_full},
     queue::Queue,
     stats::Counters,
 };
@@ -89,7 +89,7 @@ pub(super) struct Writer {
 /// Why a group did not commit.
 enum Trouble {
     /// One job failed; the transaction was rolled back, so the others can be tried without it.
-    Job(Fault),
+    Job(Failure),
     /// The transaction itself failed.
     Group(Failure),
 }
@@ -116,26 +116,29 @@ impl Writer {
     /// Writes a group and answers everyone in it.
     fn write(&mut self, group: &mut Vec<Box<dyn Job>>) {
         match self.attempt(group) {
-            Ok(()) => settle(group.drain(..), &Ok(())),
-            Err(Trouble::Group(failure)) => settle(group.drain(..), &Err(failure)),
-            Err(Trouble::Job(fault)) if group.len() == 1 => settle(group.drain(..), &Err(fault.failure())),
-            Err(Trouble::Job(fault)) => {
-                tracing::warn!(fault = %fault.failure().text, jobs = group.len(), "group of writes taken apart");
+            Ok(spoiled) => settle_each(group.drain(..), spoiled),
+            Err(Trouble::Group(failure)) => settle_all(group.drain(..), &failure),
+            Err(Trouble::Job(failure)) if group.len() == 1 => settle_all(group.drain(..), &failure),
+            Err(Trouble::Job(failure)) => {
+                tracing::warn!(
+                    failure = failure.text,
+                    jobs = group.len(),
+                    "group of writes taken apart"
+                );
                 self.counters.retried_group();
                 for job in group.drain(..) {
                     let mut alone = [job];
-                    let outcome = self.attempt(&mut alone).map_err(|trouble| match trouble {
-                        Trouble::Job(fault) => fault.failure(),
-                        Trouble::Group(failure) => failure,
-                    });
-                    settle(alone, &outcome);
+                    match self.attempt(&mut alone) {
+                        Ok(spoiled) => settle_each(alone, spoiled),
+                        Err(Trouble::Job(failure) | Trouble::Group(failure)) => settle_all(alone, &failure),
+                    }
                 }
             }
         }
     }
 
     /// Runs jobs in one transaction. After an error nothing of it is left, unless the commit is in doubt.
-    fn attempt(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<(), Trouble> {
+    fn attempt(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<Spoiled, Trouble> {
         let gate = Arc::clone(&self.gate);
         let _open = gate.try_lock().unwrap_or_else(|| {
             let since = Instant::now();
@@ -144,21 +147,21 @@ impl Writer {
             open
         });
         let Some(conn) = &self.conn else {
-            return Err(Trouble::Group(Failure::not_written(
-                "the database could not be opened again",
-            )));
+            let failure = Failure::not_written("the database could not be opened again");
+            return Err(Trouble::Group(failure));
         };
-        let done = transact(conn, jobs, self.commit);
-        match done {
-            Ok(wrote) => {
+        match transact(conn, jobs, self.commit) {
+            Ok(Done { wrote, spoiled }) => {
                 if wrote > 0 {
                     self.counters.committed(wrote);
                 }
-                Ok(())
+                Ok(spoiled)
             }
             Err(Aborted::Clean(trouble)) => Err(trouble),
             Err(Aborted::Broken(failure)) => {
-                self.counters.doubtful_commit();
+                if failure.kind == FailureKind::InDoubt {
+                    self.counters.doubtful_commit();
+                }
                 tracing::error!(failure = failure.text, "connection given up");
                 self.replace_connection();
                 Err(Trouble::Group(failure))
@@ -176,6 +179,16 @@ impl Writer {
     }
 }
 
+/// What a committed transaction holds.
+struct Done {
+    /// How many jobs wrote.
+    wrote: usize,
+    spoiled: Spoiled,
+}
+
+/// The jobs, by their place in the group, that failed before they wrote anything, in order.
+type Spoiled = Vec<(usize, Failure)>;
+
 enum Aborted {
     /// No transaction is open and nothing of it was written.
     Clean(Trouble),
@@ -183,29 +196,35 @@ enum Aborted {
     Broken(Failure),
 }
 
-/// Runs jobs in one transaction and says how many of them wrote.
-fn transact(conn: &Connection, jobs: &mut [Box<dyn Job>], commit: Commit) -> Result<usize, Aborted> {
+/// Runs jobs in one transaction.
+fn transact(conn: &Connection, jobs: &mut [Box<dyn Job>], commit: Commit) -> Result<Done, Aborted> {
     conn.prepare_cached("BEGIN IMMEDIATE")
         .and_then(|mut begin| begin.execute([]))
         .map_err(|error| Aborted::Clean(Trouble::Group(Fault::from(error).failure())))?;
-    let mut wrote = 0;
-    for job in jobs {
+    let mut done = Done {
+        wrote: 0,
+        spoiled: Vec::new(),
+    };
+    for (place, job) in jobs.iter_mut().enumerate() {
+        let changes = conn.total_changes();
         match job.run(conn) {
-            Ok(wrote_something) => wrote += usize::from(wrote_something),
+            Ok(wrote) => done.wrote += usize::from(wrote),
             Err(fault) if conn.is_autocommit() => {
                 // SQLite has already rolled back on its own, as it does when the disk is full: the group is
                 // gone and trying its members one by one would meet the same end.
-                let failure = fault.failure();
-                return Err(Aborted::Clean(Trouble::Group(failure)));
+                return Err(Aborted::Clean(Trouble::Group(fault.failure())));
             }
+            // A statement that fails undoes itself. If no earlier one of the job changed anything, as when it
+            // stumbles over a damaged row, there is nothing to roll back and its neighbours need not notice.
+            Err(fault) if conn.total_changes() == changes => done.spoiled.push((place, fault.failure())),
             Err(fault) => {
                 roll_back(conn)?;
-                return Err(Aborted::Clean(Trouble::Job(fault)));
+                return Err(Aborted::Clean(Trouble::Job(fault.failure())));
             }
         }
     }
     let Err(error) = commit(conn) else {
-        return Ok(wrote);
+        return Ok(done);
     };
     if !conn.is_autocommit() {
         // The transaction is still open, so it has not committed.
@@ -227,33 +246,44 @@ fn roll_back(conn: &Connection) -> Result<(), Aborted> {
         .map_err(|error| Aborted::Broken(Failure::not_written(format!("rollback failed: {error}"))))
 }
 
-fn settle(jobs: impl IntoIterator<Item = Box<dyn Job>>, outcome: &Result<(), Failure>) {
+/// Answers everyone in a group that committed.
+fn settle_each(jobs: impl IntoIterator<Item = Box<dyn Job>>, spoiled: Spoiled) {
+    let mut spoiled = spoiled.into_iter().peekable();
+    for (place, job) in jobs.into_iter().enumerate() {
+        let outcome = match spoiled.next_if(|(spoiled, _)| *spoiled == place) {
+            Some((_, failure)) => Err(failure),
+            None => Ok(()),
+        };
+        job.settle(outcome);
+    }
+}
+
+/// Answers everyone in a group that did not commit.
+fn settle_all(jobs: impl IntoIterator<Item = Box<dyn Job>>, failure: &Failure) {
     for job in jobs {
-        job.settle(outcome.clone());
+        job.settle(Err(failure.clone()));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use rusqlite::{Error, ffi};
 
     use super::*;
-    use crate::sqlite::{fault::FailureKind, open, schema};
+    use crate::sqlite::{open, schema::tests::database};
 
-    fn writer(path: &Path) -> Writer {
-        let mut conn = open::writing(path).expect("open");
-        schema::ensure(&mut conn, path, None, true).expect("a schema");
-        let again = path.to_owned();
-        Writer {
+    fn writer() -> (tempfile::TempDir, Writer) {
+        let (files, conn) = database();
+        let again = files.path().join("db");
+        let writer = Writer {
             conn: Some(conn),
             reopen: Box::new(move || open::writing(&again)),
             queue: Arc::new(Queue::new(1, 1)),
             gate: Arc::default(),
             counters: Arc::default(),
             commit,
-        }
+        };
+        (files, writer)
     }
 
     /// Begins an epoch in a group of its own and says how that went.
@@ -282,8 +312,7 @@ mod tests {
 
     #[test]
     fn an_io_error_at_commit_is_in_doubt_and_the_connection_is_replaced() {
-        let files = tempfile::tempdir().expect("a directory");
-        let mut writer = writer(&files.path().join("db"));
+        let (_files, mut writer) = writer();
         writer.commit = |conn| commit(conn).and_then(|()| failing(ffi::SQLITE_IOERR_FSYNC));
         let failure = begin_epoch(&mut writer).expect_err("in doubt");
         assert_eq!(failure.kind, FailureKind::InDoubt);
@@ -296,8 +325,7 @@ mod tests {
 
     #[test]
     fn without_a_fresh_connection_every_later_write_is_refused() {
-        let files = tempfile::tempdir().expect("a directory");
-        let mut writer = writer(&files.path().join("db"));
+        let (_files, mut writer) = writer();
         writer.commit = |conn| commit(conn).and_then(|()| failing(ffi::SQLITE_IOERR_FSYNC));
         writer.reopen = Box::new(|| Err(Error::InvalidQuery));
         assert_eq!(
@@ -315,8 +343,7 @@ mod tests {
 
     #[test]
     fn a_commit_that_leaves_the_transaction_open_has_written_nothing() {
-        let files = tempfile::tempdir().expect("a directory");
-        let mut writer = writer(&files.path().join("db"));
+        let (_files, mut writer) = writer();
         writer.commit = |_| failing(ffi::SQLITE_BUSY);
         assert_eq!(
             begin_epoch(&mut writer).expect_err("refused").kind,
@@ -328,8 +355,7 @@ mod tests {
 
     #[test]
     fn a_disk_that_fills_up_at_commit_has_written_nothing() {
-        let files = tempfile::tempdir().expect("a directory");
-        let mut writer = writer(&files.path().join("db"));
+        let (_files, mut writer) = writer();
         writer.commit = |conn| {
             conn.execute_batch("ROLLBACK")
                 .and_then(|()| failing(ffi::SQLITE_FULL))
@@ -344,8 +370,7 @@ mod tests {
 
     #[test]
     fn a_writer_that_ends_refuses_what_comes_later() {
-        let files = tempfile::tempdir().expect("a directory");
-        let writer = writer(&files.path().join("db"));
+        let (_files, writer) = writer();
         let queue = Arc::clone(&writer.queue);
         queue.close();
         writer.run();

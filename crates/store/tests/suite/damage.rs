@@ -3,7 +3,10 @@
 use wopr_core::Seq;
 use wopr_store::{AppendError, Log as _, ReadError, RunFilter, TaskFilter, TaskState, Work as _, WriteError};
 
-use crate::{database::Database, make::*};
+use crate::{
+    database::{Database, in_one_group},
+    make::*,
+};
 
 #[tokio::test]
 async fn an_unreadable_run_is_damage_and_hurts_no_other() {
@@ -31,6 +34,30 @@ async fn an_unreadable_run_is_damage_and_hurts_no_other() {
         .await;
     assert!(matches!(list, Err(ReadError::Corrupt(_))));
     assert!(store.load(&run(2)).await.expect("load").is_some());
+}
+
+#[tokio::test]
+async fn a_write_that_stumbles_over_damage_does_not_break_its_group() {
+    let db = Database::new();
+    let store = db.open();
+    store.remember(record("k", 100), at(0)).await.expect("remember");
+    db.sql("UPDATE idempotency SET run = 'x'");
+    let mut batches: Vec<_> = (0..9).map(|n| create(&run(n), 1)).collect();
+    batches[4].idempotency = Some(record("k", 100));
+    for (n, outcome) in (0..).zip(in_one_group(&db, &store, batches).await) {
+        assert_eq!(
+            matches!(&outcome, Err(AppendError::Corrupt(_))),
+            n == 4,
+            "{n}: {outcome:?}"
+        );
+        assert_eq!(outcome.is_ok(), n != 4, "{n}: {outcome:?}");
+    }
+    let stats = store.stats();
+    assert_eq!(
+        (stats.retried_groups, stats.appends, stats.largest_group),
+        (0, 9, 8),
+        "{stats:?}"
+    );
 }
 
 #[tokio::test]

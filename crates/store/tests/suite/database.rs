@@ -1,9 +1,11 @@
 //! A database file that tests open, close and tamper with.
 
-use std::path::PathBuf;
+use std::{future::poll_fn, path::PathBuf, pin::Pin, task::Poll};
 
 use rusqlite::Connection;
-use wopr_store::{SqliteStore, sqlite::Options};
+use wopr_store::{AppendError, Batch, Log as _, SqliteStore, sqlite::Options};
+
+use crate::make::*;
 
 /// A database in a directory of its own.
 pub(crate) struct Database {
@@ -37,4 +39,36 @@ impl Database {
     pub(crate) fn sql(&self, sql: &str) {
         self.raw().execute_batch(sql).expect("our own statement");
     }
+}
+
+/// Polls a future once.
+pub(crate) async fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context))).await
+}
+
+/// Appends everything in one group.
+pub(crate) async fn in_one_group(
+    db: &Database,
+    store: &SqliteStore,
+    batches: Vec<Batch>,
+) -> Vec<Result<(), AppendError>> {
+    // While somebody else holds the write lock, the writer waits for it with a first batch, and the others gather.
+    let blocker = db.raw();
+    blocker.execute_batch("BEGIN IMMEDIATE").expect("begin");
+    let mut first = store.append(create(&run(9_999), 1));
+    assert!(poll_once(&mut first).await.is_pending());
+    while store.stats().queued_writes > 0 {
+        tokio::task::yield_now().await;
+    }
+    let mut group: Vec<_> = batches.into_iter().map(|batch| store.append(batch)).collect();
+    for append in &mut group {
+        assert!(poll_once(append).await.is_pending());
+    }
+    blocker.execute_batch("COMMIT").expect("commit");
+    first.await.expect("the batch that goes ahead");
+    let mut outcomes = Vec::new();
+    for append in group {
+        outcomes.push(append.await);
+    }
+    outcomes
 }

@@ -1,16 +1,19 @@
 //! What only a file can do: survive, be locked, be of another age, share commits, fill up.
 
-use std::{fs, future::poll_fn, path::Path, pin::Pin, sync::Arc, task::Poll};
+use std::{fs, path::Path, sync::Arc, task::Poll};
 
 use tokio::task::JoinSet;
 use wopr_core::{RunStatus, Seq};
 use wopr_store::{
-    AppendError, Batch, Log as _, ReadError, Registry as _, RunFilter, SqliteStore, TaskState, Work as _,
+    AppendError, Log as _, ReadError, Registry as _, RunFilter, SqliteStore, TaskState, Work as _,
     WriteError,
     sqlite::{self, OpenError, Options},
 };
 
-use crate::{database::Database, make::*};
+use crate::{
+    database::{Database, in_one_group, poll_once},
+    make::*,
+};
 
 fn refused(path: &Path, options: Options) -> OpenError {
     SqliteStore::open(path, options).expect_err("not to be opened")
@@ -148,6 +151,39 @@ async fn a_newer_schema_is_refused_and_left_untouched() {
 }
 
 #[tokio::test]
+async fn a_newer_schema_in_an_unfinished_log_is_refused_and_left_untouched() {
+    let (crashed, copied) = (Database::new(), Database::new());
+    let store = crashed.open();
+    store.append(create(&run(1), 1)).await.expect("append");
+    crashed.sql(
+        "INSERT INTO refinery_schema_history (version, name, applied_on, checksum)
+         VALUES (4711, 'from_the_future', '2040-01-01T00:00:00Z', '1')",
+    );
+    // As a process leaves them that was killed: a database and the log that belongs to it.
+    let wal = |db: &Database| db.path.with_extension("db-wal");
+    fs::copy(&crashed.path, &copied.path).expect("copy");
+    fs::copy(wal(&crashed), wal(&copied)).expect("copy");
+    let before = (
+        fs::read(&copied.path).expect("read"),
+        fs::read(wal(&copied)).expect("read"),
+    );
+    assert!(!before.1.is_empty());
+
+    let error = refused(&copied.path, Options::default());
+    assert!(
+        matches!(error, OpenError::NewerSchema { found: 4711, .. }),
+        "{error:?}"
+    );
+    assert_eq!(
+        (
+            fs::read(&copied.path).expect("read"),
+            fs::read(wal(&copied)).expect("read")
+        ),
+        before
+    );
+}
+
+#[tokio::test]
 async fn a_missing_migration_is_told_where_migrating_is_not_allowed() {
     let db = Database::new();
     assert_eq!(sqlite::schema_version(&db.path).expect("version"), 0);
@@ -204,38 +240,6 @@ async fn concurrent_appends_share_commits() {
     assert_eq!(stats.appends, 500);
     assert!(stats.groups * 5 < stats.appends, "{stats:?}");
     assert!(stats.largest_group > 5, "{stats:?}");
-}
-
-/// Polls a future once.
-async fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
-    poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context))).await
-}
-
-/// Appends everything in one group.
-async fn in_one_group(
-    db: &Database,
-    store: &SqliteStore,
-    batches: Vec<Batch>,
-) -> Vec<Result<(), AppendError>> {
-    // While somebody else holds the write lock, the writer waits for it with a first batch, and the others gather.
-    let blocker = db.raw();
-    blocker.execute_batch("BEGIN IMMEDIATE").expect("begin");
-    let mut first = store.append(create(&run(9_999), 1));
-    assert!(poll_once(&mut first).await.is_pending());
-    while store.stats().queued_writes > 0 {
-        tokio::task::yield_now().await;
-    }
-    let mut group: Vec<_> = batches.into_iter().map(|batch| store.append(batch)).collect();
-    for append in &mut group {
-        assert!(poll_once(append).await.is_pending());
-    }
-    blocker.execute_batch("COMMIT").expect("commit");
-    first.await.expect("the batch that goes ahead");
-    let mut outcomes = Vec::new();
-    for append in group {
-        outcomes.push(append.await);
-    }
-    outcomes
 }
 
 #[tokio::test]

@@ -1,0 +1,139 @@
+//! What PostgreSQL's errors mean to a caller.
+//!
+//! The question is always the same: is it known that nothing was written? It is before COMMIT was sent, and after
+//! the server has said that the transaction failed. It is not where COMMIT was sent and no such answer came.
+
+use tokio_postgres::{
+    Error,
+    error::{Severity, SqlState},
+};
+
+use crate::{AppendError, ReadError, WriteError};
+
+/// A statement failed or returned what cannot be read.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// The server undid the transaction in favor of another one: it may be tried again as it is.
+    Again(String),
+    /// A row was there that no guard had seen: whoever was quicker is seen when it is tried again.
+    Taken(String),
+    /// The connection was lost. What it had sent before COMMIT is undone.
+    Lost(String),
+    /// No connection, or the server will not do it now.
+    Refused(String),
+    /// COMMIT was sent and its outcome is not known.
+    InDoubt(String),
+    /// A stored value breaks its own rule, or a statement does.
+    Damaged(String),
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        let text = text(&error);
+        let Some(said) = error.as_db_error() else {
+            return Self::Lost(text);
+        };
+        let code = said.code();
+        if *code == SqlState::T_R_SERIALIZATION_FAILURE || *code == SqlState::T_R_DEADLOCK_DETECTED {
+            return Self::Again(text);
+        }
+        if *code == SqlState::UNIQUE_VIOLATION {
+            return Self::Taken(text);
+        }
+        if ends_connection(said.parsed_severity()) {
+            return Self::Lost(text);
+        }
+        match code.code().get(..2) {
+            // Data, integrity and syntax: this program or the stored rows are wrong, and trying again cannot help.
+            Some("22" | "23" | "42") => Self::Damaged(text),
+            _ => Self::Refused(text),
+        }
+    }
+}
+
+impl Fault {
+    /// Names the column whose value cannot be read.
+    pub(super) fn damaged(row: &tokio_postgres::Row, column: usize, why: impl std::fmt::Display) -> Self {
+        let name = row
+            .columns()
+            .get(column)
+            .map_or("an unnamed column", tokio_postgres::Column::name);
+        Self::Damaged(format!("{name}: {why}"))
+    }
+
+    /// What a failed COMMIT means. Only a plain error of the transaction itself proves that it did not happen: a
+    /// server that is shutting down, or waits for its standby, says so after the fact.
+    pub(super) fn at_commit(error: Error) -> Self {
+        let is_undone = error.as_db_error().is_some_and(|said| {
+            let is_verdict = matches!(said.code().code().get(..2), Some("23" | "40" | "53"));
+            let is_open = *said.code() == SqlState::T_R_STATEMENT_COMPLETION_UNKNOWN;
+            is_verdict && !is_open && !ends_connection(said.parsed_severity())
+        });
+        if is_undone {
+            Self::from(error)
+        } else {
+            Self::InDoubt(text(&error))
+        }
+    }
+
+    /// Whether the same thing may be tried again at once, given that nothing was written.
+    pub(super) const fn is_passing(&self) -> bool {
+        match self {
+            Self::Again(_) | Self::Taken(_) | Self::Lost(_) => true,
+            Self::Refused(_) | Self::InDoubt(_) | Self::Damaged(_) => false,
+        }
+    }
+}
+
+fn ends_connection(severity: Option<Severity>) -> bool {
+    matches!(severity, Some(Severity::Fatal | Severity::Panic))
+}
+
+/// An error with its causes; the driver's own text names only the outermost.
+pub(super) fn text(error: &Error) -> String {
+    use std::error::Error as _;
+
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.contains(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        cause = error.source();
+    }
+    text
+}
+
+impl From<Fault> for AppendError {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Again(text) | Fault::Lost(text) | Fault::Refused(text) => Self::Unavailable(text),
+            Fault::InDoubt(text) => Self::Unknown(text),
+            Fault::Taken(text) | Fault::Damaged(text) => Self::Corrupt(text),
+        }
+    }
+}
+
+impl From<Fault> for WriteError {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Again(text) | Fault::Lost(text) | Fault::Refused(text) | Fault::InDoubt(text) => {
+                Self::Unavailable(text)
+            }
+            Fault::Taken(text) | Fault::Damaged(text) => Self::Corrupt(text),
+        }
+    }
+}
+
+impl From<Fault> for ReadError {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Again(text) | Fault::Lost(text) | Fault::Refused(text) | Fault::InDoubt(text) => {
+                Self::Unavailable(text)
+            }
+            Fault::Taken(text) | Fault::Damaged(text) => Self::Corrupt(text),
+        }
+    }
+}

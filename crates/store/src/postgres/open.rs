@@ -1,0 +1,279 @@
+//! Reaching a database: the URL, TLS, and what is checked before anything is used.
+
+use std::{net::IpAddr, path::Path, sync::Arc, time::Duration};
+
+use deadpool_postgres::Connect;
+use futures_util::future::BoxFuture;
+use rustls::{
+    ClientConfig, RootCertStore,
+    crypto::ring,
+    pki_types::{CertificateDer, pem::PemObject as _},
+};
+use rustls_platform_verifier::BuilderVerifierExt as _;
+use tokio::task::JoinHandle;
+use tokio_postgres::{
+    Client, Config, Error,
+    config::{Host, SslMode},
+};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::{Options, fault};
+
+/// How long a connection may take, where the URL does not say.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// When a silent peer is taken for gone, where the URL does not say.
+const PEER_TIMEOUT: Duration = Duration::from_secs(30);
+/// The oldest server this is tested with.
+const OLDEST_SERVER: i64 = 140_000;
+
+/// Why a database could not be opened. No text holds the URL, which may hold a password.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The URL is not one.
+    #[error("read the database's url: {0}")]
+    Url(String),
+    /// TLS cannot be set up.
+    #[error("set up tls for the database: {0}")]
+    Tls(String),
+    /// The server is not reached, or lets nobody in.
+    #[error("connect to the database: {0}")]
+    Connect(String),
+    /// The database does not hold text as UTF-8.
+    #[error("use a database that is encoded as {0}: it has to be UTF8")]
+    Encoding(String),
+    /// The connection has no schema to put tables in.
+    #[error("use a database without a schema: the first of its search_path does not exist")]
+    NoSchema,
+    /// A newer wopr wrote the schema. It was left untouched.
+    #[error(
+        "open a database of schema version {found}: this binary knows {known}, use the wopr that wrote it"
+    )]
+    NewerSchema {
+        /// The version of the database.
+        found: u32,
+        /// The newest version this binary knows.
+        known: u32,
+    },
+    /// The schema is older and migrating was not allowed. It was left untouched.
+    #[error("open a database of schema version {found}: this binary needs {known}, run the migration")]
+    NeedsMigration {
+        /// The version of the database.
+        found: u32,
+        /// The version this binary needs.
+        known: u32,
+    },
+    /// The schema holds tables of something else by the names of ours. It was left untouched.
+    #[error("use the schema {0}: it has tables, but not those of wopr")]
+    Foreign(String),
+    /// A migration failed; it was rolled back.
+    #[error("migrate the database: {0}")]
+    Migration(String),
+}
+
+impl From<Error> for OpenError {
+    fn from(error: Error) -> Self {
+        Self::Connect(fault::text(&error))
+    }
+}
+
+/// Makes connections.
+#[derive(Clone)]
+pub(super) struct Connector {
+    config: Config,
+    tls: MakeRustlsConnect,
+}
+
+/// Reads a URL: the driver's own parameters, and ours, which change the options.
+pub(super) fn parse(url: &str, options: &mut Options) -> Result<Connector, OpenError> {
+    let (base, query) = url.split_once('?').unwrap_or((url, ""));
+    let mut others = Vec::new();
+    let mut wants_tls = false;
+    let mut roots = None;
+    for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+        let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+        match (name, value) {
+            ("connections", count) => match count.parse() {
+                Ok(count) if count > 0 => options.connections = count,
+                Ok(_) | Err(_) => return Err(wrong("connections is a number above 0")),
+            },
+            ("hints", "on") => options.hints = true,
+            ("hints", "off") => options.hints = false,
+            ("hints", _) => return Err(wrong("hints is on or off")),
+            ("sslmode", "disable") => wants_tls = false,
+            ("sslmode", "require" | "verify-full") => wants_tls = true,
+            ("sslmode", _) => {
+                // What may be stripped on the way protects from nobody who stands there.
+                return Err(wrong("sslmode is disable, or require, which checks the certificate"));
+            }
+            ("sslrootcert", path) => roots = Some(path.to_owned()),
+            _ => others.push(parameter),
+        }
+    }
+    let mut text = base.to_owned();
+    if !others.is_empty() {
+        text.push('?');
+        text.push_str(&others.join("&"));
+    }
+    // The driver's error does not quote the text.
+    let mut config: Config = text
+        .parse()
+        .map_err(|error| OpenError::Url(fault::text(&error)))?;
+    config.ssl_mode(if wants_tls { SslMode::Require } else { SslMode::Disable });
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(CONNECT_TIMEOUT);
+    }
+    if config.get_tcp_user_timeout().is_none() {
+        config.tcp_user_timeout(PEER_TIMEOUT);
+        config.keepalives_idle(PEER_TIMEOUT);
+    }
+    if config.get_application_name().is_none() {
+        config.application_name("wopr");
+    }
+    if !wants_tls && !is_on_this_machine(&config) {
+        tracing::warn!("the connection to the database is not encrypted, sslmode=require would");
+    }
+    let tls = MakeRustlsConnect::new(client_config(wants_tls, roots.as_deref().map(Path::new))?);
+    Ok(Connector { config, tls })
+}
+
+fn wrong(rule: &str) -> OpenError {
+    OpenError::Url(rule.to_owned())
+}
+
+fn is_on_this_machine(config: &Config) -> bool {
+    config.get_hostaddrs().iter().all(IpAddr::is_loopback)
+        && config.get_hosts().iter().all(|host| match host {
+            Host::Unix(_) => true,
+            Host::Tcp(name) => name == "localhost" || name.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()),
+        })
+}
+
+fn client_config(wants_tls: bool, roots: Option<&Path>) -> Result<ClientConfig, OpenError> {
+    let failed = |error: rustls::Error| OpenError::Tls(error.to_string());
+    // By name, because the process may have no default provider.
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(failed)?;
+    let builder = match roots {
+        Some(path) if wants_tls => builder.with_root_certificates(read_roots(path)?),
+        None if wants_tls => builder.with_platform_verifier().map_err(failed)?,
+        // Never used; and a machine without any certificate can go on without TLS.
+        Some(_) | None => builder.with_root_certificates(RootCertStore::empty()),
+    };
+    Ok(builder.with_no_client_auth())
+}
+
+fn read_roots(path: &Path) -> Result<RootCertStore, OpenError> {
+    let failed = |why: &dyn std::fmt::Display| OpenError::Tls(format!("{}: {why}", path.display()));
+    let mut roots = RootCertStore::empty();
+    let certificates = CertificateDer::pem_file_iter(path).map_err(|error| failed(&error))?;
+    for certificate in certificates {
+        let certificate = certificate.map_err(|error| failed(&error))?;
+        roots.add(certificate).map_err(|error| failed(&error))?;
+    }
+    if roots.is_empty() {
+        return Err(failed(&"it holds no certificate"));
+    }
+    Ok(roots)
+}
+
+impl Connector {
+    /// What connections are made with.
+    pub(super) const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Makes a connection; the task carries it and ends when the client is dropped.
+    pub(super) async fn connect(&self) -> Result<(Client, JoinHandle<()>), Error> {
+        let (client, connection) = self.config.connect(self.tls.clone()).await?;
+        let carrying = tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::warn!(error = fault::text(&error), "connection to the database lost");
+            }
+        });
+        Ok((client, carrying))
+    }
+
+    /// Makes a connection whose messages the caller reads.
+    pub(super) async fn listen(
+        &self,
+    ) -> Result<(Client, tokio_postgres::Connection<tokio_postgres::Socket, TlsStream>), Error> {
+        self.config.connect(self.tls.clone()).await
+    }
+}
+
+/// What a connection with TLS, or without where that is off, runs over.
+pub(super) type TlsStream =
+    <MakeRustlsConnect as tokio_postgres::tls::MakeTlsConnect<tokio_postgres::Socket>>::Stream;
+
+impl Connect for Connector {
+    fn connect(&self, _config: &Config) -> BoxFuture<'_, Result<(Client, JoinHandle<()>), Error>> {
+        Box::pin(Self::connect(self))
+    }
+}
+
+/// Checks the server before anything is written to it, and says the schema that tables go to.
+pub(super) async fn examine(client: &Client) -> Result<String, OpenError> {
+    const SETTINGS: &str = "SELECT current_schema()::text, current_setting('server_encoding'),
+        current_setting('server_version_num')::bigint, current_setting('fsync', true) = 'off'";
+    let row = client.query_one(SETTINGS, &[]).await?;
+    let encoding: &str = row.try_get(1)?;
+    if encoding != "UTF8" {
+        return Err(OpenError::Encoding(encoding.to_owned()));
+    }
+    let version: i64 = row.try_get(2)?;
+    if version < OLDEST_SERVER {
+        tracing::warn!(version, "the database server is older than PostgreSQL 14 and untested");
+    }
+    if row.try_get::<_, Option<bool>>(3)? == Some(true) {
+        tracing::warn!("the database server has fsync off: acknowledged runs can be lost");
+    }
+    row.try_get::<_, Option<String>>(0)?.ok_or(OpenError::NoSchema)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(query: &str) -> Result<(Connector, Options), OpenError> {
+        let mut options = Options::default();
+        let connector = parse(&format!("postgres://ada:hunter2@127.0.0.1/db{query}"), &mut options)?;
+        Ok((connector, options))
+    }
+
+    #[test]
+    fn our_parameters_are_taken_out_and_the_drivers_stay() {
+        let (connector, options) =
+            parsed("?connections=3&application_name=x&hints=off&sslmode=disable").expect("a url");
+        assert_eq!((options.connections, options.hints), (3, false));
+        assert_eq!(connector.config.get_application_name(), Some("x"));
+        assert_eq!(connector.config.get_ssl_mode(), SslMode::Disable);
+        let (connector, options) = parsed("").expect("a url");
+        assert_eq!(options.connections, Options::default().connections);
+        assert_eq!(connector.config.get_application_name(), Some("wopr"));
+        assert_eq!(connector.config.get_connect_timeout(), Some(&CONNECT_TIMEOUT));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused_without_showing_the_url() {
+        for query in [
+            "?sslmode=prefer",
+            "?connections=0",
+            "?connections=many",
+            "?hints=maybe",
+            "?unknown=1",
+            "?connect_timeout=soon",
+        ] {
+            let Err(error) = parsed(query) else { panic!("{query} was accepted") };
+            let text = error.to_string();
+            assert!(matches!(error, OpenError::Url(_)), "{query}: {text}");
+            assert!(!text.contains("hunter2"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_missing_root_is_told() {
+        let missing = parsed("?sslmode=require&sslrootcert=missing.pem");
+        assert!(matches!(missing, Err(OpenError::Tls(text)) if text.contains("missing.pem")));
+    }
+}

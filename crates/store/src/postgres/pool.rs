@@ -1,0 +1,164 @@
+//! Connections: how many, how long to wait for one, and when not to wait at all.
+
+use std::{sync::Arc, time::Duration};
+
+use deadpool_postgres::{
+    Hook, HookError, Manager, ManagerConfig, Object, PoolConfig, PoolError, QueueMode, RecyclingMethod, Runtime,
+    Timeouts,
+};
+use tokio::sync::Semaphore;
+use tokio_postgres::{Error, Row};
+
+use super::{
+    fault::{self, Fault},
+    open::{Connector, OpenError},
+    round::Round,
+    stats::Counters,
+};
+
+/// How often a read or a write is tried that failed without a trace.
+const TRIES: u32 = 4;
+
+/// How long a connection may take to be made.
+const CONNECTING: Duration = Duration::from_secs(5);
+
+/// What every pooled connection is told first. Locks are held for one append, so whoever waits longer for one
+/// waits for a process that is stopped; the server ends such a process's transaction before that. An acknowledged
+/// write is durable: where the server's default says otherwise it is raised, and left alone where it says more.
+const SESSION: &str = "SET statement_timeout = '30s';
+    SET lock_timeout = '20s';
+    SET idle_in_transaction_session_timeout = '10s';
+    SELECT set_config('synchronous_commit', 'on', false)
+        WHERE current_setting('synchronous_commit', true) = 'off'";
+
+/// A bounded number of connections with a bounded number of callers that wait for one.
+pub(super) struct Pool {
+    connections: deadpool_postgres::Pool,
+    /// One permit per caller that is being given a connection, so that no more than these wait.
+    waiting: Semaphore,
+    counters: Arc<Counters>,
+}
+
+impl Pool {
+    pub(super) fn new(
+        connector: Connector,
+        connections: usize,
+        waiting: usize,
+        patience: Duration,
+        counters: Arc<Counters>,
+    ) -> Result<Self, OpenError> {
+        let config = connector.config().clone();
+        let recycling = ManagerConfig {
+            // A look at the socket's state; asking the server would cost every call a round trip.
+            recycling_method: RecyclingMethod::Fast,
+        };
+        let manager = Manager::from_connect(config, connector, recycling);
+        let session = Hook::async_fn(|client: &mut deadpool_postgres::ClientWrapper, _| {
+            Box::pin(async move { client.batch_execute(SESSION).await.map_err(HookError::Backend) })
+        });
+        let connections = deadpool_postgres::Pool::builder(manager)
+            .config(PoolConfig {
+                max_size: connections.max(1),
+                timeouts: Timeouts {
+                    wait: Some(patience),
+                    create: Some(CONNECTING),
+                    recycle: Some(CONNECTING),
+                },
+                // The connection used last has its statements prepared and its server process warm.
+                queue_mode: QueueMode::Lifo,
+            })
+            .runtime(Runtime::Tokio1)
+            .post_create(session)
+            .build()
+            .map_err(|error| OpenError::Connect(error.to_string()))?;
+        let waiting = Semaphore::new(waiting.saturating_add(connections.status().max_size).min(Semaphore::MAX_PERMITS));
+        Ok(Self {
+            connections,
+            waiting,
+            counters,
+        })
+    }
+
+    /// Gives a connection, or says soon that there is none.
+    pub(super) async fn get(&self) -> Result<Object, Fault> {
+        let Ok(_waiting) = self.waiting.try_acquire() else {
+            self.counters.refused();
+            return Err(Fault::Refused("too many requests wait for the database".to_owned()));
+        };
+        self.connections.get().await.map_err(|error| {
+            Fault::Refused(match error {
+                PoolError::Timeout(deadpool_postgres::TimeoutType::Wait) => {
+                    self.counters.refused();
+                    "every connection to the database is busy".to_owned()
+                }
+                PoolError::Timeout(_) => "the database does not answer".to_owned(),
+                PoolError::Closed => "the store is closed".to_owned(),
+                PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => {
+                    unreachable_database(&error)
+                }
+                PoolError::PostCreateHook(error) => error.to_string(),
+                PoolError::NoRuntimeSpecified => "there is no runtime".to_owned(),
+            })
+        })
+    }
+
+    /// Asks a round that reads, or that writes with one statement of its own transaction.
+    ///
+    /// What failed without a trace is tried again; `is_lost_too` says whether a lost connection is such a failure,
+    /// which it is for reads alone.
+    async fn ask<'v>(&self, is_lost_too: bool, round: impl Fn() -> Round<'v>) -> Result<Vec<Vec<Row>>, Fault> {
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let client = self.get().await?;
+            let fault = match round().ask(&client).await {
+                Ok(rows) => return Ok(rows),
+                Err(fault) => fault,
+            };
+            let may_repeat = match &fault {
+                Fault::Again(_) | Fault::Taken(_) => true,
+                Fault::Lost(_) => {
+                    // A server that is silent may answer yet, and whoever had the connection next would read that.
+                    drop(Object::take(client));
+                    is_lost_too
+                }
+                Fault::Refused(_) | Fault::InDoubt(_) | Fault::Damaged(_) => false,
+            };
+            if !may_repeat || attempt == TRIES {
+                return Err(fault);
+            }
+            self.counters.retried();
+            super::pause(attempt).await;
+        }
+    }
+
+    /// Reads: the rows of each step.
+    pub(super) async fn read_all<'v>(&self, round: impl Fn() -> Round<'v>) -> Result<Vec<Vec<Row>>, Fault> {
+        self.ask(true, round).await
+    }
+
+    /// Reads with one statement.
+    pub(super) async fn read<'v>(&self, round: impl Fn() -> Round<'v>) -> Result<Vec<Row>, Fault> {
+        Ok(self.ask(true, round).await?.pop().unwrap_or_default())
+    }
+
+    /// Writes with one statement, which is its own transaction.
+    pub(super) async fn write<'v>(&self, round: impl Fn() -> Round<'v>) -> Result<Vec<Row>, Fault> {
+        Ok(self.ask(false, round).await?.pop().unwrap_or_default())
+    }
+
+    /// How many connections there are, and how many of them are in use.
+    pub(super) fn usage(&self) -> (usize, usize) {
+        let status = self.connections.status();
+        (status.size, status.size.saturating_sub(status.available))
+    }
+
+    /// Refuses further callers and closes what is not in use.
+    pub(super) fn close(&self) {
+        self.connections.close();
+    }
+}
+
+fn unreachable_database(error: &Error) -> String {
+    format!("no connection to the database: {}", fault::text(error))
+}

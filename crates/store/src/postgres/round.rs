@@ -1,0 +1,213 @@
+//! Statements sent together: one round trip for as many as are in a [`Round`].
+//!
+//! The driver sends a statement when its future is polled first and answers come in that order, so polling all of
+//! them once, in order, puts all of them on the wire before the first answer. A statement that fails inside a
+//! transaction makes the server refuse those behind it, COMMIT included: it answers that with ROLLBACK.
+
+use std::{
+    future::poll_fn,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use deadpool_postgres::ClientWrapper;
+use tokio_postgres::{
+    Error, Row, Statement,
+    types::{ToSql, Type},
+};
+
+use super::fault::Fault;
+
+/// How long a server may take to answer. Longer than it lets any statement run, so this is a server that is gone
+/// or stopped without closing its connections.
+const PATIENCE: Duration = Duration::from_secs(45);
+
+/// One parameter.
+pub(super) type Value<'v> = Box<dyn ToSql + Sync + Send + 'v>;
+
+/// Makes a parameter.
+pub(super) fn value<'v>(value: impl ToSql + Sync + Send + 'v) -> Value<'v> {
+    Box::new(value)
+}
+
+/// What is sent.
+enum Step<'v> {
+    /// A word of transaction control.
+    Control(&'static str),
+    /// A statement that is prepared once per connection.
+    Prepared(&'static str, Vec<Value<'v>>),
+    /// A statement whose text differs from call to call, so that keeping it prepared would fill the connection.
+    Typed(String, Vec<(Value<'v>, Type)>),
+}
+
+/// Statements to send together.
+#[derive(Default)]
+pub(super) struct Round<'v> {
+    steps: Vec<Step<'v>>,
+}
+
+impl<'v> Round<'v> {
+    /// Adds a word of transaction control.
+    pub(super) fn control(&mut self, word: &'static str) {
+        self.steps.push(Step::Control(word));
+    }
+
+    /// Adds a statement and says where its answer will be.
+    pub(super) fn add(&mut self, sql: &'static str, values: Vec<Value<'v>>) -> usize {
+        self.steps.push(Step::Prepared(sql, values));
+        self.steps.len() - 1
+    }
+
+    /// A round of one statement.
+    pub(super) fn of(sql: &'static str, values: Vec<Value<'v>>) -> Self {
+        Self {
+            steps: vec![Step::Prepared(sql, values)],
+        }
+    }
+
+    /// A round of one statement with a text of its own.
+    pub(super) fn typed(sql: String, values: Vec<(Value<'v>, Type)>) -> Self {
+        Self {
+            steps: vec![Step::Typed(sql, values)],
+        }
+    }
+
+    /// Prepares what this connection has not prepared yet. Nothing of the round is sent.
+    pub(super) async fn prepare(self, client: &ClientWrapper) -> Result<Ready<'v>, Fault> {
+        let prepare = async {
+            let mut steps = Vec::with_capacity(self.steps.len());
+            for step in self.steps {
+                steps.push(match step {
+                    Step::Control(word) => ReadyStep::Control(word),
+                    Step::Prepared(sql, values) => {
+                        ReadyStep::Prepared(client.prepare_cached(sql).await?, values)
+                    }
+                    Step::Typed(sql, values) => ReadyStep::Typed(sql, values),
+                });
+            }
+            Ok::<_, Error>(steps)
+        };
+        match tokio::time::timeout(PATIENCE, prepare).await {
+            Ok(steps) => Ok(Ready { steps: steps? }),
+            Err(_) => Err(silent()),
+        }
+    }
+
+    /// Prepares and sends; the answers, or the first failure.
+    pub(super) async fn ask(self, client: &ClientWrapper) -> Result<Vec<Vec<Row>>, Fault> {
+        let sent = self.prepare(client).await?.send(client).await;
+        match sent.failure {
+            Some(Failure { error: Some(error), .. }) => Err(Fault::from(error)),
+            Some(Failure { error: None, .. }) => Err(silent()),
+            None => Ok(sent.rows),
+        }
+    }
+}
+
+enum ReadyStep<'v> {
+    Control(&'static str),
+    Prepared(Statement, Vec<Value<'v>>),
+    Typed(String, Vec<(Value<'v>, Type)>),
+}
+
+/// A round that only has to be sent.
+pub(super) struct Ready<'v> {
+    steps: Vec<ReadyStep<'v>>,
+}
+
+/// What came back.
+pub(super) struct Sent {
+    /// The rows of each step before the failure, none for words of control.
+    pub(super) rows: Vec<Vec<Row>>,
+    /// The first step that failed.
+    pub(super) failure: Option<Failure>,
+}
+
+/// Where a round failed.
+pub(super) struct Failure {
+    /// Which step.
+    pub(super) step: usize,
+    /// What the server or the connection said; `None` if nothing came in time.
+    pub(super) error: Option<Error>,
+}
+
+impl Ready<'_> {
+    /// The place of the last step.
+    pub(super) fn last(&self) -> usize {
+        self.steps.len().saturating_sub(1)
+    }
+
+    /// Sends everything and collects the answers.
+    pub(super) async fn send(self, client: &ClientWrapper) -> Sent {
+        let calls: Vec<_> = self.steps.iter().map(|step| call(client, step)).collect();
+        let n_steps = calls.len();
+        let mut sent = Sent {
+            rows: Vec::with_capacity(n_steps),
+            failure: None,
+        };
+        let Ok(answers) = tokio::time::timeout(PATIENCE, in_order(calls)).await else {
+            sent.failure = Some(Failure { step: 0, error: None });
+            return sent;
+        };
+        for (step, answer) in answers.into_iter().enumerate() {
+            match answer {
+                Ok(rows) => sent.rows.push(rows),
+                Err(error) => {
+                    sent.failure = Some(Failure {
+                        step,
+                        error: Some(error),
+                    });
+                    break;
+                }
+            }
+        }
+        sent
+    }
+}
+
+/// What a server that says nothing is called.
+pub(super) fn silent() -> Fault {
+    Fault::Lost(format!("the database did not answer within {PATIENCE:?}"))
+}
+
+type Call<'c> = Pin<Box<dyn Future<Output = Result<Vec<Row>, Error>> + Send + 'c>>;
+
+fn call<'c>(client: &'c ClientWrapper, step: &'c ReadyStep<'_>) -> Call<'c> {
+    match step {
+        ReadyStep::Control(word) => Box::pin(async move {
+            client.batch_execute(word).await?;
+            Ok(Vec::new())
+        }),
+        ReadyStep::Prepared(statement, values) => Box::pin(async move {
+            let values: Vec<&(dyn ToSql + Sync)> = values.iter().map(|value| &**value as _).collect();
+            client.query(statement, &values).await
+        }),
+        ReadyStep::Typed(sql, values) => Box::pin(async move {
+            let values: Vec<(&(dyn ToSql + Sync), Type)> = values
+                .iter()
+                .map(|(value, kind)| (&**value as _, kind.clone()))
+                .collect();
+            client.query_typed(sql, &values).await
+        }),
+    }
+}
+
+/// Awaits all. Each poll goes through them in order, the first one too.
+async fn in_order<'c>(mut calls: Vec<Call<'c>>) -> Vec<Result<Vec<Row>, Error>> {
+    let mut answers: Vec<Option<Result<Vec<Row>, Error>>> = calls.iter().map(|_| None).collect();
+    let poll = |context: &mut Context<'_>| {
+        let mut is_ready = true;
+        for (call, answer) in calls.iter_mut().zip(&mut answers) {
+            if answer.is_none() {
+                match call.as_mut().poll(context) {
+                    Poll::Ready(done) => *answer = Some(done),
+                    Poll::Pending => is_ready = false,
+                }
+            }
+        }
+        if is_ready { Poll::Ready(()) } else { Poll::Pending }
+    };
+    poll_fn(poll).await;
+    answers.into_iter().flatten().collect()
+}
