@@ -65,7 +65,7 @@ impl Capabilities {
     }
 
     /// The discovery document (section 2).
-    fn document(&self, origin: &str, fixtures: &[String]) -> Value {
+    fn document(&self, origin: &str) -> Value {
         let mut limits = json!({
             "clarificationRounds": 3,
             "schemaRounds": 2,
@@ -143,9 +143,6 @@ impl Capabilities {
         if let (Some(document), Some(families)) = (document.as_object_mut(), families.as_object()) {
             document.extend(families.clone());
         }
-        if !fixtures.is_empty() {
-            document["fixtures"] = json!(fixtures);
-        }
         // Readers before RFC 0073 look for the families here.
         document["capabilities"] = families;
         document
@@ -203,12 +200,11 @@ impl Discovery {
 }
 
 fn render(capabilities: &Capabilities, origin: &str, engine: &Engine) -> Document {
-    let fixtures = if capabilities.is_conformance {
-        fixtures(engine)
-    } else {
-        Vec::new()
-    };
-    let text = capabilities.document(origin, &fixtures).to_string();
+    let mut document = capabilities.document(origin);
+    if capabilities.is_conformance {
+        document["fixtures"] = json!(fixtures(engine, &document));
+    }
+    let text = document.to_string();
     let etag = etag(&hex(&Sha256::digest(text.as_bytes())[..16]));
     Document {
         bytes: Bytes::from(text),
@@ -216,8 +212,9 @@ fn render(capabilities: &Capabilities, origin: &str, engine: &Engine) -> Documen
     }
 }
 
-/// Every loaded fixture that can run: its nodes are offered, or it would not be here, and so are its children.
-fn fixtures(engine: &Engine) -> Vec<String> {
+/// Every loaded fixture that can run: its nodes are offered, or it would not be here; its children are here too;
+/// and what else it says it needs is advertised.
+fn fixtures(engine: &Engine, document: &Value) -> Vec<String> {
     let plans = engine.workflows(&default_tenant());
     let is_known = |id: &WorkflowId| plans.iter().any(|plan| plan.id() == id);
     let is_fixture = |plan: &&Arc<Plan>| {
@@ -225,12 +222,27 @@ fn fixtures(engine: &Engine) -> Vec<String> {
         FIXTURES.iter().any(|prefix| id.starts_with(prefix))
             && plan.definition.is_active
             && children(plan).all(|child| is_known(&child))
+            && needs_only(plan, document)
     };
     plans
         .iter()
         .filter(is_fixture)
         .map(|plan| plan.id().to_string())
         .collect()
+}
+
+/// Whether every `metadata.requires…` is met. Packs and agents of a workspace never are: there are none here.
+fn needs_only(plan: &Plan, document: &Value) -> bool {
+    let is_advertised = |path: &str| {
+        let path = path.trim_start_matches("capabilities.").replace('.', "/");
+        let capability = document.pointer(&format!("/{path}"));
+        capability.is_some_and(|capability| *capability == true || capability.is_object())
+    };
+    plan.definition
+        .metadata
+        .iter()
+        .filter(|(name, _)| name.starts_with("requires"))
+        .all(|(name, value)| name == "requiresCapability" && value.as_str().is_some_and(is_advertised))
 }
 
 fn children(plan: &Plan) -> impl Iterator<Item = WorkflowId> {

@@ -36,7 +36,7 @@ async fn discovery_is_public_cached_and_closed_where_it_must_be() {
 }
 
 #[tokio::test]
-async fn a_registered_fixture_is_advertised_at_once() {
+async fn a_fixture_of_a_tenant_is_not_advertised() {
     let server = Server::start().await;
     let before = server.call("GET", "/.well-known/openwop").send().await;
     let mut fixture = crate::workflows::all().remove(0);
@@ -49,6 +49,34 @@ async fn a_registered_fixture_is_advertised_at_once() {
     // Another tenant's is nobody else's business.
     let after = server.call("GET", "/.well-known/openwop").send().await;
     assert_eq!(before.json()["fixtures"], after.json()["fixtures"]);
+}
+
+#[tokio::test]
+async fn a_fixture_is_advertised_if_what_it_needs_is() {
+    let folder = tempfile::tempdir().unwrap();
+    for (id, metadata) in [
+        (
+            "conformance-met",
+            json!({ "requiresCapability": "capabilities.subWorkflow.inputMapping" }),
+        ),
+        (
+            "conformance-unmet",
+            json!({ "requiresCapability": "capabilities.agents.dispatchMapping" }),
+        ),
+        (
+            "conformance-pack",
+            json!({ "requiresInstalledPack": "core.pack" }),
+        ),
+        ("another", json!({})),
+    ] {
+        let mut definition = crate::workflows::all().remove(0);
+        definition["id"] = json!(id);
+        definition["metadata"] = metadata;
+        std::fs::write(folder.path().join(format!("{id}.json")), definition.to_string()).unwrap();
+    }
+    let server = Server::start_with(|config| config.workflows = vec![folder.path().to_owned()]).await;
+    let document = server.call("GET", "/.well-known/openwop").send().await.ok(200);
+    assert_eq!(document["fixtures"], json!(["conformance-met"]));
 }
 
 #[tokio::test]
