@@ -1,0 +1,125 @@
+//! What a decision, a fold and a stored body cost.
+
+use std::sync::Arc;
+
+use divan::{Bencher, counter::ItemsCount};
+use serde_json::json;
+use wopr_core::{
+    Catalog, Command, Entropy, Input, Plan, Recorded, Run, RunId, Timestamp, WorkflowId, decide, format,
+};
+use wopr_testkit::{Script, Workflow};
+
+#[global_allocator]
+static ALLOCATIONS: divan::AllocProfiler = divan::AllocProfiler::system();
+
+fn main() {
+    divan::main();
+}
+
+#[derive(Debug)]
+struct Nothing;
+
+impl Catalog for Nothing {
+    fn current(&self, _: &WorkflowId) -> Option<Arc<Plan>> {
+        None
+    }
+}
+
+fn chain(n: usize) -> Workflow {
+    let ids: Vec<_> = (0..n).map(|n| format!("n{n}")).collect();
+    let edges: Vec<_> = ids.windows(2).map(|pair| pair.join(" -> ")).collect();
+    Workflow::new("chain")
+        .noops(&ids.join(" "))
+        .edges(&edges.join(","))
+}
+
+fn decide_start(bencher: Bencher<'_, '_>, workflow: &Workflow) {
+    let plan = workflow.plan();
+    let id = RunId::from_parts(Timestamp::from_millis(0), [7; 10]);
+    let input = Input {
+        now: Timestamp::from_millis(1_000),
+        entropy: Entropy([7; 16]),
+        run: &id,
+        catalog: &Nothing,
+    };
+    let command = Command::Start(Box::new(Script::start_run(json!({ "prompt": "hello" }))));
+    bencher
+        .with_inputs(|| command.clone())
+        .bench_values(|command| decide(Run::default(), &plan, command, &input));
+}
+
+fn log_of(workflow: &Workflow) -> Vec<Recorded> {
+    Script::started(workflow).events(0).to_vec()
+}
+
+#[divan::bench]
+fn decide_noop(bencher: Bencher<'_, '_>) {
+    decide_start(bencher, &chain(1));
+}
+
+#[divan::bench]
+fn decide_chain_of_10(bencher: Bencher<'_, '_>) {
+    decide_start(bencher, &chain(10));
+}
+
+#[divan::bench]
+fn decide_two_conditions(bencher: Bencher<'_, '_>) {
+    let routed = Workflow::new("routed")
+        .variable("n", "number", json!({ "defaultValue": 3 }))
+        .noops("a b c")
+        .edge_if("a", "b", json!({ "expression": "n > 2" }))
+        .edge_if("a", "c", json!({ "type": "equals", "left": "n", "right": 4 }));
+    decide_start(bencher, &routed);
+}
+
+#[divan::bench]
+fn decide_a_loop_of_100(bencher: Bencher<'_, '_>) {
+    let count = Workflow::new("count")
+        .variable("n", "number", json!({ "defaultValue": 0 }))
+        .node(
+            "add",
+            "core.setVariable",
+            json!({ "name": "n", "expression": "n + 1" }),
+        )
+        .edge_if("add", "add", json!({ "expression": "n < 100" }));
+    decide_start(bencher.counter(ItemsCount::new(100_usize)), &count);
+}
+
+#[divan::bench]
+fn apply_a_chain_of_10(bencher: Bencher<'_, '_>) {
+    let (plan, log) = (chain(10).plan(), log_of(&chain(10)));
+    bencher
+        .counter(ItemsCount::new(log.len()))
+        .bench(|| Run::default().fold(&plan, &log));
+}
+
+#[divan::bench]
+fn encode_a_chain_of_10(bencher: Bencher<'_, '_>) {
+    let log = log_of(&chain(10));
+    bencher.counter(ItemsCount::new(log.len())).bench(|| {
+        log.iter()
+            .map(|event| format::encode_event(event).len())
+            .sum::<usize>()
+    });
+}
+
+#[divan::bench]
+fn decode_a_chain_of_10(bencher: Bencher<'_, '_>) {
+    let log = log_of(&chain(10));
+    let bodies: Vec<_> = log
+        .iter()
+        .map(|event| (event.seq, format::encode_event(event)))
+        .collect();
+    bencher.counter(ItemsCount::new(bodies.len())).bench(|| {
+        bodies
+            .iter()
+            .filter(|(seq, body)| format::decode_event(*seq, body).is_ok())
+            .count()
+    });
+}
+
+#[divan::bench]
+fn compile_a_chain_of_10(bencher: Bencher<'_, '_>) {
+    let workflow = chain(10);
+    bencher.bench(|| workflow.compile());
+}
