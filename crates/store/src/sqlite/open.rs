@@ -9,8 +9,9 @@ use std::{
 
 use rusqlite::{Connection, OpenFlags};
 
-/// Rows are a few hundred bytes, so a page of 8 KiB keeps events of up to 2 KiB out of overflow pages and twenty
-/// rows on a page; with 16 KiB a commit that touches random pages (idempotency keys) writes twice as much.
+/// A body fills at most the page it is in, so 8 KiB keep most of them out of overflow pages. With 16 KiB a commit
+/// that touches random pages (idempotency keys) writes twice as much; with 4 KiB a body of 3 kB wastes a quarter of
+/// its page.
 const PAGE_SIZE: u32 = 8192;
 
 /// The writer's page cache, in KiB: several groups' dirty pages and the inner nodes of every index.
