@@ -118,10 +118,26 @@ impl Service {
     }
 
     async fn begin(&self, call: &Call, request: SendMessageRequest) -> Result<Sent, Error> {
+        require(&call.caller, Scope::RunsCreate)?;
+        let once = self.once(call, None, &request.message)?;
+        let key = once.key.clone();
+        let digest = once.digest.clone();
+        let refused = match self.create(call, request, once).await {
+            Err(Error::A2a(refused)) => refused,
+            other => return other,
+        };
+        // What was taken once stays taken, though this host may not take it now: its skills change.
+        let engine = self.host.engine();
+        match engine.store().idempotency(&key, engine.now()).await? {
+            Some(record) if record.digest == digest => self.repeated(&call.caller, record.run),
+            Some(_) | None => Err(refused.into()),
+        }
+    }
+
+    async fn create(&self, call: &Call, request: SendMessageRequest, once: Once) -> Result<Sent, Error> {
         let Call {
             caller, interface, ..
         } = call;
-        require(caller, Scope::RunsCreate)?;
         let SendMessageRequest {
             message, metadata, ..
         } = request;
@@ -134,7 +150,6 @@ impl Service {
         let workflow = workflow.map_err(|field| self.no_skill(caller, field))?;
         let name = name(caller, &message);
         let Inputs { inputs, blobs } = inputs::read(&message, &name)?;
-        let once = self.once(caller, None, &message, interface.as_ref())?;
 
         let engine = self.host.engine();
         let run = engine.new_run_id();
@@ -176,9 +191,7 @@ impl Service {
     }
 
     async fn answer(&self, call: &Call, task: &str, message: Message) -> Result<Sent, Error> {
-        let Call {
-            caller, interface, ..
-        } = call;
+        let caller = &call.caller;
         let view = self.visible(call, task).await?;
         require(caller, Scope::ApprovalsRespond)?;
         let context = context_of(&view);
@@ -187,7 +200,7 @@ impl Service {
                 A2aError::invalid_param("message.contextId", "is not the context of the task").into(),
             );
         }
-        let once = self.once(caller, Some(&view.key.run), &message, interface.as_ref())?;
+        let once = self.once(call, Some(&view.key.run), &message)?;
         let engine = self.host.engine();
         if let Some(record) = engine.store().idempotency(&once.key, engine.now()).await? {
             return if record.digest == once.digest {
@@ -205,10 +218,13 @@ impl Service {
         }
         let waiting = pick(standing.asked(), &message)?.clone();
         let question = question::open_at(engine, &view, &waiting).await?;
+        let Some(asked) = &question.asked else {
+            return Err(A2aError::unsupported("the task does not wait for a message any more").into());
+        };
         let value = answer::read(&message, question.for_answer())?;
 
         let name = name(caller, &message);
-        let is_forwarded = waiting.child.is_some();
+        let is_forwarded = asked.key != view.key;
         let kept = {
             let mut message = message.clone();
             message.task_id = Some(view.key.run.to_string());
@@ -219,9 +235,10 @@ impl Service {
                 blobs: inputs::blobs(&message, &name),
             }
         };
+        // Straight to whoever asks, and for this question alone: a child may ask another one by now.
         let command = Command::Resolve(Resolve {
-            node: waiting.visit.node.clone(),
-            ordinal: (!is_forwarded).then_some(waiting.visit.ordinal),
+            node: asked.visit.node.clone(),
+            ordinal: Some(asked.visit.ordinal),
             value,
             by: caller.principal.clone(),
             voter: None,
@@ -237,7 +254,7 @@ impl Service {
             idempotency: Some(once),
             ..now
         };
-        let after = match engine.command(&view.key, command, extras).await? {
+        let after = match engine.command(&asked.key, command, extras).await? {
             Done::Fresh(after) => after,
             Done::Replayed(_) => return Ok(Sent::Repeated { key: view.key }),
         };
@@ -247,7 +264,7 @@ impl Service {
                 tracing::warn!(run = %view.key, %error, "message not kept with its task");
             }
         }
-        let is_open = is_asked(&after, question.asked.as_ref());
+        let is_open = is_asked(&after, asked);
         Ok(Sent::Answered {
             after: (after.key == view.key).then(|| Box::new(after)),
             before: Box::new(view),
@@ -328,22 +345,19 @@ impl Service {
         )
     }
 
-    fn once(
-        &self,
-        caller: &Caller,
-        task: Option<&RunId>,
-        message: &Message,
-        interface: Option<&WorkflowId>,
-    ) -> Result<Once, Error> {
+    fn once(&self, call: &Call, task: Option<&RunId>, message: &Message) -> Result<Once, Error> {
+        let Call {
+            caller, interface, ..
+        } = call;
+        let interface = interface.as_ref().map(WorkflowId::as_str);
         let scope = match task {
             None => "a2a:new".to_owned(),
             Some(run) => format!("a2a:{run}"),
         };
-        let canonical =
-            serde_json::to_vec(&(interface.map(WorkflowId::as_str), message)).map_err(|error| {
-                tracing::error!(%error, "message does not serialise");
-                A2aError::Internal
-            })?;
+        let canonical = serde_json::to_vec(&(interface, message)).map_err(|error| {
+            tracing::error!(%error, "message does not serialise");
+            A2aError::Internal
+        })?;
         let retention = self.host.config().idempotency.retention.as_millis();
         Ok(Once {
             key: IdempotencyKey {
@@ -378,14 +392,9 @@ fn pick<'w>(open: &'w [Waiting], message: &Message) -> Result<&'w Waiting, A2aEr
 }
 
 /// Claims that a question is open still, in the view of whichever run asks it.
-fn is_asked(after: &View, asked: Option<&AskedAt>) -> bool {
-    asked.is_some_and(|asked| {
-        asked.key == after.key
-            && after
-                .run
-                .interrupts(&after.plan)
-                .any(|open| *open.node == asked.visit.node && open.ordinal == asked.visit.ordinal)
-    })
+fn is_asked(after: &View, asked: &AskedAt) -> bool {
+    let mut open = after.run.interrupts(&after.plan);
+    open.any(|open| *open.node == asked.visit.node && open.ordinal == asked.visit.ordinal)
 }
 
 /// A name for a message within a run that no other principal's message can have.

@@ -133,3 +133,25 @@ async fn tasks_and_messages_outlive_the_process() {
     );
     server.stop().await;
 }
+
+#[tokio::test]
+async fn what_was_taken_stays_taken_when_skills_change() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("wopr.db");
+    let server = Server::sqlite(&path).await;
+    let client = server.v1();
+    let params = client.text("m", "x", json!({}));
+    let task = client.send(params.clone()).await;
+    server.stop().await;
+    let mut config = crate::support::config();
+    config.store = format!("sqlite:{}", path.display()).parse().unwrap();
+    config.default_workflow = None;
+    let server = Server::open(config).await;
+    let client = server.v1();
+    assert_eq!(client.send(params).await["id"], task["id"]);
+    assert_eq!(
+        client.send_err(client.text("new", "x", json!({}))).await.0,
+        -32602
+    );
+    server.stop().await;
+}
