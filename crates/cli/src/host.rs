@@ -205,13 +205,14 @@ impl Opened {
             let _ = stopped.await;
         });
         let asked = async {
-            tokio::select! {
-                () = signals.next() => {}
-                () = stop => {}
-            }
+            // Whoever sends the first signal asks for an orderly stop, even if one is under way.
+            let impatient = tokio::select! {
+                () = signals.next() => 1,
+                () = stop => 2,
+            };
             // The server may have ended on its own.
             let _ = stopping.send(());
-            signals.end_at_next();
+            signals.end_at(impatient);
         };
         let (served, ()) = tokio::join!(Box::pin(server), asked);
         Ok(served.map_err(|error| Failure::cannot(Exit::Failed, &error))?)

@@ -34,10 +34,12 @@ impl Signals {
         }
     }
 
-    /// From now on the next signal ends the process without asking anybody.
-    pub(crate) fn end_at_next(mut self) {
+    /// From now on the `n`th signal ends the process without asking anybody.
+    pub(crate) fn end_at(mut self, n: u32) {
         tokio::spawn(async move {
-            self.next().await;
+            for _ in 0..n {
+                self.next().await;
+            }
             process::exit(Exit::Interrupted as i32);
         });
     }

@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// The pause between two steps when a person watches.
-const PACE: Duration = Duration::from_millis(700);
+const PACE: Duration = Duration::from_millis(900);
 /// The longest the demo may take, pauses not counted.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -42,7 +42,7 @@ pub(crate) struct Demo {
     /// Keep the folder with the database, and say where it is
     #[arg(long)]
     keep: bool,
-    /// The pause between steps, such as 2s [default: 700ms on a terminal, else 0s]
+    /// The pause between steps, such as 2s [default: 900ms on a terminal, else 0s]
     #[arg(long, value_name = "TIME")]
     pace: Option<Period>,
 }

@@ -56,7 +56,7 @@ impl<'a> Story<'a> {
 
     /// Tells the whole story; pauses do not count towards `patience`.
     pub(super) async fn tell(&mut self, patience: Duration) -> Result<()> {
-        let pauses = self.pace.saturating_mul(16);
+        let pauses = self.pace.saturating_mul(8);
         tokio::time::timeout(patience + pauses, self.steps())
             .await
             .context("finish the demo in time")?
@@ -111,9 +111,7 @@ impl<'a> Story<'a> {
             tokio::time::sleep(self.pace).await;
         }
         self.step += 1;
-        output::line(self.paint.bold(format!("{}. {title}", self.step)))?;
-        tokio::time::sleep(self.pace / 2).await;
-        Ok(())
+        output::line(self.paint.bold(format!("{}. {title}", self.step)))
     }
 
     /// A line of the current step.

@@ -1,0 +1,100 @@
+//! The demo, end to end: what it shows, and that nothing of it stays.
+
+use std::process::Stdio;
+
+use crate::binary::{Place, first_line, signal, wait};
+
+/// The numbers that follow "process " in a text.
+fn processes(text: &str) -> Vec<u32> {
+    text.split("process ")
+        .skip(1)
+        .filter_map(|rest| {
+            let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+            digits.parse().ok()
+        })
+        .collect()
+}
+
+#[test]
+fn the_demo_shows_a_task_that_survives_and_leaves_nothing() {
+    let mut place = Place::new();
+    let temp = place.path().display().to_string();
+    place.set("TMPDIR", &temp);
+    // Settings for other hosts do not reach the demo's.
+    place.set("WOPR_STORE", "redis:nonsense");
+    for _ in 0..2 {
+        let said = place.ends(0, &["demo"]);
+        assert_eq!(said.err, "");
+        let mut rest = said.out.as_str();
+        for wanted in [
+            "1. Start a host",
+            "campaign-brief",
+            "submitted",
+            "working",
+            "artifact Draft",
+            "input-required",
+            "is dead (signal 9)",
+            "Connection refused",
+            "has the task again",
+            "input-required",
+            r#"{"approve":true}"#,
+            "working",
+            "artifact Campaign brief",
+            "Approved by reviewer.",
+            "completed",
+            "run.started",
+            "approval.received",
+            "run.completed",
+            "Done.",
+            "Try next",
+        ] {
+            let Some(at) = rest.find(wanted) else {
+                panic!("{wanted} is missing after what came before: {said:#?}");
+            };
+            rest = &rest[at + wanted.len()..];
+        }
+        let pids = processes(&said.out);
+        assert!(pids.len() >= 3 && pids[0] != pids[2], "{pids:?}");
+        for pid in pids {
+            assert!(!signal(pid, "0"), "process {pid} is still there");
+        }
+        assert_eq!(place.path().read_dir().unwrap().count(), 0, "the folder is gone");
+    }
+}
+
+#[test]
+fn an_interrupted_demo_leaves_nothing_either() {
+    let mut place = Place::new();
+    let temp = place.path().display().to_string();
+    place.set("TMPDIR", &temp);
+    let mut demo = place
+        .command(&["demo", "--pace", "5m"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let Some(line) = first_line(&mut demo, |line| line.contains("(process ")) else {
+        demo.kill().unwrap();
+        panic!("the demo did not start a host");
+    };
+    let host = processes(&line)[0];
+    assert!(signal(host, "0"));
+    assert!(signal(demo.id(), "INT"));
+    assert_eq!(wait(&mut demo).code(), Some(130));
+    assert!(!signal(host, "0"), "process {host} is still there");
+    assert_eq!(place.path().read_dir().unwrap().count(), 0, "the folder is gone");
+}
+
+#[test]
+fn what_the_demo_keeps_can_be_served_again() {
+    let mut place = Place::new();
+    let temp = place.path().display().to_string();
+    place.set("TMPDIR", &temp);
+    let said = place.ends(0, &["demo", "--keep"]);
+    let kept = place.path().read_dir().unwrap().next().unwrap().unwrap().path();
+    assert!(
+        said.out.contains(&kept.join("wopr.toml").display().to_string()),
+        "{said:#?}"
+    );
+    let config = kept.join("wopr.toml");
+    place.ends(0, &["config", "check", "--config", config.to_str().unwrap()]);
+}

@@ -1,0 +1,275 @@
+//! Runs from start to end: in the command itself, on a host, and across its death.
+
+use serde_json::Value;
+
+use crate::binary::{Place, examples, members};
+
+#[test]
+fn a_run_needs_no_server() {
+    let place = Place::new();
+    let said = place.ends(0, &["run", "hello", "--input", "name=Ada"]);
+    assert_eq!(said.out, "Hello, Ada!\n");
+    assert!(said.err.contains("run.completed"), "{said:#?}");
+
+    let file = examples().join("hello.json");
+    let said = place.ends(
+        0,
+        &[
+            "run",
+            file.to_str().unwrap(),
+            "--inputs",
+            r#"{"name":"Bob"}"#,
+            "--json",
+        ],
+    );
+    let document = said.json();
+    assert_eq!(said.err, "");
+    assert_eq!(
+        members(&document),
+        [
+            "artifacts",
+            "error",
+            "interrupt",
+            "outputs",
+            "runId",
+            "status",
+            "workflowId"
+        ]
+    );
+    assert_eq!(document["status"], "completed");
+    assert_eq!(document["outputs"]["text"], "Hello, Bob!");
+    assert_eq!(document["artifacts"][0]["artifactType"], "greeting");
+    assert_eq!(place.path().read_dir().unwrap().count(), 0, "nothing is left");
+}
+
+#[test]
+fn a_run_can_wait_for_time_and_for_a_child() {
+    let place = Place::new();
+    let said = place.ends(0, &["run", "nightly-report", "-i", "team=day shift"]);
+    assert!(said.out.starts_with("Hello, day shift!\n"), "{said:#?}");
+}
+
+#[test]
+fn what_cannot_run_says_why() {
+    let place = Place::new();
+    let said = place.ends(4, &["run", "no-such-workflow"]);
+    assert!(said.err.contains("campaign-brief"), "{said:#?}");
+    place.ends(4, &["run", "missing.json"]);
+    place.write("bad.json", "{}");
+    let said = place.ends(3, &["run", "bad.json"]);
+    assert!(said.err.contains("'nodes' is missing"), "{said:#?}");
+    let said = place.ends(1, &["run", "hello", "-i", "name:=7"]);
+    assert!(said.err.contains("inputs.name"), "{said:#?}");
+    let mut failing: Value =
+        serde_json::from_str(&std::fs::read_to_string(examples().join("hello.json")).unwrap()).unwrap();
+    failing["nodes"][0]["typeId"] = "core.fail".into();
+    failing["nodes"][0]["config"] = serde_json::json!({"code": "out_of_cake", "message": "the cake is gone"});
+    place.write("failing.json", &failing.to_string());
+    let said = place.ends(1, &["run", "failing.json"]);
+    assert!(
+        said.err
+            .contains("the run failed: the cake is gone (out_of_cake)"),
+        "{said:#?}"
+    );
+}
+
+#[test]
+fn answers_come_from_the_command_line() {
+    let place = Place::new();
+    let refine = r#"{"action":"refine","refineFeedback":{"scope":"whole","text":"shorter, please"}}"#;
+    let accept = r#"{"action":"accept"}"#;
+    let said = place.ends(
+        0,
+        &["run", "campaign-brief", "--answer", refine, "--answer", accept],
+    );
+    assert!(said.out.contains("Revision: shorter, please"), "{said:#?}");
+    assert!(said.out.contains("Approved by"), "{said:#?}");
+
+    let said = place.ends(
+        0,
+        &["run", "campaign-brief", "--answer", r#"{"action":"reject"}"#],
+    );
+    assert_eq!(said.out, "The campaign brief was declined.\n");
+
+    let answers = r#"{"answers":{"size":"small","address":"10 Main Street"}}"#;
+    let said = place.ends(
+        0,
+        &["run", "clarify-order", "-i", "prompt=a cake", "--answer", answers],
+    );
+    assert_eq!(said.out, "Order: a cake\nSize: small\nTo: 10 Main Street\n");
+
+    let said = place.ends(
+        1,
+        &[
+            "run",
+            "clarify-order",
+            "--answer",
+            r#"{"answers":{"size":"huge"}}"#,
+        ],
+    );
+    assert!(said.err.contains("size"), "{said:#?}");
+}
+
+#[test]
+fn with_nobody_to_ask_a_run_ends_as_waiting_and_says_how_to_answer() {
+    let place = Place::new();
+    let said = place.ends(6, &["run", "campaign-brief"]);
+    assert!(said.err.contains("--answer"), "{said:#?}");
+    let said = place.ends(6, &["run", "campaign-brief", "--json"]).json();
+    assert_eq!(said["status"], "waiting-approval");
+    assert_eq!(said["interrupt"]["kind"], "approval");
+}
+
+#[test]
+fn a_run_on_a_host_survives_it_and_is_answered_later() {
+    let mut place = Place::new();
+    let host = place.serve();
+    let said = place.ends(6, &["run", "campaign-brief", "-i", "prompt=a spring sale"]);
+    let run = said
+        .err
+        .split_whitespace()
+        .find(|word| word.starts_with("run_"))
+        .unwrap()
+        .to_owned();
+    assert!(
+        said.err
+            .contains(&format!("wopr interrupts resolve {run} approval")),
+        "{said:#?}"
+    );
+    host.kill();
+    place.ends(7, &["runs", "show", &run]);
+
+    let _host = place.serve();
+    let listed = place.json(&["interrupts", "list", "--json"]);
+    assert_eq!(listed["interrupts"][0]["runId"], run.as_str());
+    assert_eq!(listed["interrupts"][0]["nodeId"], "approval");
+    let table = place.ends(0, &["interrupts", "list"]).out;
+    assert!(
+        table.contains(&run) && table.contains("Approve the campaign brief?"),
+        "{table}"
+    );
+
+    let said = place.ends(0, &["runs", "show", &run]);
+    assert!(
+        said.out.contains("waiting-approval") && said.out.contains("a spring sale"),
+        "{said:#?}"
+    );
+    let said = place.ends(6, &["interrupts", "resolve", &run]);
+    assert!(said.err.contains(r#"--value '{"action":"accept"}'"#), "{said:#?}");
+    place.ends(4, &["interrupts", "resolve", &run, "nowhere", "--accept"]);
+    let said = place.ends(
+        1,
+        &["interrupts", "resolve", &run, "--value", r#"{"action":"ask"}"#],
+    );
+    assert!(said.err.contains("not offered"), "{said:#?}");
+
+    place.ends(0, &["interrupts", "resolve", &run, "--refine", "bolder"]);
+    let said = place.ends(0, &["interrupts", "resolve", &run, "--accept"]);
+    assert!(said.out.contains("completed"), "{said:#?}");
+    place.ends(4, &["interrupts", "resolve", &run, "--accept"]);
+    assert_eq!(
+        place.json(&["interrupts", "list", "--json"])["interrupts"],
+        serde_json::json!([])
+    );
+
+    let shown = place.json(&["runs", "show", &run, "--json"]);
+    assert_eq!(shown["status"], "completed");
+    let log = place.json(&["runs", "events", &run, "--json"]);
+    let events = log["events"].as_array().unwrap();
+    for (index, event) in events.iter().enumerate() {
+        assert_eq!(event["sequence"], index);
+    }
+    assert_eq!(events.last().unwrap()["type"], "run.completed");
+    let followed = place.ends(0, &["runs", "events", &run, "--follow", "--json"]).out;
+    assert_eq!(followed.lines().count(), events.len());
+    let table = place.ends(0, &["runs", "events", &run]).out;
+    assert_eq!(table.lines().count(), events.len());
+    assert!(
+        table.contains("approval.received") && table.contains("refine"),
+        "{table}"
+    );
+}
+
+#[test]
+fn runs_are_listed_filtered_and_cancelled() {
+    let mut place = Place::new();
+    let _host = place.serve();
+    for _ in 0..3 {
+        place.ends(0, &["run", "hello"]);
+    }
+    let waiting = place.ends(0, &["run", "clarify-order", "--detach"]).out;
+    let waiting = waiting.trim();
+    let listed = |args: &[&str]| {
+        let mut all = vec!["runs", "list", "--json"];
+        all.extend(args);
+        place.json(&all)["runs"].as_array().unwrap().len()
+    };
+    assert_eq!(listed(&[]), 4);
+    assert_eq!(listed(&["--limit", "2"]), 2);
+    assert_eq!(listed(&["--workflow", "hello"]), 3);
+    assert_eq!(listed(&["--status", "waiting-input"]), 1);
+    let table = place.ends(0, &["runs", "list"]).out;
+    assert!(table.starts_with("RUN") && table.lines().count() == 5, "{table}");
+
+    let said = place.ends(0, &["runs", "cancel", waiting, "--reason", "a test"]);
+    assert!(said.out.contains("cancelled"), "{said:#?}");
+    let done = place.json(&["runs", "list", "--json", "--status", "completed", "--limit", "1"]);
+    let done = done["runs"][0]["runId"].as_str().unwrap();
+    let said = place.ends(1, &["runs", "cancel", done]);
+    assert!(said.err.contains("had ended as completed"), "{said:#?}");
+
+    place.ends(4, &["runs", "show", "run_nope"]);
+    place.ends(4, &["runs", "events", "run_nope"]);
+    let said = place.ends(5, &["runs", "list", "--key", "wrong"]);
+    assert!(said.err.contains("hint: "), "{said:#?}");
+}
+
+#[test]
+fn a_definition_is_registered_and_run_under_its_id() {
+    let mut place = Place::new();
+    let _host = place.serve();
+    let mut hello: Value =
+        serde_json::from_str(&std::fs::read_to_string(examples().join("hello.json")).unwrap()).unwrap();
+    hello["id"] = "hallo".into();
+    hello["nodes"][0]["config"]["value"] = "Hallo, {{ name }}!".into();
+    place.write("hallo.json", &hello.to_string());
+    let registered = place.json(&["workflows", "register", "hallo.json", "--json"]);
+    assert_eq!(registered["workflowId"], "hallo");
+    let said = place.ends(0, &["run", "hallo", "-i", "name=Ada"]);
+    assert_eq!(said.out, "Hallo, Ada!\n");
+    hello["nodes"][0]["config"]["value"] = "Moin, {{ name }}!".into();
+    place.write("hallo.json", &hello.to_string());
+    let said = place.ends(0, &["run", "hallo.json", "-i", "name=Ada"]);
+    assert_eq!(said.out, "Moin, Ada!\n");
+    place.write("bad.json", "{}");
+    let said = place.ends(1, &["workflows", "register", "bad.json"]);
+    assert!(said.err.contains("validation_error"), "{said:#?}");
+    place.ends(4, &["run", "nothing"]);
+}
+
+#[test]
+fn nothing_at_the_address_ends_with_7_and_a_hint() {
+    let place = Place::new();
+    // A port that was free a moment ago; nobody else listens on it for longer than this test.
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let server = format!("http://127.0.0.1:{port}");
+    for args in [
+        ["runs", "list"].as_slice(),
+        &["a2a", "card"],
+        &["interrupts", "list"],
+        &["run", "hello"],
+    ] {
+        let mut args = args.to_vec();
+        args.extend(["--server", &server]);
+        let said = place.ends(7, &args);
+        assert!(
+            said.err.contains("cannot reach") && said.err.contains("hint: "),
+            "{said:#?}"
+        );
+    }
+    place.ends(7, &["doctor", "--server", &server]);
+}

@@ -1,0 +1,81 @@
+//! API keys: made beside a database, and over a host.
+
+use crate::binary::{Host, Place, members};
+
+#[test]
+fn keys_are_made_listed_and_revoked_in_a_database() {
+    let place = Place::new();
+    let store = ["--store", "sqlite:wopr.db"];
+    let with = |args: &[&'static str]| [args, &store].concat();
+    place.ends(4, &with(&["keys", "list"]));
+    let said = place.ends(
+        0,
+        &with(&["keys", "create", "--id", "ci", "--scope", "runs:create,runs:read"]),
+    );
+    let secret = said.out.trim().to_owned();
+    assert!(
+        secret.starts_with("wopr_") && said.out.lines().count() == 1,
+        "{said:#?}"
+    );
+    assert!(!said.err.contains(&secret), "{said:#?}");
+    place.ends(1, &with(&["keys", "create", "--id", "ci"]));
+    let made = place
+        .ends(0, &with(&["keys", "create", "--json", "--tenant", "acme"]))
+        .json();
+    assert_eq!(
+        members(&made),
+        ["createdAt", "id", "principal", "scopes", "secret", "tenant"]
+    );
+    assert_eq!(made["tenant"], "acme");
+    assert_eq!(made["scopes"][0], "*");
+
+    let listed = place.ends(0, &with(&["keys", "list", "--json"]));
+    assert!(!listed.out.contains(&secret), "{listed:#?}");
+    assert_eq!(listed.json()["keys"].as_array().unwrap().len(), 2);
+
+    // A host on this database needs no other key.
+    let host = |place: &Place| {
+        Host::start(place.command(&with(&["serve", "--while-stdin", "--listen", "127.0.0.1:0"])))
+    };
+    let running = host(&place);
+    let list = ["runs", "list", "--server", &running.origin, "--key", &secret];
+    place.ends(0, &list);
+    let said = place.ends(
+        5,
+        &["workflows", "list", "--server", &running.origin, "--key", &secret],
+    );
+    assert!(said.err.contains("manifest:read"), "{said:#?}");
+    let said = place.ends(8, &with(&["keys", "list"]));
+    assert!(said.err.contains("--server"), "{said:#?}");
+    running.kill();
+
+    place.ends(4, &with(&["keys", "revoke", "nobody"]));
+    place.ends(0, &with(&["keys", "revoke", "ci"]));
+    place.ends(0, &with(&["keys", "revoke", "ci"]));
+    assert!(place.ends(0, &with(&["keys", "list"])).out.contains("revoked"));
+    let running = host(&place);
+    place.ends(
+        5,
+        &["runs", "list", "--server", &running.origin, "--key", &secret],
+    );
+}
+
+#[test]
+fn a_host_makes_keys_that_work_at_once() {
+    let mut place = Place::new();
+    let _host = place.serve();
+    let secret = place
+        .ends(0, &["keys", "create", "--id", "reader", "--scope", "runs:read"])
+        .out;
+    let secret = secret.trim();
+    place.ends(0, &["runs", "list", "--key", secret]);
+    place.ends(5, &["keys", "list", "--key", secret]);
+    let listed = place.json(&["keys", "list", "--json"]);
+    assert_eq!(listed["keys"][0]["id"], "reader");
+    assert_eq!(
+        place.json(&["keys", "revoke", "reader", "--json"])["revoked"],
+        true
+    );
+    place.ends(5, &["runs", "list", "--key", secret]);
+    place.ends(4, &["keys", "revoke", "nobody"]);
+}

@@ -1,0 +1,119 @@
+//! `serve` and `dev` as processes: how they begin, and how they end.
+
+use crate::binary::{Host, KEY, Place, examples, members, signal};
+
+#[test]
+fn a_host_says_where_it_listens_and_stops_in_order() {
+    let mut place = Place::new();
+    let host = place.serve();
+    assert_eq!(members(&host.line), ["listening", "pid"]);
+    assert_eq!(host.line["pid"], host.pid());
+    assert!(host.origin.starts_with("http://127.0.0.1:"));
+    place.ends(0, &["doctor", "--server", &host.origin]);
+    assert!(signal(host.pid(), "TERM"));
+    let (status, log) = host.wait();
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert!(log.contains("host closed"), "{log}");
+    // And what it knew is still there.
+    drop(place.serve());
+}
+
+#[test]
+fn an_interrupt_and_the_end_of_its_parent_stop_it_as_well() {
+    let mut place = Place::new();
+    let host = place.serve();
+    assert!(signal(host.pid(), "INT"));
+    assert_eq!(host.wait().0.code(), Some(0));
+    let mut host = place.serve();
+    host.close_stdin();
+    assert_eq!(host.wait().0.code(), Some(0));
+}
+
+#[test]
+fn without_a_key_it_does_not_start_and_says_what_to_do() {
+    let place = Place::new();
+    let said = place.ends(3, &["serve", "--listen", "127.0.0.1:0"]);
+    assert!(
+        said.err.contains("without any api key") && said.err.contains("hint: "),
+        "{said:#?}"
+    );
+    assert_eq!(said.out, "");
+}
+
+#[test]
+fn a_second_host_on_the_same_database_or_address_is_refused() {
+    let mut place = Place::new();
+    let host = place.serve();
+    let args = ["serve", "--listen", "127.0.0.1:0", "--store", "sqlite:wopr.db"];
+    let said = place.ends(8, &args);
+    assert!(
+        said.err
+            .contains("wopr.db: another wopr process has this database open"),
+        "{said:#?}"
+    );
+    let address = host.origin.trim_start_matches("http://");
+    let said = place.ends(8, &["serve", "--store", "memory:", "--listen", address]);
+    assert!(said.err.contains(&format!("listen on {address}")), "{said:#?}");
+}
+
+#[test]
+fn a_bad_workflow_file_is_skipped_and_logged() {
+    let place = Place::new();
+    place.write("flows/bad.json", "{}");
+    std::fs::copy(
+        examples().join("hello.json"),
+        place.path().join("flows/hello.json"),
+    )
+    .unwrap();
+    let args = [
+        "serve",
+        "--while-stdin",
+        "--listen",
+        "127.0.0.1:0",
+        "--workflows",
+        "flows",
+    ];
+    let mut command = place.command(&args);
+    command.env("WOPR_API_KEY", KEY);
+    let mut host = Host::start(command);
+    let listed = place.json(&[
+        "workflows",
+        "list",
+        "--json",
+        "--server",
+        &host.origin,
+        "--key",
+        KEY,
+    ]);
+    assert_eq!(listed["workflows"].as_array().unwrap().len(), 1);
+    host.close_stdin();
+    let (_, log) = host.wait();
+    let line = log
+        .lines()
+        .find(|line| line.contains("workflow skipped"))
+        .unwrap();
+    assert!(
+        line.contains("flows/bad.json") && line.contains("'nodes' is missing"),
+        "{line}"
+    );
+}
+
+#[test]
+fn dev_makes_a_key_and_serves_the_examples() {
+    let mut place = Place::new();
+    let host = Host::start(place.command(&["dev", "--listen", "127.0.0.1:0"]));
+    assert_eq!(members(&host.line), ["key", "listening", "pid"]);
+    place.set("WOPR_SERVER", &host.origin);
+    place.set("WOPR_API_KEY", host.line["key"].as_str().unwrap());
+    let out = place.ends(0, &["workflows", "list"]).out;
+    for id in ["campaign-brief", "clarify-order", "hello", "nightly-report"] {
+        assert!(out.contains(id), "{out}");
+    }
+    let said = place.ends(6, &["a2a", "send", "a sale"]);
+    assert!(said.out.contains("input-required"), "{said:#?}");
+    assert!(place.path().join("wopr-dev.db").exists());
+    assert!(signal(host.pid(), "TERM"));
+    let (status, log) = host.wait();
+    assert!(status.success());
+    assert!(log.contains("curl -s http://127.0.0.1:"), "{log}");
+}

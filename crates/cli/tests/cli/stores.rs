@@ -1,0 +1,105 @@
+//! `migrate` and `doctor`: a database before a host opens it.
+
+use serde_json::Value;
+
+use crate::binary::Place;
+
+#[test]
+fn a_database_is_migrated_once() {
+    let place = Place::new();
+    let store = ["--store", "sqlite:wopr.db"];
+    let with = |args: &[&'static str]| [args, &store].concat();
+    place.ends(3, &with(&["migrate", "--check"]));
+    assert!(!place.path().join("wopr.db").exists(), "a check makes nothing");
+    let migrated = place.ends(0, &with(&["migrate", "--json"])).json();
+    assert_eq!(migrated["found"], 0);
+    assert!(migrated["schema"].as_u64().unwrap() > 0);
+    let said = place.ends(0, &with(&["migrate"]));
+    assert!(said.out.contains("up to date"), "{said:#?}");
+    place.ends(0, &with(&["migrate", "--check"]));
+    place.ends(2, &["migrate", "--store", "memory:"]);
+    place.write(
+        "notes.db",
+        "this is not a database, and long enough that nobody takes it for an empty one",
+    );
+    let said = place.ends(1, &["migrate", "--store", "sqlite:notes.db"]);
+    assert!(
+        said.err.starts_with("error: cannot open the database"),
+        "{said:#?}"
+    );
+    place.ends(4, &["migrate", "--store", "sqlite:no/such/folder/wopr.db"]);
+}
+
+#[test]
+fn a_database_in_use_is_left_alone() {
+    let mut place = Place::new();
+    let _host = place.serve();
+    for args in [["migrate"].as_slice(), &["migrate", "--check"]] {
+        let mut args = args.to_vec();
+        args.extend(["--store", "sqlite:wopr.db"]);
+        let said = place.ends(8, &args);
+        assert!(said.err.contains("has this database open"), "{said:#?}");
+    }
+}
+
+/// The verdict of a check.
+fn verdict<'v>(report: &'v Value, check: &str) -> &'v str {
+    let checks = report["checks"].as_array().unwrap();
+    let found = checks.iter().find(|finding| finding["check"] == check);
+    found.unwrap()["verdict"].as_str().unwrap()
+}
+
+#[test]
+fn a_doctor_finds_what_keeps_a_host_from_starting() {
+    let mut place = Place::new();
+    let listen = ["--listen", "127.0.0.1:0"];
+    let with = |args: &[&'static str]| [&["doctor", "--json"], args, &listen].concat();
+    let report = place.ends(1, &with(&[])).json();
+    assert_eq!(report["healthy"], false);
+    assert_eq!(verdict(&report, "keys"), "error");
+    assert_eq!(place.path().read_dir().unwrap().count(), 0, "nothing is left");
+
+    place.set("WOPR_API_KEY", "a-key-of-the-doctor");
+    let report = place.ends(0, &with(&[])).json();
+    assert_eq!(report["healthy"], true);
+    for check in [
+        "configuration",
+        "clock",
+        "keys",
+        "store",
+        "workflows",
+        "address",
+        "public url",
+    ] {
+        assert_eq!(verdict(&report, check), "ok", "{check}: {report:#}");
+    }
+    place.write("flows/bad.json", "{}");
+    let report = place
+        .ends(0, &with(&["--workflows", "flows", "--store", "memory:"]))
+        .json();
+    assert_eq!(verdict(&report, "workflows"), "warning");
+    assert_eq!(verdict(&report, "store"), "warning");
+    let report = place.ends(1, &with(&["--workflows", "missing"])).json();
+    assert_eq!(verdict(&report, "workflows"), "error");
+    place.ends(3, &["doctor", "--listen", "nowhere"]);
+}
+
+#[test]
+fn a_doctor_beside_a_running_host_only_warns() {
+    let mut place = Place::new();
+    let host = place.serve();
+    let address = host.origin.trim_start_matches("http://");
+    let report = place.json(&[
+        "doctor",
+        "--json",
+        "--store",
+        "sqlite:wopr.db",
+        "--listen",
+        address,
+    ]);
+    assert_eq!(verdict(&report, "store"), "warning");
+    assert_eq!(verdict(&report, "address"), "warning");
+    // Asking the server itself takes no key.
+    let report = place.json(&["doctor", "--json", "--server", &host.origin]);
+    assert_eq!(verdict(&report, "server"), "ok");
+}
