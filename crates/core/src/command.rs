@@ -220,7 +220,8 @@ pub trait Catalog: std::fmt::Debug + Sync {
     fn current(&self, workflow: &WorkflowId) -> Option<Arc<Plan>>;
 }
 
-/// A decision: what to commit, and what to do once it is.
+/// A decision: what to commit, and what to do once it is. One without events can still clear timers and carry
+/// notices, and is to be committed like any other.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
     /// The run after the events.

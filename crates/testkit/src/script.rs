@@ -242,6 +242,11 @@ impl Script {
         self.now
     }
 
+    /// Moves the clock back, as another replica's may be.
+    pub fn set_back(&mut self, ms: i64) {
+        self.now = Timestamp::from_millis(self.now.millis() - ms);
+    }
+
     /// Moves the clock without firing anything.
     pub fn skip(&mut self, ms: u64) {
         self.now = self.now.plus_millis(ms);

@@ -30,6 +30,11 @@ pub const MAX_BYTES: usize = 1024 * 1024;
 /// # Errors
 /// See [`Refusal`]: nothing happened.
 pub fn decide(run: Run, plan: &Plan, command: Command, input: &Input<'_>) -> Result<Decision, Refusal> {
+    // Clocks of two replicas differ; within a log time never goes back.
+    let input = &Input {
+        now: input.now.max(run.updated_at),
+        ..*input
+    };
     let before = Before::of(&run, plan);
     let mut scribe = Scribe::new(run, plan, input);
     scribe.follow(command)?;

@@ -427,3 +427,16 @@ fn a_long_chain_neither_overflows_nor_outgrows_a_decision() {
         ("completed", 4_002, 8)
     );
 }
+
+#[test]
+fn time_never_goes_back_within_a_log() {
+    let mut script = Script::started(&Workflow::new("w").gate("gate"));
+    script.set_back(500);
+    script.answer("gate", json!({ "approve": true })).expect("open");
+    let times: Vec<_> = script
+        .events(0)
+        .iter()
+        .map(|recorded| recorded.at.millis())
+        .collect();
+    assert!(times.is_sorted(), "{times:?}");
+}
