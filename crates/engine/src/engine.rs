@@ -9,8 +9,8 @@ use wopr_core::{
     Resolve, Run, RunId, RunKey, Seq, StartRun, TenantId, Timestamp, WorkflowId, decide,
 };
 use wopr_store::{
-    AppendError, BlobRow, EffectKey, Epoch, Fence, Guard, IdempotencyKey, IdempotencyRecord, MessageRow,
-    ReadError, Store, WriteError,
+    AppendError, Batch, BlobRow, EffectKey, Epoch, Fence, Guard, IdempotencyKey, IdempotencyRecord,
+    MessageRow, ReadError, Store, WriteError,
 };
 
 use crate::{
@@ -655,51 +655,63 @@ impl Engine {
             })
             .collect();
         batch.blobs.clone_from(&extras.blobs);
+        let follow_up = FollowUp {
+            was_terminal: view.run.status.is_terminal(),
+            effects,
+            told,
+            next_timer,
+            children,
+        };
+        // A task of its own: a caller that goes away takes back neither the append nor what follows from it.
+        let engine = self.clone();
+        let committing = self.shared.tasks.spawn(async move {
+            engine.append(batch, &after.key).await?;
+            engine.act(&after, follow_up);
+            Ok(after)
+        });
+        match committing.await {
+            Ok(committed) => committed,
+            Err(error) => Err(Failed::Error(CommandError::Internal(error.to_string()))),
+        }
+    }
+
+    /// Appends; an outcome in doubt is settled by rereading.
+    async fn append(&self, batch: Batch, key: &RunKey) -> Result<(), Failed> {
         let first = batch.events.first().cloned();
         match self.shared.store.append(batch).await {
-            Ok(()) => {}
+            Ok(()) => Ok(()),
             Err(AppendError::Conflict { .. }) => {
                 Counters::add(&self.shared.counters.conflicts, 1);
-                return Err(Failed::Conflict);
+                Err(Failed::Conflict)
             }
-            Err(AppendError::Duplicate(record)) => return Err(Failed::Replayed(*record)),
-            Err(AppendError::Fenced(_)) => return Err(Failed::Error(Refusal::Stale.into())),
-            Err(AppendError::Unavailable(why)) => return Err(Failed::Error(CommandError::Unavailable(why))),
-            Err(AppendError::Corrupt(why)) => return Err(Failed::Error(CommandError::Internal(why))),
+            Err(AppendError::Duplicate(record)) => Err(Failed::Replayed(*record)),
+            Err(AppendError::Fenced(_)) => Err(Failed::Error(Refusal::Stale.into())),
+            Err(AppendError::Unavailable(why)) => Err(Failed::Error(CommandError::Unavailable(why))),
+            Err(AppendError::Corrupt(why)) => Err(Failed::Error(CommandError::Internal(why))),
             Err(AppendError::Unknown(why)) => {
                 // Ours if, and only if, our first event stands where we put it.
                 let at = first.as_ref().map(|event| event.seq);
                 let page = match at {
-                    Some(at) => self.shared.store.events(&view.key, at, 1).await,
+                    Some(at) => self.shared.store.events(key, at, 1).await,
                     None => Ok(None),
                 };
                 match page {
-                    Ok(Some(page)) if page.events.first() == first.as_ref() => {}
-                    Ok(_) => return Err(Failed::Conflict),
-                    Err(_) => return Err(Failed::Error(CommandError::Unavailable(why))),
+                    Ok(Some(page)) if page.events.first() == first.as_ref() => Ok(()),
+                    Ok(_) => Err(Failed::Conflict),
+                    Err(_) => Err(Failed::Error(CommandError::Unavailable(why))),
                 }
             }
         }
-        self.act(
-            &after,
-            view.run.status.is_terminal(),
-            effects,
-            &told,
-            next_timer,
-            children,
-        );
-        Ok(after)
     }
 
-    fn act(
-        &self,
-        after: &View,
-        was_terminal: bool,
-        effects: Vec<(EffectKey, commit::StoredEffect)>,
-        told: &[RunId],
-        next_timer: Option<Timestamp>,
-        children: usize,
-    ) {
+    fn act(&self, after: &View, follow_up: FollowUp) {
+        let FollowUp {
+            was_terminal,
+            effects,
+            told,
+            next_timer,
+            children,
+        } = follow_up;
         let shared = &self.shared;
         Counters::add(&shared.counters.appends, 1);
         Counters::add(&shared.counters.runs_created, children);
@@ -740,6 +752,15 @@ impl Engine {
             .await
             .is_ok()
     }
+}
+
+/// What to do once an append is durable.
+struct FollowUp {
+    was_terminal: bool,
+    effects: Vec<(EffectKey, commit::StoredEffect)>,
+    told: Vec<RunId>,
+    next_timer: Option<Timestamp>,
+    children: usize,
 }
 
 /// What an append is about.

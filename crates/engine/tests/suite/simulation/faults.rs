@@ -65,7 +65,7 @@ impl Connection {
     async fn step(&self) {
         self.live().await;
         let pause = self.fate.below(3);
-        tokio::time::sleep(Duration::from_millis(pause)).await;
+        tokio::time::sleep(Duration::from_millis(pause)).await; // sleep: virtual time
         self.live().await;
     }
 
@@ -281,10 +281,10 @@ impl Executor for Fickle {
         assert!(head > Seq(1), "no effect before its event");
         self.fate.attempts.fetch_add(1, Ordering::Relaxed);
         let pause = self.fate.below(1_500);
-        tokio::time::sleep(Duration::from_millis(pause)).await;
+        tokio::time::sleep(Duration::from_millis(pause)).await; // sleep: virtual time
         if self.fate.strikes(5) {
             // A peer that never answers, within a time limit longer than the lease.
-            tokio::time::sleep(Duration::from_secs(20)).await;
+            tokio::time::sleep(Duration::from_secs(20)).await; // sleep: virtual time
         }
         if self.fate.strikes(20) {
             let retryable = self.fate.below(4) > 0;

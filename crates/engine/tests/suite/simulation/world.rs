@@ -88,7 +88,7 @@ impl Cluster {
                     return replicas[usize::try_from(index).expect("small")].engine.clone();
                 }
             }
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            tokio::time::sleep(Duration::from_millis(100)).await; // sleep: virtual time
         }
     }
 
@@ -101,7 +101,7 @@ impl Cluster {
         victim.is_dead.store(true, Ordering::Relaxed);
         // The process is gone: nothing of it runs on.
         std::mem::forget(victim.engine);
-        tokio::time::sleep(Duration::from_millis(self.fate.below(2_000))).await;
+        tokio::time::sleep(Duration::from_millis(self.fate.below(2_000))).await; // sleep: virtual time
         self.start_replica().await;
     }
 }
@@ -142,11 +142,11 @@ pub(crate) async fn live(seed: u64) -> Lived {
     }
     let mut crashes = 0;
     for _ in 0..fate.below(6) {
-        tokio::time::sleep(Duration::from_millis(fate.below(4_000))).await;
+        tokio::time::sleep(Duration::from_millis(fate.below(4_000))).await; // sleep: virtual time
         cluster.crash_one().await;
         crashes += 1;
     }
-    tokio::time::sleep(Duration::from_secs(10)).await;
+    tokio::time::sleep(Duration::from_secs(10)).await; // sleep: virtual time
     fate.is_cruel.store(false, Ordering::Relaxed);
     let acknowledged = clients.join_all().await;
     check(&cluster, &acknowledged).await;
@@ -165,7 +165,7 @@ struct Client {
 impl Client {
     async fn run(self) -> RunKey {
         let fate = Arc::clone(&self.cluster.fate);
-        tokio::time::sleep(Duration::from_millis(fate.below(6_000))).await;
+        tokio::time::sleep(Duration::from_millis(fate.below(6_000))).await; // sleep: virtual time
         let kinds = [
             "pure", "delay", "gate", "effect", "parent", "loop", "both", "family",
         ];
@@ -207,7 +207,7 @@ impl Client {
                     Ok(_) | Err(_) => {}
                 }
             }
-            tokio::time::sleep(Duration::from_millis(50 + fate.below(800))).await;
+            tokio::time::sleep(Duration::from_millis(50 + fate.below(800))).await; // sleep: virtual time
         }
     }
 
@@ -336,7 +336,7 @@ async fn settled(engine: &Engine, key: &RunKey) -> View {
         if view.run.status.is_terminal() {
             return view;
         }
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        tokio::time::sleep(Duration::from_millis(500)).await; // sleep: virtual time
     }
     panic!("{key}: stuck");
 }
