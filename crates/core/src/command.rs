@@ -70,6 +70,9 @@ pub struct StartRun {
     pub metadata: Object,
     /// The A2A context.
     pub context: Option<String>,
+    /// W3C trace context of the request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<String>,
     /// Where it belongs.
     pub parent: Option<Parent>,
     /// The host's bounds; a run may ask for tighter ones.

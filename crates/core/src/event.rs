@@ -436,6 +436,9 @@ pub struct RunStarted {
     /// The A2A context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
+    /// W3C trace context of the request that started it, for its calls to the outside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<String>,
     /// Where it belongs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Parent>,

@@ -24,6 +24,8 @@ pub(crate) struct StoredEffect {
     pub(crate) visit: Visit,
     pub(crate) attempt: u32,
     pub(crate) idempotency_key: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) traceparent: Option<String>,
     pub(crate) request: Request,
 }
 
@@ -145,12 +147,13 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision) -> Prepared {
             Settled { key, fence }
         })
         .collect();
+    let trace = run.started.as_ref().and_then(|started| started.trace.clone());
     let effects: Vec<_> = effects
         .into_iter()
         .map(|effect| {
             (
                 effect_key(&effect.visit, effect.attempt),
-                stored_effect(key, effect),
+                stored_effect(key, trace.as_ref(), effect),
             )
         })
         .collect();
@@ -251,7 +254,7 @@ fn effect_key(visit: &Visit, attempt: u32) -> EffectKey {
     EffectKey(format!("{}:{attempt}:{}", visit.ordinal, visit.node))
 }
 
-fn stored_effect(run: &RunKey, effect: Effect) -> StoredEffect {
+fn stored_effect(run: &RunKey, trace: Option<&String>, effect: Effect) -> StoredEffect {
     let Effect { visit, attempt, call } = effect;
     let (provider, request) = match call {
         Call::Http {
@@ -277,6 +280,7 @@ fn stored_effect(run: &RunKey, effect: Effect) -> StoredEffect {
         visit,
         attempt,
         idempotency_key,
+        traceparent: trace.cloned(),
         request,
     }
 }

@@ -109,12 +109,13 @@ impl Engine {
             visit,
             attempt,
             idempotency_key,
+            traceparent,
             request,
         } = effect;
         let performing = self.shared.executor.run(Attempt {
             run: run.clone(),
             idempotency_key,
-            traceparent: None,
+            traceparent,
             request,
         });
         let outcome = tokio::select! {

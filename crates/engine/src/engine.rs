@@ -97,6 +97,8 @@ pub struct Start {
     pub metadata: Object,
     /// The A2A context.
     pub context: Option<String>,
+    /// W3C trace context of the request, for the run's calls to the outside.
+    pub trace: Option<String>,
 }
 
 /// A run to create.
@@ -343,6 +345,7 @@ impl Engine {
             tags: start.tags,
             metadata: start.metadata,
             context: start.context,
+            trace: start.trace,
             parent: None,
             bounds: self.shared.options.bounds,
         }));

@@ -98,6 +98,7 @@ impl Script {
             tags: Vec::new(),
             metadata: Object::new(),
             context: None,
+            trace: None,
             parent: None,
             bounds: HostBounds {
                 node_executions: 100_000,

@@ -99,6 +99,7 @@ impl Scribe<'_> {
                 tags: started.tags.clone(),
                 metadata: Object::new(),
                 context: None,
+                trace: started.trace.clone(),
                 parent: Some(Parent {
                     run: self.input.run.clone(),
                     node: visit.node.clone(),

@@ -31,6 +31,7 @@ impl Scribe<'_> {
             tags,
             metadata,
             context,
+            trace,
             parent,
             bounds: _,
         } = start;
@@ -47,6 +48,7 @@ impl Scribe<'_> {
                 tags,
                 metadata,
                 context,
+                trace,
                 parent,
                 limits,
             })),

@@ -93,6 +93,7 @@ fn samples() -> Vec<Event> {
             tags: vec!["a".to_owned()],
             metadata: object(json!({ "k": null })),
             context: Some("context".to_owned()),
+            trace: None,
             parent: Some(Parent {
                 run: run(),
                 node: node(),

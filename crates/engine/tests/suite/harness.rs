@@ -73,6 +73,23 @@ pub(crate) fn workflow(id: &str, nodes: &[Value], edges: &[(&str, &str)]) -> Val
     })
 }
 
+pub(crate) fn start(inputs: Value) -> Start {
+    let Value::Object(inputs) = inputs else {
+        panic!("inputs are an object")
+    };
+    Start {
+        tenant: tenant(),
+        principal: principal(),
+        origin: Origin::Rest,
+        inputs,
+        configurable: serde_json::Map::new(),
+        tags: Vec::new(),
+        metadata: serde_json::Map::new(),
+        context: None,
+        trace: None,
+    }
+}
+
 pub(crate) async fn create(engine: &Engine, workflow: &str, inputs: Value, extras: Extras) -> Done {
     let run = engine.new_run_id();
     create_as(engine, run, workflow, inputs, extras).await
@@ -85,19 +102,7 @@ pub(crate) async fn create_as(
     inputs: Value,
     extras: Extras,
 ) -> Done {
-    let Value::Object(inputs) = inputs else {
-        panic!("inputs are an object")
-    };
-    let start = Start {
-        tenant: tenant(),
-        principal: principal(),
-        origin: Origin::Rest,
-        inputs,
-        configurable: serde_json::Map::new(),
-        tags: Vec::new(),
-        metadata: serde_json::Map::new(),
-        context: None,
-    };
+    let start = start(inputs);
     let workflow = WorkflowId::parse(workflow).expect("valid");
     engine
         .create(Create {

@@ -337,3 +337,32 @@ async fn many_commanders_of_one_run_agree() {
     );
     engine.stop().await;
 }
+
+#[tokio::test]
+async fn an_effect_carries_the_trace_of_the_request_that_began_its_run() {
+    let (executor, attempts) = steered();
+    let engine = engine(Arc::new(MemoryStore::new()), executor).await;
+    let call = node("call", "core.conformance.side-effect", json!({}));
+    let nodes = [node("wait", "core.delay", json!({"delayMs": 1})), call];
+    engine
+        .register(None, workflow("fx", &nodes, &[("wait", "call")]))
+        .await
+        .expect("registers");
+    let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let start = wopr_engine::Start {
+        trace: Some(trace.to_owned()),
+        ..crate::harness::start(json!({}))
+    };
+    let create = wopr_engine::Create {
+        run: engine.new_run_id(),
+        workflow: wopr_core::WorkflowId::parse("fx").expect("valid"),
+        start,
+        extras: Extras::default(),
+    };
+    let key = fresh(engine.create(create).await.expect("creates")).key;
+    let (attempt, reply) = attempts.lock().await.recv().await.expect("an attempt");
+    assert_eq!(attempt.traceparent.as_deref(), Some(trace));
+    reply.send(Outcome::Done(json!({}))).expect("awaited");
+    reaches(&engine, &key, RunStatus::Completed).await;
+    engine.stop().await;
+}

@@ -77,6 +77,7 @@ pub(super) async fn respond(
         caller,
         interface,
         last_event_id,
+        trace: trace_of(headers),
     });
     let service = Service::new(host);
     let answer = match call {
@@ -84,6 +85,11 @@ pub(super) async fn respond(
         Err(error) => Err(error.into()),
     };
     answer.unwrap_or_else(|error| refuse(&Refused { id, version, error }))
+}
+
+/// The trace context, which by now is this host's own span.
+fn trace_of(headers: &HeaderMap) -> Option<String> {
+    headers.get("traceparent")?.to_str().ok().map(ToOwned::to_owned)
 }
 
 /// Reads the body, bounded in size and time.

@@ -174,6 +174,7 @@ impl Service {
                 tags,
                 metadata: about,
                 context: Some(context),
+                trace: call.trace.clone(),
             },
             extras: Extras {
                 idempotency: Some(once),

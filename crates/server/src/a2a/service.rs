@@ -37,6 +37,8 @@ pub(super) struct Call {
     pub(super) interface: Option<WorkflowId>,
     /// The event a broken stream ended with.
     pub(super) last_event_id: Option<u64>,
+    /// This request's place in its trace.
+    pub(super) trace: Option<String>,
 }
 
 /// Why an operation did not happen.

@@ -35,7 +35,8 @@ pub async fn observe(State(host): State<Arc<Host>>, mut request: Request, next: 
     let trace = TraceContext::of(request.headers());
     let request_id = request_id(&request, &trace);
     let face = face(request.uri().path());
-    request.extensions_mut().insert(trace);
+    // What a face reads, and hands on to calls this request leads to, is this host's span.
+    trace.write(request.headers_mut());
     let span = tracing::info_span!(
         target: "wopr::access",
         "request",

@@ -228,6 +228,7 @@ impl Client {
                     tags: vec![self.name.clone()],
                     metadata: serde_json::Map::new(),
                     context: None,
+                    trace: None,
                 },
                 extras: Extras {
                     idempotency: Some(Once {

@@ -335,6 +335,7 @@ async fn a_log_folds_to_what_its_run_shows() {
                 tags: Vec::new(),
                 metadata: Object::new(),
                 context: None,
+                trace: None,
             },
             extras: Extras::default(),
         };

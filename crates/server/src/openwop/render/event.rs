@@ -355,6 +355,7 @@ fn run_started(started: &RunStarted, key: &RunKey, mask: &Mask) -> Value {
         metadata,
         context: _,
         parent,
+        trace: _,
         limits: _,
     } = started;
     debug_assert_eq!(*tenant, key.tenant, "a log lies in its owner's tenant");

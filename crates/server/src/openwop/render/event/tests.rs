@@ -67,6 +67,7 @@ fn samples() -> Vec<Event> {
         tags: vec!["x".to_owned()],
         metadata: object(json!({ "k": 1 })),
         context: Some("ctx".to_owned()),
+        trace: None,
         parent: Some(Parent {
             run: child(),
             node: node(),
