@@ -5,18 +5,17 @@ use std::{sync::Arc, time::Duration};
 use serde_json::Value;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use wopr_core::{
-    Asked, Command, Decision, Entropy, HostBounds, Input, Object, Offer, Origin, Plan, PrincipalId, Refusal,
-    Resolve, Run, RunId, RunKey, Seq, StartRun, TenantId, Timestamp, WorkflowId, decide,
+    Asked, Command, Decision, Entropy, Input, Plan, Refusal, Resolve, Run, RunId, RunKey, Seq, StartRun,
+    TenantId, Timestamp, WorkflowId, decide,
 };
-use wopr_store::{
-    AppendError, Batch, BlobRow, EffectKey, Epoch, Fence, Guard, IdempotencyKey, IdempotencyRecord,
-    MessageRow, ReadError, Store, WriteError,
-};
+use wopr_store::{EffectKey, Epoch, Fence, Guard, IdempotencyRecord, ReadError, Store, WriteError};
 
 use crate::{
-    Clock, CommandError, Events, Executor, RegisterError, Registered, Stats, Tail, View,
+    Clock, CommandError, Create, Done, Events, Executor, Extras, Once, Options, RegisterError, Registered,
+    Stats, Tail, View,
     catalog::{Catalog, TenantCatalog},
-    commit::{self, Context, Prepared},
+    commit,
+    committing::{Change, Failed},
     dice::Dice,
     effects::Effects,
     inbox::Inboxes,
@@ -34,39 +33,6 @@ const MAX_FORWARDS: usize = 40;
 /// How long a caller told `Busy` or `Unavailable` should wait.
 const RETRY_AFTER_MS: u64 = 1_000;
 
-/// How an engine runs.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Bounds of every run.
-    pub bounds: HostBounds,
-    /// Optional node types.
-    pub offer: Offer,
-    /// Effect attempts under way at once.
-    pub max_effects: usize,
-    /// How long a lease lasts without being renewed.
-    pub lease: Duration,
-    /// How often work rows are looked for without a hint, and followers look without a wake-up.
-    pub poll: Duration,
-    /// Makes ids and pauses repeatable, for simulations only: run ids can then be guessed.
-    pub seed: Option<u64>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            bounds: HostBounds {
-                node_executions: 1_000,
-                run_duration_ms: None,
-            },
-            offer: Offer::default(),
-            max_effects: 256,
-            lease: Duration::from_secs(30),
-            poll: Duration::from_secs(1),
-            seed: None,
-        }
-    }
-}
-
 /// Why an engine did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -76,99 +42,6 @@ pub enum StartError {
     /// The store does not take writes.
     #[error("write the store: {0}")]
     Write(#[from] WriteError),
-}
-
-/// How a run is begun, as a face knows it.
-#[derive(Debug, Clone)]
-pub struct Start {
-    /// The owner.
-    pub tenant: TenantId,
-    /// Who starts it.
-    pub principal: PrincipalId,
-    /// Through which face.
-    pub origin: Origin,
-    /// What it is given.
-    pub inputs: Object,
-    /// Per-run overrides.
-    pub configurable: Object,
-    /// Labels.
-    pub tags: Vec<String>,
-    /// Kept with it.
-    pub metadata: Object,
-    /// The A2A context.
-    pub context: Option<String>,
-    /// W3C trace context of the request, for the run's calls to the outside.
-    pub trace: Option<String>,
-}
-
-/// A run to create.
-#[derive(Debug)]
-pub struct Create {
-    /// Its id, from [`Engine::new_run_id`].
-    pub run: RunId,
-    /// The workflow; its current version is pinned.
-    pub workflow: WorkflowId,
-    /// How it is begun.
-    pub start: Start,
-    /// What commits with it.
-    pub extras: Extras,
-}
-
-/// Side rows of a command.
-#[derive(Debug, Default)]
-pub struct Extras {
-    /// Makes the command take effect once.
-    pub idempotency: Option<Once>,
-    /// A2A messages exchanged.
-    pub messages: Vec<NewMessage>,
-    /// Bytes the run refers to.
-    pub blobs: Vec<BlobRow>,
-}
-
-/// An A2A message to keep.
-#[derive(Debug, Clone)]
-pub struct NewMessage {
-    /// Unique within the run.
-    pub id: String,
-    /// The message.
-    pub body: Vec<u8>,
-}
-
-/// Makes the response to replay from the run as it is after the append.
-pub type Respond = Arc<dyn Fn(&View) -> Vec<u8> + Send + Sync>;
-
-/// Makes a command take effect once.
-#[derive(Clone)]
-pub struct Once {
-    /// Names the request.
-    pub key: IdempotencyKey,
-    /// Digest of the request.
-    pub digest: String,
-    /// When the record may be forgotten.
-    pub expires_at: Timestamp,
-    /// Makes the response to replay.
-    pub respond: Respond,
-}
-
-impl std::fmt::Debug for Once {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Once")
-            .field("scope", &self.key.scope)
-            .finish_non_exhaustive()
-    }
-}
-
-/// How a command ended.
-#[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "the large variant is the common one and is moved once"
-)]
-pub enum Done {
-    /// It took effect; the run as it is now.
-    Fresh(View),
-    /// It had taken effect before.
-    Replayed(IdempotencyRecord),
 }
 
 /// A durable engine over one store. Clones share it.
@@ -590,149 +463,6 @@ impl Engine {
         decide(view.run.clone(), &view.plan, command, &input)
     }
 
-    /// Appends a decision and, once it is durable, acts on it.
-    async fn commit(
-        &self,
-        change: Change<'_>,
-        decision: Decision,
-        extras: &Extras,
-        now: Timestamp,
-    ) -> Result<View, Failed> {
-        let Change {
-            view,
-            task,
-            guard,
-            fence,
-            consumed,
-        } = change;
-        if is_nothing(&decision) && consumed.is_empty() && extras_empty(extras) {
-            return Ok(View {
-                run: decision.run,
-                ..view.clone()
-            });
-        }
-        let lease_until =
-            now.plus_millis(u64::try_from(self.shared.options.lease.as_millis()).unwrap_or(u64::MAX));
-        let context = Context {
-            view,
-            guard,
-            task_before: task,
-            now,
-            epoch: self.shared.epoch,
-            lease_until,
-            fence,
-        };
-        let Prepared {
-            mut batch,
-            run,
-            summary,
-            effects,
-            told,
-            next_timer,
-            children,
-        } = commit::prepare(&context, decision);
-        batch.inbox_consumed = consumed.to_vec();
-        let after = View {
-            key: view.key.clone(),
-            plan: Arc::clone(&view.plan),
-            run,
-            summary,
-        };
-        if let Some(once) = &extras.idempotency {
-            batch.idempotency = Some(IdempotencyRecord {
-                key: once.key.clone(),
-                digest: once.digest.clone(),
-                run: Some(after.key.run.clone()),
-                response: (once.respond)(&after),
-                expires_at: once.expires_at,
-            });
-        }
-        let seq = after.run.head;
-        batch.messages = extras
-            .messages
-            .iter()
-            .map(|m| MessageRow {
-                id: m.id.clone(),
-                seq,
-                body: m.body.clone(),
-            })
-            .collect();
-        batch.blobs.clone_from(&extras.blobs);
-        let follow_up = FollowUp {
-            was_terminal: view.run.status.is_terminal(),
-            effects,
-            told,
-            next_timer,
-            children,
-        };
-        // A task of its own: a caller that goes away takes back neither the append nor what follows from it.
-        let engine = self.clone();
-        let committing = self.shared.tasks.spawn(async move {
-            engine.append(batch, &after.key).await?;
-            engine.act(&after, follow_up);
-            Ok(after)
-        });
-        match committing.await {
-            Ok(committed) => committed,
-            Err(error) => Err(Failed::Error(CommandError::Internal(error.to_string()))),
-        }
-    }
-
-    /// Appends; an outcome in doubt is settled by rereading.
-    async fn append(&self, batch: Batch, key: &RunKey) -> Result<(), Failed> {
-        let first = batch.events.first().cloned();
-        match self.shared.store.append(batch).await {
-            Ok(()) => Ok(()),
-            Err(AppendError::Conflict { .. }) => {
-                Counters::add(&self.shared.counters.conflicts, 1);
-                Err(Failed::Conflict)
-            }
-            Err(AppendError::Duplicate(record)) => Err(Failed::Replayed(*record)),
-            Err(AppendError::Fenced(_)) => Err(Failed::Error(Refusal::Stale.into())),
-            Err(AppendError::Unavailable(why)) => Err(Failed::Error(CommandError::Unavailable(why))),
-            Err(AppendError::Corrupt(why)) => Err(Failed::Error(CommandError::Internal(why))),
-            Err(AppendError::Unknown(why)) => {
-                // Ours if, and only if, our first event stands where we put it.
-                let at = first.as_ref().map(|event| event.seq);
-                let page = match at {
-                    Some(at) => self.shared.store.events(key, at, 1).await,
-                    None => Ok(None),
-                };
-                match page {
-                    Ok(Some(page)) if page.events.first() == first.as_ref() => Ok(()),
-                    Ok(_) => Err(Failed::Conflict),
-                    Err(_) => Err(Failed::Error(CommandError::Unavailable(why))),
-                }
-            }
-        }
-    }
-
-    fn act(&self, after: &View, follow_up: FollowUp) {
-        let FollowUp {
-            was_terminal,
-            effects,
-            told,
-            next_timer,
-            children,
-        } = follow_up;
-        let shared = &self.shared;
-        Counters::add(&shared.counters.appends, 1);
-        Counters::add(&shared.counters.runs_created, children);
-        if after.run.status.is_terminal() && !was_terminal {
-            shared.counters.ended(after.run.status);
-        }
-        shared.tails.wake(&after.key);
-        for (key, effect) in effects {
-            self.begin_effect(after.key.clone(), key, effect, Fence(1));
-        }
-        for run in told {
-            shared.inboxes.tell(after.key.sibling(run.clone()));
-        }
-        if let Some(due) = next_timer {
-            shared.timers.hint(due);
-        }
-    }
-
     /// Waits a little, longer with each lost attempt and never the same for two.
     async fn back_off(&self, attempt: u32) {
         let most = 1_u64 << attempt.min(6);
@@ -757,30 +487,6 @@ impl Engine {
     }
 }
 
-/// What to do once an append is durable.
-struct FollowUp {
-    was_terminal: bool,
-    effects: Vec<(EffectKey, commit::StoredEffect)>,
-    told: Vec<RunId>,
-    next_timer: Option<Timestamp>,
-    children: usize,
-}
-
-/// What an append is about.
-struct Change<'a> {
-    view: &'a View,
-    task: Option<&'a wopr_store::TaskRow>,
-    guard: Guard,
-    fence: Option<(EffectKey, Fence)>,
-    consumed: &'a [(RunId, Seq)],
-}
-
-enum Failed {
-    Conflict,
-    Replayed(IdempotencyRecord),
-    Error(CommandError),
-}
-
 fn replay(record: IdempotencyRecord, once: Option<&Once>) -> Result<Done, CommandError> {
     match once {
         Some(once) if once.digest == record.digest => Ok(Done::Replayed(record)),
@@ -799,28 +505,4 @@ fn unchanged(view: &View) -> Decision {
         children: Vec::new(),
         notices: Vec::new(),
     }
-}
-
-fn is_nothing(decision: &Decision) -> bool {
-    let Decision {
-        run: _,
-        events,
-        effects,
-        settled,
-        timers_set,
-        timers_cleared,
-        children,
-        notices,
-    } = decision;
-    events.is_empty()
-        && effects.is_empty()
-        && settled.is_empty()
-        && timers_set.is_empty()
-        && timers_cleared.is_empty()
-        && children.is_empty()
-        && notices.is_empty()
-}
-
-fn extras_empty(extras: &Extras) -> bool {
-    extras.idempotency.is_none() && extras.messages.is_empty() && extras.blobs.is_empty()
 }

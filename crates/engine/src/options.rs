@@ -1,0 +1,38 @@
+//! How an engine runs.
+
+use std::time::Duration;
+
+use wopr_core::{HostBounds, Offer};
+
+/// How an engine runs.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Bounds of every run.
+    pub bounds: HostBounds,
+    /// Optional node types.
+    pub offer: Offer,
+    /// Effect attempts under way at once.
+    pub max_effects: usize,
+    /// How long a lease lasts without being renewed.
+    pub lease: Duration,
+    /// How often work rows are looked for without a hint, and followers look without a wake-up.
+    pub poll: Duration,
+    /// Makes ids and pauses repeatable, for simulations only: run ids can then be guessed.
+    pub seed: Option<u64>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            bounds: HostBounds {
+                node_executions: 1_000,
+                run_duration_ms: None,
+            },
+            offer: Offer::default(),
+            max_effects: 256,
+            lease: Duration::from_secs(30),
+            poll: Duration::from_secs(1),
+            seed: None,
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! What faces ask of the engine, and what they get.
+
+use std::sync::Arc;
+
+use wopr_core::{Object, Origin, PrincipalId, RunId, TenantId, Timestamp, WorkflowId};
+use wopr_store::{BlobRow, IdempotencyKey, IdempotencyRecord};
+
+use crate::View;
+
+/// How a run is begun, as a face knows it.
+#[derive(Debug, Clone)]
+pub struct Start {
+    /// The owner.
+    pub tenant: TenantId,
+    /// Who starts it.
+    pub principal: PrincipalId,
+    /// Through which face.
+    pub origin: Origin,
+    /// What it is given.
+    pub inputs: Object,
+    /// Per-run overrides.
+    pub configurable: Object,
+    /// Labels.
+    pub tags: Vec<String>,
+    /// Kept with it.
+    pub metadata: Object,
+    /// The A2A context.
+    pub context: Option<String>,
+    /// W3C trace context of the request, for the run's calls to the outside.
+    pub trace: Option<String>,
+}
+
+/// A run to create.
+#[derive(Debug)]
+pub struct Create {
+    /// Its id, from [`Engine::new_run_id`].
+    pub run: RunId,
+    /// The workflow; its current version is pinned.
+    pub workflow: WorkflowId,
+    /// How it is begun.
+    pub start: Start,
+    /// What commits with it.
+    pub extras: Extras,
+}
+
+/// Side rows of a command.
+#[derive(Debug, Default)]
+pub struct Extras {
+    /// Makes the command take effect once.
+    pub idempotency: Option<Once>,
+    /// A2A messages exchanged.
+    pub messages: Vec<NewMessage>,
+    /// Bytes the run refers to.
+    pub blobs: Vec<BlobRow>,
+}
+
+/// An A2A message to keep.
+#[derive(Debug, Clone)]
+pub struct NewMessage {
+    /// Unique within the run.
+    pub id: String,
+    /// The message.
+    pub body: Vec<u8>,
+}
+
+/// Makes the response to replay from the run as it is after the append.
+pub type Respond = Arc<dyn Fn(&View) -> Vec<u8> + Send + Sync>;
+
+/// Makes a command take effect once.
+#[derive(Clone)]
+pub struct Once {
+    /// Names the request.
+    pub key: IdempotencyKey,
+    /// Digest of the request.
+    pub digest: String,
+    /// When the record may be forgotten.
+    pub expires_at: Timestamp,
+    /// Makes the response to replay.
+    pub respond: Respond,
+}
+
+impl std::fmt::Debug for Once {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Once")
+            .field("scope", &self.key.scope)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How a command ended.
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the large variant is the common one and is moved once"
+)]
+pub enum Done {
+    /// It took effect; the run as it is now.
+    Fresh(View),
+    /// It had taken effect before.
+    Replayed(IdempotencyRecord),
+}
