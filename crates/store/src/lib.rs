@@ -9,6 +9,7 @@ mod check;
 mod error;
 mod log;
 mod memory;
+pub mod postgres;
 mod registry;
 pub mod sqlite;
 mod work;
@@ -21,9 +22,10 @@ pub use batch::{
 pub use error::{AppendError, ReadError, WriteError};
 pub use log::{EventPage, Loaded, Log, RunFilter, RunPage, TaskCursor, TaskFilter, TaskPage};
 pub use memory::MemoryStore;
+pub use postgres::PostgresStore;
 pub use registry::{KeyRow, Registry, WorkflowRow};
 pub use sqlite::SqliteStore;
-pub use work::{Epoch, LeasedEffect, Work};
+pub use work::{Epoch, Hint, LeasedEffect, Work};
 
 /// Everything wopr asks of a database.
 pub trait Store: Log + Work + Registry + std::fmt::Debug {}

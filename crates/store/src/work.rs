@@ -4,6 +4,7 @@
 //! effect; it belongs to an epoch (one life of one process) and ends with it, or at its time.
 
 use async_trait::async_trait;
+use tokio::sync::broadcast;
 use wopr_core::{RunKey, Timestamp};
 
 use crate::{EffectKey, Fence, ReadError, TimerKey, WriteError};
@@ -23,6 +24,15 @@ pub struct LeasedEffect {
     pub body: Vec<u8>,
     /// The right to settle it.
     pub fence: Fence,
+}
+
+/// That something may have changed which this process did not change itself. A hint may be wrong, late or missing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hint {
+    /// This run's log may have grown.
+    Run(RunKey),
+    /// Hints were lost: any run's may.
+    Any,
 }
 
 /// Handing out what is due.
@@ -64,4 +74,10 @@ pub trait Work: Send + Sync + 'static {
 
     /// Runs with unconsumed inbox rows, in key order after the given one, at most `limit`.
     async fn runs_with_inbox(&self, after: Option<&RunKey>, limit: usize) -> Result<Vec<RunKey>, ReadError>;
+
+    /// Hints of other processes of this store, from now on; `None` where it has no other process or gives none.
+    /// A receiver that lags behind has lost hints, as with [`Hint::Any`].
+    fn hints(&self) -> Option<broadcast::Receiver<Hint>> {
+        None
+    }
 }

@@ -40,7 +40,8 @@ impl From<Error> for Fault {
         if *code == SqlState::UNIQUE_VIOLATION {
             return Self::Taken(text);
         }
-        if ends_connection(said.parsed_severity()) {
+        // A server that became a standby takes no writes any more; another connection may find the one that does.
+        if ends_connection(said.parsed_severity()) || *code == SqlState::READ_ONLY_SQL_TRANSACTION {
             return Self::Lost(text);
         }
         match code.code().get(..2) {

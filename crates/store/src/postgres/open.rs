@@ -13,7 +13,7 @@ use rustls_platform_verifier::BuilderVerifierExt as _;
 use tokio::task::JoinHandle;
 use tokio_postgres::{
     Client, Config, Error,
-    config::{Host, SslMode},
+    config::{Host, SslMode, TargetSessionAttrs},
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -103,7 +103,9 @@ pub(super) fn parse(url: &str, options: &mut Options) -> Result<Connector, OpenE
             ("sslmode", "require" | "verify-full") => wants_tls = true,
             ("sslmode", _) => {
                 // What may be stripped on the way protects from nobody who stands there.
-                return Err(wrong("sslmode is disable, or require, which checks the certificate"));
+                return Err(wrong(
+                    "sslmode is disable, or require, which checks the certificate",
+                ));
             }
             ("sslrootcert", path) => roots = Some(path.to_owned()),
             _ => others.push(parameter),
@@ -118,13 +120,21 @@ pub(super) fn parse(url: &str, options: &mut Options) -> Result<Connector, OpenE
     let mut config: Config = text
         .parse()
         .map_err(|error| OpenError::Url(fault::text(&error)))?;
-    config.ssl_mode(if wants_tls { SslMode::Require } else { SslMode::Disable });
+    config.ssl_mode(if wants_tls {
+        SslMode::Require
+    } else {
+        SslMode::Disable
+    });
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(CONNECT_TIMEOUT);
     }
     if config.get_tcp_user_timeout().is_none() {
         config.tcp_user_timeout(PEER_TIMEOUT);
         config.keepalives_idle(PEER_TIMEOUT);
+    }
+    if config.get_hosts().len() > 1 {
+        // After a failover the first that answers may be a standby.
+        config.target_session_attrs(TargetSessionAttrs::ReadWrite);
     }
     if config.get_application_name().is_none() {
         config.application_name("wopr");
@@ -197,7 +207,13 @@ impl Connector {
     /// Makes a connection whose messages the caller reads.
     pub(super) async fn listen(
         &self,
-    ) -> Result<(Client, tokio_postgres::Connection<tokio_postgres::Socket, TlsStream>), Error> {
+    ) -> Result<
+        (
+            Client,
+            tokio_postgres::Connection<tokio_postgres::Socket, TlsStream>,
+        ),
+        Error,
+    > {
         self.config.connect(self.tls.clone()).await
     }
 }
@@ -223,7 +239,10 @@ pub(super) async fn examine(client: &Client) -> Result<String, OpenError> {
     }
     let version: i64 = row.try_get(2)?;
     if version < OLDEST_SERVER {
-        tracing::warn!(version, "the database server is older than PostgreSQL 14 and untested");
+        tracing::warn!(
+            version,
+            "the database server is older than PostgreSQL 14 and untested"
+        );
     }
     if row.try_get::<_, Option<bool>>(3)? == Some(true) {
         tracing::warn!("the database server has fsync off: acknowledged runs can be lost");
@@ -237,7 +256,10 @@ mod tests {
 
     fn parsed(query: &str) -> Result<(Connector, Options), OpenError> {
         let mut options = Options::default();
-        let connector = parse(&format!("postgres://ada:hunter2@127.0.0.1/db{query}"), &mut options)?;
+        let connector = parse(
+            &format!("postgres://ada:hunter2@127.0.0.1/db{query}"),
+            &mut options,
+        )?;
         Ok((connector, options))
     }
 
@@ -264,7 +286,9 @@ mod tests {
             "?unknown=1",
             "?connect_timeout=soon",
         ] {
-            let Err(error) = parsed(query) else { panic!("{query} was accepted") };
+            let Err(error) = parsed(query) else {
+                panic!("{query} was accepted")
+            };
             let text = error.to_string();
             assert!(matches!(error, OpenError::Url(_)), "{query}: {text}");
             assert!(!text.contains("hunter2"), "{text}");

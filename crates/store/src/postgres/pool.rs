@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use deadpool_postgres::{
-    Hook, HookError, Manager, ManagerConfig, Object, PoolConfig, PoolError, QueueMode, RecyclingMethod, Runtime,
-    Timeouts,
+    Hook, HookError, Manager, ManagerConfig, Object, PoolConfig, PoolError, QueueMode, RecyclingMethod,
+    Runtime, Timeouts,
 };
 use tokio::sync::Semaphore;
 use tokio_postgres::{Error, Row};
@@ -71,7 +71,11 @@ impl Pool {
             .post_create(session)
             .build()
             .map_err(|error| OpenError::Connect(error.to_string()))?;
-        let waiting = Semaphore::new(waiting.saturating_add(connections.status().max_size).min(Semaphore::MAX_PERMITS));
+        let waiting = Semaphore::new(
+            waiting
+                .saturating_add(connections.status().max_size)
+                .min(Semaphore::MAX_PERMITS),
+        );
         Ok(Self {
             connections,
             waiting,
@@ -83,7 +87,9 @@ impl Pool {
     pub(super) async fn get(&self) -> Result<Object, Fault> {
         let Ok(_waiting) = self.waiting.try_acquire() else {
             self.counters.refused();
-            return Err(Fault::Refused("too many requests wait for the database".to_owned()));
+            return Err(Fault::Refused(
+                "too many requests wait for the database".to_owned(),
+            ));
         };
         self.connections.get().await.map_err(|error| {
             Fault::Refused(match error {
@@ -106,7 +112,11 @@ impl Pool {
     ///
     /// What failed without a trace is tried again; `is_lost_too` says whether a lost connection is such a failure,
     /// which it is for reads alone.
-    async fn ask<'v>(&self, is_lost_too: bool, round: impl Fn() -> Round<'v>) -> Result<Vec<Vec<Row>>, Fault> {
+    async fn ask<'v>(
+        &self,
+        is_lost_too: bool,
+        round: impl Fn() -> Round<'v>,
+    ) -> Result<Vec<Vec<Row>>, Fault> {
         let mut attempt = 0;
         loop {
             attempt += 1;

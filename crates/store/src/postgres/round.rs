@@ -98,7 +98,9 @@ impl<'v> Round<'v> {
     pub(super) async fn ask(self, client: &ClientWrapper) -> Result<Vec<Vec<Row>>, Fault> {
         let sent = self.prepare(client).await?.send(client).await;
         match sent.failure {
-            Some(Failure { error: Some(error), .. }) => Err(Fault::from(error)),
+            Some(Failure {
+                error: Some(error), ..
+            }) => Err(Fault::from(error)),
             Some(Failure { error: None, .. }) => Err(silent()),
             None => Ok(sent.rows),
         }

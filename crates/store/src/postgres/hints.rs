@@ -1,0 +1,235 @@
+//! Hints between processes: LISTEN and NOTIFY, beside the appends and never part of them.
+//!
+//! ```text
+//! append ──(run)──> bounded queue ──> one connection ──NOTIFY──> server ──> the others' connections ──> engines
+//! ```
+//!
+//! A notification inside an append would hold a lock of the whole database through its commit and line all appends
+//! up behind one disk. So runs that changed are told afterwards, many at a time, by a connection of its own whose
+//! commits wait for no disk. What is lost on the way (a full queue, a lost connection) costs a poll.
+
+use std::{future::poll_fn, sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{broadcast, mpsc},
+    task::JoinHandle,
+};
+use tokio_postgres::{AsyncMessage, Client};
+use tokio_util::sync::CancellationToken;
+use wopr_core::{RunId, RunKey, TenantId};
+
+use super::{
+    fault,
+    open::{Connector, OpenError},
+    stats::Counters,
+};
+use crate::Hint;
+
+/// One name for every database: a payload says which schema it is about.
+const CHANNEL: &str = "wopr";
+/// Runs that wait to be told; beyond it they are not.
+const WAITING: usize = 8_192;
+/// Hints a slow receiver may lag behind before it loses some and is told so.
+const KEPT: usize = 4_096;
+/// The server takes payloads below 8,000 bytes.
+const PAYLOAD: usize = 7_900;
+/// How long changes are gathered before they are told together.
+const LINGER: Duration = Duration::from_millis(3);
+/// Pause before a lost connection is made again.
+const AWAY: Duration = Duration::from_secs(1);
+
+/// Both ends of the hints.
+#[derive(Debug, Clone)]
+pub(super) struct Hints {
+    outgoing: mpsc::Sender<RunKey>,
+    incoming: broadcast::Sender<Hint>,
+}
+
+/// What tells and hears, until it is stopped.
+pub(super) struct Courier {
+    connector: Connector,
+    schema: String,
+    me: String,
+    outgoing: mpsc::Receiver<RunKey>,
+    incoming: broadcast::Sender<Hint>,
+    counters: Arc<Counters>,
+    stop: CancellationToken,
+}
+
+impl Hints {
+    pub(super) fn new(
+        connector: Connector,
+        schema: String,
+        counters: Arc<Counters>,
+        stop: CancellationToken,
+    ) -> (Self, Courier) {
+        let (outgoing, told) = mpsc::channel(WAITING);
+        let incoming = broadcast::Sender::new(KEPT);
+        let courier = Courier {
+            connector,
+            schema,
+            me: format!("{:016x}", rand::random::<u64>()),
+            outgoing: told,
+            incoming: incoming.clone(),
+            counters,
+            stop,
+        };
+        (Self { outgoing, incoming }, courier)
+    }
+
+    /// Lets other processes know that a run changed, sooner or later or not at all.
+    pub(super) fn tell(&self, run: &RunKey) {
+        drop(self.outgoing.try_send(run.clone()));
+    }
+
+    pub(super) fn subscribe(&self) -> broadcast::Receiver<Hint> {
+        self.incoming.subscribe()
+    }
+}
+
+impl Courier {
+    pub(super) async fn run(mut self) {
+        let stop = self.stop.clone();
+        stop.run_until_cancelled(async {
+            loop {
+                if let Err(error) = self.carry().await {
+                    tracing::warn!(%error, "hints of other processes are not heard, polling goes on");
+                }
+                tokio::time::sleep(AWAY).await;
+            }
+        })
+        .await;
+    }
+
+    /// Tells and hears as long as the connection lasts.
+    async fn carry(&mut self) -> Result<(), OpenError> {
+        let (client, mut hearing) = self.hear().await?;
+        client
+            .batch_execute(&format!("SET synchronous_commit = off; LISTEN {CHANNEL}"))
+            .await?;
+        let notify = client.prepare("SELECT pg_notify($1, $2)").await?;
+        // Whatever changed while nobody listened.
+        drop(self.incoming.send(Hint::Any));
+        let mut runs = Vec::new();
+        loop {
+            tokio::select! {
+                n = self.outgoing.recv_many(&mut runs, WAITING) => {
+                    if n == 0 {
+                        // The store is gone; whoever dropped it stops this task too.
+                        std::future::pending::<()>().await;
+                    }
+                }
+                _ = &mut hearing => return Ok(()),
+            }
+            runs.sort_unstable();
+            runs.dedup();
+            for payload in payloads(&self.me, &self.schema, &runs) {
+                client.query(&notify, &[&CHANNEL, &payload]).await?;
+            }
+            runs.clear();
+            tokio::time::sleep(LINGER).await;
+        }
+    }
+
+    async fn hear(&self) -> Result<(Client, Hearing), OpenError> {
+        let (client, mut connection) = self.connector.listen().await?;
+        let (me, schema) = (self.me.clone(), self.schema.clone());
+        let (incoming, counters) = (self.incoming.clone(), Arc::clone(&self.counters));
+        let task = tokio::spawn(async move {
+            loop {
+                match poll_fn(|context| connection.poll_message(context)).await {
+                    Some(Ok(AsyncMessage::Notification(notification))) => {
+                        for run in read(notification.payload(), &me, &schema) {
+                            counters.hinted();
+                            drop(incoming.send(Hint::Run(run)));
+                        }
+                    }
+                    Some(Ok(_)) => {}
+                    Some(Err(error)) => {
+                        tracing::warn!(error = fault::text(&error), "connection for hints lost");
+                        return;
+                    }
+                    None => return,
+                }
+            }
+        });
+        Ok((client, Hearing(task)))
+    }
+}
+
+/// Ends with what it belongs to.
+struct Hearing(JoinHandle<()>);
+
+impl Future for Hearing {
+    type Output = ();
+
+    fn poll(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Self::Output> {
+        std::pin::Pin::new(&mut self.0).poll(context).map(|_| ())
+    }
+}
+
+impl Drop for Hearing {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Runs as few payloads: the teller and the schema, then a run per line.
+fn payloads(me: &str, schema: &str, runs: &[RunKey]) -> Vec<String> {
+    let head = format!("{me} {schema}");
+    let mut payloads: Vec<String> = Vec::new();
+    for run in runs {
+        let line = format!("\n{} {}", run.tenant, run.run);
+        match payloads.last_mut() {
+            Some(payload) if payload.len() + line.len() <= PAYLOAD => payload.push_str(&line),
+            Some(_) | None => payloads.push(head.clone() + &line),
+        }
+    }
+    payloads
+}
+
+/// The runs of a payload that another process told about this schema. What is not understood hints at nothing.
+fn read(payload: &str, me: &str, schema: &str) -> Vec<RunKey> {
+    let mut lines = payload.lines();
+    match lines.next().and_then(|head| head.split_once(' ')) {
+        Some((teller, about)) if teller != me && about == schema => {}
+        Some(_) | None => return Vec::new(),
+    }
+    let run = |line: &str| {
+        let (tenant, run) = line.split_once(' ')?;
+        Some(RunKey::new(
+            TenantId::parse(tenant).ok()?,
+            RunId::parse(run).ok()?,
+        ))
+    };
+    lines.filter_map(run).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn payloads_read_back_and_stay_below_the_servers_bound() {
+        let runs: Vec<_> = (0..500)
+            .map(|n| {
+                let tenant = TenantId::parse(&"t".repeat(64)).expect("a tenant");
+                RunKey::new(tenant, RunId::parse(&format!("{n:0128}")).expect("a run id"))
+            })
+            .collect();
+        let payloads = payloads("a", "s p", &runs);
+        assert!(payloads.len() > 5);
+        assert!(payloads.iter().all(|payload| payload.len() < 8_000));
+        let heard: Vec<_> = payloads
+            .iter()
+            .flat_map(|payload| read(payload, "b", "s p"))
+            .collect();
+        assert_eq!(heard, runs);
+        assert_eq!(read(&payloads[0], "a", "s p"), [], "one's own");
+        assert_eq!(read(&payloads[0], "b", "other"), [], "another schema's");
+        assert_eq!(read("something else", "b", "s p"), []);
+    }
+}

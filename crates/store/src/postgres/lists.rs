@@ -1,0 +1,196 @@
+//! Lists of a tenant's runs and tasks.
+//!
+//! A page costs a page: each status is an arm of its own, already in order in an index and cut to the page's
+//! length, and the arms are merged. Statuses are written into the text, because only a constant tells the planner
+//! that the partial index holds them.
+
+use tokio_postgres::types::Type;
+use wopr_core::{RunId, RunStatus, TenantId};
+
+use super::{
+    fault::Fault,
+    pool::Pool,
+    round::{Round, Value, value},
+    rows,
+};
+use crate::{RunFilter, RunPage, TaskCursor, TaskFilter, TaskPage};
+
+/// A statement's text and values, grown together.
+#[derive(Default)]
+struct Query<'v> {
+    sql: String,
+    values: Vec<(Value<'v>, Type)>,
+}
+
+impl<'v> Query<'v> {
+    fn push(&mut self, sql: &str) {
+        self.sql.push_str(sql);
+    }
+
+    /// Appends a text and the place of a value.
+    fn bind(&mut self, sql: &str, value: Value<'v>, kind: Type) {
+        self.values.push((value, kind));
+        let place = self.values.len().to_string();
+        self.sql.extend([sql, "$", place.as_str()]);
+    }
+
+    fn text(&mut self, sql: &str, text: &'v str) {
+        self.bind(sql, value(text), Type::TEXT);
+    }
+
+    fn number(&mut self, sql: &str, number: i64) {
+        self.bind(sql, value(number), Type::INT8);
+    }
+
+    fn round(self) -> Round<'v> {
+        Round::typed(self.sql, self.values)
+    }
+}
+
+pub(super) async fn runs(
+    pool: &Pool,
+    tenant: &TenantId,
+    filter: &RunFilter,
+    after: Option<&RunId>,
+    limit: usize,
+) -> Result<RunPage, Fault> {
+    let found = pool
+        .read(|| runs_query(tenant, filter, after, limit).round())
+        .await?;
+    let mut runs = Vec::with_capacity(found.len().min(limit));
+    for row in found.iter().take(limit) {
+        let (summary, head) = rows::summary(row, 1)?;
+        runs.push((rows::id(row, 0, RunId::parse)?, summary, head));
+    }
+    Ok(RunPage {
+        runs,
+        has_more: found.len() > limit,
+    })
+}
+
+fn runs_query<'v>(
+    tenant: &'v TenantId,
+    filter: &'v RunFilter,
+    after: Option<&'v RunId>,
+    limit: usize,
+) -> Query<'v> {
+    let most = rows::limit(limit.saturating_add(1));
+    let mut query = Query::default();
+    let wanted: Vec<_> = RunStatus::ALL
+        .into_iter()
+        .filter(|status| filter.statuses.contains(status))
+        .collect();
+    if wanted.len() < 2 || filter.parent.is_some() {
+        // One parent's children are few: filtering them by status costs less than another index would.
+        runs_arm(&mut query, tenant, filter, after, &wanted);
+    } else {
+        for (n, status) in wanted.iter().enumerate() {
+            query.push(if n > 0 { " UNION ALL (" } else { "(" });
+            runs_arm(&mut query, tenant, filter, after, std::slice::from_ref(status));
+            query.number(" ORDER BY run DESC LIMIT ", most);
+            query.push(")");
+        }
+    }
+    query.number(" ORDER BY run DESC LIMIT ", most);
+    query
+}
+
+fn runs_arm<'v>(
+    query: &mut Query<'v>,
+    tenant: &'v TenantId,
+    filter: &'v RunFilter,
+    after: Option<&'v RunId>,
+    statuses: &[RunStatus],
+) {
+    query.push(
+        "SELECT run, workflow, version, status, principal, parent_run, parent_node, created_at, updated_at,
+             next_seq
+         FROM runs",
+    );
+    query.text(" WHERE tenant = ", tenant.as_str());
+    if let Some(parent) = &filter.parent {
+        query.text(" AND parent_run = ", parent.as_str());
+    }
+    for (n, status) in statuses.iter().enumerate() {
+        // Our own words, so there is nothing to quote in them.
+        query.push(if n > 0 { ", '" } else { " AND status IN ('" });
+        query.push(status.as_str());
+        query.push(if n + 1 < statuses.len() { "'" } else { "')" });
+    }
+    if let Some(workflow) = &filter.workflow {
+        query.text(" AND workflow = ", workflow.as_str());
+    }
+    if let Some(after) = after {
+        query.text(" AND run < ", after.as_str());
+    }
+}
+
+pub(super) async fn tasks(
+    pool: &Pool,
+    tenant: &TenantId,
+    filter: &TaskFilter,
+    after: Option<&TaskCursor>,
+    limit: usize,
+) -> Result<TaskPage, Fault> {
+    let found = pool
+        .read(|| tasks_query(tenant, filter, after, limit).round())
+        .await?;
+    let total = found.first().map(|row| rows::count(row, 0)).transpose()?;
+    let mut page: Vec<_> = found.iter().collect();
+    // An empty page is one row with a total and nothing else.
+    if let [only] = page.as_slice()
+        && rows::opt_text(only, 1)?.is_none()
+    {
+        page.clear();
+    }
+    let mut tasks = Vec::with_capacity(page.len().min(limit));
+    for row in page.iter().take(limit) {
+        tasks.push((rows::id(row, 1, RunId::parse)?, rows::task(row, 2)?));
+    }
+    Ok(TaskPage {
+        tasks,
+        total: total.unwrap_or(0),
+        has_more: page.len() > limit,
+    })
+}
+
+/// One statement for the page and the number of all, so that they agree.
+fn tasks_query<'v>(
+    tenant: &'v TenantId,
+    filter: &'v TaskFilter,
+    after: Option<&'v TaskCursor>,
+    limit: usize,
+) -> Query<'v> {
+    let mut query = Query::default();
+    query.push("SELECT c.total, t.* FROM (SELECT count(*) AS total");
+    tasks_from(&mut query, tenant, filter);
+    query.push(") AS c LEFT JOIN LATERAL (SELECT run, context, state, interrupt, updated_at");
+    tasks_from(&mut query, tenant, filter);
+    if let Some(after) = after {
+        query.number(" AND (updated_at, run) < (", after.updated_at.millis());
+        query.text(", ", after.run.as_str());
+        query.push(")");
+    }
+    query.number(
+        " ORDER BY updated_at DESC, run DESC LIMIT ",
+        rows::limit(limit.saturating_add(1)),
+    );
+    query.push(") AS t ON true ORDER BY t.updated_at DESC, t.run DESC");
+    query
+}
+
+fn tasks_from<'v>(query: &mut Query<'v>, tenant: &'v TenantId, filter: &'v TaskFilter) {
+    query.text(" FROM tasks WHERE tenant = ", tenant.as_str());
+    if let Some(context) = &filter.context {
+        query.bind(" AND context = ", value(rows::free(context)), Type::TEXT);
+    }
+    if let Some(state) = filter.state {
+        query.text(" AND state = ", state.as_str());
+    }
+    if let Some(since) = filter.changed_since {
+        query.number(" AND updated_at >= ", since.millis());
+    }
+    if let Some(principal) = &filter.principal {
+        query.text(" AND principal = ", principal.as_str());
+    }
+}

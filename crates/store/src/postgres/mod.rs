@@ -1,0 +1,146 @@
+//! The store for several processes: one PostgreSQL database, 14 or later.
+//!
+//! Processes share nothing but the rows. Each append is a transaction of two round trips ([`append`](self) says
+//! why read committed suffices), each other write one statement; group commit is left to the server. Sequences,
+//! triggers, advisory locks and session state are not used, and what the server undoes in favor of another
+//! transaction is tried again, COMMIT included.
+//!
+//! Connections are few and callers that wait for one are bounded: beyond that, and after a short wait, a call
+//! answers that the store is unavailable. A connection lost before COMMIT was sent has written nothing; one lost
+//! with COMMIT under way leaves the append unknown, for the caller to reread.
+//!
+//! All settings can stand in the URL: the parameters of the driver (`connect_timeout`, `options=-csearch_path=…`,
+//! several hosts, `target_session_attrs`), and of ours `connections`, `hints=on|off`, `sslmode=disable|require`
+//! and `sslrootcert=FILE`. TLS is used if and only if `sslmode=require` says so, and then the server's certificate
+//! is checked, against the platform's roots or that file.
+
+mod append;
+mod fault;
+mod hints;
+mod lists;
+mod open;
+mod pool;
+mod port;
+mod read;
+mod registry;
+mod round;
+mod rows;
+mod schema;
+mod stats;
+mod work;
+mod writes;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use tokio_util::{
+    sync::{CancellationToken, DropGuard},
+    task::TaskTracker,
+};
+
+pub use open::OpenError;
+pub use schema::{migrate, schema_version};
+pub use stats::Stats;
+
+use self::{hints::Hints, pool::Pool, stats::Counters};
+
+/// How to use a database. What the URL says goes first.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Connections of this process, besides one for hints. Default 16.
+    pub connections: usize,
+    /// Calls that may wait for a connection before further ones are refused. Default 1024.
+    pub waiting: usize,
+    /// How long a call waits for a connection before it is refused. Default one second.
+    pub patience: Duration,
+    /// Whether to bring an older schema up to date. Default yes.
+    pub migrate: bool,
+    /// Whether to tell other processes of changes, and to hear of theirs. Default yes; without, they poll.
+    pub hints: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            connections: 16,
+            waiting: 1_024,
+            patience: Duration::from_secs(1),
+            migrate: true,
+            hints: true,
+        }
+    }
+}
+
+/// A store in a PostgreSQL database.
+pub struct PostgresStore {
+    schema: String,
+    pool: Arc<Pool>,
+    counters: Arc<Counters>,
+    hints: Option<Hints>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+    _stop_when_dropped: DropGuard,
+}
+
+impl PostgresStore {
+    /// Reaches a database and, if there is none yet, makes the schema.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub async fn open(url: &str, options: Options) -> Result<Self, OpenError> {
+        let mut options = options;
+        let connector = open::parse(url, &mut options)?;
+        let schema = schema::ensure(&connector, options.migrate).await?;
+        let counters = Arc::new(Counters::default());
+        let pool = Pool::new(
+            connector.clone(),
+            options.connections,
+            options.waiting,
+            options.patience,
+            Arc::clone(&counters),
+        )?;
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        let hints = options.hints.then(|| {
+            let (hints, courier) = Hints::new(connector, schema.clone(), Arc::clone(&counters), stop.clone());
+            tasks.spawn(courier.run());
+            hints
+        });
+        Ok(Self {
+            schema,
+            pool: Arc::new(pool),
+            counters,
+            hints,
+            tasks,
+            _stop_when_dropped: stop.clone().drop_guard(),
+            stop,
+        })
+    }
+
+    /// What this store has done since it was opened.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.counters.snapshot(self.pool.usage())
+    }
+
+    /// Waits for appends under way and closes every connection. Later calls find the store unavailable.
+    pub async fn close(&self) {
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+        self.pool.close();
+    }
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresStore")
+            .field("schema", &self.schema)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Waits before the next attempt, longer each time and never the same for two.
+async fn pause(attempt: u32) {
+    let most = 2_u64 << attempt.min(7);
+    let millis = rand::random_range(0..=most);
+    tokio::time::sleep(Duration::from_millis(millis)).await;
+}

@@ -1,0 +1,209 @@
+//! The ports, each call on a connection of the pool.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tokio::sync::broadcast;
+use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId};
+
+use super::{PostgresStore, append, fault::Fault, lists, read, registry, round::Round, rows, work};
+use crate::{
+    AppendError, Batch, BlobRow, EffectKey, Epoch, EventPage, Fence, Hint, IdempotencyKey, IdempotencyRecord,
+    KeyRow, LeasedEffect, Loaded, Log, MessageRow, ReadError, Registry, RunFilter, RunPage, Summary,
+    TaskCursor, TaskFilter, TaskPage, TaskRow, TimerKey, Work, WorkflowRow, WriteError, check::assert_sound,
+};
+
+/// How often a record that comes and goes is looked at.
+const REMEMBER_TRIES: usize = 5;
+
+#[async_trait]
+impl Log for PostgresStore {
+    async fn append(&self, batch: Batch) -> Result<(), AppendError> {
+        assert_sound(&batch);
+        let (pool, counters, hints) = (
+            Arc::clone(&self.pool),
+            Arc::clone(&self.counters),
+            self.hints.clone(),
+        );
+        // On a task of its own: a caller that goes away in the middle neither takes its append back nor costs the
+        // pool a connection.
+        let appending = self.tasks.spawn(async move {
+            let answer = append::append(&pool, &batch, || counters.retried()).await;
+            counters.appended(&answer);
+            if let (Ok(()), Some(hints)) = (&answer, &hints) {
+                hints.tell(&batch.run);
+            }
+            answer
+        });
+        match appending.await {
+            Ok(answer) => answer,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => Err(AppendError::Unknown("the runtime stopped".to_owned())),
+            },
+        }
+    }
+
+    async fn load(&self, run: &RunKey) -> Result<Option<Loaded>, ReadError> {
+        Ok(read::load(&self.pool, run).await?)
+    }
+
+    async fn summary(&self, run: &RunKey) -> Result<Option<(Summary, Seq)>, ReadError> {
+        Ok(read::summary(&self.pool, run).await?)
+    }
+
+    async fn events(&self, run: &RunKey, from: Seq, limit: usize) -> Result<Option<EventPage>, ReadError> {
+        Ok(read::events(&self.pool, run, from, limit).await?)
+    }
+
+    async fn list_runs(
+        &self,
+        tenant: &TenantId,
+        filter: &RunFilter,
+        after: Option<&RunId>,
+        limit: usize,
+    ) -> Result<RunPage, ReadError> {
+        Ok(lists::runs(&self.pool, tenant, filter, after, limit).await?)
+    }
+
+    async fn task(&self, run: &RunKey) -> Result<Option<(TaskRow, Seq)>, ReadError> {
+        Ok(read::task(&self.pool, run).await?)
+    }
+
+    async fn list_tasks(
+        &self,
+        tenant: &TenantId,
+        filter: &TaskFilter,
+        after: Option<&TaskCursor>,
+        limit: usize,
+    ) -> Result<TaskPage, ReadError> {
+        Ok(lists::tasks(&self.pool, tenant, filter, after, limit).await?)
+    }
+
+    async fn messages(&self, run: &RunKey, limit: usize) -> Result<Vec<MessageRow>, ReadError> {
+        Ok(read::messages(&self.pool, run, limit).await?)
+    }
+
+    async fn blob(&self, run: &RunKey, id: &str) -> Result<Option<BlobRow>, ReadError> {
+        Ok(read::blob(&self.pool, run, id).await?)
+    }
+
+    async fn idempotency(
+        &self,
+        key: &IdempotencyKey,
+        now: Timestamp,
+    ) -> Result<Option<IdempotencyRecord>, ReadError> {
+        Ok(self.record(key, now).await?)
+    }
+
+    async fn remember(
+        &self,
+        record: IdempotencyRecord,
+        now: Timestamp,
+    ) -> Result<Option<IdempotencyRecord>, WriteError> {
+        for _ in 0..REMEMBER_TRIES {
+            let claim = || {
+                let mut round = Round::default();
+                append::claim(&mut round, &record, now);
+                round
+            };
+            if !self.pool.write(claim).await?.is_empty() {
+                return Ok(None);
+            }
+            if let Some(existing) = self.record(&record.key, now).await? {
+                return Ok(Some(existing));
+            }
+        }
+        Err(WriteError::Unavailable("the record comes and goes".to_owned()))
+    }
+
+    async fn forget_expired(&self, now: Timestamp, limit: usize) -> Result<usize, WriteError> {
+        Ok(work::forget_expired(&self.pool, now, limit).await?)
+    }
+}
+
+impl PostgresStore {
+    async fn record(&self, key: &IdempotencyKey, now: Timestamp) -> Result<Option<IdempotencyRecord>, Fault> {
+        let found = self.pool.read(|| append::unexpired(key, now)).await?;
+        found.first().map(|row| rows::record(row, key)).transpose()
+    }
+}
+
+#[async_trait]
+impl Work for PostgresStore {
+    async fn begin_epoch(&self, now: Timestamp) -> Result<Epoch, WriteError> {
+        Ok(work::begin_epoch(&self.pool, now).await?)
+    }
+
+    async fn due_timers(&self, now: Timestamp, limit: usize) -> Result<Vec<(RunKey, TimerKey)>, ReadError> {
+        Ok(work::due_timers(&self.pool, now, limit).await?)
+    }
+
+    async fn next_due(&self) -> Result<Option<Timestamp>, ReadError> {
+        Ok(work::next_due(&self.pool).await?)
+    }
+
+    async fn lease_effects(
+        &self,
+        epoch: Epoch,
+        now: Timestamp,
+        until: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<LeasedEffect>, WriteError> {
+        Ok(work::lease_effects(&self.pool, epoch, now, until, limit).await?)
+    }
+
+    async fn renew(
+        &self,
+        run: &RunKey,
+        key: &EffectKey,
+        fence: Fence,
+        until: Timestamp,
+    ) -> Result<bool, WriteError> {
+        Ok(work::renew(&self.pool, run, key, fence, until).await?)
+    }
+
+    async fn release(&self, run: &RunKey, key: &EffectKey, fence: Fence) -> Result<(), WriteError> {
+        Ok(work::release(&self.pool, run, key, fence).await?)
+    }
+
+    async fn runs_with_inbox(&self, after: Option<&RunKey>, limit: usize) -> Result<Vec<RunKey>, ReadError> {
+        Ok(work::runs_with_inbox(&self.pool, after, limit).await?)
+    }
+
+    fn hints(&self) -> Option<broadcast::Receiver<Hint>> {
+        self.hints.as_ref().map(super::hints::Hints::subscribe)
+    }
+}
+
+#[async_trait]
+impl Registry for PostgresStore {
+    async fn put_workflow(&self, row: WorkflowRow) -> Result<bool, WriteError> {
+        Ok(registry::put_workflow(&self.pool, &row).await?)
+    }
+
+    async fn workflow(
+        &self,
+        tenant: &TenantId,
+        id: &WorkflowId,
+        version: &ContentHash,
+    ) -> Result<Option<WorkflowRow>, ReadError> {
+        Ok(registry::workflow(&self.pool, tenant, id, version).await?)
+    }
+
+    async fn current_workflows(&self) -> Result<Vec<WorkflowRow>, ReadError> {
+        Ok(registry::current_workflows(&self.pool).await?)
+    }
+
+    async fn put_key(&self, row: KeyRow) -> Result<(), WriteError> {
+        Ok(registry::put_key(&self.pool, &row).await?)
+    }
+
+    async fn revoke_key(&self, id: &str, at: Timestamp) -> Result<bool, WriteError> {
+        Ok(registry::revoke_key(&self.pool, id, at).await?)
+    }
+
+    async fn keys(&self) -> Result<Vec<KeyRow>, ReadError> {
+        Ok(registry::keys(&self.pool).await?)
+    }
+}

@@ -1,0 +1,195 @@
+//! Reads of one run, each as of one moment: one statement where that can say it, else one transaction that is
+//! sent whole and sees one snapshot.
+
+use tokio_postgres::Row;
+use wopr_core::{RunId, RunKey, Seq};
+
+use super::{
+    fault::Fault,
+    pool::Pool,
+    round::{Round, Value, value},
+    rows,
+};
+use crate::{BlobRow, EventPage, InboxRow, Loaded, MessageRow, Snapshot, StoredEvent, Summary, TaskRow};
+
+const SUMMARY: &str = "SELECT workflow, version, status, principal, parent_run, parent_node, created_at,
+         updated_at, next_seq
+     FROM runs WHERE tenant = $1 AND run = $2";
+
+const TASK: &str = "SELECT context, state, interrupt, updated_at FROM tasks WHERE tenant = $1 AND run = $2";
+
+const SNAPSHOT: &str = "SELECT head, body FROM snapshots WHERE tenant = $1 AND run = $2";
+
+const TAIL: &str = "SELECT seq, body FROM events WHERE tenant = $1 AND run = $2
+         AND seq >= coalesce((SELECT head FROM snapshots WHERE tenant = $1 AND run = $2), 0)
+     ORDER BY seq";
+
+const INBOX: &str = "SELECT source, source_seq, body FROM inbox WHERE tenant = $1 AND target = $2
+     ORDER BY place, source, source_seq";
+
+const EVENTS: &str = "SELECT r.status, r.next_seq, e.seq, e.body
+     FROM runs AS r LEFT JOIN LATERAL (
+         SELECT seq, body FROM events WHERE tenant = r.tenant AND run = r.run AND seq >= $3
+         ORDER BY seq LIMIT $4) AS e ON true
+     WHERE r.tenant = $1 AND r.run = $2 ORDER BY e.seq";
+
+const TASK_AND_HEAD: &str = "SELECT context, state, interrupt, t.updated_at, next_seq
+     FROM tasks AS t JOIN runs USING (tenant, run) WHERE tenant = $1 AND run = $2";
+
+const MESSAGES: &str = "SELECT id, seq, body FROM messages WHERE tenant = $1 AND run = $2
+     ORDER BY seq DESC, id DESC LIMIT $3";
+
+const BLOB: &str = "SELECT media_type, bytes FROM blobs WHERE tenant = $1 AND run = $2 AND id = $3";
+
+fn of(run: &RunKey) -> Vec<Value<'_>> {
+    vec![value(run.tenant.as_str()), value(run.run.as_str())]
+}
+
+pub(super) async fn load(pool: &Pool, run: &RunKey) -> Result<Option<Loaded>, Fault> {
+    let round = || {
+        let mut round = Round::default();
+        round.control("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
+        for sql in [SUMMARY, TASK, SNAPSHOT, TAIL, INBOX] {
+            round.add(sql, of(run));
+        }
+        round.control("COMMIT");
+        round
+    };
+    let answers = pool.read_all(round).await?;
+    let [_, summary, task, snapshot, tail, inbox, _] = answers.as_slice() else {
+        return Err(Fault::Damaged(
+            "a round of seven had another number of answers".to_owned(),
+        ));
+    };
+    let Some(summary) = summary.first() else {
+        return Ok(None);
+    };
+    let (summary, head) = rows::summary(summary, 0)?;
+    let snapshot = snapshot.first().map(read_snapshot).transpose()?;
+    let folded = snapshot.as_ref().map_or(Seq(0), |snapshot| snapshot.head);
+    if folded > head {
+        return Err(Fault::Damaged(format!(
+            "the snapshot of {run} folds {folded} events, the log holds {head}"
+        )));
+    }
+    let tail = read_events(run, tail, 0, folded, usize::MAX, head)?;
+    let mut heard = Vec::with_capacity(inbox.len());
+    for row in inbox {
+        heard.push(InboxRow {
+            target: run.run.clone(),
+            source: rows::id(row, 0, RunId::parse)?,
+            source_seq: rows::seq(row, 1)?,
+            body: rows::bytes(row, 2)?,
+        });
+    }
+    Ok(Some(Loaded {
+        summary,
+        task: task.first().map(|row| rows::task(row, 0)).transpose()?,
+        head,
+        snapshot,
+        tail,
+        inbox: heard,
+    }))
+}
+
+fn read_snapshot(row: &Row) -> Result<Snapshot, Fault> {
+    Ok(Snapshot {
+        head: rows::seq(row, 0)?,
+        body: rows::bytes(row, 1)?,
+    })
+}
+
+pub(super) async fn summary(pool: &Pool, run: &RunKey) -> Result<Option<(Summary, Seq)>, Fault> {
+    let found = pool.read(|| Round::of(SUMMARY, of(run))).await?;
+    found.first().map(|row| rows::summary(row, 0)).transpose()
+}
+
+pub(super) async fn events(
+    pool: &Pool,
+    run: &RunKey,
+    from: Seq,
+    limit: usize,
+) -> Result<Option<EventPage>, Fault> {
+    let round = || {
+        let mut values = of(run);
+        values.extend([value(rows::int(from.0)), value(rows::limit(limit))]);
+        Round::of(EVENTS, values)
+    };
+    let found = pool.read(round).await?;
+    let Some(first) = found.first() else {
+        return Ok(None);
+    };
+    let (status, head) = (rows::status(first, 0)?, rows::seq(first, 1)?);
+    let is_empty = first.try_get::<_, Option<i64>>(2).is_ok_and(|seq| seq.is_none());
+    let found = if is_empty { &[] } else { found.as_slice() };
+    let events = read_events(run, found, 2, from, limit, head)?;
+    Ok(Some(EventPage { events, head, status }))
+}
+
+/// Reads (seq, body) at `column`: at most `limit` events of a log that holds `head`, none of them missing.
+fn read_events(
+    run: &RunKey,
+    found: &[Row],
+    column: usize,
+    from: Seq,
+    limit: usize,
+    head: Seq,
+) -> Result<Vec<StoredEvent>, Fault> {
+    let expected = usize::try_from(head.0.saturating_sub(from.0))
+        .unwrap_or(usize::MAX)
+        .min(limit);
+    let mut events = Vec::with_capacity(found.len());
+    for row in found {
+        let event = rows::event(row, column)?;
+        if event.seq != from.plus(events.len()) || events.len() == expected {
+            break;
+        }
+        events.push(event);
+    }
+    if events.len() != expected {
+        let missing = from.plus(events.len());
+        return Err(Fault::Damaged(format!(
+            "the log of {run} holds {head} events, but not event {missing}"
+        )));
+    }
+    Ok(events)
+}
+
+pub(super) async fn task(pool: &Pool, run: &RunKey) -> Result<Option<(TaskRow, Seq)>, Fault> {
+    let found = pool.read(|| Round::of(TASK_AND_HEAD, of(run))).await?;
+    let Some(row) = found.first() else { return Ok(None) };
+    Ok(Some((rows::task(row, 0)?, rows::seq(row, 4)?)))
+}
+
+pub(super) async fn messages(pool: &Pool, run: &RunKey, limit: usize) -> Result<Vec<MessageRow>, Fault> {
+    let round = || {
+        let mut values = of(run);
+        values.push(value(rows::limit(limit)));
+        Round::of(MESSAGES, values)
+    };
+    let found = pool.read(round).await?;
+    let mut messages = Vec::with_capacity(found.len());
+    for row in found.iter().rev() {
+        messages.push(MessageRow {
+            id: rows::free_text(row, 0)?,
+            seq: rows::seq(row, 1)?,
+            body: rows::bytes(row, 2)?,
+        });
+    }
+    Ok(messages)
+}
+
+pub(super) async fn blob(pool: &Pool, run: &RunKey, id: &str) -> Result<Option<BlobRow>, Fault> {
+    let round = || {
+        let mut values = of(run);
+        values.push(value(rows::free(id)));
+        Round::of(BLOB, values)
+    };
+    let found = pool.read(round).await?;
+    let Some(row) = found.first() else { return Ok(None) };
+    Ok(Some(BlobRow {
+        id: id.to_owned(),
+        media_type: rows::free_text(row, 0)?,
+        bytes: rows::bytes(row, 1)?,
+    }))
+}

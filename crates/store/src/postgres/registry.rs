@@ -1,0 +1,106 @@
+//! Workflows and keys in SQL.
+
+use wopr_core::{ContentHash, TenantId, Timestamp, WorkflowId};
+
+use super::{
+    fault::Fault,
+    pool::Pool,
+    round::{Round, value},
+    rows,
+};
+use crate::{KeyRow, WorkflowRow};
+
+/// Owns what every tenant may use; no tenant can be called this.
+const SHARED: &str = "";
+
+const PUT_WORKFLOW: &str = "WITH head AS (
+         INSERT INTO workflow_heads (tenant, id, version) VALUES ($1, $2, $3)
+         ON CONFLICT (tenant, id) DO UPDATE SET version = excluded.version)
+     INSERT INTO workflows (tenant, id, version, body, registered_at) VALUES ($1, $2, $3, $4, $5)
+     ON CONFLICT (tenant, id, version) DO NOTHING RETURNING 1";
+
+/// The shared owner is the empty text and sorts last here, behind the tenant's own.
+const WORKFLOW: &str = "SELECT tenant, id, version, body, registered_at FROM workflows
+     WHERE tenant IN ($1, '') AND id = $2 AND version = $3 ORDER BY tenant DESC LIMIT 1";
+
+const CURRENT: &str = "SELECT tenant, id, version, body, registered_at
+     FROM workflow_heads JOIN workflows USING (tenant, id, version) ORDER BY tenant, id";
+
+const PUT_KEY: &str =
+    "INSERT INTO api_keys (id, secret_sha256, tenant, principal, scopes, created_at, revoked_at)
+     VALUES ($1, $2, $3, $4, $5, $6, $7)
+     ON CONFLICT (id) DO UPDATE SET secret_sha256 = excluded.secret_sha256, tenant = excluded.tenant,
+         principal = excluded.principal, scopes = excluded.scopes, created_at = excluded.created_at,
+         revoked_at = excluded.revoked_at";
+
+const REVOKE_KEY: &str =
+    "UPDATE api_keys SET revoked_at = $2 WHERE id = $1 AND revoked_at IS NULL RETURNING 1";
+
+const KEYS: &str = "SELECT id, secret_sha256, tenant, principal, scopes, created_at, revoked_at
+     FROM api_keys ORDER BY id";
+
+pub(super) async fn put_workflow(pool: &Pool, workflow: &WorkflowRow) -> Result<bool, Fault> {
+    let tenant = workflow.tenant.as_ref().map_or(SHARED, TenantId::as_str);
+    let round = || {
+        Round::of(
+            PUT_WORKFLOW,
+            vec![
+                value(tenant),
+                value(workflow.id.as_str()),
+                value(workflow.version.as_str()),
+                value(workflow.body.as_slice()),
+                value(workflow.registered_at.millis()),
+            ],
+        )
+    };
+    Ok(!pool.write(round).await?.is_empty())
+}
+
+pub(super) async fn workflow(
+    pool: &Pool,
+    tenant: &TenantId,
+    id: &WorkflowId,
+    version: &ContentHash,
+) -> Result<Option<WorkflowRow>, Fault> {
+    let round = || {
+        let values = [tenant.as_str(), id.as_str(), version.as_str()];
+        Round::of(WORKFLOW, values.into_iter().map(value).collect())
+    };
+    let found = pool.read(round).await?;
+    found.first().map(rows::workflow).transpose()
+}
+
+pub(super) async fn current_workflows(pool: &Pool) -> Result<Vec<WorkflowRow>, Fault> {
+    let found = pool.read(|| Round::of(CURRENT, Vec::new())).await?;
+    found.iter().map(rows::workflow).collect()
+}
+
+pub(super) async fn put_key(pool: &Pool, key: &KeyRow) -> Result<(), Fault> {
+    let scopes = serde_json::to_string(&key.scopes).expect("a list of strings is always JSON");
+    let round = || {
+        Round::of(
+            PUT_KEY,
+            vec![
+                value(rows::free(&key.id)),
+                value(rows::free(&key.secret_sha256)),
+                value(key.tenant.as_str()),
+                value(key.principal.as_str()),
+                value(scopes.as_str()),
+                value(key.created_at.millis()),
+                value(key.revoked_at.map(Timestamp::millis)),
+            ],
+        )
+    };
+    pool.write(round).await?;
+    Ok(())
+}
+
+pub(super) async fn revoke_key(pool: &Pool, id: &str, at: Timestamp) -> Result<bool, Fault> {
+    let round = || Round::of(REVOKE_KEY, vec![value(rows::free(id)), value(at.millis())]);
+    Ok(!pool.write(round).await?.is_empty())
+}
+
+pub(super) async fn keys(pool: &Pool) -> Result<Vec<KeyRow>, Fault> {
+    let found = pool.read(|| Round::of(KEYS, Vec::new())).await?;
+    found.iter().map(rows::key).collect()
+}

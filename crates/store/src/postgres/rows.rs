@@ -1,0 +1,273 @@
+//! Values on their way into columns and back into types, without trusting the database.
+//!
+//! What cannot be read is [`Fault::Damaged`] with the column's name; nothing here panics on stored data.
+
+use std::borrow::Cow;
+
+use tokio_postgres::{Row, types::FromSql};
+use wopr_core::{
+    ContentHash, IdError, NodeId, PrincipalId, RunId, RunKey, RunStatus, Seq, TenantId, Timestamp, WorkflowId,
+};
+
+use super::fault::Fault;
+use crate::{
+    Fence, IdempotencyKey, IdempotencyRecord, KeyRow, StoredEvent, Summary, TaskInterrupt, TaskRow,
+    TaskState, WorkflowRow,
+};
+
+/// A number as a bigint can hold it. Nothing stored comes near the bound; what a client asks for may.
+pub(super) fn int(n: u64) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+/// A count of rows as a bigint can hold it.
+pub(super) fn limit(n: usize) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+/// Text that a client or another layer chose, as a column can hold it.
+///
+/// PostgreSQL has no NUL in text. It is written U+0001 `0`, and U+0001 itself U+0001 `1`: no two texts become the
+/// same, their order stays, and ordinary text is stored as it is. Ids of ours have neither character.
+pub(super) fn free(text: &str) -> Cow<'_, str> {
+    if text.contains(['\0', '\u{1}']) {
+        Cow::Owned(text.replace('\u{1}', "\u{1}1").replace('\0', "\u{1}0"))
+    } else {
+        Cow::Borrowed(text)
+    }
+}
+
+fn unfree(text: &str) -> Option<String> {
+    let mut parts = text.split('\u{1}');
+    let mut whole = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (character, rest) = match part.split_at_checked(1)? {
+            ("0", rest) => ('\0', rest),
+            ("1", rest) => ('\u{1}', rest),
+            _ => return None,
+        };
+        whole.push(character);
+        whole.push_str(rest);
+    }
+    Some(whole)
+}
+
+fn value<'r, T: FromSql<'r>>(row: &'r Row, column: usize) -> Result<T, Fault> {
+    row.try_get(column).map_err(|why| {
+        let why = super::fault::text(&why);
+        Fault::damaged(row, column, why)
+    })
+}
+
+pub(super) fn text(row: &Row, column: usize) -> Result<&str, Fault> {
+    value(row, column)
+}
+
+pub(super) fn opt_text(row: &Row, column: usize) -> Result<Option<&str>, Fault> {
+    value(row, column)
+}
+
+/// Reads what [`free`] wrote.
+pub(super) fn free_text(row: &Row, column: usize) -> Result<String, Fault> {
+    unfree(text(row, column)?).ok_or_else(|| Fault::damaged(row, column, "an escape of no character"))
+}
+
+pub(super) fn bytes(row: &Row, column: usize) -> Result<Vec<u8>, Fault> {
+    value::<&[u8]>(row, column).map(<[u8]>::to_vec)
+}
+
+pub(super) fn flag(row: &Row, column: usize) -> Result<bool, Fault> {
+    value(row, column)
+}
+
+pub(super) fn number(row: &Row, column: usize) -> Result<i64, Fault> {
+    value(row, column)
+}
+
+pub(super) fn count(row: &Row, column: usize) -> Result<u64, Fault> {
+    let number = number(row, column)?;
+    u64::try_from(number).map_err(|_| Fault::damaged(row, column, format_args!("{number} is negative")))
+}
+
+pub(super) fn seq(row: &Row, column: usize) -> Result<Seq, Fault> {
+    count(row, column).map(Seq)
+}
+
+pub(super) fn fence(row: &Row, column: usize) -> Result<Fence, Fault> {
+    count(row, column).map(Fence)
+}
+
+pub(super) fn time(row: &Row, column: usize) -> Result<Timestamp, Fault> {
+    number(row, column).map(Timestamp::from_millis)
+}
+
+pub(super) fn opt_time(row: &Row, column: usize) -> Result<Option<Timestamp>, Fault> {
+    let millis: Option<i64> = value(row, column)?;
+    Ok(millis.map(Timestamp::from_millis))
+}
+
+/// Reads an id with its own parser.
+pub(super) fn id<T>(row: &Row, column: usize, parse: fn(&str) -> Result<T, IdError>) -> Result<T, Fault> {
+    parse(text(row, column)?).map_err(|why| Fault::damaged(row, column, why))
+}
+
+/// Reads one of a closed set of words.
+fn word<T>(row: &Row, column: usize, parse: fn(&str) -> Option<T>) -> Result<T, Fault> {
+    let text = text(row, column)?;
+    parse(text).ok_or_else(|| Fault::damaged(row, column, format_args!("unknown word {text:?}")))
+}
+
+/// Reads tenant and run.
+pub(super) fn run_key(row: &Row, column: usize) -> Result<RunKey, Fault> {
+    Ok(RunKey::new(
+        id(row, column, TenantId::parse)?,
+        id(row, column + 1, RunId::parse)?,
+    ))
+}
+
+/// Reads (workflow, version, status, principal, parent_run, parent_node, created_at, updated_at, next_seq), the
+/// first of them at `at`.
+pub(super) fn summary(row: &Row, at: usize) -> Result<(Summary, Seq), Fault> {
+    let parent = match (opt_text(row, at + 4)?, opt_text(row, at + 5)?) {
+        (Some(_), Some(_)) => Some((id(row, at + 4, RunId::parse)?, id(row, at + 5, NodeId::parse)?)),
+        (None, None) => None,
+        (Some(_), None) | (None, Some(_)) => {
+            return Err(Fault::damaged(row, at + 4, "half of a parent"));
+        }
+    };
+    let summary = Summary {
+        workflow: id(row, at, WorkflowId::parse)?,
+        version: id(row, at + 1, ContentHash::parse)?,
+        status: status(row, at + 2)?,
+        principal: id(row, at + 3, PrincipalId::parse)?,
+        parent,
+        created_at: time(row, at + 6)?,
+        updated_at: time(row, at + 7)?,
+    };
+    Ok((summary, seq(row, at + 8)?))
+}
+
+/// Reads a status.
+pub(super) fn status(row: &Row, column: usize) -> Result<RunStatus, Fault> {
+    word(row, column, RunStatus::parse)
+}
+
+/// Reads (context, state, interrupt, updated_at), the first of them at `at`.
+pub(super) fn task(row: &Row, at: usize) -> Result<TaskRow, Fault> {
+    let context = match opt_text(row, at)? {
+        Some(_) => Some(free_text(row, at)?),
+        None => None,
+    };
+    let interrupt = match opt_text(row, at + 2)? {
+        Some(_) => Some(word(row, at + 2, parse_interrupt)?),
+        None => None,
+    };
+    Ok(TaskRow {
+        context,
+        state: word(row, at + 1, TaskState::parse)?,
+        interrupt,
+        updated_at: time(row, at + 3)?,
+    })
+}
+
+/// Reads (seq, body), the first of them at `at`.
+pub(super) fn event(row: &Row, at: usize) -> Result<StoredEvent, Fault> {
+    Ok(StoredEvent {
+        seq: seq(row, at)?,
+        body: bytes(row, at + 1)?,
+    })
+}
+
+/// Reads (digest, run, response, expires_at).
+pub(super) fn record(row: &Row, key: &IdempotencyKey) -> Result<IdempotencyRecord, Fault> {
+    let run = match opt_text(row, 1)? {
+        Some(_) => Some(id(row, 1, RunId::parse)?),
+        None => None,
+    };
+    Ok(IdempotencyRecord {
+        key: key.clone(),
+        digest: free_text(row, 0)?,
+        run,
+        response: bytes(row, 2)?,
+        expires_at: time(row, 3)?,
+    })
+}
+
+/// Reads (tenant, id, version, body, registered_at).
+pub(super) fn workflow(row: &Row) -> Result<WorkflowRow, Fault> {
+    let tenant = match text(row, 0)? {
+        "" => None,
+        _ => Some(id(row, 0, TenantId::parse)?),
+    };
+    Ok(WorkflowRow {
+        tenant,
+        id: id(row, 1, WorkflowId::parse)?,
+        version: id(row, 2, ContentHash::parse)?,
+        body: bytes(row, 3)?,
+        registered_at: time(row, 4)?,
+    })
+}
+
+/// Reads (id, secret_sha256, tenant, principal, scopes, created_at, revoked_at).
+pub(super) fn key(row: &Row) -> Result<KeyRow, Fault> {
+    Ok(KeyRow {
+        id: free_text(row, 0)?,
+        secret_sha256: free_text(row, 1)?,
+        tenant: id(row, 2, TenantId::parse)?,
+        principal: id(row, 3, PrincipalId::parse)?,
+        scopes: serde_json::from_str(text(row, 4)?).map_err(|why| Fault::damaged(row, 4, why))?,
+        created_at: time(row, 5)?,
+        revoked_at: opt_time(row, 6)?,
+    })
+}
+
+/// The stored spelling of an interrupt.
+pub(super) const fn interrupt_text(interrupt: TaskInterrupt) -> &'static str {
+    match interrupt {
+        TaskInterrupt::Approval => "approval",
+        TaskInterrupt::Clarification => "clarification",
+    }
+}
+
+fn parse_interrupt(text: &str) -> Option<TaskInterrupt> {
+    match text {
+        "approval" => Some(TaskInterrupt::Approval),
+        "clarification" => Some(TaskInterrupt::Clarification),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXTS: [&str; 9] = [
+        "",
+        "\0",
+        "\0a",
+        "\0\u{1}",
+        "\u{1}",
+        "\u{1}0",
+        "\u{2}",
+        "0",
+        "a\0b\u{1}1",
+    ];
+
+    #[test]
+    fn every_text_reads_back_and_keeps_its_place() {
+        for text in TEXTS {
+            let stored = free(text);
+            assert!(!stored.contains('\0'), "{text:?}");
+            assert_eq!(unfree(&stored).as_deref(), Some(text));
+            for other in TEXTS {
+                assert_eq!(
+                    text.cmp(other),
+                    stored.as_ref().cmp(free(other).as_ref()),
+                    "{text:?} {other:?}"
+                );
+            }
+        }
+        assert_eq!(unfree("\u{1}2"), None);
+        assert_eq!(unfree("a\u{1}"), None);
+    }
+}

@@ -1,0 +1,152 @@
+//! The schema and its versions.
+//!
+//! Migrations are embedded and only go forward; a schema of a newer binary is refused before anything is written.
+//! Several processes may start at once: whoever migrates holds the one row of a table of its own while it does,
+//! and the others find the work done when they get it.
+
+use refinery::Runner;
+use tokio_postgres::{Client, error::SqlState};
+
+use super::{
+    Options, fault,
+    open::{self, Connector, OpenError},
+};
+
+mod embedded {
+    refinery::embed_migrations!("migrations/postgres");
+}
+
+/// Where refinery keeps what it has applied. Not its usual name, which another program in the schema may use.
+const HISTORY: &str = "wopr_schema_history";
+
+/// Tables whose names tell that a schema is ours, or somebody else's.
+const OURS: [&str; 3] = ["runs", "events", "effects"];
+
+/// How often the lock's table is made before giving up: two that make it at once hinder each other.
+const TRIES: u32 = 5;
+
+/// Brings a database to the schema of this binary and returns its version. Does nothing to one that has it.
+///
+/// # Errors
+/// See [`OpenError`]; the database is as it was then.
+pub async fn migrate(url: &str) -> Result<u32, OpenError> {
+    let connector = open::parse(url, &mut Options::default())?;
+    ensure(&connector, true).await?;
+    Ok(known())
+}
+
+/// Reads the schema version of a database without changing it; 0 where there is none yet.
+///
+/// # Errors
+/// See [`OpenError`].
+pub async fn schema_version(url: &str) -> Result<u32, OpenError> {
+    let connector = open::parse(url, &mut Options::default())?;
+    let (client, _carrying) = connector.connect().await?;
+    let schema = open::examine(&client).await?;
+    Ok(version(&client, &schema).await?.unwrap_or(0))
+}
+
+fn runner() -> Runner {
+    let mut runner = embedded::migrations::runner();
+    runner.set_migration_table_name(HISTORY);
+    runner
+}
+
+/// The newest schema version this binary knows.
+fn known() -> u32 {
+    let newest = runner()
+        .get_migrations()
+        .iter()
+        .map(refinery::Migration::version)
+        .max();
+    newest
+        .and_then(|version| u32::try_from(version).ok())
+        .unwrap_or(0)
+}
+
+/// Checks the schema and migrates it if that is allowed; says its name.
+pub(super) async fn ensure(connector: &Connector, migrate: bool) -> Result<String, OpenError> {
+    let (mut client, _carrying) = connector.connect().await?;
+    let schema = open::examine(&client).await?;
+    let found = checked(&client, &schema).await?;
+    let known = known();
+    if found == known {
+        return Ok(schema);
+    }
+    if !migrate {
+        return Err(OpenError::NeedsMigration { found, known });
+    }
+    // Held on a connection of its own, because refinery begins and ends transactions on the one it is given.
+    let (holder, _holding) = connector.connect().await?;
+    lock(&holder).await?;
+    let found = checked(&client, &schema).await?;
+    if found < known {
+        runner()
+            .run_async(&mut client)
+            .await
+            .map_err(|error| OpenError::Migration(error.to_string()))?;
+        tracing::info!(from = found, to = known, schema, "database migrated");
+    }
+    holder.batch_execute("COMMIT").await?;
+    Ok(schema)
+}
+
+/// The schema's version, if this binary may use it.
+async fn checked(client: &Client, schema: &str) -> Result<u32, OpenError> {
+    let known = known();
+    match version(client, schema).await? {
+        Some(found) if found > known => Err(OpenError::NewerSchema { found, known }),
+        Some(found) => Ok(found),
+        None => Ok(0),
+    }
+}
+
+/// The version of the last migration applied; `None` where none ever was.
+async fn version(client: &Client, schema: &str) -> Result<Option<u32>, OpenError> {
+    let names = "SELECT tablename::text FROM pg_catalog.pg_tables WHERE schemaname = $1";
+    let rows = client.query(names, &[&schema]).await?;
+    let names: Vec<&str> = rows.iter().filter_map(|row| row.try_get(0).ok()).collect();
+    if !names.contains(&HISTORY) {
+        return if OURS.iter().any(|ours| names.contains(ours)) {
+            Err(OpenError::Foreign(schema.to_owned()))
+        } else {
+            Ok(None)
+        };
+    }
+    let newest = format!("SELECT max(version)::bigint FROM {HISTORY}");
+    let newest: Option<i64> = client.query_one(&newest, &[]).await?.try_get(0)?;
+    Ok(newest.and_then(|version| u32::try_from(version).ok()))
+}
+
+/// Takes the row only one migrating process may hold, in a transaction that stays open.
+async fn lock(client: &Client) -> Result<(), OpenError> {
+    const TABLE: &str =
+        "CREATE TABLE IF NOT EXISTS wopr_migration_lock (one boolean PRIMARY KEY CHECK (one));
+        INSERT INTO wopr_migration_lock (one) VALUES (true) ON CONFLICT DO NOTHING";
+    const TAKE: &str = "SET idle_in_transaction_session_timeout = 0;
+        SET lock_timeout = '120s';
+        BEGIN;
+        SELECT one FROM wopr_migration_lock FOR UPDATE";
+    let mut attempt = 1;
+    loop {
+        match client.batch_execute(TABLE).await {
+            Ok(()) => break,
+            // Two that create a table at the same time collide in the server's own catalog.
+            Err(error)
+                if attempt < TRIES
+                    && matches!(
+                        error.code(),
+                        Some(&SqlState::UNIQUE_VIOLATION | &SqlState::DUPLICATE_TABLE)
+                    ) =>
+            {
+                super::pause(attempt).await;
+                attempt += 1;
+            }
+            Err(error) => return Err(OpenError::Migration(fault::text(&error))),
+        }
+    }
+    client
+        .batch_execute(TAKE)
+        .await
+        .map_err(|error| OpenError::Migration(fault::text(&error)))
+}

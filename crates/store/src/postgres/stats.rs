@@ -1,0 +1,83 @@
+//! Plain counters, for metrics and for tests that ask what happened.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::AppendError;
+
+/// What a [`super::PostgresStore`] has done since it was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Batches that are durable.
+    pub appends: u64,
+    /// Batches refused because the log had moved on.
+    pub conflicts: u64,
+    /// Batches refused because their request had taken effect already.
+    pub duplicates: u64,
+    /// Batches refused because a lease was lost.
+    pub fenced: u64,
+    /// Appends whose outcome the database did not tell.
+    pub doubtful_commits: u64,
+    /// Transactions tried again: serialization failures, deadlocks, lost connections.
+    pub retries: u64,
+    /// Calls refused because every connection was busy or too many waited for one.
+    pub refused: u64,
+    /// Hints from other processes.
+    pub hints: u64,
+    /// Connections now.
+    pub connections: u64,
+    /// Connections in use now.
+    pub busy_connections: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    appends: AtomicU64,
+    conflicts: AtomicU64,
+    duplicates: AtomicU64,
+    fenced: AtomicU64,
+    doubtful_commits: AtomicU64,
+    retries: AtomicU64,
+    refused: AtomicU64,
+    hints: AtomicU64,
+}
+
+impl Counters {
+    pub(super) fn appended(&self, answer: &Result<(), AppendError>) {
+        let counter = match answer {
+            Ok(()) => &self.appends,
+            Err(AppendError::Conflict { .. }) => &self.conflicts,
+            Err(AppendError::Duplicate(_)) => &self.duplicates,
+            Err(AppendError::Fenced(_)) => &self.fenced,
+            Err(AppendError::Unknown(_)) => &self.doubtful_commits,
+            Err(AppendError::Unavailable(_) | AppendError::Corrupt(_)) => return,
+        };
+        counter.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn retried(&self) {
+        self.retries.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn refused(&self) {
+        self.refused.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn hinted(&self) {
+        self.hints.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn snapshot(&self, (connections, busy): (usize, usize)) -> Stats {
+        Stats {
+            appends: self.appends.load(Relaxed),
+            conflicts: self.conflicts.load(Relaxed),
+            duplicates: self.duplicates.load(Relaxed),
+            fenced: self.fenced.load(Relaxed),
+            doubtful_commits: self.doubtful_commits.load(Relaxed),
+            retries: self.retries.load(Relaxed),
+            refused: self.refused.load(Relaxed),
+            hints: self.hints.load(Relaxed),
+            connections: connections as u64,
+            busy_connections: busy as u64,
+        }
+    }
+}
