@@ -11,6 +11,8 @@ usage: cargo xtask <chore>
              --no-interop   without the tests that drive other people's clients, and their set-up
              --filter EXPR  only the tests a nextest filter expression selects
   setup    only set up what the tests need
+  pg -- COMMAND [ARG..]
+           run a command with a PostgreSQL server that lives as long, WOPR_TEST_POSTGRES names it
   lint     formatting, tidy, clippy, dependency rules
   tidy     only this repository's own rules on its files
   help     this text";
@@ -22,6 +24,8 @@ pub(crate) enum Chore {
     Test(Selection),
     /// Only the set-up.
     Setup,
+    /// A command with a database server.
+    Postgres(Vec<String>),
     /// Only what needs no build of tests.
     Lint,
     /// Only the rules on files.
@@ -45,6 +49,7 @@ pub(crate) fn parse(args: impl Iterator<Item = String>) -> Result<Chore> {
     let chore = match args.next().as_deref() {
         Some("test") => Chore::Test(selection(&mut args)?),
         Some("setup") => Chore::Setup,
+        Some("pg") => Chore::Postgres(command(&mut args)?),
         Some("lint") => Chore::Lint,
         Some("tidy") => Chore::Tidy,
         None | Some("help" | "--help" | "-h") => Chore::Help,
@@ -54,6 +59,17 @@ pub(crate) fn parse(args: impl Iterator<Item = String>) -> Result<Chore> {
         bail!("argument {extra:?} is one too many\n\n{USAGE}");
     }
     Ok(chore)
+}
+
+fn command(args: &mut impl Iterator<Item = String>) -> Result<Vec<String>> {
+    let words: Vec<_> = match args.next().as_deref() {
+        Some("--") => args.collect(),
+        Some(_) | None => Vec::new(),
+    };
+    if words.is_empty() {
+        bail!("pg needs a command after `--`\n\n{USAGE}");
+    }
+    Ok(words)
 }
 
 fn selection(args: &mut impl Iterator<Item = String>) -> Result<Selection> {
@@ -104,10 +120,22 @@ mod tests {
             "test --filter",
             "test --interop",
             "setup now",
+            "pg",
+            "pg --",
+            "pg psql",
             "tidy --fix",
         ] {
             assert!(parse_line(line).is_err(), "{line}");
         }
+    }
+
+    #[test]
+    fn a_command_keeps_its_options() {
+        let words = ["cargo", "test", "--", "--nocapture"].map(str::to_owned);
+        assert_eq!(
+            parse_line("pg -- cargo test -- --nocapture").unwrap(),
+            Chore::Postgres(words.to_vec())
+        );
     }
 
     #[test]

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::args::{Chore, Selection, USAGE};
 use crate::plan::{self, Step};
-use crate::{clients, deny, lint, suite, tidy, workspace};
+use crate::{clients, deny, lint, postgres, suite, tidy, workspace};
 
 /// Runs a chore from the root of the workspace, wherever it was called.
 pub(crate) fn run(chore: Chore) -> Result<()> {
@@ -12,6 +12,7 @@ pub(crate) fn run(chore: Chore) -> Result<()> {
     match chore {
         Chore::Test(selection) => plan::run(test(selection)),
         Chore::Setup => plan::run(setup()),
+        Chore::Postgres(words) => postgres::with(&words),
         Chore::Lint => plan::run(lint()),
         Chore::Tidy => plan::run(vec![Step::new("tidy", tidy::check)]),
         Chore::Help => {
@@ -35,6 +36,7 @@ fn setup() -> Vec<Step> {
     vec![
         Step::new("cargo-deny", deny::set_up),
         Step::new("interop clients", clients::set_up),
+        Step::new("postgres", postgres::set_up),
     ]
 }
 
@@ -45,6 +47,7 @@ fn test(selection: Selection) -> Vec<Step> {
         steps.push(Step::new("interop clients", clients::set_up));
     }
     steps.extend([
+        Step::new("postgres", postgres::set_up),
         Step::new("build", suite::build),
         Step::new("tests", move || suite::test(&selection)),
         Step::new("doc tests", suite::doc_tests),

@@ -10,6 +10,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::debian;
 use crate::plan::Outcome;
 use crate::process::{read, run};
 
@@ -142,29 +143,13 @@ impl Python {
         )
     }
 
-    /// Debian ships venv apart from Python. As root (a container, CI) it is installed; else we only say so.
+    /// Debian ships venv apart from Python.
     fn from_debian() -> Result<Self> {
         let program = "/usr/bin/python3";
-        let is_root = read(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
-        let has_apt = read(Command::new("apt-get").arg("--version")).is_ok();
-        if !(is_root && has_apt) {
-            bail!(
-                "make a virtual environment; install venv for your Python (Debian: apt-get install python3-venv)"
-            );
-        }
-        let apt = || {
-            let mut command = Command::new("apt-get");
-            command.env("DEBIAN_FRONTEND", "noninteractive");
-            command
-        };
-        run(apt().args(["update", "--quiet"]))?;
-        run(apt().args([
-            "install",
-            "--quiet",
-            "--yes",
-            "--no-install-recommends",
+        debian::install(
             "python3-venv",
-        ]))?;
+            "make a virtual environment; install venv for your Python",
+        )?;
         let version = read(Command::new(program).arg("--version"))?.trim().to_owned();
         Ok(Self { program, version })
     }

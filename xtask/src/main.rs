@@ -4,8 +4,8 @@
 //! failure ends the list, and the list with its durations is printed last. `test` is the one command
 //! that CI runs too; every other chore is a part of it. Nothing here is needed to build or run `wopr`.
 //!
-//! Places: `lint` and `tidy` judge the sources, `deny` the dependencies, `clients` sets up what tests
-//! need, `suite` runs them. A further chore is a variant in `args`, a line in `chore`, and a file.
+//! Places: `lint` and `tidy` judge the sources, `deny` the dependencies, `clients` and `postgres` set up what
+//! tests need, `suite` runs them. A further chore is a variant in `args`, a line in `chore`, and a file.
 
 #![expect(
     clippy::print_stdout,
@@ -16,9 +16,11 @@
 mod args;
 mod chore;
 mod clients;
+mod debian;
 mod deny;
 mod lint;
 mod plan;
+mod postgres;
 mod process;
 mod suite;
 mod tidy;

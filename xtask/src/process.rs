@@ -8,15 +8,21 @@ use anyhow::{Context as _, Result, bail};
 /// A cargo of the toolchain that runs this program.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // `cargo run` describes this package to us in variables. Left in place they would describe it to the build
-    // scripts of other packages, and these would run again each time the calling chore differs.
+    forget_package(&mut command);
+    command
+}
+
+/// Starts a program as if we had not been started by cargo.
+///
+/// `cargo run` describes this package to us in variables. Left in place they would describe it to the build
+/// scripts of other packages, and these would run again each time the calling chore differs.
+pub(crate) fn forget_package(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
             command.env_remove(&name);
         }
     }
-    command
 }
 
 /// Runs to success.

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::args::Selection;
 use crate::clients;
 use crate::plan::Outcome;
+use crate::postgres::Server;
 use crate::process::{cargo, in_ci, read, run};
 
 /// The tests that drive other people's clients are called `interop*`, or their binary is.
@@ -38,7 +39,10 @@ pub(crate) fn test(selection: &Selection) -> Result<Outcome> {
     if !selection.without_interop {
         command.envs(clients::variables()?);
     }
-    run(&mut command)?;
+    // Stopped when this step ends, however it ends.
+    let server = Server::start()?;
+    let (name, url) = server.variable();
+    run(command.env(name, url))?;
     Ok(Outcome::Done)
 }
 
