@@ -10,6 +10,7 @@ use crate::make::*;
 crate::behaviours!(
     runs_come_newest_first_and_by_page,
     a_page_of_exactly_all_runs_has_no_more,
+    ids_sort_by_their_bytes,
     run_pages_are_stable_under_inserts,
     runs_are_filtered_by_status,
     runs_of_several_statuses_come_in_one_order,
@@ -72,6 +73,26 @@ async fn a_page_of_exactly_all_runs_has_no_more(store: Arc<dyn Store>) {
         runs(&*store, &RunFilter::default(), None, usize::MAX).await,
         (ids(&[2, 1, 0]), false)
     );
+}
+
+async fn ids_sort_by_their_bytes(store: Arc<dyn Store>) {
+    let id = |text: &str| RunId::parse(&format!("run_000000000000{text}")).expect("a run id");
+    // As bytes, not as any language would have it.
+    let ordered = ["-", "0", "A", "Z", "_", "a", "z"].map(id);
+    for run in &ordered {
+        let key = wopr_core::RunKey::new(acme(), run.clone());
+        let mut batch = create(&key, 1);
+        batch.inbox_sent = vec![notice(&key, &key, 0)];
+        store.append(batch).await.expect("append");
+    }
+    let mut newest_first = ordered.to_vec();
+    newest_first.reverse();
+    assert_eq!(
+        runs(&*store, &RunFilter::default(), None, 9).await.0,
+        newest_first
+    );
+    let told = store.runs_with_inbox(None, 9).await.expect("inbox");
+    assert_eq!(told.into_iter().map(|key| key.run).collect::<Vec<_>>(), ordered);
 }
 
 async fn run_pages_are_stable_under_inserts(store: Arc<dyn Store>) {

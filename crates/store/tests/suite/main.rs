@@ -1,8 +1,9 @@
 //! One behaviour suite, run on every store.
 //!
 //! A behaviour is an `async fn(Arc<dyn Store>)` that starts from an empty store. [`behaviours!`] makes a test of
-//! it per backend; a new backend is one more line there and one more arm in [`fixture`]. What only one backend
-//! can do is tested in a module of its own.
+//! it per backend; a new backend is one more line there and one more arm in [`fixture`]. Behaviours behind
+//! `one process:` hold where nobody else uses the store. What only one backend can do is tested in a module of
+//! its own: `file` and `damage` for SQLite, `replicas`, `outages` and `migrations` for PostgreSQL.
 
 mod appends;
 mod damage;
@@ -10,10 +11,15 @@ mod database;
 mod file;
 mod lists;
 mod make;
+mod migrations;
 mod model;
+mod outages;
+mod proxy;
 mod reads;
 mod registrations;
+mod replicas;
 mod requests;
+mod schema;
 mod work;
 
 use std::sync::Arc;
@@ -27,16 +33,16 @@ pub(crate) struct Fixture {
 }
 
 pub(crate) mod fixture {
-    use super::{Arc, Fixture, MemoryStore, SqliteStore, sqlite};
+    use super::{Arc, Fixture, MemoryStore, SqliteStore, schema::Schema, sqlite};
 
-    pub(crate) fn memory() -> Fixture {
+    pub(crate) async fn memory() -> Fixture {
         Fixture {
             store: Arc::new(MemoryStore::new()),
             _files: None,
         }
     }
 
-    pub(crate) fn sqlite() -> Fixture {
+    pub(crate) async fn sqlite() -> Fixture {
         let files = tempfile::tempdir().expect("a directory");
         let store =
             SqliteStore::open(files.path().join("wopr.db"), sqlite::Options::default()).expect("open");
@@ -45,24 +51,32 @@ pub(crate) mod fixture {
             _files: Some(files),
         }
     }
+
+    pub(crate) async fn postgres() -> Fixture {
+        Fixture {
+            store: Arc::new(Schema::new().await.open().await),
+            _files: None,
+        }
+    }
 }
 
 /// Makes a test per behaviour and backend.
 macro_rules! behaviours {
-    ($($name:ident),+ $(,)?) => {
-        $crate::behaviours!(@on memory: $($name),+);
-        $crate::behaviours!(@on sqlite: $($name),+);
-    };
     (@on $backend:ident: $($name:ident),+) => {
         mod $backend {
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $name() {
-                    let fixture = $crate::fixture::$backend();
+                    let fixture = $crate::fixture::$backend().await;
                     super::$name(fixture.store.clone()).await;
                 }
             )+
         }
+    };
+    ($($name:ident),+ $(,)? $(; one process: $($alone:ident),+ $(,)?)?) => {
+        $crate::behaviours!(@on memory: $($name),+ $(, $($alone),+)?);
+        $crate::behaviours!(@on sqlite: $($name),+ $(, $($alone),+)?);
+        $crate::behaviours!(@on postgres: $($name),+);
     };
 }
 pub(crate) use behaviours;

@@ -1,4 +1,4 @@
-//! Random histories, applied to the specification and to SQLite: every answer and every read is equal.
+//! Random histories, applied to the specification and to a database: every answer and every read is equal.
 
 use proptest::{collection::vec, prelude::*, sample::select};
 use wopr_core::{RunKey, RunStatus, Seq};
@@ -7,7 +7,7 @@ use wopr_store::{
     Snapshot, SqliteStore, Store, TaskCursor, TaskFilter, TaskInterrupt, TaskRow, TaskState, sqlite::Options,
 };
 
-use crate::make::*;
+use crate::{make::*, schema::Schema};
 
 /// Histories per run of the tests; `PROPTEST_CASES` asks for more.
 const CASES: u32 = 24;
@@ -344,6 +344,27 @@ proptest! {
             // Whatever was leased until 60 is free after it: fences and bodies agree too.
             let lease = Step::Lease { epoch: 9, now: 60, until: 99, limit: 100 };
             prop_assert_eq!(apply(&memory, &lease).await, apply(&sqlite, &lease).await);
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn postgres_answers_as_memory_does(history in vec(steps(), 1..40)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let schema = Schema::new().await;
+            let (memory, postgres) = (MemoryStore::new(), schema.open().await);
+            // An epoch ends leases only where one process owns the store.
+            for step in history.iter().filter(|step| !matches!(step, Step::BeginEpoch)) {
+                prop_assert_eq!(apply(&memory, step).await, apply(&postgres, step).await, "{:?}", step);
+            }
+            let expected = read_everything(&memory).await;
+            prop_assert_eq!(&expected, &read_everything(&postgres).await);
+            postgres.close().await;
+            let postgres = schema.open().await;
+            prop_assert_eq!(&expected, &read_everything(&postgres).await);
+            let lease = Step::Lease { epoch: 9, now: 60, until: 99, limit: 100 };
+            prop_assert_eq!(apply(&memory, &lease).await, apply(&postgres, &lease).await);
             Ok(())
         })?;
     }

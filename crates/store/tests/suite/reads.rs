@@ -17,6 +17,7 @@ crate::behaviours!(
     messages_come_oldest_first_and_the_newest_are_kept,
     a_message_or_blob_known_already_is_ignored,
     large_bodies_survive,
+    every_character_survives,
     a_load_sees_one_moment,
     tenants_do_not_see_each_other,
 );
@@ -224,6 +225,92 @@ async fn large_bodies_survive(store: Arc<dyn Store>) {
         store.blob(&run(1), "b").await.expect("blob").as_ref(),
         batch.blobs.first()
     );
+}
+
+async fn every_character_survives(store: Arc<dyn Store>) {
+    // What clients may name: a NUL is text like any other.
+    let texts = ["a\0b", "\u{1}", "\0", "\u{1}0", "'; \\ \"$1", "\u{10ffff}ünïcode"];
+    let mut batch = create(&run(1), 1);
+    batch.task = Some(wopr_store::TaskRow {
+        context: Some("c\0ntext".to_owned()),
+        ..task(TaskState::Working, 1)
+    });
+    for text in texts {
+        batch.messages.push(MessageRow {
+            id: text.to_owned(),
+            seq: Seq(0),
+            body: vec![0],
+        });
+        batch.blobs.push(BlobRow {
+            id: text.to_owned(),
+            media_type: text.to_owned(),
+            bytes: vec![0],
+        });
+        batch.timers_set.push(timer(text, 1));
+        batch.effects_enqueued.push(effect(text));
+    }
+    batch.idempotency = Some(wopr_store::IdempotencyRecord {
+        digest: "d\0".to_owned(),
+        ..record("k\0y", 100)
+    });
+    store.append(batch.clone()).await.expect("append");
+
+    assert_eq!(
+        store
+            .task(&run(1))
+            .await
+            .expect("task")
+            .map(|(task, _)| Some(task)),
+        Some(batch.task)
+    );
+    let in_context = TaskFilter {
+        context: Some("c\0ntext".to_owned()),
+        ..TaskFilter::default()
+    };
+    let listed = store
+        .list_tasks(&run(1).tenant, &in_context, None, 9)
+        .await
+        .expect("list");
+    assert_eq!(listed.total, 1);
+    batch.messages.sort_by(|a, b| a.id.cmp(&b.id));
+    assert_eq!(
+        store.messages(&run(1), 9).await.expect("messages"),
+        batch.messages
+    );
+    for blob in &batch.blobs {
+        assert_eq!(
+            store.blob(&run(1), &blob.id).await.expect("blob").as_ref(),
+            Some(blob)
+        );
+    }
+    let mut timers: Vec<_> = batch
+        .timers_set
+        .iter()
+        .map(|timer| (run(1), timer.key.clone()))
+        .collect();
+    timers.sort();
+    assert_eq!(store.due_timers(at(1), 9).await.expect("due"), timers);
+    assert_eq!(
+        store
+            .idempotency(&idempotency_key("k\0y"), at(0))
+            .await
+            .expect("record"),
+        batch.idempotency
+    );
+    let epoch = store.begin_epoch(at(0)).await.expect("epoch");
+    let leased = store.lease_effects(epoch, at(0), at(9), 9).await.expect("lease");
+    let mut settling = append(&run(1), 1, 1);
+    settling.effects_settled = leased
+        .iter()
+        .map(|leased| wopr_store::Settled {
+            key: leased.key.clone(),
+            fence: Some(leased.fence),
+        })
+        .collect();
+    assert_eq!(settling.effects_settled.len(), texts.len());
+    settling.timers_cleared = batch.timers_set.into_iter().map(|timer| timer.key).collect();
+    store.append(settling).await.expect("settle");
+    assert_eq!(store.next_due().await.expect("next"), None);
 }
 
 async fn a_load_sees_one_moment(store: Arc<dyn Store>) {

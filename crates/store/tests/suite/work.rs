@@ -28,13 +28,13 @@ crate::behaviours!(
     a_lost_lease_cannot_be_renewed,
     a_released_effect_is_leasable_at_once_and_keeps_its_fences_growing,
     a_stale_release_changes_nothing,
-    a_new_epoch_ends_every_lease_of_earlier_ones,
     epochs_grow,
     an_enqueued_key_that_exists_is_replaced_under_a_larger_fence,
     inbox_rows_arrive_in_order_and_once,
     consumed_inbox_rows_are_gone_and_the_others_stay,
     consuming_a_missing_inbox_row_is_no_error,
-    runs_with_an_inbox_are_listed_once_and_by_page,
+    runs_with_an_inbox_are_listed_once_and_by_page;
+    one process: a_new_epoch_ends_every_lease_of_earlier_ones,
 );
 
 /// Creates a run with these effects enqueued at a time.

@@ -1,0 +1,151 @@
+//! Opening a PostgreSQL database: of no age, of another age, of somebody else, at once, and not at all.
+
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+use wopr_store::{
+    Log as _, PostgresStore,
+    postgres::{self, OpenError, Options},
+};
+
+use crate::{make::*, schema::Schema};
+
+const BY_HAND: fn() -> Options = || Options {
+    migrate: false,
+    ..Options::default()
+};
+
+async fn refused(url: &str, options: Options) -> OpenError {
+    PostgresStore::open(url, options)
+        .await
+        .expect_err("not to be opened")
+}
+
+/// The tables of a schema.
+async fn tables(schema: &Schema) -> Vec<String> {
+    let rows = schema
+        .raw()
+        .await
+        .query(
+            "SELECT tablename::text FROM pg_tables WHERE schemaname = current_schema() ORDER BY 1",
+            &[],
+        )
+        .await
+        .expect("our own statement");
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn processes_that_start_at_once_migrate_once() {
+    let schema = Schema::new().await;
+    let mut starting = JoinSet::new();
+    for _ in 0..6 {
+        let url = schema.url();
+        starting.spawn(async move { PostgresStore::open(&url, Options::default()).await });
+    }
+    for (n, store) in (0..).zip(starting.join_all().await) {
+        let store = store.expect("open");
+        store.append(create(&run(n), 1)).await.expect("append");
+    }
+    let applied = schema
+        .raw()
+        .await
+        .query("SELECT version FROM wopr_schema_history", &[])
+        .await
+        .expect("our own statement");
+    assert_eq!(applied.len(), 1);
+}
+
+#[tokio::test]
+async fn a_missing_migration_is_told_where_migrating_is_not_allowed() {
+    let schema = Schema::new().await;
+    let url = schema.url();
+    assert_eq!(postgres::schema_version(&url).await.expect("version"), 0);
+    let error = refused(&url, BY_HAND()).await;
+    assert!(
+        matches!(error, OpenError::NeedsMigration { found: 0, .. }),
+        "{error:?}"
+    );
+    assert_eq!(tables(&schema).await, Vec::<String>::new());
+
+    let version = postgres::migrate(&url).await.expect("migrate");
+    assert_eq!(postgres::schema_version(&url).await.expect("version"), version);
+    assert_eq!(postgres::migrate(&url).await.expect("again"), version);
+    let store = schema.open_with(BY_HAND()).await;
+    store.append(create(&run(1), 1)).await.expect("append");
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_refused_and_left_untouched() {
+    let schema = Schema::new().await;
+    let url = schema.url();
+    let known = postgres::migrate(&url).await.expect("migrate");
+    schema
+        .sql(
+            "INSERT INTO wopr_schema_history (version, name, applied_on, checksum)
+             VALUES (4711, 'from_the_future', '2040-01-01T00:00:00Z', '1'); DROP TABLE blobs",
+        )
+        .await;
+    let before = tables(&schema).await;
+    for options in [Options::default(), BY_HAND()] {
+        let error = refused(&url, options).await;
+        assert!(
+            matches!(error, OpenError::NewerSchema { found: 4711, known: k } if k == known),
+            "{error:?}"
+        );
+    }
+    assert!(matches!(
+        postgres::migrate(&url).await,
+        Err(OpenError::NewerSchema { found: 4711, .. })
+    ));
+    assert_eq!(tables(&schema).await, before);
+}
+
+#[tokio::test]
+async fn a_schema_of_something_else_is_refused_and_left_untouched() {
+    let schema = Schema::new().await;
+    schema.sql("CREATE TABLE runs (something text)").await;
+    let error = refused(&schema.url(), Options::default()).await;
+    assert!(matches!(error, OpenError::Foreign(_)), "{error:?}");
+    assert_eq!(tables(&schema).await, ["runs"]);
+}
+
+#[tokio::test]
+async fn others_may_live_in_the_schema() {
+    let schema = Schema::new().await;
+    schema
+        .sql("CREATE TABLE refinery_schema_history (version int); CREATE TABLE things (id int)")
+        .await;
+    let store = schema.open().await;
+    store.append(create(&run(1), 1)).await.expect("append");
+}
+
+#[tokio::test]
+async fn a_failed_migration_leaves_no_table_and_can_be_repeated() {
+    let schema = Schema::new().await;
+    // A table of the migration is in its way, but none whose name tells that the schema is somebody else's.
+    schema.sql("CREATE TABLE blobs (id int)").await;
+    let error = refused(&schema.url(), Options::default()).await;
+    assert!(matches!(error, OpenError::Migration(_)), "{error:?}");
+    assert!(!tables(&schema).await.contains(&"runs".to_owned()));
+    schema.sql("DROP TABLE blobs").await;
+    schema.open().await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_reached_is_told_soon() {
+    let schema = Schema::new().await;
+    let missing = schema.url().replace("wopr_test_", "wopr_missing_");
+    let error = refused(&missing, Options::default()).await;
+    assert!(matches!(error, OpenError::NoSchema), "{error:?}");
+
+    let begun = Instant::now();
+    // Nobody listens on the reserved port 1, and the password must not show.
+    let error = refused("postgres://ada:hunter2@127.0.0.1:1/db", Options::default()).await;
+    assert!(matches!(error, OpenError::Connect(_)), "{error:?}");
+    assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
+    assert!(begun.elapsed() < Duration::from_secs(5));
+
+    let error = refused("postgres://ada@127.0.0.1/db?colour=red", Options::default()).await;
+    assert!(matches!(error, OpenError::Url(_)), "{error:?}");
+}

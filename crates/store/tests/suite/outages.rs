@@ -1,0 +1,353 @@
+//! PostgreSQL at its worst: killed backends, undone transactions, lost answers, no connection.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use wopr_core::Seq;
+use wopr_store::{
+    AppendError, Log as _, PostgresStore, ReadError, Registry as _, RunFilter, TaskState, Work as _,
+    WriteError, postgres::Options,
+};
+
+use crate::{
+    make::*,
+    proxy::{Cut, Proxy},
+    schema::Schema,
+};
+
+/// Makes the server do something the first `times` times a row is inserted into a table; counted by a sequence,
+/// which no rollback turns back.
+async fn poison(schema: &Schema, table: &str, is_at_commit: bool, times: u32, poison: &str) {
+    let (constraint, when) = if is_at_commit {
+        ("CONSTRAINT", "AFTER INSERT ON {} DEFERRABLE INITIALLY DEFERRED")
+    } else {
+        ("", "AFTER INSERT ON {}")
+    };
+    let when = when.replace("{}", table);
+    let sql = format!(
+        "CREATE SEQUENCE times;
+         CREATE FUNCTION poison() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             IF nextval('times') <= {times} THEN {poison}; END IF;
+             RETURN NULL;
+         END $$;
+         CREATE {constraint} TRIGGER poison {when} FOR EACH ROW EXECUTE FUNCTION poison()"
+    );
+    schema.sql(&sql).await;
+}
+
+fn raise(code: &str) -> String {
+    format!("RAISE EXCEPTION 'poisoned' USING ERRCODE = '{code}'")
+}
+
+const KILL: &str = "PERFORM pg_terminate_backend(pg_backend_pid())";
+
+async fn head(store: &PostgresStore, n: u64) -> Option<Seq> {
+    store
+        .summary(&run(n))
+        .await
+        .expect("summary")
+        .map(|(_, head)| head)
+}
+
+#[tokio::test]
+async fn an_undone_transaction_is_tried_again_wherever_it_was_undone() {
+    for code in ["40001", "40P01"] {
+        for (table, is_at_commit) in [("runs", false), ("events", false), ("events", true)] {
+            let schema = Schema::new().await;
+            let store = schema.open().await;
+            poison(&schema, table, is_at_commit, 3, &raise(code)).await;
+            let mut batch = create(&run(1), 1);
+            batch.idempotency = Some(record("k", 100));
+            store.append(batch).await.expect("the fourth time");
+            assert_eq!(store.stats().retries, 3, "{code} {table} {is_at_commit}");
+            assert_eq!(head(&store, 1).await, Some(Seq(1)));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_transaction_undone_again_and_again_is_given_up() {
+    for is_at_commit in [false, true] {
+        let schema = Schema::new().await;
+        let store = schema.open().await;
+        poison(&schema, "events", is_at_commit, 1_000, &raise("40001")).await;
+        let refused = store.append(create(&run(1), 1)).await.expect_err("poisoned");
+        assert!(matches!(refused, AppendError::Unavailable(_)), "{refused:?}");
+        assert_eq!(head(&store, 1).await, None);
+        assert!(store.stats().retries < 20);
+    }
+}
+
+#[tokio::test]
+async fn a_refused_row_is_told_and_leaves_nothing() {
+    let schema = Schema::new().await;
+    let store = schema.open().await;
+    poison(&schema, "tasks", false, 1_000, &raise("23514")).await;
+    let mut batch = create(&run(1), 1);
+    batch.task = Some(task(TaskState::Working, 1));
+    let refused = store.append(batch).await.expect_err("poisoned");
+    assert!(matches!(refused, AppendError::Corrupt(_)), "{refused:?}");
+    assert_eq!(head(&store, 1).await, None);
+    assert_eq!(store.stats().retries, 0);
+    store.append(create(&run(1), 1)).await.expect("without a task");
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_writes_and_reads_go_on() {
+    let schema = Schema::new().await;
+    let store = schema.open().await;
+    store.append(create(&run(1), 1)).await.expect("append");
+    poison(&schema, "events", false, 1_000, &raise("53100")).await;
+    let refused = store.append(create(&run(2), 1)).await.expect_err("full");
+    assert!(matches!(refused, AppendError::Unavailable(_)), "{refused:?}");
+    assert_eq!(
+        (head(&store, 1).await, head(&store, 2).await),
+        (Some(Seq(1)), None)
+    );
+}
+
+#[tokio::test]
+async fn a_backend_killed_before_commit_has_written_nothing_and_the_append_is_repeated() {
+    for table in ["runs", "events"] {
+        let schema = Schema::new().await;
+        let store = schema.open().await;
+        poison(&schema, table, false, 2, KILL).await;
+        store.append(create(&run(1), 2)).await.expect("the third time");
+        assert_eq!(head(&store, 1).await, Some(Seq(2)));
+        assert_eq!(store.stats().retries, 2, "{table}");
+    }
+}
+
+#[tokio::test]
+async fn a_backend_killed_in_commit_is_unknown_and_settled_by_rereading() {
+    let schema = Schema::new().await;
+    let store = schema.open().await;
+    poison(&schema, "events", true, 1, KILL).await;
+    let unknown = store.append(create(&run(1), 1)).await.expect_err("killed");
+    assert!(matches!(unknown, AppendError::Unknown(_)), "{unknown:?}");
+    assert_eq!(store.stats().doubtful_commits, 1);
+    // The reread says that it did not happen; so it can be decided again.
+    assert_eq!(store.events(&run(1), Seq(0), 1).await.expect("events"), None);
+    store.append(create(&run(1), 1)).await.expect("again");
+}
+
+#[tokio::test]
+async fn a_lost_answer_is_unknown_and_settled_by_rereading() {
+    let schema = Schema::new().await;
+    for (n, cut, is_there) in [(1, Cut::Answer, true), (2, Cut::Commit, false)] {
+        let proxy = Proxy::new(schema.server()).await;
+        let store = PostgresStore::open(&proxy.url(&schema), Options::default())
+            .await
+            .expect("open");
+        // The connection and its statements are there before the cut.
+        store.append(create(&run(10 * n), 1)).await.expect("append");
+        proxy.arm(cut);
+        let unknown = store.append(create(&run(n), 1)).await.expect_err("cut");
+        assert!(matches!(unknown, AppendError::Unknown(_)), "{cut:?}: {unknown:?}");
+        assert_eq!(head(&store, n).await.is_some(), is_there, "{cut:?}");
+        let again = store.append(create(&run(n), 1)).await;
+        assert_eq!(
+            matches!(
+                again,
+                Err(AppendError::Conflict {
+                    actual: Some(Seq(1)),
+                    ..
+                })
+            ),
+            is_there,
+            "{cut:?}: {again:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_server_without_tls_is_refused_where_tls_is_demanded() {
+    let schema = Schema::new().await;
+    let proxy = Proxy::new(schema.server()).await;
+    let url = proxy.url(&schema) + "&sslmode=require";
+    let refused = PostgresStore::open(&url, Options::default())
+        .await
+        .expect_err("no tls");
+    assert!(refused.to_string().to_lowercase().contains("tls"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_store_goes_on_after_every_connection_was_killed() {
+    let schema = Schema::new().await;
+    // A name by which nobody else's connections are killed.
+    let name = format!(
+        "&application_name={}",
+        schema.parameter().replace(['=', '%'], "-")
+    );
+    let store = PostgresStore::open(&(schema.url() + &name), Options::default()).await;
+    let store = Arc::new(store.expect("open"));
+    let mut appends = tokio::task::JoinSet::new();
+    for n in 0..40 {
+        let store = Arc::clone(&store);
+        appends.spawn(async move { store.append(create(&run(n), 1)).await.expect("append") });
+    }
+    appends.join_all().await;
+    assert!(store.stats().connections > 1, "{:?}", store.stats());
+    let raw = schema.raw_as(&name).await;
+    for n in 100..110 {
+        raw.batch_execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+             WHERE application_name = current_setting('application_name') AND pid <> pg_backend_pid()",
+        )
+        .await
+        .expect("our own statement");
+        // Whether the append meets a dead connection or none, it is done in the end.
+        store.append(create(&run(n), 1)).await.expect("append");
+        assert!(store.load(&run(n)).await.expect("load").is_some());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_free_connection_calls_are_refused_soon() {
+    let schema = Schema::new().await;
+    let store = Arc::new(
+        schema
+            .open_with(Options {
+                connections: 1,
+                waiting: 1,
+                patience: Duration::from_millis(200),
+                ..Options::default()
+            })
+            .await,
+    );
+    store.append(create(&run(1), 1)).await.expect("append");
+    let blocker = schema.raw().await;
+    blocker
+        .batch_execute("BEGIN; SELECT 1 FROM runs FOR UPDATE")
+        .await
+        .expect("our own statement");
+    // The only connection waits for the row.
+    let blocked = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.append(append(&run(1), 1, 1)).await }
+    });
+    while store.stats().busy_connections == 0 {
+        tokio::task::yield_now().await;
+    }
+
+    let begun = Instant::now();
+    let calls = (0..20).map(|n| {
+        let store = Arc::clone(&store);
+        tokio::spawn(async move { store.append(create(&run(10 + n), 1)).await })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        let refused = call.await.expect("no panic").expect_err("no connection");
+        assert!(matches!(refused, AppendError::Unavailable(_)), "{refused:?}");
+    }
+    let read = store.summary(&run(1)).await.expect_err("no connection");
+    assert!(matches!(read, ReadError::Unavailable(_)), "{read:?}");
+    let write = store.begin_epoch(at(0)).await.expect_err("no connection");
+    assert!(matches!(write, WriteError::Unavailable(_)), "{write:?}");
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(store.stats().refused >= 22);
+
+    blocker
+        .batch_execute("ROLLBACK")
+        .await
+        .expect("our own statement");
+    blocked.await.expect("no panic").expect("append");
+    store
+        .append(create(&run(2), 1))
+        .await
+        .expect("there is a connection again");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_begun_is_done_even_if_nobody_waits() {
+    let schema = Schema::new().await;
+    let store = schema.open().await;
+    for n in 0..50 {
+        // Polled once, it is under way; then its caller goes away.
+        let mut append = store.append(create(&run(n), 1));
+        let polled = futures_util::poll!(&mut append);
+        assert!(polled.is_pending());
+        drop(append);
+    }
+    // Closing waits for it.
+    store.close().await;
+    let refused = store.append(create(&run(99), 1)).await.expect_err("closed");
+    assert!(matches!(refused, AppendError::Unavailable(_)), "{refused:?}");
+    assert!(matches!(
+        store.load(&run(1)).await,
+        Err(ReadError::Unavailable(_))
+    ));
+    assert!(matches!(
+        store.revoke_key("k", at(0)).await,
+        Err(WriteError::Unavailable(_))
+    ));
+
+    let store = schema.open().await;
+    let page = store
+        .list_runs(&tenant("acme"), &RunFilter::default(), None, 99)
+        .await
+        .expect("list");
+    let accepted = page.runs.len();
+    assert_eq!(accepted, 50);
+}
+
+#[tokio::test]
+async fn damaged_rows_are_told_and_hurt_no_others() {
+    let schema = Schema::new().await;
+    let store = schema.open().await;
+    for n in 1..=3 {
+        let mut batch = create(&run(n), 5);
+        batch.effects_enqueued = vec![effect("e")];
+        batch.idempotency = Some(record(&format!("k{n}"), 100));
+        store.append(batch).await.expect("append");
+    }
+    schema
+        .sql(&format!(
+            "UPDATE runs SET status = 'asleep' WHERE run = '{}';
+             DELETE FROM events WHERE seq = 2;
+             UPDATE effects SET run = 'x' WHERE run = '{}';
+             UPDATE idempotency SET run = 'x'",
+            run_id(1),
+            run_id(1)
+        ))
+        .await;
+    let damaged = store.load(&run(1)).await.expect_err("damaged");
+    assert!(
+        matches!(&damaged, ReadError::Corrupt(text) if text.contains("status")),
+        "{damaged:?}"
+    );
+    assert!(matches!(
+        store
+            .list_runs(&tenant("acme"), &RunFilter::default(), None, 9)
+            .await,
+        Err(ReadError::Corrupt(_))
+    ));
+    let gap = store.load(&run(2)).await.expect_err("a gap");
+    assert!(
+        matches!(&gap, ReadError::Corrupt(text) if text.contains("event 2")),
+        "{gap:?}"
+    );
+    assert!(matches!(
+        store.events(&run(2), Seq(1), 2).await,
+        Err(ReadError::Corrupt(_))
+    ));
+    let whole = store
+        .events(&run(2), Seq(3), 9)
+        .await
+        .expect("events")
+        .expect("a run");
+    assert_eq!(whole.events, events(3, 2));
+
+    let epoch = store.begin_epoch(at(0)).await.expect("epoch");
+    let leased = store.lease_effects(epoch, at(0), at(9), 9).await.expect("lease");
+    assert_eq!(leased.len(), 2, "the sound ones");
+    let mut batch = create(&run(4), 1);
+    batch.idempotency = Some(record("k1", 100));
+    let refused = store
+        .append(batch)
+        .await
+        .expect_err("an unreadable record may be this request's");
+    assert!(matches!(refused, AppendError::Corrupt(_)), "{refused:?}");
+    assert_eq!(head(&store, 4).await, None);
+}

@@ -1,0 +1,115 @@
+//! A wire between a store and PostgreSQL that can be cut at the one place where it hurts.
+
+use std::{
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering::SeqCst},
+    },
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream, UnixStream},
+};
+use tokio_postgres::{Config, config::Host};
+
+use crate::schema::Schema;
+
+/// Where to cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// Before the server hears the next COMMIT.
+    Commit = 1,
+    /// After the server has committed, before its answer is heard.
+    Answer = 2,
+}
+
+/// Listens on a port of its own and carries bytes to the server.
+pub(crate) struct Proxy {
+    address: SocketAddr,
+    server: Config,
+    armed: Arc<AtomicU8>,
+}
+
+impl Proxy {
+    pub(crate) async fn new(server: &str) -> Self {
+        let server: Config = server.parse().expect("a url");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let armed = Arc::new(AtomicU8::new(0));
+        let proxy = Self {
+            address,
+            server: server.clone(),
+            armed: Arc::clone(&armed),
+        };
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(carry(client, server.clone(), Arc::clone(&armed)));
+            }
+        });
+        proxy
+    }
+
+    /// The database of a schema, this way.
+    pub(crate) fn url(&self, schema: &Schema) -> String {
+        let user = self.server.get_user().expect("the set-up names a user");
+        let database = self.server.get_dbname().unwrap_or(user);
+        let password = self
+            .server
+            .get_password()
+            .map(|password| format!(":{}", String::from_utf8_lossy(password)))
+            .unwrap_or_default();
+        format!(
+            "postgres://{user}{password}@{}/{database}?{}",
+            self.address,
+            schema.parameter()
+        )
+    }
+
+    /// Cuts once.
+    pub(crate) fn arm(&self, cut: Cut) {
+        self.armed.store(cut as u8, SeqCst);
+    }
+}
+
+async fn carry(client: TcpStream, server: Config, armed: Arc<AtomicU8>) {
+    let port = server.get_ports().first().copied().unwrap_or(5432);
+    match server.get_hosts().first().expect("the set-up names a host") {
+        Host::Unix(folder) => {
+            let socket: PathBuf = folder.join(format!(".s.PGSQL.{port}"));
+            let server = UnixStream::connect(socket).await.expect("the server");
+            join(client, server, armed).await;
+        }
+        Host::Tcp(host) => {
+            let server = TcpStream::connect((host.as_str(), port))
+                .await
+                .expect("the server");
+            join(client, server, armed).await;
+        }
+    }
+}
+
+async fn join(client: TcpStream, server: impl AsyncRead + AsyncWrite, armed: Arc<AtomicU8>) {
+    let (client_reads, client_writes) = client.into_split();
+    let (server_reads, server_writes) = tokio::io::split(server);
+    // Either end, or a cut, ends both.
+    tokio::select! {
+        () = pass(client_reads, server_writes, &armed, Cut::Commit) => {}
+        () = pass(server_reads, client_writes, &armed, Cut::Answer) => {}
+    }
+}
+
+async fn pass(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, armed: &AtomicU8, cut: Cut) {
+    let mut buffer = vec![0; 1 << 16];
+    while let Ok(n @ 1..) = from.read(&mut buffer).await {
+        let is_commit = buffer[..n].windows(7).any(|window| window == b"COMMIT\0");
+        if is_commit && armed.compare_exchange(cut as u8, 0, SeqCst, SeqCst).is_ok() {
+            return;
+        }
+        if to.write_all(&buffer[..n]).await.is_err() {
+            return;
+        }
+    }
+}

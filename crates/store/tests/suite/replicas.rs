@@ -1,0 +1,317 @@
+//! Several stores over one PostgreSQL database, as several processes have it.
+
+use std::sync::Arc;
+
+use tokio::{sync::broadcast, task::JoinSet};
+use wopr_core::Seq;
+use wopr_store::{
+    AppendError, Fence, Hint, IdempotencyRecord, Log as _, PostgresStore, Registry as _, Work as _,
+    WorkflowRow, postgres::Options,
+};
+
+use crate::{make::*, schema::Schema};
+
+/// Two stores of two processes.
+async fn two() -> (Schema, Arc<PostgresStore>, Arc<PostgresStore>) {
+    let schema = Schema::new().await;
+    let (one, two) = (schema.open().await, schema.open().await);
+    (schema, Arc::new(one), Arc::new(two))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_of_two_appends_at_one_place_wins() {
+    let (_schema, one, two) = two().await;
+    for n in 0..20 {
+        one.append(create(&run(n), 1)).await.expect("create");
+        let outcomes = tokio::join!(
+            one.append(append(&run(n), 1, 1)),
+            two.append(append(&run(n), 1, 1))
+        );
+        assert!(
+            matches!(
+                outcomes,
+                (
+                    Ok(()),
+                    Err(AppendError::Conflict {
+                        actual: Some(Seq(2)),
+                        ..
+                    })
+                ) | (
+                    Err(AppendError::Conflict {
+                        actual: Some(Seq(2)),
+                        ..
+                    }),
+                    Ok(())
+                )
+            ),
+            "{outcomes:?}"
+        );
+    }
+    assert_eq!(one.stats().conflicts + two.stats().conflicts, 20);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_takes_effect_once_across_processes() {
+    let (_schema, one, two) = two().await;
+    for round in 0..10 {
+        let mut attempts = JoinSet::new();
+        for n in 0..8 {
+            let store = if n % 2 == 0 {
+                Arc::clone(&one)
+            } else {
+                Arc::clone(&two)
+            };
+            attempts.spawn(async move {
+                let n = round * 100 + n;
+                let mut batch = create(&run(n), 1);
+                batch.idempotency = Some(IdempotencyRecord {
+                    run: Some(run_id(n)),
+                    ..record(&format!("k{round}"), 100)
+                });
+                (n, store.append(batch).await)
+            });
+        }
+        let (mut winners, mut told) = (Vec::new(), Vec::new());
+        for (n, outcome) in attempts.join_all().await {
+            match outcome {
+                Ok(()) => winners.push(run_id(n)),
+                Err(AppendError::Duplicate(record)) => told.extend(record.run),
+                Err(other) => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(winners.len(), 1);
+        assert_eq!(told, vec![winners[0].clone(); 7]);
+    }
+}
+
+#[tokio::test]
+async fn a_living_lease_is_not_stolen_and_a_dead_one_is_taken_over_at_its_end() {
+    let (_schema, one, two) = two().await;
+    let first = one.begin_epoch(at(0)).await.expect("epoch");
+    let mut batch = create(&run(1), 1);
+    batch.effects_enqueued = vec![born_leased("a", first, 50), effect("b")];
+    one.append(batch).await.expect("append");
+    assert_eq!(
+        one.lease_effects(first, at(0), at(50), 9)
+            .await
+            .expect("lease")
+            .len(),
+        1
+    );
+
+    // Another process begins: nobody's lease ends by that.
+    let second = two.begin_epoch(at(1)).await.expect("epoch");
+    assert!(second > first);
+    assert_eq!(
+        two.lease_effects(second, at(49), at(99), 9).await.expect("lease"),
+        []
+    );
+    assert!(
+        one.renew(&run(1), &effect_key("a"), Fence(1), at(80))
+            .await
+            .expect("renew")
+    );
+
+    // The first process is silent from here on: what it did not renew ends first.
+    let taken = two.lease_effects(second, at(50), at(99), 9).await.expect("lease");
+    assert_eq!(
+        taken
+            .iter()
+            .map(|l| (l.key.0.as_str(), l.fence.0))
+            .collect::<Vec<_>>(),
+        [("b", 2)]
+    );
+    let taken = two.lease_effects(second, at(80), at(99), 9).await.expect("lease");
+    assert_eq!(
+        taken
+            .iter()
+            .map(|l| (l.key.0.as_str(), l.fence.0))
+            .collect::<Vec<_>>(),
+        [("a", 2)]
+    );
+
+    let mut late = append(&run(1), 1, 1);
+    late.effects_settled = vec![settled("a", 1)];
+    let refused = one
+        .append(late.clone())
+        .await
+        .expect_err("its lease was taken over");
+    assert!(matches!(refused, AppendError::Fenced(_)), "{refused:?}");
+    late.effects_settled = vec![settled("a", 2)];
+    two.append(late).await.expect("the holder settles");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_effect_is_handed_to_one_process() {
+    let (_schema, one, two) = two().await;
+    for n in 0..30 {
+        let mut batch = create(&run(n), 1);
+        batch.effects_enqueued = vec![effect("a"), effect("b"), effect("c")];
+        one.append(batch).await.expect("append");
+    }
+    let mut workers = JoinSet::new();
+    for n in 0..6 {
+        let store = if n % 2 == 0 {
+            Arc::clone(&one)
+        } else {
+            Arc::clone(&two)
+        };
+        workers.spawn(async move {
+            let epoch = store.begin_epoch(at(0)).await.expect("epoch");
+            let mut handed = Vec::new();
+            loop {
+                let leased = store.lease_effects(epoch, at(0), at(50), 4).await.expect("lease");
+                if leased.is_empty() {
+                    return (epoch, handed);
+                }
+                handed.extend(
+                    leased
+                        .into_iter()
+                        .map(|effect| (effect.run, effect.key, effect.fence)),
+                );
+            }
+        });
+    }
+    let (mut epochs, mut handed) = (Vec::new(), Vec::new());
+    for (epoch, effects) in workers.join_all().await {
+        epochs.push(epoch);
+        handed.extend(effects);
+    }
+    epochs.sort();
+    epochs.dedup();
+    assert_eq!(epochs.len(), 6, "no two lives share an epoch");
+    assert!(handed.iter().all(|(_, _, fence)| *fence == Fence(1)));
+    handed.sort();
+    handed.dedup();
+    assert_eq!(handed.len(), 90);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_tell_one_run_from_every_process() {
+    const EACH: u64 = 25;
+    let (_schema, one, two) = two().await;
+    let target = run(1);
+    one.append(create(&target, 1)).await.expect("append");
+    let mut tellers = JoinSet::new();
+    for n in 0..8 {
+        let store = if n % 2 == 0 {
+            Arc::clone(&one)
+        } else {
+            Arc::clone(&two)
+        };
+        tellers.spawn(async move {
+            let source = run(10 + n);
+            store.append(create(&source, 1)).await.expect("create");
+            for seq in 1..=EACH {
+                let mut batch = append(&source, seq, 1);
+                batch.inbox_sent = vec![notice(&run(1), &source, seq)];
+                store.append(batch).await.expect("tell");
+            }
+        });
+    }
+    // Meanwhile the target hears, from either process.
+    let mut heard = Vec::new();
+    let mut head = 1;
+    while heard.len() < usize::try_from(8 * EACH).expect("small") {
+        let store = if head % 2 == 0 { &one } else { &two };
+        let inbox = store.load(&target).await.expect("load").expect("a run").inbox;
+        if inbox.is_empty() {
+            tokio::task::yield_now().await;
+            continue;
+        }
+        let mut batch = append(&target, head, 1);
+        batch.inbox_consumed = inbox
+            .iter()
+            .map(|row| (row.source.clone(), row.source_seq))
+            .collect();
+        store.append(batch).await.expect("hear");
+        head += 1;
+        heard.extend(inbox.into_iter().map(|row| (row.source, row.source_seq)));
+    }
+    tellers.join_all().await;
+    // Whatever came from one source came in its order, and once.
+    for n in 0..8 {
+        let of_source: Vec<_> = heard
+            .iter()
+            .filter(|(source, _)| *source == run_id(10 + n))
+            .collect();
+        assert_eq!(of_source.len() as u64, EACH);
+        assert!(
+            of_source.windows(2).all(|pair| pair[0].1 < pair[1].1),
+            "{of_source:?}"
+        );
+    }
+    assert_eq!(one.runs_with_inbox(None, 9).await.expect("inbox"), []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn processes_register_the_same_workflows_at_once() {
+    let (_schema, one, two) = two().await;
+    let put_all = |store: Arc<PostgresStore>| async move {
+        let mut new = 0;
+        for n in 0..20 {
+            let row = WorkflowRow {
+                tenant: None,
+                id: workflow(&format!("w{n}")),
+                version: wopr_core::ContentHash::of(&[n]),
+                body: vec![n],
+                registered_at: at(0),
+            };
+            new += usize::from(store.put_workflow(row).await.expect("put"));
+        }
+        new
+    };
+    let (new, other) = tokio::join!(put_all(Arc::clone(&one)), put_all(Arc::clone(&two)));
+    assert_eq!(new + other, 20, "each version is new to one of them");
+    assert_eq!(one.current_workflows().await.expect("current").len(), 20);
+}
+
+/// Waits for a hint about a run.
+async fn hear(hints: &mut broadcast::Receiver<Hint>, run: &wopr_core::RunKey) {
+    while hints.recv().await.expect("the store lives") != Hint::Run(run.clone()) {}
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_append_hints_at_the_other_process() {
+    let (schema, one, two) = two().await;
+    let (mut at_one, mut at_two) = (one.hints().expect("on"), two.hints().expect("on"));
+    // A listener that is not there yet hears nothing, so there is something to hear until it is.
+    let (done, mut is_done) = broadcast::channel::<()>(1);
+    let teller = Arc::clone(&one);
+    let telling = tokio::spawn(async move {
+        for n in 0.. {
+            teller.append(create(&run(n), 1)).await.expect("append");
+            if !matches!(is_done.try_recv(), Err(broadcast::error::TryRecvError::Empty)) {
+                return n;
+            }
+        }
+        unreachable!("runs do not end")
+    });
+    let hinted = loop {
+        match at_two.recv().await {
+            Ok(Hint::Run(run)) => break run,
+            Ok(Hint::Any) | Err(broadcast::error::RecvError::Lagged(_)) => {}
+            Err(closed @ broadcast::error::RecvError::Closed) => panic!("{closed}"),
+        }
+    };
+    assert!(
+        two.summary(&hinted).await.expect("summary").is_some(),
+        "told after the fact"
+    );
+    drop(done);
+    telling.await.expect("the teller ends");
+
+    // Its own appends are no hints to a process; another's are.
+    two.append(create(&run(1_000_000), 1)).await.expect("append");
+    hear(&mut at_one, &run(1_000_000)).await;
+    assert!(two.stats().hints > 0);
+
+    let silent = schema
+        .open_with(Options {
+            hints: false,
+            ..Options::default()
+        })
+        .await;
+    assert!(silent.hints().is_none());
+    silent.append(create(&run(2_000_000), 1)).await.expect("append");
+}
