@@ -38,6 +38,9 @@ use crate::host::Host;
 /// How often the host is stopped in one way or another, where nobody says.
 const KILLS: u32 = 12;
 
+/// How many new stores are interrupted in the making.
+const FIRST_STARTS: usize = 30;
+
 /// One stop of the host.
 #[derive(Debug, Clone, Copy)]
 enum Fault {
@@ -59,10 +62,35 @@ impl Fault {
     }
 }
 
+/// The seed, if somebody set one.
+fn seed() -> u64 {
+    number("WOPR_CRASH_SEED").unwrap_or_else(rand::random)
+}
+
+fn number(name: &str) -> Option<u64> {
+    env::var(name).ok().map(|text| text.parse().unwrap())
+}
+
+#[tokio::test]
+async fn a_host_killed_while_it_makes_its_store_starts_again() {
+    let seed = seed();
+    println!("WOPR_CRASH_SEED={seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    for _ in 0..FIRST_STARTS {
+        let mut host = Host::new();
+        let after = Duration::from_millis(random.random_range(0..40));
+        println!("{:?}", Fault::KillStart(after));
+        host.spawn();
+        // sleep: fault schedule
+        time::sleep(after).await;
+        host.kill().await;
+        host.start().await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_was_acknowledged_survives_kills_and_can_be_finished() {
-    let number = |name| env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
-    let seed = number("WOPR_CRASH_SEED").unwrap_or_else(rand::random);
+    let seed = seed();
     let kills = number("WOPR_CRASH_KILLS").map_or(KILLS, |kills| u32::try_from(kills).unwrap());
     println!("WOPR_CRASH_SEED={seed} WOPR_CRASH_KILLS={kills}");
     let mut random = StdRng::seed_from_u64(seed);
