@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, config::DbConfig};
 
 /// A body fills at most the page it is in, so 8 KiB keep most of them out of overflow pages. With 16 KiB a commit
 /// that touches random pages (idempotency keys) writes twice as much; with 4 KiB a body of 3 kB wastes a quarter of
@@ -107,6 +107,8 @@ pub(super) fn writing(path: &Path) -> rusqlite::Result<Connection> {
     let conn = Connection::open_with_flags(path, flags)?;
     conn.busy_timeout(PATIENCE)?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS);
+    // A plan must not depend on bound values: with `LIMIT ?` SQLite would prepare a cached statement again at each use.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     Ok(conn)
 }
 
@@ -139,6 +141,8 @@ pub(super) fn reading(path: &Path) -> rusqlite::Result<Connection> {
     )?;
     conn.busy_timeout(PATIENCE)?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS);
+    // A plan must not depend on bound values: with `LIMIT ?` SQLite would prepare a cached statement again at each use.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     conn.pragma_update(None, "cache_size", -READER_CACHE_KIB)?;
     conn.pragma_update(None, "temp_store", "memory")?;
     Ok(conn)

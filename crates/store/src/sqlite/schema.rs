@@ -68,6 +68,8 @@ pub(super) fn set_up(conn: &mut Connection, max_bytes: Option<u64>, found: u32) 
     let known = known();
     if found < known {
         embedded::migrations::runner()
+            // One transaction: a migration without its row in the history would be applied again.
+            .set_grouped(true)
             .run(conn)
             .map_err(|error| OpenError::Migration(error.to_string()))?;
         tracing::info!(from = found, to = known, "database migrated");
@@ -83,7 +85,11 @@ fn version(path: &Path) -> Result<Option<u32>, OpenError> {
     if !path.exists() {
         return Ok(None);
     }
-    let conn = open::reading(path)?;
+    let conn = if has_rollback_journal(path) {
+        open::writing(path)?
+    } else {
+        open::reading(path)?
+    };
     let has_history: bool = conn.query_row(
         "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1)",
         [HISTORY],
@@ -104,6 +110,14 @@ fn version(path: &Path) -> Result<Option<u32>, OpenError> {
     } else {
         Ok(None)
     }
+}
+
+/// Whether a process ended while it made the file, before the file had a write-ahead log. Only a connection that
+/// may write can roll that back.
+fn has_rollback_journal(path: &Path) -> bool {
+    let mut name = path.as_os_str().to_owned();
+    name.push("-journal");
+    Path::new(&name).exists()
 }
 
 #[cfg(test)]
