@@ -9,6 +9,7 @@ pub mod auth;
 pub mod config;
 mod host;
 pub mod openwop;
+mod paging;
 mod secrets;
 mod serve;
 pub mod telemetry;

@@ -136,7 +136,7 @@ mod tests {
 
     use super::*;
 
-    fn message(parts: Value) -> Message {
+    fn message(parts: &Value) -> Message {
         let parts = parts.as_array().unwrap().iter().cloned();
         let parts = parts.map(|part| Part::decode(part).unwrap()).collect();
         Message::new("m", Role::User, parts)
@@ -169,14 +169,14 @@ mod tests {
                 ]}),
             ),
         ] {
-            let read = read(&message(parts.clone()), "n").unwrap();
+            let read = read(&message(&parts), "n").unwrap();
             assert_eq!(Value::Object(read.inputs), wanted, "{parts}");
         }
     }
 
     #[test]
     fn data_that_has_no_members_is_refused() {
-        let error = read(&message(json!([{"text": "a"}, {"data": [1]}])), "n").unwrap_err();
+        let error = read(&message(&json!([{"text": "a"}, {"data": [1]}])), "n").unwrap_err();
         assert_eq!(
             error.to_string(),
             "invalid parameters: message.parts[1].data must be an object: its members become inputs"
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn bytes_are_kept_apart_from_the_message() {
-        let mut sent = message(json!([{"text": "a"}, {"raw": "aGk=", "mediaType": "text/plain"}]));
+        let mut sent = message(&json!([{"text": "a"}, {"raw": "aGk=", "mediaType": "text/plain"}]));
         let rows = blobs(&sent, "n");
         assert_eq!(rows, read(&sent, "n").unwrap().blobs);
         assert_eq!(

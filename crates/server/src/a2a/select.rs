@@ -62,7 +62,7 @@ mod tests {
 
     use super::*;
 
-    fn chosen(message: Value, request: Value, interface: Option<&str>, default: Option<&str>) -> String {
+    fn chosen(message: &Value, request: &Value, interface: Option<&str>, default: Option<&str>) -> String {
         let mut sent = Message::new("m", Role::User, vec![Part::text("hi")]);
         sent.metadata = message.as_object().unwrap().clone();
         let id = |text: Option<&str>| text.map(|text| WorkflowId::parse(text).unwrap());
@@ -121,7 +121,7 @@ mod tests {
             ),
         ] {
             assert_eq!(
-                chosen(message.clone(), request, interface, default),
+                chosen(&message, &request, interface, default),
                 wanted,
                 "{message}"
             );

@@ -26,9 +26,12 @@ use super::{
     send::Sent,
     service::{Call, Error, Service, check_configuration},
 };
-use crate::auth::Caller;
+use crate::{
+    auth::Caller,
+    paging::{self, CHUNK, Pace},
+};
 
-/// Events read at once. Their payloads are bounded by what one decision may record.
+/// Events read at once, while they are small.
 const PAGE: usize = 64;
 
 /// One item of a stream.
@@ -71,6 +74,7 @@ pub(super) struct TaskStream {
     tail: Tail,
     closing: watch::Receiver<bool>,
     cursor: Seq,
+    pace: Pace,
     standing: Standing,
     /// Said first.
     first: Option<Item>,
@@ -169,6 +173,7 @@ impl Service {
             tail: self.host.engine().tail(&view.key),
             closing: self.host.closing(),
             cursor: view.run.head,
+            pace: Pace::new(PAGE),
             standing: Standing::of(&view.run, &view.plan),
             first: None,
             rests_at: None,
@@ -262,7 +267,7 @@ impl TaskStream {
         self.cursor = Seq(0);
         while self.cursor < from {
             let limit = usize::try_from(from.0 - self.cursor.0).map_or(PAGE, |n| n.min(PAGE));
-            let page = self.service.host.engine().events(&self.key, self.cursor, limit);
+            let page = paging::read(self.service.host.engine(), &self.key, self.cursor, limit, CHUNK);
             let events = page.await?.map(|page| page.events).unwrap_or_default();
             let Some(end) = events.last() else { break };
             self.cursor = end.seq.next();
@@ -311,21 +316,30 @@ impl TaskStream {
         None
     }
 
-    /// Reads on: the updates of up to a page of events, empty where there is nothing new to say.
+    /// Reads on: the updates of up to a page of events or a chunk of bytes, empty where there is nothing new to say.
     async fn read(&mut self) -> Result<Vec<Item>, Error> {
         let mut items = Vec::new();
         loop {
+            let _turn = paging::turn().await;
             let engine = self.service.host.engine();
-            let Some(page) = engine.events(&self.key, self.cursor, PAGE).await? else {
+            let limit = self.pace.limit();
+            let Some(page) = engine.events(&self.key, self.cursor, limit).await? else {
                 self.is_done = true;
                 return Ok(items);
             };
+            let mut n_bytes = 0;
             for recorded in &page.events {
                 self.cursor = recorded.seq.next();
+                n_bytes += paging::json_size(&recorded.event);
                 items.extend(self.item(recorded).await?);
-                if self.is_done {
-                    return Ok(items);
+                // What is left of the page is read again.
+                if self.is_done || n_bytes >= CHUNK {
+                    break;
                 }
+            }
+            self.pace.read(n_bytes);
+            if self.is_done {
+                return Ok(items);
             }
             if self.cursor >= page.head {
                 items.extend(self.rest().await?);

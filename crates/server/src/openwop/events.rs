@@ -2,9 +2,10 @@
 //!
 //! A stream reads the store by cursor and is woken by hints, so it sees every event once and in order, however
 //! it was created: the suffix after `Last-Event-ID`, then whatever comes. It ends after the terminal event, with
-//! the host, or with its reader; a slow reader holds one page and stops reading the store.
+//! the host, or with its reader; a slow reader holds one chunk and stops reading the store. A large event is a chunk
+//! of its own, rendered once for all streams that send it at the time.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{convert::Infallible, mem, sync::Arc, time::Duration};
 
 use axum::{
     body::{Body, Bytes},
@@ -28,9 +29,13 @@ use super::{
     problem::Problem,
     render::{self, Mask, event_type},
 };
-use crate::{Host, telemetry::OpenStream};
+use crate::{
+    Host,
+    paging::{self, CHUNK, Pace},
+    telemetry::OpenStream,
+};
 
-/// Events read at once. A slow reader costs at most one such page.
+/// Events read at once, while they are small.
 const PAGE: usize = 128;
 
 /// `GET /v1/runs/{runId}/events`
@@ -151,8 +156,7 @@ struct Follow {
     closing: watch::Receiver<bool>,
     /// The next event to read.
     next: Seq,
-    /// A page read while opening, to be shown first.
-    page: Option<Events>,
+    pace: Pace,
     modes: StreamModes,
     masking: Masking,
     values: Option<Values>,
@@ -169,6 +173,15 @@ struct Values {
     view: View,
     /// The first event that is shown; what is before it is only folded in.
     shown_from: Seq,
+}
+
+/// What a read gave.
+#[derive(Debug)]
+enum Read {
+    /// Small events, written out or held back; there may be more right away.
+    Page { is_full: bool },
+    /// A large event.
+    Large(Bytes),
 }
 
 /// Events held back for a batch.
@@ -192,14 +205,9 @@ impl Follow {
         let host = Arc::clone(&call.host);
         let engine = host.engine();
         let tail = engine.tail(&key);
-        let shown_from = match after {
-            None => Seq(0),
-            Some(after) => {
-                // A cursor past the end, of another log or a lost database, must not hide what is to come.
-                let (_, head) = engine.store().summary(&key).await?.ok_or_else(no_run)?;
-                Seq(after.saturating_add(1)).min(head)
-            }
-        };
+        let (_, head) = engine.store().summary(&key).await?.ok_or_else(no_run)?;
+        // A cursor past the end, of another log or a lost database, must not hide what is to come.
+        let shown_from = after.map_or(Seq(0), |after| Seq(after.saturating_add(1)).min(head));
         let values = if modes.is_values() {
             let view = engine.view(&key).await?.ok_or_else(no_run)?;
             Some(Values::new(view, shown_from))
@@ -208,14 +216,13 @@ impl Follow {
         };
         // Snapshots are folds, so those read the log from its start.
         let next = if values.is_some() { Seq(0) } else { shown_from };
-        let page = engine.events(&key, next, PAGE).await?.ok_or_else(no_run)?;
         Ok(Self {
             closing: host.closing(),
             keepalive: host.config().server.sse_keepalive.as_duration(),
             _open: host.metrics().open_stream(),
             tail,
             next,
-            page: Some(page),
+            pace: Pace::new(PAGE),
             modes,
             masking: Masking::default(),
             values,
@@ -241,7 +248,13 @@ impl Follow {
             }
             let mut out = Vec::new();
             let is_full = match self.read(&mut out).await {
-                Ok(is_full) => is_full,
+                Ok(Read::Large(chunk)) => {
+                    self.sent_at = Instant::now();
+                    // Making it took a while, and others wait for the thread.
+                    tokio::task::yield_now().await;
+                    return Some(chunk);
+                }
+                Ok(Read::Page { is_full }) => is_full,
                 Err(error) => {
                     // The reader comes back with its last id and loses nothing.
                     tracing::warn!(%error, run = %self.key, "stream ended early");
@@ -262,32 +275,57 @@ impl Follow {
         }
     }
 
-    /// Shows one page; says whether there may be more right away.
-    async fn read(&mut self, out: &mut Vec<u8>) -> Result<bool, ReadError> {
-        let page = match self.page.take() {
-            Some(page) => Some(page),
-            None => self.host.engine().events(&self.key, self.next, PAGE).await?,
-        };
+    /// Shows one page, or what of it makes a chunk: the rest is read again.
+    async fn read(&mut self, out: &mut Vec<u8>) -> Result<Read, ReadError> {
+        let _turn = paging::turn().await;
+        // The frame of an event is the same for every stream of these modes.
+        let is_shareable = self.values.is_none() && self.batch.wait.is_zero();
+        if is_shareable && let Some(frame) = paging::shared(&self.key, self.next, self.modes) {
+            self.next = self.next.next();
+            return Ok(Read::Large(frame));
+        }
+        let limit = self.pace.limit();
+        let page = self.host.engine().events(&self.key, self.next, limit).await?;
         let Some(Events { events, head, status }) = page else {
             // Removed meanwhile.
             self.is_over = true;
-            return Ok(false);
+            return Ok(Read::Page { is_full: false });
         };
-        if let Some(last) = events.last() {
-            self.next = last.seq.next();
-        }
-        self.is_over = status.is_terminal() && self.next >= head;
         let mask = self
             .masking
             .of(self.host.engine(), &self.key, events.first())
             .await?;
+        let mut is_full = events.len() == limit;
         for recorded in &events {
+            let start = out.len();
             match &mut self.values {
                 Some(values) => values.show(recorded, self.modes, mask, &mut self.batch, out),
                 None => show(recorded, &self.key, self.modes, mask, &mut self.batch, out),
             }
+            if is_shareable && out.len() - start >= CHUNK {
+                self.pace.read(CHUNK);
+                if start == 0 {
+                    self.next = recorded.seq.next();
+                    let frame = mem::take(out);
+                    let frame = paging::share(&self.key, recorded.seq, self.modes, frame);
+                    return Ok(Read::Large(frame));
+                }
+                // It comes alone, next time.
+                out.truncate(start);
+                self.next = recorded.seq;
+                return Ok(Read::Page { is_full: true });
+            }
+            self.next = recorded.seq.next();
+            if out.len() + self.batch.items.len() >= CHUNK {
+                is_full = true;
+                break;
+            }
         }
-        Ok(events.len() == PAGE)
+        // A batch that has become large is not worth waiting for.
+        self.batch.is_due |= self.batch.items.len() >= CHUNK;
+        self.is_over = status.is_terminal() && self.next >= head;
+        self.pace.read(out.len() + self.batch.items.len());
+        Ok(Read::Page { is_full })
     }
 
     /// Waits for a hint, for a batch to be due, or until a comment is due. A chunk, or `None` for the end, if the

@@ -18,9 +18,12 @@ use super::{
     problem::Problem,
     render,
 };
+use crate::paging;
 
 /// Events of one answer; `isComplete` stays false while there are more.
 const MAX_EVENTS: usize = 1_000;
+/// And their bytes, give or take the last event or a page of small ones.
+const MAX_BYTES: usize = 4 << 20;
 
 /// `GET /v1/runs/{runId}/events/poll`
 pub(super) fn poll(call: Call) -> BoxFuture<'static, Answer> {
@@ -44,7 +47,8 @@ async fn wait(call: &Call, key: &RunKey, after: Option<u64>, timeout: Duration) 
     let mut tail = engine.tail(key);
     let mut closing = call.host.closing();
     loop {
-        let page = engine.events(key, from, MAX_EVENTS).await?.ok_or_else(no_run)?;
+        let page = paging::read(engine, key, from, MAX_EVENTS, MAX_BYTES).await?;
+        let page = page.ok_or_else(no_run)?;
         let is_done = !page.events.is_empty() || page.status.is_terminal();
         if is_done || Instant::now() >= deadline || *closing.borrow_and_update() {
             return Ok(page);
@@ -64,7 +68,7 @@ pub(super) async fn now(
     after: Option<u64>,
     admits: impl Fn(&Recorded) -> bool,
 ) -> Answer {
-    let page = call.host.engine().events(key, first(after), MAX_EVENTS).await?;
+    let page = paging::read(call.host.engine(), key, first(after), MAX_EVENTS, MAX_BYTES).await?;
     respond(call, key, after, page.ok_or_else(no_run)?, admits).await
 }
 

@@ -330,3 +330,60 @@ async fn a_request_in_flight_is_answered_before_a_stop() {
     );
     stopping.await.unwrap();
 }
+
+#[tokio::test]
+async fn readers_that_do_not_read_leave_the_host_to_others() {
+    let server = Server::start().await;
+    let text = "x".repeat(1 << 20);
+    let run = server.run("conformance-noop", json!({ "text": text })).await;
+    server.wait_for(&run, "completed").await;
+    let path = format!("/v1/runs/{run}/events");
+    let mut idle = Vec::new();
+    for n in 0..60 {
+        let mode = ["updates", "debug", "values"][n % 3];
+        let call = server.get(&format!("{path}?streamMode={mode}"));
+        idle.push(call.events().await);
+    }
+    let other = server.run("conformance-noop", json!({})).await;
+    server.wait_for(&other, "completed").await;
+    drop(idle);
+}
+
+#[tokio::test]
+async fn large_events_come_whole_and_in_order() {
+    let server = Server::start().await;
+    let text = "x".repeat(300 << 10);
+    let run = server.run("conformance-noop", json!({ "text": text })).await;
+    server.wait_for(&run, "completed").await;
+    let poll = server.get(&format!("/v1/runs/{run}/events/poll?timeout=1"));
+    let poll = poll.send().await.ok(200);
+    let wanted: Vec<_> = poll["events"].as_array().unwrap().clone();
+    assert_eq!(wanted[0]["payload"]["inputs"]["text"], text);
+    let path = format!("/v1/runs/{run}/events?streamMode=debug");
+    for path in [path.clone(), format!("{path}&bufferMs=5000")] {
+        let mut got: Vec<Value> = Vec::new();
+        for event in server.get(&path).events().await.all().await {
+            match serde_json::from_str(&event.data).unwrap() {
+                Value::Array(batch) => got.extend(batch),
+                one => got.push(one),
+            }
+        }
+        assert_eq!(got, wanted, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_poll_of_large_events_comes_in_parts() {
+    let server = Server::start_with(|config| config.server.max_body_bytes = 8 << 20).await;
+    let text = "x".repeat(5 << 20);
+    let run = server.run("conformance-noop", json!({ "text": text })).await;
+    server.wait_for(&run, "completed").await;
+    let path = format!("/v1/runs/{run}/events/poll?timeout=1");
+    let first = server.get(&path).send().await.ok(200);
+    assert_eq!(
+        (&first["lastEventSeq"], &first["isComplete"]),
+        (&json!(0), &json!(false))
+    );
+    let rest = server.get(&format!("{path}&lastSequence=0")).send().await.ok(200);
+    assert_eq!(rest["isComplete"], true);
+}

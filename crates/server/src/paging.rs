@@ -1,0 +1,210 @@
+//! Reading logs in pages whose bytes are bounded, not only their events.
+//!
+//! An event may hold megabytes, and how many is not known before it is read. So a reader begins with one event and
+//! asks for twice as many while they stay small. Pages are read and rendered in turn, by a few readers at a time,
+//! so that many streams of large runs leave threads and memory to everybody else.
+
+use std::{
+    io,
+    sync::{Arc, LazyLock, Weak},
+    thread,
+};
+
+use axum::body::Bytes;
+use parking_lot::Mutex;
+use serde::Serialize;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use wopr_core::{RunKey, Seq};
+use wopr_engine::{Engine, Events};
+use wopr_store::ReadError;
+use wopr_wire::openwop::stream::StreamModes;
+
+/// A chunk of a stream ends with the event that brings it here. An event that is larger comes alone.
+pub(crate) const CHUNK: usize = 64 << 10;
+/// More pages than this are not in memory at once, however many threads there are.
+const MAX_TURNS: usize = 8;
+
+static TURNS: LazyLock<Semaphore> = LazyLock::new(|| {
+    // Half of the threads stay free for everything else.
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    Semaphore::new((threads / 2).clamp(1, MAX_TURNS))
+});
+
+/// Waits until a page may be read; hold it until the page is rendered and dropped.
+pub(crate) async fn turn() -> SemaphorePermit<'static> {
+    TURNS
+        .acquire()
+        .await
+        .expect("the semaphore of turns is never closed")
+}
+
+/// How many events to read next.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pace {
+    limit: usize,
+    max: usize,
+}
+
+impl Pace {
+    /// Begins with one.
+    pub(crate) const fn new(max: usize) -> Self {
+        Self { limit: 1, max }
+    }
+
+    /// The size of the next page.
+    pub(crate) const fn limit(self) -> usize {
+        self.limit
+    }
+
+    /// Goes on after a page of so many bytes.
+    pub(crate) fn read(&mut self, n_bytes: usize) {
+        self.limit = if n_bytes >= CHUNK {
+            1
+        } else {
+            (self.limit * 2).min(self.max)
+        };
+    }
+}
+
+/// The size of a document as JSON.
+pub(crate) fn json_size(document: &impl Serialize) -> usize {
+    struct Counter(usize);
+    impl io::Write for Counter {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut counter = Counter(0);
+    match serde_json::to_writer(&mut counter, document) {
+        Ok(()) => counter.0,
+        // Whoever renders it says so.
+        Err(_) => 0,
+    }
+}
+
+/// Reads from a position on, until there are so many events or so many bytes, whichever is first.
+pub(crate) async fn read(
+    engine: &Engine,
+    key: &RunKey,
+    from: Seq,
+    max_events: usize,
+    max_bytes: usize,
+) -> Result<Option<Events>, ReadError> {
+    let _turn = turn().await;
+    let mut pace = Pace::new(max_events);
+    let Some(mut read) = engine.events(key, from, pace.limit()).await? else {
+        return Ok(None);
+    };
+    let mut n_bytes = 0;
+    let mut n_seen = 0;
+    loop {
+        let n_new = read.events.len() - n_seen;
+        let size: usize = read.events[n_seen..]
+            .iter()
+            .map(|recorded| json_size(&recorded.event))
+            .sum();
+        n_seen = read.events.len();
+        n_bytes += size;
+        let is_short = n_new < pace.limit();
+        pace.read(size);
+        let Some(last) = read.events.last() else { break };
+        if is_short || n_seen >= max_events || n_bytes >= max_bytes {
+            break;
+        }
+        let limit = pace.limit().min(max_events - n_seen);
+        pace.limit = limit;
+        let Some(more) = engine.events(key, last.seq.next(), limit).await? else {
+            return Ok(None);
+        };
+        read.events.extend(more.events);
+        read.head = more.head;
+        read.status = more.status;
+    }
+    Ok(Some(read))
+}
+
+/// A large frame that somebody is still sending.
+struct Frame {
+    key: RunKey,
+    seq: Seq,
+    modes: StreamModes,
+    bytes: Weak<Vec<u8>>,
+}
+
+/// Large frames in flight: every stream that shows the same event the same way sends the same bytes.
+static FRAMES: Mutex<Vec<Frame>> = Mutex::new(Vec::new());
+
+struct Shared(Arc<Vec<u8>>);
+
+impl AsRef<[u8]> for Shared {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Keeps a large frame findable for as long as it is being sent.
+pub(crate) fn share(key: &RunKey, seq: Seq, modes: StreamModes, mut frame: Vec<u8>) -> Bytes {
+    frame.shrink_to_fit();
+    let frame = Arc::new(frame);
+    let mut frames = FRAMES.lock();
+    frames.retain(|frame| frame.bytes.strong_count() > 0);
+    frames.push(Frame {
+        key: key.clone(),
+        seq,
+        modes,
+        bytes: Arc::downgrade(&frame),
+    });
+    drop(frames);
+    Bytes::from_owner(Shared(frame))
+}
+
+/// Finds a large frame that another stream sends.
+pub(crate) fn shared(key: &RunKey, seq: Seq, modes: StreamModes) -> Option<Bytes> {
+    let frames = FRAMES.lock();
+    let found = frames
+        .iter()
+        .find(|frame| frame.seq == seq && frame.modes == modes && frame.key == *key);
+    let bytes = found?.bytes.upgrade()?;
+    Some(Bytes::from_owner(Shared(bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use wopr_core::{RunId, TenantId};
+
+    use super::*;
+
+    #[test]
+    fn pages_grow_while_events_are_small() {
+        let mut pace = Pace::new(8);
+        let mut limits = Vec::new();
+        for n_bytes in [10, 10, 10, 10, CHUNK, 10] {
+            limits.push(pace.limit());
+            pace.read(n_bytes);
+        }
+        assert_eq!(limits, [1, 2, 4, 8, 8, 1]);
+    }
+
+    #[test]
+    fn a_large_frame_is_shared_while_it_is_sent() {
+        let key = RunKey::new(
+            TenantId::parse("t").unwrap(),
+            RunId::parse("run_0123456789abcdef0123").unwrap(),
+        );
+        let modes = StreamModes::default();
+        let frame = share(&key, Seq(3), modes, b"frame".to_vec());
+        assert_eq!(shared(&key, Seq(3), modes), Some(frame.clone()));
+        assert_eq!(shared(&key, Seq(4), modes), None);
+        drop(frame);
+        assert_eq!(shared(&key, Seq(3), modes), None);
+    }
+
+    #[test]
+    fn sizes_are_those_of_the_text() {
+        assert_eq!(json_size(&serde_json::json!({"a": [1, "b"]})), 13);
+    }
+}
