@@ -103,7 +103,10 @@ impl Opened {
             StoreUrl::Postgres(_) => Err(StartError::NoPostgres),
             StoreUrl::Sqlite(path) => {
                 let path = path.clone();
-                let open = move || SqliteStore::open(path, sqlite::Options::default());
+                let open = move || {
+                    make_private(&path);
+                    SqliteStore::open(path, sqlite::Options::default())
+                };
                 // Opening waits for the disk and may migrate.
                 let opened = tokio::task::spawn_blocking(open).await;
                 Ok(Self::Sqlite(Arc::new(
@@ -142,6 +145,10 @@ impl Host {
     /// # Errors
     /// See [`StartError`].
     pub async fn open_with(config: Config, clock: Arc<dyn Clock>) -> Result<Arc<Self>, StartError> {
+        if Auth::new(&config.auth.keys, &[]).is_empty() && !may_hold_keys(&config.store) {
+            // Before there is a database that nobody can call.
+            return Err(StartError::NoKeys);
+        }
         let store = Opened::open(&config.store).await?;
         match Self::build(config, &store, clock).await {
             Ok(built) => {
@@ -304,6 +311,25 @@ impl Host {
         self.store.close().await;
         tracing::info!("host closed");
     }
+}
+
+/// Whether a store may hold keys of its own already.
+fn may_hold_keys(url: &StoreUrl) -> bool {
+    match url {
+        StoreUrl::Memory => false,
+        StoreUrl::Sqlite(path) => fs::metadata(path).is_ok_and(|file| file.len() > 0),
+        StoreUrl::Postgres(_) => true,
+    }
+}
+
+/// Makes the file of a new database, for the owner alone; SQLite gives its other files the same mode. What is in
+/// the way is left for the store to say.
+fn make_private(path: &Path) {
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let _ = options.open(path);
 }
 
 /// A host without its store.

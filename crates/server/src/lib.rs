@@ -6,6 +6,7 @@
 
 pub mod a2a;
 pub mod auth;
+mod body;
 pub mod config;
 mod host;
 pub mod openwop;

@@ -111,6 +111,14 @@ impl Tokens {
     /// # Errors
     /// See [`TokenError`]. Only who holds a true token learns that it has expired.
     pub fn open(&self, text: &str, now: Timestamp) -> Result<Claims, TokenError> {
+        self.open_until(text, now).map(|(claims, _)| claims)
+    }
+
+    /// Reads a token and until when it opens anything.
+    ///
+    /// # Errors
+    /// Those of [`Tokens::open`].
+    pub fn open_until(&self, text: &str, now: Timestamp) -> Result<(Claims, Timestamp), TokenError> {
         if text.len() > MAX_TOKEN {
             return Err(TokenError::Unknown);
         }
@@ -131,12 +139,13 @@ impl Tokens {
         if payload.expires_at.as_millis() <= now.millis() {
             return Err(TokenError::Expired);
         }
-        Ok(Claims {
+        let claims = Claims {
             key: RunKey::new(payload.tenant, payload.run_id),
             node: payload.node_id,
             ordinal,
             intent: payload.intent,
-        })
+        };
+        Ok((claims, Timestamp::from_millis(payload.expires_at.as_millis())))
     }
 }
 

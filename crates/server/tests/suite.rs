@@ -12,6 +12,8 @@ mod client;
 mod discovery;
 #[path = "suite/errors.rs"]
 mod errors;
+#[path = "suite/files.rs"]
+mod files;
 #[path = "suite/hostile.rs"]
 mod hostile;
 #[path = "suite/idempotency.rs"]

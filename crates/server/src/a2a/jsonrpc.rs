@@ -34,7 +34,10 @@ use super::{
     stream::{Item, Step, TaskStream},
     transport,
 };
-use crate::Host;
+use crate::{
+    Host,
+    body::{self, BodyError},
+};
 
 /// The header a client names the last event it saw in.
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -58,7 +61,7 @@ pub(super) async fn respond(
         Ok(caller) => caller,
         Err(error) => return transport::unauthenticated(error),
     };
-    let body = match read_body(&host, headers, body).await {
+    let body = match read_body(&host, body).await {
         Ok(body) => body,
         Err(response) => return *response,
     };
@@ -93,30 +96,31 @@ fn trace_of(headers: &HeaderMap) -> Option<String> {
 }
 
 /// Reads the body, bounded in size and time.
-async fn read_body(host: &Host, headers: &HeaderMap, body: Body) -> Result<Bytes, Box<Response>> {
+async fn read_body(host: &Host, body: Body) -> Result<Bytes, Box<Response>> {
     let config = &host.config().server;
-    let too_large = || {
-        Box::new(transport::status_response(
+    let patience = config.request_timeout.as_duration();
+    let (status, name, message) = match body::read(body, config.max_body_bytes, patience).await {
+        Ok(body) => return Ok(body),
+        Err(BodyError::TooLarge) => (
             StatusCode::PAYLOAD_TOO_LARGE,
             "RESOURCE_EXHAUSTED",
             "the body is too large",
-        ))
-    };
-    let declared = headers.get(header::CONTENT_LENGTH);
-    let declared: Option<usize> = declared.and_then(|value| value.to_str().ok()?.parse().ok());
-    if declared.is_some_and(|length| length > config.max_body_bytes) {
-        return Err(too_large());
-    }
-    let read = axum::body::to_bytes(body, config.max_body_bytes);
-    match tokio::time::timeout(config.request_timeout.as_duration(), read).await {
-        Ok(Ok(body)) => Ok(body),
-        Ok(Err(_)) => Err(too_large()),
-        Err(_) => Err(Box::new(transport::status_response(
+        ),
+        Err(BodyError::CutOff) => (
+            StatusCode::BAD_REQUEST,
+            "INVALID_ARGUMENT",
+            "the body was cut off",
+        ),
+        Err(BodyError::Slow) => (
             StatusCode::REQUEST_TIMEOUT,
             "DEADLINE_EXCEEDED",
             "the body took too long",
-        ))),
-    }
+        ),
+    };
+    let mut response = transport::status_response(status, name, message);
+    let close = HeaderValue::from_static("close");
+    response.headers_mut().insert(header::CONNECTION, close);
+    Err(Box::new(response))
 }
 
 /// The version a client asks for, by header or by query parameter.
@@ -184,6 +188,15 @@ fn read_envelope(
         version: spoken,
         error: error.into(),
     })?;
+    if id == Id::Absent {
+        // Nobody would hear of what a notification did, and no method here is one.
+        let detail = "id is required: notifications are not taken".to_owned();
+        return Err(Refused {
+            id,
+            version: spoken,
+            error: A2aError::InvalidRequest { detail }.into(),
+        });
+    }
     let refused = |version, error: A2aError| {
         Err(Refused {
             id: id.clone(),
@@ -202,7 +215,7 @@ fn read_envelope(
         (Some((_, Version::V1_0)), Version::V0_3) => refused(
             Version::V1_0,
             A2aError::VersionNotSupported {
-                requested: format!("{asked} for {method}"),
+                requested: asked.to_string(),
                 supported: vec![Version::V1_0.to_string()],
             },
         ),

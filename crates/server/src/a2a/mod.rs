@@ -79,10 +79,10 @@ pub fn router(host: Arc<Host>) -> Router {
             "/a2a/w/{workflow}/.well-known/agent-card.json",
             get(workflow_card),
         )
-        .route("/a2a", post(host_rpc))
-        .route("/a2a/", post(host_rpc))
-        .route("/v1/a2a", post(host_rpc))
-        .route("/a2a/w/{workflow}", post(workflow_rpc))
+        .route("/a2a", post(host_rpc).fallback(only_post))
+        .route("/a2a/", post(host_rpc).fallback(only_post))
+        .route("/v1/a2a", post(host_rpc).fallback(only_post))
+        .route("/a2a/w/{workflow}", post(workflow_rpc).fallback(only_post))
         .with_state(face)
 }
 
@@ -116,6 +116,10 @@ async fn workflow_rpc(
         Ok(workflow) => jsonrpc::respond(face.host, Some(workflow), &uri, &headers, body).await,
         Err(_) => no_agent(),
     }
+}
+
+async fn only_post() -> Response {
+    transport::only_post()
 }
 
 fn no_agent() -> Response {

@@ -78,16 +78,6 @@ impl AskedAt {
 }
 
 impl Question {
-    /// The kind as the durable record names it: what is no approval is a clarification (RFC 0100).
-    fn kind(&self) -> &'static str {
-        match self.waiting.kind {
-            InterruptKind::Approval => "approval",
-            InterruptKind::Clarification | InterruptKind::ExternalEvent | InterruptKind::Custom => {
-                "clarification"
-            }
-        }
-    }
-
     /// The question, for reading an answer to it.
     pub(super) fn for_answer(&self) -> Asked<'_> {
         Asked {
@@ -96,10 +86,10 @@ impl Question {
         }
     }
 
-    /// `metadata.openwop.interrupt`.
+    /// `metadata.openwop.interrupt`. Its kind is OpenWOP's; the durable record has but two words (RFC 0100).
     pub(super) fn metadata(&self) -> Value {
         let mut interrupt = json!({
-            "kind": self.kind(),
+            "kind": self.waiting.kind.as_str(),
             "interruptId": self.waiting.id(),
             "nodeId": self.waiting.visit.node.as_str(),
         });

@@ -15,6 +15,9 @@ use super::metadata::find;
 /// Keys that name a workflow, the first wins.
 const KEYS: [&[&str]; 3] = [&["openwop", "workflowId"], &["skillId"], &["openwop", "skillId"]];
 
+/// Where a message that names no workflow should.
+pub(super) const FIELD: &str = "message.metadata.openwop.workflowId";
+
 /// A workflow, and where it was named.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Choice {
@@ -52,7 +55,7 @@ pub(super) fn choose(
     };
     Ok(interface
         .map(|workflow| named(workflow, "url"))
-        .or_else(|| default.map(|workflow| named(workflow, "message.metadata.skillId"))))
+        .or_else(|| default.map(|workflow| named(workflow, FIELD))))
 }
 
 #[cfg(test)]

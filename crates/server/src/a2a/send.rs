@@ -10,7 +10,7 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use wopr_core::{Command, NodeId, Object, Origin, Plan, Resolve, RunId, RunKey, WorkflowId};
-use wopr_engine::{Create, Done, Extras, Once, Start, View};
+use wopr_engine::{CommandError, Create, Done, Extras, Once, Start, View};
 use wopr_store::IdempotencyKey;
 use wopr_wire::a2a::{
     error::A2aError,
@@ -24,7 +24,7 @@ use super::{
     question::{self, AskedAt},
     render::{Shown, context_of},
     select,
-    service::{Call, Error, Service, check_configuration, is_settled, require},
+    service::{Call, Error, Service, check_configuration, is_settled, require, task_word},
 };
 use crate::auth::{Caller, Scope};
 
@@ -145,7 +145,7 @@ impl Service {
         let choice = select::choose(&message, &metadata, interface.as_ref(), default)?;
         let workflow = match choice {
             Some(choice) => self.skill(caller, &choice.workflow).ok_or(choice.field),
-            None => Err("message.metadata.skillId".to_owned()),
+            None => Err(select::FIELD.to_owned()),
         };
         let workflow = workflow.map_err(|field| self.no_skill(caller, field))?;
         let name = name(caller, &message);
@@ -207,12 +207,12 @@ impl Service {
             return if record.digest == once.digest {
                 Ok(Sent::Repeated { key: view.key })
             } else {
-                Err(wopr_engine::CommandError::KeyReused.into())
+                Err(CommandError::KeyReused.into())
             };
         }
         let standing = Standing::of(&view.run, &view.plan);
         if standing.asked().is_empty() {
-            let status = standing.status().as_str();
+            let status = task_word(standing.status());
             return Err(
                 A2aError::unsupported(format!("the task is {status} and waits for no message")).into(),
             );
@@ -251,13 +251,24 @@ impl Service {
         } else {
             (kept, None)
         };
+        let repeat = (once.key.clone(), once.digest.clone());
         let extras = Extras {
             idempotency: Some(once),
             ..now
         };
-        let after = match engine.command(&asked.key, command, extras).await? {
-            Done::Fresh(after) => after,
-            Done::Replayed(_) => return Ok(Sent::Repeated { key: view.key }),
+        let after = match engine.command(&asked.key, command, extras).await {
+            Ok(Done::Fresh(after)) => after,
+            Ok(Done::Replayed(_)) => return Ok(Sent::Repeated { key: view.key }),
+            Err(CommandError::Refused(refusal)) => {
+                // The same message may have been taken since it was looked for.
+                let taken = engine.store().idempotency(&repeat.0, engine.now()).await?;
+                return if taken.is_some_and(|record| record.digest == repeat.1) {
+                    Ok(Sent::Repeated { key: view.key })
+                } else {
+                    Err(CommandError::Refused(refusal).into())
+                };
+            }
+            Err(error) => return Err(error.into()),
         };
         if let Some(kept) = later {
             let nothing = Command::Notices(Vec::new());
@@ -340,10 +351,12 @@ impl Service {
             .take(MAX_LISTED)
             .map(|plan| plan.id().as_str())
             .collect();
-        A2aError::invalid_param(
-            field,
-            format!("must name one of the skills: {}", skills.join(", ")),
-        )
+        let rule = if skills.is_empty() {
+            "cannot name a skill: this host has none".to_owned()
+        } else {
+            format!("must name one of the skills: {}", skills.join(", "))
+        };
+        A2aError::invalid_param(field, rule)
     }
 
     fn once(&self, call: &Call, task: Option<&RunId>, message: &Message) -> Result<Once, Error> {

@@ -66,7 +66,7 @@ impl From<CommandError> for Error {
     fn from(error: CommandError) -> Self {
         match error {
             CommandError::UnknownWorkflow => {
-                A2aError::invalid_param("message.metadata.skillId", "is not the id of a skill").into()
+                A2aError::invalid_param(super::select::FIELD, "is not the id of a skill").into()
             }
             CommandError::NotFound => A2aError::task_not_found("").into(),
             CommandError::Refused(refusal) => refused(refusal).into(),
@@ -100,7 +100,7 @@ fn refused(refusal: Refusal) -> A2aError {
             A2aError::invalid_param("message.parts", format!("do not answer the task: {rule}"))
         }
         Refusal::NotAllowed(rule) => A2aError::unsupported(rule),
-        Refusal::Terminal(status) => A2aError::unsupported(format!("the task is {}", status.as_str())),
+        Refusal::Terminal(status) => A2aError::unsupported(format!("the task is {}", task_word(status))),
         Refusal::NotPausable(_)
         | Refusal::NotPaused(_)
         | Refusal::NoInterrupt
@@ -261,6 +261,22 @@ impl Service {
     fn owner(&self, caller: &Caller) -> Option<wopr_core::PrincipalId> {
         let is_private = self.host.config().a2a.private_tasks;
         is_private.then(|| caller.principal.clone())
+    }
+}
+
+/// How this protocol spells a status.
+pub(super) const fn task_word(status: RunStatus) -> &'static str {
+    match status {
+        RunStatus::Cancelled => "canceled",
+        RunStatus::Cancelling => "being canceled",
+        RunStatus::Pending
+        | RunStatus::Running
+        | RunStatus::Paused
+        | RunStatus::WaitingApproval
+        | RunStatus::WaitingInput
+        | RunStatus::WaitingExternal
+        | RunStatus::Completed
+        | RunStatus::Failed => status.as_str(),
     }
 }
 

@@ -24,7 +24,7 @@ use super::{
     question::{self, Question},
     render::{self, Shown, context_of, status, wire_time, wrap},
     send::Sent,
-    service::{Call, Error, Service, check_configuration},
+    service::{Call, Error, Service, check_configuration, task_word},
 };
 use crate::{
     auth::Caller,
@@ -151,7 +151,7 @@ impl Service {
             return Ok(stream);
         }
         if view.run.status.is_terminal() {
-            let status = view.run.status.as_str();
+            let status = task_word(view.run.status);
             return Err(A2aError::unsupported(format!("the task is {status}; read it instead")).into());
         }
         let shown = Shown {

@@ -77,6 +77,18 @@ pub(super) fn forbidden(scope: Scope) -> Response {
     response
 }
 
+/// 405: a binding is called by `POST` alone.
+pub(super) fn only_post() -> Response {
+    let mut response = status_response(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "UNIMPLEMENTED",
+        "send JSON-RPC requests by POST",
+    );
+    let allow = HeaderValue::from_static("POST");
+    response.headers_mut().insert(header::ALLOW, allow);
+    response
+}
+
 /// 503: the store does not take this now.
 pub(super) fn unavailable() -> Response {
     let mut response = status_response(

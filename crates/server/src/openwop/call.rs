@@ -3,14 +3,14 @@
 //! Who may not call learns nothing about routes: below `/v1` a missing credential is answered before anything
 //! else is looked at. Bodies are read only after that, bounded in size and time.
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc};
 
 use axum::{
     body::{Body, Bytes, HttpBody as _},
     extract::{Request, State},
     response::Response,
 };
-use futures_util::{future::BoxFuture, stream::StreamExt as _};
+use futures_util::future::BoxFuture;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use url::form_urlencoded;
 use wopr_core::{RunId, RunKey};
@@ -20,12 +20,12 @@ use super::{
     problem::Problem,
     routes::{self, Access, Input, Route},
 };
-use crate::{Host, auth::Caller, telemetry::Handled};
-
-/// How much of a refused body is read and dropped, so that a client that is still sending can read the answer.
-const MAX_DRAINED: usize = 256 << 20;
-/// And for how long.
-const DRAIN_TIME: Duration = Duration::from_secs(5);
+use crate::{
+    Host,
+    auth::Caller,
+    body::{self, BodyError},
+    telemetry::Handled,
+};
 
 /// What a handler answers.
 pub(super) type Answer = Result<Response, Problem>;
@@ -194,53 +194,22 @@ async fn read_body(host: &Host, route: &Route, headers: &HeaderMap, body: Body) 
         return Ok(Bytes::new());
     }
     if let Err(problem) = check_media_type(headers) {
-        drain(body).await;
+        body::drain(body).await;
         return Err(problem);
     }
     let limit = host.config().server.max_body_bytes;
     let patience = host.config().server.request_timeout.as_duration();
-    let declared = body.size_hint().lower();
-    if declared > limit as u64 {
-        drain(body).await;
-        return Err(too_large(limit));
-    }
-    match tokio::time::timeout(patience, collect(body, limit)).await {
-        Ok(read) => read,
-        Err(_) => Err(Problem::new(
+    match body::read(body, limit, patience).await {
+        Ok(read) => Ok(read),
+        Err(BodyError::TooLarge) => Err(too_large(limit)),
+        Err(BodyError::CutOff) => Err(Problem::invalid("the body was cut off")),
+        Err(BodyError::Slow) => Err(Problem::new(
             StatusCode::REQUEST_TIMEOUT,
             "request_timeout",
             "the body did not arrive in time",
         )
         .header(header::CONNECTION, HeaderValue::from_static("close"))),
     }
-}
-
-async fn collect(body: Body, limit: usize) -> Result<Bytes, Problem> {
-    let capacity = usize::try_from(body.size_hint().lower()).unwrap_or(0);
-    let mut stream = body.into_data_stream();
-    let mut first = None;
-    let mut rest: Vec<u8> = Vec::new();
-    let mut total = 0;
-    while let Some(chunk) = stream.next().await {
-        let chunk = chunk.map_err(|_| Problem::invalid("the body was cut off"))?;
-        total += chunk.len();
-        if total > limit {
-            drain(Body::from_stream(stream)).await;
-            return Err(too_large(limit));
-        }
-        // Most bodies arrive in one piece, which is then not copied.
-        match (&first, rest.is_empty()) {
-            (None, true) => first = Some(chunk),
-            _ => {
-                if let Some(first) = first.take() {
-                    rest.reserve(capacity.max(total));
-                    rest.extend_from_slice(&first);
-                }
-                rest.extend_from_slice(&chunk);
-            }
-        }
-    }
-    Ok(first.unwrap_or_else(|| Bytes::from(rest)))
 }
 
 fn too_large(limit: usize) -> Problem {
@@ -251,22 +220,6 @@ fn too_large(limit: usize) -> Problem {
     )
     .with("maxRequestBodyBytes", limit)
     .header(header::CONNECTION, HeaderValue::from_static("close"))
-}
-
-/// Drops what a client is still sending: closing at once would reset the connection under the answer.
-async fn drain(body: Body) {
-    let mut stream = body.into_data_stream();
-    let drained = async {
-        let mut total = 0;
-        while let Some(Ok(chunk)) = stream.next().await {
-            total += chunk.len();
-            if total > MAX_DRAINED {
-                break;
-            }
-        }
-    };
-    // Whether it ended or ran out of time, the answer comes next.
-    let _ = tokio::time::timeout(DRAIN_TIME, drained).await;
 }
 
 /// JSON, or no type at all.

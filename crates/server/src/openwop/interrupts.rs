@@ -119,7 +119,7 @@ fn resolved(run: &RunId, node: &str, view: &View) -> Vec<u8> {
 pub(super) fn inspect(call: Call) -> BoxFuture<'static, Answer> {
     async move {
         let engine = call.host.engine();
-        let claims = call.host.tokens().open(call.param(0), engine.now())?;
+        let (claims, expires_at) = call.host.tokens().open_until(call.param(0), engine.now())?;
         let view = engine.view(&claims.key).await?.ok_or_else(no_interrupt)?;
         let open = view
             .run
@@ -131,7 +131,9 @@ pub(super) fn inspect(call: Call) -> BoxFuture<'static, Answer> {
             }
             Some(_) | None => None,
         };
-        let shown = shown.ok_or_else(|| closed(&view))?;
+        let mut shown = shown.ok_or_else(|| closed(&view))?;
+        // As in the document the token came with: until when it answers.
+        shown.expires_at = Some(render::time(expires_at));
         json_response(StatusCode::OK, &shown)
     }
     .boxed()

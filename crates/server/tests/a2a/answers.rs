@@ -317,3 +317,11 @@ async fn a_token_from_a_task_answers_it_over_rest() {
         .await;
     assert_eq!(code, -32004);
 }
+
+#[tokio::test]
+async fn an_awaited_event_is_called_one() {
+    let server = Server::start().await;
+    let task = begin(&server.v1(), "event", "m1").await;
+    assert_eq!(state_of(&task), "input-required");
+    assert_eq!(task["metadata"]["openwop"]["interrupt"]["kind"], "external-event");
+}

@@ -134,6 +134,11 @@ async fn methods_belong_to_versions() {
         envelope["error"]["data"][0]["metadata"]["supportedVersions"],
         "0.3,1.0"
     );
+    let envelope = server.client("0.3").call("GetTask", json!({})).await;
+    assert_eq!(
+        envelope["error"]["data"][0]["metadata"]["requestedVersion"],
+        "0.3"
+    );
     let asked = server.v03().at("/a2a?A2A-Version=1.0");
     assert_eq!(asked.err("GetTask", json!({"id": "x"})).await.0, -32001);
 }
@@ -214,9 +219,11 @@ async fn hostile_bodies_are_refused() {
         .with("content-type", "application/json; charset=utf-8");
     assert_eq!(typed.err("GetTask", json!({"id": "x"})).await.0, -32001);
 
-    let huge = vec![b' '; (10 << 20) + 1];
-    let answer = client.raw("POST", &huge).await;
-    assert_eq!(answer.status, 413);
+    for huge in [vec![b' '; (10 << 20) + 1], vec![b' '; 100 << 20]] {
+        let answer = client.raw("POST", &huge).await;
+        assert_eq!(answer.status, 413);
+        assert_eq!(answer.json()["error"]["status"], "RESOURCE_EXHAUSTED");
+    }
     // Nothing of this hurt.
     let task = client.send(client.text("fine", "x", json!({}))).await;
     assert_eq!(state_of(&task), "completed");
@@ -233,4 +240,47 @@ async fn data_deeper_than_a_log_may_hold_is_refused() {
     let parts = json!([{ "data": data }]);
     let (code, text) = client.send_err(client.message("m", parts, json!({}))).await;
     assert_eq!(code, -32602, "{text}");
+}
+
+#[tokio::test]
+async fn bindings_take_nothing_but_post() {
+    let server = Server::start().await;
+    for method in ["GET", "PUT", "DELETE"] {
+        for path in ["/a2a", "/a2a/", "/a2a/w/hello"] {
+            let answer = server.v1().at(path).raw(method, b"").await;
+            assert_eq!(answer.status, 405, "{method} {path}");
+            assert_eq!(answer.header("allow"), Some("POST"));
+            assert_eq!(answer.json()["error"]["code"], 405);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_notification_is_refused_and_does_nothing() {
+    let server = Server::start().await;
+    let client = server.v1();
+    let params = client.text("m", "x", json!({}));
+    let body = json!({"jsonrpc": "2.0", "method": "SendMessage", "params": params});
+    let answer = client.raw("POST", body.to_string().as_bytes()).await;
+    assert_eq!(
+        (answer.status, &answer.json()["error"]["code"]),
+        (200, &json!(-32600))
+    );
+    assert_eq!(client.ok("ListTasks", json!({})).await["totalSize"], 0);
+}
+
+#[tokio::test]
+async fn an_ended_task_is_spelled_as_clients_know_it() {
+    let server = Server::start().await;
+    let client = server.v1();
+    let params = client.text("m", "x", json!({"metadata": {"skillId": "approve"}}));
+    let task = client.send(params).await;
+    let id = &task["id"];
+    client.ok("CancelTask", json!({"id": id})).await;
+    let (_, text) = client.err("SubscribeToTask", json!({"id": id})).await;
+    assert!(text.contains("the task is canceled"), "{text}");
+    let (_, text) = client
+        .send_err(client.text("n", "yes", json!({"taskId": id})))
+        .await;
+    assert!(text.contains("the task is canceled"), "{text}");
 }

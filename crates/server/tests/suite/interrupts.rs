@@ -447,3 +447,17 @@ async fn a_cancel_and_an_answer_race_to_one_end() {
     server.call("GET", "/v1/runs").key(ALICE).send().await.ok(200);
     server.stop().await;
 }
+
+#[tokio::test]
+async fn a_token_shows_what_it_answers_and_until_when() {
+    let server = Server::start().await;
+    let run = server.run("approval", json!({})).await;
+    let asked = server.wait_for(&run, "waiting-approval").await["interrupt"].clone();
+    let token = asked["interruptToken"].as_str().unwrap();
+    let shown = server.call("GET", &format!("/v1/interrupts/{token}"));
+    let shown = shown.send().await.ok(200);
+    for field in ["data", "requestedAt", "expiresAt"] {
+        assert!(!shown[field].is_null(), "{field}: {shown}");
+        assert_eq!(shown[field], asked[field], "{field}");
+    }
+}
