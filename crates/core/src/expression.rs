@@ -1,8 +1,8 @@
 //! Expressions and templates of workflow definitions.
 //!
 //! OpenWOP leaves the expression language open; wopr's is Jinja's (minijinja): paths, literals,
-//! comparisons, `and`/`or`/`not`, filters. Evaluation is bounded by fuel, has no I/O and no clock,
-//! and sees `variables`, `inputs`, `nodes` (outputs by node id), `output`, `status`, and every variable by
+//! comparisons, `and`/`or`/`not`, filters, `if` and `for`, without assignments. Evaluation is bounded in steps and
+//! in memory, has no I/O and no clock, and sees `variables`, `inputs`, `nodes` (outputs by node id), `output`, `status`, and every variable by
 //! its bare name. A missing name is undefined, not an error.
 
 use std::{
@@ -16,8 +16,13 @@ use serde_json::Value;
 
 use crate::{measure::size_of, run::Context};
 
+mod filters;
+mod scan;
+
+use scan::Scan;
+
 /// Instructions one evaluation may use; a template of ordinary size uses hundreds.
-const FUEL: u64 = 200_000;
+const FUEL: u64 = 50_000;
 /// Longest source text of an expression; what one evaluation can build grows with it.
 const MAX_EXPRESSION: usize = 8 * 1024;
 /// Longest source text of a template.
@@ -26,7 +31,9 @@ const MAX_SOURCE: usize = 64 * 1024;
 const MAX_OUTPUT: usize = 1024 * 1024;
 
 static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
-    let mut environment = Environment::new();
+    let mut environment = Environment::empty();
+    filters::add(&mut environment);
+    environment.set_formatter(filters::print);
     environment.set_undefined_behavior(UndefinedBehavior::Chainable);
     environment.set_fuel(Some(FUEL));
     environment
@@ -50,6 +57,7 @@ pub enum ExpressionError {
 #[derive(Clone)]
 pub struct Expression {
     source: String,
+    scan: Arc<Scan>,
     compiled: Arc<minijinja::Expression<'static, 'static>>,
     /// The words it may read as names.
     names: Arc<[String]>,
@@ -68,11 +76,17 @@ impl Expression {
             .unwrap_or(inner)
             .trim();
         within(inner.len(), MAX_EXPRESSION)?;
+        // What the author wrote is parsed first: its errors are the ones to tell.
+        ENVIRONMENT
+            .compile_expression(inner)
+            .map_err(|e| ExpressionError::Syntax(describe(&e)))?;
+        let scan = Scan::expression(inner)?;
         let compiled = ENVIRONMENT
-            .compile_expression_owned(inner.to_owned())
+            .compile_expression_owned(scan.source.clone())
             .map_err(|e| ExpressionError::Syntax(describe(&e)))?;
         Ok(Self {
             source: inner.to_owned(),
+            scan: Arc::new(scan),
             names: names_in(inner),
             compiled: Arc::new(compiled),
         })
@@ -103,6 +117,7 @@ impl Expression {
     }
 
     fn eval(&self, context: Dynamic) -> Result<Dynamic, ExpressionError> {
+        check(&self.scan, &context)?;
         self.compiled
             .eval(context)
             .map_err(|e| ExpressionError::Evaluation(describe(&e)))
@@ -133,6 +148,7 @@ impl fmt::Display for Expression {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
     source: String,
+    scan: Arc<Scan>,
     /// The words it may read as names.
     names: Arc<[String]>,
 }
@@ -147,8 +163,13 @@ impl Template {
         ENVIRONMENT
             .template_from_str(source)
             .map_err(|e| ExpressionError::Syntax(describe(&e)))?;
+        let scan = Scan::template(source)?;
+        ENVIRONMENT
+            .template_from_str(&scan.source)
+            .map_err(|e| ExpressionError::Syntax(describe(&e)))?;
         Ok(Self {
             source: source.to_owned(),
+            scan: Arc::new(scan),
             names: names_in(source),
         })
     }
@@ -166,8 +187,9 @@ impl Template {
     }
 
     fn render_with(&self, context: Dynamic) -> Result<String, ExpressionError> {
+        check(&self.scan, &context)?;
         let template = ENVIRONMENT
-            .template_from_str(&self.source)
+            .template_from_str(&self.scan.source)
             .map_err(|e| ExpressionError::Syntax(describe(&e)))?;
         let mut out = Bounded { text: Vec::new() };
         match template.render_captured_to(context, &mut out) {
@@ -178,8 +200,7 @@ impl Template {
     }
 }
 
-/// Every word of a source that could be a name. minijinja's own analysis overlooks names that a `set` of the
-/// same name reads.
+/// Every word of a source that could be a name.
 fn names_in(source: &str) -> Arc<[String]> {
     let words = source.split(|c: char| !(c.is_alphanumeric() || c == '_'));
     let names: BTreeSet<_> = words
@@ -196,12 +217,23 @@ fn pick(names: &[String], context: &Context<'_>) -> Dynamic {
     Dynamic::from(known.collect::<BTreeMap<_, _>>())
 }
 
+/// Refuses what could build values too large from what it sees.
+fn check(scan: &Scan, context: &Dynamic) -> Result<(), ExpressionError> {
+    if !scan.builds() {
+        return Ok(());
+    }
+    scan.check(|name| match context.get_attr(name) {
+        Ok(value) if value.is_undefined() => 0,
+        Ok(value) => filters::size_of(&value),
+        Err(_) => 0,
+    })
+}
+
 fn to_json(value: &Dynamic) -> Result<Option<Value>, ExpressionError> {
     if value.is_undefined() {
         return Ok(None);
     }
     let json = serde_json::to_value(value).map_err(|e| ExpressionError::Evaluation(e.to_string()))?;
-    // Ten assignments of a doubled text would otherwise exhaust the memory of the process.
     within(size_of(&json), MAX_OUTPUT)?;
     Ok(Some(json))
 }
@@ -283,13 +315,98 @@ mod tests {
             Err(ExpressionError::TooLong(_))
         ));
         let endless =
-            Template::parse("{% for a in range(9999) %}{% for b in range(9999) %}x{% endfor %}{% endfor %}")
+            Template::parse("{% for a in range(999) %}{% for b in range(999) %}x{% endfor %}{% endfor %}")
                 .expect("valid");
         assert!(endless.render(&json!({})).is_err());
-        let huge = Template::parse("{% for a in range(9000) %}{{ t }}{% endfor %}").expect("valid");
+        let huge = Template::parse("{% for a in range(1000) %}{{ t }}{% endfor %}").expect("valid");
         assert_eq!(
-            huge.render(&json!({"t": "x".repeat(1000)})),
+            huge.render(&json!({"t": "x".repeat(10_000)})),
             Err(ExpressionError::TooLong(MAX_OUTPUT))
         );
+    }
+
+    #[test]
+    fn assignments_and_unknown_words_are_refused_before_anything_runs() {
+        for source in [
+            "{% set n = namespace(a=p) %}{% for i in range(22) %}{% set n.a = n.a ~ n.a %}{% endfor %}",
+            "{% set a = a ~ a %}",
+            "{%- set a %}x{% endset %}",
+            "{% filter upper %}x{% endfilter %}",
+            "{% with a = 1 %}{% endwith %}",
+            "{% raw %}{{ x }}{% endraw %}",
+            "{% for a in b recursive %}{{ loop(a) }}{% endfor %}",
+            "{{ a|shout }}",
+            "{{ a | batch(1000000, 'x') }}",
+            "{{ a is nice }}",
+            "{{ namespace(a=1) }}",
+            "{{ '%1000000000d' | format(1) }}",
+        ] {
+            assert!(
+                matches!(Template::parse(source), Err(ExpressionError::Syntax(_))),
+                "{source}"
+            );
+        }
+    }
+
+    #[test]
+    fn values_that_would_grow_are_refused() {
+        let context = json!({"t": "x".repeat(1_000_000), "p": "pp", "n": 90_000_000, "l": [1, 2]});
+        let many = vec!["t"; 1_000];
+        for source in [
+            many.join("~"),
+            format!("[{}]", many.join(",")),
+            format!("[{}] ~ ''", many.join(",")),
+            format!("[{}]|join", many.join(",")),
+            "p * n".to_owned(),
+            "n * p".to_owned(),
+            "n * -p".to_owned(),
+            "n * (p ~ p)|upper".to_owned(),
+            "'a' * 90000000".to_owned(),
+            "[1] * 90000000".to_owned(),
+            "l|first * n * p".to_owned(),
+            "'x'|replace('x', t)|replace('x', t)".to_owned(),
+            "t|list".to_owned(),
+            "t|split('x')".to_owned(),
+            "p|indent(999999999, true)".to_owned(),
+            "range(1001)".to_owned(),
+            "[t, t]|tojson".to_owned(),
+            "[p]|map('replace', 'p', t)".to_owned(),
+        ] {
+            let expression = Expression::parse(&source).expect(&source);
+            assert!(expression.evaluate(&context).is_err(), "{source}");
+        }
+        let nested = "{% for a in [t,t,t,t,t] %}{% for b in [[a,a,a,a],[a,a,a,a]] %}{{ b ~ b }}{% endfor %}{% endfor %}";
+        assert!(Template::parse(nested).expect("valid").render(&context).is_err());
+    }
+
+    #[test]
+    fn products_filters_and_loops_work_as_written() {
+        let context = json!({"n": 3, "m": {"k": [2]}, "who": "ada", "l": [{"a": 2}, {"a": 1}]});
+        for (source, expected) in [
+            ("{{ n * m.k[0] + 1 }}", "7"),
+            ("{{ 2 * (n + 1) * -n }}", "-24"),
+            ("{{ n * 2 ** 2 }}", "12"),
+            ("{{ n*1.5e+1 }}", "45.0"),
+            ("{{ l|map(attribute='a')|sort|join('-') }}", "1-2"),
+            ("{{ l }}", r#"[{"a":2},{"a":1}]"#),
+            ("{{ m|tojson }} {{ m }}", r#"{"k":[2]} {"k":[2]}"#),
+            ("{{ {'a': {'b': who}} }}", r#"{"a":{"b":"ada"}}"#),
+            (
+                "{% for x in range(2) -%} {{ x }}{{ loop.index }} {%- endfor %}",
+                "0112",
+            ),
+            ("{{ who|upper if n is odd and n is not none else 'x' }}", "ADA"),
+            (
+                "{# {% set x %} #}{{ '}}' ~ \"%}\" }} {{ l|sum(attribute='a') }}",
+                "}}%} 3",
+            ),
+            (
+                "{{ who|replace('a', 'o')|title }} {{ missing|default('-') }}",
+                "Odo -",
+            ),
+        ] {
+            let template = Template::parse(source).unwrap_or_else(|e| panic!("{source}: {e}"));
+            assert_eq!(template.render(&context), Ok(expected.to_owned()), "{source}");
+        }
     }
 }

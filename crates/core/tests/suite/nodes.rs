@@ -337,18 +337,6 @@ fn template_renders_a_text() {
 }
 
 #[test]
-fn expressions_see_names_set_from_themselves() {
-    let workflow = Workflow::new("w")
-        .variable("x", "number", json!({ "defaultValue": 7 }))
-        .node(
-            "n",
-            "core.template",
-            json!({ "template": "{% set x = x + 1 %}{{ x }}" }),
-        );
-    assert_eq!(Script::started(&workflow).variable("n"), json!({ "text": "8" }));
-}
-
-#[test]
 fn side_effect_waits_for_its_outcome() {
     let workflow = Workflow::new("w").wired(
         "n",
