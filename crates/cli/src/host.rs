@@ -16,7 +16,7 @@ use wopr_server::{
     config::{Key, SETTINGS, Secret},
     telemetry,
 };
-use wopr_store::sqlite::OpenError;
+use wopr_store::{postgres, sqlite::OpenError};
 
 use crate::{
     examples,
@@ -283,9 +283,8 @@ fn start_failure(error: &StartError) -> Failure {
         StartError::NoKeys => Failure::cannot(Exit::Config, error)
             .hint("`wopr keys create` makes one in the store, `wopr dev` starts with one"),
         StartError::Store(open) => open_failure(open),
-        StartError::Secrets(_) | StartError::Folder { .. } | StartError::NoPostgres => {
-            Failure::cannot(Exit::Config, error)
-        }
+        StartError::Postgres(open) => postgres_failure(open),
+        StartError::Secrets(_) | StartError::Folder { .. } => Failure::cannot(Exit::Config, error),
         StartError::Read(_) | StartError::Egress(_) | StartError::Engine(_) | StartError::Workflows(_) => {
             Failure::cannot(Exit::Failed, error)
         }
@@ -308,5 +307,22 @@ pub(crate) fn open_failure(error: &OpenError) -> Failure {
         OpenError::Migration(_) | OpenError::Database(_) | OpenError::Io { .. } => {
             Failure::cannot(Exit::Failed, error)
         }
+    }
+}
+
+/// Why a PostgreSQL database did not open, as a person sees it.
+pub(crate) fn postgres_failure(error: &postgres::OpenError) -> Failure {
+    match error {
+        postgres::OpenError::Connect(_) => Failure::cannot(Exit::Unreachable, error),
+        postgres::OpenError::NeedsMigration { .. } => {
+            Failure::cannot(Exit::Config, error).hint("`wopr migrate` brings it up to date")
+        }
+        postgres::OpenError::Url(_)
+        | postgres::OpenError::Tls(_)
+        | postgres::OpenError::Encoding(_)
+        | postgres::OpenError::NoSchema
+        | postgres::OpenError::NewerSchema { .. }
+        | postgres::OpenError::Foreign(_) => Failure::cannot(Exit::Config, error),
+        postgres::OpenError::Migration(_) => Failure::cannot(Exit::Failed, error),
     }
 }

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use wopr_connect::{Executors, egress};
 use wopr_core::{HostBounds, Offer, TenantId};
 use wopr_engine::{Clock, Engine, RegisterError, SystemClock};
-use wopr_store::{MemoryStore, ReadError, SqliteStore, Store, sqlite};
+use wopr_store::{MemoryStore, PostgresStore, ReadError, SqliteStore, Store, postgres, sqlite};
 
 use crate::{
     auth::Auth,
@@ -32,12 +32,12 @@ pub enum StartError {
     /// Nobody could call it.
     #[error("start without any api key: set WOPR_API_KEY or add [[auth.keys]] to the configuration")]
     NoKeys,
-    /// The store is of a kind this binary does not have.
-    #[error("open the store: postgres is not built in yet, use sqlite:PATH")]
-    NoPostgres,
-    /// The database cannot be opened.
+    /// The SQLite database cannot be opened.
     #[error("open the store")]
     Store(#[from] sqlite::OpenError),
+    /// The PostgreSQL database cannot be opened.
+    #[error("open the store")]
+    Postgres(#[from] postgres::OpenError),
     /// The store does not answer.
     #[error("read the store")]
     Read(#[from] ReadError),
@@ -94,13 +94,26 @@ pub struct Host {
 enum Opened {
     Memory(Arc<MemoryStore>),
     Sqlite(Arc<SqliteStore>),
+    Postgres(Arc<PostgresStore>),
+}
+
+/// What a database did since it was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreStats {
+    /// The embedded one.
+    Sqlite(sqlite::Stats),
+    /// One that several processes share.
+    Postgres(postgres::Stats),
 }
 
 impl Opened {
     async fn open(url: &StoreUrl) -> Result<Self, StartError> {
         match url {
             StoreUrl::Memory => Ok(Self::Memory(Arc::new(MemoryStore::new()))),
-            StoreUrl::Postgres(_) => Err(StartError::NoPostgres),
+            StoreUrl::Postgres(url) => {
+                let store = PostgresStore::open(url.expose(), postgres::Options::default()).await?;
+                Ok(Self::Postgres(Arc::new(store)))
+            }
             StoreUrl::Sqlite(path) => {
                 let path = path.clone();
                 let open = move || {
@@ -120,6 +133,7 @@ impl Opened {
         match self {
             Self::Memory(store) => Arc::clone(store) as Arc<dyn Store>,
             Self::Sqlite(store) => Arc::clone(store) as Arc<dyn Store>,
+            Self::Postgres(store) => Arc::clone(store) as Arc<dyn Store>,
         }
     }
 
@@ -127,6 +141,7 @@ impl Opened {
         match self {
             Self::Memory(_) => {}
             Self::Sqlite(store) => store.close().await,
+            Self::Postgres(store) => store.close().await,
         }
     }
 }
@@ -271,10 +286,11 @@ impl Host {
 
     /// What the database did, if there is one.
     #[must_use]
-    pub fn store_stats(&self) -> Option<sqlite::Stats> {
+    pub fn store_stats(&self) -> Option<StoreStats> {
         match &self.store {
             Opened::Memory(_) => None,
-            Opened::Sqlite(store) => Some(store.stats()),
+            Opened::Sqlite(store) => Some(StoreStats::Sqlite(store.stats())),
+            Opened::Postgres(store) => Some(StoreStats::Postgres(store.stats())),
         }
     }
 

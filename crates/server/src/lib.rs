@@ -17,7 +17,7 @@ pub mod telemetry;
 mod tokens;
 
 pub use config::{Config, ConfigError, Overrides};
-pub use host::{Host, Rejected, StartError};
+pub use host::{Host, Rejected, StartError, StoreStats};
 pub use secrets::{Secrets, SecretsError, Subkey};
 pub use serve::{ServeError, bind, router, serve};
 pub use tokens::{Claims, Intent, Token, TokenError, Tokens};

@@ -17,7 +17,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use wopr_server::config::{Config, StoreUrl};
 use wopr_store::{
-    Registry as _, SqliteStore,
+    PostgresStore, Registry as _, SqliteStore, postgres,
     sqlite::{self, OpenError},
 };
 
@@ -179,14 +179,7 @@ async fn store(config: &Config, findings: &mut Findings) -> Option<usize> {
             );
             return Some(0);
         }
-        StoreUrl::Postgres(_) => {
-            findings.add(
-                "store",
-                Verdict::Error,
-                "PostgreSQL is not built in yet, use sqlite:PATH",
-            );
-            return None;
-        }
+        StoreUrl::Postgres(url) => return shared_store(url.expose(), findings).await,
     };
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let folder = parent.map_or_else(|| PathBuf::from("."), Path::to_owned);
@@ -235,6 +228,42 @@ async fn store(config: &Config, findings: &mut Findings) -> Option<usize> {
             let text = format!("{shown} is in use by another process, probably a host that runs");
             findings.add("store", Verdict::Warning, text);
             None
+        }
+        Err(error) => {
+            findings.add("store", Verdict::Error, format!("cannot {error}"));
+            None
+        }
+    }
+}
+
+/// How many keys a PostgreSQL database holds, if that can be known.
+async fn shared_store(url: &str, findings: &mut Findings) -> Option<usize> {
+    let options = postgres::Options {
+        connections: 1,
+        migrate: false,
+        hints: false,
+        ..postgres::Options::default()
+    };
+    let store = match PostgresStore::open(url, options).await {
+        Ok(store) => store,
+        Err(postgres::OpenError::NeedsMigration { found, known }) => {
+            let text =
+                format!("PostgreSQL has schema {found}; serve, or `wopr migrate`, brings it to {known}");
+            findings.add("store", Verdict::Warning, text);
+            return None;
+        }
+        Err(error) => {
+            findings.add("store", Verdict::Error, format!("cannot {error}"));
+            return None;
+        }
+    };
+    let keys = store.keys().await;
+    store.close().await;
+    match keys {
+        Ok(keys) => {
+            let version = postgres::schema_version(url).await.unwrap_or_default();
+            findings.add("store", Verdict::Ok, format!("PostgreSQL, schema {version}"));
+            Some(keys.iter().filter(|key| key.revoked_at.is_none()).count())
         }
         Err(error) => {
             findings.add("store", Verdict::Error, format!("cannot {error}"));

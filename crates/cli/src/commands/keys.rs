@@ -10,7 +10,7 @@ use wopr_server::{
     auth::{Scope, Scopes, hash_hex},
     config::StoreUrl,
 };
-use wopr_store::{KeyRow, Registry as _, SqliteStore, sqlite};
+use wopr_store::{KeyRow, PostgresStore, Registry, SqliteStore, postgres, sqlite};
 use wopr_wire::time;
 
 use crate::{
@@ -119,6 +119,28 @@ impl Keys {
     }
 }
 
+/// A database, opened for one command.
+enum Opened {
+    Sqlite(SqliteStore),
+    Postgres(PostgresStore),
+}
+
+impl Opened {
+    fn registry(&self) -> &dyn Registry {
+        match self {
+            Self::Sqlite(store) => store,
+            Self::Postgres(store) => store,
+        }
+    }
+
+    async fn close(&self) {
+        match self {
+            Self::Sqlite(store) => store.close().await,
+            Self::Postgres(store) => store.close().await,
+        }
+    }
+}
+
 impl Place {
     /// The server to ask, unless a database was named.
     fn client(&self) -> Result<Option<Client>> {
@@ -129,7 +151,7 @@ impl Place {
     }
 
     /// The database, opened for as long as the command takes. Only a key that is made may make a database too.
-    fn open(&self, may_create: bool) -> Result<SqliteStore> {
+    async fn open(&self, may_create: bool) -> Result<Opened> {
         let args = HostArgs {
             store: self.store.clone(),
             config: self.config.clone(),
@@ -144,11 +166,20 @@ impl Place {
                     readers: 1,
                     ..sqlite::Options::default()
                 };
-                Ok(SqliteStore::open(path, options).map_err(|error| host::open_failure(&error))?)
+                let store = SqliteStore::open(path, options).map_err(|error| host::open_failure(&error))?;
+                Ok(Opened::Sqlite(store))
             }
             StoreUrl::Memory => Err(Failure::new(Exit::Usage, "a store in memory keeps no keys").into()),
-            StoreUrl::Postgres(_) => {
-                Err(Failure::new(Exit::Config, "PostgreSQL is not built in yet, use sqlite:PATH").into())
+            StoreUrl::Postgres(url) => {
+                let options = postgres::Options {
+                    connections: 1,
+                    hints: false,
+                    ..postgres::Options::default()
+                };
+                let opened = PostgresStore::open(url.expose(), options).await;
+                Ok(Opened::Postgres(
+                    opened.map_err(|error| host::postgres_failure(&error))?,
+                ))
             }
         }
     }
@@ -211,10 +242,11 @@ async fn create_here(wanted: Wanted, scopes: Scopes, place: &Place) -> Result<Va
         revoked_at: None,
         id,
     };
-    let store = place.open(true)?;
+    let store = place.open(true).await?;
     let done = async {
         // A key that exists would be replaced, and whoever uses it locked out.
         if store
+            .registry()
             .keys()
             .await
             .context("read the keys")?
@@ -223,7 +255,11 @@ async fn create_here(wanted: Wanted, scopes: Scopes, place: &Place) -> Result<Va
         {
             return Err(Failure::new(Exit::Failed, format!("there is a key {} already", row.id)).into());
         }
-        store.put_key(row.clone()).await.context("store the key")
+        store
+            .registry()
+            .put_key(row.clone())
+            .await
+            .context("store the key")
     };
     let done: Result<()> = done.await;
     store.close().await;
@@ -262,8 +298,8 @@ async fn list(place: &Place) -> Result<Exit> {
     let document = match place.client()? {
         Some(client) => client.get("/v1/host/wopr/keys").await?,
         None => {
-            let store = place.open(false)?;
-            let rows = store.keys().await.context("read the keys");
+            let store = place.open(false).await?;
+            let rows = store.registry().keys().await.context("read the keys");
             store.close().await;
             let keys: Vec<_> = rows?.iter().map(describe).collect();
             json!({ "keys": keys })
@@ -321,14 +357,18 @@ async fn revoke(id: &str, place: &Place) -> Result<Exit> {
                 .await?;
         }
         None => {
-            let store = place.open(false)?;
+            let store = place.open(false).await?;
             let done = async {
-                let keys = store.keys().await.context("read the keys")?;
+                let keys = store.registry().keys().await.context("read the keys")?;
                 if !keys.iter().any(|key| key.id == id) {
                     return Err(Failure::new(Exit::NotFound, format!("the store has no key {id}")).into());
                 }
                 // Revoked before is as good.
-                store.revoke_key(id, now()?).await.context("revoke the key")?;
+                store
+                    .registry()
+                    .revoke_key(id, now()?)
+                    .await
+                    .context("revoke the key")?;
                 Ok(())
             };
             let done: Result<()> = done.await;

@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::json;
 use wopr_server::config::StoreUrl;
 use wopr_store::{
-    SqliteStore,
+    PostgresStore, SqliteStore, postgres,
     sqlite::{self, OpenError},
 };
 
@@ -21,13 +21,13 @@ use crate::{
 /// Bring a database to the schema of this binary.
 ///
 /// `serve` does this by itself at start; migrating beforehand makes an upgrade a step of its own. No host may have
-/// the database open meanwhile.
+/// a SQLite database open meanwhile.
 #[derive(Debug, Args)]
 pub(crate) struct Migrate {
     /// Only say whether there is something to do; ends with 3 if so
     #[arg(long)]
     check: bool,
-    /// The database: sqlite:PATH [default: sqlite:./wopr.db] [env: WOPR_STORE]
+    /// The database: sqlite:PATH or postgres://… [default: sqlite:./wopr.db] [env: WOPR_STORE]
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     /// A configuration file that names the database
@@ -38,7 +38,7 @@ pub(crate) struct Migrate {
 }
 
 impl Migrate {
-    pub(crate) fn run(self) -> Result<Exit> {
+    pub(crate) async fn run(self) -> Result<Exit> {
         let args = HostArgs {
             store: self.store.clone(),
             config: self.config.clone(),
@@ -49,11 +49,7 @@ impl Migrate {
             StoreUrl::Memory => {
                 return Err(Failure::new(Exit::Usage, "a store in memory has no schema to migrate").into());
             }
-            StoreUrl::Postgres(_) => {
-                return Err(
-                    Failure::new(Exit::Config, "PostgreSQL is not built in yet, use sqlite:PATH").into(),
-                );
-            }
+            StoreUrl::Postgres(url) => return self.run_on_postgres(url.expose()).await,
         };
         let failed = |error: OpenError| host::open_failure(&error);
         let before = sqlite::schema_version(&path).map_err(failed)?;
@@ -74,6 +70,37 @@ impl Migrate {
             };
         }
         let after = sqlite::migrate(&path).map_err(failed)?;
+        let text = if before == after {
+            "is up to date"
+        } else {
+            "was migrated"
+        };
+        self.say(before, Some(after), text, Exit::Ok)
+    }
+
+    /// Here hosts may go on meanwhile: a migration takes a lock that only migrations take.
+    async fn run_on_postgres(&self, url: &str) -> Result<Exit> {
+        let failed = |error: postgres::OpenError| host::postgres_failure(&error);
+        let before = postgres::schema_version(url).await.map_err(failed)?;
+        if self.check {
+            if before == 0 {
+                return self.say(before, None, "has no schema yet", Exit::Config);
+            }
+            let options = postgres::Options {
+                connections: 1,
+                migrate: false,
+                hints: false,
+                ..postgres::Options::default()
+            };
+            return match PostgresStore::open(url, options).await {
+                Ok(_) => self.say(before, Some(before), "is up to date", Exit::Ok),
+                Err(postgres::OpenError::NeedsMigration { found, known }) => {
+                    self.say(found, Some(known), "needs a migration", Exit::Config)
+                }
+                Err(error) => Err(failed(error).into()),
+            };
+        }
+        let after = postgres::migrate(url).await.map_err(failed)?;
         let text = if before == after {
             "is up to date"
         } else {

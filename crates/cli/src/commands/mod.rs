@@ -55,7 +55,7 @@ pub(crate) async fn run(command: Command) -> Result<Exit> {
         Command::A2a(command) => Box::pin(command.run()).await,
         Command::Keys(command) => Box::pin(command.run()).await,
         Command::Config(command) => command.run(),
-        Command::Migrate(command) => command.run(),
+        Command::Migrate(command) => Box::pin(command.run()).await,
         Command::Doctor(command) => Box::pin(command.run()).await,
         Command::Bench(args) => Box::pin(bench::run(args)).await,
         Command::Completions(command) => command.run(),

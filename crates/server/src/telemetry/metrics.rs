@@ -16,7 +16,9 @@ use std::{
 use http::{Method, StatusCode};
 use parking_lot::Mutex;
 use wopr_engine::Stats;
-use wopr_store::sqlite;
+use wopr_store::{postgres, sqlite};
+
+use crate::StoreStats;
 
 /// The media type of the text format.
 pub const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -83,7 +85,7 @@ impl Metrics {
 
     /// Everything as Prometheus text.
     #[must_use]
-    pub fn render(&self, engine: &Stats, store: Option<&sqlite::Stats>) -> String {
+    pub fn render(&self, engine: &Stats, store: Option<&StoreStats>) -> String {
         let mut out = String::with_capacity(4_096);
         self.render_requests(&mut out);
         let streams = self.streams.load(Relaxed);
@@ -103,8 +105,10 @@ impl Metrics {
             panics,
         );
         render_engine(&mut out, engine);
-        if let Some(store) = store {
-            render_store(&mut out, store);
+        match store {
+            Some(StoreStats::Sqlite(stats)) => render_sqlite(&mut out, stats),
+            Some(StoreStats::Postgres(stats)) => render_postgres(&mut out, stats),
+            None => {}
         }
         out
     }
@@ -214,7 +218,7 @@ fn render_engine(out: &mut String, stats: &Stats) {
     }
 }
 
-fn render_store(out: &mut String, stats: &sqlite::Stats) {
+fn render_sqlite(out: &mut String, stats: &sqlite::Stats) {
     for (name, kind, help, value) in [
         (
             "wopr_store_appends_total",
@@ -287,6 +291,67 @@ fn render_store(out: &mut String, stats: &sqlite::Stats) {
     }
 }
 
+fn render_postgres(out: &mut String, stats: &postgres::Stats) {
+    for (name, kind, help, value) in [
+        (
+            "wopr_store_appends_total",
+            "counter",
+            "Batches that are durable.",
+            stats.appends,
+        ),
+        (
+            "wopr_store_conflicts_total",
+            "counter",
+            "Batches another process was quicker than.",
+            stats.conflicts,
+        ),
+        (
+            "wopr_store_refused_total",
+            "counter",
+            "Calls refused because too many waited.",
+            stats.refused,
+        ),
+        (
+            "wopr_store_duplicates_total",
+            "counter",
+            "Requests that had taken effect.",
+            stats.duplicates,
+        ),
+        (
+            "wopr_store_retries_total",
+            "counter",
+            "Transactions tried again.",
+            stats.retries,
+        ),
+        (
+            "wopr_store_doubtful_commits_total",
+            "counter",
+            "Commits that ended in doubt.",
+            stats.doubtful_commits,
+        ),
+        (
+            "wopr_store_hints_total",
+            "counter",
+            "Hints from other processes.",
+            stats.hints,
+        ),
+        (
+            "wopr_store_connections",
+            "gauge",
+            "Connections to the database.",
+            stats.connections,
+        ),
+        (
+            "wopr_store_connections_busy",
+            "gauge",
+            "Connections in use.",
+            stats.busy_connections,
+        ),
+    ] {
+        one(out, name, kind, help, value);
+    }
+}
+
 fn one(out: &mut String, name: &str, kind: &str, help: &str, value: u64) {
     head(out, name, kind, help);
     put(out, format_args!("{name} {value}"));
@@ -326,7 +391,10 @@ mod tests {
         metrics.answered(&Method::GET, "/v1/runs", StatusCode::OK, took);
         metrics.answered(&Method::GET, "/v1/runs", StatusCode::OK, took);
         let stream = metrics.open_stream();
-        let text = metrics.render(&Stats::default(), Some(&sqlite::Stats::default()));
+        let text = metrics.render(
+            &Stats::default(),
+            Some(&StoreStats::Sqlite(sqlite::Stats::default())),
+        );
         for line in [
             "wopr_http_requests_total{method=\"GET\",route=\"/v1/runs\",status=\"200\"} 2",
             "wopr_http_request_seconds_bucket{route=\"/v1/runs\",le=\"0.0005\"} 0",

@@ -1,6 +1,7 @@
 //! Runs from start to end.
 
 use serde_json::{Value, json};
+use wopr_server::StoreStats;
 
 use crate::server::{ALICE, Server};
 
@@ -51,7 +52,9 @@ async fn a_run_is_started_read_and_listed_in_memory() {
 async fn a_run_is_started_read_and_listed_on_sqlite() {
     let server = Server::start_on_sqlite().await;
     a_run_is_started_read_and_listed(&server).await;
-    let stats = server.host.store_stats().unwrap();
+    let Some(StoreStats::Sqlite(stats)) = server.host.store_stats() else {
+        panic!("the store is SQLite");
+    };
     assert!(stats.appends >= 1 && stats.groups >= 1);
     server.stop().await;
 }

@@ -92,10 +92,8 @@ fn ends_connection(severity: Option<Severity>) -> bool {
 
 /// An error with its causes; the driver's own text names only the outermost.
 pub(super) fn text(error: &Error) -> String {
-    use std::error::Error as _;
-
     let mut text = error.to_string();
-    let mut cause = error.source();
+    let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {
         let said = error.to_string();
         if !text.contains(&said) {
