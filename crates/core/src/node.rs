@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     ApprovalAction, InterruptKind, WorkflowId, channel,
     definition::Node,
-    expression::{Expression, Template, is_template},
+    expression::{Expression, ExpressionError, Template, is_template},
 };
 
 /// Which optional node types a host offers.
@@ -168,9 +168,22 @@ pub(crate) struct HttpNode {
     /// Header fields.
     pub headers: Vec<(String, Template)>,
     /// JSON body; an input port `body` wins.
-    pub body: Option<Value>,
+    pub body: Option<Body>,
     /// Time limit of an attempt.
     pub timeout_ms: u64,
+}
+
+/// A JSON value whose texts may be templates.
+#[derive(Debug)]
+pub(crate) enum Body {
+    /// Without templates.
+    Static(Value),
+    /// A text to render.
+    Text(Template),
+    /// Items, some with templates.
+    Array(Vec<Body>),
+    /// Fields, some with templates.
+    Object(Vec<(String, Body)>),
 }
 
 /// Time limit of an HTTP attempt where the node names none.
@@ -197,6 +210,21 @@ impl NodeKind {
     /// # Errors
     /// The rule that is broken.
     pub(crate) fn read(node: &Node, offer: Offer) -> Result<Self, String> {
+        let kind = Self::read_config(node, offer)?;
+        let Some(known) = known_keys(&node.type_id) else {
+            return Ok(kind);
+        };
+        match node.config.keys().find(|key| !known.contains(&key.as_str())) {
+            None => Ok(kind),
+            Some(unknown) => Err(format!(
+                "config.{unknown} is not known; {} has {}",
+                node.type_id,
+                known.join(", ")
+            )),
+        }
+    }
+
+    fn read_config(node: &Node, offer: Offer) -> Result<Self, String> {
         let config = Config(&node.config);
         match node.type_id.as_str() {
             "core.noop" | "core.identity" | "core.start" | "core.end" | "core.merge" | "core.conditional" => {
@@ -553,10 +581,98 @@ impl HttpNode {
             method,
             url,
             headers,
-            body: config.0.get("body").cloned(),
+            body: match config.0.get("body") {
+                None => None,
+                Some(body) => Some(Body::read(body).map_err(|e| format!("config.body: {e}"))?),
+            },
             timeout_ms,
         })
     }
+}
+
+impl Body {
+    fn read(value: &Value) -> Result<Self, ExpressionError> {
+        Ok(match value {
+            Value::String(text) if is_template(text) => Self::Text(Template::parse(text)?),
+            Value::Array(items) => Self::Array(items.iter().map(Self::read).collect::<Result<_, _>>()?),
+            Value::Object(fields) => Self::Object(
+                fields
+                    .iter()
+                    .map(|(name, field)| Ok((name.clone(), Self::read(field)?)))
+                    .collect::<Result<_, ExpressionError>>()?,
+            ),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Self::Static(value.clone()),
+        })
+    }
+
+    /// The value with its texts rendered.
+    ///
+    /// # Errors
+    /// The first that `render` returns.
+    pub(crate) fn fill<E>(
+        &self,
+        render: &mut impl FnMut(&Template) -> Result<String, E>,
+    ) -> Result<Value, E> {
+        match self {
+            Self::Static(value) => Ok(value.clone()),
+            Self::Text(template) => render(template).map(Value::String),
+            Self::Array(items) => {
+                let items = items.iter().map(|item| item.fill(render));
+                items.collect::<Result<_, _>>().map(Value::Array)
+            }
+            Self::Object(fields) => {
+                let mut filled = Map::new();
+                for (name, field) in fields {
+                    filled.insert(name.clone(), field.fill(render)?);
+                }
+                Ok(Value::Object(filled))
+            }
+        }
+    }
+}
+
+/// What the configuration of a type may hold; `None` where it is open.
+fn known_keys(type_id: &str) -> Option<&'static [&'static str]> {
+    Some(match type_id {
+        "core.delay" => &["delayMs", "durationMs", "ms", "delaySeconds"],
+        "core.fail" => &["code", "message", "retryable"],
+        "core.template" => &["template"],
+        "core.setVariable" => &["name", "variableName", "variable", "value", "expression"],
+        "core.channelWrite" => &["channelName", "channel", "value", "reducer", "ttlMs", "maxSize"],
+        "core.approvalGate" => &[
+            "title",
+            "description",
+            "prompt",
+            "actions",
+            "requiredApprovals",
+            "rejectionPolicy",
+            "approversList",
+            "timeoutMs",
+            "artifactId",
+            "artifactType",
+            "artifactData",
+            "optionLabels",
+            "approverRefs",
+            "approverGroupRefs",
+            "approverRoleRefs",
+            "overrideScopes",
+            "onTimeout",
+            "profile",
+        ],
+        "core.clarificationGate" => &["questions", "timeoutMs", "title", "description", "prompt"],
+        "core.interrupt" => &["kind", "data", "timeoutMs", "title", "description", "prompt"],
+        "core.subWorkflow" => &[
+            "workflowId",
+            "inputMapping",
+            "outputMapping",
+            "inputs",
+            "onChildFailure",
+            "propagateCancellation",
+            "waitForCompletion",
+        ],
+        "core.http.request" => &["method", "url", "headers", "body", "timeoutMs"],
+        _ => return None,
+    })
 }
 
 #[derive(Clone, Copy)]

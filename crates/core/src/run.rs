@@ -101,6 +101,9 @@ pub(crate) struct NodeState {
     /// Back-edge triggers not yet consumed.
     pub(crate) back: u32,
     pub(crate) outputs: Option<Object>,
+    /// What its latest failure says of itself: `code`, `message` and a reviewer's `feedback`. Connections do not see it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<Object>,
     /// Whether an interrupt of this node was ever answered.
     pub(crate) answered: bool,
 }
@@ -328,6 +331,7 @@ impl Run {
                 project(plan, position, outputs, &mut self.variables);
                 self.nodes[position].phase = Phase::Completed;
                 self.nodes[position].outputs = Some(outputs.clone());
+                self.nodes[position].error = None;
                 self.signal(plan, position, Signal::Success, untaken);
                 Ok(())
             }
@@ -340,6 +344,7 @@ impl Run {
                 let position = self.finish(plan, visit)?;
                 self.nodes[position].phase = Phase::Failed(error.clone());
                 self.nodes[position].outputs = None;
+                self.nodes[position].describe(error);
                 self.signal(plan, position, Signal::Failure, untaken);
                 Ok(())
             }
@@ -487,11 +492,21 @@ impl Run {
                 });
                 Ok(())
             }
+            Event::ApprovalReceived { visit, feedback, .. } => {
+                self.active(plan, visit)?;
+                let position = plan
+                    .position(&visit.node)
+                    .ok_or_else(|| illegal("decision", &visit.node))?;
+                // A rejection fails the node next, and its words belong to that failure.
+                self.nodes[position].error = feedback
+                    .as_ref()
+                    .map(|words| Object::from_iter([("feedback".to_owned(), Value::String(words.clone()))]));
+                Ok(())
+            }
             Event::NodeSuspended {
                 visit, child: None, ..
             }
             | Event::ApprovalRequested { visit, .. }
-            | Event::ApprovalReceived { visit, .. }
             | Event::ClarificationRequested { visit, .. }
             | Event::ClarificationResolved { visit, .. } => self.active(plan, visit).map(drop),
             Event::CapBreached { .. } => Ok(()),
@@ -594,6 +609,17 @@ impl Run {
             .ok_or_else(|| illegal("end", &visit.node))?;
         self.waiting.retain(|&waiting| waiting != position);
         Ok(position)
+    }
+}
+
+impl NodeState {
+    /// Keeps what a failure says, with the feedback of the decision that caused it.
+    fn describe(&mut self, failure: &Failure) {
+        let decision = self.error.take().filter(|error| !error.contains_key("code"));
+        let mut error = decision.unwrap_or_default();
+        error.insert("code".to_owned(), Value::String(failure.code.clone()));
+        error.insert("message".to_owned(), Value::String(failure.message.clone()));
+        self.error = Some(error);
     }
 }
 

@@ -130,7 +130,7 @@ impl Scribe<'_> {
                     by,
                 };
                 let cause = self.record(Some(resolved), event);
-                let cause = self.resume_node(&visit, cause, resolve.value.clone());
+                let cause = self.resume_node(&visit, cause, without_claims(&resolve.value));
                 self.complete_node(&visit, cause, fields(json!({ "answers": answers })));
                 Ok(())
             }
@@ -206,7 +206,12 @@ impl Scribe<'_> {
             | ApprovalAction::EditAccept
             | ApprovalAction::Timeout => voter,
         };
-        self.decide_gate(visit, &answer, Some(decided_by), Some(resolve.value.clone()));
+        self.decide_gate(
+            visit,
+            &answer,
+            Some(decided_by),
+            Some(without_claims(&resolve.value)),
+        );
         Ok(())
     }
 
@@ -383,6 +388,17 @@ pub(super) fn has_deadline(active: &Active) -> bool {
     matches!(&active.wait, Wait::Interrupt(open) if open.deadline.is_some())
 }
 
+/// An answer as it is kept: without what the caller says of who decided and when, which only the host knows.
+fn without_claims(value: &Value) -> Value {
+    let mut value = value.clone();
+    if let Some(fields) = value.as_object_mut() {
+        for claim in ["decidedBy", "decidedAt", "voter"] {
+            fields.remove(claim);
+        }
+    }
+    value
+}
+
 /// An approval answer, read.
 struct Answer {
     action: ApprovalAction,
@@ -406,10 +422,14 @@ impl Answer {
             Some(_) => Err(Refusal::InvalidAnswer(format!("'{name}' is not a string"))),
         };
         let mut feedback = text("feedback")?.or(text("comment")?).or(text("reason")?);
-        let mut refine = fields
-            .get("refineFeedback")
-            .filter(|value| !value.is_null())
-            .cloned();
+        let mut refine =
+            fields
+                .get("refineFeedback")
+                .filter(|value| !value.is_null())
+                .map(|value| match value {
+                    Value::String(text) => json!({ "scope": "whole", "text": text }),
+                    other => other.clone(),
+                });
         let mut legacy_refine = false;
         let action = if let Some(action) = text("action")? {
             ApprovalAction::parse(&action).ok_or_else(|| {
@@ -462,8 +482,11 @@ impl Answer {
 
 fn check_refine(refine: Option<&Value>) -> Result<(), Refusal> {
     let invalid = |text: &str| Err(Refusal::InvalidAnswer(text.to_owned()));
-    let Some(fields) = refine.and_then(Value::as_object) else {
+    let Some(refine) = refine else {
         return invalid("'refineFeedback' is missing");
+    };
+    let Some(fields) = refine.as_object() else {
+        return invalid("refineFeedback must be an object {scope: whole|section|items, text…} or a text");
     };
     let known = ["scope", "sectionPath", "itemIds", "tags", "text"];
     if let Some(name) = fields.keys().find(|name| !known.contains(&name.as_str())) {

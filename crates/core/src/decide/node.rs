@@ -6,7 +6,7 @@ use crate::{
     Call, Effect, Event, Failure, InterruptKind, Object, Refusal, Seq, Timer, Visit,
     definition::TriggerRule,
     event::Recorded,
-    expression::{Template, is_template},
+    expression::Template,
     measure::{MAX_NESTING, object_too_deep, too_deep},
     node::{Assigned, HttpNode, NodeKind, whole},
     plan::{MAX_RETRY_DELAY_MS, Plan, Port},
@@ -17,6 +17,9 @@ use super::Scribe;
 
 /// Longest delay; beyond it a timestamp would leave the calendar.
 const MAX_DELAY_MS: u64 = 100 * 365 * 24 * 3_600 * 1_000;
+
+/// The most that the templates of one request may come to.
+const MAX_HTTP_RENDERED: usize = 4 * 1024 * 1024;
 
 impl Scribe<'_> {
     pub(super) fn start_node(&mut self, position: usize) {
@@ -272,17 +275,23 @@ impl Scribe<'_> {
             (None, Some(template)) => self.render(template)?,
             (None, None) => return Err(Failure::new("invalid_input", "there is no url")),
         };
+        let mut left = MAX_HTTP_RENDERED;
+        let mut render = |template: &Template| {
+            let text = self.render(template)?;
+            left = left
+                .checked_sub(text.len())
+                .ok_or_else(|| Failure::new("template_failed", "the request is too long"))?;
+            Ok(text)
+        };
         let mut headers = Vec::with_capacity(http.headers.len());
         for (name, value) in &http.headers {
-            headers.push((name.clone(), self.render(value)?));
+            headers.push((name.clone(), render(value)?));
         }
-        let body = match inputs.get("body").cloned().or_else(|| http.body.clone()) {
-            Some(Value::String(text)) if is_template(&text) => {
-                let template =
-                    Template::parse(&text).map_err(|e| Failure::new("template_failed", e.to_string()))?;
-                Some(Value::String(self.render(&template)?))
-            }
-            body => body,
+        let body = match (inputs.get("body"), &http.body) {
+            // What a port brings may be anybody's text: it is never a template.
+            (Some(body), _) => Some(body.clone()),
+            (None, Some(body)) => Some(body.fill(&mut render)?),
+            (None, None) => None,
         };
         Ok(Call::Http {
             method: http.method.clone(),

@@ -173,8 +173,14 @@ impl<'a> Context<'a> {
                 let states = self.run.nodes.iter().zip(&self.plan.nodes).enumerate();
                 let outputs = states.filter_map(|(position, (state, node))| {
                     let ended = self.completed().filter(|end| end.position == position);
-                    let outputs = ended.map(|end| end.output).or(state.outputs.as_ref())?;
-                    Some((node.id.to_string(), Dynamic::from(Serde(outputs))))
+                    let seen = match ended.map(|end| end.output).or(state.outputs.as_ref()) {
+                        Some(outputs) => Dynamic::from(Serde(outputs)),
+                        None => {
+                            let error = state.error.as_ref().filter(|error| error.contains_key("code"))?;
+                            Dynamic::from(Serde(json!({ "error": error })))
+                        }
+                    };
+                    Some((node.id.to_string(), seen))
                 });
                 Some(Dynamic::from(outputs.collect::<BTreeMap<_, _>>()))
             }

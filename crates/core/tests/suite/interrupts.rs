@@ -629,3 +629,54 @@ fn a_timer_of_an_earlier_visit_is_dropped() {
         (n_events, "interrupt:1:gate in 100")
     );
 }
+
+#[test]
+fn callers_do_not_say_who_decided() {
+    let mut script = gate(json!({}));
+    script.news();
+    script
+        .answer(
+            "gate",
+            json!({ "action": "accept", "decidedBy": "eve", "decidedAt": "1999", "voter": "eve" }),
+        )
+        .expect("open");
+    let news = script.news();
+    assert!(!news.contains("eve") && !news.contains("1999"), "{news}");
+}
+
+#[test]
+fn refinement_may_be_a_plain_text() {
+    let script = gate(json!({ "actions": ALL }));
+    let mut plain = script.clone();
+    plain
+        .answer("gate", json!({ "action": "refine", "refineFeedback": "shorter" }))
+        .expect("open");
+    assert_eq!(
+        plain.variable("gate")["refineFeedback"],
+        json!({ "scope": "whole", "text": "shorter" })
+    );
+    assert!(
+        refused(&script, json!({ "action": "refine", "refineFeedback": ["x"] }))
+            .contains("refineFeedback must be an object {scope: whole|section|items, text…} or a text")
+    );
+}
+
+#[test]
+fn a_rejection_says_why_to_what_follows() {
+    let workflow = Workflow::new("w")
+        .node("gate", "core.approvalGate", json!({}))
+        .node(
+            "tell",
+            "core.template",
+            json!({ "template": "{{ nodes.gate.error.code }}: {{ nodes.gate.error.feedback }}" }),
+        )
+        .edges("gate -> tell any_failed");
+    let mut script = Script::started(&workflow);
+    script
+        .answer("gate", json!({ "action": "reject", "feedback": "too long" }))
+        .expect("open");
+    assert_eq!(
+        script.variable("tell"),
+        json!({ "text": "approval_rejected: too long" })
+    );
+}

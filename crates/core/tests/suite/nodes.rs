@@ -428,11 +428,6 @@ fn http_builds_its_request() {
             json!({}),
             "template_failed: ",
         ),
-        (
-            json!({ "url": "x", "body": "{{ oops" }),
-            json!({}),
-            "template_failed: ",
-        ),
     ] {
         let script = node(config, inputs);
         assert!(
@@ -695,4 +690,73 @@ fn old_channel_entries_go_at_the_next_write() {
         8 node.completed b
         9 run.completed"#]]
     .assert_eq(&script.news());
+}
+
+#[test]
+fn templates_anywhere_in_a_request_body_are_rendered() {
+    let body = json!({ "who": "{{ given }}", "deep": [1, { "again": "<{{ given }}>" }], "plain": "x" });
+    let workflow = Workflow::new("w")
+        .variable("given", "number", json!({ "defaultValue": 7 }))
+        .node(
+            "n",
+            "core.http.request",
+            json!({ "url": "https://x", "method": "POST", "body": body }),
+        );
+    let script = Script::started(&workflow);
+    let Call::Http { body, .. } = &script.effects()[0].call else {
+        panic!("no call")
+    };
+    assert_eq!(
+        *body,
+        Some(json!({ "who": "7", "deep": [1, { "again": "<7>" }], "plain": "x" }))
+    );
+}
+
+#[test]
+fn a_failure_can_be_told_by_what_follows() {
+    let workflow = Workflow::new("w")
+        .node(
+            "n",
+            "core.fail",
+            json!({ "code": "no_cake", "message": "it is gone" }),
+        )
+        .node(
+            "tell",
+            "core.template",
+            json!({ "template": "{{ nodes.n.error.code }}: {{ nodes.n.error.message }}" }),
+        )
+        .edges("n -> tell any_failed");
+    assert_eq!(
+        Script::started(&workflow).variable("tell"),
+        json!({ "text": "no_cake: it is gone" })
+    );
+}
+
+#[test]
+fn what_a_configuration_does_not_have_is_named() {
+    for (type_id, config, message) in [
+        (
+            "core.http.request",
+            json!({ "url": "x", "body": [{ "a": "{{ oops" }] }),
+            "config.body: ",
+        ),
+        (
+            "core.http.request",
+            json!({ "url": "x", "retries": 3 }),
+            "node 'n': config.retries is not known; core.http.request has method, url",
+        ),
+        (
+            "core.approvalGate",
+            json!({ "timoutMs": 3 }),
+            "node 'n': config.timoutMs is not known",
+        ),
+    ] {
+        let problems = Workflow::new("w")
+            .node("n", type_id, config)
+            .compile()
+            .expect_err("wrong");
+        assert!(problems.to_string().contains(message), "{problems}");
+    }
+    let open = Workflow::new("w").node("n", "core.noop", json!({ "marker": 1 }));
+    assert!(open.compile().is_ok());
 }
