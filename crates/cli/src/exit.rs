@@ -75,6 +75,17 @@ pub(crate) fn codes() -> impl Iterator<Item = (u8, &'static str)> {
     TABLE.into_iter().map(|(exit, meaning)| (exit as u8, meaning))
 }
 
+impl Exit {
+    /// How a command ends that could not read a file it was given.
+    pub(crate) fn of_reading(error: &io::Error) -> Self {
+        if error.kind() == io::ErrorKind::NotFound {
+            Self::NotFound
+        } else {
+            Self::Failed
+        }
+    }
+}
+
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
         Self::from(exit as u8)

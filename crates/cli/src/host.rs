@@ -102,15 +102,42 @@ impl HostArgs {
 
     /// The configuration with overrides that were made from these flags.
     pub(crate) fn load_with(&self, overrides: Overrides) -> Result<Config> {
-        let config = Config::load(self.config.as_deref(), &|name| env::var(name).ok(), overrides);
+        let config = self.read(overrides);
+        Ok(config.map_err(|error| {
+            let failure = config_failure(&error);
+            match failure.exit() {
+                Exit::NotFound => failure,
+                _ => failure.hint("`wopr config check` checks a configuration without starting anything"),
+            }
+        })?)
+    }
+
+    /// The configuration for who checks it, and needs no hint to do so.
+    pub(crate) fn check(&self) -> Result<Config> {
+        let config = self.read(self.overrides()?);
         Ok(config.map_err(|error| config_failure(&error))?)
+    }
+
+    fn read(&self, overrides: Overrides) -> Result<Config, ConfigError> {
+        Config::load(self.config.as_deref(), &|name| env::var(name).ok(), overrides)
     }
 }
 
 /// A configuration error as a person sees it.
 fn config_failure(error: &ConfigError) -> Failure {
-    Failure::cannot(Exit::Config, error)
-        .hint("`wopr config check` checks a configuration without starting anything")
+    match error {
+        ConfigError::Read { source, .. } if Exit::of_reading(source) == Exit::NotFound => {
+            Failure::cannot(Exit::NotFound, error).hint("--config or WOPR_CONFIG names it")
+        }
+        // It was read; what it says is wrong.
+        ConfigError::File { path, reason } => Failure::new(
+            Exit::Config,
+            format!("the configuration file {} is invalid: {reason}", path.display()),
+        ),
+        ConfigError::Read { .. } | ConfigError::Setting { .. } | ConfigError::Invalid { .. } => {
+            Failure::cannot(Exit::Config, error)
+        }
+    }
 }
 
 /// A secret that nobody can guess, marked as one of ours.

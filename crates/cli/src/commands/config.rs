@@ -1,9 +1,11 @@
 //! `wopr config`: what is in force, and what is wrong with it.
 
+use std::env;
+
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
 use serde_json::json;
-use wopr_server::config::{EXAMPLE, StoreUrl};
+use wopr_server::config::{EXAMPLE, SETTINGS, StoreUrl};
 
 use crate::{
     args::Format,
@@ -11,6 +13,11 @@ use crate::{
     host::HostArgs,
     output::{self, Paint},
 };
+
+/// Variables that are read beside those of the settings.
+const OTHER_VARIABLES: [&str; 2] = ["WOPR_CONFIG", "WOPR_SERVER"];
+/// How the variables begin that only tests read.
+const OF_TESTS: [&str; 4] = ["WOPR_TEST_", "WOPR_INTEROP_", "WOPR_SIM_", "WOPR_CRASH_"];
 
 /// Check and print the configuration.
 #[derive(Debug, Args)]
@@ -66,9 +73,29 @@ impl Config {
     }
 }
 
+/// Variables that look like ours and that nothing reads: most likely misspelt.
+fn unknown_variables() -> Vec<String> {
+    let mut unknown: Vec<_> = env::vars_os()
+        .map(|(name, _)| name.to_string_lossy().into_owned())
+        .filter(|name| {
+            name.starts_with("WOPR_")
+                && !OTHER_VARIABLES.contains(&name.as_str())
+                && !OF_TESTS.iter().any(|prefix| name.starts_with(prefix))
+                && !SETTINGS.iter().any(|setting| setting.variable == name)
+        })
+        .collect();
+    unknown.sort_unstable();
+    unknown
+}
+
 fn check(host: &HostArgs, format: Format) -> Result<Exit> {
-    let config = host.load()?;
+    let config = host.check()?;
     let mut notes = Vec::new();
+    for name in unknown_variables() {
+        notes.push(format!(
+            "the environment variable {name} is not known and changes nothing"
+        ));
+    }
     if config.auth.keys.is_empty() {
         notes.push("no key is configured: the host starts only if its store holds one".to_owned());
     }

@@ -342,16 +342,20 @@ fn workflows(config: &Config, findings: &mut Findings) {
         findings.add("workflows", Verdict::Error, text);
         return;
     }
-    match super::workflows::count(config) {
+    match super::workflows::survey(config) {
         Ok((_, _)) if config.workflows.is_empty() => {
             findings.add("workflows", Verdict::Ok, "no folder is configured");
         }
-        Ok((n_files, 0)) => findings.add("workflows", Verdict::Ok, format!("{n_files} files hold")),
-        Ok((n_files, n_rejected)) => {
-            let text = format!(
-                "{n_rejected} of {n_files} files will be skipped: `wopr workflows list --rejected` says why"
-            );
+        Ok((n_files, rejected)) if rejected.is_empty() => {
+            findings.add("workflows", Verdict::Ok, format!("{n_files} files hold"));
+        }
+        Ok((n_files, rejected)) => {
+            let n_rejected = rejected.len();
+            let text = format!("{n_rejected} of {n_files} files will be skipped");
             findings.add("workflows", Verdict::Warning, text);
+            for file in rejected {
+                findings.add("workflows", Verdict::Warning, file);
+            }
         }
         Err(error) => findings.add("workflows", Verdict::Error, format!("{error:#}")),
     }
@@ -360,6 +364,13 @@ fn workflows(config: &Config, findings: &mut Findings) {
 async fn address(config: &Config, findings: &mut Findings) {
     let listen = config.server.listen;
     match TcpListener::bind(listen.0).await {
+        Ok(_) if listen.0.port() == 0 => {
+            findings.add(
+                "address",
+                Verdict::Ok,
+                format!("the system chooses a port of {}", listen.0.ip()),
+            );
+        }
         Ok(_) => findings.add("address", Verdict::Ok, format!("{listen} is free")),
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
             let text = format!("{listen} is in use, perhaps by a host that runs");
@@ -376,8 +387,16 @@ async fn address(config: &Config, findings: &mut Findings) {
 fn public_url(config: &Config, findings: &mut Findings) {
     let url = config.public_url();
     if config.server.public_url.is_none() && !config.server.listen.0.ip().is_loopback() {
-        let text = format!("not set, so links say {url}: others need --public-url");
+        let shown = if config.server.listen.0.port() == 0 {
+            "localhost and a port that the system chooses"
+        } else {
+            &url
+        };
+        let text = format!("not set, so links say {shown}: others need --public-url");
         findings.add("public url", Verdict::Warning, text);
+    } else if config.server.public_url.is_none() && config.server.listen.0.port() == 0 {
+        let text = "not set, so links name the port that the system chooses at each start";
+        findings.add("public url", Verdict::Ok, text);
     } else {
         findings.add("public url", Verdict::Ok, url);
     }

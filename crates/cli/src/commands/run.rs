@@ -30,6 +30,9 @@ use crate::{
 /// The pause before a broken stream is opened again.
 const RECONNECT: Duration = Duration::from_millis(250);
 
+/// What the text of an A2A message becomes, which no workflow has to declare.
+const PROMPT: &str = "prompt";
+
 /// Run a workflow and follow it to its end.
 ///
 /// A FILE, or an example such as hello, runs in this process on a store in memory (--store keeps it). With
@@ -94,6 +97,7 @@ impl Run {
         let answers = self.read_answers()?;
         let mut signals = Signals::catch()?;
         let (client, background, id) = self.open().await?;
+        warn_of_undeclared(&client, &id, &inputs).await?;
         let done = self.drive(&client, &id, inputs, answers, &mut signals).await;
         if let Some(background) = background {
             background.stop().await;
@@ -168,8 +172,10 @@ impl Run {
             Some(text) => {
                 let text = match text.strip_prefix('@') {
                     None => text.clone(),
-                    Some(file) => fs::read_to_string(file)
-                        .map_err(|error| usage(format!("cannot read the inputs from {file}: {error}")))?,
+                    Some(file) => fs::read_to_string(file).map_err(|error| {
+                        let text = format!("cannot read the inputs from {file}: {error}");
+                        Failure::new(Exit::of_reading(&error), text)
+                    })?,
                 };
                 match serde_json::from_str(&text) {
                     Ok(Value::Object(inputs)) => inputs,
@@ -406,6 +412,36 @@ impl Following<'_> {
         }
         Ok(())
     }
+}
+
+/// Names inputs that the workflow does not declare: most likely they are misspelt.
+async fn warn_of_undeclared(client: &Client, workflow: &str, inputs: &Map<String, Value>) -> Result<()> {
+    // A workflow that declares nothing may still use anything, and a key may start runs without reading
+    // definitions.
+    if inputs.is_empty() {
+        return Ok(());
+    }
+    let Ok(document) = client.get(&format!("/v1/workflows/{}", escape(workflow))).await else {
+        return Ok(());
+    };
+    let variables = document.get("variables").and_then(Value::as_array);
+    let declared: Vec<_> = variables
+        .into_iter()
+        .flatten()
+        .map(|variable| render::text(variable, "name"))
+        .collect();
+    for name in inputs.keys() {
+        if declared.is_empty() || name == PROMPT || declared.contains(&name.as_str()) {
+            continue;
+        }
+        output::note(format!(
+            "warning: {} declares no input '{}'; it declares {}",
+            output::plain(workflow),
+            output::plain(name),
+            output::plain(&declared.join(", "))
+        ))?;
+    }
+    Ok(())
 }
 
 /// Whether the server refused an answer that a person can give again.

@@ -92,7 +92,7 @@ impl Workflows {
 pub(crate) fn read(path: &Path) -> Result<Value> {
     let name = path.display();
     let bytes = fs::read(path)
-        .map_err(|error| Failure::new(Exit::NotFound, format!("cannot read {name}: {error}")))?;
+        .map_err(|error| Failure::new(Exit::of_reading(&error), format!("cannot read {name}: {error}")))?;
     Ok(serde_json::from_slice(&bytes)
         .map_err(|error| Failure::new(Exit::Config, format!("{name} is not JSON: {error}")))?)
 }
@@ -114,20 +114,39 @@ fn compile(document: Value, conformance: bool) -> Result<Plan, Problems> {
 /// What checking a file found.
 struct Checked {
     file: PathBuf,
-    outcome: Result<Plan, Vec<String>>,
+    outcome: Result<Plan, Rejection>,
+}
+
+/// Why a file is no workflow.
+struct Rejection {
+    exit: Exit,
+    problems: Vec<String>,
 }
 
 impl Checked {
     fn read(file: &Path, conformance: bool) -> Self {
         let outcome = match read(file) {
-            Err(error) => Err(vec![error.to_string()]),
-            Ok(document) => compile(document, conformance)
-                .map_err(|Problems(problems)| problems.iter().map(ToString::to_string).collect()),
+            Err(error) => Err(Rejection {
+                exit: error
+                    .downcast_ref::<Failure>()
+                    .map_or(Exit::Failed, Failure::exit),
+                problems: vec![error.to_string()],
+            }),
+            Ok(document) => compile(document, conformance).map_err(|Problems(problems)| Rejection {
+                exit: Exit::Config,
+                problems: problems.iter().map(ToString::to_string).collect(),
+            }),
         };
         Self {
             file: file.to_owned(),
             outcome,
         }
+    }
+
+    fn exit(&self) -> Exit {
+        self.outcome
+            .as_ref()
+            .map_or_else(|rejection| rejection.exit, |_| Exit::Ok)
     }
 
     fn document(&self) -> Value {
@@ -140,7 +159,7 @@ impl Checked {
                 "contentVersion": plan.version().as_str(),
                 "problems": [],
             }),
-            Err(problems) => json!({ "file": file, "valid": false, "problems": problems }),
+            Err(rejection) => json!({ "file": file, "valid": false, "problems": rejection.problems }),
         }
     }
 
@@ -154,9 +173,9 @@ impl Checked {
                 paint.green("ok  "),
                 paint.dim(plan.id())
             )),
-            Err(problems) => {
+            Err(rejection) => {
                 output::line(format!("{} {file}", paint.red("bad ")))?;
-                for problem in problems {
+                for problem in &rejection.problems {
                     output::line(format!("       {}", output::plain(problem)))?;
                 }
                 Ok(())
@@ -170,16 +189,23 @@ fn validate(files: &[PathBuf], conformance: bool, format: Format) -> Result<Exit
         .iter()
         .map(|file| Checked::read(file, conformance))
         .collect();
-    let n_invalid = checked.iter().filter(|checked| checked.outcome.is_err()).count();
+    let exits: Vec<_> = checked.iter().map(Checked::exit).collect();
+    let bad = exits.iter().copied().find(|exit| *exit != Exit::Ok);
+    // A definition that breaks a rule says more than a file that is not there.
+    let exit = if exits.contains(&Exit::Config) {
+        Exit::Config
+    } else {
+        bad.unwrap_or(Exit::Ok)
+    };
     if format.json {
         let files: Vec<_> = checked.iter().map(Checked::document).collect();
-        output::json(&json!({ "valid": n_invalid == 0, "files": files }))?;
+        output::json(&json!({ "valid": exit == Exit::Ok, "files": files }))?;
     } else {
         for checked in &checked {
             checked.show()?;
         }
     }
-    Ok(if n_invalid == 0 { Exit::Ok } else { Exit::Config })
+    Ok(exit)
 }
 
 /// Does what a host does with its folders at start, without a host.
@@ -190,6 +216,22 @@ fn rejected(workflows: Vec<PathBuf>, config: Option<PathBuf>, format: Format) ->
         ..HostArgs::default()
     };
     let config = args.load()?;
+    if config.workflows.is_empty() {
+        let text = "which files are rejected is known only from the workflow folders of a configuration, and none \
+                    is configured here";
+        return Err(Failure::new(Exit::Usage, text)
+            .hint("name a folder with --workflows, WOPR_WORKFLOWS or --config; a server logs what it skips")
+            .into());
+    }
+    let folders: Vec<_> = config
+        .workflows
+        .iter()
+        .map(|folder| folder.display().to_string())
+        .collect();
+    output::note(format!(
+        "looking in {} on this machine; no server is asked",
+        output::plain(&folders.join(", "))
+    ))?;
     let rejected: Vec<_> = check_folders(&config)?
         .into_iter()
         .filter(|checked| checked.outcome.is_err())
@@ -199,9 +241,7 @@ fn rejected(workflows: Vec<PathBuf>, config: Option<PathBuf>, format: Format) ->
         output::json(&json!({ "rejected": files }))?;
         return Ok(Exit::Ok);
     }
-    if config.workflows.is_empty() {
-        output::note("no workflow folder is configured; name one with --workflows")?;
-    } else if rejected.is_empty() {
+    if rejected.is_empty() {
         output::note("no file is rejected")?;
     }
     for checked in &rejected {
@@ -210,11 +250,18 @@ fn rejected(workflows: Vec<PathBuf>, config: Option<PathBuf>, format: Format) ->
     Ok(Exit::Ok)
 }
 
-/// How many definitions the folders of a configuration hold, and how many of them a host would skip.
-pub(crate) fn count(config: &Config) -> Result<(usize, usize)> {
+/// How many definitions the folders of a configuration hold, and which of them a host would skip, with the first
+/// thing that is wrong.
+pub(crate) fn survey(config: &Config) -> Result<(usize, Vec<String>)> {
     let checked = check_folders(config)?;
-    let n_rejected = checked.iter().filter(|checked| checked.outcome.is_err()).count();
-    Ok((checked.len(), n_rejected))
+    let mut rejected = Vec::new();
+    for checked in &checked {
+        if let Err(Rejection { problems, .. }) = &checked.outcome {
+            let problem = problems.first().map_or("", String::as_str);
+            rejected.push(format!("{}: {problem}", checked.file.display()));
+        }
+    }
+    Ok((checked.len(), rejected))
 }
 
 fn check_folders(config: &Config) -> Result<Vec<Checked>> {

@@ -54,7 +54,10 @@ fn a_wrong_configuration_ends_with_3_and_names_the_setting() {
             "server.listen",
         ),
         (&["config", "check", "--store", "redis:x"], "store"),
-        (&["config", "check", "--config", "missing.toml"], "missing.toml"),
+        (
+            &["config", "check", "--config", "unknown.toml"],
+            "unknown.toml is invalid",
+        ),
         (&["config", "check", "--config", "unknown.toml"], "lissten"),
         (&["config", "check", "--set", "nonsense=1"], "nonsense"),
         (
@@ -70,6 +73,10 @@ fn a_wrong_configuration_ends_with_3_and_names_the_setting() {
         assert!(said.err.contains(wanted), "{args:?}: {said:#?}");
         assert!(said.err.starts_with("error: "), "{said:#?}");
     }
+    let said = place.ends(3, &["config", "check", "--config", "unknown.toml"]);
+    assert!(!said.err.contains("config check"), "{said:#?}");
+    let said = place.ends(3, &["serve", "--config", "unknown.toml"]);
+    assert!(said.err.contains("config check"), "{said:#?}");
     place.set("WOPR_LISTEN", "nowhere");
     let said = place.ends(3, &["config", "check"]);
     assert!(said.err.contains("WOPR_LISTEN"), "{said:#?}");
@@ -82,4 +89,36 @@ fn a_check_says_what_a_person_should_know() {
     assert_eq!(checked["valid"], true);
     let notes = checked["notes"].to_string();
     assert!(notes.contains("no key") && notes.contains("in memory"), "{notes}");
+}
+
+#[test]
+fn a_file_that_is_not_there_ends_with_4_wherever_it_is_named() {
+    let place = Place::new();
+    for args in [
+        ["config", "check", "--config", "none.toml"].as_slice(),
+        &["serve", "--config", "none.toml"],
+        &["workflows", "validate", "none.json"],
+        &["workflows", "register", "none.json"],
+        &["run", "none.json"],
+        &["run", "hello", "--inputs", "@none.json"],
+    ] {
+        let said = place.ends(4, args);
+        let text = said.out + &said.err;
+        assert!(text.contains("none."), "{args:?}: {text}");
+    }
+}
+
+#[test]
+fn a_variable_that_nothing_reads_is_named() {
+    let mut place = Place::new();
+    place.set("WOPR_LISTN", "127.0.0.1:1");
+    place.set("WOPR_TEST_POSTGRES", "x");
+    place.set("WOPR_LOG", "warn");
+    let checked = place.json(&["config", "check", "--json"]);
+    let notes = checked["notes"].to_string();
+    assert!(notes.contains("WOPR_LISTN"), "{notes}");
+    assert!(
+        !notes.contains("WOPR_TEST") && !notes.contains("WOPR_LOG"),
+        "{notes}"
+    );
 }

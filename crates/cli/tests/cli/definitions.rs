@@ -109,3 +109,36 @@ fn what_a_host_skips_is_listed_without_asking_it() {
     assert!(rejected[0]["file"].as_str().unwrap().ends_with("bad.json"));
     assert!(rejected[0]["problems"][0].as_str().unwrap().contains("core.fly"));
 }
+
+#[test]
+fn rejected_files_are_not_asked_of_a_server() {
+    let mut place = Place::new();
+    place.set("WOPR_SERVER", "http://127.0.0.1:1");
+    for args in [
+        ["workflows", "list", "--rejected"].as_slice(),
+        &["workflows", "list", "--rejected", "--json"],
+    ] {
+        let said = place.ends(2, args);
+        assert!(said.err.contains("none is configured here"), "{said:#?}");
+        assert_eq!(said.out, "");
+    }
+    place.write("flows/bad.json", &definition("bad", "core.fly").to_string());
+    let args = ["workflows", "list", "--rejected", "--workflows", "flows"];
+    let said = place.ends(0, &args);
+    assert!(said.err.contains("no server is asked"), "{said:#?}");
+    let doctor = [
+        "doctor",
+        "--workflows",
+        "flows",
+        "--listen",
+        "127.0.0.1:0",
+        "--store",
+        "memory:",
+    ];
+    let said = place.run(&doctor);
+    assert!(said.out.contains("bad.json: node 'only'"), "{said:#?}");
+    assert!(
+        !said.out.contains(":0\n") && !said.out.contains(":0 "),
+        "{said:#?}"
+    );
+}
