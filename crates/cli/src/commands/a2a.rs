@@ -13,6 +13,7 @@ use wopr_wire::a2a::{
 use crate::{
     agent::{self, Agent, Item},
     args::{Format, Remote},
+    client::parse_url,
     exit::{Exit, Failure},
     output::{self, Paint, Spinner},
     render,
@@ -33,6 +34,9 @@ pub(crate) struct A2a {
 enum Verb {
     /// Show an agent's card
     Card {
+        /// The agent, instead of --server
+        #[arg(value_name = "URL")]
+        agent: Option<String>,
         #[command(flatten)]
         place: Place,
     },
@@ -60,6 +64,9 @@ enum Verb {
         /// At most so many messages of its history
         #[arg(long, value_name = "N")]
         history: Option<u32>,
+        /// The agent, instead of --server
+        #[arg(value_name = "URL")]
+        agent: Option<String>,
         #[command(flatten)]
         place: Place,
     },
@@ -68,8 +75,11 @@ enum Verb {
         /// The task
         task: String,
         /// Only what came after this event
-        #[arg(long, value_name = "ID")]
+        #[arg(long, visible_alias = "last-event-id", value_name = "ID")]
         after: Option<String>,
+        /// The agent, instead of --server
+        #[arg(value_name = "URL")]
+        agent: Option<String>,
         #[command(flatten)]
         place: Place,
     },
@@ -77,6 +87,9 @@ enum Verb {
     Cancel {
         /// The task
         task: String,
+        /// The agent, instead of --server
+        #[arg(value_name = "URL")]
+        agent: Option<String>,
         #[command(flatten)]
         place: Place,
     },
@@ -127,7 +140,7 @@ struct Message {
 impl A2a {
     pub(crate) async fn run(self) -> Result<Exit> {
         match self.verb {
-            Verb::Card { place } => card(&place).await,
+            Verb::Card { agent, place } => card(&place.at(agent)).await,
             Verb::Send {
                 message,
                 no_wait,
@@ -146,17 +159,30 @@ impl A2a {
                 let agent = place.agent().await?;
                 place.follow(agent.stream(request).await?).await
             }
-            Verb::Get { task, history, place } => {
+            Verb::Get {
+                task,
+                history,
+                agent,
+                place,
+            } => {
+                let place = place.at(agent);
                 let task = place.agent().await?.get(&task, history).await?;
                 place.show_task(&task)
             }
-            Verb::Subscribe { task, after, place } => {
+            Verb::Subscribe {
+                task,
+                after,
+                agent,
+                place,
+            } => {
+                let place = place.at(agent);
                 let agent = place.agent().await?;
                 place
                     .follow(agent.subscribe(&task, after.as_deref()).await?)
                     .await
             }
-            Verb::Cancel { task, place } => {
+            Verb::Cancel { task, agent, place } => {
+                let place = place.at(agent);
                 let task = place.agent().await?.cancel(&task).await?;
                 place.show_task(&task)?;
                 Ok(Exit::Ok)
@@ -167,6 +193,10 @@ impl A2a {
 
 impl Message {
     fn request(&self) -> Result<SendMessageRequest> {
+        // A text may well be an address, so one is never taken for the agent: the key would go there.
+        if self.text.len() > 1 && self.text.first().is_some_and(|text| parse_url(text).is_ok()) {
+            output::note("the address is sent as text; --server names the agent")?;
+        }
         let mut parts: Vec<_> = self.text.iter().map(Part::text).collect();
         for text in &self.data {
             let data: Value = serde_json::from_str(text)
@@ -195,6 +225,14 @@ impl Message {
 }
 
 impl Place {
+    /// The same with another agent, where one was named beside the flags.
+    fn at(mut self, agent: Option<String>) -> Self {
+        if let Some(agent) = agent {
+            self.remote.server = agent;
+        }
+        self
+    }
+
     async fn agent(&self) -> Result<Agent> {
         let wanted = self.protocol.map(|protocol| match protocol {
             Protocol::V1 => Version::V1_0,

@@ -36,9 +36,12 @@ enum Verb {
     /// Make a key; its secret is shown once
     Create {
         /// Names the key in logs [default: a random one]
-        #[arg(long)]
+        #[arg(value_name = "NAME")]
+        name: Option<String>,
+        /// The same as NAME
+        #[arg(long, conflicts_with = "name", value_name = "NAME")]
         id: Option<String>,
-        /// Who uses it [default: the id]
+        /// Who uses it [default: the name]
         #[arg(long)]
         principal: Option<String>,
         /// The tenant it opens; on a server always the caller's
@@ -95,6 +98,7 @@ impl Keys {
     pub(crate) async fn run(self) -> Result<Exit> {
         match self.verb {
             Verb::Create {
+                name,
                 id,
                 principal,
                 tenant,
@@ -102,7 +106,7 @@ impl Keys {
                 place,
             } => {
                 let wanted = Wanted {
-                    id,
+                    id: name.or(id),
                     principal,
                     tenant,
                     scopes: if scopes.is_empty() {

@@ -22,6 +22,12 @@ fn a_card_is_shown_and_both_versions_are_spoken() {
     assert!(card["supportedInterfaces"].is_array(), "{card:#}");
     let url = format!("{}/.well-known/agent-card.json", host.origin);
     place.ends(0, &["a2a", "card", "--server", &url]);
+    place.ends(
+        0,
+        &["a2a", "card", &host.origin, "--server", "http://127.0.0.1:1"],
+    );
+    let said = place.ends(0, &["a2a", "send", &host.origin, "Ada", "--workflow", "hello"]);
+    assert!(said.err.contains("sent as text"), "{said:#?}");
 
     for protocol in ["1.0", "0.3"] {
         let said = place.ends(
@@ -105,7 +111,7 @@ fn a_task_is_streamed_answered_and_followed_again() {
             "{items:#?}"
         );
         // What happened can be read again, from any event on.
-        let said = speak(&["subscribe", &task, "--after", "7"]);
+        let said = speak(&["subscribe", &task, "--last-event-id", "7"]);
         assert_eq!(said.code, 0, "{said:#?}");
         assert!(said.out.contains("completed"), "{said:#?}");
     }
@@ -114,7 +120,7 @@ fn a_task_is_streamed_answered_and_followed_again() {
 #[test]
 fn a_task_is_cancelled_and_an_unknown_one_is_not_found() {
     let mut place = Place::new();
-    let _host = place.serve();
+    let host = place.serve();
     let args = [
         "a2a",
         "send",
@@ -129,6 +135,10 @@ fn a_task_is_cancelled_and_an_unknown_one_is_not_found() {
     let said = place.ends(0, &["a2a", "cancel", task]);
     assert!(said.out.contains("canceled"), "{said:#?}");
     place.ends(1, &["a2a", "get", task]);
+    place.ends(
+        1,
+        &["a2a", "get", task, &host.origin, "--server", "http://127.0.0.1:1"],
+    );
     for protocol in ["1.0", "0.3"] {
         let said = place.ends(4, &["a2a", "get", "run_nope", "--protocol", protocol]);
         assert!(said.err.contains("the agent answered"), "{said:#?}");

@@ -10,7 +10,7 @@ fn keys_are_made_listed_and_revoked_in_a_database() {
     place.ends(4, &with(&["keys", "list"]));
     let said = place.ends(
         0,
-        &with(&["keys", "create", "--id", "ci", "--scope", "runs:create,runs:read"]),
+        &with(&["keys", "create", "ci", "--scope", "runs:create,runs:read"]),
     );
     let secret = said.out.trim().to_owned();
     assert!(
