@@ -249,6 +249,7 @@ impl Agent {
                     401 | 403 if self.key.is_none() => failure.hint(
                         "give a key with --key or WOPR_API_KEY; it goes only where the card itself lies",
                     ),
+                    401 => failure.hint(client::WRONG_KEY),
                     _ => failure,
                 }
                 .into())

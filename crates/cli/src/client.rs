@@ -245,7 +245,7 @@ impl Client {
             StatusCode::UNAUTHORIZED if self.key.is_none() => {
                 failure.hint("give a key with --key or WOPR_API_KEY; `wopr dev` prints one")
             }
-            StatusCode::UNAUTHORIZED => failure.hint("the server does not know this key"),
+            StatusCode::UNAUTHORIZED => failure.hint(WRONG_KEY),
             StatusCode::FORBIDDEN => {
                 let scope = envelope.and_then(|envelope| envelope.details?.get("scopeRequired").cloned());
                 match scope {
@@ -260,6 +260,10 @@ impl Client {
         }
     }
 }
+
+/// What may help whose key a server does not know.
+pub(crate) const WRONG_KEY: &str = "the server does not know this key; that of `wopr dev` is a new one at every \
+                                    start, unless WOPR_API_KEY was set there";
 
 /// How the process ends when a server refuses.
 pub(crate) fn exit_of(status: StatusCode) -> Exit {

@@ -13,11 +13,21 @@ use crate::{
     signals::Signals,
 };
 
+/// What the flags say here, where their defaults are not those of `serve`.
+const STORE_HELP: &str = "Where runs are kept: sqlite:PATH, memory:, or postgres://… [default: sqlite:./wopr-dev.db] \
+                          [env: WOPR_STORE]";
+const LOG_HELP: &str = "What is logged: a level, or directives such as info,wopr::access=debug [default: warn] \
+                        [env: WOPR_LOG]";
+
 /// Serve the example workflows with a key made for it.
 ///
 /// Like `serve`, with the examples registered, a key printed, and the database at ./wopr-dev.db unless --store
-/// says otherwise. A key in WOPR_API_KEY or in the configuration is used instead of a new one.
+/// says otherwise. The key is a new one at every start; set WOPR_API_KEY, or one in the configuration, to keep it.
 #[derive(Debug, Args)]
+#[command(
+    mut_arg("store", |arg| arg.help(STORE_HELP)),
+    mut_arg("log_level", |arg| arg.help(LOG_HELP)),
+)]
 pub(crate) struct Dev {
     #[command(flatten)]
     host: HostArgs,
@@ -41,6 +51,7 @@ impl Dev {
             .iter()
             .find_map(|key| key.secret.as_ref())
             .map(|secret| secret.expose().to_owned());
+        let is_new = given.is_none();
         let key = match given {
             Some(key) => key,
             None => {
@@ -56,18 +67,28 @@ impl Dev {
         let opened = host::open(config).await?;
         opened.add_examples().await?;
         opened.announce(Some(&key))?;
-        greet(&opened.origin, &key, &opened.host.config().store.to_string())?;
+        let about_key = if is_new {
+            "new at every start; set WOPR_API_KEY to keep one"
+        } else {
+            "the one you set"
+        };
+        greet(
+            &opened.origin,
+            &key,
+            about_key,
+            &opened.host.config().store.to_string(),
+        )?;
         opened.serve(signals, std::future::pending()).await?;
         Ok(Exit::Ok)
     }
 }
 
-fn greet(origin: &str, key: &str, store: &str) -> Result<()> {
+fn greet(origin: &str, key: &str, about_key: &str, store: &str) -> Result<()> {
     let paint = Paint::stderr();
     output::note(format!(
         "
 {title}  {origin}
-  key    {key}
+  key    {key}  {about_key}
   store  {store}
 
 {try_it}
@@ -89,6 +110,7 @@ fn greet(origin: &str, key: &str, store: &str) -> Result<()> {
             r#"{"jsonrpc":"2.0","id":1,"method":"SendStreamingMessage","params":{"message":{"messageId":"m1","#,
             r#""role":"ROLE_USER","parts":[{"text":"a spring sale"}]}}}"#
         ),
+        about_key = paint.dim(format!("({about_key})")),
         title = paint.bold("wopr is listening on"),
         try_it = paint.bold("Try it from another terminal:"),
         curl = paint.bold("Or with nothing but curl:"),

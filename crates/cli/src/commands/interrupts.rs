@@ -1,6 +1,6 @@
 //! `wopr interrupts`: what runs wait for, and answering it.
 
-use anyhow::Result;
+use anyhow::{Error, Result};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use wopr_wire::openwop::run::InterruptView;
@@ -122,7 +122,10 @@ impl Resolve {
             }
         };
         let path = format!("/v1/runs/{}/interrupts/{}", escape(&self.run), escape(&node));
-        let answer = client.post(&path, &json!({ "resumeValue": answer })).await?;
+        let answer = match client.post(&path, &json!({ "resumeValue": answer })).await {
+            Ok(answer) => answer,
+            Err(refused) => return Err(self.explain(&client, &node, refused).await),
+        };
         if self.format.json {
             output::json(&answer)?;
         } else {
@@ -130,6 +133,26 @@ impl Resolve {
             output::line(format!("{}  {}", self.run, Paint::stdout().state(status)))?;
         }
         Ok(Exit::Ok)
+    }
+
+    /// Adds what may help whose answer was refused: replies do not answer an approval.
+    async fn explain(&self, client: &Client, node: &str, refused: Error) -> Error {
+        let refused = match refused.downcast::<Failure>() {
+            Ok(failure) if failure.exit() == Exit::Failed && !self.replies.is_empty() => failure,
+            Ok(failure) => return failure.into(),
+            Err(error) => return error,
+        };
+        // The refusal stands whether or not this can be read.
+        let view = self.open(client, Some(node.to_owned())).await;
+        match view {
+            Ok(view) if view.kind == "approval" => refused
+                .hint(
+                    "--reply answers the questions of a clarification; this is an approval: --accept, --reject or \
+                     --refine",
+                )
+                .into(),
+            Ok(_) | Err(_) => refused.into(),
+        }
     }
 
     /// What the run waits for, at the node if one is named.

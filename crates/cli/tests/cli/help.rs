@@ -33,6 +33,19 @@ fn every_command_explains_itself() {
 }
 
 #[test]
+fn the_defaults_in_help_are_those_of_the_command() {
+    let place = Place::new();
+    let dev = place.ends(0, &["dev", "--help"]).out;
+    assert!(
+        dev.contains("[default: sqlite:./wopr-dev.db]") && dev.contains("[default: warn]"),
+        "{dev}"
+    );
+    assert!(!dev.contains("./wopr.db"), "{dev}");
+    let serve = place.ends(0, &["serve", "--help"]).out;
+    assert!(serve.contains("[default: sqlite:./wopr.db]"), "{serve}");
+}
+
+#[test]
 fn exit_codes_are_documented_where_they_are_looked_for() {
     let place = Place::new();
     for args in [["help", "exit-codes"].as_slice(), &["--help"], &["exit-codes"]] {

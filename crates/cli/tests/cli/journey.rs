@@ -273,3 +273,36 @@ fn nothing_at_the_address_ends_with_7_and_a_hint() {
     }
     place.ends(7, &["doctor", "--server", &server]);
 }
+
+#[test]
+fn hints_name_what_helps() {
+    let mut place = Place::new();
+    let _host = place.serve();
+    let wrong = ["--key", "wopr_wrong"];
+    for args in [["runs", "list"].as_slice(), &["a2a", "send", "x"]] {
+        let said = place.ends(5, &[args, &wrong].concat());
+        assert!(said.err.contains("new one at every start"), "{said:#?}");
+    }
+
+    let said = place.ends(6, &["run", "campaign-brief", "--json"]).json();
+    let run = said["runId"].as_str().unwrap();
+    let node = said["interrupt"]["nodeId"].as_str().unwrap();
+    for place_of in [[run].as_slice(), &[run, node]] {
+        let args = [&["interrupts", "resolve"], place_of, &["--reply", "ok=yes"]].concat();
+        let said = place.ends(1, &args);
+        assert!(said.err.contains("--accept"), "{said:#?}");
+    }
+
+    let said = place.ends(0, &["run", "hello", "--input", "nmae=Ada", "--input", "prompt=x"]);
+    assert!(said.err.contains("declares no input 'nmae'"), "{said:#?}");
+    assert!(!said.err.contains("'prompt'"), "{said:#?}");
+    let example = examples().join("hello.json").display().to_string();
+    let mut alone = place.command(&["run", &example, "--input", "nmae=Ada"]);
+    alone.env_remove("WOPR_SERVER").env_remove("WOPR_API_KEY");
+    let said = alone.output().unwrap();
+    let err = String::from_utf8(said.stderr).unwrap();
+    assert!(
+        said.status.success() && err.contains("declares no input 'nmae'"),
+        "{err}"
+    );
+}

@@ -116,4 +116,5 @@ fn dev_makes_a_key_and_serves_the_examples() {
     let (status, log) = host.wait();
     assert!(status.success());
     assert!(log.contains("curl -s http://127.0.0.1:"), "{log}");
+    assert!(log.contains("new at every start"), "{log}");
 }
