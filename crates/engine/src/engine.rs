@@ -180,10 +180,7 @@ impl Engine {
         match (self.create_once(create).await, once) {
             // The workflow may have changed since the request took effect.
             (Err(error @ (CommandError::UnknownWorkflow | CommandError::Refused(_))), Some(once)) => {
-                match self.shared.store.idempotency(&once.key, self.now()).await? {
-                    Some(record) => replay(record, Some(&once)),
-                    None => Err(error),
-                }
+                self.replay_or(error, &once).await
             }
             (done, _) => done,
         }
@@ -264,9 +261,22 @@ impl Engine {
         {
             return replay(record, Some(once));
         }
-        match command {
+        let once = extras.idempotency.clone();
+        let done = match command {
             Command::Resolve(resolve) => self.resolve(key, resolve, extras).await,
             command => self.command_fenced(key, command, extras, None).await,
+        };
+        match (done, once) {
+            // The same request may have taken effect between the look and the decision.
+            (Err(error @ CommandError::Refused(_)), Some(once)) => self.replay_or(error, &once).await,
+            (done, _) => done,
+        }
+    }
+
+    async fn replay_or(&self, error: CommandError, once: &Once) -> Result<Done, CommandError> {
+        match self.shared.store.idempotency(&once.key, self.now()).await? {
+            Some(record) => replay(record, Some(once)),
+            None => Err(error),
         }
     }
 

@@ -366,3 +366,37 @@ async fn an_effect_carries_the_trace_of_the_request_that_began_its_run() {
     reaches(&engine, &key, RunStatus::Completed).await;
     engine.stop().await;
 }
+
+#[tokio::test]
+async fn an_answer_repeated_at_the_same_time_is_given_once() {
+    let (executor, _attempts) = steered();
+    let engine = engine(Arc::new(MemoryStore::new()), executor).await;
+    engine
+        .register(
+            None,
+            workflow("g", &[node("gate", "core.approvalGate", json!({}))], &[]),
+        )
+        .await
+        .expect("registers");
+    let key = fresh(create(&engine, "g", json!({}), Extras::default()).await).key;
+    let mut all = tokio::task::JoinSet::new();
+    for _ in 0..16 {
+        let (engine, key) = (engine.clone(), key.clone());
+        all.spawn(async move {
+            engine
+                .command(&key, answer("gate", json!({"action": "accept"})), once("a", "d"))
+                .await
+        });
+    }
+    let done: Vec<_> = all
+        .join_all()
+        .await
+        .into_iter()
+        .map(|done| done.expect("every repeat is answered"))
+        .collect();
+    assert_eq!(
+        done.iter().filter(|done| matches!(done, Done::Fresh(_))).count(),
+        1
+    );
+    engine.stop().await;
+}
