@@ -33,7 +33,7 @@ pub struct Start {
 /// A run to create.
 #[derive(Debug)]
 pub struct Create {
-    /// Its id, from [`Engine::new_run_id`].
+    /// Its id, from [`crate::Engine::new_run_id`].
     pub run: RunId,
     /// The workflow; its current version is pinned.
     pub workflow: WorkflowId,
