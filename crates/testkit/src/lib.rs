@@ -1,7 +1,7 @@
 //! Builders and harnesses shared by tests; never part of a build that ships.
 //!
 //! [`Workflow`] builds definitions. [`Script`] drives runs of them through the kernel in memory, with a clock that
-//! only moves when told, and holds every decision against the kernel's invariants. [`line`] prints an event
+//! only moves when told, and holds every decision against the kernel's invariants. [`line()`] prints an event
 //! in one line, for snapshots.
 #![expect(
     clippy::unwrap_used,
