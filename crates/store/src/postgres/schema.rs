@@ -136,7 +136,11 @@ async fn lock(client: &Client) -> Result<(), OpenError> {
                 if attempt < TRIES
                     && matches!(
                         error.code(),
-                        Some(&SqlState::UNIQUE_VIOLATION | &SqlState::DUPLICATE_TABLE)
+                        Some(
+                            &SqlState::UNIQUE_VIOLATION
+                                | &SqlState::DUPLICATE_TABLE
+                                | &SqlState::DUPLICATE_OBJECT
+                        )
                     ) =>
             {
                 super::pause(attempt).await;
