@@ -1,0 +1,133 @@
+//! Reading a node's `config`: typed fields, the keys each type knows, and errors that name the field.
+
+use serde_json::{Map, Value};
+
+use super::Assigned;
+use crate::expression::{Expression, Template, is_template};
+
+/// What the configuration of a type may hold; `None` where it is open.
+pub(super) fn known_keys(type_id: &str) -> Option<&'static [&'static str]> {
+    Some(match type_id {
+        "core.delay" => &["delayMs", "durationMs", "ms", "delaySeconds"],
+        "core.fail" => &["code", "message", "retryable"],
+        "core.template" => &["template"],
+        "core.setVariable" => &["name", "variableName", "variable", "value", "expression"],
+        "core.channelWrite" => &["channelName", "channel", "value", "reducer", "ttlMs", "maxSize"],
+        "core.approvalGate" => &[
+            "title",
+            "description",
+            "prompt",
+            "actions",
+            "requiredApprovals",
+            "rejectionPolicy",
+            "approversList",
+            "timeoutMs",
+            "artifactId",
+            "artifactType",
+            "artifactData",
+            "optionLabels",
+            "approverRefs",
+            "approverGroupRefs",
+            "approverRoleRefs",
+            "overrideScopes",
+            "onTimeout",
+            "profile",
+        ],
+        "core.clarificationGate" => &["questions", "timeoutMs", "title", "description", "prompt"],
+        "core.interrupt" => &["kind", "data", "timeoutMs", "title", "description", "prompt"],
+        "core.subWorkflow" => &[
+            "workflowId",
+            "inputMapping",
+            "outputMapping",
+            "inputs",
+            "onChildFailure",
+            "propagateCancellation",
+            "waitForCompletion",
+        ],
+        "core.http.request" => &["method", "url", "headers", "body", "timeoutMs"],
+        _ => return None,
+    })
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Config<'a>(pub(super) &'a Map<String, Value>);
+
+impl<'a> Config<'a> {
+    pub(super) fn text(self, field: &str) -> Result<Option<&'a str>, String> {
+        match self.0.get(field) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(_) => Err(format!("config.{field} is not a string")),
+        }
+    }
+
+    pub(super) fn flag(self, field: &str) -> Result<Option<bool>, String> {
+        match self.0.get(field) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(*flag)),
+            Some(_) => Err(format!("config.{field} is not a boolean")),
+        }
+    }
+
+    pub(super) fn millis(self, field: &str) -> Result<Option<u64>, String> {
+        match self.0.get(field) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => whole(value)
+                .map(Some)
+                .ok_or_else(|| format!("config.{field} is not a whole number of at least 0")),
+        }
+    }
+
+    pub(super) fn delay(self) -> Result<Option<u64>, String> {
+        for field in ["durationMs", "ms", "delayMs"] {
+            if let Some(ms) = self.millis(field)? {
+                return Ok(Some(ms));
+            }
+        }
+        Ok(self.millis("delaySeconds")?.map(|s| s.saturating_mul(1_000)))
+    }
+
+    pub(super) fn mapping(self, field: &str) -> Result<Vec<(String, String)>, String> {
+        match self.0.get(field) {
+            None | Some(Value::Null) => Ok(Vec::new()),
+            Some(Value::Object(map)) => map
+                .iter()
+                .map(|(to, from)| {
+                    let from = from
+                        .as_str()
+                        .ok_or_else(|| format!("config.{field}.{to} is not a string"))?;
+                    Ok((to.clone(), from.to_owned()))
+                })
+                .collect(),
+            Some(_) => Err(format!("config.{field} is not an object")),
+        }
+    }
+
+    pub(super) fn assigned(self) -> Result<Assigned, String> {
+        if let Some(source) = self.text("expression")? {
+            return Expression::parse(source)
+                .map(Assigned::Expression)
+                .map_err(|e| format!("config.expression: {e}"));
+        }
+        match self.0.get("value") {
+            None => Ok(Assigned::Input),
+            Some(Value::String(text)) if is_template(text) => Template::parse(text)
+                .map(Assigned::Template)
+                .map_err(|e| format!("config.value: {e}")),
+            Some(value) => Ok(Assigned::Static(value.clone())),
+        }
+    }
+}
+
+/// A whole number of at least 0, also when written as `5.0`.
+pub(crate) fn whole(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| {
+        let n = value.as_f64()?;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "checked to be a whole number in range"
+        )]
+        (n >= 0.0 && n.fract() == 0.0 && n < 9.0e15).then_some(n as u64)
+    })
+}
