@@ -44,9 +44,6 @@ pub enum StartError {
     /// There is no master key.
     #[error(transparent)]
     Secrets(#[from] SecretsError),
-    /// The gate for outbound calls cannot be built.
-    #[error("open the egress gate")]
-    Egress(#[from] egress::BuildError),
     /// The engine did not start.
     #[error("start the engine")]
     Engine(#[from] wopr_engine::StartError),
@@ -193,7 +190,7 @@ impl Host {
         let policy = egress::Policy {
             allow: config.egress.allow.iter().map(CidrText::cidr).collect(),
         };
-        let gate = egress::Gate::new(policy, egress::Limits::default())?;
+        let gate = egress::Gate::new(policy, egress::Limits::default());
         let ledger = config.conformance_ledger.clone();
         let executors = Executors::new(gate, wopr_connect::Options { ledger });
         let options = wopr_engine::Options {
@@ -204,6 +201,7 @@ impl Host {
             offer: Offer {
                 conformance: config.conformance,
             },
+            lease: config.effects.lease.as_duration(),
             ..wopr_engine::Options::default()
         };
         let engine = Engine::start(port, Arc::new(executors.clone()), clock, options).await?;

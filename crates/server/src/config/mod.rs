@@ -44,6 +44,8 @@ pub struct Config {
     pub server: Server,
     /// Bounds of every run.
     pub limits: Limits,
+    /// Calls out.
+    pub effects: Effects,
     /// Who may call.
     pub auth: Auth,
     /// The host's own secrets.
@@ -90,6 +92,14 @@ pub struct Limits {
     /// Time outside `waiting-*` and `paused` before a run is stopped; no bound where absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_run_duration: Option<Period>,
+}
+
+/// Calls out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Effects {
+    /// How long another process waits for one that is silent before it takes over its calls.
+    pub lease: Period,
 }
 
 /// Who may call.
@@ -189,6 +199,7 @@ impl Default for Config {
             conformance_ledger: None,
             server: Server::default(),
             limits: Limits::default(),
+            effects: Effects::default(),
             auth: Auth::default(),
             secrets: Secrets::default(),
             egress: Egress::default(),
@@ -219,6 +230,14 @@ impl Default for Limits {
         Self {
             max_node_executions: 1_000,
             max_run_duration: None,
+        }
+    }
+}
+
+impl Default for Effects {
+    fn default() -> Self {
+        Self {
+            lease: Period::from_secs(30),
         }
     }
 }
@@ -402,6 +421,9 @@ impl Config {
             .is_some_and(|period| period.as_duration().as_millis() < 1_000)
         {
             return invalid("limits.max_run_duration", "must be at least 1s");
+        }
+        if self.effects.lease.as_millis() < 1_000 {
+            return invalid("effects.lease", "must be at least 1s");
         }
         for (index, key) in self.auth.keys.iter().enumerate() {
             let name = format!("auth.keys[{index}]");

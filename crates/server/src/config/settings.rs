@@ -71,6 +71,9 @@ pub const SETTINGS: &[Setting] = &[
     setting("limits.max_run_duration", "WOPR_MAX_RUN_DURATION", |c, t| {
         some(&mut c.limits.max_run_duration, t)
     }),
+    setting("effects.lease", "WOPR_EFFECT_LEASE", |c, t| {
+        put(&mut c.effects.lease, t)
+    }),
     setting("auth.keys", "WOPR_API_KEY", |c, t| {
         c.auth.keys.retain(|key| key.id != ENV_KEY_ID);
         c.auth.keys.push(Key {

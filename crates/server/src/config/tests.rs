@@ -131,6 +131,8 @@ fn an_error_names_the_setting_and_its_source() {
     assert!(message.contains("blocking_timeout"), "{message}");
     let message = refused(Some("[server]\nsse_keepalive = \"31s\""), &[], none());
     assert!(message.contains("server.sse_keepalive"), "{message}");
+    let message = refused(None, &[("WOPR_EFFECT_LEASE", "999ms")], none());
+    assert!(message.contains("effects.lease"), "{message}");
     let message = refused(
         Some("[[auth.keys]]\nid = \"a\"\ntenant = \"t\"\nscopes = []"),
         &[],
