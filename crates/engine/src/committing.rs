@@ -17,6 +17,7 @@ use crate::{
 /// What to do once an append is durable.
 pub(crate) struct FollowUp {
     was_terminal: bool,
+    settled: Vec<EffectKey>,
     effects: Vec<(EffectKey, commit::StoredEffect)>,
     told: Vec<RunId>,
     next_timer: Option<Timestamp>,
@@ -109,6 +110,7 @@ impl Engine {
         batch.blobs.clone_from(&extras.blobs);
         let follow_up = FollowUp {
             was_terminal: view.run.status.is_terminal(),
+            settled: batch.effects_settled.iter().map(|s| s.key.clone()).collect(),
             effects,
             told,
             next_timer,
@@ -159,6 +161,7 @@ impl Engine {
     fn act(&self, after: &View, follow_up: FollowUp) {
         let FollowUp {
             was_terminal,
+            settled,
             effects,
             told,
             next_timer,
@@ -171,6 +174,9 @@ impl Engine {
             shared.counters.ended(after.run.status);
         }
         shared.tails.wake(&after.key);
+        for key in settled {
+            shared.effects.settled(&after.key, &key);
+        }
         for (key, effect) in effects {
             self.begin_effect(after.key.clone(), key, effect, Fence(1));
         }

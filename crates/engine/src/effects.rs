@@ -4,8 +4,9 @@
 //! was won with; if the lease was lost, or the execution is over, the outcome is dropped. A process that dies leaves
 //! its rows, and the next epoch attempts them again with the same idempotency key.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use wopr_core::{Command, Failure, Object, Refusal, RunKey, Timestamp};
@@ -15,12 +16,35 @@ use crate::{Attempt, CommandError, Engine, Extras, Outcome, commit::StoredEffect
 
 /// Tries to append an outcome while the store is away, before the attempt is left to the next lease.
 const APPEND_TRIES: u32 = 8;
+/// However much is heard of a run, its attempts look no more often whether their lease is still theirs.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub(crate) struct Effects {
     slots: Arc<Semaphore>,
     /// Told when a slot is free again and rows may wait for one.
     freed: Notify,
+    /// Attempts under way, to be told when theirs may be over.
+    attempts: Mutex<HashMap<RunKey, Vec<(EffectKey, Arc<Notify>)>>>,
+}
+
+/// Hears of news about a run, until dropped.
+struct News {
+    engine: Engine,
+    run: RunKey,
+    heard: Arc<Notify>,
+}
+
+impl Drop for News {
+    fn drop(&mut self) {
+        let mut attempts = self.engine.shared.effects.attempts.lock();
+        if let Some(of_run) = attempts.get_mut(&self.run) {
+            of_run.retain(|(_, heard)| !Arc::ptr_eq(heard, &self.heard));
+            if of_run.is_empty() {
+                attempts.remove(&self.run);
+            }
+        }
+    }
 }
 
 impl Effects {
@@ -28,6 +52,34 @@ impl Effects {
         Self {
             slots: Arc::new(Semaphore::new(max)),
             freed: Notify::new(),
+            attempts: Mutex::default(),
+        }
+    }
+
+    /// Lets the attempts of a run look whether they are still wanted.
+    pub(crate) fn look(&self, run: &RunKey) {
+        for (_, heard) in self.attempts.lock().get(run).into_iter().flatten() {
+            heard.notify_one();
+        }
+    }
+
+    /// Lets every attempt look.
+    pub(crate) fn look_all(&self) {
+        for (_, heard) in self.attempts.lock().values().flatten() {
+            heard.notify_one();
+        }
+    }
+
+    /// Lets the attempts at an effect look: it is over.
+    pub(crate) fn settled(&self, run: &RunKey, key: &EffectKey) {
+        let attempts = self.attempts.lock();
+        for (_, heard) in attempts
+            .get(run)
+            .into_iter()
+            .flatten()
+            .filter(|(of, _)| of == key)
+        {
+            heard.notify_one();
         }
     }
 }
@@ -65,6 +117,7 @@ impl Engine {
                 biased;
                 () = stop.cancelled() => {}
                 () = self.shared.effects.freed.notified(), if is_full => {}
+                () = self.shared.nudges.effects.notified() => {}
                 () = tokio::time::sleep(self.shared.options.poll) => {}
             }
         }
@@ -78,14 +131,27 @@ impl Engine {
     pub(crate) fn begin_effect(&self, run: RunKey, key: EffectKey, effect: StoredEffect, fence: Fence) {
         let engine = self.clone();
         let permit = Arc::clone(&self.shared.effects.slots).try_acquire_owned().ok();
+        let news = self.news(&run, &key);
         self.shared.tasks.spawn(async move {
             match permit {
                 Some(permit) if !engine.shared.stop.is_cancelled() => {
-                    engine.attempt(&run, &key, effect, fence, permit).await;
+                    engine.attempt(&run, &key, effect, fence, permit, news).await;
                 }
                 Some(_) | None => engine.give_back(&run, &key, fence).await,
             }
         });
+    }
+
+    fn news(&self, run: &RunKey, key: &EffectKey) -> News {
+        let heard = Arc::new(Notify::new());
+        let mut attempts = self.shared.effects.attempts.lock();
+        let of_run = attempts.entry(run.clone()).or_default();
+        of_run.push((key.clone(), Arc::clone(&heard)));
+        News {
+            engine: self.clone(),
+            run: run.clone(),
+            heard,
+        }
     }
 
     async fn give_back(&self, run: &RunKey, key: &EffectKey, fence: Fence) {
@@ -101,6 +167,7 @@ impl Engine {
         effect: StoredEffect,
         fence: Fence,
         permit: OwnedSemaphorePermit,
+        news: News,
     ) {
         let counters = &self.shared.counters;
         Counters::add(&counters.effects_started, 1);
@@ -119,11 +186,13 @@ impl Engine {
             request,
         });
         let outcome = tokio::select! {
-                biased;
+            biased;
             outcome = performing => Some(outcome),
-            () = self.lease_lost(run, key, fence) => None,
+            () = self.lease_lost(run, key, fence, &news) => None,
             () = self.shared.stop.cancelled() => None,
         };
+        // Its own outcome is no news.
+        drop(news);
         match outcome {
             Some(outcome) => {
                 let command = Command::Effect {
@@ -166,10 +235,11 @@ impl Engine {
         self.give_back(run, key, fence).await;
     }
 
-    /// Renews the lease until it is lost.
-    async fn lease_lost(&self, run: &RunKey, key: &EffectKey, fence: Fence) {
+    /// Renews the lease, now and then and when there is news of the run, until it is lost.
+    async fn lease_lost(&self, run: &RunKey, key: &EffectKey, fence: Fence, news: &News) {
+        let renewing = self.shared.options.lease / 3;
         loop {
-            tokio::time::sleep(self.shared.options.lease / 3).await;
+            let slept = tokio::time::timeout(renewing, news.heard.notified()).await;
             match self
                 .shared
                 .store
@@ -179,6 +249,9 @@ impl Engine {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => tracing::warn!(%run, %error, "lease not renewed"),
+            }
+            if slept.is_ok() {
+                tokio::time::sleep(LOOK_AGAIN.min(renewing)).await;
             }
         }
     }

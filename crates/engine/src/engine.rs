@@ -18,6 +18,7 @@ use crate::{
     committing::{Change, Failed},
     dice::Dice,
     effects::Effects,
+    hints::Nudges,
     inbox::Inboxes,
     locks::Locks,
     stats::Counters,
@@ -63,6 +64,7 @@ pub(crate) struct Shared {
     pub(crate) timers: Timers,
     pub(crate) effects: Effects,
     pub(crate) inboxes: Inboxes,
+    pub(crate) nudges: Nudges,
     pub(crate) stop: CancellationToken,
     pub(crate) tasks: TaskTracker,
     locks: Locks,
@@ -80,6 +82,8 @@ impl Engine {
         clock: Arc<dyn Clock>,
         options: Options,
     ) -> Result<Self, StartError> {
+        // Listened to before anything is read, so that nothing falls between the two.
+        let hints = store.hints();
         let epoch = store.begin_epoch(clock.now()).await?;
         let catalog = Catalog::load(&*store, options.offer).await?;
         let shared = Arc::new(Shared {
@@ -95,6 +99,7 @@ impl Engine {
             counters: Counters::default(),
             timers: Timers::default(),
             inboxes: Inboxes::default(),
+            nudges: Nudges::default(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
             locks: Locks::default(),
@@ -105,6 +110,9 @@ impl Engine {
         tasks.spawn(engine.clone().run_effects());
         tasks.spawn(engine.clone().run_inboxes());
         tasks.spawn(engine.clone().forget_expired());
+        if let Some(hints) = hints {
+            tasks.spawn(engine.clone().run_hints(hints));
+        }
         tracing::info!(epoch = epoch.0, "engine started");
         Ok(engine)
     }

@@ -58,9 +58,10 @@ impl Engine {
             let runs = self.shared.inboxes.take(ROUND);
             if runs.is_empty() {
                 tokio::select! {
-                biased;
+                    biased;
                     () = stop.cancelled() => {}
                     () = self.shared.inboxes.told.notified() => {}
+                    () = self.shared.nudges.inboxes.notified() => next_sweep = tokio::time::Instant::now(),
                     () = tokio::time::sleep_until(next_sweep) => {}
                 }
                 continue;

@@ -19,6 +19,7 @@ mod effect;
 mod effects;
 mod engine;
 mod error;
+mod hints;
 mod inbox;
 mod locks;
 mod options;

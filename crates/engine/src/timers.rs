@@ -49,6 +49,7 @@ impl Engine {
                 biased;
                 () = stop.cancelled() => {}
                 () = self.shared.timers.earlier.notified() => {}
+                () = self.shared.nudges.timers.notified() => {}
                 () = tokio::time::sleep(pause) => {}
             }
         }

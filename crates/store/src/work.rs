@@ -29,7 +29,7 @@ pub struct LeasedEffect {
 /// That something may have changed which this process did not change itself. A hint may be wrong, late or missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hint {
-    /// This run's log may have grown.
+    /// This run's log may have grown, or there is work to do for it.
     Run(RunKey),
     /// Hints were lost: any run's may.
     Any,

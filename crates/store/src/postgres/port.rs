@@ -164,7 +164,12 @@ impl Work for PostgresStore {
     }
 
     async fn release(&self, run: &RunKey, key: &EffectKey, fence: Fence) -> Result<(), WriteError> {
-        Ok(work::release(&self.pool, run, key, fence).await?)
+        work::release(&self.pool, run, key, fence).await?;
+        // Another process may have room for it.
+        if let Some(hints) = &self.hints {
+            hints.tell(run);
+        }
+        Ok(())
     }
 
     async fn runs_with_inbox(&self, after: Option<&RunKey>, limit: usize) -> Result<Vec<RunKey>, ReadError> {

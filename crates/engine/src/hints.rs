@@ -1,0 +1,76 @@
+//! Hearing what other processes did to the runs of a shared store.
+//!
+//! A hint only brings forward what polling would find anyway: followers read, attempts look whether their lease is
+//! still theirs, and the loops look for work that its process left behind. So it may be wrong, late or missing.
+
+use std::{future::pending, time::Duration};
+
+use tokio::{
+    sync::{
+        Notify,
+        broadcast::{Receiver, error::RecvError},
+    },
+    time::{Instant, sleep_until},
+};
+use wopr_store::Hint;
+
+use crate::Engine;
+
+/// How long another process may take to do the work it told of before this one looks for it. However many hints
+/// come, the loops look no more often than that.
+const LINGER: Duration = Duration::from_millis(100);
+
+/// Wakes the loops that look for work.
+#[derive(Debug, Default)]
+pub(crate) struct Nudges {
+    pub(crate) timers: Notify,
+    pub(crate) effects: Notify,
+    pub(crate) inboxes: Notify,
+}
+
+impl Nudges {
+    fn all(&self) {
+        self.timers.notify_one();
+        self.effects.notify_one();
+        self.inboxes.notify_one();
+    }
+}
+
+impl Engine {
+    /// Passes hints on until the engine stops, or the store gives no more.
+    pub(crate) async fn run_hints(self, mut hints: Receiver<Hint>) {
+        let shared = &self.shared;
+        let mut look_at = None;
+        loop {
+            let hint = tokio::select! {
+                biased;
+                () = shared.stop.cancelled() => return,
+                () = until(look_at) => {
+                    look_at = None;
+                    shared.nudges.all();
+                    continue;
+                }
+                hint = hints.recv() => hint,
+            };
+            match hint {
+                Ok(Hint::Run(run)) => {
+                    shared.tails.wake(&run);
+                    shared.effects.look(&run);
+                }
+                Ok(Hint::Any) | Err(RecvError::Lagged(_)) => {
+                    shared.tails.wake_all();
+                    shared.effects.look_all();
+                }
+                Err(RecvError::Closed) => return,
+            }
+            look_at.get_or_insert_with(|| Instant::now() + LINGER);
+        }
+    }
+}
+
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => pending().await,
+    }
+}

@@ -1,0 +1,114 @@
+//! Two engines over one database: either follows, answers and takes over what the other began.
+
+use std::time::Duration;
+
+use serde_json::json;
+use wopr_core::RunStatus;
+use wopr_engine::{CommandError, Done, Extras, Outcome};
+
+use crate::harness::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_of_one_replica_is_followed_and_answered_on_another() {
+    let url = schema().await;
+    let (executor, _attempts) = steered();
+    let (a, b) = (
+        replica(&url, News::Polling, executor.clone()).await,
+        replica(&url, News::Polling, executor).await,
+    );
+    register(&[&a, &b]).await;
+
+    let run = create(&a, "approve").await.key;
+    // A stream opened on B before anything else happens sees it all, wherever it is appended.
+    let stream = tokio::spawn({
+        let (b, run) = (b.clone(), run.clone());
+        async move { follow(&b, &run, RunStatus::Completed).await }
+    });
+    follow(&b, &run, RunStatus::WaitingApproval).await;
+    let done = b.command(&run, accept(), Extras::default()).await.unwrap();
+    assert!(matches!(done, Done::Fresh(view) if view.run.status == RunStatus::Completed));
+    let seen = stream.await.unwrap();
+    assert_eq!(follow(&a, &run, RunStatus::Completed).await, seen);
+    assert_eq!(seen.last().map(String::as_str), Some("RunCompleted"), "{seen:?}");
+
+    a.stop().await;
+    b.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_of_two_answers_on_two_replicas_takes_effect() {
+    let url = schema().await;
+    let (executor, _attempts) = steered();
+    let (a, b) = (
+        replica(&url, News::Polling, executor.clone()).await,
+        replica(&url, News::Polling, executor).await,
+    );
+    register(&[&a, &b]).await;
+    for _ in 0..10 {
+        let run = create(&a, "approve").await.key;
+        let answers = tokio::join!(
+            a.command(&run, accept(), Extras::default()),
+            b.command(&run, accept(), Extras::default())
+        );
+        let n_done = [&answers.0, &answers.1]
+            .into_iter()
+            .filter(|answer| matches!(answer, Ok(Done::Fresh(_))))
+            .count();
+        let n_refused = [&answers.0, &answers.1]
+            .into_iter()
+            .filter(|answer| matches!(answer, Err(CommandError::Refused(_))))
+            .count();
+        assert_eq!((n_done, n_refused), (1, 1), "{answers:?}");
+        let log = follow(&b, &run, RunStatus::Completed).await;
+        assert_eq!(
+            log.iter().filter(|event| *event == "RunCompleted").count(),
+            1,
+            "{log:?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_effect_of_a_killed_replica_is_taken_over_and_its_timer_fires() {
+    let url = schema().await;
+    let (on_a, attempts_of_a) = steered();
+    let (on_b, attempts_of_b) = steered();
+    let b = replica(&url, News::Polling, on_b).await;
+    register(&[&b]).await;
+
+    // A lives on a runtime of its own, which is dropped as a killed process is: nothing is given back.
+    let killed = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let (calling, waiting) = killed
+        .spawn({
+            let url = url.clone();
+            async move {
+                let a = replica(&url, News::Polling, on_a).await;
+                let calling = create(&a, "call").await.key;
+                let waiting = create(&a, "wait").await.key;
+                // Whoever drops the engine's handle does not stop it; only the runtime's end does.
+                std::mem::forget(a);
+                (calling, waiting)
+            }
+        })
+        .await
+        .unwrap();
+    let (first, hanging) = attempts_of_a.lock().await.recv().await.unwrap();
+    assert_eq!(first.run, calling);
+    killed.shutdown_background();
+
+    let (second, reply) = attempts_of_b.lock().await.recv().await.unwrap();
+    assert_eq!(second.run, calling);
+    assert_eq!(
+        second.idempotency_key, first.idempotency_key,
+        "one invocation, attempted again"
+    );
+    reply.send(Outcome::Done(json!({ "status": 200 }))).unwrap();
+    follow(&b, &calling, RunStatus::Completed).await;
+    follow(&b, &waiting, RunStatus::Completed).await;
+    drop(hanging);
+    b.stop().await;
+}

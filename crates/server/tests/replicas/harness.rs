@@ -1,0 +1,253 @@
+//! Replicas as processes have them: a store and an engine each, over one schema.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use serde_json::{Value, json};
+use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio_postgres::NoTls;
+use wopr_core::{
+    Command, NodeId, Offer, Origin, PrincipalId, Resolve, RunKey, RunStatus, Seq, TenantId, WorkflowId,
+};
+use wopr_engine::{
+    Attempt, Create, Done, Engine, Executor, Extras, Options, Outcome, Start, SystemClock, View,
+};
+use wopr_server::{
+    Config,
+    auth::Scopes,
+    config::{Key, Secret, StoreUrl},
+};
+use wopr_store::{PostgresStore, postgres};
+
+/// Names the server that the set-up of the tests started.
+pub(crate) const SERVER: &str = "WOPR_TEST_POSTGRES";
+
+/// The URL of a schema of its own.
+pub(crate) async fn schema() -> String {
+    let server = std::env::var(SERVER).expect(
+        "WOPR_TEST_POSTGRES is set: run `cargo xtask test`, or a few tests with `cargo xtask pg -- cargo nextest run …`",
+    );
+    let name = format!("wopr_test_{:016x}", rand::random::<u64>());
+    let (client, connection) = tokio_postgres::connect(&server, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+        .batch_execute(&format!("CREATE SCHEMA {name}"))
+        .await
+        .unwrap();
+    let mark = if server.contains('?') { '&' } else { '?' };
+    format!("{server}{mark}options=-csearch_path%3D{name}")
+}
+
+/// Hands each attempt to the test, which may answer it or let it hang.
+#[derive(Debug)]
+pub(crate) struct Steered(mpsc::Sender<(Attempt, oneshot::Sender<Outcome>)>);
+
+pub(crate) type Attempts = Mutex<mpsc::Receiver<(Attempt, oneshot::Sender<Outcome>)>>;
+
+pub(crate) fn steered() -> (Arc<Steered>, Attempts) {
+    let (sender, receiver) = mpsc::channel(8);
+    (Arc::new(Steered(sender)), Mutex::new(receiver))
+}
+
+#[async_trait]
+impl Executor for Steered {
+    async fn run(&self, attempt: Attempt) -> Outcome {
+        let (reply, outcome) = oneshot::channel();
+        self.0.send((attempt, reply)).await.expect("the test listens");
+        match outcome.await {
+            Ok(outcome) => outcome,
+            Err(_) => std::future::pending().await,
+        }
+    }
+}
+
+/// How replicas hear of each other: by hints alone, so that nothing polls within a test, or by polling alone.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum News {
+    Hints,
+    Polling,
+}
+
+impl News {
+    fn url(self, url: &str) -> String {
+        match self {
+            Self::Hints => format!("{url}&hints=on"),
+            Self::Polling => format!("{url}&hints=off"),
+        }
+    }
+
+    fn options(self) -> Options {
+        let (poll, lease) = match self {
+            Self::Hints => (Duration::from_secs(3_600), Duration::from_secs(3_600)),
+            Self::Polling => (Duration::from_millis(50), Duration::from_millis(500)),
+        };
+        Options {
+            offer: Offer { conformance: true },
+            poll,
+            lease,
+            ..Options::default()
+        }
+    }
+}
+
+/// A replica: a store and an engine of its own, as a process has them.
+pub(crate) async fn replica(url: &str, news: News, executor: Arc<dyn Executor>) -> Engine {
+    let store = PostgresStore::open(&news.url(url), postgres::Options::default())
+        .await
+        .unwrap();
+    Engine::start(Arc::new(store), executor, Arc::new(SystemClock), news.options())
+        .await
+        .unwrap()
+}
+
+pub(crate) fn node(id: &str, type_id: &str, config: impl Into<Value>) -> Value {
+    let config = config.into();
+    json!({
+        "id": id, "typeId": type_id, "name": id, "position": { "x": 0, "y": 0 }, "config": config, "inputs": {},
+    })
+}
+
+/// Nodes one after the other.
+pub(crate) fn workflow(id: &str, nodes: &[Value]) -> Value {
+    let edges: Vec<_> = nodes
+        .windows(2)
+        .enumerate()
+        .map(|(n, pair)| json!({ "id": format!("e{n}"), "sourceNodeId": pair[0]["id"], "targetNodeId": pair[1]["id"] }))
+        .collect();
+    json!({
+        "id": id, "name": id, "version": "1", "nodes": nodes, "edges": edges,
+        "triggers": [{ "id": "manual", "type": "manual" }], "variables": [], "metadata": {}, "settings": {},
+    })
+}
+
+pub(crate) fn workflows() -> [Value; 4] {
+    [
+        workflow(
+            "approve",
+            &[
+                node(
+                    "gate",
+                    "core.approvalGate",
+                    json!({ "title": "Go on?", "actions": ["accept", "reject"] }),
+                ),
+                node("end", "core.noop", json!({})),
+            ],
+        ),
+        workflow(
+            "call",
+            &[node(
+                "call",
+                "core.http.request",
+                json!({ "method": "GET", "url": "https://example.com/" }),
+            )],
+        ),
+        workflow(
+            "wait",
+            &[
+                node("wait", "core.delay", json!({ "delayMs": 300 })),
+                node("end", "core.noop", json!({})),
+            ],
+        ),
+        workflow(
+            "parent",
+            &[
+                node("child", "core.subWorkflow", json!({ "workflowId": "approve" })),
+                node("end", "core.noop", json!({})),
+            ],
+        ),
+    ]
+}
+
+pub(crate) async fn register(engines: &[&Engine]) {
+    for engine in engines {
+        for workflow in workflows() {
+            engine.register(None, workflow).await.unwrap();
+        }
+    }
+}
+
+pub(crate) fn tenant() -> TenantId {
+    TenantId::parse("acme").unwrap()
+}
+
+pub(crate) async fn create(engine: &Engine, workflow: &str) -> View {
+    let start = Start {
+        tenant: tenant(),
+        principal: PrincipalId::parse("ada").unwrap(),
+        origin: Origin::Rest,
+        inputs: serde_json::Map::new(),
+        configurable: serde_json::Map::new(),
+        tags: Vec::new(),
+        metadata: serde_json::Map::new(),
+        context: None,
+        trace: None,
+    };
+    let created = engine
+        .create(Create {
+            run: engine.new_run_id(),
+            workflow: WorkflowId::parse(workflow).unwrap(),
+            start,
+            extras: Extras::default(),
+        })
+        .await;
+    match created.unwrap() {
+        Done::Fresh(view) => view,
+        Done::Replayed(record) => panic!("replayed {record:?}"),
+    }
+}
+
+pub(crate) fn accept() -> Command {
+    Command::Resolve(Resolve {
+        node: NodeId::parse("gate").unwrap(),
+        ordinal: None,
+        value: json!({ "action": "accept" }),
+        by: PrincipalId::parse("bob").unwrap(),
+        voter: None,
+        by_token: false,
+    })
+}
+
+/// Follows a run through its log alone, as a stream does, until it has a status; the events it saw.
+pub(crate) async fn follow(engine: &Engine, run: &RunKey, status: RunStatus) -> Vec<String> {
+    let mut tail = engine.tail(run);
+    let mut seen = Vec::new();
+    loop {
+        let page = engine
+            .events(run, Seq(seen.len() as u64), 100)
+            .await
+            .unwrap()
+            .unwrap();
+        for recorded in &page.events {
+            assert_eq!(recorded.seq.0, seen.len() as u64, "the log is dense");
+            let text = format!("{:?}", recorded.event);
+            seen.push(text.split([' ', '(']).next().unwrap_or_default().to_owned());
+        }
+        if page.status == status && page.head.0 == seen.len() as u64 {
+            return seen;
+        }
+        assert!(
+            !page.status.is_terminal(),
+            "{status:?} comes before {:?}",
+            page.status
+        );
+        tail.changed().await;
+    }
+}
+
+pub(crate) fn config(url: &str) -> Config {
+    let mut config = Config {
+        store: StoreUrl::Postgres(Secret::new(url)),
+        ..Config::default()
+    };
+    config.auth.keys = vec![Key {
+        id: "alice".to_owned(),
+        secret: Some(Secret::new("alice-secret-0123456789")),
+        secret_sha256: None,
+        tenant: tenant(),
+        principal: None,
+        scopes: Scopes::ALL,
+    }];
+    // Thirty-two bytes of base64, the same for every process.
+    config.secrets.master_key = Some(Secret::new("AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="));
+    config
+}

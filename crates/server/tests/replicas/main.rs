@@ -1,0 +1,11 @@
+//! Several processes over one PostgreSQL database: two engines, two hosts, and one that dies.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests fail the test that called them"
+)]
+
+mod engines;
+mod harness;
+mod hosts;
+mod news;
