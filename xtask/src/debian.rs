@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use crate::process::{read, run};
 
 /// Whether programs run as root.
-pub(crate) fn is_root() -> bool {
+fn is_root() -> bool {
     read(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0")
 }
 

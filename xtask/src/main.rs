@@ -16,6 +16,7 @@
 mod args;
 mod chore;
 mod clients;
+mod cluster;
 mod debian;
 mod deny;
 mod lint;

@@ -9,7 +9,11 @@
 mod delivery;
 #[path = "suite/executors.rs"]
 mod executors;
+#[path = "suite/hostile.rs"]
+mod hostile;
 #[path = "suite/limits.rs"]
 mod limits;
 #[path = "suite/peer.rs"]
 mod peer;
+#[path = "suite/pinned.rs"]
+mod pinned;

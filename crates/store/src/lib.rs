@@ -2,7 +2,8 @@
 //!
 //! A store keeps runs: their logs, and the rows that belong to one append. It knows no business
 //! rules. [`Log`] appends and reads, [`Work`] hands out what is due, [`Registry`] keeps what is
-//! registered; a [`Store`] is all three. Bodies of events, snapshots and notices are opaque bytes here.
+//! registered, [`Retention`] takes runs out again; a [`Store`] is all four. Bodies of events, snapshots and notices
+//! are opaque bytes here.
 
 mod batch;
 mod check;
@@ -11,6 +12,7 @@ mod log;
 mod memory;
 pub mod postgres;
 mod registry;
+mod retention;
 pub mod sqlite;
 mod work;
 
@@ -24,10 +26,11 @@ pub use log::{EventPage, Loaded, Log, RunFilter, RunPage, TaskCursor, TaskFilter
 pub use memory::MemoryStore;
 pub use postgres::PostgresStore;
 pub use registry::{KeyRow, Registry, WorkflowRow};
+pub use retention::{Child, EndedRoots, Removal, Retention, Swept};
 pub use sqlite::SqliteStore;
 pub use work::{Epoch, Hint, LeasedEffect, Work};
 
 /// Everything wopr asks of a database.
-pub trait Store: Log + Work + Registry + std::fmt::Debug {}
+pub trait Store: Log + Work + Registry + Retention + std::fmt::Debug {}
 
-impl<T: Log + Work + Registry + std::fmt::Debug> Store for T {}
+impl<T: Log + Work + Registry + Retention + std::fmt::Debug> Store for T {}

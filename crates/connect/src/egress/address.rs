@@ -47,6 +47,8 @@ pub enum Reason {
     Reserved,
     /// fc00::/7.
     UniqueLocal,
+    /// fec0::/10, deprecated, and routed inside a site where it still is.
+    SiteLocal,
     /// ::/96.
     Ipv4Compatible,
     /// 64:ff9b:1::/48.
@@ -72,6 +74,7 @@ impl fmt::Display for Reason {
             Self::Broadcast => "a broadcast",
             Self::Reserved => "a reserved",
             Self::UniqueLocal => "a unique-local",
+            Self::SiteLocal => "a site-local",
             Self::Ipv4Compatible => "an ipv4-compatible",
             Self::LocalNat64 => "a local nat64",
             Self::SixToFour => "a 6to4",
@@ -132,6 +135,7 @@ fn refuse_v6(v6: Ipv6Addr) -> Option<Reason> {
         [0x64, 0xff9b, 1, ..] => Some(Reason::LocalNat64),
         [0xfc00..=0xfdff, ..] => Some(Reason::UniqueLocal),
         [0xfe80..=0xfebf, ..] => Some(Reason::LinkLocal),
+        [0xfec0..=0xfeff, ..] => Some(Reason::SiteLocal),
         [0xff00..=0xffff, ..] => Some(Reason::Multicast),
         [0x2001, 0, ..] => Some(Reason::Teredo),
         [0x2001, 2, 0, ..] => Some(Reason::Benchmarking),
@@ -237,7 +241,8 @@ mod tests {
             ("fe80::1", LinkLocal),
             ("fe80::a9fe:a9fe", LinkLocal),
             ("febf::1", LinkLocal),
-            ("fec0::1", Reserved),
+            ("fec0::1", SiteLocal),
+            ("feff:ffff::1", SiteLocal),
             ("ff00::1", Multicast),
             ("ff02::1", Multicast),
             ("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", Multicast),

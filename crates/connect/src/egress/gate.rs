@@ -1,22 +1,30 @@
 //! The gate itself: one request through one open seam, within its limits.
 //!
-//! Two clients stand behind it, one per transport, because the address arm depends on the scheme
-//! and the resolver that applies it is part of a client. Connections are kept alive for a short
-//! while: a reused one leads to an address that was checked when it was opened. An attempt is
-//! sent once; whoever wants another asks again.
+//! Connections are kept alive for a short while: a reused one leads to an address that was checked when it was
+//! opened. An attempt is sent once; whoever wants another asks again. The HTTP client below follows no redirect,
+//! knows no proxy and keeps no cookie, because it has none of these to begin with.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{error::Error, fmt, sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, HeaderName, Method};
-use reqwest::{Client, redirect, retry};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Body as _, Incoming};
+use hyper_util::{
+    client::legacy::{self, Client},
+    rt::{TokioExecutor, TokioTimer},
+};
+use rustls::ClientConfig;
+use tokio_rustls::TlsConnector;
 use tracing::{debug, warn};
 use url::Url;
 
 use super::{
+    connector::{ConnectError, Connector, Inner},
+    dial::{Dial, SystemDial},
     message::{Request, Response},
-    policy::{Policy, Refusal, Target, TargetHost, Transport},
-    resolve::{Guard, LookupError, Resolver, SystemResolver},
+    policy::{Policy, Refusal, Target, TargetHost, Transport, read_url},
+    resolve::{LookupError, Resolver, SystemResolver, lookup},
     seam::{Seam, Seams},
     tls::{self, TlsError},
 };
@@ -58,6 +66,9 @@ impl Default for Limits {
     }
 }
 
+/// What lies below an [`EgressError`], for the log alone.
+pub type Cause = Box<dyn Error + Send + Sync>;
+
 /// Why a request has no answer.
 ///
 /// No text holds an address, a header value or a byte of a body. The sources may; they are for
@@ -82,21 +93,21 @@ pub enum EgressError {
         /// In bytes.
         limit: usize,
     },
-    /// The client cannot put the request on the wire.
+    /// The request cannot be put on the wire.
     #[error("form the request")]
-    Form(#[source] reqwest::Error),
+    Form(#[source] http::Error),
     /// There are no roots to trust, so no https.
     #[error("set up tls")]
     Tls(#[source] TlsError),
     /// The name's look-up failed.
     #[error("resolve the host name")]
-    Unresolved(#[source] reqwest::Error),
+    Unresolved(#[source] Cause),
     /// No connection, or no TLS on it.
     #[error("connect to the peer")]
-    Connect(#[source] reqwest::Error),
+    Connect(#[source] Cause),
     /// The connection broke or did not speak HTTP.
     #[error("exchange the request for an answer")]
-    Exchange(#[source] reqwest::Error),
+    Exchange(#[source] Cause),
     /// The time was up first.
     #[error("get a complete answer in time")]
     Timeout,
@@ -133,15 +144,25 @@ impl EgressError {
     }
 }
 
-/// A gate cannot be built.
-#[derive(Debug, thiserror::Error)]
-pub enum BuildError {
-    /// The HTTP client refuses its configuration.
-    #[error("build the http client")]
-    Client(#[source] reqwest::Error),
-    /// TLS itself is broken, roots aside.
-    #[error("configure tls")]
-    Tls(#[from] TlsError),
+/// What a gate stands on. The default is this machine's.
+#[derive(Debug, Clone)]
+pub struct Network {
+    /// Names to addresses.
+    pub resolver: Arc<dyn Resolver>,
+    /// Addresses to connections.
+    pub dial: Arc<dyn Dial>,
+    /// Whom to trust; missing roots fail https requests only.
+    pub tls: Result<Arc<ClientConfig>, TlsError>,
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self {
+            resolver: Arc::new(SystemResolver),
+            dial: Arc::new(SystemDial),
+            tls: tls::client_config().map(Arc::new),
+        }
+    }
 }
 
 /// The one way out. Clones share their connections; each carries its own table of seams.
@@ -152,58 +173,47 @@ pub struct Gate {
 }
 
 struct Shared {
-    policy: Arc<Policy>,
     limits: Limits,
-    resolver: Arc<dyn Resolver>,
-    plain: Client,
-    /// Missing roots do not stop a host that never calls out.
-    tls: Result<Client, TlsError>,
+    connector: Connector,
+    client: Client<Connector, Full<Bytes>>,
 }
 
 impl Gate {
-    /// Opens a gate with the operating system's resolver and every seam open.
-    ///
-    /// # Errors
-    /// The HTTP client cannot be built. Missing TLS roots are logged and fail https requests only.
-    pub fn new(policy: Policy, limits: Limits) -> Result<Self, BuildError> {
-        Self::with_resolver(policy, limits, Arc::new(SystemResolver))
+    /// Opens a gate on this machine's network, with every seam open. Missing TLS roots are logged and fail https
+    /// requests only.
+    #[must_use]
+    pub fn new(policy: Policy, limits: Limits) -> Self {
+        Self::over(policy, limits, Network::default())
     }
 
-    /// Opens a gate with a resolver of the caller's.
-    ///
-    /// # Errors
-    /// As [`Gate::new`].
-    pub fn with_resolver(
-        policy: Policy,
-        limits: Limits,
-        resolver: Arc<dyn Resolver>,
-    ) -> Result<Self, BuildError> {
-        let policy = Arc::new(policy);
-        let guard = |transport| Guard {
-            policy: Arc::clone(&policy),
-            resolver: Arc::clone(&resolver),
-            transport,
-        };
-        let tls = match tls::client_config() {
-            Ok(config) => Ok(client(guard(Transport::Tls), limits, config)?),
-            Err(error) => {
-                warn!(cause = ?error, "tls roots unavailable, https requests will fail");
-                Err(error)
-            }
-        };
-        // The plain client never starts TLS; without a configuration it would look for a default provider.
-        let plain = client(guard(Transport::Plain), limits, tls::rootless_config()?)?;
-        let shared = Shared {
-            policy,
-            limits,
+    /// Opens a gate on another network.
+    #[must_use]
+    pub fn over(policy: Policy, limits: Limits, network: Network) -> Self {
+        let Network { resolver, dial, tls } = network;
+        if let Err(error) = &tls {
+            warn!(cause = ?error, "tls roots unavailable, https requests will fail");
+        }
+        let connector = Connector(Arc::new(Inner {
+            policy: Arc::new(policy),
             resolver,
-            plain,
-            tls,
+            dial,
+            tls: tls.map(TlsConnector::from),
+            patience: limits.connect,
+        }));
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(POOL_IDLE)
+            .pool_max_idle_per_host(POOL_IDLE_PER_HOST)
+            .build(connector.clone());
+        let shared = Shared {
+            limits,
+            connector,
+            client,
         };
-        Ok(Self {
+        Self {
             shared: Arc::new(shared),
             seams: Seams::open(),
-        })
+        }
     }
 
     /// The same gate with another table of seams.
@@ -230,7 +240,7 @@ impl Gate {
     /// The operator's policy.
     #[must_use]
     pub fn policy(&self) -> &Policy {
-        &self.shared.policy
+        &self.shared.connector.0.policy
     }
 
     /// Judges a url at registration, without a look-up; see [`Policy::check_registration`].
@@ -238,7 +248,7 @@ impl Gate {
     /// # Errors
     /// Names the first rule the url breaks.
     pub fn check_registration(&self, url: &Url) -> Result<(), Refusal> {
-        self.shared.policy.check_registration(url)
+        self.policy().check_registration(url)
     }
 
     /// Judges a url at registration, asking the resolver only where that can turn a refusal: a
@@ -254,20 +264,28 @@ impl Gate {
         let Ok(Target {
             transport,
             host: TargetHost::Name(name),
-        }) = self.shared.policy.check_use(url)
+        }) = self.policy().check_use(url)
         else {
             return Err(refusal);
         };
-        let guard = Guard {
-            policy: Arc::clone(&self.shared.policy),
-            resolver: Arc::clone(&self.shared.resolver),
-            transport,
-        };
-        match tokio::time::timeout(self.shared.limits.connect, guard.lookup(name)).await {
+        let resolver = &*self.shared.connector.0.resolver;
+        let found = lookup(self.policy(), resolver, transport, name);
+        match tokio::time::timeout(self.shared.limits.connect, found).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(LookupError::Refused(refusal))) => Err(refusal),
             Ok(Err(LookupError::Failed(_))) | Err(_) => Err(refusal),
         }
+    }
+
+    /// Reads the text of a url that a client registers, and judges it as
+    /// [`Gate::check_registration_resolving`] does.
+    ///
+    /// # Errors
+    /// Names the first rule the text breaks.
+    pub async fn register(&self, text: &str) -> Result<Url, Refusal> {
+        let url = read_url(text)?;
+        self.check_registration_resolving(&url).await?;
+        Ok(url)
     }
 
     /// Sends one request through a seam and reads the whole answer, whatever its status.
@@ -309,18 +327,15 @@ impl Gate {
                 limit: limits.request_body,
             });
         }
-        let client = match self.shared.policy.check_use(&request.url)?.transport {
-            Transport::Plain => &self.shared.plain,
-            Transport::Tls => self
-                .shared
-                .tls
-                .as_ref()
-                .map_err(|error| EgressError::Tls(error.clone()))?,
-        };
+        let transport = self.policy().check_use(&request.url)?.transport;
+        if let (Transport::Tls, Err(error)) = (transport, &self.shared.connector.0.tls) {
+            return Err(EgressError::Tls(error.clone()));
+        }
         let total = request
             .timeout
             .map_or(limits.total, |asked| asked.min(limits.total));
-        match tokio::time::timeout(total, Box::pin(exchange(client, limits, request))).await {
+        let exchange = Box::pin(exchange(&self.shared.client, limits, request));
+        match tokio::time::timeout(total, exchange).await {
             Ok(result) => result,
             Err(_) => Err(EgressError::Timeout),
         }
@@ -330,65 +345,68 @@ impl Gate {
 impl fmt::Debug for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Gate")
-            .field("policy", &self.shared.policy)
+            .field("policy", self.policy())
             .field("limits", &self.shared.limits)
             .field("seams", &self.seams)
             .finish_non_exhaustive()
     }
 }
 
-fn client(guard: Guard, limits: Limits, tls: rustls::ClientConfig) -> Result<Client, BuildError> {
-    Client::builder()
-        .tls_backend_preconfigured(tls)
-        .dns_resolver(guard)
-        .redirect(redirect::Policy::none())
-        .retry(retry::never())
-        .no_proxy()
-        .referer(false)
-        .user_agent(USER_AGENT)
-        .connect_timeout(limits.connect)
-        .pool_idle_timeout(POOL_IDLE)
-        .pool_max_idle_per_host(POOL_IDLE_PER_HOST)
-        .build()
-        .map_err(BuildError::Client)
-}
-
-async fn exchange(client: &Client, limits: Limits, request: Request) -> Result<Response, EgressError> {
-    let trace = request.trace_header();
-    let mut headers = request.headers;
-    if let Some(trace) = trace {
-        headers.insert("traceparent", trace);
-    }
-    let mut outgoing = client.request(request.method, request.url).headers(headers);
-    if !request.body.is_empty() {
-        outgoing = outgoing.body(request.body);
-    }
-    let mut incoming = outgoing.send().await.map_err(failed)?;
+async fn exchange(
+    client: &Client<Connector, Full<Bytes>>,
+    limits: Limits,
+    request: Request,
+) -> Result<Response, EgressError> {
+    let max_response = request.max_response;
+    let outgoing = outgoing(request)?;
+    let incoming = client.request(outgoing).await.map_err(failed)?;
 
     if headers_len(incoming.headers()) > limits.response_headers {
         return Err(EgressError::HeadersTooLarge {
             limit: limits.response_headers,
         });
     }
-    let limit = request
-        .max_response
-        .map_or(limits.response_body, |asked| asked.min(limits.response_body));
-    let body = read_body(&mut incoming, limit).await?;
+    let limit = max_response.map_or(limits.response_body, |asked| asked.min(limits.response_body));
+    let (head, body) = incoming.into_parts();
     Ok(Response {
-        status: incoming.status(),
-        headers: std::mem::take(incoming.headers_mut()),
-        body,
+        body: read_body(body, limit).await?,
+        status: head.status,
+        headers: head.headers,
     })
 }
 
-/// Reads as long as the body stays within the limit; dropping the answer then cuts the connection.
-async fn read_body(incoming: &mut reqwest::Response, limit: usize) -> Result<Bytes, EgressError> {
+/// The request as it goes on the wire.
+fn outgoing(request: Request) -> Result<http::Request<Full<Bytes>>, EgressError> {
+    let trace = request.trace_header();
+    let mut headers = request.headers;
+    if let Some(trace) = trace {
+        headers.insert("traceparent", trace);
+    }
+    for (name, value) in [(header::USER_AGENT, USER_AGENT), (header::ACCEPT, "*/*")] {
+        headers.entry(name).or_insert(HeaderValue::from_static(value));
+    }
+    let mut url = request.url;
+    url.set_fragment(None);
+    let mut outgoing = http::Request::builder()
+        .method(request.method)
+        .uri(url.as_str())
+        .body(Full::new(request.body))
+        .map_err(EgressError::Form)?;
+    *outgoing.headers_mut() = headers;
+    Ok(outgoing)
+}
+
+/// Reads as long as the body stays within the limit; dropping it then cuts the connection.
+async fn read_body(mut incoming: Incoming, limit: usize) -> Result<Bytes, EgressError> {
     let too_large = EgressError::ResponseTooLarge { limit };
-    if incoming.content_length().is_some_and(|len| len > limit as u64) {
+    if incoming.size_hint().lower() > limit as u64 {
         return Err(too_large);
     }
     let mut body = BytesMut::new();
-    while let Some(chunk) = incoming.chunk().await.map_err(failed)? {
+    while let Some(frame) = incoming.frame().await {
+        let frame = frame.map_err(|error| EgressError::Exchange(error.into()))?;
+        // Trailers are nobody's here.
+        let Ok(chunk) = frame.into_data() else { continue };
         if chunk.len() > limit - body.len() {
             return Err(too_large);
         }
@@ -405,21 +423,14 @@ fn headers_len(headers: &HeaderMap) -> usize {
         .sum()
 }
 
-fn failed(error: reqwest::Error) -> EgressError {
-    // The url may hold secrets and would be printed with the error.
-    let error = error.without_url();
-    match LookupError::within(&error) {
-        Some(LookupError::Refused(refusal)) => return EgressError::Refused(*refusal),
-        Some(LookupError::Failed(_)) => return EgressError::Unresolved(error),
-        None => {}
-    }
-    if error.is_timeout() {
-        EgressError::Timeout
-    } else if error.is_builder() {
-        EgressError::Form(error)
-    } else if error.is_connect() {
-        EgressError::Connect(error)
-    } else {
-        EgressError::Exchange(error)
+fn failed(error: legacy::Error) -> EgressError {
+    match ConnectError::within(&error) {
+        None => EgressError::Exchange(error.into()),
+        Some(ConnectError::Refused(refusal)) => EgressError::Refused(*refusal),
+        Some(ConnectError::Unresolved(_)) => EgressError::Unresolved(error.into()),
+        Some(ConnectError::Tls(tls)) => EgressError::Tls(tls.clone()),
+        Some(ConnectError::Name) => EgressError::Refused(Refusal::Host),
+        Some(ConnectError::Timeout) => EgressError::Timeout,
+        Some(ConnectError::Unreachable(_) | ConnectError::Handshake(_)) => EgressError::Connect(error.into()),
     }
 }

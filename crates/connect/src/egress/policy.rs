@@ -5,7 +5,9 @@
 //! else needs https, a name that is not reserved for this machine or its cloud, and public
 //! addresses only: one bad answer among good ones refuses them all, because which of them gets
 //! the connection is the peer's choice. Hosts are read by the `url` crate, so decimal, octal, hex
-//! and full-width spellings of an address are already that address when they arrive here.
+//! and full-width spellings of an address are already that address when they arrive here; what that
+//! crate would silently repair (control characters, spaces, backslashes) is refused where a client's
+//! text is read, so that nobody who reads the same text by other rules sees another host.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -32,6 +34,9 @@ pub enum Refusal {
     /// Not an absolute URL.
     #[error("use a malformed url")]
     Malformed,
+    /// Longer than any url needs to be.
+    #[error("use a url over {MAX_URL} bytes")]
+    Length,
     /// Neither https nor http.
     #[error("use a scheme other than https")]
     Scheme,
@@ -41,7 +46,8 @@ pub enum Refusal {
     /// `user:password@` before the host.
     #[error("use a url that carries credentials")]
     UserInfo,
-    /// The host is missing, has an empty label or is longer than a name can be.
+    /// The host is missing, or no name: an empty or long label, a long name, or other characters than letters,
+    /// digits, `-` and `_`.
     #[error("use a url without a well-formed host")]
     Host,
     /// Port 0.
@@ -95,6 +101,33 @@ const LOCAL_NAMES: [&str; 11] = [
 
 /// A DNS name has at most 253 characters without its final dot.
 const MAX_NAME: usize = 253;
+
+/// A label of a DNS name has at most 63 characters.
+const MAX_LABEL: usize = 63;
+
+/// The longest url that is registered; peers and proxies refuse longer ones.
+const MAX_URL: usize = 2_048;
+
+/// Reads a client's text as a url, without the repairs browsers make.
+pub(super) fn read_url(text: &str) -> Result<Url, Refusal> {
+    if text.len() > MAX_URL {
+        return Err(Refusal::Length);
+    }
+    let is_repaired = |c: char| c.is_control() || c.is_whitespace() || c == '\\';
+    if text.contains(is_repaired) {
+        return Err(Refusal::Malformed);
+    }
+    let url = Url::parse(text).map_err(|_| Refusal::Malformed)?;
+    // Browsers add slashes that are missing and drop those that are too many.
+    let rest = text.get(url.scheme().len()..).unwrap_or_default();
+    let is_written_out = rest
+        .strip_prefix("://")
+        .is_some_and(|rest| !rest.starts_with('/'));
+    if matches!(url.scheme(), "https" | "http") && !is_written_out {
+        return Err(Refusal::Malformed);
+    }
+    Ok(url)
+}
 
 impl Policy {
     /// Judges a url without asking any resolver, when a client registers it.
@@ -150,7 +183,8 @@ impl Policy {
         Ok(())
     }
 
-    fn check_address(&self, transport: Transport, address: IpAddr) -> Result<(), Refusal> {
+    /// Judges a literal address.
+    pub(super) fn check_address(&self, transport: Transport, address: IpAddr) -> Result<(), Refusal> {
         if self.is_exempt(address) {
             return Ok(());
         }
@@ -196,13 +230,19 @@ fn target(url: &Url) -> Result<Target<'_>, Refusal> {
         Host::Ipv6(v6) => TargetHost::Address(IpAddr::V6(v6)),
         Host::Domain(name) => {
             let bare = without_final_dot(name);
-            if bare.len() > MAX_NAME || bare.split('.').any(str::is_empty) {
+            if bare.len() > MAX_NAME || !bare.split('.').all(is_label) {
                 return Err(Refusal::Host);
             }
             TargetHost::Name(name)
         }
     };
     Ok(Target { transport, host })
+}
+
+/// Resolvers differ in what they make of anything else. The underscore is in names that exist.
+fn is_label(label: &str) -> bool {
+    let is_plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+    (1..=MAX_LABEL).contains(&label.len()) && label.bytes().all(is_plain)
 }
 
 fn name_without_exemption(transport: Transport, name: &str) -> Result<(), Refusal> {
@@ -233,7 +273,7 @@ fn is_local(name: &str) -> bool {
     LOCAL_NAMES.contains(&name) || name.ends_with(".localhost") || name.ends_with(".localdomain")
 }
 
-fn without_final_dot(name: &str) -> &str {
+pub(super) fn without_final_dot(name: &str) -> &str {
     name.strip_suffix('.').unwrap_or(name)
 }
 

@@ -1,13 +1,11 @@
 //! Names to addresses, judged before anyone may connect to them.
 //!
-//! The check sits inside the client's resolver: the addresses it hands on are the ones that get
-//! connected to, so there is no second look-up for a rebinding name to answer differently.
-//! Literal addresses never come through here; the gate judges those before.
+//! The addresses a look-up hands on are the ones that get connected to, so there is no second look-up for a rebinding
+//! name to answer differently. Literal addresses never come through here.
 
-use std::{error::Error, fmt, io, net::IpAddr, net::SocketAddr, sync::Arc};
+use std::{fmt, io, net::IpAddr};
 
 use async_trait::async_trait;
-use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
 use super::policy::{Policy, Refusal, Transport};
 
@@ -35,55 +33,24 @@ impl Resolver for SystemResolver {
     }
 }
 
-/// Why a name led nowhere. Travels through the client's error and is found again by the gate.
-#[derive(Debug, thiserror::Error)]
+/// Why a name led nowhere.
+#[derive(Debug)]
 pub(super) enum LookupError {
-    #[error("{0}")]
+    /// An answer breaks a rule.
     Refused(Refusal),
-    #[error("resolve a host name")]
-    Failed(#[source] io::Error),
+    /// There was no answer.
+    Failed(io::Error),
 }
 
-impl LookupError {
-    /// Finds one in an error's chain of causes.
-    pub(super) fn within<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
-        let mut next = Some(error);
-        while let Some(error) = next {
-            if let Some(found) = error.downcast_ref() {
-                return Some(found);
-            }
-            next = error.source();
-        }
-        None
-    }
-}
-
-/// A resolver whose every answer has passed the policy.
-#[derive(Debug, Clone)]
-pub(super) struct Guard {
-    pub(super) policy: Arc<Policy>,
-    pub(super) resolver: Arc<dyn Resolver>,
-    pub(super) transport: Transport,
-}
-
-impl Guard {
-    /// Resolves once and judges all answers together.
-    pub(super) async fn lookup(&self, name: &str) -> Result<Vec<IpAddr>, LookupError> {
-        let addresses = self.resolver.resolve(name).await.map_err(LookupError::Failed)?;
-        self.policy
-            .check_resolved(self.transport, name, &addresses)
-            .map_err(LookupError::Refused)?;
-        Ok(addresses)
-    }
-}
-
-impl Resolve for Guard {
-    fn resolve(&self, name: Name) -> Resolving {
-        let guard = self.clone();
-        Box::pin(async move {
-            let addresses = guard.lookup(name.as_str()).await?;
-            // Port 0 stands for the port of the url.
-            Ok(Box::new(addresses.into_iter().map(|address| SocketAddr::new(address, 0))) as Addrs)
-        })
-    }
+/// Resolves once and judges all answers together.
+pub(super) async fn lookup(
+    policy: &Policy,
+    resolver: &dyn Resolver,
+    transport: Transport,
+    name: &str,
+) -> Result<Vec<IpAddr>, LookupError> {
+    let addresses = resolver.resolve(name).await.map_err(LookupError::Failed)?;
+    let judged = policy.check_resolved(transport, name, &addresses);
+    judged.map_err(LookupError::Refused)?;
+    Ok(addresses)
 }

@@ -7,8 +7,8 @@
 
 use std::sync::Arc;
 
-use rustls::{ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier, crypto::ring};
-use rustls_platform_verifier::BuilderVerifierExt;
+use rustls::{ClientConfig, crypto::ring};
+use rustls_platform_verifier::BuilderVerifierExt as _;
 
 /// TLS cannot be set up; most often the machine has no root certificates.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -23,23 +23,12 @@ pub struct TlsError(#[source] rustls::Error);
 /// # Errors
 /// The platform has no usable root certificate.
 pub fn client_config() -> Result<ClientConfig, TlsError> {
-    let mut config = builder()?
+    let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(TlsError)?
         .with_platform_verifier()
         .map_err(TlsError)?
         .with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
-}
-
-/// A configuration that trusts nobody.
-pub(super) fn rootless_config() -> Result<ClientConfig, TlsError> {
-    Ok(builder()?
-        .with_root_certificates(RootCertStore::empty())
-        .with_no_client_auth())
-}
-
-fn builder() -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, TlsError> {
-    ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(TlsError)
 }

@@ -15,7 +15,7 @@ use tokio::{
     sync::mpsc,
     task::JoinHandle,
 };
-use wopr_connect::egress::{Gate, Limits, Request, Resolver};
+use wopr_connect::egress::{Gate, Limits, Network, Request, Resolver};
 
 /// How a peer treats every request it gets.
 #[derive(Debug, Clone)]
@@ -218,7 +218,11 @@ pub(crate) fn gate(allow: &str) -> Gate {
 }
 
 pub(crate) fn gate_with(allow: &str, limits: Limits, resolver: Arc<dyn Resolver>) -> Gate {
-    Gate::with_resolver(allow.parse().unwrap(), limits, resolver).unwrap()
+    let network = Network {
+        resolver,
+        ..Network::default()
+    };
+    Gate::over(allow.parse().unwrap(), limits, network)
 }
 
 /// Long enough that only a test about time runs into it.
@@ -232,4 +236,15 @@ pub(crate) fn limits() -> Limits {
 
 pub(crate) fn get(url: &str) -> Request {
     Request::new(http::Method::GET, url.parse().unwrap())
+}
+
+/// TLS that no certificate satisfies, for tests that never get so far.
+pub(crate) fn trusting_nobody() -> Arc<rustls::ClientConfig> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(rustls::RootCertStore::empty())
+        .with_no_client_auth();
+    Arc::new(config)
 }

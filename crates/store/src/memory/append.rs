@@ -42,9 +42,10 @@ impl State {
     }
 
     fn check_guard(&self, batch: &Batch) -> Result<(), AppendError> {
-        let actual = self.runs.get(&batch.run).map(Run::head);
+        let actual = self.run(&batch.run).map(Run::head);
         let holds = match batch.guard {
-            Guard::Create => actual.is_none(),
+            // A run that is gone still has its id until it is swept.
+            Guard::Create => !self.runs.contains_key(&batch.run),
             Guard::At(seq) => actual == Some(seq),
         };
         if holds {

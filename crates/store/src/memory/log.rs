@@ -19,7 +19,7 @@ impl Log for MemoryStore {
 
     async fn load(&self, run: &RunKey) -> Result<Option<Loaded>, ReadError> {
         let state = self.state.lock();
-        let Some(found) = state.runs.get(run) else {
+        let Some(found) = state.run(run) else {
             return Ok(None);
         };
         let folded = found.snapshot.as_ref().map_or(Seq(0), |snapshot| snapshot.head);
@@ -35,15 +35,12 @@ impl Log for MemoryStore {
 
     async fn summary(&self, run: &RunKey) -> Result<Option<(Summary, Seq)>, ReadError> {
         let state = self.state.lock();
-        Ok(state
-            .runs
-            .get(run)
-            .map(|found| (found.summary.clone(), found.head())))
+        Ok(state.run(run).map(|found| (found.summary.clone(), found.head())))
     }
 
     async fn events(&self, run: &RunKey, from: Seq, limit: usize) -> Result<Option<EventPage>, ReadError> {
         let state = self.state.lock();
-        Ok(state.runs.get(run).map(|found| EventPage {
+        Ok(state.run(run).map(|found| EventPage {
             events: tail(&found.events, from).iter().take(limit).cloned().collect(),
             head: found.head(),
             status: found.summary.status,
@@ -62,7 +59,7 @@ impl Log for MemoryStore {
             .runs
             .iter()
             .rev()
-            .filter(|(key, _)| key.tenant == *tenant)
+            .filter(|(key, _)| key.tenant == *tenant && !state.is_gone(key))
             .filter(|(key, _)| after.is_none_or(|after| key.run < *after))
             .filter(|(_, run)| filter.statuses.is_empty() || filter.statuses.contains(&run.summary.status))
             .filter(|(_, run)| {
@@ -90,8 +87,7 @@ impl Log for MemoryStore {
     async fn task(&self, run: &RunKey) -> Result<Option<(TaskRow, Seq)>, ReadError> {
         let state = self.state.lock();
         Ok(state
-            .runs
-            .get(run)
+            .run(run)
             .and_then(|found| Some((found.task.clone()?, found.head()))))
     }
 
@@ -106,7 +102,7 @@ impl Log for MemoryStore {
         let mut tasks: Vec<(RunId, TaskRow)> = state
             .runs
             .iter()
-            .filter(|(key, _)| key.tenant == *tenant)
+            .filter(|(key, _)| key.tenant == *tenant && !state.is_gone(key))
             .filter(|(_, run)| {
                 filter
                     .principal
@@ -135,8 +131,7 @@ impl Log for MemoryStore {
     async fn messages(&self, run: &RunKey, limit: usize) -> Result<Vec<MessageRow>, ReadError> {
         let state = self.state.lock();
         let mut messages = state
-            .runs
-            .get(run)
+            .run(run)
             .map(|found| found.messages.clone())
             .unwrap_or_default();
         messages.sort_by(|a, b| (a.seq, &a.id).cmp(&(b.seq, &b.id)));
@@ -146,7 +141,7 @@ impl Log for MemoryStore {
 
     async fn blob(&self, run: &RunKey, id: &str) -> Result<Option<BlobRow>, ReadError> {
         let state = self.state.lock();
-        Ok(state.runs.get(run).and_then(|found| found.blobs.get(id).cloned()))
+        Ok(state.run(run).and_then(|found| found.blobs.get(id).cloned()))
     }
 
     async fn idempotency(

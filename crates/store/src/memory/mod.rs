@@ -6,12 +6,13 @@
 mod append;
 mod log;
 mod registry;
+mod retention;
 mod work;
 
 use std::collections::{BTreeMap, HashMap};
 
 use parking_lot::Mutex;
-use wopr_core::{ContentHash, RunKey, TenantId, Timestamp, WorkflowId};
+use wopr_core::{ContentHash, RunId, RunKey, TenantId, Timestamp, WorkflowId};
 
 use crate::{
     BlobRow, EffectKey, Epoch, Fence, IdempotencyKey, IdempotencyRecord, InboxRow, KeyRow, MessageRow,
@@ -40,6 +41,8 @@ struct State {
     /// Oldest first; a run without rows has no entry.
     inboxes: BTreeMap<RunKey, Vec<InboxRow>>,
     records: HashMap<IdempotencyKey, IdempotencyRecord>,
+    /// The root that each marked run goes with.
+    removals: BTreeMap<RunKey, RunId>,
     epoch: u64,
     /// `None` sorts before every tenant.
     workflows: BTreeMap<(Option<TenantId>, WorkflowId), Workflow>,

@@ -22,6 +22,7 @@ use wopr_core::{RunId, RunKey, Seq, Timestamp};
 use super::{
     fault::Fault,
     pool::Pool,
+    retention::present,
     round::{Failure, Round, Sent, silent, value},
     rows, writes,
 };
@@ -35,8 +36,12 @@ const CREATE: &str =
          updated_at, next_seq)
      VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT DO NOTHING RETURNING 1";
 
-const ADVANCE: &str = "UPDATE runs SET status = $4, updated_at = $5, next_seq = $6
-     WHERE tenant = $1 AND run = $2 AND next_seq = $3 RETURNING 1";
+const ADVANCE: &str = concat!(
+    "UPDATE runs SET status = $4, updated_at = $5, next_seq = $6
+     WHERE tenant = $1 AND run = $2 AND next_seq = $3",
+    present!(),
+    " RETURNING 1"
+);
 
 const CHILDREN: &str =
     "INSERT INTO runs (tenant, run, workflow, version, status, principal, parent_run, parent_node, created_at,
@@ -49,7 +54,12 @@ const CHILDREN: &str =
 const FENCES: &str =
     "SELECT key, fence FROM effects WHERE tenant = $1 AND run = $2 AND key = ANY($3) ORDER BY key FOR UPDATE";
 
-const HEAD: &str = "SELECT next_seq FROM runs WHERE tenant = $1 AND run = $2";
+/// The length of a log, and whether its run is gone.
+const HEAD: &str = concat!(
+    "SELECT next_seq, NOT (true",
+    present!(),
+    ") FROM runs WHERE tenant = $1 AND run = $2"
+);
 
 const HEADS: &str = "SELECT run, next_seq FROM runs WHERE tenant = $1 AND run = ANY($2)";
 
@@ -179,12 +189,15 @@ async fn begin(transaction: &Transaction, batch: &Batch) -> Result<Option<Append
     }
     if answer(guarded).is_empty() {
         let actual = head(transaction, &batch.run).await?;
-        if actual.is_none() && batch.guard == Guard::Create {
+        if actual == Head::Missing && batch.guard == Guard::Create {
             return Err(Fault::Taken("a run that was there is gone".to_owned()));
         }
         return Ok(Some(AppendError::Conflict {
             expected: batch.expected(),
-            actual,
+            actual: match actual {
+                Head::At(seq) => Some(seq),
+                Head::Gone | Head::Missing => None,
+            },
         }));
     }
     if let Some(place) = created {
@@ -344,11 +357,23 @@ fn stale(batch: &Batch, found: &[Row]) -> Result<Option<EffectKey>, Fault> {
     Ok(stale.map(|settled| settled.key.clone()))
 }
 
-async fn head(transaction: &Transaction, run: &RunKey) -> Result<Option<Seq>, Fault> {
+/// The length of a log.
+#[derive(Debug, PartialEq, Eq)]
+enum Head {
+    At(Seq),
+    /// The run is gone, but its row is not swept yet.
+    Gone,
+    Missing,
+}
+
+async fn head(transaction: &Transaction, run: &RunKey) -> Result<Head, Fault> {
     let values = vec![value(run.tenant.as_str()), value(run.run.as_str())];
     let mut answers = Round::of(HEAD, values).ask(transaction.client()).await?;
-    let found = answers.pop().unwrap_or_default();
-    found.first().map(|row| rows::seq(row, 0)).transpose()
+    match answers.pop().unwrap_or_default().first() {
+        Some(row) if rows::flag(row, 1)? => Ok(Head::Gone),
+        Some(row) => Ok(Head::At(rows::seq(row, 0)?)),
+        None => Ok(Head::Missing),
+    }
 }
 
 /// The first child that is a run already. The run's own guard held.

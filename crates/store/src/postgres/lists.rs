@@ -10,6 +10,7 @@ use wopr_core::{RunId, RunStatus, TenantId};
 use super::{
     fault::Fault,
     pool::Pool,
+    retention::listed,
     round::{Round, Value, value},
     rows,
 };
@@ -123,6 +124,7 @@ fn runs_arm<'v>(
     if let Some(after) = after {
         query.text(" AND run < ", after.as_str());
     }
+    query.push(listed!("runs"));
 }
 
 pub(super) async fn tasks(
@@ -193,4 +195,5 @@ fn tasks_from<'v>(query: &mut Query<'v>, tenant: &'v TenantId, filter: &'v TaskF
     if let Some(principal) = &filter.principal {
         query.text(" AND principal = ", principal.as_str());
     }
+    query.push(listed!("tasks"));
 }

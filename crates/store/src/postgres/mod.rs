@@ -23,6 +23,7 @@ mod pool;
 mod port;
 mod read;
 mod registry;
+mod retention;
 mod round;
 mod rows;
 mod schema;

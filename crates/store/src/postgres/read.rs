@@ -7,14 +7,17 @@ use wopr_core::{RunId, RunKey, Seq};
 use super::{
     fault::Fault,
     pool::Pool,
+    retention::present,
     round::{Round, Value, value},
     rows,
 };
 use crate::{BlobRow, EventPage, InboxRow, Loaded, MessageRow, Snapshot, StoredEvent, Summary, TaskRow};
 
-const SUMMARY: &str = "SELECT workflow, version, status, principal, parent_run, parent_node, created_at,
-         updated_at, next_seq
-     FROM runs WHERE tenant = $1 AND run = $2";
+const SUMMARY: &str = concat!(
+    "SELECT workflow, version, status, principal, parent_run, parent_node, created_at, updated_at, next_seq
+     FROM runs WHERE tenant = $1 AND run = $2",
+    present!()
+);
 
 const TASK: &str = "SELECT context, state, interrupt, updated_at FROM tasks WHERE tenant = $1 AND run = $2";
 
@@ -27,19 +30,32 @@ const TAIL: &str = "SELECT seq, body FROM events WHERE tenant = $1 AND run = $2
 const INBOX: &str = "SELECT source, source_seq, body FROM inbox WHERE tenant = $1 AND target = $2
      ORDER BY place, source, source_seq";
 
-const EVENTS: &str = "SELECT r.status, r.next_seq, e.seq, e.body
-     FROM runs AS r LEFT JOIN LATERAL (
-         SELECT seq, body FROM events WHERE tenant = r.tenant AND run = r.run AND seq >= $3
+const EVENTS: &str = concat!(
+    "SELECT runs.status, runs.next_seq, e.seq, e.body
+     FROM runs LEFT JOIN LATERAL (
+         SELECT seq, body FROM events WHERE tenant = runs.tenant AND run = runs.run AND seq >= $3
          ORDER BY seq LIMIT $4) AS e ON true
-     WHERE r.tenant = $1 AND r.run = $2 ORDER BY e.seq";
+     WHERE runs.tenant = $1 AND runs.run = $2",
+    present!(),
+    " ORDER BY e.seq"
+);
 
-const TASK_AND_HEAD: &str = "SELECT context, state, interrupt, t.updated_at, next_seq
-     FROM tasks AS t JOIN runs USING (tenant, run) WHERE tenant = $1 AND run = $2";
+const TASK_AND_HEAD: &str = concat!(
+    "SELECT context, state, interrupt, t.updated_at, next_seq
+     FROM tasks AS t JOIN runs USING (tenant, run) WHERE tenant = $1 AND run = $2",
+    present!()
+);
 
-const MESSAGES: &str = "SELECT id, seq, body FROM messages WHERE tenant = $1 AND run = $2
-     ORDER BY seq DESC, id DESC LIMIT $3";
+const MESSAGES: &str = concat!(
+    "SELECT id, seq, body FROM messages WHERE tenant = $1 AND run = $2",
+    present!(),
+    " ORDER BY seq DESC, id DESC LIMIT $3"
+);
 
-const BLOB: &str = "SELECT media_type, bytes FROM blobs WHERE tenant = $1 AND run = $2 AND id = $3";
+const BLOB: &str = concat!(
+    "SELECT media_type, bytes FROM blobs WHERE tenant = $1 AND run = $2 AND id = $3",
+    present!()
+);
 
 fn of(run: &RunKey) -> Vec<Value<'_>> {
     vec![value(run.tenant.as_str()), value(run.run.as_str())]

@@ -10,6 +10,7 @@ use wopr_core::{RunKey, Seq, Timestamp};
 
 use super::{
     fault::{Failure, Fault},
+    retention::{self, present},
     rows,
     stats::Counters,
     writer::Job,
@@ -79,7 +80,7 @@ fn append(conn: &Connection, batch: &Batch) -> Result<Result<(), AppendError>, F
     if !guard(conn, batch)? {
         return Ok(Err(AppendError::Conflict {
             expected: batch.expected(),
-            actual: head(conn, &batch.run)?,
+            actual: present_head(conn, &batch.run)?,
         }));
     }
     write_events(conn, &batch.run, &batch.events)?;
@@ -117,9 +118,9 @@ fn refusal(conn: &Connection, batch: &Batch) -> Result<Option<AppendError>, Faul
             continue;
         };
         // A batch that lost its own race is told so; what its children would have collided with is noise then.
-        let actual = head(conn, &batch.run)?;
+        let actual = present_head(conn, &batch.run)?;
         let guard_holds = match batch.guard {
-            Guard::Create => actual.is_none(),
+            Guard::Create => head(conn, &batch.run)?.is_none(),
             Guard::At(seq) => actual == Some(seq),
         };
         return Ok(Some(if guard_holds {
@@ -142,10 +143,11 @@ fn guard(conn: &Connection, batch: &Batch) -> Result<bool, Fault> {
     let written = match batch.guard {
         Guard::Create => insert_run(conn, &batch.run, &batch.summary, batch.head())?,
         Guard::At(expected) => conn
-            .prepare_cached(
+            .prepare_cached(concat!(
                 "UPDATE runs SET status = ?4, updated_at = ?5, next_seq = ?6
                  WHERE tenant = ?1 AND run = ?2 AND next_seq = ?3",
-            )?
+                present!()
+            ))?
             .execute(params![
                 batch.run.tenant.as_str(),
                 batch.run.run.as_str(),
@@ -184,6 +186,14 @@ fn insert_run(conn: &Connection, run: &RunKey, summary: &Summary, head: Seq) -> 
             rows::int(head.0),
         ])?;
     Ok(written)
+}
+
+/// The length of a log, if its run is not gone.
+fn present_head(conn: &Connection, run: &RunKey) -> Result<Option<Seq>, Fault> {
+    if retention::is_gone(conn, run)? {
+        return Ok(None);
+    }
+    head(conn, run)
 }
 
 fn head(conn: &Connection, run: &RunKey) -> Result<Option<Seq>, Fault> {

@@ -14,6 +14,7 @@ mod queue;
 mod read;
 mod reader;
 mod registry;
+mod retention;
 mod rows;
 mod schema;
 mod stats;

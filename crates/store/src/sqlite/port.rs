@@ -13,13 +13,14 @@ use super::{
     queue::Refused,
     read,
     reader::as_of_one_moment,
-    registry, work,
+    registry, retention, work,
     writer::{Job, Task},
 };
 use crate::{
-    AppendError, Batch, BlobRow, EffectKey, Epoch, EventPage, Fence, IdempotencyKey, IdempotencyRecord,
-    KeyRow, LeasedEffect, Loaded, Log, MessageRow, ReadError, Registry, RunFilter, RunPage, Summary,
-    TaskCursor, TaskFilter, TaskPage, TaskRow, TimerKey, Work, WorkflowRow, WriteError, check::assert_sound,
+    AppendError, Batch, BlobRow, Child, EffectKey, EndedRoots, Epoch, EventPage, Fence, IdempotencyKey,
+    IdempotencyRecord, KeyRow, LeasedEffect, Loaded, Log, MessageRow, ReadError, Registry, Removal,
+    Retention, RunFilter, RunPage, Summary, Swept, TaskCursor, TaskFilter, TaskPage, TaskRow, TimerKey, Work,
+    WorkflowRow, WriteError, check::assert_sound,
 };
 
 /// What a write that carries no body of note costs in the queue.
@@ -278,5 +279,54 @@ impl Registry for SqliteStore {
 
     async fn keys(&self) -> Result<Vec<KeyRow>, ReadError> {
         self.read(registry::keys).await
+    }
+}
+
+#[async_trait]
+impl Retention for SqliteStore {
+    async fn next_tenant(&self, after: Option<&TenantId>) -> Result<Option<TenantId>, ReadError> {
+        let after = after.cloned();
+        self.read(move |conn| retention::next_tenant(conn, after.as_ref()))
+            .await
+    }
+
+    async fn ended_roots(
+        &self,
+        tenant: &TenantId,
+        before: Timestamp,
+        after: Option<&TaskCursor>,
+        limit: usize,
+    ) -> Result<EndedRoots, ReadError> {
+        let (tenant, after) = (tenant.clone(), after.cloned());
+        self.read(move |conn| retention::ended_roots(conn, &tenant, before, after.as_ref(), limit))
+            .await
+    }
+
+    async fn children(
+        &self,
+        tenant: &TenantId,
+        parents: &[RunId],
+        after: Option<&Child>,
+        limit: usize,
+    ) -> Result<Vec<Child>, ReadError> {
+        let (tenant, parents, after) = (tenant.clone(), parents.to_vec(), after.cloned());
+        self.read(move |conn| retention::children(conn, &tenant, &parents, after.as_ref(), limit))
+            .await
+    }
+
+    async fn remove(&self, tenant: &TenantId, removals: &[Removal]) -> Result<(), WriteError> {
+        let (tenant, removals) = (tenant.clone(), removals.to_vec());
+        let bytes = SMALL * (1 + removals.len());
+        self.write(bytes, move |conn| retention::remove(conn, &tenant, &removals))
+            .await
+    }
+
+    async fn begun_removals(&self, limit: usize) -> Result<Vec<RunKey>, ReadError> {
+        self.read(move |conn| retention::begun_removals(conn, limit))
+            .await
+    }
+
+    async fn sweep(&self, limit: usize) -> Result<Swept, WriteError> {
+        self.write(SMALL, move |conn| retention::sweep(conn, limit)).await
     }
 }

@@ -3,7 +3,7 @@
 use rusqlite::{Connection, params};
 use wopr_core::{RunId, RunKey, Seq};
 
-use super::{fault::Fault, rows};
+use super::{fault::Fault, retention::present, rows};
 use crate::{BlobRow, EventPage, InboxRow, Loaded, MessageRow, Snapshot, StoredEvent, Summary, TaskRow};
 
 pub(super) fn load(conn: &Connection, run: &RunKey) -> Result<Option<Loaded>, Fault> {
@@ -29,9 +29,11 @@ pub(super) fn load(conn: &Connection, run: &RunKey) -> Result<Option<Loaded>, Fa
 }
 
 pub(super) fn summary(conn: &Connection, run: &RunKey) -> Result<Option<(Summary, Seq)>, Fault> {
-    const SELECT: &str = "SELECT workflow, version, status, principal, parent_run, parent_node, created_at,
-             updated_at, next_seq
-         FROM runs WHERE tenant = ?1 AND run = ?2";
+    const SELECT: &str = concat!(
+        "SELECT workflow, version, status, principal, parent_run, parent_node, created_at, updated_at, next_seq
+         FROM runs WHERE tenant = ?1 AND run = ?2",
+        present!()
+    );
     let mut statement = conn.prepare_cached(SELECT)?;
     let mut found = statement.query(params![run.tenant.as_str(), run.run.as_str()])?;
     found.next()?.map(|row| rows::summary(row, 0)).transpose()
@@ -44,8 +46,11 @@ pub(super) fn events(
     limit: usize,
 ) -> Result<Option<EventPage>, Fault> {
     let (status, head) = {
-        let mut statement =
-            conn.prepare_cached("SELECT status, next_seq FROM runs WHERE tenant = ?1 AND run = ?2")?;
+        const SELECT: &str = concat!(
+            "SELECT status, next_seq FROM runs WHERE tenant = ?1 AND run = ?2",
+            present!()
+        );
+        let mut statement = conn.prepare_cached(SELECT)?;
         let mut found = statement.query(params![run.tenant.as_str(), run.run.as_str()])?;
         let Some(row) = found.next()? else { return Ok(None) };
         (rows::status(row, 0)?, rows::seq(row, 1)?)
@@ -132,19 +137,24 @@ fn task_row(conn: &Connection, run: &RunKey) -> Result<Option<TaskRow>, Fault> {
 }
 
 pub(super) fn task(conn: &Connection, run: &RunKey) -> Result<Option<(TaskRow, Seq)>, Fault> {
-    let mut statement = conn.prepare_cached(
+    const SELECT: &str = concat!(
         "SELECT context, state, interrupt, tasks.updated_at, next_seq
          FROM tasks JOIN runs USING (tenant, run) WHERE tenant = ?1 AND run = ?2",
-    )?;
+        present!()
+    );
+    let mut statement = conn.prepare_cached(SELECT)?;
     let mut found = statement.query(params![run.tenant.as_str(), run.run.as_str()])?;
     let Some(row) = found.next()? else { return Ok(None) };
     Ok(Some((rows::task(row, 0)?, rows::seq(row, 4)?)))
 }
 
 pub(super) fn messages(conn: &Connection, run: &RunKey, limit: usize) -> Result<Vec<MessageRow>, Fault> {
-    let mut statement = conn.prepare_cached(
-        "SELECT id, seq, body FROM messages WHERE tenant = ?1 AND run = ?2 ORDER BY seq DESC, id DESC LIMIT ?3",
-    )?;
+    const SELECT: &str = concat!(
+        "SELECT id, seq, body FROM messages WHERE tenant = ?1 AND run = ?2",
+        present!(),
+        " ORDER BY seq DESC, id DESC LIMIT ?3"
+    );
+    let mut statement = conn.prepare_cached(SELECT)?;
     let mut found = statement.query(params![run.tenant.as_str(), run.run.as_str(), rows::limit(limit)])?;
     let mut messages = Vec::new();
     while let Some(row) = found.next()? {
@@ -159,8 +169,11 @@ pub(super) fn messages(conn: &Connection, run: &RunKey, limit: usize) -> Result<
 }
 
 pub(super) fn blob(conn: &Connection, run: &RunKey, id: &str) -> Result<Option<BlobRow>, Fault> {
-    let mut statement = conn
-        .prepare_cached("SELECT media_type, bytes FROM blobs WHERE tenant = ?1 AND run = ?2 AND id = ?3")?;
+    const SELECT: &str = concat!(
+        "SELECT media_type, bytes FROM blobs WHERE tenant = ?1 AND run = ?2 AND id = ?3",
+        present!()
+    );
+    let mut statement = conn.prepare_cached(SELECT)?;
     let mut found = statement.query(params![run.tenant.as_str(), run.run.as_str(), id])?;
     let Some(row) = found.next()? else { return Ok(None) };
     Ok(Some(BlobRow {

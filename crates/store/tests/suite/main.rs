@@ -19,6 +19,7 @@ mod reads;
 mod registrations;
 mod replicas;
 mod requests;
+mod retention;
 mod schema;
 mod work;
 

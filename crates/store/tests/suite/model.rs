@@ -3,8 +3,9 @@
 use proptest::{collection::vec, prelude::*, sample::select};
 use wopr_core::{RunKey, RunStatus, Seq};
 use wopr_store::{
-    Batch, BlobRow, Epoch, Fence, Guard, IdempotencyRecord, MemoryStore, MessageRow, RunFilter, Settled,
-    Snapshot, SqliteStore, Store, TaskCursor, TaskFilter, TaskInterrupt, TaskRow, TaskState, sqlite::Options,
+    Batch, BlobRow, Epoch, Fence, Guard, IdempotencyRecord, MemoryStore, MessageRow, Removal, RunFilter,
+    Settled, Snapshot, SqliteStore, Store, TaskCursor, TaskFilter, TaskInterrupt, TaskRow, TaskState,
+    sqlite::Options,
 };
 
 use crate::{make::*, schema::Schema};
@@ -43,6 +44,11 @@ enum Step {
     Forget {
         now: i64,
     },
+    Remove {
+        owner: &'static str,
+        removals: Vec<(u64, u64)>,
+    },
+    Sweep,
 }
 
 /// A batch whose place in the log is settled when it is applied.
@@ -187,6 +193,9 @@ fn steps() -> impl Strategy<Value = Step> {
         1 => Just(Step::BeginEpoch),
         1 => (records(), 0..60_i64).prop_map(|(record, now)| Step::Remember { record, now }),
         1 => (0..60_i64).prop_map(|now| Step::Forget { now }),
+        2 => (select(vec!["acme", "zeta"]), vec((1..9_u64, 1..9_u64), 1..4))
+            .prop_map(|(owner, removals)| Step::Remove { owner, removals }),
+        1 => Just(Step::Sweep),
     ]
 }
 
@@ -233,6 +242,27 @@ async fn apply(store: &dyn Store, step: &Step) -> String {
         Step::BeginEpoch => format!("{:?}", store.begin_epoch(at(0)).await),
         Step::Remember { record, now } => format!("{:?}", store.remember(record.clone(), at(*now)).await),
         Step::Forget { now } => format!("{:?}", store.forget_expired(at(*now), usize::MAX).await),
+        Step::Remove { owner, removals } => {
+            let removals: Vec<_> = removals
+                .iter()
+                .map(|(run, root)| Removal {
+                    run: run_id(*run),
+                    root: run_id(*root),
+                })
+                .collect();
+            format!("{:?}", store.remove(&tenant(owner), &removals).await)
+        }
+        // How many steps it takes is the store's own affair, what is gone in the end is not.
+        Step::Sweep => {
+            let mut runs = 0;
+            loop {
+                let swept = store.sweep(3).await.expect("sweep");
+                runs += swept.runs;
+                if swept.runs == 0 && swept.rows == 0 {
+                    break format!("{runs} swept");
+                }
+            }
+        }
     }
 }
 
@@ -275,6 +305,19 @@ async fn read_everything(store: &dyn Store) -> Vec<String> {
             updated_at: at(10),
             run: run_id(3),
         };
+        for before in [0, 15, 99] {
+            for after in [None, Some(&after)] {
+                let roots = store.ended_roots(&tenant(owner), at(before), after, 3).await;
+                read.push(format!("ended {before} {after:?}: {roots:?}"));
+            }
+        }
+        let parents = [run_id(2), run_id(1)];
+        let children = store.children(&tenant(owner), &parents, None, 2).await;
+        read.push(format!("children: {children:?}"));
+        if let Ok(Some(last)) = children.as_ref().map(|children| children.last()) {
+            let further = store.children(&tenant(owner), &parents, Some(last), 2).await;
+            read.push(format!("further children: {further:?}"));
+        }
         for context in [None, Some("ctx-1".to_owned())] {
             for state in [None, Some(TaskState::Working)] {
                 for changed_since in [None, Some(at(9))] {
@@ -301,6 +344,12 @@ async fn read_everything(store: &dyn Store) -> Vec<String> {
             ));
         }
     }
+    read.push(format!("tenants: {:?}", store.next_tenant(None).await));
+    read.push(format!(
+        "tenants: {:?}",
+        store.next_tenant(Some(&tenant("acme"))).await
+    ));
+    read.push(format!("begun: {:?}", store.begun_removals(9).await));
     read.push(format!("next due: {:?}", store.next_due().await));
     read.push(format!("inboxes: {:?}", store.runs_with_inbox(None, 3).await));
     read.push(format!(

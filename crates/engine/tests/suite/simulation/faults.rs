@@ -13,9 +13,10 @@ use serde_json::json;
 use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId};
 use wopr_engine::{Attempt, Clock, Executor, Outcome};
 use wopr_store::{
-    AppendError, Batch, BlobRow, EffectKey, Epoch, EventPage, Fence, IdempotencyKey, IdempotencyRecord,
-    KeyRow, LeasedEffect, Loaded, Log, MemoryStore, MessageRow, ReadError, Registry, RunFilter, RunPage,
-    Summary, TaskCursor, TaskFilter, TaskPage, TaskRow, TimerKey, Work, WorkflowRow, WriteError,
+    AppendError, Batch, BlobRow, Child, EffectKey, EndedRoots, Epoch, EventPage, Fence, IdempotencyKey,
+    IdempotencyRecord, KeyRow, LeasedEffect, Loaded, Log, MemoryStore, MessageRow, ReadError, Registry,
+    Removal, Retention, RunFilter, RunPage, Summary, Swept, TaskCursor, TaskFilter, TaskPage, TaskRow,
+    TimerKey, Work, WorkflowRow, WriteError,
 };
 
 /// What every part of a simulated world shares.
@@ -259,6 +260,55 @@ impl Registry for Connection {
 
     async fn keys(&self) -> Result<Vec<KeyRow>, ReadError> {
         self.store.keys().await
+    }
+}
+
+#[async_trait]
+impl Retention for Connection {
+    async fn next_tenant(&self, after: Option<&TenantId>) -> Result<Option<TenantId>, ReadError> {
+        self.read().await?;
+        self.store.next_tenant(after).await
+    }
+
+    async fn ended_roots(
+        &self,
+        tenant: &TenantId,
+        before: Timestamp,
+        after: Option<&TaskCursor>,
+        limit: usize,
+    ) -> Result<EndedRoots, ReadError> {
+        self.read().await?;
+        self.store.ended_roots(tenant, before, after, limit).await
+    }
+
+    async fn children(
+        &self,
+        tenant: &TenantId,
+        parents: &[RunId],
+        after: Option<&Child>,
+        limit: usize,
+    ) -> Result<Vec<Child>, ReadError> {
+        self.read().await?;
+        self.store.children(tenant, parents, after, limit).await
+    }
+
+    async fn remove(&self, tenant: &TenantId, removals: &[Removal]) -> Result<(), WriteError> {
+        self.write().await?;
+        self.store.remove(tenant, removals).await?;
+        self.live().await;
+        Ok(())
+    }
+
+    async fn begun_removals(&self, limit: usize) -> Result<Vec<RunKey>, ReadError> {
+        self.read().await?;
+        self.store.begun_removals(limit).await
+    }
+
+    async fn sweep(&self, limit: usize) -> Result<Swept, WriteError> {
+        self.write().await?;
+        let swept = self.store.sweep(limit).await?;
+        self.live().await;
+        Ok(swept)
     }
 }
 

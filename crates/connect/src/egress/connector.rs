@@ -1,0 +1,215 @@
+//! From the authority of a url to a connection: where the address arm is applied.
+//!
+//! A name is resolved once, every answer is judged, and only judged addresses are dialed: there is no second look-up
+//! for a rebinding name to answer differently. A literal address is judged here too, although the gate did so before,
+//! so that no path to a socket leads past the policy. TLS checks the certificate against the name of the url, never
+//! against the address.
+
+use std::{
+    error::Error,
+    io,
+    net::{IpAddr, SocketAddr},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use http::{Uri, uri::Scheme};
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::{
+    client::legacy::connect::{Connected, Connection},
+    rt::TokioIo,
+};
+use rustls::pki_types::ServerName;
+use tokio::time::{Instant, timeout};
+use tokio_rustls::TlsConnector;
+use tower::Service;
+
+use super::{
+    dial::{Channel, Dial},
+    policy::{Policy, Refusal, Transport, without_final_dot},
+    resolve::{LookupError, Resolver, lookup},
+    tls::TlsError,
+};
+
+/// Why there is no connection. Travels through the client's error and is found again by the gate.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ConnectError {
+    #[error("{0}")]
+    Refused(Refusal),
+    #[error("resolve a host name")]
+    Unresolved(#[source] io::Error),
+    #[error("open a connection")]
+    Unreachable(#[source] io::Error),
+    #[error("use a host name without a certificate's form")]
+    Name,
+    #[error("set up tls")]
+    Tls(#[source] TlsError),
+    #[error("agree on tls")]
+    Handshake(#[source] io::Error),
+    #[error("connect in time")]
+    Timeout,
+}
+
+impl ConnectError {
+    /// Finds one in an error's chain of causes.
+    pub(super) fn within<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
+        let mut next = Some(error);
+        while let Some(error) = next {
+            if let Some(found) = error.downcast_ref() {
+                return Some(found);
+            }
+            next = error.source();
+        }
+        None
+    }
+}
+
+impl From<LookupError> for ConnectError {
+    fn from(error: LookupError) -> Self {
+        match error {
+            LookupError::Refused(refusal) => Self::Refused(refusal),
+            LookupError::Failed(error) => Self::Unresolved(error),
+        }
+    }
+}
+
+/// Connects for the HTTP client. Clones are one.
+#[derive(Clone)]
+pub(super) struct Connector(pub(super) Arc<Inner>);
+
+pub(super) struct Inner {
+    pub(super) policy: Arc<Policy>,
+    pub(super) resolver: Arc<dyn Resolver>,
+    pub(super) dial: Arc<dyn Dial>,
+    /// Missing roots do not stop a host that never calls out.
+    pub(super) tls: Result<TlsConnector, TlsError>,
+    /// From resolving to a ready connection.
+    pub(super) patience: Duration,
+}
+
+impl Inner {
+    async fn connect(&self, uri: &Uri) -> Result<Open, ConnectError> {
+        let transport = if uri.scheme() == Some(&Scheme::HTTPS) {
+            Transport::Tls
+        } else {
+            Transport::Plain
+        };
+        let host = uri.host().ok_or(ConnectError::Refused(Refusal::Host))?;
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let port = uri.port_u16().unwrap_or(match transport {
+            Transport::Plain => 80,
+            Transport::Tls => 443,
+        });
+        let addresses = match host.parse::<IpAddr>() {
+            Ok(address) => {
+                let judged = self.policy.check_address(transport, address);
+                judged.map_err(ConnectError::Refused)?;
+                vec![address]
+            }
+            Err(_) => lookup(&self.policy, &*self.resolver, transport, host).await?,
+        };
+        match transport {
+            Transport::Plain => {
+                let channel = self.dial_any(&addresses, port).await?;
+                Ok(Open(TokioIo::new(channel)))
+            }
+            Transport::Tls => {
+                let name = ServerName::try_from(without_final_dot(host).to_owned());
+                let name = name.map_err(|_| ConnectError::Name)?;
+                let tls = self
+                    .tls
+                    .as_ref()
+                    .map_err(|error| ConnectError::Tls(error.clone()))?;
+                let channel = self.dial_any(&addresses, port).await?;
+                let stream = tls.connect(name, channel).await;
+                let stream = stream.map_err(ConnectError::Handshake)?;
+                Ok(Open(TokioIo::new(Box::new(stream))))
+            }
+        }
+    }
+
+    /// Tries the addresses in turn. Each gets its share of what time is left, so that one that swallows packets
+    /// leaves some for the next.
+    async fn dial_any(&self, addresses: &[IpAddr], port: u16) -> Result<Box<dyn Channel>, ConnectError> {
+        let end = Instant::now() + self.patience;
+        let mut failure = ConnectError::Refused(Refusal::NoAddress);
+        for (tried, address) in addresses.iter().enumerate() {
+            let left = end.saturating_duration_since(Instant::now());
+            let shares = u32::try_from(addresses.len() - tried).unwrap_or(u32::MAX);
+            let dialed = self.dial.dial(SocketAddr::new(*address, port));
+            failure = match timeout(left / shares, dialed).await {
+                Ok(Ok(channel)) => return Ok(channel),
+                Ok(Err(error)) => ConnectError::Unreachable(error),
+                Err(_) => ConnectError::Timeout,
+            };
+        }
+        Err(failure)
+    }
+}
+
+impl Service<Uri> for Connector {
+    type Response = Open;
+    type Error = ConnectError;
+    type Future = Pin<Box<dyn Future<Output = Result<Open, ConnectError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), ConnectError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let inner = Arc::clone(&self.0);
+        Box::pin(async move {
+            match timeout(inner.patience, inner.connect(&uri)).await {
+                Ok(connected) => connected,
+                Err(_) => Err(ConnectError::Timeout),
+            }
+        })
+    }
+}
+
+/// A connection as the HTTP client takes it.
+pub(super) struct Open(TokioIo<Box<dyn Channel>>);
+
+impl Connection for Open {
+    fn connected(&self) -> Connected {
+        Connected::new()
+    }
+}
+
+impl Read for Open {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl Write for Open {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write_vectored(cx, bufs)
+    }
+}

@@ -1,0 +1,168 @@
+//! Retention in memory.
+
+use async_trait::async_trait;
+use wopr_core::{RunId, RunKey, TenantId, Timestamp};
+
+use super::{MemoryStore, Run, State};
+use crate::{Child, EndedRoots, ReadError, Removal, Retention, Swept, TaskCursor, TaskState, WriteError};
+
+impl State {
+    /// Whether a run is marked and so is the root it goes with.
+    pub(super) fn is_gone(&self, run: &RunKey) -> bool {
+        self.removals
+            .get(run)
+            .is_some_and(|root| self.removals.contains_key(&run.sibling(root.clone())))
+    }
+
+    /// A run that is not gone.
+    pub(super) fn run(&self, run: &RunKey) -> Option<&Run> {
+        self.runs.get(run).filter(|_| !self.is_gone(run))
+    }
+
+    /// Deletes everything a run owns.
+    fn forget(&mut self, run: &RunKey) {
+        self.runs.remove(run);
+        self.inboxes.remove(run);
+        self.timers.retain(|(owner, _), _| owner != run);
+        self.effects.retain(|(owner, _), _| owner != run);
+    }
+}
+
+fn ended(run: &Run) -> Option<Timestamp> {
+    run.summary.status.is_terminal().then_some(run.summary.updated_at)
+}
+
+/// Whether a task in this state is one of a run that has ended.
+const fn is_end(state: TaskState) -> bool {
+    match state {
+        TaskState::Completed | TaskState::Failed | TaskState::Canceled | TaskState::Rejected => true,
+        TaskState::Submitted | TaskState::Working | TaskState::InputRequired | TaskState::AuthRequired => {
+            false
+        }
+    }
+}
+
+#[async_trait]
+impl Retention for MemoryStore {
+    async fn next_tenant(&self, after: Option<&TenantId>) -> Result<Option<TenantId>, ReadError> {
+        let state = self.state.lock();
+        let mut tenants = state.runs.keys().map(|key| &key.tenant);
+        Ok(tenants
+            .find(|tenant| after.is_none_or(|after| *tenant > after))
+            .cloned())
+    }
+
+    async fn ended_roots(
+        &self,
+        tenant: &TenantId,
+        before: Timestamp,
+        after: Option<&TaskCursor>,
+        limit: usize,
+    ) -> Result<EndedRoots, ReadError> {
+        let state = self.state.lock();
+        let mut seen: Vec<_> = state
+            .runs
+            .iter()
+            .filter(|(key, _)| key.tenant == *tenant && !state.is_gone(key))
+            .filter_map(|(key, run)| Some((run.task.as_ref()?.updated_at, &key.run, run)))
+            .filter(|(at, _, _)| *at < before)
+            .filter(|(at, run, _)| after.is_none_or(|after| (*at, *run) > (after.updated_at, &after.run)))
+            .collect();
+        seen.sort_by_key(|(at, run, _)| (*at, *run));
+        seen.truncate(limit);
+        let next = seen
+            .last()
+            .filter(|_| seen.len() == limit)
+            .map(|(updated_at, run, _)| TaskCursor {
+                updated_at: *updated_at,
+                run: (*run).clone(),
+            });
+        let is_ended_root = |run: &Run| {
+            run.summary.parent.is_none() && run.task.as_ref().is_some_and(|task| is_end(task.state))
+        };
+        Ok(EndedRoots {
+            roots: seen
+                .into_iter()
+                .filter(|(_, _, run)| is_ended_root(run))
+                .map(|(_, run, _)| run.clone())
+                .collect(),
+            next,
+        })
+    }
+
+    async fn children(
+        &self,
+        tenant: &TenantId,
+        parents: &[RunId],
+        after: Option<&Child>,
+        limit: usize,
+    ) -> Result<Vec<Child>, ReadError> {
+        let state = self.state.lock();
+        let mut children: Vec<_> = state
+            .runs
+            .iter()
+            .filter(|(key, _)| key.tenant == *tenant)
+            .filter_map(|(key, run)| {
+                let (parent, _) = run.summary.parent.as_ref()?;
+                Some(Child {
+                    parent: parent.clone(),
+                    run: key.run.clone(),
+                    ended: ended(run),
+                })
+            })
+            .filter(|child| parents.contains(&child.parent))
+            .filter(|child| {
+                after.is_none_or(|after| (&child.parent, &child.run) > (&after.parent, &after.run))
+            })
+            .collect();
+        children.sort_by(|a, b| (&a.parent, &a.run).cmp(&(&b.parent, &b.run)));
+        children.truncate(limit);
+        Ok(children)
+    }
+
+    async fn remove(&self, tenant: &TenantId, removals: &[Removal]) -> Result<(), WriteError> {
+        let mut state = self.state.lock();
+        for Removal { run, root } in removals {
+            let key = RunKey::new(tenant.clone(), run.clone());
+            if state.runs.get(&key).is_some_and(|run| ended(run).is_some()) {
+                state.removals.entry(key).or_insert_with(|| root.clone());
+            }
+        }
+        Ok(())
+    }
+
+    async fn begun_removals(&self, limit: usize) -> Result<Vec<RunKey>, ReadError> {
+        let state = self.state.lock();
+        let mut roots: Vec<_> = state
+            .removals
+            .iter()
+            .map(|(run, root)| run.sibling(root.clone()))
+            .filter(|root| !state.removals.contains_key(root))
+            .collect();
+        roots.sort();
+        roots.dedup();
+        roots.truncate(limit);
+        Ok(roots)
+    }
+
+    async fn sweep(&self, limit: usize) -> Result<Swept, WriteError> {
+        let mut state = self.state.lock();
+        let mut gone: Vec<_> = state
+            .removals
+            .iter()
+            .filter(|(run, _)| state.is_gone(run))
+            // A root outlasts its tree: without it the others would be back.
+            .map(|(run, root)| (run.run == *root, run.clone()))
+            .collect();
+        gone.sort();
+        gone.truncate(limit);
+        for (_, run) in &gone {
+            state.forget(run);
+            state.removals.remove(run);
+        }
+        Ok(Swept {
+            runs: gone.len(),
+            rows: gone.len(),
+        })
+    }
+}
