@@ -1,7 +1,7 @@
 //! A host as a process: started on a store of its own, stopped, killed and started again.
 
 use std::{
-    env, fs,
+    env, fs, io,
     net::SocketAddr,
     path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
@@ -12,8 +12,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
-    process::{Child, Command},
-    time::timeout,
+    process::{Child, ChildStdout, Command},
+    time::{self, timeout},
 };
 
 use crate::http::{Connection, write_request};
@@ -22,46 +22,77 @@ use crate::http::{Connection, write_request};
 pub(crate) const KEY: &str = "key-of-the-tests-0123456789abcdef";
 /// More than any host needs to start or to stop, on any machine.
 const LIMIT: Duration = Duration::from_secs(60);
+/// How often a host is asked whether it is ready.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Where the workflows are: those of these tests, and the examples.
 const WORKFLOWS: [&str; 2] = ["tests/workflows", "../../examples"];
 
-/// A host and its store. Both are gone when it is dropped.
+/// A host, and where its process runs.
 #[derive(Debug)]
 pub(crate) struct Host {
-    folder: TempDir,
-    variables: Vec<(&'static str, String)>,
     child: Option<Child>,
+    folder: PathBuf,
+    log: PathBuf,
+    store: String,
+    variables: Vec<(&'static str, String)>,
+    /// Goes with the host, once its process is gone.
+    temporary: Option<TempDir>,
+}
+
+/// A process that was started and is perhaps not ready yet.
+#[derive(Debug)]
+pub(crate) struct Birth(ChildStdout);
+
+/// The place for what tests write.
+///
+/// Beside the binary: the system's folder for temporary files may be in memory, where nothing is synced.
+pub(crate) fn place() -> PathBuf {
+    let place = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    fs::create_dir_all(&place).unwrap();
+    place
+}
+
+/// The URL of a SQLite store in a folder.
+pub(crate) fn sqlite(folder: &Path) -> String {
+    format!("sqlite:{}", folder.join("wopr.db").display())
 }
 
 impl Host {
-    /// A host that is not started yet, on an empty store.
+    /// A host that is not started yet, on an empty store that is gone when it is dropped.
     pub(crate) fn new() -> Self {
-        // Beside the binary: the system's folder for temporary files may be in memory, where nothing is synced.
-        let place = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        fs::create_dir_all(place).unwrap();
+        let temporary = tempfile::tempdir_in(place()).unwrap();
+        let mut host = Self::over(temporary.path(), "host", sqlite(temporary.path()));
+        host.temporary = Some(temporary);
+        host
+    }
+
+    /// A host that is not started yet and logs under its name into a folder, over a store.
+    pub(crate) fn over(folder: &Path, name: &str, store: String) -> Self {
         Self {
-            folder: tempfile::tempdir_in(place).unwrap(),
-            variables: Vec::new(),
             child: None,
+            folder: folder.to_owned(),
+            log: folder.join(format!("{name}.log")),
+            store,
+            variables: Vec::new(),
+            temporary: None,
         }
     }
 
     /// Sets a variable of the environment.
-    pub(crate) fn variable(mut self, name: &'static str, value: &str) -> Self {
-        self.variables.push((name, value.to_owned()));
+    pub(crate) fn variable(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.variables.push((name, value.into()));
         self
     }
 
     /// Starts the process and waits for nothing.
-    pub(crate) fn spawn(&mut self) {
+    pub(crate) fn spawn(&mut self) -> Birth {
         assert!(self.child.is_none(), "the host runs already");
         let log = fs::File::options()
             .create(true)
             .append(true)
-            .open(self.log())
+            .open(&self.log)
             .unwrap();
-        let store = format!("sqlite:{}", self.folder.path().join("wopr.db").display());
         let mut command = Command::new(env!("CARGO_BIN_EXE_wopr"));
         for (name, _) in env::vars_os() {
             if name.to_string_lossy().starts_with("WOPR_") {
@@ -75,9 +106,9 @@ impl Host {
                 "127.0.0.1:0",
                 "--while-stdin",
                 "--store",
-                &store,
+                &self.store,
             ])
-            .current_dir(self.folder.path())
+            .current_dir(&self.folder)
             .env("WOPR_API_KEY", KEY)
             .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
@@ -89,77 +120,107 @@ impl Host {
                 .arg("--workflows")
                 .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder));
         }
-        self.child = Some(command.spawn().unwrap());
+        let mut child = command.spawn().unwrap();
+        let stdout = child.stdout.take().expect("it is piped");
+        self.child = Some(child);
+        Birth(stdout)
     }
 
     /// Starts the process and waits until it is ready.
     pub(crate) async fn start(&mut self) -> SocketAddr {
-        self.spawn();
-        let stdout = self.child.as_mut().unwrap().stdout.as_mut().unwrap();
-        let mut line = String::new();
-        timeout(LIMIT, BufReader::new(stdout).read_line(&mut line))
-            .await
-            .expect("the host says in time where it listens")
-            .unwrap();
-        let said: Value =
-            serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}\n{}", self.said()));
-        let address = said.as_object().unwrap().values().find_map(|value| {
-            let text = value.as_str()?;
-            text.strip_prefix("http://").unwrap_or(text).parse().ok()
-        });
-        let address = address.unwrap_or_else(|| panic!("an address in {line:?}"));
-        timeout(LIMIT, ready(address))
-            .await
-            .expect("the host is ready in time");
-        address
+        let birth = self.spawn();
+        let born = birth.ready().await;
+        born.unwrap_or_else(|error| panic!("{error}\n{}", self.said()))
+    }
+
+    /// The process, while there is one.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.child.as_ref()?.id()
+    }
+
+    /// How the process ended, if it did so by itself. There is none then any more.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        let status = self.child.as_mut()?.try_wait().unwrap()?;
+        self.child = None;
+        Some(status)
     }
 
     /// Ends the process as a power cut would.
     pub(crate) async fn kill(&mut self) {
-        let mut child = self.child.take().unwrap();
-        if let Some(status) = child.try_wait().unwrap() {
+        if let Some(status) = self.ended() {
             panic!("the host ended by itself: {status}\n{}", self.said());
         }
+        let mut child = self.child.take().expect("the host runs");
         child.kill().await.unwrap();
     }
 
     /// Asks the process to end and waits until it has.
     pub(crate) async fn terminate(&mut self) -> ExitStatus {
-        let mut child = self.child.take().unwrap();
+        self.signal("TERM").await;
+        let mut child = self.child.take().expect("the host runs");
         // Held until the end: waiting would close it, and the host takes its end for a first request to stop.
         let _stdin = child.stdin.take();
-        let pid = child.id().expect("the host runs");
-        let mut kill = Command::new("kill");
-        assert!(kill.arg(pid.to_string()).status().await.unwrap().success());
         let status = timeout(LIMIT, child.wait()).await;
         status
             .unwrap_or_else(|_| panic!("the host stops in time\n{}", self.said()))
             .unwrap()
     }
 
+    /// Sends the process a signal.
+    pub(crate) async fn signal(&self, name: &str) {
+        let pid = self.pid().expect("the host runs");
+        let mut kill = Command::new("kill");
+        kill.arg(format!("-{name}")).arg(pid.to_string());
+        assert!(kill.status().await.unwrap().success(), "send {name} to {pid}");
+    }
+
     /// The end of its log, for a test that fails.
     pub(crate) fn said(&self) -> String {
-        let log = fs::read_to_string(self.log()).unwrap_or_default();
+        let log = fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(60)..].join("\n")
     }
+}
 
-    fn log(&self) -> PathBuf {
-        self.folder.path().join("host.log")
+impl Birth {
+    /// Waits until the host is ready and tells where; or why it never will be.
+    pub(crate) async fn ready(self) -> Result<SocketAddr, String> {
+        match timeout(LIMIT, self.born()).await {
+            Ok(born) => born,
+            Err(_) => Err("the host is not ready in time".to_owned()),
+        }
+    }
+
+    async fn born(self) -> Result<SocketAddr, String> {
+        let mut line = String::new();
+        let read = BufReader::new(self.0).read_line(&mut line).await;
+        read.map_err(|error| error.to_string())?;
+        let said: Value = serde_json::from_str(&line).map_err(|error| format!("{error}: {line:?}"))?;
+        let address = said["listening"]
+            .as_str()
+            .and_then(|text| text.strip_prefix("http://")?.parse().ok());
+        let address = address.ok_or_else(|| format!("no address in {line:?}"))?;
+        ready(address).await.map_err(|error| error.to_string())?;
+        Ok(address)
     }
 }
 
 /// Asks until the host says that it is ready.
-async fn ready(address: SocketAddr) {
+async fn ready(address: SocketAddr) -> io::Result<()> {
     let mut request = Vec::new();
     write_request(&mut request, "GET", "/readyz", "", None);
-    let mut connection = Connection::open(address).await.unwrap();
+    let mut connection = Connection::open(address).await?;
     loop {
-        let status = connection.send(&request).await.unwrap();
-        connection.body(&mut Vec::new()).await.unwrap();
+        let status = connection.send(&request).await?;
+        connection.body(&mut Vec::new()).await?;
         if status == 200 {
-            return;
+            return Ok(());
         }
         assert_eq!(status, 503);
+        // sleep: there is no other way to learn of it, and asking all the time would slow it down
+        time::sleep(PAUSE).await;
+        if !connection.is_reusable() {
+            connection = Connection::open(address).await?;
+        }
     }
 }

@@ -6,13 +6,17 @@
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
-    reason = "whatever goes wrong in here fails a test"
+    clippy::print_stdout,
+    reason = "whatever goes wrong in here fails a test, and what it prints is shown then"
 )]
 
 #[path = "../../src/bench/http.rs"]
 mod http;
 
+#[path = "../../../../xtask/src/cluster.rs"]
+mod cluster;
+
 mod bench;
-mod crash;
+mod chaos;
 mod host;
 mod interop;

@@ -1,34 +1,33 @@
 //! The agent card: what a client of either version reads first.
 //!
 //! It is made from the workflows that messages are routed to and from the registry discovery shows, each time it is
-//! asked for, so it names nothing that does not work. It shows what every client of this host shares: the shared workflows and those of the
-//! default tenant. Without a version header it is one document both versions read.
+//! asked for, so it names nothing that does not work. The public card shows what every client of this host shares:
+//! the shared workflows and those of the default tenant. Without a version header it is one document both versions
+//! read.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 use axum::{body::Body, response::Response};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use parking_lot::Mutex;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use wopr_core::{Plan, WorkflowId};
+use wopr_core::{Plan, TenantId, WorkflowId};
 use wopr_wire::a2a::{
     error::A2aError,
     method::{VERSION_HEADER, Version},
-    model::{
-        AgentCapabilities, AgentCard, AgentInterface, AgentSkill, HttpAuthSecurityScheme,
-        SecurityRequirement, SecurityScheme, binding,
-    },
+    model::{AgentCapabilities, AgentCard, AgentInterface, AgentSkill, binding},
     v03,
 };
 
-use super::{INPUT_MODES, OUTPUT_MODES};
+use super::{
+    INPUT_MODES, OUTPUT_MODES,
+    card_security::{self, Security},
+};
 use crate::{Host, auth::hex, host::default_tenant};
 
 /// How long a client may keep a card.
 const CACHE_CONTROL: &str = "public, max-age=60";
-/// The name of the security scheme.
-const SCHEME: &str = "bearer";
 /// The tag of a skill whose workflow has none.
 const TAG: &str = "workflow";
 /// Characters of the card's hash in its `ETag`.
@@ -53,23 +52,40 @@ impl Form {
     }
 }
 
-/// When the card of this host last changed, as far as this process knows.
+/// When each card of this host last changed, as far as this process knows. Holds one entry per card that exists.
+#[derive(Debug, Default)]
+pub(super) struct Freshness(Mutex<HashMap<Option<WorkflowId>, Known>>);
+
 #[derive(Debug)]
-pub(super) struct Freshness(Mutex<(String, jiff::Timestamp)>);
+struct Known {
+    hash: String,
+    since: jiff::Timestamp,
+}
 
 impl Freshness {
-    pub(super) fn new() -> Self {
-        Self(Mutex::new((String::new(), jiff::Timestamp::now())))
-    }
-
-    /// The time since when the whole card has this hash.
-    fn since(&self, etag: &str) -> jiff::Timestamp {
+    /// The time since when a card has this hash.
+    fn since(&self, card: Option<&WorkflowId>, hash: &str) -> jiff::Timestamp {
         let mut known = self.0.lock();
-        if known.0 != etag {
-            *known = (etag.to_owned(), jiff::Timestamp::now());
+        let fresh = || Known {
+            hash: hash.to_owned(),
+            since: jiff::Timestamp::now(),
+        };
+        let entry = known.entry(card.cloned()).or_insert_with(fresh);
+        if entry.hash != hash {
+            *entry = fresh();
         }
-        known.1
+        entry.since
     }
+}
+
+/// Which card, and for whom.
+pub(super) struct Subject<'a> {
+    /// Whose workflows.
+    pub(super) tenant: &'a TenantId,
+    /// The one workflow it is about, or all.
+    pub(super) workflow: Option<&'a WorkflowId>,
+    /// Whether the reader may start runs; without that there are no skills.
+    pub(super) may_start: bool,
 }
 
 /// Answers a request for the card of the host, or of one workflow.
@@ -83,7 +99,12 @@ pub(super) fn respond(
         Ok(form) => form,
         Err(error) => return super::transport::error_response(host, &error),
     };
-    let Some(card) = card(host, workflow) else {
+    let subject = Subject {
+        tenant: &default_tenant(),
+        workflow,
+        may_start: true,
+    };
+    let Some(card) = card(host, &subject) else {
         return super::transport::status_response(
             StatusCode::NOT_FOUND,
             "NOT_FOUND",
@@ -95,7 +116,7 @@ pub(super) fn respond(
         return super::transport::error_response(host, &A2aError::Internal);
     };
     let etag = format!("\"{}\"", hash(&body));
-    let since = freshness.since(&hash(&whole));
+    let since = freshness.since(workflow, &hash(&whole));
     let is_known = headers
         .get_all(header::IF_NONE_MATCH)
         .iter()
@@ -142,9 +163,9 @@ fn encode(card: &AgentCard, form: Form) -> Result<Vec<u8>, serde_json::Error> {
 }
 
 /// The card of the host, or of one workflow; none if that is no skill.
-pub(super) fn card(host: &Host, workflow: Option<&WorkflowId>) -> Option<AgentCard> {
-    let tenant = default_tenant();
-    let plans = host.engine().workflows(&tenant);
+pub(super) fn card(host: &Host, subject: &Subject<'_>) -> Option<AgentCard> {
+    let workflow = subject.workflow;
+    let plans = host.engine().workflows(subject.tenant);
     let mut plans: Vec<_> = plans
         .iter()
         .filter(|plan| plan.definition.is_public() && workflow.is_none_or(|wanted| plan.id() == wanted))
@@ -173,14 +194,13 @@ pub(super) fn card(host: &Host, workflow: Option<&WorkflowId>) -> Option<AgentCa
         protocol_version: version.to_string(),
         tenant: None,
     });
-    let scheme = HttpAuthSecurityScheme {
-        description: Some("An API key of this host.".to_owned()),
-        scheme: "Bearer".to_owned(),
-        bearer_format: None,
-    };
-    let requirement = SecurityRequirement {
-        schemes: BTreeMap::from([(SCHEME.to_owned(), Vec::new())]),
-    };
+    let Security {
+        schemes,
+        requirements,
+    } = card_security::of(host);
+    if !subject.may_start {
+        plans.clear();
+    }
     Some(AgentCard {
         name,
         description,
@@ -193,10 +213,10 @@ pub(super) fn card(host: &Host, workflow: Option<&WorkflowId>) -> Option<AgentCa
             streaming: Some(capabilities.a2a_streaming),
             push_notifications: Some(capabilities.a2a_push),
             extensions: Vec::new(),
-            extended_agent_card: Some(false),
+            extended_agent_card: Some(capabilities.a2a_extended_card),
         },
-        security_schemes: BTreeMap::from([(SCHEME.to_owned(), SecurityScheme::HttpAuth(scheme))]),
-        security_requirements: vec![requirement],
+        security_schemes: schemes,
+        security_requirements: requirements,
         default_input_modes: INPUT_MODES.map(str::to_owned).to_vec(),
         default_output_modes: OUTPUT_MODES.map(str::to_owned).to_vec(),
         skills: plans.into_iter().map(|plan| skill(plan)).collect(),

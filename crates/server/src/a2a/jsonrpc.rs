@@ -20,7 +20,8 @@ use wopr_wire::{
         error::A2aError,
         method::{Operation, VERSION_HEADER, Version},
         model::{
-            CancelTaskRequest, GetTaskRequest, ListTasksRequest, SendMessageRequest, SubscribeToTaskRequest,
+            CancelTaskRequest, GetExtendedAgentCardRequest, GetTaskRequest, ListTasksRequest,
+            SendMessageRequest, SubscribeToTaskRequest,
         },
         rpc::{self, Id, Rejection, Request},
         v03,
@@ -293,10 +294,14 @@ async fn dispatch(
         | Operation::GetPushConfig
         | Operation::ListPushConfigs
         | Operation::DeletePushConfig => Err(A2aError::PushNotificationNotSupported.into()),
-        Operation::GetExtendedAgentCard => Err(match version {
-            Version::V1_0 => A2aError::unsupported("there is no extended agent card").into(),
-            Version::V0_3 => A2aError::ExtendedAgentCardNotConfigured.into(),
-        }),
+        Operation::GetExtendedAgentCard => {
+            let _: GetExtendedAgentCardRequest = rpc::decode_params(params)?;
+            let card = service.extended_card(&call)?;
+            Ok(match version {
+                Version::V1_0 => success(id, &card),
+                Version::V0_3 => success(id, &v03::AgentCard::from(card)),
+            })
+        }
     }
 }
 

@@ -16,6 +16,8 @@
 
 mod answer;
 mod card;
+mod card_security;
+mod extended;
 mod history;
 
 mod inputs;
@@ -52,6 +54,8 @@ pub const VERSIONS: [Version; 2] = [Version::V1_0, Version::V0_3];
 pub const STREAMING: bool = true;
 /// Whether updates are pushed.
 pub const PUSH_NOTIFICATIONS: bool = false;
+/// Whether authenticated callers get a card of their own.
+pub const EXTENDED_CARD: bool = true;
 /// What tasks take.
 pub(crate) const INPUT_MODES: [&str; 2] = ["text/plain", "application/json"];
 /// What tasks give.
@@ -69,7 +73,7 @@ struct Face {
 pub fn router(host: Arc<Host>) -> Router {
     let face = Face {
         host,
-        freshness: Arc::new(card::Freshness::new()),
+        freshness: Arc::default(),
     };
     Router::new()
         .route(CARD_PATH, get(host_card))

@@ -32,6 +32,8 @@ pub struct Capabilities {
     pub a2a_streaming: bool,
     /// Whether A2A tasks can be pushed.
     pub a2a_push: bool,
+    /// Whether callers get an A2A card of their own.
+    pub a2a_extended_card: bool,
     /// The largest request body.
     pub max_body_bytes: usize,
     /// Node executions of a run.
@@ -51,6 +53,7 @@ impl Capabilities {
             a2a_versions: a2a::VERSIONS,
             a2a_streaming: a2a::STREAMING,
             a2a_push: a2a::PUSH_NOTIFICATIONS,
+            a2a_extended_card: a2a::EXTENDED_CARD,
             max_body_bytes: config.server.max_body_bytes,
             max_node_executions: config.limits.max_node_executions,
             max_run_duration_ms: config.limits.max_run_duration.map(Period::as_millis),

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{schema, support::Server};
+use crate::{client::Client, schema, support::Server};
 
 #[tokio::test]
 async fn both_versions_read_the_card() {
@@ -23,7 +23,8 @@ async fn both_versions_read_the_card() {
     assert_eq!(union["preferredTransport"], "JSONRPC");
     assert_eq!(union["capabilities"]["streaming"], true);
     assert_eq!(union["capabilities"]["pushNotifications"], false);
-    assert_eq!(union["capabilities"]["extendedAgentCard"], false);
+    assert_eq!(union["capabilities"]["extendedAgentCard"], true);
+    assert_eq!(union["supportsAuthenticatedExtendedCard"], true);
 
     let new = server.v1().get("/.well-known/agent-card.json").await.json();
     assert_eq!(new["supportedInterfaces"], interfaces);
@@ -42,7 +43,7 @@ async fn both_versions_read_the_card() {
     );
     assert_eq!(
         new["securityRequirements"][0]["schemes"],
-        json!({"bearer": {"list": []}})
+        json!({"bearer": {"list": ["runs:create"]}})
     );
 
     let old = server
@@ -53,6 +54,7 @@ async fn both_versions_read_the_card() {
     schema::check("AgentCard", &old);
     assert!(old.get("supportedInterfaces").is_none());
     assert_eq!(old["securitySchemes"]["bearer"]["type"], "http");
+    assert_eq!(old["security"], json!([{"bearer": ["runs:create"]}]));
     assert_eq!(
         old["additionalInterfaces"],
         json!([{"url": url, "transport": "JSONRPC"}])
@@ -126,6 +128,78 @@ async fn a_card_is_cached_until_it_changes() {
     server.host.engine().register(None, changed).await.unwrap();
     let changed = client.with("if-none-match", &etag).get(path).await;
     assert_eq!(changed.status, 200);
+}
+
+#[tokio::test]
+async fn cards_change_apart_from_each_other() {
+    let server = Server::start().await;
+    let client = server.v1();
+    let host = "/.well-known/agent-card.json";
+    let workflow = "/a2a/w/noop/.well-known/agent-card.json";
+    let mut tags = Vec::new();
+    for path in [host, workflow, host, workflow] {
+        let answer = client.get(path).await;
+        tags.push((
+            answer.header("etag").unwrap().to_owned(),
+            answer.header("last-modified").unwrap().to_owned(),
+        ));
+    }
+    assert_ne!(tags[0].0, tags[1].0);
+    assert_eq!(tags[0], tags[2]);
+    assert_eq!(tags[1], tags[3]);
+}
+
+#[tokio::test]
+async fn the_extended_card_lists_what_the_caller_may_use() {
+    let server = Server::start().await;
+    let mut own = crate::support::workflows().remove(0);
+    own["id"] = json!("only-other");
+    let other: wopr_core::TenantId = serde_json::from_value(json!("other")).unwrap();
+    server.host.engine().register(Some(&other), own).await.unwrap();
+    let ids = |card: &Value| -> Vec<String> {
+        let skills = card["skills"].as_array().unwrap().iter();
+        skills
+            .map(|skill| skill["id"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    for (client, method) in [
+        (server.v1(), "GetExtendedAgentCard"),
+        (server.v03(), "agent/getAuthenticatedExtendedCard"),
+    ] {
+        let public = client.get("/.well-known/agent-card.json").await.json();
+        let mine = client.ok(method, json!({})).await;
+        assert_eq!(ids(&mine), ids(&public), "{method}");
+        let theirs = client.clone().by("carol").ok(method, json!({})).await;
+        let mut expected = ids(&public);
+        expected.push("only-other".to_owned());
+        expected.sort();
+        assert_eq!(ids(&theirs), expected, "{method}");
+        // A tenant in the request selects nothing, and parameters may be missing.
+        let asked = client.ok(method, json!({"tenant": "other"})).await;
+        assert_eq!(asked, mine, "{method}");
+        assert_eq!(client.ok(method, Value::Null).await, mine, "{method}");
+        for (key, is_user) in [("starter", true), ("reader", false), ("canceller", false)] {
+            let card = client.clone().by(key).ok(method, json!({})).await;
+            assert_eq!(!ids(&card).is_empty(), is_user, "{method} {key}");
+        }
+        let one = client.clone().at("/a2a/w/noop").ok(method, json!({})).await;
+        assert_eq!(ids(&one), ["noop"], "{method}");
+        for hidden in ["hidden", "nowhere", "only-other"] {
+            let at = client.clone().at(&format!("/a2a/w/{hidden}"));
+            assert_eq!(at.err(method, json!({})).await.0, -32007, "{method} {hidden}");
+        }
+        let nobody = Client {
+            key: None,
+            ..client.clone()
+        };
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": method}).to_string();
+        assert_eq!(nobody.raw("POST", body.as_bytes()).await.status, 401, "{method}");
+    }
+    let old = server
+        .v03()
+        .ok("agent/getAuthenticatedExtendedCard", json!({}))
+        .await;
+    schema::check("AgentCard", &old);
 }
 
 #[tokio::test]

@@ -75,7 +75,6 @@ async fn every_error_has_its_code() {
                 ("GetTaskPushNotificationConfig", -32003),
                 ("ListTaskPushNotificationConfigs", -32003),
                 ("DeleteTaskPushNotificationConfig", -32003),
-                ("GetExtendedAgentCard", -32004),
             ]
         } else {
             [
@@ -83,7 +82,6 @@ async fn every_error_has_its_code() {
                 ("tasks/pushNotificationConfig/get", -32003),
                 ("tasks/pushNotificationConfig/list", -32003),
                 ("tasks/pushNotificationConfig/delete", -32003),
-                ("agent/getAuthenticatedExtendedCard", -32007),
             ]
         };
         for (method, code) in push {

@@ -5,9 +5,10 @@ use std::{collections::HashMap, path::Path, sync::OnceLock};
 use jsonschema::Validator;
 use serde_json::{Value, json};
 
-const DEFINITIONS: [&str; 6] = [
+const DEFINITIONS: [&str; 7] = [
     "AgentCard",
     "CancelTaskResponse",
+    "GetAuthenticatedExtendedCardResponse",
     "GetTaskResponse",
     "JSONRPCErrorResponse",
     "SendMessageResponse",
@@ -45,6 +46,7 @@ pub(crate) fn answer_of(method: &str) -> &'static str {
         "message/send" => "SendMessageResponse",
         "tasks/get" => "GetTaskResponse",
         "tasks/cancel" => "CancelTaskResponse",
+        "agent/getAuthenticatedExtendedCard" => "GetAuthenticatedExtendedCardResponse",
         _ => "JSONRPCErrorResponse",
     }
 }

@@ -1,7 +1,8 @@
-//! The operations of A2A, their JSON-RPC names in both versions, and the versions themselves.
+//! The operations of A2A, their names in JSON-RPC and gRPC in both versions, and the versions themselves.
 //!
-//! A JSON-RPC request is dispatched by its method name alone; the version header is only checked against
-//! it (A2A 1.0 section 3.6). The paths of the HTTP+JSON binding belong to the router.
+//! A JSON-RPC request is dispatched by its method name alone, a gRPC request by its service and method; the
+//! version header is only checked against them (A2A 1.0 section 3.6). The paths of the HTTP+JSON binding are in
+//! [`paths`](super::paths).
 
 use super::error::A2aError;
 use crate::json::named;
@@ -19,7 +20,19 @@ named! {
 /// The header, or query parameter, that names the version of a request.
 pub const VERSION_HEADER: &str = "A2A-Version";
 
+/// The headers that name the extensions a client asks for, those of 1.0 and of 0.3.
+pub const EXTENSIONS_HEADERS: [&str; 2] = ["A2A-Extensions", "X-A2A-Extensions"];
+
 impl Version {
+    /// The package of the version's protocol buffers.
+    #[must_use]
+    pub const fn package(self) -> &'static str {
+        match self {
+            Self::V0_3 => "a2a.v1",
+            Self::V1_0 => "lf.a2a.v1",
+        }
+    }
+
     /// Reads the version a request names. Missing or empty means 0.3; a patch number is ignored.
     ///
     /// # Errors
@@ -43,7 +56,7 @@ impl Version {
 }
 
 macro_rules! operations {
-    ($($(#[$doc:meta])* $name:ident: $new:literal, $old:expr;)+) => {
+    ($($(#[$doc:meta])* $name:ident: $new:literal, $old:expr, $old_grpc:expr;)+) => {
         /// An operation of A2A, whatever its binding and version.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Operation {
@@ -62,33 +75,47 @@ macro_rules! operations {
                     $((Version::V0_3, Self::$name) => $old,)+
                 }
             }
+
+            /// The name of the method of the gRPC service; none if the version lacks the operation there.
+            #[must_use]
+            pub const fn grpc_method(self, version: Version) -> Option<&'static str> {
+                match (version, self) {
+                    $((Version::V1_0, Self::$name) => Some($new),)+
+                    $((Version::V0_3, Self::$name) => $old_grpc,)+
+                }
+            }
         }
     };
 }
 
 operations! {
     /// Sends a message and answers with a task or a message.
-    SendMessage: "SendMessage", Some("message/send");
+    SendMessage: "SendMessage", Some("message/send"), Some("SendMessage");
     /// Sends a message and streams what follows.
-    SendStreamingMessage: "SendStreamingMessage", Some("message/stream");
+    SendStreamingMessage: "SendStreamingMessage", Some("message/stream"), Some("SendStreamingMessage");
     /// Reads a task.
-    GetTask: "GetTask", Some("tasks/get");
-    /// Lists tasks; 0.3 has no JSON-RPC method for it.
-    ListTasks: "ListTasks", None;
+    GetTask: "GetTask", Some("tasks/get"), Some("GetTask");
+    /// Lists tasks; 0.3 has it in the HTTP+JSON binding alone.
+    ListTasks: "ListTasks", None, None;
     /// Cancels a task.
-    CancelTask: "CancelTask", Some("tasks/cancel");
+    CancelTask: "CancelTask", Some("tasks/cancel"), Some("CancelTask");
     /// Streams a task from now on.
-    SubscribeToTask: "SubscribeToTask", Some("tasks/resubscribe");
+    SubscribeToTask: "SubscribeToTask", Some("tasks/resubscribe"), Some("TaskSubscription");
     /// Adds a push configuration.
-    CreatePushConfig: "CreateTaskPushNotificationConfig", Some("tasks/pushNotificationConfig/set");
+    CreatePushConfig: "CreateTaskPushNotificationConfig", Some("tasks/pushNotificationConfig/set"),
+        Some("CreateTaskPushNotificationConfig");
     /// Reads a push configuration.
-    GetPushConfig: "GetTaskPushNotificationConfig", Some("tasks/pushNotificationConfig/get");
+    GetPushConfig: "GetTaskPushNotificationConfig", Some("tasks/pushNotificationConfig/get"),
+        Some("GetTaskPushNotificationConfig");
     /// Lists the push configurations of a task.
-    ListPushConfigs: "ListTaskPushNotificationConfigs", Some("tasks/pushNotificationConfig/list");
+    ListPushConfigs: "ListTaskPushNotificationConfigs", Some("tasks/pushNotificationConfig/list"),
+        Some("ListTaskPushNotificationConfig");
     /// Removes a push configuration.
-    DeletePushConfig: "DeleteTaskPushNotificationConfig", Some("tasks/pushNotificationConfig/delete");
+    DeletePushConfig: "DeleteTaskPushNotificationConfig", Some("tasks/pushNotificationConfig/delete"),
+        Some("DeleteTaskPushNotificationConfig");
     /// Reads the card for authenticated clients.
-    GetExtendedAgentCard: "GetExtendedAgentCard", Some("agent/getAuthenticatedExtendedCard");
+    GetExtendedAgentCard: "GetExtendedAgentCard", Some("agent/getAuthenticatedExtendedCard"),
+        Some("GetAgentCard");
 }
 
 impl Operation {
@@ -103,6 +130,13 @@ impl Operation {
             }
         }
         None
+    }
+
+    /// Finds the operation of a method of a version's gRPC service.
+    #[must_use]
+    pub fn from_grpc_method(version: Version, name: &str) -> Option<Self> {
+        let mut all = Self::ALL.iter().copied();
+        all.find(|operation| operation.grpc_method(version) == Some(name))
     }
 
     /// Claims that the answer is a stream of events.

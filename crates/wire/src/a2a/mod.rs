@@ -1,13 +1,14 @@
 //! A2A: the 1.0 model everything else is expressed in, the 0.3 codec, and what both bindings share.
 //!
-//! [`model`] is the pivot; [`v03`] reads and writes the older JSON and converts both ways. [`rpc`] is
-//! the JSON-RPC envelope, [`method`] the table of operations and versions, [`error`] the table of
-//! errors. Protocol buffers and gRPC are not here, nor is the 0.3 REST form (which is ProtoJSON of the
-//! 0.3 protocol buffers, another shape than 0.3 JSON-RPC).
+//! [`model`] is the pivot; [`v03`] reads and writes the older JSON, in both its shapes, and converts both ways.
+//! [`exchange`] puts operations, versions and shapes together. [`method`] is the table of operations and versions,
+//! [`paths`] where HTTP+JSON has them, [`rpc`] the JSON-RPC envelope, [`error`] the table of errors.
 
 pub mod error;
+pub mod exchange;
 pub mod method;
 pub mod model;
+pub mod paths;
 pub mod rpc;
 pub mod v03;
 

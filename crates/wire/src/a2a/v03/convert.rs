@@ -95,7 +95,8 @@ impl From<Part> for model::Part {
     }
 }
 
-fn unbox_data(mut data: Object, mut metadata: model::Metadata) -> model::Part {
+/// Takes a value out of the object [`boxed`] put it into, if it is in one.
+pub(super) fn unbox_data(mut data: Object, mut metadata: model::Metadata) -> model::Part {
     let is_box = metadata.get(COMPAT_FLAG) == Some(&Value::Bool(true)) && data.len() == 1;
     let boxed = if is_box { data.remove(COMPAT_VALUE) } else { None };
     let value = match boxed {
@@ -111,13 +112,19 @@ fn unbox_data(mut data: Object, mut metadata: model::Metadata) -> model::Part {
     }
 }
 
+/// Puts a value that is no object into one, and says so in the metadata.
+pub(super) fn boxed(value: Value, mut metadata: model::Metadata) -> (Object, model::Metadata) {
+    metadata.insert(COMPAT_FLAG.to_owned(), Value::Bool(true));
+    (Object::from_iter([(COMPAT_VALUE.to_owned(), value)]), metadata)
+}
+
 impl From<model::Part> for Part {
     fn from(part: model::Part) -> Self {
         let model::Part {
             content,
             media_type,
             filename,
-            mut metadata,
+            metadata,
         } = part;
         let file = |body| FileContent {
             name: filename,
@@ -136,8 +143,7 @@ impl From<model::Part> for Part {
             },
             model::PartContent::Data(Value::Object(data)) => Self::Data { data, metadata },
             model::PartContent::Data(value) => {
-                metadata.insert(COMPAT_FLAG.to_owned(), Value::Bool(true));
-                let data = Object::from_iter([(COMPAT_VALUE.to_owned(), value)]);
+                let (data, metadata) = boxed(value, metadata);
                 Self::Data { data, metadata }
             }
         }
@@ -444,7 +450,11 @@ impl From<model::SubscribeToTaskRequest> for TaskIdParams {
     }
 }
 
-fn with_task(task_id: Option<String>, config: PushNotificationConfig) -> model::TaskPushNotificationConfig {
+/// A configuration of the model, with its task if that is known.
+pub(super) fn with_task(
+    task_id: Option<String>,
+    config: PushNotificationConfig,
+) -> model::TaskPushNotificationConfig {
     model::TaskPushNotificationConfig {
         tenant: None,
         id: config.id,

@@ -17,13 +17,13 @@
 //! | `stateTransitionHistory` | none | dropped on the way to 1.0 |
 //! | no `tenant` | `tenant` | dropped on the way to 0.3 |
 //!
-//! The HTTP+JSON and gRPC bindings of 0.3 use another shape (that of its protocol buffers) and are not
-//! here.
+//! The HTTP+JSON and gRPC bindings of 0.3 use another shape, that of its protocol buffers: see [`proto`].
 
 mod card;
 mod convert;
 mod convert_card;
 mod params;
+pub mod proto;
 mod task;
 
 pub use card::{

@@ -97,8 +97,10 @@ async fn answer(mut stream: TcpStream, calls: &Mutex<Calls>, mut random: StdRng)
             .0
             .insert(key);
         if random.random_bool(0.3) {
+            // At times longer than a lease lasts, which has to be renewed then.
+            let longest = if random.random_bool(0.1) { 2_500 } else { 150 };
             // sleep: fault schedule; the kill is to hit calls that are under way
-            time::sleep(Duration::from_millis(random.random_range(0..150))).await;
+            time::sleep(Duration::from_millis(random.random_range(0..longest))).await;
         }
         let is_well = random.random_bool(0.8);
         if is_well {

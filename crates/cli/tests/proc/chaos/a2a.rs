@@ -1,0 +1,153 @@
+//! What a client of the A2A face sends and reads, in both versions.
+
+use serde_json::{Value, json};
+
+use super::caller::Request;
+
+/// A version of A2A.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Version {
+    V03,
+    V1,
+}
+
+/// Where a message goes.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum To<'a> {
+    /// It starts a task of this workflow.
+    Workflow(&'a str),
+    /// It accepts what this task asks.
+    Gate(&'a str),
+}
+
+/// What a frame of a stream shows.
+#[derive(Debug)]
+pub(super) enum Shown {
+    Task {
+        id: String,
+        state: String,
+        artifacts: usize,
+    },
+    /// A new state.
+    Status(String),
+    /// An artifact, by its id.
+    Artifact(String),
+}
+
+impl Version {
+    /// A blocking send of a message with this id, which is its text too.
+    pub(super) fn send(self, id: &str, to: To<'_>) -> Request {
+        self.call(
+            "message/send",
+            "SendMessage",
+            &json!({"message": self.message(id, to)}),
+        )
+    }
+
+    /// The same for a new task, answered by a stream.
+    pub(super) fn stream(self, id: &str, workflow: &str) -> Request {
+        let message = self.message(id, To::Workflow(workflow));
+        self.call(
+            "message/stream",
+            "SendStreamingMessage",
+            &json!({"message": message}),
+        )
+    }
+
+    /// A stream of a task there is.
+    pub(super) fn subscribe(self, task: &str) -> Request {
+        self.call("tasks/resubscribe", "SubscribeToTask", &json!({"id": task}))
+    }
+
+    /// A task as it is.
+    pub(super) fn get(self, task: &str) -> Request {
+        self.call("tasks/get", "GetTask", &json!({"id": task}))
+    }
+
+    /// The end of a task.
+    pub(super) fn cancel(self, task: &str) -> Request {
+        self.call("tasks/cancel", "CancelTask", &json!({"id": task}))
+    }
+
+    fn message(self, id: &str, to: To<'_>) -> Value {
+        let mut message = json!({"messageId": id});
+        let text = match self {
+            Self::V03 => json!({"kind": "text", "text": id}),
+            Self::V1 => json!({"text": id}),
+        };
+        match to {
+            To::Workflow(workflow) => {
+                message["metadata"] = json!({"openwop.workflowId": workflow});
+                message["parts"] = json!([text]);
+            }
+            To::Gate(task) => {
+                let mut part = json!({"data": {"approve": true}});
+                if matches!(self, Self::V03) {
+                    part["kind"] = "data".into();
+                }
+                message["taskId"] = task.into();
+                message["parts"] = json!([part]);
+            }
+        }
+        match self {
+            Self::V03 => {
+                message["kind"] = "message".into();
+                message["role"] = "user".into();
+            }
+            Self::V1 => message["role"] = "ROLE_USER".into(),
+        }
+        message
+    }
+
+    fn call(self, old: &str, new: &str, params: &Value) -> Request {
+        let method = match self {
+            Self::V03 => old,
+            Self::V1 => new,
+        };
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        let request = Request::post("/a2a", body);
+        match self {
+            Self::V03 => request,
+            Self::V1 => request.with("a2a-version", "1.0"),
+        }
+    }
+}
+
+/// The task in an answer.
+pub(super) fn task(answer: &Value) -> Option<(String, String)> {
+    let result = answer.get("result")?;
+    let task = result.get("task").unwrap_or(result);
+    Some((task["id"].as_str()?.to_owned(), state_of(task)?))
+}
+
+/// What a frame of a stream shows.
+pub(super) fn shown(frame: &Value) -> Option<Shown> {
+    let result = frame.get("result")?;
+    let kind = result["kind"].as_str();
+    let part = |old: &str, new: &str| match kind {
+        Some(kind) => (kind == old).then_some(result),
+        None => result.get(new),
+    };
+    if let Some(task) = part("task", "task") {
+        return Some(Shown::Task {
+            id: task["id"].as_str()?.to_owned(),
+            state: state_of(task)?,
+            artifacts: task["artifacts"].as_array().map_or(0, Vec::len),
+        });
+    }
+    if let Some(update) = part("status-update", "statusUpdate") {
+        return Some(Shown::Status(state_of(update)?));
+    }
+    let update = part("artifact-update", "artifactUpdate")?;
+    let id = update.pointer("/artifact/artifactId")?.as_str()?;
+    Some(Shown::Artifact(id.to_owned()))
+}
+
+/// The state in the words of 0.3.
+fn state_of(document: &Value) -> Option<String> {
+    let state = document.pointer("/status/state")?.as_str()?;
+    Some(match state.strip_prefix("TASK_STATE_") {
+        Some(state) => state.to_lowercase().replace('_', "-"),
+        None => state.to_owned(),
+    })
+}

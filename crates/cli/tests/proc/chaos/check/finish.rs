@@ -1,0 +1,115 @@
+//! Finishing what clients began: whatever asks is answered, whatever is paused goes on, and then every run ends.
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use super::{runs::Ended, share};
+use crate::chaos::caller::{Caller, Request};
+
+/// Everything that can go on has ended after this long without another run ending: delays are short, retries are few.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Finishes these runs.
+pub(super) async fn all(caller: &mut Caller, runs: BTreeSet<String>) -> Vec<Ended> {
+    // Answers first, all of them: what waits for a child could hold every worker while the child waits for one.
+    let mut answered = BTreeSet::new();
+    let mut ended: Vec<Ended> = Vec::new();
+    let mut left: BTreeSet<String> = runs;
+    let mut deadline = Instant::now() + LIMIT;
+    while !left.is_empty() && Instant::now() < deadline {
+        let answers = share(caller, left.clone(), |mut caller, run| async move {
+            answer_if_asked(&mut caller, &run).await.then_some(run)
+        });
+        answered.extend(answers.await);
+        let done = share(caller, left.clone(), |mut caller, run| async move {
+            finished(&mut caller, &run).await
+        });
+        for run in done.await {
+            left.remove(&run.id);
+            let was_answered = answered.contains(&run.id);
+            ended.push(Ended { was_answered, ..run });
+            deadline = Instant::now() + LIMIT;
+        }
+    }
+    for run in left {
+        let answer = caller.ask(&Request::get(format!("/v1/runs/{run}"))).await;
+        caller
+            .ledger()
+            .violated(format!("run {run} cannot be finished: {}", answer.body));
+    }
+    ended
+}
+
+/// Whatever a run asks is answered, and whatever is paused goes on.
+async fn answer_if_asked(caller: &mut Caller, run: &str) -> bool {
+    let snapshot = caller.ask(&Request::get(format!("/v1/runs/{run}"))).await;
+    let status = snapshot.text("/status").unwrap_or_default().to_owned();
+    let request = if status == "paused" {
+        Request::post(format!("/v1/runs/{run}:resume"), json!({}))
+    } else if !status.starts_with("waiting-") || is_asked_elsewhere(run, &snapshot.body) {
+        return false;
+    } else if let Some(node) = snapshot.text("/interrupt/nodeId") {
+        let value = match status.as_str() {
+            "waiting-input" => json!({"answers": [{"id": "colour", "answer": "red"}]}),
+            _ => json!({"action": "accept"}),
+        };
+        let body = json!({"resumeValue": value});
+        Request::post(format!("/v1/runs/{run}/interrupts/{node}"), body)
+    } else {
+        caller.ledger().violated(format!(
+            "run {run} is {status} and shows no interrupt: {}",
+            snapshot.body
+        ));
+        return false;
+    };
+    let answer = caller.ask(&request).await;
+    caller.ledger().hold((200..300).contains(&answer.status), || {
+        format!(
+            "run {run} is {status}; its answer was answered by {} {}",
+            answer.status, answer.body
+        )
+    });
+    true
+}
+
+/// A parent shows what its child asks, and may be answered in its place. Each question is asked in one of both places
+/// only, so that no answer comes too late: of every other parent, and else of the child.
+fn is_asked_elsewhere(run: &str, snapshot: &Value) -> bool {
+    let asks_parent = |parent: &str| parent.ends_with(['0', '2', '4', '6', '8', 'a', 'c', 'e']);
+    match (snapshot["workflowId"].as_str(), snapshot["parentRunId"].as_str()) {
+        (Some("parent-gate"), _) => !asks_parent(run),
+        (_, Some(parent)) => asks_parent(parent),
+        (_, None) => false,
+    }
+}
+
+/// The run with its whole log, once it has ended.
+async fn finished(caller: &mut Caller, run: &str) -> Option<Ended> {
+    let mut events = Vec::new();
+    let mut cursor = String::new();
+    loop {
+        let path = format!("/v1/runs/{run}/events/poll?timeout=2{cursor}");
+        let page = caller.ask(&Request::get(path)).await.body;
+        let new = page["events"].as_array().cloned().unwrap_or_default();
+        let is_new = !new.is_empty();
+        events.extend(new);
+        if page["isComplete"] == true {
+            break;
+        }
+        if !is_new {
+            return None;
+        }
+        cursor = format!("&lastSequence={}", page["lastEventSeq"]);
+    }
+    let snapshot = caller.ask(&Request::get(format!("/v1/runs/{run}"))).await.body;
+    Some(Ended {
+        id: run.to_owned(),
+        snapshot,
+        events,
+        was_answered: false,
+    })
+}

@@ -1,0 +1,220 @@
+//! After the plan: everything the API tells about every run is held against what was acknowledged, and every replica
+//! must tell the same.
+
+mod finish;
+mod runs;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use tokio::task::JoinSet;
+
+use self::runs::Ended;
+use super::{
+    a2a::{self, Version},
+    caller::{Caller, Request},
+    observe::{self, View},
+    peer::Peer,
+};
+
+/// Clients that ask at once.
+const WORKERS: usize = 8;
+/// Runs that every replica is asked for.
+const SAMPLE: usize = 300;
+/// A replica answers within this time.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// What was checked, in numbers.
+#[derive(Debug, Default)]
+pub(super) struct Account {
+    acknowledged: usize,
+    runs: usize,
+    events: usize,
+    answered: usize,
+    calls: usize,
+    frames: usize,
+    sightings: usize,
+    by_workflow: BTreeMap<String, BTreeMap<String, usize>>,
+    /// Some runs with their events, to ask for again.
+    sample: Vec<(String, Vec<Value>)>,
+}
+
+impl fmt::Display for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            acknowledged,
+            runs,
+            events,
+            answered,
+            calls,
+            frames,
+            sightings,
+            by_workflow,
+            sample: _,
+        } = self;
+        writeln!(
+            f,
+            "{acknowledged} runs acknowledged, {runs} there with {events} events, {answered} were still to be \
+             answered, {calls} effects performed, {frames} frames seen by {sightings} observers"
+        )?;
+        for (workflow, statuses) in by_workflow {
+            writeln!(f, "  {workflow}: {statuses:?}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Finishes everything that can be finished, and checks it.
+pub(super) async fn check(caller: &mut Caller, peer: &Peer) -> Account {
+    let ledger = &Arc::clone(caller.ledger());
+    let told = ledger.runs();
+    let listed = list(caller).await;
+    for run in told.keys() {
+        ledger.hold(listed.contains(run), || {
+            format!("run {run} was acknowledged and is gone")
+        });
+    }
+    let ended = finish::all(caller, listed).await;
+
+    let mut account = Account {
+        acknowledged: told.len(),
+        runs: ended.len(),
+        ..Account::default()
+    };
+    for run in &ended {
+        runs::check_log(ledger, run);
+        if let Some(told) = told.get(&run.id) {
+            runs::check_told(ledger, run, told);
+        }
+        account.events += run.events.len();
+        account.answered += usize::from(run.was_answered);
+        let statuses = account.by_workflow.entry(run.workflow().to_owned()).or_default();
+        *statuses.entry(run.status().to_owned()).or_default() += 1;
+    }
+    runs::check_trees(ledger, &ended);
+    runs::check_keys(ledger, &ended);
+    account.calls = runs::check_calls(ledger, peer, &ended);
+    (account.sightings, account.frames) = check_sightings(caller).await;
+
+    let step = ended.len().div_ceil(SAMPLE).max(1);
+    let sample = ended.into_iter().step_by(step);
+    account.sample = sample.map(|Ended { id, events, .. }| (id, events)).collect();
+    check_agreement(caller, &account).await;
+    account
+}
+
+/// Every run, page by page.
+async fn list(caller: &mut Caller) -> BTreeSet<String> {
+    let mut runs = BTreeSet::new();
+    let mut path = "/v1/runs?limit=100".to_owned();
+    loop {
+        let answer = caller.ask(&Request::get(path)).await;
+        assert_eq!(answer.status, 200, "list runs: {}", answer.body);
+        let page = answer.body["runs"].as_array().expect("a page of runs");
+        for run in page {
+            let id = run["runId"].as_str().expect("a run with an id");
+            assert!(runs.insert(id.to_owned()), "run {id} is listed twice");
+        }
+        match answer.text("/nextCursor") {
+            Some(cursor) if !cursor.is_empty() => path = format!("/v1/runs?limit=100&cursor={cursor}"),
+            _ => return runs,
+        }
+    }
+}
+
+/// Does something for each of many, a few at a time.
+async fn share<I, T, F>(
+    caller: &mut Caller,
+    items: impl IntoIterator<Item = I>,
+    work: impl Fn(Caller, I) -> F,
+) -> Vec<T>
+where
+    T: Send + 'static,
+    F: Future<Output = Option<T>> + Send + 'static,
+{
+    let mut tasks = JoinSet::new();
+    let mut results = Vec::new();
+    for item in items {
+        if tasks.len() == WORKERS {
+            results.extend(tasks.join_next().await.and_then(Result::unwrap));
+        }
+        tasks.spawn(work(caller.another(), item));
+    }
+    while let Some(result) = tasks.join_next().await {
+        results.extend(result.unwrap());
+    }
+    results
+}
+
+/// What observers saw is what one sees now.
+async fn check_sightings(caller: &mut Caller) -> (usize, usize) {
+    let ledger = &Arc::clone(caller.ledger());
+    let sightings = ledger.sightings();
+    let views = observe::views(&sightings);
+    let replayed = share(
+        caller,
+        views,
+        |mut caller, (run, view): (String, View)| async move {
+            let frames = observe::replay(&mut caller, &run, view).await?;
+            Some(((run, view), frames))
+        },
+    );
+    let replayed: BTreeMap<_, _> = replayed.await.into_iter().collect();
+    for sighting in &sightings {
+        match replayed.get(&(sighting.run.clone(), sighting.view)) {
+            Some(replay) => observe::compare(ledger, sighting, replay),
+            None => ledger.violated(format!("run {} was seen and shows nothing now", sighting.run)),
+        }
+    }
+    let frames = sightings.iter().map(observe::Sighting::n_frames).sum();
+    (sightings.len(), frames)
+}
+
+/// Each replica knows every run of the sample, by REST and as a task, and tells the same log.
+pub(super) async fn check_agreement(caller: &mut Caller, account: &Account) {
+    let lives = caller.lives();
+    let asked = lives
+        .iter()
+        .flat_map(|life| account.sample.iter().map(|run| (*life, run.clone())));
+    let asked: Vec<_> = asked.collect();
+    share(caller, asked, |mut caller, (life, (run, events))| async move {
+        let ledger = Arc::clone(caller.ledger());
+        let path = format!("/v1/runs/{run}/events/poll?timeout=1");
+        let page = ask_one(&mut caller, life, &Request::get(path)).await;
+        ledger.hold(page["events"] == Value::Array(events), || {
+            format!("run {run} has another log at the replica of life {life}: {page}")
+        });
+        let snapshot = ask_one(&mut caller, life, &Request::get(format!("/v1/runs/{run}"))).await;
+        let task = ask_one(&mut caller, life, &Version::V1.get(&run)).await;
+        let state = a2a::task(&task).map(|(_, state)| state.replace("canceled", "cancelled"));
+        ledger.hold(state.as_deref() == snapshot["status"].as_str(), || {
+            format!(
+                "run {run} is {} and its task {task} at the replica of life {life}",
+                snapshot["status"]
+            )
+        });
+        Some(())
+    })
+    .await;
+}
+
+/// Asks one replica until it answers.
+async fn ask_one(caller: &mut Caller, life: u32, request: &Request) -> Value {
+    let deadline = Instant::now() + LIMIT;
+    while Instant::now() < deadline {
+        if let Ok(answer) = caller.call_one(life, request).await
+            && answer.status != 503
+        {
+            return answer.body;
+        }
+    }
+    caller
+        .ledger()
+        .violated(format!("the replica of life {life} does not answer {request:?}"));
+    Value::Null
+}

@@ -1,0 +1,144 @@
+//! What clients were told, and which promises turned out broken.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Mutex,
+};
+
+use serde_json::{Value, json};
+
+use super::observe::Sighting;
+
+/// The most characters of a violation.
+const MOST: usize = 600;
+/// The most violations that are kept; what breaks once may break everywhere.
+const MOST_VIOLATIONS: usize = 1_000;
+
+/// What clients were told.
+#[derive(Debug, Default)]
+pub(super) struct Ledger(Mutex<Told>);
+
+#[derive(Debug, Default)]
+struct Told {
+    runs: BTreeMap<String, Run>,
+    sightings: Vec<Sighting>,
+    violations: Vec<String>,
+}
+
+/// What is known of an acknowledged run.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Run {
+    /// The input that tells it from all others; a request with an idempotency key of this name made it.
+    pub(super) marker: String,
+    /// The decision that was acknowledged.
+    pub(super) decision: Decision,
+    /// A cancel was acknowledged.
+    pub(super) is_cancelled: bool,
+}
+
+/// What clients know of the answer to a run's question.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Decision {
+    /// Nobody here answered, or there is none. Whoever finishes the run accepts.
+    #[default]
+    None,
+    Accepted,
+    Rejected,
+    /// Two clients answered, and which of them was first is not known.
+    Either,
+}
+
+impl Ledger {
+    /// A promise is broken.
+    pub(super) fn violated(&self, what: impl Into<String>) {
+        let mut what: String = what.into();
+        // Whole documents would bury the rest.
+        let end = what.char_indices().nth(MOST).map_or(what.len(), |(at, _)| at);
+        what.truncate(end);
+        let mut told = self.0.lock().unwrap();
+        if told.violations.is_empty() {
+            println!("first violation: {what}");
+        }
+        if told.violations.len() < MOST_VIOLATIONS {
+            told.violations.push(what);
+        }
+    }
+
+    /// Notes a violation unless it holds.
+    pub(super) fn hold(&self, holds: bool, what: impl FnOnce() -> String) {
+        if !holds {
+            self.violated(what());
+        }
+    }
+
+    /// A request was answered by a run. The same request must be answered by the same run for ever.
+    pub(super) fn acknowledged(&self, marker: &str, run: &str) {
+        let known = {
+            let mut told = self.0.lock().unwrap();
+            let known = told.runs.entry(run.to_owned()).or_insert_with(|| Run {
+                marker: marker.to_owned(),
+                ..Run::default()
+            });
+            known.marker.clone()
+        };
+        self.hold(known == marker, || {
+            format!("run {run} answers both {known} and {marker}")
+        });
+    }
+
+    /// Something about an acknowledged run was acknowledged.
+    pub(super) fn learned(&self, run: &str, what: impl FnOnce(&mut Run)) {
+        let mut told = self.0.lock().unwrap();
+        what(told.runs.get_mut(run).expect("the run was acknowledged"));
+    }
+
+    /// An observer saw a part of a run.
+    pub(super) fn saw(&self, sighting: Sighting) {
+        self.0.lock().unwrap().sightings.push(sighting);
+    }
+
+    /// Every acknowledged run.
+    pub(super) fn runs(&self) -> BTreeMap<String, Run> {
+        self.0.lock().unwrap().runs.clone()
+    }
+
+    /// The markers of every acknowledged run.
+    pub(super) fn markers(&self) -> BTreeSet<String> {
+        let told = self.0.lock().unwrap();
+        told.runs.values().map(|run| run.marker.clone()).collect()
+    }
+
+    /// Everything observers saw.
+    pub(super) fn sightings(&self) -> Vec<Sighting> {
+        self.0.lock().unwrap().sightings.clone()
+    }
+
+    /// Every broken promise.
+    pub(super) fn violations(&self) -> Vec<String> {
+        self.0.lock().unwrap().violations.clone()
+    }
+
+    /// All of it, for whoever looks into a failure.
+    pub(super) fn document(&self) -> Value {
+        let told = self.0.lock().unwrap();
+        let runs = told.runs.iter().map(|(id, run)| {
+            let Run {
+                marker,
+                decision,
+                is_cancelled,
+            } = run;
+            let decision = format!("{decision:?}");
+            (
+                id.clone(),
+                json!({"marker": marker, "decision": decision, "cancelled": is_cancelled}),
+            )
+        });
+        let runs: serde_json::Map<String, Value> = runs.collect();
+        let sightings: Vec<String> = told
+            .sightings
+            .iter()
+            .map(|sighting| format!("{sighting:?}"))
+            .collect();
+        json!({"violations": told.violations, "runs": runs, "sightings": sightings})
+    }
+}

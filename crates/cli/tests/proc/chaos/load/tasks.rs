@@ -1,0 +1,100 @@
+//! Work over A2A, in either version.
+
+use rand::Rng as _;
+
+use super::Client;
+use crate::chaos::{
+    a2a::{self, To, Version},
+    caller::Answer,
+    ledger::Decision,
+    observe::{Begin, View, observe},
+};
+
+impl Client {
+    pub(super) async fn task(&mut self, marker: &str) {
+        let version = self.version();
+        let send = version.send(marker, To::Workflow("pure"));
+        let mut task = None;
+        for _ in 0..=usize::from(self.random.random_bool(0.3)) {
+            let answer = self.caller.ask(&send).await;
+            let Some(found) = self.found(version, &answer, "completed", marker) else {
+                return;
+            };
+            self.ledger().acknowledged(marker, &found);
+            let before = task.replace(found.clone());
+            let is_same = before.is_none_or(|before| before == found);
+            self.expect(is_same, &format!("message {marker} again"), &answer);
+        }
+    }
+
+    pub(super) async fn task_approval(&mut self, marker: &str) {
+        let version = self.version();
+        let send = version.send(marker, To::Workflow("approval"));
+        let answer = self.caller.ask(&send).await;
+        let Some(task) = self.found(version, &answer, "input-required", marker) else {
+            return;
+        };
+        self.ledger().acknowledged(marker, &task);
+        if self.random.random_bool(0.7) {
+            let reply = version.send(&format!("{marker}-reply"), To::Gate(&task));
+            let answer = self.caller.ask(&reply).await;
+            if self.found(version, &answer, "completed", marker).is_some() {
+                self.ledger()
+                    .learned(&task, |run| run.decision = Decision::Accepted);
+            }
+        }
+    }
+
+    /// A message answered by a stream, and others who watch what it began.
+    pub(super) async fn task_stream(&mut self, marker: &str) {
+        let version = self.version();
+        let workflow = if self.random.random_bool(0.5) {
+            "approval"
+        } else {
+            "pure"
+        };
+        let begin = Begin::Send(marker, workflow);
+        let Some(sighting) = observe(&mut self.caller, View::Task(version), None, begin).await else {
+            return;
+        };
+        let task = sighting.run.clone();
+        self.ledger().acknowledged(marker, &task);
+        self.ledger().saw(sighting);
+        if workflow == "approval" && self.random.random_bool(0.8) {
+            let reply = version.send(&format!("{marker}-reply"), To::Gate(&task));
+            let mut replier = self.caller.another();
+            let (answer, ()) = tokio::join!(replier.ask(&reply), self.watch(&task, 2));
+            if self.found(version, &answer, "completed", marker).is_some() {
+                self.ledger()
+                    .learned(&task, |run| run.decision = Decision::Accepted);
+            }
+        }
+    }
+
+    pub(super) async fn task_cancel(&mut self, marker: &str) {
+        let version = self.version();
+        let send = version.send(marker, To::Workflow("approval"));
+        let answer = self.caller.ask(&send).await;
+        let Some(task) = self.found(version, &answer, "input-required", marker) else {
+            return;
+        };
+        self.ledger().acknowledged(marker, &task);
+        let answer = self.caller.ask(&version.cancel(&task)).await;
+        // A task that is cancelled cannot be cancelled, not even by a repetition.
+        let is_refused = !answer.is_first && answer.body.pointer("/error/code") == Some(&(-32002).into());
+        if is_refused || self.found(version, &answer, "canceled", marker).is_some() {
+            self.ledger().learned(&task, |run| run.is_cancelled = true);
+        }
+    }
+
+    /// The task in an answer, in this state.
+    fn found(&self, version: Version, answer: &Answer, state: &str, marker: &str) -> Option<String> {
+        let found = a2a::task(&answer.body).filter(|(_, found)| answer.status == 200 && found == state);
+        self.expect(
+            found.is_some(),
+            &format!("message {marker} ({version:?}, {state})"),
+            answer,
+        );
+        found.map(|(task, _)| task)
+    }
+}

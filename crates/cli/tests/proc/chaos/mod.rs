@@ -1,0 +1,196 @@
+//! Hosts are killed, frozen and put wrong at random moments under mixed load, and their database is taken away. Asked
+//! only through their API, they must know everything they acknowledged, and be able to finish all of it.
+//!
+//! ```text
+//!   plan ──> fleet: start, kill, freeze, clocks, database <── clients (load) ──> ledger: what they were told
+//!              |                                                 observers ──>      |
+//!              +──> peer: effects it saw ───────────────────────────────────────────+──> check, when all is well
+//! ```
+//!
+//! The seed decides the plan and what clients do, though not how threads interleave. `WOPR_CHAOS_SEED` sets it and
+//! `WOPR_CHAOS_KILLS` the number of kills; both are printed, and the plan as it is carried out. `cargo xtask chaos`
+//! runs these tests at length. A test that fails leaves logs and ledger and says where.
+
+mod a2a;
+mod caller;
+mod check;
+mod clocks;
+mod database;
+mod fleet;
+mod ledger;
+mod load;
+mod observe;
+mod peer;
+mod plan;
+mod scene;
+
+use std::{
+    env,
+    fmt::Write as _,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
+use tokio::{
+    task::JoinSet,
+    time::{self, timeout},
+};
+
+use self::{
+    caller::Caller,
+    clocks::Clocks,
+    database::Database,
+    fleet::Fleet,
+    ledger::Ledger,
+    peer::Peer,
+    plan::{LEASE, Scene},
+    scene::Folder,
+};
+use crate::host::Host;
+
+/// How often a process is killed, where nobody says.
+const KILLS: u32 = 12;
+/// How many new stores are interrupted in the making.
+const FIRST_STARTS: usize = 30;
+/// Replicas over one database.
+const REPLICAS: usize = 3;
+/// Once all is well, clients finish what they began in this time.
+const LIMIT: Duration = Duration::from_secs(120);
+/// The most violations that are printed.
+const SHOWN: usize = 40;
+/// Replicas share one; 32 bytes.
+const MASTER_KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+
+/// The seed, if somebody set one.
+fn seed() -> u64 {
+    number("WOPR_CHAOS_SEED").unwrap_or_else(rand::random)
+}
+
+fn number(name: &str) -> Option<u64> {
+    env::var(name).ok().map(|text| text.parse().unwrap())
+}
+
+#[tokio::test]
+async fn a_host_killed_while_it_makes_its_store_starts_again() {
+    let seed = seed();
+    println!("WOPR_CHAOS_SEED={seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    for _ in 0..FIRST_STARTS {
+        let mut host = Host::new();
+        let after = Duration::from_millis(random.random_range(0..40));
+        println!("killed after {after:?}");
+        let _birth = host.spawn();
+        // sleep: fault schedule
+        time::sleep(after).await;
+        host.kill().await;
+        host.start().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_host_on_sqlite_keeps_every_promise() {
+    chaos("sqlite", 1, None).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_replicas_on_postgres_keep_every_promise() {
+    chaos("postgres", REPLICAS, Some(Database::start())).await;
+}
+
+async fn chaos(name: &str, replicas: usize, database: Option<Database>) {
+    let began = Instant::now();
+    let seed = seed();
+    let kills = number("WOPR_CHAOS_KILLS").map_or(KILLS, |kills| u32::try_from(kills).unwrap());
+    println!("{name}: WOPR_CHAOS_SEED={seed} WOPR_CHAOS_KILLS={kills}");
+    let mut random = StdRng::seed_from_u64(seed);
+
+    let folder = Folder::new(&format!("{name}-{seed}"));
+    let clocks = Arc::new(Clocks::new(folder.path(), replicas));
+    if !clocks.can_jump() {
+        println!("NOTE: libfaketime is not here, so no clock jumps (Debian: apt-get install faketime)");
+    }
+    let scene = Scene {
+        replicas,
+        has_database: database.is_some(),
+        has_clocks: clocks.can_jump(),
+        kills,
+    };
+    let plan = plan::draw(&mut random, scene);
+    let steps = plan.iter().fold(String::new(), |mut steps, step| {
+        let _ = writeln!(steps, "{step}");
+        steps
+    });
+    folder.keep("plan", &steps);
+
+    let ledger = Arc::new(Ledger::default());
+    let peer = Peer::start(random.random()).await;
+    let lease = format!("{}ms", LEASE.as_millis());
+    let variables = [
+        ("WOPR_EGRESS_ALLOW", "127.0.0.0/8"),
+        ("WOPR_MASTER_KEY", MASTER_KEY),
+        ("WOPR_EFFECT_LEASE", &lease),
+    ];
+    let mut fleet = Fleet::new(
+        &folder,
+        replicas,
+        database,
+        Arc::clone(&clocks),
+        Arc::clone(&ledger),
+        &variables,
+    );
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut clients = JoinSet::new();
+    for number in 0..load::CLIENTS {
+        let caller = Caller::new(fleet.sky(), Arc::clone(&ledger), random.random());
+        let world = load::World {
+            peer: peer.url(),
+            clocks: Arc::clone(&clocks),
+            stop: Arc::clone(&stop),
+        };
+        clients.spawn(load::Client::new(number, random.random(), caller, world).run());
+    }
+
+    fleet.start().await;
+    fleet.live_through(&plan).await;
+    let lived = began.elapsed();
+    // They finish what they began and begin nothing.
+    stop.store(true, Relaxed);
+    let finishing = async {
+        while let Some(ended) = clients.join_next().await {
+            ended.unwrap();
+        }
+    };
+    if timeout(LIMIT, finishing).await.is_err() {
+        ledger.violated(format!("{} clients do not finish what they began", clients.len()));
+        clients.shutdown().await;
+    }
+    let mut caller = Caller::new(fleet.sky(), Arc::clone(&ledger), random.random());
+    let account = check::check(&mut caller, &peer).await;
+    fleet.restart().await;
+    check::check_agreement(&mut caller, &account).await;
+    fleet.end().await;
+    println!(
+        "{name}: {kills} kills in {:.1} s, checked in {:.1} s: {account}",
+        lived.as_secs_f64(),
+        (began.elapsed() - lived).as_secs_f64()
+    );
+
+    let violations = ledger.violations();
+    if violations.is_empty() {
+        return;
+    }
+    folder.keep("ledger.json", &format!("{:#}", ledger.document()));
+    if let Some(said) = fleet.database_said() {
+        folder.keep("database.log", &said);
+    }
+    panic!(
+        "{} violations with WOPR_CHAOS_SEED={seed} WOPR_CHAOS_KILLS={kills}:\n{}\n\n{}",
+        violations.len(),
+        violations[..violations.len().min(SHOWN)].join("\n"),
+        fleet.said()
+    );
+}

@@ -1,0 +1,397 @@
+//! What clients ask and what they are told, whatever the version and the binding, and how each is spelled.
+//!
+//! A binding finds the operation, makes the parameters one JSON document, and reads a [`Request`] from it in the
+//! [`Form`] of its version. What it is given back, a [`Reply`] or the items of a stream, it writes in the same form.
+//! So an operation is the same in every binding by construction: only names and shapes differ, and those are here
+//! and below.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{
+    method::{Operation, Version},
+    model::{
+        AgentCard, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
+        GetTaskPushNotificationConfigRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest,
+        ListTaskPushNotificationConfigsResponse, ListTasksRequest, ListTasksResponse, SendMessageRequest,
+        SendMessageResponse, StreamResponse, SubscribeToTaskRequest, Task, TaskPushNotificationConfig,
+    },
+    v03::{self, proto, proto::Proto},
+};
+use crate::json::{Decode, DecodeError};
+
+/// How documents are spelled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Form {
+    /// 1.0, the same in every binding.
+    V1_0,
+    /// 0.3 in JSON-RPC.
+    V0_3Rpc,
+    /// 0.3 in HTTP+JSON and gRPC: as its protocol buffers.
+    V0_3Proto,
+}
+
+impl Form {
+    /// The form of a version in JSON-RPC.
+    #[must_use]
+    pub const fn rpc(version: Version) -> Self {
+        match version {
+            Version::V1_0 => Self::V1_0,
+            Version::V0_3 => Self::V0_3Rpc,
+        }
+    }
+
+    /// The form of a version in HTTP+JSON and gRPC.
+    #[must_use]
+    pub const fn proto(version: Version) -> Self {
+        match version {
+            Version::V1_0 => Self::V1_0,
+            Version::V0_3 => Self::V0_3Proto,
+        }
+    }
+}
+
+/// What a client asks.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Request {
+    /// To take a message.
+    SendMessage(SendMessageRequest),
+    /// To take a message and stream what follows.
+    SendStreamingMessage(SendMessageRequest),
+    /// A task.
+    GetTask(GetTaskRequest),
+    /// A page of tasks.
+    ListTasks(ListTasksRequest),
+    /// To cancel a task.
+    CancelTask(CancelTaskRequest),
+    /// To stream a task.
+    SubscribeToTask(SubscribeToTaskRequest),
+    /// To add a push configuration.
+    CreatePushConfig(TaskPushNotificationConfig),
+    /// A push configuration.
+    GetPushConfig {
+        /// Its task.
+        task_id: String,
+        /// Its id; absent, in 0.3 alone, means the one the server chooses.
+        id: Option<String>,
+    },
+    /// A page of push configurations.
+    ListPushConfigs(ListTaskPushNotificationConfigsRequest),
+    /// To remove a push configuration.
+    DeletePushConfig(DeleteTaskPushNotificationConfigRequest),
+    /// The card for authenticated clients.
+    GetExtendedAgentCard(GetExtendedAgentCardRequest),
+}
+
+/// Reads a document as one of three types, each of which becomes the first.
+fn read<New, Rpc>(form: Form, value: Value) -> Result<New, DecodeError>
+where
+    New: Decode,
+    Rpc: Decode + Into<New>,
+    Proto<New>: Decode,
+{
+    match form {
+        Form::V1_0 => New::decode(value),
+        Form::V0_3Rpc => Rpc::decode(value).map(Into::into),
+        Form::V0_3Proto => Proto::decode(value).map(|Proto(request)| request),
+    }
+}
+
+impl Request {
+    /// Reads the parameters of an operation.
+    ///
+    /// # Errors
+    /// Names the first field that does not fit.
+    pub fn decode(operation: Operation, form: Form, value: Value) -> Result<Self, DecodeError> {
+        Ok(match operation {
+            Operation::SendMessage => Self::SendMessage(read::<_, v03::MessageSendParams>(form, value)?),
+            Operation::SendStreamingMessage => {
+                Self::SendStreamingMessage(read::<_, v03::MessageSendParams>(form, value)?)
+            }
+            Operation::GetTask => Self::GetTask(read::<_, v03::TaskQueryParams>(form, value)?),
+            Operation::ListTasks => Self::ListTasks(match form {
+                Form::V1_0 | Form::V0_3Rpc => ListTasksRequest::decode(value)?,
+                Form::V0_3Proto => Proto::decode(value)?.0,
+            }),
+            Operation::CancelTask => Self::CancelTask(read::<_, v03::TaskIdParams>(form, value)?),
+            Operation::SubscribeToTask => Self::SubscribeToTask(read::<_, v03::TaskIdParams>(form, value)?),
+            Operation::CreatePushConfig => {
+                let config: TaskPushNotificationConfig =
+                    read::<_, v03::TaskPushNotificationConfig>(form, value)?;
+                config.require_task_id()?;
+                Self::CreatePushConfig(config)
+            }
+            Operation::GetPushConfig => get_push_config(form, value)?,
+            Operation::ListPushConfigs => {
+                Self::ListPushConfigs(read::<_, v03::ListPushNotificationConfigParams>(form, value)?)
+            }
+            Operation::DeletePushConfig => {
+                Self::DeletePushConfig(read::<_, v03::DeletePushNotificationConfigParams>(form, value)?)
+            }
+            Operation::GetExtendedAgentCard => {
+                Self::GetExtendedAgentCard(GetExtendedAgentCardRequest::decode(value)?)
+            }
+        })
+    }
+}
+
+fn get_push_config(form: Form, value: Value) -> Result<Request, DecodeError> {
+    let (task_id, id) = match form {
+        Form::V1_0 => {
+            let request = GetTaskPushNotificationConfigRequest::decode(value)?;
+            (request.task_id, Some(request.id))
+        }
+        Form::V0_3Rpc => {
+            let params = v03::GetPushNotificationConfigParams::decode(value)?;
+            (params.id, params.push_notification_config_id)
+        }
+        Form::V0_3Proto => {
+            let (task_id, id) = proto::config(value)?;
+            (task_id, Some(id))
+        }
+    };
+    Ok(Request::GetPushConfig { task_id, id })
+}
+
+/// What a client is told at once.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Reply {
+    /// What became of a message.
+    Sent(SendMessageResponse),
+    /// A task.
+    Task(Task),
+    /// A page of tasks.
+    Tasks(ListTasksResponse),
+    /// A push configuration.
+    PushConfig(TaskPushNotificationConfig),
+    /// A page of push configurations.
+    PushConfigs(ListTaskPushNotificationConfigsResponse),
+    /// A push configuration is gone.
+    Deleted,
+    /// The card for authenticated clients.
+    Card(AgentCard),
+}
+
+/// A document to write.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Spelled {
+    Sent(SendMessageResponse),
+    Task(Task),
+    Tasks(ListTasksResponse),
+    PushConfig(TaskPushNotificationConfig),
+    PushConfigs(ListTaskPushNotificationConfigsResponse),
+    Card(AgentCard),
+    Item(StreamResponse),
+    Nothing {},
+    OldSent(v03::SendResult),
+    OldTask(v03::Task),
+    OldPushConfig(v03::TaskPushNotificationConfig),
+    OldPushConfigs(Vec<v03::TaskPushNotificationConfig>),
+    OldCard(v03::AgentCard),
+    OldItem(v03::StreamEvent),
+    Null(()),
+    Proto(Proto<Reply>),
+    ProtoItem(Proto<(StreamResponse, bool)>),
+}
+
+/// Something spelled in a form, ready to be written.
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+pub struct Document(Spelled);
+
+impl Serialize for Proto<Reply> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match &self.0 {
+            Reply::Sent(sent) => Proto(sent).serialize(serializer),
+            Reply::Task(task) => Proto(task).serialize(serializer),
+            Reply::Tasks(tasks) => Proto(tasks).serialize(serializer),
+            Reply::PushConfig(config) => Proto(config).serialize(serializer),
+            Reply::PushConfigs(configs) => Proto(configs).serialize(serializer),
+            Reply::Deleted => Spelled::Nothing {}.serialize(serializer),
+            Reply::Card(card) => Proto(card).serialize(serializer),
+        }
+    }
+}
+
+impl Serialize for Proto<(StreamResponse, bool)> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (item, is_final) = &self.0;
+        Proto((item, *is_final)).serialize(serializer)
+    }
+}
+
+impl Reply {
+    /// Spells the reply.
+    #[must_use]
+    pub fn into_document(self, form: Form) -> Document {
+        Document(match (form, self) {
+            (Form::V0_3Proto, reply) => Spelled::Proto(Proto(reply)),
+            (Form::V1_0, Self::Sent(sent)) => Spelled::Sent(sent),
+            (Form::V0_3Rpc, Self::Sent(sent)) => Spelled::OldSent(sent.into()),
+            (Form::V1_0, Self::Task(task)) => Spelled::Task(task),
+            (Form::V0_3Rpc, Self::Task(task)) => Spelled::OldTask(task.into()),
+            // 0.3 has no such method in JSON-RPC, so it has no spelling of its own.
+            (Form::V1_0 | Form::V0_3Rpc, Self::Tasks(tasks)) => Spelled::Tasks(tasks),
+            (Form::V1_0, Self::PushConfig(config)) => Spelled::PushConfig(config),
+            (Form::V0_3Rpc, Self::PushConfig(config)) => Spelled::OldPushConfig(config.into()),
+            (Form::V1_0, Self::PushConfigs(page)) => Spelled::PushConfigs(page),
+            (Form::V0_3Rpc, Self::PushConfigs(page)) => {
+                Spelled::OldPushConfigs(page.configs.into_iter().map(Into::into).collect())
+            }
+            (Form::V1_0, Self::Deleted) => Spelled::Nothing {},
+            (Form::V0_3Rpc, Self::Deleted) => Spelled::Null(()),
+            (Form::V1_0, Self::Card(card)) => Spelled::Card(card),
+            (Form::V0_3Rpc, Self::Card(card)) => Spelled::OldCard(card.into()),
+        })
+    }
+}
+
+impl Document {
+    /// Spells an item of a stream. `is_final` says that the stream ends after it, which 0.3 tells.
+    #[must_use]
+    pub fn item(item: StreamResponse, is_final: bool, form: Form) -> Self {
+        Self(match form {
+            Form::V1_0 => Spelled::Item(item),
+            Form::V0_3Rpc => Spelled::OldItem(v03::StreamEvent::from_model(item, is_final)),
+            Form::V0_3Proto => Spelled::ProtoItem(Proto((item, is_final))),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::a2a::arbitrary;
+
+    const FORMS: [Form; 3] = [Form::V1_0, Form::V0_3Rpc, Form::V0_3Proto];
+
+    fn spelled(reply: &Reply, form: Form) -> Value {
+        serde_json::to_value(reply.clone().into_document(form)).unwrap()
+    }
+
+    #[test]
+    fn a_request_is_the_same_however_it_is_spelled() {
+        let config = json!({"url": "https://e.com"});
+        for (operation, new, rpc, proto) in [
+            (
+                Operation::SendMessage,
+                json!({"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "x"}]}}),
+                json!({"message": {"kind": "message", "messageId": "m", "role": "user",
+                    "parts": [{"kind": "text", "text": "x"}]}}),
+                json!({"message": {"messageId": "m", "role": "ROLE_USER", "content": [{"text": "x"}]},
+                    "configuration": {"blocking": true}}),
+            ),
+            (
+                Operation::GetTask,
+                json!({"id": "t", "historyLength": 3}),
+                json!({"id": "t", "historyLength": 3}),
+                json!({"name": "tasks/t", "historyLength": 3}),
+            ),
+            (
+                Operation::CancelTask,
+                json!({"id": "t"}),
+                json!({"id": "t"}),
+                json!({"name": "tasks/t"}),
+            ),
+            (
+                Operation::SubscribeToTask,
+                json!({"id": "t"}),
+                json!({"id": "t"}),
+                json!({"name": "tasks/t"}),
+            ),
+            (
+                Operation::CreatePushConfig,
+                json!({"taskId": "t", "url": "https://e.com"}),
+                json!({"taskId": "t", "pushNotificationConfig": config}),
+                json!({"parent": "tasks/t", "config": {"pushNotificationConfig": config}}),
+            ),
+            (
+                Operation::GetPushConfig,
+                json!({"taskId": "t", "id": "c"}),
+                json!({"id": "t", "pushNotificationConfigId": "c"}),
+                json!({"name": "tasks/t/pushNotificationConfigs/c"}),
+            ),
+            (
+                Operation::ListPushConfigs,
+                json!({"taskId": "t"}),
+                json!({"id": "t"}),
+                json!({"parent": "tasks/t"}),
+            ),
+            (
+                Operation::DeletePushConfig,
+                json!({"taskId": "t", "id": "c"}),
+                json!({"id": "t", "pushNotificationConfigId": "c"}),
+                json!({"name": "tasks/t/pushNotificationConfigs/c"}),
+            ),
+            (Operation::GetExtendedAgentCard, json!({}), json!({}), json!({})),
+        ] {
+            let [new, rpc, proto] = [(Form::V1_0, new), (Form::V0_3Rpc, rpc), (Form::V0_3Proto, proto)]
+                .map(|(form, document)| Request::decode(operation, form, document).unwrap());
+            assert_eq!(new, rpc);
+            assert_eq!(new, proto);
+        }
+        assert_eq!(
+            Request::decode(Operation::GetPushConfig, Form::V0_3Rpc, json!({"id": "t"})).unwrap(),
+            Request::GetPushConfig {
+                task_id: "t".to_owned(),
+                id: None
+            }
+        );
+    }
+
+    #[test]
+    fn a_configuration_needs_a_task() {
+        for (form, document) in [
+            (Form::V1_0, json!({"url": "https://e.com"})),
+            (
+                Form::V0_3Rpc,
+                json!({"pushNotificationConfig": {"url": "https://e.com"}}),
+            ),
+            (
+                Form::V0_3Proto,
+                json!({"config": {"pushNotificationConfig": {"url": "https://e.com"}}}),
+            ),
+        ] {
+            assert!(Request::decode(Operation::CreatePushConfig, form, document).is_err());
+        }
+    }
+
+    #[test]
+    fn replies_are_spelled() {
+        let page = Reply::PushConfigs(ListTaskPushNotificationConfigsResponse::default());
+        for (reply, wanted) in [
+            (&page, [json!({"configs": []}), json!([]), json!({"configs": []})]),
+            (&Reply::Deleted, [json!({}), json!(null), json!({})]),
+        ] {
+            assert_eq!(FORMS.map(|form| spelled(reply, form)), wanted);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_that_is_read_panics(document in arbitrary::hostile_value()) {
+            for operation in Operation::ALL {
+                for form in FORMS {
+                    let _ = Request::decode(*operation, form, document.clone());
+                }
+            }
+        }
+
+        #[test]
+        fn a_task_is_wrapped_where_messages_are(task in arbitrary::task()) {
+            let sent = Reply::Sent(SendMessageResponse::Task(task.clone()));
+            let task = Reply::Task(task);
+            for form in FORMS {
+                let [sent, task] = [&sent, &task].map(|reply| spelled(reply, form));
+                match form {
+                    Form::V0_3Rpc => prop_assert_eq!(sent, task),
+                    Form::V1_0 | Form::V0_3Proto => prop_assert_eq!(sent, json!({ "task": task })),
+                }
+            }
+        }
+    }
+}

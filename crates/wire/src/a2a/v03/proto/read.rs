@@ -1,0 +1,197 @@
+//! Reading tasks, messages and events.
+
+use serde_json::Value;
+
+use super::{
+    super::{
+        super::model::{
+            Artifact, Message, Metadata, Part, PartContent, SendMessageResponse, StreamResponse, Task,
+            TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent, decode_base64,
+        },
+        convert::unbox_data,
+    },
+    Proto,
+};
+use crate::json::{Decode, DecodeError, Fields, Object};
+
+/// The one state 1.0 spells differently.
+pub(super) const CANCELLED: &str = "TASK_STATE_CANCELLED";
+
+/// Takes the mark off a list.
+fn each<T>(list: Vec<Proto<T>>) -> Vec<T> {
+    list.into_iter().map(|Proto(value)| value).collect()
+}
+
+/// Reads a member that may be absent.
+fn optional<T>(fields: &mut Fields, name: &str) -> Result<Option<T>, DecodeError>
+where
+    Proto<T>: Decode,
+{
+    Ok(fields.optional::<Proto<T>>(name)?.map(|Proto(value)| value))
+}
+
+/// Reads a member that must be there.
+pub(super) fn required<T>(fields: &mut Fields, name: &str) -> Result<T, DecodeError>
+where
+    Proto<T>: Decode,
+{
+    Ok(fields.required::<Proto<T>>(name)?.0)
+}
+
+impl Decode for Proto<TaskState> {
+    fn decode(value: Value) -> Result<Self, DecodeError> {
+        let refused = || DecodeError::invalid("must be a task state of A2A 0.3");
+        let name = String::decode(value)?;
+        if name == CANCELLED {
+            return Ok(Self(TaskState::Canceled));
+        }
+        match TaskState::from_name(&name) {
+            Some(TaskState::Canceled) | None => Err(refused()),
+            Some(state) => Ok(Self(state)),
+        }
+    }
+}
+
+impl Decode for Proto<Part> {
+    fn decode(value: Value) -> Result<Self, DecodeError> {
+        let mut fields = Fields::of(value)?;
+        let metadata: Metadata = fields.or_default("metadata")?;
+        let (name, value) = fields.exactly_one(&["text", "file", "data"])?;
+        let part = match name {
+            "text" => String::decode(value).map(|text| Part {
+                metadata,
+                ..Part::text(text)
+            }),
+            "file" => file(value, metadata),
+            _ => Fields::of(value)
+                .and_then(|mut fields| fields.or_default::<Object>("data"))
+                .map(|data| unbox_data(data, metadata)),
+        };
+        part.map(Self).map_err(|error| error.in_field(name))
+    }
+}
+
+fn file(value: Value, metadata: Metadata) -> Result<Part, DecodeError> {
+    let mut fields = Fields::of(value)?;
+    let (name, value) = fields.exactly_one(&["fileWithUri", "fileWithBytes"])?;
+    let content = String::decode(value)
+        .and_then(|text| match name {
+            "fileWithUri" => Ok(PartContent::Url(text)),
+            _ => decode_base64(&text).map(PartContent::Raw),
+        })
+        .map_err(|error| error.in_field(name))?;
+    Ok(Part {
+        content,
+        media_type: fields.optional_text("mimeType")?,
+        filename: fields.optional_text("name")?,
+        metadata,
+    })
+}
+
+impl Decode for Proto<Message> {
+    fn decode(value: Value) -> Result<Self, DecodeError> {
+        let mut fields = Fields::of(value)?;
+        Ok(Self(Message {
+            message_id: fields.required_text("messageId")?,
+            context_id: fields.optional_text("contextId")?,
+            task_id: fields.optional_text("taskId")?,
+            role: fields.required("role")?,
+            parts: each(fields.or_default("content")?),
+            metadata: fields.or_default("metadata")?,
+            extensions: fields.or_default("extensions")?,
+            reference_task_ids: Vec::new(),
+        }))
+    }
+}
+
+impl Decode for Proto<Artifact> {
+    fn decode(value: Value) -> Result<Self, DecodeError> {
+        let mut fields = Fields::of(value)?;
+        Ok(Self(Artifact {
+            artifact_id: fields.required_text("artifactId")?,
+            name: fields.optional_text("name")?,
+            description: fields.optional_text("description")?,
+            parts: each(fields.or_default("parts")?),
+            metadata: fields.or_default("metadata")?,
+            extensions: fields.or_default("extensions")?,
+        }))
+    }
+}
+
+impl Decode for Proto<TaskStatus> {
+    fn decode(value: Value) -> Result<Self, DecodeError> {
+        let mut fields = Fields::of(value)?;
+        Ok(Self(TaskStatus {
+            state: optional(&mut fields, "state")?.unwrap_or(TaskState::Unspecified),
+            message: optional(&mut fields, "message")?,
+            timestamp: fields.optional("timestamp")?,
+        }))
+    }
+}
+
+impl Decode for Proto<Task> {
+    fn decode(value: Value) -> Result<Self, DecodeError> {
+        let mut fields = Fields::of(value)?;
+        Ok(Self(Task {
+            id: fields.required_text("id")?,
+            context_id: fields.or_default("contextId")?,
+            status: required(&mut fields, "status")?,
+            artifacts: each(fields.or_default("artifacts")?),
+            history: each(fields.or_default("history")?),
+            metadata: fields.or_default("metadata")?,
+        }))
+    }
+}
+
+impl Decode for Proto<TaskStatusUpdateEvent> {
+    /// Whether the stream ends is left to the state.
+    fn decode(value: Value) -> Result<Self, DecodeError> {
+        let mut fields = Fields::of(value)?;
+        Ok(Self(TaskStatusUpdateEvent {
+            task_id: fields.required_text("taskId")?,
+            context_id: fields.or_default("contextId")?,
+            status: required(&mut fields, "status")?,
+            metadata: fields.or_default("metadata")?,
+        }))
+    }
+}
+
+impl Decode for Proto<TaskArtifactUpdateEvent> {
+    fn decode(value: Value) -> Result<Self, DecodeError> {
+        let mut fields = Fields::of(value)?;
+        Ok(Self(TaskArtifactUpdateEvent {
+            task_id: fields.required_text("taskId")?,
+            context_id: fields.or_default("contextId")?,
+            artifact: required(&mut fields, "artifact")?,
+            append: fields.or_default("append")?,
+            last_chunk: fields.or_default("lastChunk")?,
+            metadata: fields.or_default("metadata")?,
+        }))
+    }
+}
+
+impl Decode for Proto<SendMessageResponse> {
+    fn decode(value: Value) -> Result<Self, DecodeError> {
+        let mut fields = Fields::of(value)?;
+        let (name, value) = fields.exactly_one(&["task", "message"])?;
+        let response = match name {
+            "task" => Proto::decode(value).map(|Proto(task)| SendMessageResponse::Task(task)),
+            _ => Proto::decode(value).map(|Proto(message)| SendMessageResponse::Message(message)),
+        };
+        response.map(Self).map_err(|error| error.in_field(name))
+    }
+}
+
+impl Decode for Proto<StreamResponse> {
+    fn decode(value: Value) -> Result<Self, DecodeError> {
+        let mut fields = Fields::of(value)?;
+        let (name, value) = fields.exactly_one(&["task", "message", "statusUpdate", "artifactUpdate"])?;
+        let response = match name {
+            "task" => Proto::decode(value).map(|Proto(task)| StreamResponse::Task(task)),
+            "message" => Proto::decode(value).map(|Proto(message)| StreamResponse::Message(message)),
+            "statusUpdate" => Proto::decode(value).map(|Proto(event)| StreamResponse::StatusUpdate(event)),
+            _ => Proto::decode(value).map(|Proto(event)| StreamResponse::ArtifactUpdate(event)),
+        };
+        response.map(Self).map_err(|error| error.in_field(name))
+    }
+}

@@ -1,0 +1,188 @@
+//! Reading requests, whose resources have names: `tasks/{id}` and `tasks/{id}/pushNotificationConfigs/{id}`.
+
+use serde_json::{Value, json};
+
+use super::{
+    super::{
+        super::model::{
+            CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetTaskRequest,
+            ListTaskPushNotificationConfigsRequest, ListTasksRequest, Message, Metadata,
+            SendMessageConfiguration, SendMessageRequest, SubscribeToTaskRequest, TaskPushNotificationConfig,
+            TaskState,
+        },
+        PushNotificationConfig,
+        convert::with_task,
+    },
+    Proto, read,
+};
+use crate::json::{Decode, DecodeError, Fields, Object};
+
+impl Decode for Proto<SendMessageRequest> {
+    fn decode(value: Value) -> Result<Self, DecodeError> {
+        let mut fields = Fields::of(value)?;
+        let message: Message = read::required(&mut fields, "message")?;
+        if message.parts.is_empty() {
+            let error = DecodeError::invalid("must have at least one part");
+            return Err(error.in_field("content").in_field("message"));
+        }
+        // Absent, it is as if it were there and empty: nobody waits.
+        let configuration = fields.optional::<Proto<_>>("configuration")?;
+        let Proto(configuration) = match configuration {
+            Some(configuration) => configuration,
+            None => Proto::decode(Value::Object(Object::new()))?,
+        };
+        Ok(Self(SendMessageRequest {
+            tenant: None,
+            message,
+            configuration,
+            metadata: fields.or_default("metadata")?,
+        }))
+    }
+}
+
+impl Decode for Proto<SendMessageConfiguration> {
+    fn decode(value: Value) -> Result<Self, DecodeError> {
+        let mut fields = Fields::of(value)?;
+        let push = fields.optional::<Proto<PushNotificationConfig>>("pushNotification")?;
+        let is_blocking: bool = fields.or_default("blocking")?;
+        Ok(Self(SendMessageConfiguration {
+            accepted_output_modes: fields.or_default("acceptedOutputModes")?,
+            task_push_notification_config: push.map(|Proto(config)| with_task(None, config)),
+            history_length: fields.optional("historyLength")?,
+            return_immediately: !is_blocking,
+        }))
+    }
+}
+
+impl Decode for Proto<PushNotificationConfig> {
+    /// As in JSON-RPC, but that an empty list is absent here.
+    fn decode(mut value: Value) -> Result<Self, DecodeError> {
+        if let Some(authentication) = value.get_mut("authentication").and_then(Value::as_object_mut) {
+            authentication.entry("schemes").or_insert_with(|| json!([]));
+        }
+        PushNotificationConfig::decode(value).map(Self)
+    }
+}
+
+/// Reads the name of a task.
+fn task_name(name: &str) -> Result<String, DecodeError> {
+    match name.strip_prefix("tasks/") {
+        Some(task) if !task.is_empty() && !task.contains('/') => Ok(task.to_owned()),
+        Some(_) | None => Err(DecodeError::invalid("must be tasks/{id}")),
+    }
+}
+
+/// Reads the name of a push configuration.
+fn config_name(name: &str) -> Result<(String, String), DecodeError> {
+    let parts: Vec<_> = name.split('/').collect();
+    match parts.as_slice() {
+        ["tasks", task, "pushNotificationConfigs", config] if !task.is_empty() && !config.is_empty() => {
+            Ok(((*task).to_owned(), (*config).to_owned()))
+        }
+        _ => Err(DecodeError::invalid(
+            "must be tasks/{id}/pushNotificationConfigs/{id}",
+        )),
+    }
+}
+
+/// Reads the task a member names.
+fn task(fields: &mut Fields, field: &str) -> Result<String, DecodeError> {
+    let name: String = fields.required(field)?;
+    task_name(&name).map_err(|error| error.in_field(field))
+}
+
+/// Reads the push configuration that `name` names: its task and its own id.
+pub(in super::super::super) fn config(value: Value) -> Result<(String, String), DecodeError> {
+    let name: String = Fields::of(value)?.required("name")?;
+    config_name(&name).map_err(|error| error.in_field("name"))
+}
+
+impl Decode for Proto<GetTaskRequest> {
+    fn decode(value: Value) -> Result<Self, DecodeError> {
+        let mut fields = Fields::of(value)?;
+        Ok(Self(GetTaskRequest {
+            tenant: None,
+            id: task(&mut fields, "name")?,
+            history_length: fields.optional("historyLength")?,
+        }))
+    }
+}
+
+impl Decode for Proto<ListTasksRequest> {
+    /// The protocol buffers have no such request; it is the one of 1.0, with a state as 0.3 spells it.
+    fn decode(mut value: Value) -> Result<Self, DecodeError> {
+        let named = value.get_mut("status").filter(|status| **status != "");
+        if let Some(status) = named {
+            let Proto(state) =
+                Proto::<TaskState>::decode(status.take()).map_err(|error| error.in_field("status"))?;
+            *status = state.as_str().into();
+        }
+        ListTasksRequest::decode(value).map(Self)
+    }
+}
+
+impl Decode for Proto<CancelTaskRequest> {
+    fn decode(value: Value) -> Result<Self, DecodeError> {
+        Ok(Self(CancelTaskRequest {
+            tenant: None,
+            id: task(&mut Fields::of(value)?, "name")?,
+            metadata: Metadata::new(),
+        }))
+    }
+}
+
+impl Decode for Proto<SubscribeToTaskRequest> {
+    fn decode(value: Value) -> Result<Self, DecodeError> {
+        Ok(Self(SubscribeToTaskRequest {
+            tenant: None,
+            id: task(&mut Fields::of(value)?, "name")?,
+        }))
+    }
+}
+
+impl Decode for Proto<TaskPushNotificationConfig> {
+    /// Reads a request to create one in both forms that are about: the whole request (`parent`, `configId`,
+    /// `config`), or the configuration alone, where the task is named as well.
+    fn decode(value: Value) -> Result<Self, DecodeError> {
+        let mut fields = Fields::of(value)?;
+        let task = task(&mut fields, "parent")?;
+        let id = fields.optional_text("configId")?;
+        let config = if fields.has("config") {
+            let mut inner: Fields =
+                Fields::of(fields.required("config")?).map_err(|error| error.in_field("config"))?;
+            inner
+                .required::<Proto<PushNotificationConfig>>("pushNotificationConfig")
+                .map_err(|error| error.in_field("config"))?
+        } else {
+            fields.required("pushNotificationConfig")?
+        };
+        let Proto(mut config) = config;
+        // What a client puts into `name` is its guess: the id is the server's or one of these two.
+        config.id = id.or(config.id);
+        Ok(Self(with_task(Some(task), config)))
+    }
+}
+
+impl Decode for Proto<DeleteTaskPushNotificationConfigRequest> {
+    fn decode(value: Value) -> Result<Self, DecodeError> {
+        let (task_id, id) = config(value)?;
+        Ok(Self(DeleteTaskPushNotificationConfigRequest {
+            tenant: None,
+            task_id,
+            id,
+        }))
+    }
+}
+
+impl Decode for Proto<ListTaskPushNotificationConfigsRequest> {
+    fn decode(value: Value) -> Result<Self, DecodeError> {
+        let mut fields = Fields::of(value)?;
+        let task_id = task(&mut fields, "parent")?;
+        let rest = json!({
+            "taskId": task_id,
+            "pageSize": fields.take("pageSize"),
+            "pageToken": fields.take("pageToken"),
+        });
+        ListTaskPushNotificationConfigsRequest::decode(rest).map(Self)
+    }
+}
