@@ -89,8 +89,8 @@ impl Engine {
     pub(crate) async fn run_effects(self) {
         let stop = self.shared.stop.clone();
         while !stop.is_cancelled() {
-            let mut is_full = false;
             let free = self.shared.effects.slots.available_permits();
+            let mut is_full = free == 0;
             if free > 0 {
                 let now = self.now();
                 match self

@@ -81,9 +81,10 @@ async fn a_stream_on_one_replica_sees_what_the_other_appends(news: News) {
 }
 
 async fn a_run_is_paused_resumed_and_cancelled_on_either(news: News) {
-    let (executor, _attempts) = steered();
+    let (executor, attempts) = steered();
     let (a, b) = pair(news, executor).await;
-    let run = create(&a, "approve").await.key;
+    let run = create(&a, "call").await.key;
+    let hanging = attempts.lock().await.recv().await.unwrap();
     let paused = stream(&a, &run, RunStatus::Paused);
     let pause = Command::Pause {
         reason: None,
@@ -91,13 +92,14 @@ async fn a_run_is_paused_resumed_and_cancelled_on_either(news: News) {
     };
     assert_eq!(command(&b, &run, pause).await, RunStatus::Paused);
     paused.await.unwrap();
-    let resumed = stream(&b, &run, RunStatus::WaitingApproval);
+    let resumed = stream(&b, &run, RunStatus::Running);
     let resume = Command::Resume { reason: None };
-    assert_eq!(command(&a, &run, resume).await, RunStatus::WaitingApproval);
+    assert_eq!(command(&a, &run, resume).await, RunStatus::Running);
     resumed.await.unwrap();
     let cancelled = stream(&a, &run, RunStatus::Cancelled);
     assert_eq!(command(&b, &run, cancel()).await, RunStatus::Cancelled);
     cancelled.await.unwrap();
+    drop(hanging);
     a.stop().await;
     b.stop().await;
 }
