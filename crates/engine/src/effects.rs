@@ -25,8 +25,11 @@ pub(crate) struct Effects {
     /// Told when a slot is free again and rows may wait for one.
     freed: Notify,
     /// Attempts under way, to be told when theirs may be over.
-    attempts: Mutex<HashMap<RunKey, Vec<(EffectKey, Arc<Notify>)>>>,
+    attempts: Mutex<HashMap<RunKey, Listeners>>,
 }
+
+/// The attempts of one run, each with what wakes it.
+type Listeners = Vec<(EffectKey, Arc<Notify>)>;
 
 /// Hears of news about a run, until dropped.
 struct News {

@@ -1,7 +1,5 @@
 //! Two engines over one database: either follows, answers and takes over what the other began.
 
-use std::time::Duration;
-
 use serde_json::json;
 use wopr_core::RunStatus;
 use wopr_engine::{CommandError, Done, Extras, Outcome};
