@@ -1,15 +1,25 @@
 //! The command line.
 
-use anyhow::{Result, bail};
+use std::str::FromStr;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::chaos::{Amount, LONG, Store};
 
 /// What `cargo xtask help` prints.
 pub(crate) const USAGE: &str = "\
 usage: cargo xtask <chore>
 
-  test [--no-interop] [--filter EXPR]
-           lint, set up, build and run every test; what CI runs
+  test [--quick] [--no-interop] [--filter EXPR]
+           lint, set up, build and run every test, then the chaos tests at length; what CI runs
+             --quick        without the last
              --no-interop   without the tests that drive other people's clients, and their set-up
-             --filter EXPR  only the tests a nextest filter expression selects
+             --filter EXPR  only the tests a nextest filter expression selects, and no chaos after them
+  chaos [--long] [--store sqlite|postgres] [--kills N] [--rounds N] [--seed N]
+           only the chaos tests: hosts killed and frozen under load, 100 times on each store
+             --long         20 rounds of it
+             --store NAME   only on this store
+             --seed N       the same plan again; each further round has the next seed
   setup    only set up what the tests need
   pg -- COMMAND [ARG..]
            run a command with a PostgreSQL server that lives as long, WOPR_TEST_POSTGRES names it
@@ -22,6 +32,8 @@ usage: cargo xtask <chore>
 pub(crate) enum Chore {
     /// Everything.
     Test(Selection),
+    /// Only the chaos tests.
+    Chaos(Amount),
     /// Only the set-up.
     Setup,
     /// A command with a database server.
@@ -37,6 +49,8 @@ pub(crate) enum Chore {
 /// Which tests to run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Selection {
+    /// Leaves out what takes minutes by itself: chaos at length.
+    pub(crate) is_quick: bool,
     /// Leaves the interop tests out.
     pub(crate) without_interop: bool,
     /// A nextest filter expression.
@@ -48,6 +62,7 @@ pub(crate) fn parse(args: impl Iterator<Item = String>) -> Result<Chore> {
     let mut args = args.peekable();
     let chore = match args.next().as_deref() {
         Some("test") => Chore::Test(selection(&mut args)?),
+        Some("chaos") => Chore::Chaos(amount(&mut args)?),
         Some("setup") => Chore::Setup,
         Some("pg") => Chore::Postgres(command(&mut args)?),
         Some("lint") => Chore::Lint,
@@ -76,6 +91,7 @@ fn selection(args: &mut impl Iterator<Item = String>) -> Result<Selection> {
     let mut selection = Selection::default();
     while let Some(arg) = args.next() {
         match arg.as_str() {
+            "--quick" => selection.is_quick = true,
             "--no-interop" => selection.without_interop = true,
             "--filter" => match args.next() {
                 Some(filter) => selection.filter = Some(filter),
@@ -90,6 +106,38 @@ fn selection(args: &mut impl Iterator<Item = String>) -> Result<Selection> {
     Ok(selection)
 }
 
+fn amount(args: &mut impl Iterator<Item = String>) -> Result<Amount> {
+    let mut amount = Amount::default();
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--long" => amount.rounds = LONG,
+            "--store" => {
+                let name = value(args, &arg)?;
+                let store = Store::parse(&name);
+                amount.store =
+                    Some(store.with_context(|| format!("no store is called {name:?}\n\n{USAGE}"))?);
+            }
+            "--kills" => amount.kills = number(args, &arg)?,
+            "--rounds" => amount.rounds = number(args, &arg)?,
+            "--seed" => amount.seed = Some(number(args, &arg)?),
+            other => bail!("option {other:?} is unknown\n\n{USAGE}"),
+        }
+    }
+    Ok(amount)
+}
+
+fn value(args: &mut impl Iterator<Item = String>, option: &str) -> Result<String> {
+    args.next().with_context(|| format!("{option} needs a value"))
+}
+
+fn number<T: FromStr>(args: &mut impl Iterator<Item = String>, option: &str) -> Result<T> {
+    let text = value(args, option)?;
+    let Ok(number) = text.parse() else {
+        bail!("{option} needs a number, not {text:?}");
+    };
+    Ok(number)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,12 +149,13 @@ mod tests {
     #[test]
     fn test_takes_its_options_in_any_order() {
         let expected = Chore::Test(Selection {
+            is_quick: true,
             without_interop: true,
             filter: Some("test(lease)".to_owned()),
         });
         for line in [
-            "test --no-interop --filter test(lease)",
-            "test --filter=test(lease) --no-interop",
+            "test --quick --no-interop --filter test(lease)",
+            "test --filter=test(lease) --no-interop --quick",
         ] {
             assert_eq!(parse_line(line).unwrap(), expected, "{line}");
         }
@@ -120,6 +169,10 @@ mod tests {
             "test --filter",
             "test --interop",
             "setup now",
+            "chaos --kills",
+            "chaos --kills many",
+            "chaos --store memory",
+            "chaos 7",
             "pg",
             "pg --",
             "pg psql",
@@ -127,6 +180,26 @@ mod tests {
         ] {
             assert!(parse_line(line).is_err(), "{line}");
         }
+    }
+
+    #[test]
+    fn chaos_comes_in_any_amount() {
+        assert_eq!(parse_line("chaos").unwrap(), Chore::Chaos(Amount::default()));
+        let long = Amount {
+            rounds: LONG,
+            ..Amount::default()
+        };
+        assert_eq!(parse_line("chaos --long").unwrap(), Chore::Chaos(long));
+        let replayed = Amount {
+            store: Some(Store::Postgres),
+            kills: 7,
+            rounds: 2,
+            seed: Some(u64::MAX),
+        };
+        assert_eq!(
+            parse_line("chaos --store postgres --kills 7 --rounds 2 --seed 18446744073709551615").unwrap(),
+            Chore::Chaos(replayed)
+        );
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use anyhow::Result;
 
 use crate::args::{Chore, Selection, USAGE};
+use crate::chaos::{self, Amount};
 use crate::plan::{self, Step};
 use crate::{clients, deny, lint, postgres, suite, tidy, workspace};
 
@@ -11,6 +12,7 @@ pub(crate) fn run(chore: Chore) -> Result<()> {
     workspace::enter()?;
     match chore {
         Chore::Test(selection) => plan::run(test(selection)),
+        Chore::Chaos(amount) => plan::run(only_chaos(amount)),
         Chore::Setup => plan::run(setup()),
         Chore::Postgres(words) => postgres::with(&words),
         Chore::Lint => plan::run(lint()),
@@ -37,7 +39,18 @@ fn setup() -> Vec<Step> {
         Step::new("cargo-deny", deny::set_up),
         Step::new("interop clients", clients::set_up),
         Step::new("postgres", postgres::set_up),
+        Step::new("libfaketime", chaos::set_up),
     ]
+}
+
+fn only_chaos(amount: Amount) -> Vec<Step> {
+    let mut steps = vec![
+        Step::new("postgres", postgres::set_up),
+        Step::new("libfaketime", chaos::set_up),
+        Step::new("build", suite::build),
+    ];
+    steps.extend(chaos::steps(amount));
+    steps
 }
 
 // The dependency rules bring their own tool, so of the set-up only the tests' part is left here.
@@ -46,12 +59,18 @@ fn test(selection: Selection) -> Vec<Step> {
     if !selection.without_interop {
         steps.push(Step::new("interop clients", clients::set_up));
     }
+    // Chosen tests are all that is wanted then.
+    let has_chaos = !selection.is_quick && selection.filter.is_none();
     steps.extend([
         Step::new("postgres", postgres::set_up),
+        Step::new("libfaketime", chaos::set_up),
         Step::new("build", suite::build),
         Step::new("tests", move || suite::test(&selection)),
         Step::new("doc tests", suite::doc_tests),
         Step::new("docs", suite::docs),
     ]);
+    if has_chaos {
+        steps.extend(chaos::steps(Amount::default()));
+    }
     steps
 }

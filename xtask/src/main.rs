@@ -5,7 +5,7 @@
 //! that CI runs too; every other chore is a part of it. Nothing here is needed to build or run `wopr`.
 //!
 //! Places: `lint` and `tidy` judge the sources, `deny` the dependencies, `clients` and `postgres` set up what
-//! tests need, `suite` runs them. A further chore is a variant in `args`, a line in `chore`, and a file.
+//! tests need, `suite` and `chaos` run them. A further chore is a variant in `args`, a line in `chore`, and a file.
 
 #![expect(
     clippy::print_stdout,
@@ -14,11 +14,13 @@
 )]
 
 mod args;
+mod chaos;
 mod chore;
 mod clients;
 mod cluster;
 mod debian;
 mod deny;
+mod faketime;
 mod lint;
 mod plan;
 mod postgres;

@@ -26,7 +26,7 @@ impl Step {
 pub(crate) enum Outcome {
     /// What it promises now holds.
     Done,
-    /// It could not be done here and the rest may go on; says why. Never in CI.
+    /// It could not be done here and the rest may go on; says why.
     Skipped(String),
 }
 

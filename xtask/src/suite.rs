@@ -131,6 +131,7 @@ mod tests {
     fn rendered(filter: Option<&str>, without_interop: bool, has_interop_binaries: bool) -> Option<String> {
         expression(
             &Selection {
+                is_quick: false,
                 without_interop,
                 filter: filter.map(str::to_owned),
             },

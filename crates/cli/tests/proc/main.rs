@@ -15,6 +15,8 @@ mod http;
 
 #[path = "../../../../xtask/src/cluster.rs"]
 mod cluster;
+#[path = "../../../../xtask/src/faketime.rs"]
+mod faketime;
 
 mod bench;
 mod chaos;

@@ -19,6 +19,14 @@ impl Scribe<'_> {
             if self.cut || !self.may_start() {
                 return;
             }
+            // An earlier decision may have been cut off with nodes left to start, and any command may come before
+            // the timer that goes on with them. They are under way as much as active ones are.
+            if self.plan.has_loop || !self.has_active() {
+                self.mark_ready();
+                if !self.dirty.is_empty() {
+                    continue;
+                }
+            }
             if let Some(position) = self.released() {
                 if self.plan.nodes[position].disabled {
                     self.skip(position, "disabled");
@@ -27,18 +35,19 @@ impl Scribe<'_> {
                 }
                 continue;
             }
-            if self.has_active() {
-                return;
-            }
-            // An earlier decision may have been cut off with nodes left to start; any command may come before
-            // the timer that goes on with them.
-            let ready = (0..self.plan.nodes.len())
-                .filter(|&position| self.run.readiness(self.plan, position) != Readiness::NotYet);
-            self.dirty.extend(ready);
-            if self.dirty.is_empty() {
+            if !self.has_active() {
                 let outputs = self.final_outputs();
                 self.record(self.last(), Event::RunCompleted { outputs });
-                return;
+            }
+            return;
+        }
+    }
+
+    fn mark_ready(&mut self) {
+        for position in 0..self.plan.nodes.len() {
+            match self.run.readiness(self.plan, position) {
+                Readiness::Forward | Readiness::Back | Readiness::Skip => self.dirty.push_back(position),
+                Readiness::NotYet | Readiness::Held => {}
             }
         }
     }

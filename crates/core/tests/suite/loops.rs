@@ -372,6 +372,35 @@ fn a_cut_run_is_not_completed_by_a_stray_command() {
     assert_eq!((script.status(), script.variable("n")), ("completed", json!(400)));
 }
 
+/// Nodes that a cut-off decision left to start have not spoken yet: a join waits for them too.
+#[test]
+fn a_cut_round_is_joined_once() {
+    const WIDTH: usize = 300;
+    let mut crowd = Workflow::new("crowd")
+        .variable("n", "number", json!({ "defaultValue": 0 }))
+        .node("count", "core.setVariable", json!({ "name": "n", "expression": "n + 1" }))
+        .noops("all");
+    for n in 0..WIDTH {
+        let call = format!("call{n}");
+        crowd = crowd
+            .node(&call, "core.subWorkflow", json!({ "workflowId": "child" }))
+            .edges(&format!("count -> {call}, {call} -> all"));
+    }
+    let crowd = crowd.edge_if("all", "count", json!({ "expression": "n < 3" }));
+    let child = Workflow::new("child").noops("only");
+    let mut script = Script::of(&[&crowd, &child]).start(json!({}));
+    let mut n_cuts = 0;
+    while script.next_timer().is_some() {
+        script.wait(0);
+        n_cuts += 1;
+    }
+    assert_eq!(script.status(), "completed");
+    assert!(n_cuts > 0);
+    let log = script.log(0);
+    let joined = log.lines().filter(|line| line.contains("node.completed all"));
+    assert_eq!(joined.count(), 3);
+}
+
 #[test]
 fn a_loop_under_a_tight_host_bound_cannot_ask_for_more() {
     let mut start = Script::start_run(json!({}));

@@ -1,8 +1,10 @@
 -- The tenant begins every key: what belongs to one tenant lies together, and no query can forget it.
+-- Keys grow with time wherever they can (ids of runs begin with it), so that new rows go to the right edge of each
+-- tree and the appends of one group share pages; a tree keyed at random costs a page per row.
 -- Rows of fixed fields are WITHOUT ROWID, one B-tree instead of two. Rows with a body are not: there a body of more
--- than a quarter of a page would spill into pages of its own. In a plain table it may fill the page, new rows go
--- to the right edge, and the key's index stays small. Measured with 256 appends in flight, four events of 3 kB
--- each: a third of the time, half of the write-ahead log; with 320 bytes each a tenth more time.
+-- than a quarter of a page would spill into pages of its own. In a plain table it may fill the page, and the key's
+-- index stays small. Measured with 256 appends in flight, four events of 3 kB each: a third of the time, half of the
+-- write-ahead log.
 -- Times are milliseconds since the Unix epoch.
 
 -- "wopr" in ASCII, so that file(1) and a careful operator can tell what this is.
@@ -20,7 +22,13 @@ CREATE TABLE runs (
     created_at  INTEGER NOT NULL,
     updated_at  INTEGER NOT NULL,
     next_seq    INTEGER NOT NULL,
-    PRIMARY KEY (tenant, run)
+    -- The A2A task that the run is. A row of its own would be written with every run and name it once more.
+    context         TEXT,
+    task_state      TEXT,
+    task_interrupt  TEXT,
+    task_updated_at INTEGER,
+    PRIMARY KEY (tenant, run),
+    CHECK ((task_state IS NULL) = (task_updated_at IS NULL))
 ) STRICT, WITHOUT ROWID;
 
 -- Almost every run ends completed, and the list of completed runs is nearly the list of all runs, which the
@@ -29,12 +37,19 @@ CREATE INDEX runs_by_status ON runs (tenant, status, run) WHERE status <> 'compl
 CREATE INDEX runs_by_workflow ON runs (tenant, workflow, run);
 CREATE INDEX runs_by_parent ON runs (tenant, parent_run, run) WHERE parent_run IS NOT NULL;
 
+-- A page of tasks says how many match in all; the last two columns let the index alone answer that.
+CREATE INDEX tasks_by_time ON runs (tenant, task_updated_at, run, task_state, principal)
+    WHERE task_state IS NOT NULL;
+CREATE INDEX tasks_by_context ON runs (tenant, context, task_updated_at, run) WHERE context IS NOT NULL;
+
+-- The events of one append share a row, up to a bound: each costs its bytes and not two entries of B-trees. A row is
+-- named by its last event, so that the first row from a position on is the one that holds it.
 CREATE TABLE events (
-    tenant TEXT    NOT NULL,
-    run    TEXT    NOT NULL,
-    seq    INTEGER NOT NULL,
-    body   BLOB    NOT NULL,
-    PRIMARY KEY (tenant, run, seq)
+    tenant   TEXT    NOT NULL,
+    run      TEXT    NOT NULL,
+    last_seq INTEGER NOT NULL,
+    bodies   BLOB    NOT NULL,
+    PRIMARY KEY (tenant, run, last_seq)
 ) STRICT;
 
 -- One row per run: only the newest fold is ever read.
@@ -45,22 +60,6 @@ CREATE TABLE snapshots (
     body   BLOB    NOT NULL,
     PRIMARY KEY (tenant, run)
 ) STRICT;
-
-CREATE TABLE tasks (
-    tenant     TEXT    NOT NULL,
-    run        TEXT    NOT NULL,
-    context    TEXT,
-    state      TEXT    NOT NULL,
-    interrupt  TEXT,
-    updated_at INTEGER NOT NULL,
-    -- Copied from the run, where it never changes, so that a filter by creator needs no join.
-    principal  TEXT    NOT NULL,
-    PRIMARY KEY (tenant, run)
-) STRICT, WITHOUT ROWID;
-
--- A page of tasks says how many match in all; the last two columns let the index alone answer that.
-CREATE INDEX tasks_by_time ON tasks (tenant, updated_at, run, state, principal);
-CREATE INDEX tasks_by_context ON tasks (tenant, context, updated_at, run) WHERE context IS NOT NULL;
 
 CREATE TABLE timers (
     tenant TEXT    NOT NULL,

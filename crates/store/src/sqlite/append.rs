@@ -4,11 +4,12 @@
 //! undo. That is free of races because there is one writer: what was read in this transaction still holds when
 //! it commits. The guard is the first write and the last reason to refuse.
 
-use rusqlite::{CachedStatement, Connection, OptionalExtension, named_params, params};
+use rusqlite::{Connection, OptionalExtension, named_params, params};
 use tokio::sync::oneshot;
 use wopr_core::{RunKey, Seq, Timestamp};
 
 use super::{
+    bundle,
     fault::{Failure, Fault},
     retention::{self, present},
     rows,
@@ -84,9 +85,6 @@ fn append(conn: &Connection, batch: &Batch) -> Result<Result<(), AppendError>, F
         }));
     }
     write_events(conn, &batch.run, &batch.events)?;
-    if let Some(task) = &batch.task {
-        write_task(conn, &batch.run, task, &batch.summary)?;
-    }
     write_work(conn, batch)?;
     write_relations(conn, batch)?;
     write_side_rows(conn, batch)?;
@@ -141,26 +139,61 @@ fn refusal(conn: &Connection, batch: &Batch) -> Result<Option<AppendError>, Faul
 /// Writes the run row if it is as the batch expects it; `false` means it is not and nothing was written.
 fn guard(conn: &Connection, batch: &Batch) -> Result<bool, Fault> {
     let written = match batch.guard {
-        Guard::Create => insert_run(conn, &batch.run, &batch.summary, batch.head())?,
-        Guard::At(expected) => conn
+        Guard::Create => insert_run(
+            conn,
+            &batch.run,
+            &batch.summary,
+            batch.task.as_ref(),
+            batch.head(),
+        )?,
+        Guard::At(expected) => update_run(conn, batch, expected)?,
+    };
+    Ok(written == 1)
+}
+
+fn update_run(conn: &Connection, batch: &Batch, expected: Seq) -> Result<usize, Fault> {
+    let (tenant, run) = (batch.run.tenant.as_str(), batch.run.run.as_str());
+    let (expected, head) = (rows::int(expected.0), rows::int(batch.head().0));
+    let status = batch.summary.status.as_str();
+    let updated_at = batch.summary.updated_at.millis();
+    let written = match &batch.task {
+        None => conn
             .prepare_cached(concat!(
                 "UPDATE runs SET status = ?4, updated_at = ?5, next_seq = ?6
                  WHERE tenant = ?1 AND run = ?2 AND next_seq = ?3",
                 present!()
             ))?
+            .execute(params![tenant, run, expected, status, updated_at, head])?,
+        Some(task) => conn
+            .prepare_cached(concat!(
+                "UPDATE runs SET status = ?4, updated_at = ?5, next_seq = ?6, context = ?7, task_state = ?8,
+                     task_interrupt = ?9, task_updated_at = ?10
+                 WHERE tenant = ?1 AND run = ?2 AND next_seq = ?3",
+                present!()
+            ))?
             .execute(params![
-                batch.run.tenant.as_str(),
-                batch.run.run.as_str(),
-                rows::int(expected.0),
-                batch.summary.status.as_str(),
-                batch.summary.updated_at.millis(),
-                rows::int(batch.head().0),
+                tenant,
+                run,
+                expected,
+                status,
+                updated_at,
+                head,
+                task.context,
+                task.state.as_str(),
+                task.interrupt.map(rows::interrupt_text),
+                task.updated_at.millis(),
             ])?,
     };
-    Ok(written == 1)
+    Ok(written)
 }
 
-fn insert_run(conn: &Connection, run: &RunKey, summary: &Summary, head: Seq) -> Result<usize, Fault> {
+fn insert_run(
+    conn: &Connection,
+    run: &RunKey,
+    summary: &Summary,
+    task: Option<&TaskRow>,
+    head: Seq,
+) -> Result<usize, Fault> {
     let (parent_run, parent_node) = match &summary.parent {
         Some((run, node)) => (Some(run.as_str()), Some(node.as_str())),
         None => (None, None),
@@ -168,8 +201,8 @@ fn insert_run(conn: &Connection, run: &RunKey, summary: &Summary, head: Seq) -> 
     let written = conn
         .prepare_cached(
             "INSERT INTO runs (tenant, run, workflow, version, status, principal, parent_run, parent_node,
-                 created_at, updated_at, next_seq)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+                 created_at, updated_at, next_seq, context, task_state, task_interrupt, task_updated_at)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)
              ON CONFLICT DO NOTHING",
         )?
         .execute(params![
@@ -184,6 +217,10 @@ fn insert_run(conn: &Connection, run: &RunKey, summary: &Summary, head: Seq) -> 
             summary.created_at.millis(),
             summary.updated_at.millis(),
             rows::int(head.0),
+            task.and_then(|task| task.context.as_deref()),
+            task.map(|task| task.state.as_str()),
+            task.and_then(|task| task.interrupt).map(rows::interrupt_text),
+            task.map(|task| task.updated_at.millis()),
         ])?;
     Ok(written)
 }
@@ -210,40 +247,16 @@ fn write_events(conn: &Connection, run: &RunKey, events: &[StoredEvent]) -> Resu
         return Ok(());
     }
     let mut statement =
-        conn.prepare_cached("INSERT INTO events (tenant, run, seq, body) VALUES (?1, ?2, ?3, ?4)")?;
-    bind_run(&mut statement, run)?;
-    for event in events {
-        statement.raw_bind_parameter(3, rows::int(event.seq.0))?;
-        statement.raw_bind_parameter(4, event.body.as_slice())?;
-        statement.raw_execute()?;
-    }
-    Ok(())
-}
-
-/// Binds the first two parameters, which stay bound from one row to the next.
-fn bind_run(statement: &mut CachedStatement<'_>, run: &RunKey) -> Result<(), Fault> {
-    statement.raw_bind_parameter(1, run.tenant.as_str())?;
-    statement.raw_bind_parameter(2, run.run.as_str())?;
-    Ok(())
-}
-
-fn write_task(conn: &Connection, run: &RunKey, task: &TaskRow, summary: &Summary) -> Result<(), Fault> {
-    conn.prepare_cached(
-        "INSERT INTO tasks (tenant, run, context, state, interrupt, updated_at, principal)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
-         ON CONFLICT (tenant, run) DO UPDATE SET context = excluded.context, state = excluded.state,
-             interrupt = excluded.interrupt, updated_at = excluded.updated_at",
-    )?
-    .execute(params![
-        run.tenant.as_str(),
-        run.run.as_str(),
-        task.context,
-        task.state.as_str(),
-        task.interrupt.map(rows::interrupt_text),
-        task.updated_at.millis(),
-        summary.principal.as_str(),
-    ])?;
-    Ok(())
+        conn.prepare_cached("INSERT INTO events (tenant, run, last_seq, bodies) VALUES (?1, ?2, ?3, ?4)")?;
+    bundle::pack(events, |last, bodies| {
+        statement.execute(params![
+            run.tenant.as_str(),
+            run.run.as_str(),
+            rows::int(last.0),
+            bodies
+        ])?;
+        Ok(())
+    })
 }
 
 /// Snapshot, timers and effects. What is cleared or settled goes first, so that a key may be used anew.
@@ -306,8 +319,7 @@ fn write_relations(conn: &Connection, batch: &Batch) -> Result<(), Fault> {
     let (tenant, run) = (batch.run.tenant.as_str(), batch.run.run.as_str());
     for child in &batch.children {
         let key = batch.run.sibling(child.run.clone());
-        insert_run(conn, &key, &child.summary, Seq(0))?;
-        write_task(conn, &key, &child.task, &child.summary)?;
+        insert_run(conn, &key, &child.summary, Some(&child.task), Seq(0))?;
     }
     for (source, source_seq) in &batch.inbox_consumed {
         conn.prepare_cached(

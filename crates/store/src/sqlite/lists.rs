@@ -170,19 +170,19 @@ fn tasks_query(tenant: &TenantId, filter: &TaskFilter, after: Option<&TaskCursor
     query.push(rows::TASK);
     tasks_from(&mut query, tenant, filter);
     if let Some(after) = after {
-        query.bind(" AND (updated_at, run) < (", after.updated_at.millis());
+        query.bind(" AND (task_updated_at, run) < (", after.updated_at.millis());
         query.bind(", ", after.run.as_str().to_owned());
         query.push(")");
     }
     query.bind(
-        " ORDER BY updated_at DESC, run DESC LIMIT ",
+        " ORDER BY task_updated_at DESC, run DESC LIMIT ",
         rows::limit(limit.saturating_add(1)),
     );
     query
 }
 
 fn tasks_from(query: &mut Query, tenant: &TenantId, filter: &TaskFilter) {
-    query.push(" FROM tasks INDEXED BY ");
+    query.push(" FROM runs INDEXED BY ");
     query.push(if filter.context.is_some() {
         "tasks_by_context"
     } else {
@@ -190,18 +190,20 @@ fn tasks_from(query: &mut Query, tenant: &TenantId, filter: &TaskFilter) {
     });
     query.bind(" WHERE tenant = ", tenant.as_str().to_owned());
     if let Some(context) = &filter.context {
+        // The words of the index's own condition, which SQLite wants to see again; the same below.
         query.bind(" AND context IS NOT NULL AND context = ", context.clone());
     }
+    query.push(" AND task_state IS NOT NULL");
     if let Some(state) = filter.state {
-        query.bind(" AND state = ", state.as_str().to_owned());
+        query.bind(" AND task_state = ", state.as_str().to_owned());
     }
     if let Some(since) = filter.changed_since {
-        query.bind(" AND updated_at >= ", since.millis());
+        query.bind(" AND task_updated_at >= ", since.millis());
     }
     if let Some(principal) = &filter.principal {
         query.bind(" AND principal = ", principal.as_str().to_owned());
     }
-    query.push(listed!("tasks"));
+    query.push(listed!("runs"));
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! disk: WAL with `synchronous=FULL`, one fsync for all batches that waited at the same time.
 
 mod append;
+mod bundle;
 mod checkpoint;
 mod fault;
 mod lists;

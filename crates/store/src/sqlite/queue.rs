@@ -3,7 +3,10 @@
 //! Callers never wait here: a full queue refuses at once, so that overload is an answer and not a growing heap.
 //! What was accepted before the queue closed is still handed out.
 
-use std::collections::VecDeque;
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -28,6 +31,17 @@ struct State<T> {
     items: VecDeque<(T, usize)>,
     bytes: usize,
     closed: bool,
+    /// How many items whoever waits wants to be woken for.
+    wanted: usize,
+}
+
+/// How gathering ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Gathered {
+    /// There is enough, or it took too long.
+    Enough,
+    /// Nothing came any more.
+    Dry,
 }
 
 impl<T> Queue<T> {
@@ -37,6 +51,7 @@ impl<T> Queue<T> {
                 items: VecDeque::new(),
                 bytes: 0,
                 closed: false,
+                wanted: 1,
             }),
             ready: Condvar::new(),
             bound: bound.max(1),
@@ -56,8 +71,11 @@ impl<T> Queue<T> {
         }
         state.bytes = state.bytes.saturating_add(bytes);
         state.items.push_back((item, bytes));
+        let is_wanted = state.items.len() >= state.wanted;
         drop(state);
-        self.ready.notify_one();
+        if is_wanted {
+            self.ready.notify_one();
+        }
         Ok(())
     }
 
@@ -96,6 +114,25 @@ impl<T> Queue<T> {
             into.push(item);
         }
         true
+    }
+
+    /// Lets further items come to the ones that are there: until there are `enough`, for `patience` at most, and
+    /// no longer than they keep coming, at least one in each `slice`.
+    pub(super) fn gather(&self, enough: usize, slice: Duration, patience: Duration) -> Gathered {
+        let end = Instant::now() + patience;
+        let mut state = self.state.lock();
+        state.wanted = enough;
+        let mut gathered = Gathered::Enough;
+        while state.items.len() < enough && !state.closed && Instant::now() < end {
+            let n_before = state.items.len();
+            self.ready.wait_for(&mut state, slice);
+            if state.items.len() == n_before {
+                gathered = Gathered::Dry;
+                break;
+            }
+        }
+        state.wanted = 1;
+        gathered
     }
 
     /// How many items wait.
@@ -157,6 +194,27 @@ mod tests {
         group.clear();
         assert!(queue.drain(&mut group, 9, 15));
         assert_eq!(group, [2, 3]);
+    }
+
+    #[test]
+    fn gathering_ends_with_enough_or_with_nothing_more() {
+        let (slice, patience) = (Duration::from_millis(1), Duration::from_secs(60));
+        let queue = Queue::new(10, usize::MAX);
+        queue.push(1, 0).expect("room");
+        assert_eq!(queue.gather(4, slice, patience), Gathered::Dry);
+        assert_eq!(queue.gather(4, slice, Duration::ZERO), Gathered::Enough);
+        std::thread::scope(|scope| {
+            let gathering = scope.spawn(|| queue.gather(4, patience, patience));
+            for n in 2..=4 {
+                queue.push(n, 0).expect("room");
+            }
+            assert_eq!(gathering.join().expect("it ends"), Gathered::Enough);
+        });
+        queue.close();
+        assert_eq!(queue.gather(9, patience, patience), Gathered::Enough);
+        let mut group = Vec::new();
+        assert!(queue.drain(&mut group, 9, usize::MAX));
+        assert_eq!(group, [1, 2, 3, 4]);
     }
 
     #[test]

@@ -74,22 +74,21 @@ fn events_from(
         return Ok(Vec::new());
     }
     let mut statement = conn.prepare_cached(
-        "SELECT seq, body FROM events WHERE tenant = ?1 AND run = ?2 AND seq >= ?3 ORDER BY seq LIMIT ?4",
+        "SELECT last_seq, bodies FROM events WHERE tenant = ?1 AND run = ?2 AND last_seq >= ?3 ORDER BY last_seq",
     )?;
-    let mut found = statement.query(params![
-        run.tenant.as_str(),
-        run.run.as_str(),
-        rows::int(from.0),
-        rows::limit(limit)
-    ])?;
+    let mut found = statement.query(params![run.tenant.as_str(), run.run.as_str(), rows::int(from.0)])?;
     // The row of the run says how many there are, but a damaged one must not make us ask for all memory.
     let mut events = Vec::with_capacity(expected.min(1024));
-    while let Some(row) = found.next()? {
-        let event = rows::event(row)?;
-        if event.seq != from.plus(events.len()) {
-            break;
+    'rows: while events.len() < expected
+        && let Some(row) = found.next()?
+    {
+        for (seq, body) in rows::events(row)?.skip_while(|(seq, _)| *seq < from) {
+            if events.len() == expected || seq != from.plus(events.len()) {
+                break 'rows;
+            }
+            let body = body.to_vec();
+            events.push(StoredEvent { seq, body });
         }
-        events.push(event);
     }
     if events.len() != expected {
         let missing = from.plus(events.len());
@@ -130,22 +129,26 @@ fn inbox(conn: &Connection, run: &RunKey) -> Result<Vec<InboxRow>, Fault> {
 
 fn task_row(conn: &Connection, run: &RunKey) -> Result<Option<TaskRow>, Fault> {
     let mut statement = conn.prepare_cached(
-        "SELECT context, state, interrupt, updated_at FROM tasks WHERE tenant = ?1 AND run = ?2",
+        "SELECT context, task_state, task_interrupt, task_updated_at FROM runs WHERE tenant = ?1 AND run = ?2",
     )?;
     let mut found = statement.query(params![run.tenant.as_str(), run.run.as_str()])?;
-    found.next()?.map(|row| rows::task(row, 0)).transpose()
+    match found.next()? {
+        Some(row) => rows::opt_task(row, 0),
+        None => Ok(None),
+    }
 }
 
 pub(super) fn task(conn: &Connection, run: &RunKey) -> Result<Option<(TaskRow, Seq)>, Fault> {
     const SELECT: &str = concat!(
-        "SELECT context, state, interrupt, tasks.updated_at, next_seq
-         FROM tasks JOIN runs USING (tenant, run) WHERE tenant = ?1 AND run = ?2",
+        "SELECT context, task_state, task_interrupt, task_updated_at, next_seq
+         FROM runs WHERE tenant = ?1 AND run = ?2",
         present!()
     );
     let mut statement = conn.prepare_cached(SELECT)?;
     let mut found = statement.query(params![run.tenant.as_str(), run.run.as_str()])?;
     let Some(row) = found.next()? else { return Ok(None) };
-    Ok(Some((rows::task(row, 0)?, rows::seq(row, 4)?)))
+    let head = rows::seq(row, 4)?;
+    Ok(rows::opt_task(row, 0)?.map(|task| (task, head)))
 }
 
 pub(super) fn messages(conn: &Connection, run: &RunKey, limit: usize) -> Result<Vec<MessageRow>, Fault> {

@@ -44,12 +44,11 @@ const IS_GONE: &str =
 const NEXT_TENANT: &str = "SELECT tenant FROM runs WHERE tenant > ?1 ORDER BY tenant LIMIT 1";
 
 const OLD_TASKS: &str = concat!(
-    "SELECT t.run, t.updated_at, t.state IN ('completed', 'failed', 'canceled', 'rejected')
-         AND (SELECT parent_run IS NULL FROM runs AS r WHERE r.tenant = t.tenant AND r.run = t.run)
-     FROM tasks AS t INDEXED BY tasks_by_time
-     WHERE t.tenant = ?1 AND (t.updated_at, t.run) > (?2, ?3) AND t.updated_at < ?4",
-    listed!("t"),
-    " ORDER BY t.updated_at, t.run LIMIT ?5"
+    "SELECT run, task_updated_at, task_state IN ('completed', 'failed', 'canceled', 'rejected') AND parent_run IS NULL
+     FROM runs INDEXED BY tasks_by_time
+     WHERE tenant = ?1 AND task_state IS NOT NULL AND (task_updated_at, run) > (?2, ?3) AND task_updated_at < ?4",
+    listed!("runs"),
+    " ORDER BY task_updated_at, run LIMIT ?5"
 );
 
 const CHILDREN: &str = "SELECT run, status, updated_at FROM runs INDEXED BY runs_by_parent
@@ -85,7 +84,7 @@ struct Owned {
 /// Rows with a body, of which a run may have any number.
 const WITH_BODY: [Owned; 6] = [
     Owned {
-        pick: "SELECT rowid, length(body) FROM events WHERE tenant = ?1 AND run = ?2 LIMIT ?3",
+        pick: "SELECT rowid, length(bodies) FROM events WHERE tenant = ?1 AND run = ?2 LIMIT ?3",
         delete: "DELETE FROM events WHERE rowid = ?1",
     },
     Owned {
@@ -111,9 +110,8 @@ const WITH_BODY: [Owned; 6] = [
 ];
 
 /// Rows of fixed fields, of which a run that has ended has one or none.
-const PLAIN: [&str; 3] = [
+const PLAIN: [&str; 2] = [
     "DELETE FROM timers WHERE tenant = ?1 AND run = ?2",
-    "DELETE FROM tasks WHERE tenant = ?1 AND run = ?2",
     "DELETE FROM runs WHERE tenant = ?1 AND run = ?2",
 ];
 

@@ -10,10 +10,9 @@ use wopr_core::{
     IdError, NodeId, PrincipalId, RunId, RunKey, RunStatus, Seq, TenantId, Timestamp, WorkflowId,
 };
 
-use super::fault::Fault;
+use super::{bundle, fault::Fault};
 use crate::{
-    Fence, IdempotencyKey, IdempotencyRecord, KeyRow, StoredEvent, Summary, TaskInterrupt, TaskRow,
-    TaskState, WorkflowRow,
+    Fence, IdempotencyKey, IdempotencyRecord, KeyRow, Summary, TaskInterrupt, TaskRow, TaskState, WorkflowRow,
 };
 
 /// The columns [`summary`] reads.
@@ -21,7 +20,7 @@ pub(super) const SUMMARY: &str =
     "workflow, version, status, principal, parent_run, parent_node, created_at, updated_at, next_seq";
 
 /// The columns [`task`] reads.
-pub(super) const TASK: &str = "context, state, interrupt, updated_at";
+pub(super) const TASK: &str = "context, task_state, task_interrupt, task_updated_at";
 
 /// A number as SQLite can hold it. Nothing stored comes near the bound; what a client asks for may.
 pub(super) fn int(n: u64) -> i64 {
@@ -144,12 +143,20 @@ pub(super) fn task(row: &Row<'_>, at: usize) -> Result<TaskRow, Fault> {
     })
 }
 
-/// Reads (seq, body).
-pub(super) fn event(row: &Row<'_>) -> Result<StoredEvent, Fault> {
-    Ok(StoredEvent {
-        seq: seq(row, 0)?,
-        body: bytes(row, 1)?,
-    })
+/// Reads the same of a run that may have no task.
+pub(super) fn opt_task(row: &Row<'_>, at: usize) -> Result<Option<TaskRow>, Fault> {
+    match opt_text(row, at + 1)? {
+        Some(_) => task(row, at).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Reads (last_seq, bodies).
+pub(super) fn events<'r>(row: &'r Row<'_>) -> Result<impl Iterator<Item = (Seq, &'r [u8])>, Fault> {
+    let bodies = value(row, 1)?
+        .as_blob()
+        .map_err(|why| Fault::damaged(row, 1, why))?;
+    bundle::unpack(seq(row, 0)?, bodies).ok_or_else(|| Fault::damaged(row, 1, "not a row of events"))
 }
 
 /// Reads (digest, run, response, expires_at).

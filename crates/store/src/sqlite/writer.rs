@@ -7,11 +7,16 @@
 //!                           └────────────── the next group gathers meanwhile ────┘
 //! ```
 //!
-//! It never waits for a group to form: while one commits, the next gathers. A job that fails takes nobody with
+//! While one group commits, the next gathers; one job alone never waits for others. Only where many come at once
+//! does the writer wait a little before it commits: then the processor is busy with what comes next anyway, and a
+//! commit costs as much for one as for many. A job that fails takes nobody with
 //! it: if it had written, the transaction is rolled back and every job of the group runs again alone. Only an
 //! error at COMMIT leaves anything in doubt.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use parking_lot::Mutex;
 use rusqlite::Connection;
@@ -19,7 +24,7 @@ use tokio::sync::oneshot;
 
 use super::{
     fault::{Failure, FailureKind, Fault, is_full},
-    queue::Queue,
+    queue::{Gathered, Queue},
     stats::Counters,
 };
 use crate::WriteError;
@@ -30,6 +35,18 @@ pub(super) const MAX_GROUP: usize = 512;
 
 /// About how many bytes share a commit, so that a group's dirty pages stay within the writer's cache.
 const MAX_GROUP_BYTES: usize = 16 << 20;
+
+/// From so many jobs on that came during one commit, there is a crowd: more are on their way.
+const CROWD: usize = 8;
+
+/// A crowd's group commits when it is so large.
+const CROWDS_GROUP: usize = 32;
+
+/// How long a crowd's group may take to form. Whoever waits longest waits so much longer.
+const PATIENCE: Duration = Duration::from_millis(3);
+
+/// A crowd that sends nothing for so long is none.
+const LULL: Duration = Duration::from_micros(400);
 
 /// A write: run inside a transaction, perhaps more than once, and settled after it.
 pub(super) trait Job: Send {
@@ -108,8 +125,13 @@ impl Writer {
     pub(super) fn run(mut self) {
         let _abandon = Abandon(Arc::clone(&self.queue));
         let mut group = Vec::with_capacity(MAX_GROUP);
+        let mut is_crowded = false;
         while self.queue.drain(&mut group, MAX_GROUP, MAX_GROUP_BYTES) {
+            is_crowded |= group.len() >= CROWD;
             self.write(&mut group);
+            if is_crowded {
+                is_crowded = self.queue.gather(CROWDS_GROUP, LULL, PATIENCE) == Gathered::Enough;
+            }
         }
     }
 

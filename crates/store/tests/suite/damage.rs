@@ -64,8 +64,11 @@ async fn a_write_that_stumbles_over_damage_does_not_break_its_group() {
 async fn a_gap_in_a_log_is_damage() {
     let db = Database::new();
     let store = db.open();
-    store.append(create(&run(1), 5)).await.expect("append");
-    db.sql("DELETE FROM events WHERE seq = 2");
+    store.append(create(&run(1), 2)).await.expect("append");
+    for n in 2..5 {
+        store.append(append(&run(1), n, 1)).await.expect("append");
+    }
+    db.sql("DELETE FROM events WHERE last_seq = 2");
     let damaged = store.load(&run(1)).await.expect_err("a gap");
     assert!(
         matches!(&damaged, ReadError::Corrupt(text) if text.contains("event 2")),
@@ -82,10 +85,31 @@ async fn a_gap_in_a_log_is_damage() {
         .expect("a run");
     assert_eq!(page.events, events(3, 2), "what is whole can be read");
 
-    db.sql("DELETE FROM events WHERE seq > 2");
+    db.sql("DELETE FROM events WHERE last_seq > 2");
     assert!(
         matches!(store.events(&run(1), Seq(3), 9).await, Err(ReadError::Corrupt(_))),
         "a lost end"
+    );
+}
+
+#[tokio::test]
+async fn a_row_that_holds_no_events_is_damage() {
+    let db = Database::new();
+    let store = db.open();
+    store.append(create(&run(1), 3)).await.expect("append");
+    for bodies in ["x''", "x'0000000901'", "x'00000001'", "x'000000010100'"] {
+        db.sql(&format!("UPDATE events SET bodies = {bodies}"));
+        let damaged = store.load(&run(1)).await.expect_err("no events");
+        assert!(
+            matches!(&damaged, ReadError::Corrupt(text) if text.contains("bodies")),
+            "{bodies}: {damaged:?}"
+        );
+    }
+    db.sql("UPDATE events SET bodies = x'0000000101'");
+    let damaged = store.load(&run(1)).await.expect_err("one event of three");
+    assert!(
+        matches!(&damaged, ReadError::Corrupt(text) if text.contains("event 0")),
+        "{damaged:?}"
     );
 }
 
@@ -95,7 +119,7 @@ async fn an_event_beyond_the_log_is_damage_and_nothing_is_written() {
     let store = db.open();
     store.append(create(&run(1), 1)).await.expect("append");
     db.sql(&format!(
-        "INSERT INTO events VALUES ('acme', '{}', 2, x'00')",
+        "INSERT INTO events VALUES ('acme', '{}', 2, x'0000000100')",
         run_id(1)
     ));
     let damaged = store
@@ -136,7 +160,7 @@ async fn damaged_side_rows_are_told_and_not_passed_on() {
     batch.idempotency = Some(record("k", 100));
     store.append(batch).await.expect("append");
     db.sql(
-        "UPDATE tasks SET interrupt = 'nap'; UPDATE effects SET fence = -1 WHERE key = 'b';
+        "UPDATE runs SET task_interrupt = 'nap'; UPDATE effects SET fence = -1 WHERE key = 'b';
          UPDATE idempotency SET run = 'x'",
     );
     assert!(matches!(store.task(&run(1)).await, Err(ReadError::Corrupt(_))));

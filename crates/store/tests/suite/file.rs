@@ -247,7 +247,7 @@ async fn a_failing_batch_does_not_fail_its_neighbours() {
     let db = Database::new();
     let store = db.open();
     db.sql(
-        "CREATE TRIGGER poison BEFORE INSERT ON events WHEN new.body = x'70'
+        "CREATE TRIGGER poison BEFORE INSERT ON events WHEN instr(new.bodies, x'70')
          BEGIN SELECT RAISE(ABORT, 'poisoned'); END",
     );
     let mut batches: Vec<_> = (0..20).map(|n| create(&run(n), 2)).collect();
@@ -272,7 +272,7 @@ async fn a_transaction_lost_underneath_fails_its_group_and_no_other() {
     let db = Database::new();
     let store = db.open();
     db.sql(
-        "CREATE TRIGGER poison BEFORE INSERT ON events WHEN new.body = x'70'
+        "CREATE TRIGGER poison BEFORE INSERT ON events WHEN instr(new.bodies, x'70')
          BEGIN SELECT RAISE(ROLLBACK, 'poisoned'); END",
     );
     let mut batches: Vec<_> = (0..5).map(|n| create(&run(n), 1)).collect();

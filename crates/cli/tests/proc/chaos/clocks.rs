@@ -10,10 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Where Debian's package `libfaketime` keeps it, and where its own installation does.
-const FOLDERS: [&str; 2] = ["/usr/lib", "/usr/local/lib"];
-/// The one for programs with threads.
-const LIBRARY: &str = "faketime/libfaketimeMT.so.1";
+use crate::faketime;
 
 /// After a jump, reads of the clock that began before it have ended.
 const GRACE: Duration = Duration::from_millis(500);
@@ -30,7 +27,7 @@ impl Clocks {
     /// Clocks that are right.
     pub(super) fn new(folder: &Path, replicas: usize) -> Self {
         let clocks = Self {
-            library: find(),
+            library: faketime::find(),
             folder: folder.to_owned(),
             jumps: Mutex::new(vec![Vec::new(); replicas]),
         };
@@ -101,23 +98,6 @@ impl Clocks {
     fn file(&self, replica: usize) -> PathBuf {
         self.folder.join(format!("clock-{replica}"))
     }
-}
-
-/// The library in a folder of this machine's libraries, or in one below: Debian has one for each architecture.
-fn find() -> Option<PathBuf> {
-    for folder in FOLDERS {
-        let below = fs::read_dir(folder).into_iter().flatten().flatten();
-        let mut folders: Vec<PathBuf> = below.map(|entry| entry.path()).collect();
-        folders.push(PathBuf::from(folder));
-        let library = folders
-            .into_iter()
-            .map(|folder| folder.join(LIBRARY))
-            .find(|path| path.is_file());
-        if library.is_some() {
-            return library;
-        }
-    }
-    None
 }
 
 #[cfg(test)]
