@@ -25,7 +25,7 @@ pub use error::{AppendError, ReadError, WriteError};
 pub use log::{EventPage, Loaded, Log, RunFilter, RunPage, TaskCursor, TaskFilter, TaskPage};
 pub use memory::MemoryStore;
 pub use postgres::PostgresStore;
-pub use registry::{KeyRow, Registry, WorkflowRow};
+pub use registry::{KeyRow, Registry, Revision, WorkflowRow};
 pub use retention::{Child, EndedRoots, Removal, Retention, Swept};
 pub use sqlite::SqliteStore;
 pub use work::{Epoch, Hint, LeasedEffect, Work};

@@ -39,11 +39,18 @@ pub struct KeyRow {
     pub revoked_at: Option<Timestamp>,
 }
 
+/// A place in the history of the registry. Each change has a larger one than every change before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Revision(pub u64);
+
 /// Keeping registrations.
+///
+/// Other processes may change them: who keeps a copy asks now and then for what came after the largest revision it
+/// has seen, and misses nothing that way.
 #[async_trait]
 pub trait Registry: Send + Sync + 'static {
     /// Stores a version and makes it the current one of its (tenant, id). Storing a known version again only makes
-    /// it current. Returns whether the version was new.
+    /// it current, and storing the current one changes nothing. Returns whether the version was new.
     async fn put_workflow(&self, row: WorkflowRow) -> Result<bool, WriteError>;
 
     /// Reads one version; a tenant's own wins over a shared one.
@@ -54,8 +61,9 @@ pub trait Registry: Send + Sync + 'static {
         version: &ContentHash,
     ) -> Result<Option<WorkflowRow>, ReadError>;
 
-    /// Reads the current version of every (tenant, id): the shared ones first, then by tenant and id.
-    async fn current_workflows(&self) -> Result<Vec<WorkflowRow>, ReadError>;
+    /// Reads the current version of every (tenant, id) that became current after a revision, in that order. The
+    /// default revision is before all.
+    async fn workflows_since(&self, after: Revision) -> Result<Vec<(Revision, WorkflowRow)>, ReadError>;
 
     /// Stores a key; one with the same id is replaced, whatever had become of it.
     async fn put_key(&self, row: KeyRow) -> Result<(), WriteError>;
@@ -65,4 +73,7 @@ pub trait Registry: Send + Sync + 'static {
 
     /// Reads every key, revoked ones too, by id.
     async fn keys(&self) -> Result<Vec<KeyRow>, ReadError>;
+
+    /// Reads the keys that were stored or revoked after a revision, in that order. The default revision is before all.
+    async fn keys_since(&self, after: Revision) -> Result<Vec<(Revision, KeyRow)>, ReadError>;
 }

@@ -31,13 +31,21 @@ pub struct LeasedEffect {
 pub enum Hint {
     /// This run's log may have grown, or there is work to do for it.
     Run(RunKey),
-    /// Hints were lost: any run's may.
+    /// A workflow or a key may have changed.
+    Registry,
+    /// Hints were lost: anything may have changed.
     Any,
 }
 
 /// Handing out what is due.
 #[async_trait]
 pub trait Work: Send + Sync + 'static {
+    /// The time by the clock that the processes of this store share; `None` where that is the caller's own. Leases
+    /// are measured by it, so that it does not matter whether the clocks of processes agree.
+    async fn time(&self) -> Result<Option<Timestamp>, ReadError> {
+        Ok(None)
+    }
+
     /// Begins a new epoch, larger than every earlier one. Where the store belongs to one process (SQLite, memory),
     /// every lease of an earlier epoch ends at once.
     async fn begin_epoch(&self, now: Timestamp) -> Result<Epoch, WriteError>;

@@ -16,7 +16,7 @@ use wopr_core::{ContentHash, RunId, RunKey, TenantId, Timestamp, WorkflowId};
 
 use crate::{
     BlobRow, EffectKey, Epoch, Fence, IdempotencyKey, IdempotencyRecord, InboxRow, KeyRow, MessageRow,
-    Snapshot, StoredEvent, Summary, TaskRow, TimerKey, WorkflowRow,
+    Revision, Snapshot, StoredEvent, Summary, TaskRow, TimerKey, WorkflowRow,
 };
 
 /// A store in memory, for tests and for trying things out.
@@ -46,7 +46,9 @@ struct State {
     epoch: u64,
     /// `None` sorts before every tenant.
     workflows: BTreeMap<(Option<TenantId>, WorkflowId), Workflow>,
-    keys: BTreeMap<String, KeyRow>,
+    keys: BTreeMap<String, (Revision, KeyRow)>,
+    /// The newest change of the registry.
+    revision: Revision,
 }
 
 #[derive(Debug)]
@@ -87,5 +89,7 @@ struct Effect {
 #[derive(Debug)]
 struct Workflow {
     current: ContentHash,
+    /// Since when it is current.
+    since: Revision,
     versions: BTreeMap<ContentHash, WorkflowRow>,
 }

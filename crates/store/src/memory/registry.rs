@@ -5,21 +5,26 @@ use std::collections::{BTreeMap, btree_map::Entry};
 use async_trait::async_trait;
 use wopr_core::{ContentHash, TenantId, Timestamp, WorkflowId};
 
-use super::{MemoryStore, Workflow};
-use crate::{KeyRow, ReadError, Registry, WorkflowRow, WriteError};
+use super::{MemoryStore, State, Workflow};
+use crate::{KeyRow, ReadError, Registry, Revision, WorkflowRow, WriteError};
 
 #[async_trait]
 impl Registry for MemoryStore {
     async fn put_workflow(&self, row: WorkflowRow) -> Result<bool, WriteError> {
         let mut state = self.state.lock();
+        let revision = state.next_revision();
         let workflow = state
             .workflows
             .entry((row.tenant.clone(), row.id.clone()))
             .or_insert_with(|| Workflow {
                 current: row.version.clone(),
+                since: revision,
                 versions: BTreeMap::new(),
             });
-        workflow.current = row.version.clone();
+        if workflow.current != row.version {
+            workflow.current = row.version.clone();
+            workflow.since = revision;
+        }
         match workflow.versions.entry(row.version.clone()) {
             Entry::Vacant(entry) => {
                 entry.insert(row);
@@ -40,26 +45,30 @@ impl Registry for MemoryStore {
         Ok(of(Some(tenant.clone())).or_else(|| of(None)).cloned())
     }
 
-    async fn current_workflows(&self) -> Result<Vec<WorkflowRow>, ReadError> {
+    async fn workflows_since(&self, after: Revision) -> Result<Vec<(Revision, WorkflowRow)>, ReadError> {
         let state = self.state.lock();
-        Ok(state
-            .workflows
-            .values()
-            .filter_map(|workflow| workflow.versions.get(&workflow.current))
-            .cloned()
-            .collect())
+        let changed = state.workflows.values().filter(|workflow| workflow.since > after);
+        let mut rows: Vec<_> = changed
+            .filter_map(|workflow| Some((workflow.since, workflow.versions.get(&workflow.current)?.clone())))
+            .collect();
+        rows.sort_by_key(|(revision, _)| *revision);
+        Ok(rows)
     }
 
     async fn put_key(&self, row: KeyRow) -> Result<(), WriteError> {
-        self.state.lock().keys.insert(row.id.clone(), row);
+        let mut state = self.state.lock();
+        let revision = state.next_revision();
+        state.keys.insert(row.id.clone(), (revision, row));
         Ok(())
     }
 
     async fn revoke_key(&self, id: &str, at: Timestamp) -> Result<bool, WriteError> {
         let mut state = self.state.lock();
+        let revision = state.next_revision();
         match state.keys.get_mut(id) {
-            Some(key) if key.revoked_at.is_none() => {
+            Some((changed, key)) if key.revoked_at.is_none() => {
                 key.revoked_at = Some(at);
+                *changed = revision;
                 Ok(true)
             }
             Some(_) | None => Ok(false),
@@ -67,6 +76,21 @@ impl Registry for MemoryStore {
     }
 
     async fn keys(&self) -> Result<Vec<KeyRow>, ReadError> {
-        Ok(self.state.lock().keys.values().cloned().collect())
+        let state = self.state.lock();
+        Ok(state.keys.values().map(|(_, key)| key.clone()).collect())
+    }
+
+    async fn keys_since(&self, after: Revision) -> Result<Vec<(Revision, KeyRow)>, ReadError> {
+        let state = self.state.lock();
+        let mut rows: Vec<_> = state.keys.values().filter(|(changed, _)| *changed > after).cloned().collect();
+        rows.sort_by_key(|(revision, _)| *revision);
+        Ok(rows)
+    }
+}
+
+impl State {
+    fn next_revision(&mut self) -> Revision {
+        self.revision.0 += 1;
+        self.revision
     }
 }

@@ -27,12 +27,16 @@ use crate::Hint;
 
 /// One name for every database: a payload says which schema it is about.
 const CHANNEL: &str = "wopr";
-/// Runs that wait to be told; beyond it they are not.
+/// Hints that wait to be told; beyond it they are not.
 const WAITING: usize = 8_192;
 /// Hints a slow receiver may lag behind before it loses some and is told so.
 const KEPT: usize = 4_096;
 /// The server takes payloads below 8,000 bytes.
 const PAYLOAD: usize = 7_900;
+/// The line of a changed registry. One without a space cannot be a run's.
+const REGISTRY: &str = "registry";
+/// The line that says nothing in particular.
+const ANY: &str = "any";
 /// How long changes are gathered before they are told together.
 const LINGER: Duration = Duration::from_millis(3);
 /// Pause before a lost connection is made again.
@@ -41,7 +45,7 @@ const AWAY: Duration = Duration::from_secs(1);
 /// Both ends of the hints.
 #[derive(Debug, Clone)]
 pub(super) struct Hints {
-    outgoing: mpsc::Sender<RunKey>,
+    outgoing: mpsc::Sender<Hint>,
     incoming: broadcast::Sender<Hint>,
 }
 
@@ -50,7 +54,7 @@ pub(super) struct Courier {
     connector: Connector,
     schema: String,
     me: String,
-    outgoing: mpsc::Receiver<RunKey>,
+    outgoing: mpsc::Receiver<Hint>,
     incoming: broadcast::Sender<Hint>,
     counters: Arc<Counters>,
     stop: CancellationToken,
@@ -77,9 +81,9 @@ impl Hints {
         (Self { outgoing, incoming }, courier)
     }
 
-    /// Lets other processes know that a run changed, sooner or later or not at all.
-    pub(super) fn tell(&self, run: &RunKey) {
-        drop(self.outgoing.try_send(run.clone()));
+    /// Lets other processes know that something changed, sooner or later or not at all.
+    pub(super) fn tell(&self, hint: Hint) {
+        drop(self.outgoing.try_send(hint));
     }
 
     pub(super) fn subscribe(&self) -> broadcast::Receiver<Hint> {
@@ -110,10 +114,10 @@ impl Courier {
         let notify = client.prepare("SELECT pg_notify($1, $2)").await?;
         // Whatever changed while nobody listened.
         drop(self.incoming.send(Hint::Any));
-        let mut runs = Vec::new();
+        let mut hints = Vec::new();
         loop {
             tokio::select! {
-                n = self.outgoing.recv_many(&mut runs, WAITING) => {
+                n = self.outgoing.recv_many(&mut hints, WAITING) => {
                     if n == 0 {
                         // The store is gone; whoever dropped it stops this task too.
                         std::future::pending::<()>().await;
@@ -121,12 +125,10 @@ impl Courier {
                 }
                 _ = &mut hearing => return Ok(()),
             }
-            runs.sort_unstable();
-            runs.dedup();
-            for payload in payloads(&self.me, &self.schema, &runs) {
+            for payload in payloads(&self.me, &self.schema, &lines(&hints)) {
                 client.query(&notify, &[&CHANNEL, &payload]).await?;
             }
-            runs.clear();
+            hints.clear();
             tokio::time::sleep(LINGER).await;
         }
     }
@@ -139,9 +141,9 @@ impl Courier {
             loop {
                 match poll_fn(|context| connection.poll_message(context)).await {
                     Some(Ok(AsyncMessage::Notification(notification))) => {
-                        for run in read(notification.payload(), &me, &schema) {
+                        for hint in read(notification.payload(), &me, &schema) {
                             counters.hinted();
-                            drop(incoming.send(Hint::Run(run)));
+                            drop(incoming.send(hint));
                         }
                     }
                     Some(Ok(_)) => {}
@@ -177,35 +179,52 @@ impl Drop for Hearing {
     }
 }
 
-/// Runs as few payloads: the teller and the schema, then a run per line.
-fn payloads(me: &str, schema: &str, runs: &[RunKey]) -> Vec<String> {
+/// A line each, every hint once. A hint that is read nevertheless as something else costs a look.
+fn lines(hints: &[Hint]) -> Vec<String> {
+    let line = |hint: &Hint| match hint {
+        Hint::Run(run) => format!("{} {}", run.tenant, run.run),
+        Hint::Registry => REGISTRY.to_owned(),
+        Hint::Any => ANY.to_owned(),
+    };
+    let mut lines: Vec<_> = hints.iter().map(line).collect();
+    lines.sort_unstable();
+    lines.dedup();
+    lines
+}
+
+/// Lines in few payloads, each below who tells and the schema.
+fn payloads(me: &str, schema: &str, lines: &[String]) -> Vec<String> {
     let head = format!("{me} {schema}");
     let mut payloads: Vec<String> = Vec::new();
-    for run in runs {
-        let line = format!("\n{} {}", run.tenant, run.run);
+    for line in lines {
         match payloads.last_mut() {
-            Some(payload) if payload.len() + line.len() <= PAYLOAD => payload.push_str(&line),
-            Some(_) | None => payloads.push(head.clone() + &line),
+            Some(payload) if payload.len() + line.len() < PAYLOAD => {
+                payload.push('\n');
+                payload.push_str(line);
+            }
+            Some(_) | None => payloads.push(format!("{head}\n{line}")),
         }
     }
     payloads
 }
 
-/// The runs of a payload that another process told about this schema. What is not understood hints at nothing.
-fn read(payload: &str, me: &str, schema: &str) -> Vec<RunKey> {
+/// The hints of a payload that another process told about this schema. What is not understood hints at nothing.
+fn read(payload: &str, me: &str, schema: &str) -> Vec<Hint> {
     let mut lines = payload.lines();
     match lines.next().and_then(|head| head.split_once(' ')) {
         Some((teller, about)) if teller != me && about == schema => {}
         Some(_) | None => return Vec::new(),
     }
-    let run = |line: &str| {
-        let (tenant, run) = line.split_once(' ')?;
-        Some(RunKey::new(
-            TenantId::parse(tenant).ok()?,
-            RunId::parse(run).ok()?,
-        ))
+    let hint = |line: &str| match line {
+        REGISTRY => Some(Hint::Registry),
+        ANY => Some(Hint::Any),
+        line => {
+            let (tenant, run) = line.split_once(' ')?;
+            let (tenant, run) = (TenantId::parse(tenant).ok()?, RunId::parse(run).ok()?);
+            Some(Hint::Run(RunKey::new(tenant, run)))
+        }
     };
-    lines.filter_map(run).collect()
+    lines.filter_map(hint).collect()
 }
 
 #[cfg(test)]
@@ -220,16 +239,21 @@ mod tests {
                 RunKey::new(tenant, RunId::parse(&format!("{n:0128}")).expect("a run id"))
             })
             .collect();
-        let payloads = payloads("a", "s p", &runs);
+        let mut hints: Vec<_> = runs.into_iter().map(Hint::Run).collect();
+        hints.push(Hint::Registry);
+        hints.push(Hint::Registry);
+        let payloads = payloads("a", "s p", &lines(&hints));
         assert!(payloads.len() > 5);
         assert!(payloads.iter().all(|payload| payload.len() < 8_000));
         let heard: Vec<_> = payloads
             .iter()
             .flat_map(|payload| read(payload, "b", "s p"))
             .collect();
-        assert_eq!(heard, runs);
+        assert_eq!(heard.len(), 501, "every hint once");
+        assert!(hints.iter().all(|hint| heard.contains(hint)));
         assert_eq!(read(&payloads[0], "a", "s p"), [], "one's own");
         assert_eq!(read(&payloads[0], "b", "other"), [], "another schema's");
         assert_eq!(read("something else", "b", "s p"), []);
+        assert_eq!(read("b s\nfrom-a-later-version", "a", "s"), []);
     }
 }

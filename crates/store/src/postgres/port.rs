@@ -9,7 +9,7 @@ use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId
 use super::{PostgresStore, append, fault::Fault, lists, read, registry, round::Round, rows, work};
 use crate::{
     AppendError, Batch, BlobRow, EffectKey, Epoch, EventPage, Fence, Hint, IdempotencyKey, IdempotencyRecord,
-    KeyRow, LeasedEffect, Loaded, Log, MessageRow, ReadError, Registry, RunFilter, RunPage, Summary,
+    KeyRow, LeasedEffect, Loaded, Log, MessageRow, ReadError, Registry, Revision, RunFilter, RunPage, Summary,
     TaskCursor, TaskFilter, TaskPage, TaskRow, TimerKey, Work, WorkflowRow, WriteError, check::assert_sound,
 };
 
@@ -31,7 +31,7 @@ impl Log for PostgresStore {
             let answer = append::append(&pool, &batch, || counters.retried()).await;
             counters.appended(&answer);
             if let (Ok(()), Some(hints)) = (&answer, &hints) {
-                hints.tell(&batch.run);
+                hints.tell(Hint::Run(batch.run));
             }
             answer
         });
@@ -123,6 +123,13 @@ impl Log for PostgresStore {
 }
 
 impl PostgresStore {
+    /// Lets other processes know, if they want to.
+    fn tell(&self, hint: Hint) {
+        if let Some(hints) = &self.hints {
+            hints.tell(hint);
+        }
+    }
+
     async fn record(&self, key: &IdempotencyKey, now: Timestamp) -> Result<Option<IdempotencyRecord>, Fault> {
         let found = self.pool.read(|| append::unexpired(key, now)).await?;
         found.first().map(|row| rows::record(row, key)).transpose()
@@ -131,6 +138,10 @@ impl PostgresStore {
 
 #[async_trait]
 impl Work for PostgresStore {
+    async fn time(&self) -> Result<Option<Timestamp>, ReadError> {
+        Ok(Some(work::time(&self.pool).await?))
+    }
+
     async fn begin_epoch(&self, now: Timestamp) -> Result<Epoch, WriteError> {
         Ok(work::begin_epoch(&self.pool, now).await?)
     }
@@ -166,9 +177,7 @@ impl Work for PostgresStore {
     async fn release(&self, run: &RunKey, key: &EffectKey, fence: Fence) -> Result<(), WriteError> {
         work::release(&self.pool, run, key, fence).await?;
         // Another process may have room for it.
-        if let Some(hints) = &self.hints {
-            hints.tell(run);
-        }
+        self.tell(Hint::Run(run.clone()));
         Ok(())
     }
 
@@ -184,7 +193,9 @@ impl Work for PostgresStore {
 #[async_trait]
 impl Registry for PostgresStore {
     async fn put_workflow(&self, row: WorkflowRow) -> Result<bool, WriteError> {
-        Ok(registry::put_workflow(&self.pool, &row).await?)
+        let is_new = registry::put_workflow(&self.pool, &row).await?;
+        self.tell(Hint::Registry);
+        Ok(is_new)
     }
 
     async fn workflow(
@@ -196,19 +207,27 @@ impl Registry for PostgresStore {
         Ok(registry::workflow(&self.pool, tenant, id, version).await?)
     }
 
-    async fn current_workflows(&self) -> Result<Vec<WorkflowRow>, ReadError> {
-        Ok(registry::current_workflows(&self.pool).await?)
+    async fn workflows_since(&self, after: Revision) -> Result<Vec<(Revision, WorkflowRow)>, ReadError> {
+        Ok(registry::workflows_since(&self.pool, after).await?)
     }
 
     async fn put_key(&self, row: KeyRow) -> Result<(), WriteError> {
-        Ok(registry::put_key(&self.pool, &row).await?)
+        registry::put_key(&self.pool, &row).await?;
+        self.tell(Hint::Registry);
+        Ok(())
     }
 
     async fn revoke_key(&self, id: &str, at: Timestamp) -> Result<bool, WriteError> {
-        Ok(registry::revoke_key(&self.pool, id, at).await?)
+        let is_revoked = registry::revoke_key(&self.pool, id, at).await?;
+        self.tell(Hint::Registry);
+        Ok(is_revoked)
     }
 
     async fn keys(&self) -> Result<Vec<KeyRow>, ReadError> {
         Ok(registry::keys(&self.pool).await?)
+    }
+
+    async fn keys_since(&self, after: Revision) -> Result<Vec<(Revision, KeyRow)>, ReadError> {
+        Ok(registry::keys_since(&self.pool, after).await?)
     }
 }

@@ -8,33 +8,43 @@ use super::{
     round::{Round, value},
     rows,
 };
-use crate::{KeyRow, WorkflowRow};
+use crate::{KeyRow, Revision, WorkflowRow};
 
 /// Owns what every tenant may use; no tenant can be called this.
 const SHARED: &str = "";
 
-const PUT_WORKFLOW: &str = "WITH head AS (
-         INSERT INTO workflow_heads (tenant, id, version) VALUES ($1, $2, $3)
-         ON CONFLICT (tenant, id) DO UPDATE SET version = excluded.version)
-     INSERT INTO workflows (tenant, id, version, body, registered_at) VALUES ($1, $2, $3, $4, $5)
+/// Takes the row of the last revision first, and holds it to the end.
+const PUT_WORKFLOW: &str = "WITH next AS (UPDATE last_revision SET revision = revision + 1 RETURNING revision),
+     head AS (
+         INSERT INTO workflow_heads (tenant, id, version, revision) SELECT $1, $2, $3, revision FROM next
+         ON CONFLICT (tenant, id) DO UPDATE SET version = excluded.version, revision = excluded.revision
+         WHERE workflow_heads.version <> excluded.version)
+     INSERT INTO workflows (tenant, id, version, body, registered_at)
+     SELECT $1, $2, $3, $4::bytea, $5::bigint FROM next
      ON CONFLICT (tenant, id, version) DO NOTHING RETURNING 1";
 
 /// The shared owner is the empty text and sorts last here, behind the tenant's own.
 const WORKFLOW: &str = "SELECT tenant, id, version, body, registered_at FROM workflows
      WHERE tenant IN ($1, '') AND id = $2 AND version = $3 ORDER BY tenant DESC LIMIT 1";
 
-const CURRENT: &str = "SELECT tenant, id, version, body, registered_at
-     FROM workflow_heads JOIN workflows USING (tenant, id, version) ORDER BY tenant, id";
+const WORKFLOWS_SINCE: &str = "SELECT tenant, id, version, body, registered_at, revision
+     FROM workflow_heads JOIN workflows USING (tenant, id, version)
+     WHERE revision > $1 ORDER BY revision, tenant, id";
 
-const PUT_KEY: &str =
-    "INSERT INTO api_keys (id, secret_sha256, tenant, principal, scopes, created_at, revoked_at)
-     VALUES ($1, $2, $3, $4, $5, $6, $7)
+const PUT_KEY: &str = "WITH next AS (UPDATE last_revision SET revision = revision + 1 RETURNING revision)
+     INSERT INTO api_keys (id, secret_sha256, tenant, principal, scopes, created_at, revoked_at, revision)
+     SELECT $1, $2, $3, $4, $5, $6::bigint, $7::bigint, revision FROM next
      ON CONFLICT (id) DO UPDATE SET secret_sha256 = excluded.secret_sha256, tenant = excluded.tenant,
          principal = excluded.principal, scopes = excluded.scopes, created_at = excluded.created_at,
-         revoked_at = excluded.revoked_at";
+         revoked_at = excluded.revoked_at, revision = excluded.revision";
 
-const REVOKE_KEY: &str =
-    "UPDATE api_keys SET revoked_at = $2 WHERE id = $1 AND revoked_at IS NULL RETURNING 1";
+const REVOKE_KEY: &str = "WITH next AS (UPDATE last_revision SET revision = revision + 1 RETURNING revision)
+     UPDATE api_keys SET revoked_at = $2, revision = next.revision FROM next
+     WHERE id = $1 AND revoked_at IS NULL RETURNING 1";
+
+const KEYS_SINCE: &str =
+    "SELECT id, secret_sha256, tenant, principal, scopes, created_at, revoked_at, revision
+     FROM api_keys WHERE revision > $1 ORDER BY revision, id";
 
 const KEYS: &str = "SELECT id, secret_sha256, tenant, principal, scopes, created_at, revoked_at
      FROM api_keys ORDER BY id";
@@ -70,9 +80,15 @@ pub(super) async fn workflow(
     found.first().map(rows::workflow).transpose()
 }
 
-pub(super) async fn current_workflows(pool: &Pool) -> Result<Vec<WorkflowRow>, Fault> {
-    let found = pool.read(|| Round::of(CURRENT, Vec::new())).await?;
-    found.iter().map(rows::workflow).collect()
+pub(super) async fn workflows_since(
+    pool: &Pool,
+    after: Revision,
+) -> Result<Vec<(Revision, WorkflowRow)>, Fault> {
+    let found = pool
+        .read(|| Round::of(WORKFLOWS_SINCE, vec![value(rows::int(after.0))]))
+        .await?;
+    let read = |row| Ok((Revision(rows::count(row, 5)?), rows::workflow(row)?));
+    found.iter().map(read).collect()
 }
 
 pub(super) async fn put_key(pool: &Pool, key: &KeyRow) -> Result<(), Fault> {
@@ -103,4 +119,12 @@ pub(super) async fn revoke_key(pool: &Pool, id: &str, at: Timestamp) -> Result<b
 pub(super) async fn keys(pool: &Pool) -> Result<Vec<KeyRow>, Fault> {
     let found = pool.read(|| Round::of(KEYS, Vec::new())).await?;
     found.iter().map(rows::key).collect()
+}
+
+pub(super) async fn keys_since(pool: &Pool, after: Revision) -> Result<Vec<(Revision, KeyRow)>, Fault> {
+    let found = pool
+        .read(|| Round::of(KEYS_SINCE, vec![value(rows::int(after.0))]))
+        .await?;
+    let read = |row| Ok((Revision(rows::count(row, 7)?), rows::key(row)?));
+    found.iter().map(read).collect()
 }

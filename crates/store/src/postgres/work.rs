@@ -15,6 +15,8 @@ use super::{
 };
 use crate::{EffectKey, Epoch, Fence, LeasedEffect, TimerKey};
 
+const TIME: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+
 const BEGIN_EPOCH: &str = "WITH next AS (UPDATE last_epoch SET epoch = epoch + 1 RETURNING epoch)
      INSERT INTO epochs (epoch, began_at) SELECT epoch, $1 FROM next RETURNING epoch";
 
@@ -55,6 +57,14 @@ const FORGET: &str = "DELETE FROM idempotency WHERE (tenant, principal, scope, k
          SELECT tenant, principal, scope, key FROM idempotency
          WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED)
      RETURNING 1";
+
+pub(super) async fn time(pool: &Pool) -> Result<Timestamp, Fault> {
+    let found = pool.read(|| Round::of(TIME, Vec::new())).await?;
+    let row = found
+        .first()
+        .ok_or_else(|| Fault::Damaged("the database does not tell the time".to_owned()))?;
+    rows::time(row, 0)
+}
 
 pub(super) async fn begin_epoch(pool: &Pool, now: Timestamp) -> Result<Epoch, Fault> {
     let begun = pool

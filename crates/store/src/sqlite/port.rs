@@ -19,7 +19,7 @@ use super::{
 use crate::{
     AppendError, Batch, BlobRow, Child, EffectKey, EndedRoots, Epoch, EventPage, Fence, IdempotencyKey,
     IdempotencyRecord, KeyRow, LeasedEffect, Loaded, Log, MessageRow, ReadError, Registry, Removal,
-    Retention, RunFilter, RunPage, Summary, Swept, TaskCursor, TaskFilter, TaskPage, TaskRow, TimerKey, Work,
+    Retention, Revision, RunFilter, RunPage, Summary, Swept, TaskCursor, TaskFilter, TaskPage, TaskRow, TimerKey, Work,
     WorkflowRow, WriteError, check::assert_sound,
 };
 
@@ -263,8 +263,8 @@ impl Registry for SqliteStore {
             .await
     }
 
-    async fn current_workflows(&self) -> Result<Vec<WorkflowRow>, ReadError> {
-        self.read(registry::current_workflows).await
+    async fn workflows_since(&self, after: Revision) -> Result<Vec<(Revision, WorkflowRow)>, ReadError> {
+        self.read(move |conn| registry::workflows_since(conn, after)).await
     }
 
     async fn put_key(&self, row: KeyRow) -> Result<(), WriteError> {
@@ -279,6 +279,10 @@ impl Registry for SqliteStore {
 
     async fn keys(&self) -> Result<Vec<KeyRow>, ReadError> {
         self.read(registry::keys).await
+    }
+
+    async fn keys_since(&self, after: Revision) -> Result<Vec<(Revision, KeyRow)>, ReadError> {
+        self.read(move |conn| registry::keys_since(conn, after)).await
     }
 }
 

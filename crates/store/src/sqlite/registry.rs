@@ -4,7 +4,7 @@ use rusqlite::{Connection, params};
 use wopr_core::{ContentHash, TenantId, Timestamp, WorkflowId};
 
 use super::{fault::Fault, rows};
-use crate::{KeyRow, WorkflowRow};
+use crate::{KeyRow, Revision, WorkflowRow};
 
 /// Owns what every tenant may use; no tenant can be called this.
 const SHARED: &str = "";
@@ -24,11 +24,25 @@ pub(super) fn put_workflow(conn: &Connection, workflow: &WorkflowRow) -> Result<
             workflow.registered_at.millis()
         ])?;
     conn.prepare_cached(
-        "INSERT INTO workflow_heads (tenant, id, version) VALUES (?1, ?2, ?3)
-         ON CONFLICT (tenant, id) DO UPDATE SET version = excluded.version",
+        "INSERT INTO workflow_heads (tenant, id, version, revision) VALUES (?1, ?2, ?3, ?4)
+         ON CONFLICT (tenant, id) DO UPDATE SET version = excluded.version, revision = excluded.revision
+         WHERE version <> excluded.version",
     )?
-    .execute(params![tenant, workflow.id.as_str(), workflow.version.as_str()])?;
+    .execute(params![
+        tenant,
+        workflow.id.as_str(),
+        workflow.version.as_str(),
+        next_revision(conn)?
+    ])?;
     Ok(stored == 1)
+}
+
+/// The revision of a change. Whoever undoes the change gives it back.
+fn next_revision(conn: &Connection) -> Result<i64, Fault> {
+    conn.prepare_cached("UPDATE last_revision SET revision = revision + 1")?
+        .execute([])?;
+    let mut statement = conn.prepare_cached("SELECT revision FROM last_revision")?;
+    Ok(statement.query_row([], |row| row.get(0))?)
 }
 
 pub(super) fn workflow(
@@ -46,15 +60,19 @@ pub(super) fn workflow(
     found.next()?.map(rows::workflow).transpose()
 }
 
-pub(super) fn current_workflows(conn: &Connection) -> Result<Vec<WorkflowRow>, Fault> {
+pub(super) fn workflows_since(
+    conn: &Connection,
+    after: Revision,
+) -> Result<Vec<(Revision, WorkflowRow)>, Fault> {
     let mut statement = conn.prepare_cached(
-        "SELECT tenant, id, version, body, registered_at
-         FROM workflow_heads JOIN workflows USING (tenant, id, version) ORDER BY tenant, id",
+        "SELECT tenant, id, version, body, registered_at, revision
+         FROM workflow_heads JOIN workflows USING (tenant, id, version)
+         WHERE revision > ?1 ORDER BY revision, tenant, id",
     )?;
-    let mut found = statement.query([])?;
+    let mut found = statement.query([rows::int(after.0)])?;
     let mut workflows = Vec::new();
     while let Some(row) = found.next()? {
-        workflows.push(rows::workflow(row)?);
+        workflows.push((Revision(rows::count(row, 5)?), rows::workflow(row)?));
     }
     Ok(workflows)
 }
@@ -62,8 +80,9 @@ pub(super) fn current_workflows(conn: &Connection) -> Result<Vec<WorkflowRow>, F
 pub(super) fn put_key(conn: &Connection, key: &KeyRow) -> Result<(), Fault> {
     let scopes = serde_json::to_string(&key.scopes).expect("a list of strings is always JSON");
     conn.prepare_cached(
-        "INSERT OR REPLACE INTO api_keys (id, secret_sha256, tenant, principal, scopes, created_at, revoked_at)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        "INSERT OR REPLACE INTO api_keys
+             (id, secret_sha256, tenant, principal, scopes, created_at, revoked_at, revision)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
     )?
     .execute(params![
         key.id,
@@ -73,14 +92,15 @@ pub(super) fn put_key(conn: &Connection, key: &KeyRow) -> Result<(), Fault> {
         scopes,
         key.created_at.millis(),
         key.revoked_at.map(Timestamp::millis),
+        next_revision(conn)?,
     ])?;
     Ok(())
 }
 
 pub(super) fn revoke_key(conn: &Connection, id: &str, at: Timestamp) -> Result<bool, Fault> {
     let revoked = conn
-        .prepare_cached("UPDATE api_keys SET revoked_at = ?2 WHERE id = ?1 AND revoked_at IS NULL")?
-        .execute(params![id, at.millis()])?;
+        .prepare_cached("UPDATE api_keys SET revoked_at = ?2, revision = ?3 WHERE id = ?1 AND revoked_at IS NULL")?
+        .execute(params![id, at.millis(), next_revision(conn)?])?;
     Ok(revoked == 1)
 }
 
@@ -92,6 +112,19 @@ pub(super) fn keys(conn: &Connection) -> Result<Vec<KeyRow>, Fault> {
     let mut keys = Vec::new();
     while let Some(row) = found.next()? {
         keys.push(rows::key(row)?);
+    }
+    Ok(keys)
+}
+
+pub(super) fn keys_since(conn: &Connection, after: Revision) -> Result<Vec<(Revision, KeyRow)>, Fault> {
+    let mut statement = conn.prepare_cached(
+        "SELECT id, secret_sha256, tenant, principal, scopes, created_at, revoked_at, revision FROM api_keys
+         WHERE revision > ?1 ORDER BY revision, id",
+    )?;
+    let mut found = statement.query([rows::int(after.0)])?;
+    let mut keys = Vec::new();
+    while let Some(row) = found.next()? {
+        keys.push((Revision(rows::count(row, 7)?), rows::key(row)?));
     }
     Ok(keys)
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use wopr_core::ContentHash;
-use wopr_store::{KeyRow, Store, WorkflowRow};
+use wopr_store::{KeyRow, Revision, Store, WorkflowRow};
 
 use crate::make::*;
 
@@ -13,7 +13,8 @@ crate::behaviours!(
     every_version_stays_readable,
     a_tenants_own_workflow_wins_over_the_shared_one,
     another_tenants_workflow_is_not_seen,
-    current_workflows_come_in_order_one_per_name,
+    every_change_has_a_later_revision,
+    what_changes_nothing_has_no_revision,
     keys_read_back_by_id,
     a_key_is_revoked_once,
     storing_a_key_again_replaces_it,
@@ -61,20 +62,13 @@ async fn storing_a_known_version_makes_it_current_again(store: Arc<dyn Store>) {
     let first = version(None, "a", "v1");
     store.put_workflow(first.clone()).await.expect("put");
     store.put_workflow(version(None, "a", "v2")).await.expect("put");
-    assert_eq!(
-        store.current_workflows().await.expect("current"),
-        [version(None, "a", "v2")]
-    );
+    assert_eq!(current(&store).await, [version(None, "a", "v2")]);
     let later = WorkflowRow {
         registered_at: at(99),
         ..first.clone()
     };
     assert!(!store.put_workflow(later).await.expect("put"));
-    assert_eq!(
-        store.current_workflows().await.expect("current"),
-        [first],
-        "as first registered"
-    );
+    assert_eq!(current(&store).await, [first], "as first registered");
 }
 
 async fn every_version_stays_readable(store: Arc<dyn Store>) {
@@ -130,19 +124,64 @@ async fn another_tenants_workflow_is_not_seen(store: Arc<dyn Store>) {
     );
 }
 
-async fn current_workflows_come_in_order_one_per_name(store: Arc<dyn Store>) {
+async fn current(store: &Arc<dyn Store>) -> Vec<WorkflowRow> {
+    let rows = store.workflows_since(Revision::default()).await.expect("current");
+    rows.into_iter().map(|(_, row)| row).collect()
+}
+
+async fn every_change_has_a_later_revision(store: Arc<dyn Store>) {
     let rows = [
         version(None, "b", "1"),
         version(Some("zeta"), "a", "1"),
         version(Some("acme"), "b", "1"),
         version(None, "a", "1"),
         version(None, "a", "2"),
+        version(None, "b", "2"),
     ];
+    let mut seen = Revision::default();
     for row in &rows {
         store.put_workflow(row.clone()).await.expect("put");
+        store.put_key(key(row.id.as_str())).await.expect("put");
+        let news = store.workflows_since(seen).await.expect("read");
+        let [(revision, changed)] = news.as_slice() else {
+            panic!("{news:?}");
+        };
+        assert_eq!(changed, row);
+        let news = store.keys_since(*revision).await.expect("read");
+        let [(after, _)] = news.as_slice() else {
+            panic!("{news:?}");
+        };
+        assert!(*revision > seen && after > revision);
+        seen = *after;
     }
-    let expected = [4, 0, 2, 1].map(|n: usize| rows[n].clone());
-    assert_eq!(store.current_workflows().await.expect("current"), expected);
+    assert_eq!(store.workflows_since(seen).await.expect("read"), []);
+    assert_eq!(
+        current(&store).await,
+        [1, 2, 4, 5].map(|n: usize| rows[n].clone()),
+        "one per name, the last change last"
+    );
+    assert!(store.revoke_key("a", at(9)).await.expect("revoke"));
+    let news = store.keys_since(seen).await.expect("read");
+    assert!(matches!(news.as_slice(), [(_, row)] if row.id == "a" && row.revoked_at == Some(at(9))));
+    let all = store.keys_since(Revision::default()).await.expect("read");
+    let ids: Vec<_> = all.iter().map(|(_, row)| row.id.as_str()).collect();
+    assert_eq!(ids, ["b", "a"]);
+}
+
+async fn what_changes_nothing_has_no_revision(store: Arc<dyn Store>) {
+    store.put_workflow(version(None, "a", "v1")).await.expect("put");
+    store.put_key(key("k")).await.expect("put");
+    store.revoke_key("k", at(9)).await.expect("revoke");
+    let (workflows, keys) = (
+        store.workflows_since(Revision::default()).await.expect("read"),
+        store.keys_since(Revision::default()).await.expect("read"),
+    );
+    assert!(!store.put_workflow(version(None, "a", "v1")).await.expect("put"));
+    assert!(!store.revoke_key("k", at(10)).await.expect("revoke"));
+    assert!(!store.revoke_key("missing", at(10)).await.expect("revoke"));
+    let seen = workflows[0].0.max(keys[0].0);
+    assert_eq!(store.workflows_since(seen).await.expect("read"), []);
+    assert_eq!(store.keys_since(seen).await.expect("read"), []);
 }
 
 async fn keys_read_back_by_id(store: Arc<dyn Store>) {

@@ -263,7 +263,42 @@ async fn processes_register_the_same_workflows_at_once() {
     };
     let (new, other) = tokio::join!(put_all(Arc::clone(&one)), put_all(Arc::clone(&two)));
     assert_eq!(new + other, 20, "each version is new to one of them");
-    assert_eq!(one.current_workflows().await.expect("current").len(), 20);
+    let current = one.workflows_since(Revision::default()).await.expect("current");
+    assert_eq!(current.len(), 20);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_asks_what_is_new_misses_nothing() {
+    const EACH: u8 = 40;
+    let (_schema, one, two) = two().await;
+    let mut hints = two.hints().expect("on");
+    let register = |store: Arc<PostgresStore>, from: u8| async move {
+        for n in from..from + EACH {
+            let row = WorkflowRow {
+                tenant: None,
+                id: workflow(&format!("w{n}")),
+                version: wopr_core::ContentHash::of(&[n]),
+                body: vec![n],
+                registered_at: at(0),
+            };
+            store.put_workflow(row).await.expect("put");
+        }
+    };
+    let writers = tokio::spawn(async move {
+        tokio::join!(register(Arc::clone(&one), 0), register(one, EACH));
+    });
+    let (mut seen, mut found) = (Revision::default(), Vec::new());
+    while found.len() < usize::from(2 * EACH) {
+        for (revision, row) in two.workflows_since(seen).await.expect("read") {
+            assert!(revision > seen, "in the order of the changes");
+            seen = revision;
+            found.push(row.body[0]);
+        }
+    }
+    writers.await.expect("writers end");
+    found.sort_unstable();
+    assert_eq!(found, (0..2 * EACH).collect::<Vec<_>>());
+    while hints.recv().await.expect("the store lives") != Hint::Registry {}
 }
 
 /// Waits for a hint about a run.
