@@ -104,7 +104,7 @@ impl Engine {
         tasks.spawn(engine.clone().run_timers());
         tasks.spawn(engine.clone().run_effects());
         tasks.spawn(engine.clone().run_inboxes());
-        tasks.spawn(engine.clone().forget_expired());
+        tasks.spawn(engine.clone().run_retention());
         tracing::info!(epoch = epoch.0, "engine started");
         Ok(engine)
     }
@@ -478,15 +478,6 @@ impl Engine {
         let most = 1_u64 << attempt.min(6);
         let [dice] = self.shared.dice.roll::<1>();
         tokio::time::sleep(Duration::from_millis(u64::from(dice) % (most + 1))).await;
-    }
-
-    /// Deletes expired idempotency records now and then.
-    async fn forget_expired(self) {
-        const EVERY: Duration = Duration::from_secs(60);
-        const PAGE: usize = 1_000;
-        while !self.paused_for(EVERY).await {
-            while matches!(self.shared.store.forget_expired(self.now(), PAGE).await, Ok(n) if n == PAGE) {}
-        }
     }
 
     /// Sleeps; `true` if the engine stops meanwhile.

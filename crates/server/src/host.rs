@@ -19,7 +19,7 @@ use wopr_store::{MemoryStore, PostgresStore, ReadError, SqliteStore, Store, post
 
 use crate::{
     auth::Auth,
-    config::{CidrText, Config, Period, StoreUrl},
+    config::{CidrText, Config, Keep, Period, StoreUrl},
     openwop::Discovery,
     secrets::{Secrets, SecretsError},
     telemetry::Metrics,
@@ -202,6 +202,10 @@ impl Host {
                 conformance: config.conformance,
             },
             lease: config.effects.lease.as_duration(),
+            retention: match config.retention.terminal_runs {
+                Keep::Forever => None,
+                Keep::For(period) => Some(period.as_duration()),
+            },
             ..wopr_engine::Options::default()
         };
         let engine = Engine::start(port, Arc::new(executors.clone()), clock, options).await?;

@@ -348,13 +348,31 @@ impl Executor for Fickle {
     }
 }
 
-/// The virtual time of the runtime.
+/// The virtual time of the runtime, and what was skipped of it.
 #[derive(Debug)]
-pub(crate) struct VirtualClock(pub(crate) tokio::time::Instant);
+pub(crate) struct VirtualClock {
+    began: tokio::time::Instant,
+    skipped: AtomicU64,
+}
+
+impl VirtualClock {
+    pub(crate) fn new() -> Self {
+        Self {
+            began: tokio::time::Instant::now(),
+            skipped: AtomicU64::new(0),
+        }
+    }
+
+    /// Lets time pass in which nothing happens.
+    pub(crate) fn skip(&self, time: Duration) {
+        let millis = u64::try_from(time.as_millis()).expect("a simulation ends");
+        self.skipped.fetch_add(millis, Ordering::Relaxed);
+    }
+}
 
 impl Clock for VirtualClock {
     fn now(&self) -> Timestamp {
-        let since = i64::try_from(self.0.elapsed().as_millis()).expect("a simulation ends");
-        Timestamp::from_millis(1_700_000_000_000 + since)
+        let since = i64::try_from(self.began.elapsed().as_millis()).expect("a simulation ends");
+        Timestamp::from_millis(1_700_000_000_000 + since).plus_millis(self.skipped.load(Ordering::Relaxed))
     }
 }
