@@ -1,11 +1,22 @@
 //! Workflows of a host, compiled: the current version of each, and older ones that runs are pinned to.
+//!
+//! The registry is the truth and other processes write to it too. What is current here is what was when it was last
+//! caught up with: after each registration of this process, on a hint, at every poll, and whenever a workflow is
+//! missing. Catching up reads what has changed since and nothing else.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
 
 use parking_lot::RwLock;
 use serde_json::Value;
 use wopr_core::{ContentHash, Definition, Offer, Plan, Problems, TenantId, Timestamp, WorkflowId};
-use wopr_store::{ReadError, Store, WorkflowRow, WriteError};
+use wopr_store::{ReadError, Revision, Store, WorkflowRow, WriteError};
 
 /// Compiled old versions kept in memory; beyond it they are compiled again when needed.
 const MAX_PINNED: usize = 1_024;
@@ -30,6 +41,12 @@ pub enum RegisterError {
     Unavailable(String),
 }
 
+impl From<ReadError> for RegisterError {
+    fn from(error: ReadError) -> Self {
+        Self::Unavailable(error.to_string())
+    }
+}
+
 impl From<WriteError> for RegisterError {
     fn from(error: WriteError) -> Self {
         Self::Unavailable(error.to_string())
@@ -46,6 +63,20 @@ pub(crate) struct Catalog {
     offer: Offer,
     current: RwLock<HashMap<WorkflowId, Owners>>,
     pinned: RwLock<HashMap<Version, Arc<Plan>>>,
+    /// Grows when something here changes.
+    generation: AtomicU64,
+    /// Rounds of catching up that have begun.
+    rounds: AtomicU64,
+    caught_up: tokio::sync::Mutex<CaughtUp>,
+}
+
+/// How far this process has caught up.
+#[derive(Debug, Default)]
+struct CaughtUp {
+    /// With every change up to this one.
+    seen: Revision,
+    /// In this round.
+    round: u64,
 }
 
 impl Catalog {
@@ -54,22 +85,51 @@ impl Catalog {
             offer,
             current: RwLock::default(),
             pinned: RwLock::default(),
+            generation: AtomicU64::new(0),
+            rounds: AtomicU64::new(0),
+            caught_up: tokio::sync::Mutex::default(),
         };
-        for row in store.current_workflows().await? {
-            match catalog.compile(&row.body) {
-                Ok(plan) => catalog.set(row.tenant, plan),
-                // A type that was offered before (conformance mode) may not be now; its runs stay readable by nobody
-                // until it is offered again, but the host starts.
+        catalog.catch_up(store).await?;
+        Ok(catalog)
+    }
+
+    /// Reads what was registered since the last time, by whomever.
+    ///
+    /// However many ask at once, a round that began after they did serves them all.
+    pub(crate) async fn catch_up(&self, store: &dyn Store) -> Result<(), ReadError> {
+        let asked = self.rounds.load(Ordering::SeqCst);
+        let mut caught_up = self.caught_up.lock().await;
+        if caught_up.round > asked {
+            return Ok(());
+        }
+        let round = self.rounds.fetch_add(1, Ordering::SeqCst) + 1;
+        for (revision, row) in store.workflows_since(caught_up.seen).await? {
+            caught_up.seen = revision;
+            match self.compile(&row.body) {
+                Ok(plan) => self.set(row.tenant, plan),
+                // A type that was offered before (conformance mode) may not be now, or is only by a later wopr that
+                // shares the store: whatever was current stays so here.
                 Err(error) => tracing::warn!(workflow = %row.id, %error, "stored workflow not offered"),
             }
         }
-        Ok(catalog)
+        caught_up.round = round;
+        Ok(())
+    }
+
+    /// Grows with each change of what is current.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::SeqCst)
     }
 
     fn compile(&self, body: &[u8]) -> Result<Arc<Plan>, String> {
         let document = serde_json::from_slice(body).map_err(|error| error.to_string())?;
-        let plan = Definition::parse(document).and_then(|definition| Plan::compile(definition, self.offer));
-        plan.map(Arc::new).map_err(|problems| problems.to_string())
+        let compile =
+            || Definition::parse(document).and_then(|definition| Plan::compile(definition, self.offer));
+        // One definition must not keep a host from starting, whatever is the matter with it.
+        match catch_unwind(AssertUnwindSafe(compile)) {
+            Ok(plan) => plan.map(Arc::new).map_err(|problems| problems.to_string()),
+            Err(_) => Err("compiling it panicked".to_owned()),
+        }
     }
 
     fn set(&self, owner: Owner, plan: Arc<Plan>) {
@@ -79,6 +139,8 @@ impl Catalog {
             Some((_, known)) => *known = plan,
             None => owners.push((owner, plan)),
         }
+        drop(current);
+        self.generation.fetch_add(1, Ordering::SeqCst);
     }
 
     pub(crate) async fn register(
@@ -98,7 +160,8 @@ impl Catalog {
                 registered_at: now,
             })
             .await?;
-        self.set(owner, Arc::clone(&plan));
+        // What is current is the registry's to say: another process may have been there in between.
+        self.catch_up(store).await?;
         Ok(Registered { plan, is_new })
     }
 
@@ -159,14 +222,31 @@ fn pick(owners: &[(Owner, Arc<Plan>)], tenant: &TenantId) -> Option<Arc<Plan>> {
 /// The workflows a tenant's runs may start.
 #[derive(Debug)]
 pub(crate) struct TenantCatalog<'a> {
-    pub(crate) catalog: &'a Catalog,
-    pub(crate) tenant: &'a TenantId,
+    catalog: &'a Catalog,
+    tenant: &'a TenantId,
+    /// Whether one was asked for that is not known here.
+    has_missed: AtomicBool,
+}
+
+impl<'a> TenantCatalog<'a> {
+    pub(crate) fn new(catalog: &'a Catalog, tenant: &'a TenantId) -> Self {
+        Self {
+            catalog,
+            tenant,
+            has_missed: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether a workflow was asked for that is not known here, but may be in the registry.
+    pub(crate) fn has_missed(&self) -> bool {
+        self.has_missed.load(Ordering::Relaxed)
+    }
 }
 
 impl wopr_core::Catalog for TenantCatalog<'_> {
     fn current(&self, workflow: &WorkflowId) -> Option<Arc<Plan>> {
-        self.catalog
-            .current(self.tenant, workflow)
-            .filter(|plan| plan.definition.is_active)
+        let plan = self.catalog.current(self.tenant, workflow);
+        self.has_missed.fetch_or(plan.is_none(), Ordering::Relaxed);
+        plan.filter(|plan| plan.definition.is_active)
     }
 }

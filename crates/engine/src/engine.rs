@@ -109,7 +109,8 @@ impl Engine {
         tasks.spawn(engine.clone().run_timers());
         tasks.spawn(engine.clone().run_effects());
         tasks.spawn(engine.clone().run_inboxes());
-        tasks.spawn(engine.clone().forget_expired());
+        tasks.spawn(engine.clone().run_retention());
+        tasks.spawn(engine.clone().run_registry());
         if let Some(hints) = hints {
             tasks.spawn(engine.clone().run_hints(hints));
         }
@@ -143,13 +144,46 @@ impl Engine {
             .await
     }
 
-    /// The current version of a workflow.
+    /// The current version of a workflow. One that is not known here is looked for in the registry, where another
+    /// process may have put it.
+    ///
+    /// # Errors
+    /// See [`ReadError`]; only a workflow that is not known here has any.
+    pub async fn find_workflow(
+        &self,
+        tenant: &TenantId,
+        id: &WorkflowId,
+    ) -> Result<Option<Arc<Plan>>, ReadError> {
+        if let Some(plan) = self.workflow(tenant, id) {
+            return Ok(Some(plan));
+        }
+        self.catch_up().await?;
+        Ok(self.workflow(tenant, id))
+    }
+
+    /// Reads what other processes have registered; `true` if something here has changed.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub async fn catch_up(&self) -> Result<bool, ReadError> {
+        let before = self.workflows_generation();
+        self.shared.catalog.catch_up(&*self.shared.store).await?;
+        Ok(self.workflows_generation() != before)
+    }
+
+    /// Grows when a workflow becomes current, for those who keep something made from them.
+    #[must_use]
+    pub fn workflows_generation(&self) -> u64 {
+        self.shared.catalog.generation()
+    }
+
+    /// The current version of a workflow, as far as this process knows.
     #[must_use]
     pub fn workflow(&self, tenant: &TenantId, id: &WorkflowId) -> Option<Arc<Plan>> {
         self.shared.catalog.current(tenant, id)
     }
 
-    /// The current versions of a tenant's workflows, by id.
+    /// The current versions of a tenant's workflows, by id, as far as this process knows.
     #[must_use]
     pub fn workflows(&self, tenant: &TenantId) -> Vec<Arc<Plan>> {
         self.shared.catalog.all(tenant)
@@ -201,7 +235,7 @@ impl Engine {
             start,
             extras,
         } = create;
-        let plan = self.shared.catalog.current(&start.tenant, &workflow);
+        let plan = self.find_workflow(&start.tenant, &workflow).await?;
         let plan = plan
             .filter(|plan| plan.definition.is_active)
             .ok_or(CommandError::UnknownWorkflow)?;
@@ -229,7 +263,9 @@ impl Engine {
         }));
         for attempt in 0..MAX_ATTEMPTS {
             // No race to lose, the run is this caller's alone; but a commit in doubt may turn out not to have happened.
-            let decision = self.decide(&view, command.clone(), now)?;
+            let Some(decision) = self.decide(&view, command.clone(), now).await? else {
+                continue;
+            };
             let change = Change {
                 view: &view,
                 task: None,
@@ -343,7 +379,9 @@ impl Engine {
                 continue;
             }
             let now = self.now();
-            let decision = self.decide(&open.view, command.clone(), now)?;
+            let Some(decision) = self.decide(&open.view, command.clone(), now).await? else {
+                continue;
+            };
             let guard = Guard::At(open.view.run.head);
             let change = Change {
                 view: &open.view,
@@ -403,7 +441,10 @@ impl Engine {
                         CommandError::Internal(format!("inbox of {}: {error}", view.key))
                     })?);
             }
-            self.decide(&view, Command::Notices(notices), now)?
+            match self.decide(&view, Command::Notices(notices), now).await? {
+                Some(decision) => decision,
+                None => return Ok(false),
+            }
         };
         let guard = Guard::At(view.run.head);
         let change = Change {
@@ -467,18 +508,44 @@ impl Engine {
         view::open(key, plan, loaded).map(Some)
     }
 
-    fn decide(&self, view: &View, command: Command, now: Timestamp) -> Result<Decision, Refusal> {
-        let catalog = TenantCatalog {
-            catalog: &self.shared.catalog,
-            tenant: &view.key.tenant,
+    /// Decides; `None` if that needed a workflow which is known only now, so that it has to be done again.
+    async fn decide(
+        &self,
+        view: &View,
+        command: Command,
+        now: Timestamp,
+    ) -> Result<Option<Decision>, CommandError> {
+        let decision = {
+            let catalog = TenantCatalog::new(&self.shared.catalog, &view.key.tenant);
+            let input = Input {
+                now,
+                entropy: Entropy(self.shared.dice.roll()),
+                run: &view.key.run,
+                catalog: &catalog,
+            };
+            let decision = decide(view.run.clone(), &view.plan, command, &input)?;
+            if !catalog.has_missed() {
+                return Ok(Some(decision));
+            }
+            decision
         };
-        let input = Input {
-            now,
-            entropy: Entropy(self.shared.dice.roll()),
-            run: &view.key.run,
-            catalog: &catalog,
-        };
-        decide(view.run.clone(), &view.plan, command, &input)
+        let is_news = self.catch_up().await?;
+        Ok((!is_news).then_some(decision))
+    }
+
+    /// Catches up with the registry now and then, and when there is a hint.
+    async fn run_registry(self) {
+        loop {
+            tokio::select! {
+                biased;
+                () = self.shared.stop.cancelled() => return,
+                () = self.shared.nudges.registry.notified() => {}
+                () = tokio::time::sleep(self.shared.options.poll) => {}
+            }
+            if let Err(error) = self.catch_up().await {
+                tracing::warn!(%error, "cannot read what other processes registered");
+            }
+        }
     }
 
     /// Waits a little, longer with each lost attempt and never the same for two.
@@ -486,15 +553,6 @@ impl Engine {
         let most = 1_u64 << attempt.min(6);
         let [dice] = self.shared.dice.roll::<1>();
         tokio::time::sleep(Duration::from_millis(u64::from(dice) % (most + 1))).await;
-    }
-
-    /// Deletes expired idempotency records now and then.
-    async fn forget_expired(self) {
-        const EVERY: Duration = Duration::from_secs(60);
-        const PAGE: usize = 1_000;
-        while !self.paused_for(EVERY).await {
-            while matches!(self.shared.store.forget_expired(self.now(), PAGE).await, Ok(n) if n == PAGE) {}
-        }
     }
 
     /// Sleeps; `true` if the engine stops meanwhile.

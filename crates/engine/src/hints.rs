@@ -26,6 +26,7 @@ pub(crate) struct Nudges {
     pub(crate) timers: Notify,
     pub(crate) effects: Notify,
     pub(crate) inboxes: Notify,
+    pub(crate) registry: Notify,
 }
 
 impl Nudges {
@@ -57,9 +58,14 @@ impl Engine {
                     shared.tails.wake(&run);
                     shared.effects.look(&run);
                 }
+                Ok(Hint::Registry) => {
+                    shared.nudges.registry.notify_one();
+                    continue;
+                }
                 Ok(Hint::Any) | Err(RecvError::Lagged(_)) => {
                     shared.tails.wake_all();
                     shared.effects.look_all();
+                    shared.nudges.registry.notify_one();
                 }
                 Err(RecvError::Closed) => return,
             }

@@ -24,6 +24,7 @@ mod inbox;
 mod locks;
 mod options;
 mod request;
+mod retention;
 mod stats;
 mod tail;
 mod timers;

@@ -17,6 +17,8 @@ pub struct Options {
     pub lease: Duration,
     /// How often work rows are looked for without a hint, and followers look without a wake-up.
     pub poll: Duration,
+    /// How long a tree of runs is kept after the last of them ended; `None` keeps all.
+    pub retention: Option<Duration>,
     /// Makes ids and pauses repeatable, for simulations only: run ids can then be guessed.
     pub seed: Option<u64>,
 }
@@ -32,6 +34,7 @@ impl Default for Options {
             max_effects: 256,
             lease: Duration::from_secs(30),
             poll: Duration::from_secs(1),
+            retention: None,
             seed: None,
         }
     }

@@ -27,6 +27,8 @@ pub struct Stats {
     pub effects_dropped: u64,
     /// Effect attempts under way.
     pub effects_active: u64,
+    /// Runs removed after their time.
+    pub runs_removed: u64,
 }
 
 #[derive(Debug, Default)]
@@ -41,6 +43,7 @@ pub(crate) struct Counters {
     pub(crate) effects_started: AtomicU64,
     pub(crate) effects_dropped: AtomicU64,
     pub(crate) effects_active: AtomicU64,
+    pub(crate) runs_removed: AtomicU64,
 }
 
 impl Counters {
@@ -76,6 +79,7 @@ impl Counters {
             effects_started: get(&self.effects_started),
             effects_dropped: get(&self.effects_dropped),
             effects_active: get(&self.effects_active),
+            runs_removed: get(&self.runs_removed),
         }
     }
 }

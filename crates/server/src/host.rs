@@ -10,16 +10,19 @@ use std::{
     sync::Arc,
 };
 
+use futures_util::future::OptionFuture;
+use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::{sync::watch, task::JoinHandle};
 use wopr_connect::{Executors, egress};
 use wopr_core::{HostBounds, Offer, TenantId};
 use wopr_engine::{Clock, Engine, RegisterError, SystemClock};
-use wopr_store::{MemoryStore, PostgresStore, ReadError, SqliteStore, Store, postgres, sqlite};
+use wopr_store::{MemoryStore, PostgresStore, ReadError, Revision, SqliteStore, Store, postgres, sqlite};
 
 use crate::{
+    Keyring,
     auth::Auth,
-    config::{CidrText, Config, Period, StoreUrl},
+    config::{CidrText, Config, Keep, Period, StoreUrl},
     openwop::Discovery,
     secrets::{Secrets, SecretsError},
     telemetry::Metrics,
@@ -76,7 +79,8 @@ pub struct Host {
     public_url: String,
     engine: Engine,
     store: Opened,
-    auth: Auth,
+    keyring: Arc<Keyring>,
+    following_keys: Mutex<Option<JoinHandle<()>>>,
     secrets: Secrets,
     tokens: Tokens,
     executors: Executors,
@@ -157,7 +161,7 @@ impl Host {
     /// # Errors
     /// See [`StartError`].
     pub async fn open_with(config: Config, clock: Arc<dyn Clock>) -> Result<Arc<Self>, StartError> {
-        if Auth::new(&config.auth.keys, &[]).is_empty() && !may_hold_keys(&config.store) {
+        if Auth::new(&config.auth.keys, Vec::new()).is_empty() && !may_hold_keys(&config.store) {
             // Before there is a database that nobody can call.
             return Err(StartError::NoKeys);
         }
@@ -182,10 +186,11 @@ impl Host {
 
     async fn build(config: Config, store: &Opened, clock: Arc<dyn Clock>) -> Result<Built, StartError> {
         let port = store.port();
-        let auth = Auth::new(&config.auth.keys, &port.keys().await?);
+        let auth = Auth::new(&config.auth.keys, port.keys_since(Revision::default()).await?);
         if auth.is_empty() {
             return Err(StartError::NoKeys);
         }
+        let keyring = Arc::new(Keyring::new(auth, Arc::clone(&port)));
         let secrets = Secrets::open(&config.secrets, &config.store)?;
         let policy = egress::Policy {
             allow: config.egress.allow.iter().map(CidrText::cidr).collect(),
@@ -202,6 +207,10 @@ impl Host {
                 conformance: config.conformance,
             },
             lease: config.effects.lease.as_duration(),
+            retention: match config.retention.terminal_runs {
+                Keep::Forever => None,
+                Keep::For(period) => Some(period.as_duration()),
+            },
             ..wopr_engine::Options::default()
         };
         let engine = Engine::start(port, Arc::new(executors.clone()), clock, options).await?;
@@ -215,7 +224,7 @@ impl Host {
         Ok(Built {
             config,
             engine,
-            auth,
+            keyring,
             secrets,
             executors,
             rejected,
@@ -240,10 +249,16 @@ impl Host {
         &self.engine
     }
 
-    /// The keys.
+    /// The keys, as they are known now.
     #[must_use]
     pub fn auth(&self) -> &Auth {
-        &self.auth
+        self.keyring.auth()
+    }
+
+    /// The keys, and where they come from.
+    #[must_use]
+    pub fn keyring(&self) -> &Keyring {
+        &self.keyring
     }
 
     /// The master key's children.
@@ -309,18 +324,13 @@ impl Host {
         *self.closing.borrow()
     }
 
-    /// Reads the stored keys again.
-    ///
-    /// # Errors
-    /// The store does not answer; the keys are as before.
-    pub async fn refresh_keys(&self) -> Result<(), ReadError> {
-        self.auth.refresh(&self.engine.store().keys().await?);
-        Ok(())
-    }
-
     /// Stops the engine and closes the store; whatever was acknowledged is on the disk already.
     pub async fn close(&self) {
         self.begin_close();
+        let following = self.following_keys.lock().take();
+        if let Some(Err(error)) = OptionFuture::from(following).await {
+            tracing::error!(%error, "keys were not followed to the end");
+        }
         self.engine.stop().await;
         self.store.close().await;
         tracing::info!("host closed");
@@ -350,7 +360,7 @@ fn make_private(path: &Path) {
 struct Built {
     config: Config,
     engine: Engine,
-    auth: Auth,
+    keyring: Arc<Keyring>,
     secrets: Secrets,
     executors: Executors,
     rejected: Vec<Rejected>,
@@ -361,7 +371,7 @@ impl Built {
         let Self {
             config,
             engine,
-            auth,
+            keyring,
             secrets,
             executors,
             rejected,
@@ -369,19 +379,22 @@ impl Built {
         let public_url = config.public_url();
         let tokens = Tokens::new(secrets.subkey("interrupt-token"), config.interrupts.token_ttl);
         let discovery = Discovery::new(&config, &public_url, &engine);
+        let closing = watch::Sender::new(false);
+        let following = tokio::spawn(Arc::clone(&keyring).follow(closing.subscribe()));
         Host {
             config,
             public_url,
             engine,
             store,
-            auth,
+            keyring,
+            following_keys: Mutex::new(Some(following)),
             secrets,
             tokens,
             executors,
             metrics: Metrics::default(),
             discovery,
             rejected,
-            closing: watch::Sender::new(false),
+            closing,
         }
     }
 }

@@ -9,6 +9,7 @@ pub mod auth;
 mod body;
 pub mod config;
 mod host;
+mod keyring;
 pub mod openwop;
 mod paging;
 mod secrets;
@@ -18,6 +19,7 @@ mod tokens;
 
 pub use config::{Config, ConfigError, Overrides};
 pub use host::{Host, Rejected, StartError, StoreStats};
+pub use keyring::Keyring;
 pub use secrets::{Secrets, SecretsError, Subkey};
 pub use serve::{ServeError, bind, router, serve};
 pub use tokens::{Claims, Intent, Token, TokenError, Tokens};

@@ -3,5 +3,6 @@
 #![expect(clippy::panic, reason = "a test that goes wrong says where")]
 
 mod harness;
+mod retention;
 mod runs;
 mod simulation;

@@ -58,7 +58,7 @@ pub(super) async fn respond(
     headers: &HeaderMap,
     body: Body,
 ) -> Response {
-    let caller = match host.auth().authenticate(headers) {
+    let caller = match host.keyring().authenticate(headers).await {
         Ok(caller) => caller,
         Err(error) => return transport::unauthenticated(error),
     };

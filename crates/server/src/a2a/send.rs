@@ -144,7 +144,7 @@ impl Service {
         let default = self.host.config().default_workflow.as_ref();
         let choice = select::choose(&message, &metadata, interface.as_ref(), default)?;
         let workflow = match choice {
-            Some(choice) => self.skill(caller, &choice.workflow).ok_or(choice.field),
+            Some(choice) => self.skill(caller, &choice.workflow).await?.ok_or(choice.field),
             None => Err(select::FIELD.to_owned()),
         };
         let workflow = workflow.map_err(|field| self.no_skill(caller, field))?;
@@ -338,9 +338,9 @@ impl Service {
     }
 
     /// A workflow this caller may start by a message.
-    fn skill(&self, caller: &Caller, workflow: &WorkflowId) -> Option<Arc<Plan>> {
-        let plan = self.host.engine().workflow(&caller.tenant, workflow)?;
-        Some(plan).filter(|plan| plan.definition.is_public())
+    async fn skill(&self, caller: &Caller, workflow: &WorkflowId) -> Result<Option<Arc<Plan>>, Error> {
+        let plan = self.host.engine().find_workflow(&caller.tenant, workflow).await?;
+        Ok(plan.filter(|plan| plan.definition.is_public()))
     }
 
     fn no_skill(&self, caller: &Caller, field: String) -> A2aError {

@@ -19,7 +19,7 @@ use wopr_core::{PrincipalId, TenantId, WorkflowId};
 use crate::auth::Scopes;
 
 pub use settings::{SETTINGS, Setting};
-pub use types::{CidrText, ErrorProfile, Listen, LogFormat, Period, PublicUrl, Secret, StoreUrl};
+pub use types::{CidrText, ErrorProfile, Keep, Listen, LogFormat, Period, PublicUrl, Secret, StoreUrl};
 
 /// The annotated example: every setting with its default.
 pub const EXAMPLE: &str = include_str!("../../../../wopr.toml");
@@ -56,6 +56,8 @@ pub struct Config {
     pub a2a: A2a,
     /// Idempotency keys.
     pub idempotency: Idempotency,
+    /// What is removed in time.
+    pub retention: Retention,
     /// Interrupt tokens.
     pub interrupts: Interrupts,
     /// Logs.
@@ -171,6 +173,14 @@ pub struct Idempotency {
     pub retention: Period,
 }
 
+/// What is removed in time.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Retention {
+    /// How long runs are kept after they and all that descend from them have ended.
+    pub terminal_runs: Keep,
+}
+
 /// Interrupt tokens.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -205,6 +215,7 @@ impl Default for Config {
             egress: Egress::default(),
             a2a: A2a::default(),
             idempotency: Idempotency::default(),
+            retention: Retention::default(),
             interrupts: Interrupts::default(),
             log: Log::default(),
         }
@@ -424,6 +435,11 @@ impl Config {
         }
         if self.effects.lease.as_millis() < 1_000 {
             return invalid("effects.lease", "must be at least 1s");
+        }
+        if let Keep::For(period) = self.retention.terminal_runs
+            && period.as_millis() < 1_000
+        {
+            return invalid("retention.terminal_runs", "must be keep, or at least 1s");
         }
         for (index, key) in self.auth.keys.iter().enumerate() {
             let name = format!("auth.keys[{index}]");

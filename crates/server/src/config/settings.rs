@@ -115,6 +115,11 @@ pub const SETTINGS: &[Setting] = &[
     setting("idempotency.retention", "WOPR_IDEMPOTENCY_RETENTION", |c, t| {
         put(&mut c.idempotency.retention, t)
     }),
+    setting(
+        "retention.terminal_runs",
+        "WOPR_RETENTION_TERMINAL_RUNS",
+        |c, t| put(&mut c.retention.terminal_runs, t),
+    ),
     setting("interrupts.token_ttl", "WOPR_INTERRUPT_TOKEN_TTL", |c, t| {
         put(&mut c.interrupts.token_ttl, t)
     }),

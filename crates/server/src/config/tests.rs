@@ -133,6 +133,11 @@ fn an_error_names_the_setting_and_its_source() {
     assert!(message.contains("server.sse_keepalive"), "{message}");
     let message = refused(None, &[("WOPR_EFFECT_LEASE", "999ms")], none());
     assert!(message.contains("effects.lease"), "{message}");
+    for text in ["forever", "999ms", "11000d"] {
+        let message = refused(None, &[("WOPR_RETENTION_TERMINAL_RUNS", text)], none());
+        assert!(message.contains("retention.terminal_runs"), "{message}");
+        assert!(message.contains("keep"), "{message}");
+    }
     let message = refused(
         Some("[[auth.keys]]\nid = \"a\"\ntenant = \"t\"\nscopes = []"),
         &[],

@@ -125,6 +125,42 @@ impl fmt::Display for Period {
 
 as_text!(Period);
 
+/// How long something is kept: `keep`, for ever, or a period.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Keep {
+    /// For ever.
+    #[default]
+    Forever,
+    /// For so long.
+    For(Period),
+}
+
+impl FromStr for Keep {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "keep" {
+            return Ok(Self::Forever);
+        }
+        let period = text.parse();
+        period
+            .map(Self::For)
+            .map_err(|rule: String| format!("must be keep, or a period, which {rule}"))
+    }
+}
+
+impl fmt::Display for Keep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Forever => f.write_str("keep"),
+            Self::For(period) => period.fmt(f),
+        }
+    }
+}
+
+as_text!(Keep);
+
 /// The address to listen on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

@@ -155,6 +155,8 @@ impl Capabilities {
 /// The discovery document as bytes, ready to send.
 #[derive(Debug)]
 pub(crate) struct Document {
+    /// The workflows it was made from.
+    generation: u64,
     pub(crate) bytes: Bytes,
     pub(crate) etag: HeaderValue,
 }
@@ -186,23 +188,25 @@ impl Discovery {
         &self.capabilities
     }
 
-    pub(crate) fn document(&self) -> Arc<Document> {
-        Arc::clone(&self.document.read())
+    /// The document. In conformance mode it lists fixtures, and is made anew when workflows have changed.
+    pub(crate) fn document(&self, engine: &Engine) -> Arc<Document> {
+        let known = Arc::clone(&self.document.read());
+        if !self.capabilities.is_conformance || known.generation == engine.workflows_generation() {
+            return known;
+        }
+        let document = Arc::new(render(&self.capabilities, &self.origin, engine));
+        *self.document.write() = Arc::clone(&document);
+        document
     }
 
     pub(crate) fn openapi(&self) -> Bytes {
         self.openapi.clone()
     }
-
-    /// Lists fixtures again after a registration; without conformance mode nothing changes.
-    pub(crate) fn refresh(&self, engine: &Engine) {
-        if self.capabilities.is_conformance {
-            *self.document.write() = Arc::new(render(&self.capabilities, &self.origin, engine));
-        }
-    }
 }
 
 fn render(capabilities: &Capabilities, origin: &str, engine: &Engine) -> Document {
+    // Read first: what changes meanwhile is seen at the next look.
+    let generation = engine.workflows_generation();
     let mut document = capabilities.document(origin);
     if capabilities.is_conformance {
         document["fixtures"] = json!(fixtures(engine, &document));
@@ -210,6 +214,7 @@ fn render(capabilities: &Capabilities, origin: &str, engine: &Engine) -> Documen
     let text = document.to_string();
     let etag = etag(&hex(&Sha256::digest(text.as_bytes())[..16]));
     Document {
+        generation,
         bytes: Bytes::from(text),
         etag,
     }

@@ -44,7 +44,7 @@ pub(super) fn one(call: Call) -> BoxFuture<'static, Answer> {
         let respond = |view: &View| (StatusCode::OK, cancelled(&view.key.run, view.run.status));
         let extras = once::Request::extras(once, &call, respond);
         match call.host.engine().command(&key, command, extras).await {
-            Ok(done) => once::answer(&done, respond),
+            Ok(done) => once::answer(&call, &done, respond).await,
             // Nothing to do and nothing wrong: the run stays as it is.
             Err(CommandError::Refused(Refusal::Terminal(status))) => {
                 Ok(bytes_response(StatusCode::OK, cancelled(&key.run, status)))
@@ -142,7 +142,7 @@ pub(super) fn pause(call: Call) -> BoxFuture<'static, Answer> {
         };
         let extras = once::Request::extras(once, &call, respond);
         match call.host.engine().command(&key, command, extras).await {
-            Ok(done) => once::answer(&done, respond),
+            Ok(done) => once::answer(&call, &done, respond).await,
             Err(error) => {
                 let is_paused = matches!(
                     error,
@@ -179,7 +179,7 @@ pub(super) fn resume(call: Call) -> BoxFuture<'static, Answer> {
         };
         let extras = once::Request::extras(once, &call, respond);
         match call.host.engine().command(&key, command, extras).await {
-            Ok(done) => once::answer(&done, respond),
+            Ok(done) => once::answer(&call, &done, respond).await,
             Err(CommandError::Refused(Refusal::WrongState)) => {
                 Err(Refusal::NotPaused(RunStatus::Pending).into())
             }

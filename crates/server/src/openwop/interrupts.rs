@@ -87,7 +87,7 @@ async fn answer(call: &Call, value: Value) -> Answer {
         .engine()
         .command(&key, Command::Resolve(resolve), extras);
     match done.await {
-        Ok(done) => once::answer(&done, respond),
+        Ok(done) => once::answer(call, &done, respond).await,
         Err(error) => Err(late(error).into()),
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! The record is named by tenant, principal, route and the hashed key; the digest covers the path's parameters
 //! and the body in canonical form. Where a request appends, the record commits with it and the store decides
-//! between concurrent ones. What fails is not recorded: a repeat gets the same refusal, or takes effect.
+//! between concurrent ones. What fails is not recorded: a repeat gets the same refusal, or takes effect. A record
+//! outlives its run: a repeat finds nothing then, and does not take effect again.
 
 use std::sync::Arc;
 
@@ -10,12 +11,13 @@ use axum::response::Response;
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use wopr_core::RunKey;
 use wopr_engine::{CommandError, Done, Extras, Once, View};
 use wopr_store::{IdempotencyKey, IdempotencyRecord};
 use wopr_wire::json;
 
 use super::{
-    call::{Answer, Call, bytes_response},
+    call::{Answer, Call, bytes_response, no_run},
     problem::Problem,
     routes::Input,
 };
@@ -95,7 +97,7 @@ impl Request {
         let engine = call.host.engine();
         match engine.store().idempotency(&self.key, engine.now()).await? {
             None => Ok(None),
-            Some(record) => self.check(&record).map(Some),
+            Some(record) => self.check(call, &record).await.map(Some),
         }
     }
 
@@ -111,13 +113,13 @@ impl Request {
         };
         match call.host.engine().store().remember(record, now).await? {
             None => Ok(bytes_response(status, body)),
-            Some(first) => self.check(&first),
+            Some(first) => self.check(call, &first).await,
         }
     }
 
-    fn check(&self, record: &IdempotencyRecord) -> Answer {
+    async fn check(&self, call: &Call, record: &IdempotencyRecord) -> Answer {
         if record.digest == self.digest {
-            replayed(record)
+            replayed(call, record).await
         } else {
             Err(CommandError::KeyReused.into())
         }
@@ -125,13 +127,17 @@ impl Request {
 }
 
 /// The answer to a command: fresh, or the recorded one.
-pub(super) fn answer(done: &Done, fresh: impl FnOnce(&View) -> (StatusCode, Vec<u8>)) -> Answer {
+pub(super) async fn answer(
+    call: &Call,
+    done: &Done,
+    fresh: impl FnOnce(&View) -> (StatusCode, Vec<u8>),
+) -> Answer {
     match done {
         Done::Fresh(view) => {
             let (status, body) = fresh(view);
             Ok(bytes_response(status, body))
         }
-        Done::Replayed(record) => replayed(record),
+        Done::Replayed(record) => replayed(call, record).await,
     }
 }
 
@@ -153,7 +159,13 @@ fn encode(status: StatusCode, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn replayed(record: &IdempotencyRecord) -> Answer {
+async fn replayed(call: &Call, record: &IdempotencyRecord) -> Answer {
+    if let Some(run) = &record.run {
+        let key = RunKey::new(record.key.tenant.clone(), run.clone());
+        if call.host.engine().store().summary(&key).await?.is_none() {
+            return Err(no_run());
+        }
+    }
     let (status, body) = record
         .response
         .split_at_checked(3)

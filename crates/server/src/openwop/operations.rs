@@ -14,7 +14,7 @@ use crate::telemetry::METRICS_TYPE;
 /// `GET /.well-known/openwop`
 pub(super) fn discovery(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let document = call.host.discovery().document();
+        let document = call.host.discovery().document(call.host.engine());
         let caching = HeaderValue::from_static("public, max-age=300");
         let mut response = if document.etag.to_str().is_ok_and(|tag| call.has_current(tag)) {
             not_modified(&document.etag)

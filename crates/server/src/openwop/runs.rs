@@ -60,7 +60,7 @@ pub(super) fn create(call: Call) -> BoxFuture<'static, Answer> {
             extras,
         };
         match call.host.engine().create(create).await {
-            Ok(done) => once::answer(&done, |_| (StatusCode::CREATED, body)),
+            Ok(done) => once::answer(&call, &done, |_| (StatusCode::CREATED, body)).await,
             Err(error) => refused(&call, once, error).await,
         }
     }

@@ -65,7 +65,6 @@ pub(super) fn register(call: Call) -> BoxFuture<'static, Answer> {
             return Err(Problem::forbidden("the credential is not bound to this tenant"));
         }
         let registered = call.host.engine().register(Some(tenant), document).await?;
-        call.host.discovery().refresh(call.host.engine());
         let status = if registered.is_new {
             StatusCode::CREATED
         } else {
@@ -119,7 +118,11 @@ pub(super) fn show(call: Call) -> BoxFuture<'static, Answer> {
     async move {
         let missing = || Problem::not_found("no such workflow");
         let id = WorkflowId::parse(call.param(0)).map_err(|_| missing())?;
-        let plan = call.host.engine().workflow(&call.caller().tenant, &id);
+        let plan = call
+            .host
+            .engine()
+            .find_workflow(&call.caller().tenant, &id)
+            .await?;
         let plan = plan.ok_or_else(missing)?;
         let tag = etag(plan.version().as_str());
         if tag.to_str().is_ok_and(|tag| call.has_current(tag)) {

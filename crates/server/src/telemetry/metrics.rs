@@ -161,6 +161,7 @@ fn render_engine(out: &mut String, stats: &Stats) {
         effects_started,
         effects_dropped,
         effects_active,
+        runs_removed,
     } = *stats;
     one(
         out,
@@ -212,6 +213,12 @@ fn render_engine(out: &mut String, stats: &Stats) {
             "gauge",
             "Effect attempts under way.",
             effects_active,
+        ),
+        (
+            "wopr_runs_removed_total",
+            "counter",
+            "Runs removed after their time.",
+            runs_removed,
         ),
     ] {
         one(out, name, kind, help, value);

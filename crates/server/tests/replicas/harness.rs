@@ -3,9 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use axum::body::Body;
+use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio_postgres::NoTls;
+use tower::ServiceExt as _;
 use wopr_core::{
     Command, NodeId, Offer, Origin, PrincipalId, Resolve, RunKey, RunStatus, Seq, TenantId, WorkflowId,
 };
@@ -13,9 +16,10 @@ use wopr_engine::{
     Attempt, Create, Done, Engine, Executor, Extras, Options, Outcome, Start, SystemClock, View,
 };
 use wopr_server::{
-    Config,
+    Config, Host,
     auth::Scopes,
     config::{Key, Secret, StoreUrl},
+    router,
 };
 use wopr_store::{PostgresStore, postgres};
 
@@ -61,24 +65,27 @@ impl Executor for Steered {
     }
 }
 
-/// How replicas hear of each other: by hints alone, so that nothing polls within a test, or by polling alone.
+/// How replicas hear of each other: by hints alone, so that nothing polls within a test, by polling alone, or not at
+/// all.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum News {
     Hints,
     Polling,
+    /// Neither: whoever is asked has to look.
+    Looking,
 }
 
 impl News {
-    fn url(self, url: &str) -> String {
+    pub(crate) fn url(self, url: &str) -> String {
         match self {
             Self::Hints => format!("{url}&hints=on"),
-            Self::Polling => format!("{url}&hints=off"),
+            Self::Polling | Self::Looking => format!("{url}&hints=off"),
         }
     }
 
     fn options(self) -> Options {
         let (poll, lease) = match self {
-            Self::Hints => (Duration::from_secs(3_600), Duration::from_secs(3_600)),
+            Self::Hints | Self::Looking => (Duration::from_secs(3_600), Duration::from_secs(3_600)),
             Self::Polling => (Duration::from_millis(50), Duration::from_millis(500)),
         };
         Options {
@@ -234,6 +241,53 @@ pub(crate) async fn follow(engine: &Engine, run: &RunKey, status: RunStatus) -> 
     }
 }
 
+/// Makes a test of each way to hear of news.
+macro_rules! by_hints_and_by_polling {
+    ($($name:ident),+ $(,)?) => {
+        mod by_hints {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $name() {
+                    super::$name(super::News::Hints).await;
+                }
+            )+
+        }
+        mod by_polling {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $name() {
+                    super::$name(super::News::Polling).await;
+                }
+            )+
+        }
+    };
+}
+pub(crate) use by_hints_and_by_polling;
+
+/// Asks a host as a client would, without a socket.
+pub(crate) async fn ask(
+    host: &Arc<Host>,
+    method: &str,
+    path: &str,
+    secret: &str,
+    body: Option<Value>,
+) -> (StatusCode, HeaderMap, Value) {
+    let request = http::Request::builder()
+        .method(method)
+        .uri(path)
+        .header("authorization", format!("Bearer {secret}"))
+        .header("content-type", "application/json")
+        .body(body.map_or_else(Body::empty, |body| Body::from(body.to_string())))
+        .unwrap();
+    let (parts, body) = router(host).oneshot(request).await.unwrap().into_parts();
+    let bytes = axum::body::to_bytes(body, usize::MAX).await.unwrap();
+    let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+    (parts.status, parts.headers, body)
+}
+
+/// The secret of [`config`]'s key.
+pub(crate) const ALICE: &str = "alice-secret-0123456789";
+
 pub(crate) fn config(url: &str) -> Config {
     let mut config = Config {
         store: StoreUrl::Postgres(Secret::new(url)),
@@ -241,7 +295,7 @@ pub(crate) fn config(url: &str) -> Config {
     };
     config.auth.keys = vec![Key {
         id: "alice".to_owned(),
-        secret: Some(Secret::new("alice-secret-0123456789")),
+        secret: Some(Secret::new(ALICE)),
         secret_sha256: None,
         tenant: tenant(),
         principal: None,

@@ -9,3 +9,4 @@ mod engines;
 mod harness;
 mod hosts;
 mod news;
+mod registry;

@@ -8,28 +8,6 @@ use wopr_engine::{Done, Engine, Executor, Extras, Outcome};
 
 use crate::harness::*;
 
-/// Makes a test of each way to hear of news.
-macro_rules! by_hints_and_by_polling {
-    ($($name:ident),+ $(,)?) => {
-        mod by_hints {
-            $(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $name() {
-                    super::$name(super::News::Hints).await;
-                }
-            )+
-        }
-        mod by_polling {
-            $(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $name() {
-                    super::$name(super::News::Polling).await;
-                }
-            )+
-        }
-    };
-}
-
 by_hints_and_by_polling!(
     a_stream_on_one_replica_sees_what_the_other_appends,
     a_run_is_paused_resumed_and_cancelled_on_either,

@@ -82,7 +82,12 @@ impl Registry for MemoryStore {
 
     async fn keys_since(&self, after: Revision) -> Result<Vec<(Revision, KeyRow)>, ReadError> {
         let state = self.state.lock();
-        let mut rows: Vec<_> = state.keys.values().filter(|(changed, _)| *changed > after).cloned().collect();
+        let mut rows: Vec<_> = state
+            .keys
+            .values()
+            .filter(|(changed, _)| *changed > after)
+            .cloned()
+            .collect();
         rows.sort_by_key(|(revision, _)| *revision);
         Ok(rows)
     }

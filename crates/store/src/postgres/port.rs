@@ -9,8 +9,9 @@ use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId
 use super::{PostgresStore, append, fault::Fault, lists, read, registry, round::Round, rows, work};
 use crate::{
     AppendError, Batch, BlobRow, EffectKey, Epoch, EventPage, Fence, Hint, IdempotencyKey, IdempotencyRecord,
-    KeyRow, LeasedEffect, Loaded, Log, MessageRow, ReadError, Registry, Revision, RunFilter, RunPage, Summary,
-    TaskCursor, TaskFilter, TaskPage, TaskRow, TimerKey, Work, WorkflowRow, WriteError, check::assert_sound,
+    KeyRow, LeasedEffect, Loaded, Log, MessageRow, ReadError, Registry, Revision, RunFilter, RunPage,
+    Summary, TaskCursor, TaskFilter, TaskPage, TaskRow, TimerKey, Work, WorkflowRow, WriteError,
+    check::assert_sound,
 };
 
 /// How often a record that comes and goes is looked at.

@@ -14,7 +14,8 @@ use crate::{KeyRow, Revision, WorkflowRow};
 const SHARED: &str = "";
 
 /// Takes the row of the last revision first, and holds it to the end.
-const PUT_WORKFLOW: &str = "WITH next AS (UPDATE last_revision SET revision = revision + 1 RETURNING revision),
+const PUT_WORKFLOW: &str =
+    "WITH next AS (UPDATE last_revision SET revision = revision + 1 RETURNING revision),
      head AS (
          INSERT INTO workflow_heads (tenant, id, version, revision) SELECT $1, $2, $3, revision FROM next
          ON CONFLICT (tenant, id) DO UPDATE SET version = excluded.version, revision = excluded.revision

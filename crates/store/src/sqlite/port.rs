@@ -19,8 +19,8 @@ use super::{
 use crate::{
     AppendError, Batch, BlobRow, Child, EffectKey, EndedRoots, Epoch, EventPage, Fence, IdempotencyKey,
     IdempotencyRecord, KeyRow, LeasedEffect, Loaded, Log, MessageRow, ReadError, Registry, Removal,
-    Retention, Revision, RunFilter, RunPage, Summary, Swept, TaskCursor, TaskFilter, TaskPage, TaskRow, TimerKey, Work,
-    WorkflowRow, WriteError, check::assert_sound,
+    Retention, Revision, RunFilter, RunPage, Summary, Swept, TaskCursor, TaskFilter, TaskPage, TaskRow,
+    TimerKey, Work, WorkflowRow, WriteError, check::assert_sound,
 };
 
 /// What a write that carries no body of note costs in the queue.
@@ -264,7 +264,8 @@ impl Registry for SqliteStore {
     }
 
     async fn workflows_since(&self, after: Revision) -> Result<Vec<(Revision, WorkflowRow)>, ReadError> {
-        self.read(move |conn| registry::workflows_since(conn, after)).await
+        self.read(move |conn| registry::workflows_since(conn, after))
+            .await
     }
 
     async fn put_key(&self, row: KeyRow) -> Result<(), WriteError> {

@@ -99,7 +99,9 @@ pub(super) fn put_key(conn: &Connection, key: &KeyRow) -> Result<(), Fault> {
 
 pub(super) fn revoke_key(conn: &Connection, id: &str, at: Timestamp) -> Result<bool, Fault> {
     let revoked = conn
-        .prepare_cached("UPDATE api_keys SET revoked_at = ?2, revision = ?3 WHERE id = ?1 AND revoked_at IS NULL")?
+        .prepare_cached(
+            "UPDATE api_keys SET revoked_at = ?2, revision = ?3 WHERE id = ?1 AND revoked_at IS NULL",
+        )?
         .execute(params![id, at.millis(), next_revision(conn)?])?;
     Ok(revoked == 1)
 }

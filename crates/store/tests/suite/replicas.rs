@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::{sync::broadcast, task::JoinSet};
 use wopr_core::Seq;
 use wopr_store::{
-    AppendError, Fence, Hint, IdempotencyRecord, Log as _, PostgresStore, Registry as _, Work as _,
+    AppendError, Fence, Hint, IdempotencyRecord, Log as _, PostgresStore, Registry as _, Revision, Work as _,
     WorkflowRow, postgres::Options,
 };
 
@@ -325,7 +325,7 @@ async fn an_append_hints_at_the_other_process() {
     let hinted = loop {
         match at_two.recv().await {
             Ok(Hint::Run(run)) => break run,
-            Ok(Hint::Any) | Err(broadcast::error::RecvError::Lagged(_)) => {}
+            Ok(Hint::Any | Hint::Registry) | Err(broadcast::error::RecvError::Lagged(_)) => {}
             Err(closed @ broadcast::error::RecvError::Closed) => panic!("{closed}"),
         }
     };

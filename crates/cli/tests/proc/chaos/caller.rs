@@ -5,13 +5,19 @@
 //! is not known, and it is repeated somewhere else.
 
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use serde_json::Value;
-use tokio::{sync::watch, time::timeout};
+use tokio::{
+    sync::watch,
+    time::{self, timeout},
+};
 use wopr_wire::sse::{Decoder, Event};
 
 use super::{
@@ -27,6 +33,8 @@ use crate::{
 const LIMIT: Duration = Duration::from_secs(60);
 /// A connection idle for longer is not used again: its host may close it at any moment.
 const IDLE: Duration = Duration::from_secs(5);
+/// The longest pause before a host that could not answer is asked again.
+const RETRY_AFTER: Duration = Duration::from_millis(300);
 /// The most bytes of one event.
 const EVENT_LIMIT: usize = 1 << 20;
 
@@ -186,8 +194,11 @@ impl Caller {
         loop {
             match self.call(request).await {
                 Ok(answer) if answer.status != 503 => return Answer { is_first, ..answer },
-                Ok(_) | Err(Lost) => is_first = false,
+                // sleep: as the host asks to, though not for as long
+                Ok(_) => time::sleep(self.random.random_range(Duration::ZERO..RETRY_AFTER)).await,
+                Err(Lost) => {}
             }
+            is_first = false;
         }
     }
 
@@ -212,7 +223,10 @@ impl Caller {
         let (status, body) = match timeout(patience.unwrap_or(LIMIT), exchanging).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => return Err(self.lost(exchange, &error.to_string())),
-            Err(_) if patience.is_some() => return Err(Lost),
+            Err(_) if patience.is_some() => {
+                count(&self.ledger.exchanges.abandoned);
+                return Err(Lost);
+            }
             Err(_) => return Err(self.lost(exchange, "no answer in time")),
         };
         if connection.is_reusable() {
@@ -310,6 +324,7 @@ impl Caller {
     }
 
     fn lost(&self, exchange: Exchange<'_>, why: &str) -> Lost {
+        count(&self.ledger.exchanges.lost);
         if self.is_up(exchange.life) {
             let Request { method, path, .. } = exchange.request;
             self.ledger
@@ -319,6 +334,11 @@ impl Caller {
     }
 
     fn judge(&self, exchange: Exchange<'_>, status: u16, body: &[u8]) {
+        let exchanges = &self.ledger.exchanges;
+        count(match status {
+            503 => &exchanges.refused,
+            _ => &exchanges.answered,
+        });
         let is_excused = !self.is_up(exchange.life) || self.sky.borrow().excuses(exchange.began);
         if status > 503 || (500..503).contains(&status) || (status == 503 && !is_excused) {
             let Request { method, path, .. } = exchange.request;
@@ -327,4 +347,8 @@ impl Caller {
                 .violated(format!("{method} {path} was answered by {status}: {body}"));
         }
     }
+}
+
+fn count(exchanges: &AtomicU64) {
+    exchanges.fetch_add(1, Relaxed);
 }

@@ -216,13 +216,14 @@ impl Fleet {
         let end = time::Instant::now() + pause;
         loop {
             tokio::select! {
+                // Without a database processes are born to die, one after the other.
                 biased;
+                // sleep: fault schedule
+                () = time::sleep_until(end) => return,
                 Some(born) = self.births.join_next() => {
                     let (replica, life, born) = born.unwrap();
                     self.born(replica, life, born).await;
                 }
-                // sleep: fault schedule
-                () = time::sleep_until(end) => return,
             }
         }
     }

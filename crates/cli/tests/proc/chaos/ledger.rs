@@ -2,7 +2,11 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Mutex,
+    fmt,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use serde_json::{Value, json};
@@ -16,7 +20,34 @@ const MOST_VIOLATIONS: usize = 1_000;
 
 /// What clients were told.
 #[derive(Debug, Default)]
-pub(super) struct Ledger(Mutex<Told>);
+pub(super) struct Ledger {
+    told: Mutex<Told>,
+    pub(super) exchanges: Exchanges,
+}
+
+/// How exchanges ended, to see that there was trouble.
+#[derive(Debug, Default)]
+pub(super) struct Exchanges {
+    pub(super) answered: AtomicU64,
+    /// By 503.
+    pub(super) refused: AtomicU64,
+    pub(super) lost: AtomicU64,
+    /// The client lost its patience.
+    pub(super) abandoned: AtomicU64,
+}
+
+impl fmt::Display for Exchanges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} requests answered, {} refused, {} lost, {} abandoned",
+            self.answered.load(Relaxed),
+            self.refused.load(Relaxed),
+            self.lost.load(Relaxed),
+            self.abandoned.load(Relaxed)
+        )
+    }
+}
 
 #[derive(Debug, Default)]
 struct Told {
@@ -55,7 +86,7 @@ impl Ledger {
         // Whole documents would bury the rest.
         let end = what.char_indices().nth(MOST).map_or(what.len(), |(at, _)| at);
         what.truncate(end);
-        let mut told = self.0.lock().unwrap();
+        let mut told = self.told.lock().unwrap();
         if told.violations.is_empty() {
             println!("first violation: {what}");
         }
@@ -74,7 +105,7 @@ impl Ledger {
     /// A request was answered by a run. The same request must be answered by the same run for ever.
     pub(super) fn acknowledged(&self, marker: &str, run: &str) {
         let known = {
-            let mut told = self.0.lock().unwrap();
+            let mut told = self.told.lock().unwrap();
             let known = told.runs.entry(run.to_owned()).or_insert_with(|| Run {
                 marker: marker.to_owned(),
                 ..Run::default()
@@ -88,39 +119,39 @@ impl Ledger {
 
     /// Something about an acknowledged run was acknowledged.
     pub(super) fn learned(&self, run: &str, what: impl FnOnce(&mut Run)) {
-        let mut told = self.0.lock().unwrap();
+        let mut told = self.told.lock().unwrap();
         what(told.runs.get_mut(run).expect("the run was acknowledged"));
     }
 
     /// An observer saw a part of a run.
     pub(super) fn saw(&self, sighting: Sighting) {
-        self.0.lock().unwrap().sightings.push(sighting);
+        self.told.lock().unwrap().sightings.push(sighting);
     }
 
     /// Every acknowledged run.
     pub(super) fn runs(&self) -> BTreeMap<String, Run> {
-        self.0.lock().unwrap().runs.clone()
+        self.told.lock().unwrap().runs.clone()
     }
 
     /// The markers of every acknowledged run.
     pub(super) fn markers(&self) -> BTreeSet<String> {
-        let told = self.0.lock().unwrap();
+        let told = self.told.lock().unwrap();
         told.runs.values().map(|run| run.marker.clone()).collect()
     }
 
     /// Everything observers saw.
     pub(super) fn sightings(&self) -> Vec<Sighting> {
-        self.0.lock().unwrap().sightings.clone()
+        self.told.lock().unwrap().sightings.clone()
     }
 
     /// Every broken promise.
     pub(super) fn violations(&self) -> Vec<String> {
-        self.0.lock().unwrap().violations.clone()
+        self.told.lock().unwrap().violations.clone()
     }
 
     /// All of it, for whoever looks into a failure.
     pub(super) fn document(&self) -> Value {
-        let told = self.0.lock().unwrap();
+        let told = self.told.lock().unwrap();
         let runs = told.runs.iter().map(|(id, run)| {
             let Run {
                 marker,

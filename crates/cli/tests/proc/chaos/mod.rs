@@ -58,6 +58,8 @@ const KILLS: u32 = 12;
 const FIRST_STARTS: usize = 30;
 /// Replicas over one database.
 const REPLICAS: usize = 3;
+/// A test ends in this time, and in so much more for every kill.
+const HANGS_AFTER: (Duration, Duration) = (Duration::from_secs(300), Duration::from_secs(15));
 /// Once all is well, clients finish what they began in this time.
 const LIMIT: Duration = Duration::from_secs(120);
 /// The most violations that are printed.
@@ -102,10 +104,23 @@ async fn three_replicas_on_postgres_keep_every_promise() {
 }
 
 async fn chaos(name: &str, replicas: usize, database: Option<Database>) {
-    let began = Instant::now();
     let seed = seed();
     let kills = number("WOPR_CHAOS_KILLS").map_or(KILLS, |kills| u32::try_from(kills).unwrap());
     println!("{name}: WOPR_CHAOS_SEED={seed} WOPR_CHAOS_KILLS={kills}");
+    let (least, per_kill) = HANGS_AFTER;
+    let ended = timeout(
+        least + per_kill * kills,
+        live(name, replicas, database, seed, kills),
+    )
+    .await;
+    assert!(
+        ended.is_ok(),
+        "{name} hangs with WOPR_CHAOS_SEED={seed} WOPR_CHAOS_KILLS={kills}"
+    );
+}
+
+async fn live(name: &str, replicas: usize, database: Option<Database>, seed: u64, kills: u32) {
+    let began = Instant::now();
     let mut random = StdRng::seed_from_u64(seed);
 
     let folder = Folder::new(&format!("{name}-{seed}"));
@@ -174,14 +189,15 @@ async fn chaos(name: &str, replicas: usize, database: Option<Database>) {
     check::check_agreement(&mut caller, &account).await;
     fleet.end().await;
     println!(
-        "{name}: {kills} kills in {:.1} s, checked in {:.1} s: {account}",
+        "{name}: {kills} kills in {:.1} s, checked in {:.1} s: {}, {account}",
         lived.as_secs_f64(),
-        (began.elapsed() - lived).as_secs_f64()
+        (began.elapsed() - lived).as_secs_f64(),
+        ledger.exchanges
     );
 
     let violations = ledger.violations();
     if violations.is_empty() {
-        return;
+        return folder.done();
     }
     folder.keep("ledger.json", &format!("{:#}", ledger.document()));
     if let Some(said) = fleet.database_said() {

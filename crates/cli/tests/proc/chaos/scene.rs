@@ -3,14 +3,16 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    thread,
 };
 
 use crate::host::place;
 
-/// A folder of a test. Gone when dropped, unless the test fails.
+/// A folder of a test. When dropped it says where it is, unless the test is done with it.
 #[derive(Debug)]
-pub(super) struct Folder(PathBuf);
+pub(super) struct Folder {
+    path: PathBuf,
+    is_done: bool,
+}
 
 impl Folder {
     /// An empty one.
@@ -20,25 +22,29 @@ impl Folder {
             fs::remove_dir_all(&path).unwrap();
         }
         fs::create_dir_all(&path).unwrap();
-        Self(path)
+        Self { path, is_done: false }
     }
 
     pub(super) fn path(&self) -> &Path {
-        &self.0
+        &self.path
+    }
+
+    /// Removes it.
+    pub(super) fn done(mut self) {
+        fs::remove_dir_all(&self.path).unwrap();
+        self.is_done = true;
     }
 
     /// Writes something down for whoever looks into a failure.
     pub(super) fn keep(&self, name: &str, text: &str) {
-        fs::write(self.0.join(name), text).unwrap();
+        fs::write(self.path.join(name), text).unwrap();
     }
 }
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        if thread::panicking() {
-            println!("logs and the ledger are in {}", self.0.display());
-        } else {
-            fs::remove_dir_all(&self.0).unwrap();
+        if !self.is_done {
+            println!("logs, the plan and the ledger are in {}", self.path.display());
         }
     }
 }

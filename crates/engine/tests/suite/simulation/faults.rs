@@ -15,8 +15,8 @@ use wopr_engine::{Attempt, Clock, Executor, Outcome};
 use wopr_store::{
     AppendError, Batch, BlobRow, Child, EffectKey, EndedRoots, Epoch, EventPage, Fence, IdempotencyKey,
     IdempotencyRecord, KeyRow, LeasedEffect, Loaded, Log, MemoryStore, MessageRow, ReadError, Registry,
-    Removal, Retention, RunFilter, RunPage, Summary, Swept, TaskCursor, TaskFilter, TaskPage, TaskRow,
-    TimerKey, Work, WorkflowRow, WriteError,
+    Removal, Retention, Revision, RunFilter, RunPage, Summary, Swept, TaskCursor, TaskFilter, TaskPage,
+    TaskRow, TimerKey, Work, WorkflowRow, WriteError,
 };
 
 /// What every part of a simulated world shares.
@@ -245,9 +245,9 @@ impl Registry for Connection {
         self.store.workflow(tenant, id, version).await
     }
 
-    async fn current_workflows(&self) -> Result<Vec<WorkflowRow>, ReadError> {
+    async fn workflows_since(&self, after: Revision) -> Result<Vec<(Revision, WorkflowRow)>, ReadError> {
         self.live().await;
-        self.store.current_workflows().await
+        self.store.workflows_since(after).await
     }
 
     async fn put_key(&self, row: KeyRow) -> Result<(), WriteError> {
@@ -260,6 +260,10 @@ impl Registry for Connection {
 
     async fn keys(&self) -> Result<Vec<KeyRow>, ReadError> {
         self.store.keys().await
+    }
+
+    async fn keys_since(&self, after: Revision) -> Result<Vec<(Revision, KeyRow)>, ReadError> {
+        self.store.keys_since(after).await
     }
 }
 
@@ -348,13 +352,31 @@ impl Executor for Fickle {
     }
 }
 
-/// The virtual time of the runtime.
+/// The virtual time of the runtime, and what was skipped of it.
 #[derive(Debug)]
-pub(crate) struct VirtualClock(pub(crate) tokio::time::Instant);
+pub(crate) struct VirtualClock {
+    began: tokio::time::Instant,
+    skipped: AtomicU64,
+}
+
+impl VirtualClock {
+    pub(crate) fn new() -> Self {
+        Self {
+            began: tokio::time::Instant::now(),
+            skipped: AtomicU64::new(0),
+        }
+    }
+
+    /// Lets time pass in which nothing happens.
+    pub(crate) fn skip(&self, time: Duration) {
+        let millis = u64::try_from(time.as_millis()).expect("a simulation ends");
+        self.skipped.fetch_add(millis, Ordering::Relaxed);
+    }
+}
 
 impl Clock for VirtualClock {
     fn now(&self) -> Timestamp {
-        let since = i64::try_from(self.0.elapsed().as_millis()).expect("a simulation ends");
-        Timestamp::from_millis(1_700_000_000_000 + since)
+        let since = i64::try_from(self.began.elapsed().as_millis()).expect("a simulation ends");
+        Timestamp::from_millis(1_700_000_000_000 + since).plus_millis(self.skipped.load(Ordering::Relaxed))
     }
 }

@@ -15,13 +15,15 @@ use wopr_core::{
     Command, DrainPolicy, Event, HostBounds, Offer, Run, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId,
 };
 use wopr_engine::{CommandError, Create, Done, Engine, Extras, Once, Options, Start, View};
-use wopr_store::{IdempotencyKey, Log, MemoryStore, RunFilter};
+use wopr_store::{IdempotencyKey, Log, MemoryStore, Retention, RunFilter};
 
 use super::faults::{Connection, Fate, Fickle, VirtualClock};
 use crate::harness::{answer, node, principal, tenant, workflow};
 
 /// How long a client waits for an answer before it asks again.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// How long runs are kept: longer than any world lives before it is made to let go.
+const KEPT_FOR: Duration = Duration::from_secs(24 * 3_600);
 
 pub(crate) struct Lived {
     pub(crate) runs: usize,
@@ -63,6 +65,7 @@ impl Cluster {
             max_effects: 4,
             lease: Duration::from_secs(5),
             poll: Duration::from_millis(500),
+            retention: Some(KEPT_FOR),
             seed: Some(self.fate.below(u64::MAX)),
         };
         let engine = Engine::start(
@@ -111,7 +114,7 @@ pub(crate) async fn live(seed: u64) -> Lived {
     let cluster = Cluster {
         replicas: Arc::default(),
         store: Arc::new(MemoryStore::new()),
-        clock: Arc::new(VirtualClock(tokio::time::Instant::now())),
+        clock: Arc::new(VirtualClock::new()),
         fate: Arc::clone(&fate),
     };
     fate.is_cruel.store(false, Ordering::Relaxed);
@@ -150,6 +153,7 @@ pub(crate) async fn live(seed: u64) -> Lived {
     fate.is_cruel.store(false, Ordering::Relaxed);
     let acknowledged = clients.join_all().await;
     check(&cluster, &acknowledged).await;
+    let_go(&cluster).await;
     Lived {
         runs: acknowledged.len(),
         crashes,
@@ -328,6 +332,66 @@ async fn check(cluster: &Cluster, acknowledged: &[RunKey]) {
         starts.values().all(|n| *n == 1),
         "a client's key made more than one run: {starts:?}"
     );
+}
+
+/// Everything has had its time: replicas that fail and die in the middle remove whole trees only, and all of them.
+async fn let_go(cluster: &Cluster) {
+    let store = &cluster.store;
+    let tenant = tenant();
+    let family = async |root: &RunId| {
+        let mut runs = vec![root.clone()];
+        let mut seen = 0;
+        while let Some(parent) = runs.get(seen).cloned() {
+            seen += 1;
+            let children = store
+                .children(&tenant, &[parent], None, 1_000)
+                .await
+                .expect("reads");
+            runs.extend(children.into_iter().map(|child| child.run));
+        }
+        runs
+    };
+    let page = store
+        .list_runs(&tenant, &RunFilter::default(), None, 10_000)
+        .await
+        .expect("lists");
+    let mut families = Vec::new();
+    for (run, summary, _) in &page.runs {
+        if summary.parent.is_none() {
+            families.push(family(run).await);
+        }
+    }
+    assert_eq!(families.iter().map(Vec::len).sum::<usize>(), page.runs.len());
+
+    cluster.fate.is_cruel.store(true, Ordering::Relaxed);
+    cluster.clock.skip(KEPT_FOR);
+    for step in 0.. {
+        let mut left = 0;
+        for family in &families {
+            let mut seen = 0;
+            for run in family {
+                let key = RunKey::new(tenant.clone(), run.clone());
+                let loaded = store.load(&key).await.expect("no half of a log can be seen");
+                seen += usize::from(loaded.is_some());
+            }
+            assert!(
+                seen == 0 || seen == family.len(),
+                "half of a tree is gone: {family:?}"
+            );
+            left += seen;
+        }
+        if left == 0 && store.next_tenant(None).await.expect("reads").is_none() {
+            break;
+        }
+        assert!(step < 4_000, "{left} runs stay");
+        cluster.fate.is_cruel.store(step < 2_000, Ordering::Relaxed);
+        if cluster.fate.strikes(2) {
+            cluster.crash_one().await;
+        }
+        tokio::time::sleep(Duration::from_millis(cluster.fate.below(300))).await; // sleep: virtual time
+    }
+    assert!(store.begun_removals(1).await.expect("reads").is_empty());
+    cluster.fate.is_cruel.store(false, Ordering::Relaxed);
 }
 
 /// Children may still be ending when their parent has; they must, without anybody's help.

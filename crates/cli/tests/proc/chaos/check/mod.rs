@@ -25,7 +25,7 @@ use super::{
 /// Clients that ask at once.
 const WORKERS: usize = 8;
 /// Runs that every replica is asked for.
-const SAMPLE: usize = 300;
+const SAMPLE: usize = 150;
 /// A replica answers within this time.
 const LIMIT: Duration = Duration::from_secs(30);
 

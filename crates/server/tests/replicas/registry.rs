@@ -1,0 +1,140 @@
+//! Workflows and keys that one replica is given and the other knows.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use serde_json::{Value, json};
+use wopr_core::{RunStatus, WorkflowId};
+use wopr_server::Host;
+
+use crate::harness::*;
+
+by_hints_and_by_polling!(
+    a_new_version_becomes_current_on_the_other_replica,
+    a_revoked_key_opens_the_other_host_no_more,
+    what_one_host_is_given_the_other_advertises,
+);
+
+fn noop(id: &str, version: &str) -> Value {
+    let mut workflow = workflow(id, &[node("only", "core.noop", json!({}))]);
+    workflow["version"] = json!(version);
+    workflow
+}
+
+async fn a_new_version_becomes_current_on_the_other_replica(news: News) {
+    let url = schema().await;
+    let (executor, _attempts) = steered();
+    let a = replica(&url, news, executor.clone()).await;
+    let b = replica(&url, news, executor).await;
+    let mut wanted = a.register(None, noop("greet", "1")).await.unwrap().plan;
+    // Known to B from the first run on.
+    let created = create(&b, "greet").await;
+    assert_eq!(created.plan.version(), wanted.version());
+    for version in ["2", "3", "1"] {
+        wanted = a.register(None, noop("greet", version)).await.unwrap().plan;
+        while create(&b, "greet").await.plan.version() != wanted.version() {}
+    }
+    // A tenant's own goes before the shared one, here too.
+    let own = a
+        .register(Some(&tenant()), noop("greet", "own"))
+        .await
+        .unwrap()
+        .plan;
+    while create(&b, "greet").await.plan.version() != own.version() {}
+    assert_ne!(own.version(), wanted.version());
+    a.stop().await;
+    b.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_workflow_that_is_not_known_is_looked_for() {
+    let url = schema().await;
+    let (executor, _attempts) = steered();
+    let a = replica(&url, News::Looking, executor.clone()).await;
+    let b = replica(&url, News::Looking, executor).await;
+    let id = WorkflowId::parse("greet").unwrap();
+    assert!(b.find_workflow(&tenant(), &id).await.unwrap().is_none());
+    a.register(None, noop("greet", "1")).await.unwrap();
+    create(&b, "greet").await;
+    // As a child, too: B knows the parent and has never heard of the child.
+    let [.., parent] = workflows();
+    b.register(None, parent).await.unwrap();
+    let [approve, ..] = workflows();
+    a.register(None, approve).await.unwrap();
+    assert!(
+        b.workflow(&tenant(), &WorkflowId::parse("approve").unwrap())
+            .is_none()
+    );
+    let parent = create(&b, "parent").await.key;
+    assert_eq!(b.view(&parent).await.unwrap().unwrap().run.children.len(), 1);
+    b.stop().await;
+    a.stop().await;
+}
+
+async fn two_hosts(news: News) -> (Arc<Host>, Arc<Host>) {
+    let url = news.url(&schema().await);
+    let mut config = config(&url);
+    config.conformance = true;
+    let a = Host::open(config.clone()).await.unwrap();
+    let b = Host::open(config).await.unwrap();
+    (a, b)
+}
+
+async fn a_revoked_key_opens_the_other_host_no_more(news: News) {
+    let (a, b) = two_hosts(news).await;
+    for name in ["first", "second"] {
+        let body = json!({ "id": name, "scopes": ["runs:read"] });
+        let (status, _, key) = ask(&a, "POST", "/v1/host/wopr/keys", ALICE, Some(body)).await;
+        assert_eq!(status, StatusCode::CREATED, "{key}");
+        let secret = key["secret"].as_str().unwrap();
+        // Created on A, known on B from the first request on.
+        while ask(&b, "GET", "/v1/runs", secret, None).await.0 != StatusCode::OK {}
+        let path = format!("/v1/host/wopr/keys/{name}");
+        let (status, ..) = ask(&a, "DELETE", &path, ALICE, None).await;
+        assert_eq!(status, StatusCode::NO_CONTENT);
+        let (status, ..) = ask(&a, "GET", "/v1/runs", secret, None).await;
+        assert_eq!(status, StatusCode::UNAUTHORIZED);
+        let refused = loop {
+            let (status, _, answer) = ask(&b, "GET", "/v1/runs", secret, None).await;
+            if status == StatusCode::UNAUTHORIZED {
+                break answer;
+            }
+        };
+        assert_eq!(refused["error"], "key_revoked", "{refused}");
+    }
+    a.close().await;
+    b.close().await;
+}
+
+async fn what_one_host_is_given_the_other_advertises(news: News) {
+    let (a, b) = two_hosts(news).await;
+    let document = noop("conformance-greet", "1");
+    let (status, _, answer) = ask(&a, "POST", "/v1/workflows", ALICE, Some(document)).await;
+    assert_eq!(status, StatusCode::CREATED, "{answer}");
+    let (status, ..) = ask(&b, "GET", "/v1/workflows/conformance-greet", ALICE, None).await;
+    assert_eq!(status, StatusCode::OK, "looked for when it is asked for");
+    let body = json!({ "workflowId": "conformance-greet" });
+    let (status, _, run) = ask(&b, "POST", "/v1/runs", ALICE, Some(body)).await;
+    assert_eq!(status, StatusCode::CREATED, "{run}");
+
+    // What everybody sees shows what everybody may use.
+    let shared = a.engine().register(None, noop("conformance-shared", "1")).await;
+    assert!(shared.unwrap().is_new);
+    loop {
+        let (_, _, discovery) = ask(&b, "GET", "/.well-known/openwop", ALICE, None).await;
+        let (_, _, card) = ask(&b, "GET", "/.well-known/agent-card.json", ALICE, None).await;
+        let is_listed = discovery["fixtures"]
+            .as_array()
+            .unwrap()
+            .contains(&json!("conformance-shared"));
+        let is_skill =
+            (card["skills"].as_array().unwrap().iter()).any(|skill| skill["id"] == "conformance-shared");
+        if is_listed && is_skill {
+            break;
+        }
+    }
+    let run = create(b.engine(), "conformance-shared").await;
+    assert_eq!(run.run.status, RunStatus::Completed);
+    a.close().await;
+    b.close().await;
+}
