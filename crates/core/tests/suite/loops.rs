@@ -378,7 +378,11 @@ fn a_cut_round_is_joined_once() {
     const WIDTH: usize = 300;
     let mut crowd = Workflow::new("crowd")
         .variable("n", "number", json!({ "defaultValue": 0 }))
-        .node("count", "core.setVariable", json!({ "name": "n", "expression": "n + 1" }))
+        .node(
+            "count",
+            "core.setVariable",
+            json!({ "name": "n", "expression": "n + 1" }),
+        )
         .noops("all");
     for n in 0..WIDTH {
         let call = format!("call{n}");
