@@ -11,6 +11,7 @@ pub mod config;
 mod host;
 pub mod openwop;
 mod paging;
+mod path;
 mod secrets;
 mod serve;
 pub mod telemetry;

@@ -12,16 +12,16 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use parking_lot::Mutex;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use wopr_core::{Plan, TenantId, WorkflowId};
+use wopr_core::{Object, Plan, TenantId, WorkflowId};
 use wopr_wire::a2a::{
     error::A2aError,
     method::{VERSION_HEADER, Version},
-    model::{AgentCapabilities, AgentCard, AgentInterface, AgentSkill, binding},
+    model::{AgentCapabilities, AgentCard, AgentExtension, AgentInterface, AgentSkill, binding},
     v03,
 };
 
 use super::{
-    INPUT_MODES, OUTPUT_MODES,
+    EXTENSIONS, Extension, INPUT_MODES, OUTPUT_MODES,
     card_security::{self, Security},
 };
 use crate::{Host, auth::hex, host::default_tenant};
@@ -212,7 +212,7 @@ pub(super) fn card(host: &Host, subject: &Subject<'_>) -> Option<AgentCard> {
         capabilities: AgentCapabilities {
             streaming: Some(capabilities.a2a_streaming),
             push_notifications: Some(capabilities.a2a_push),
-            extensions: Vec::new(),
+            extensions: EXTENSIONS.iter().map(extension).collect(),
             extended_agent_card: Some(capabilities.a2a_extended_card),
         },
         security_schemes: schemes,
@@ -222,6 +222,16 @@ pub(super) fn card(host: &Host, subject: &Subject<'_>) -> Option<AgentCard> {
         skills: plans.into_iter().map(|plan| skill(plan)).collect(),
         signatures: Vec::new(),
     })
+}
+
+/// An extension; none is required.
+fn extension(extension: &Extension) -> AgentExtension {
+    AgentExtension {
+        uri: extension.uri.to_owned(),
+        description: Some(extension.about.to_owned()),
+        required: false,
+        params: Object::new(),
+    }
 }
 
 /// A workflow as a skill.
