@@ -18,6 +18,7 @@ use wopr_engine::{Clock, Engine, RegisterError, SystemClock};
 use wopr_store::{MemoryStore, PostgresStore, ReadError, SqliteStore, Store, postgres, sqlite};
 
 use crate::{
+    a2a::CardSigner,
     auth::Auth,
     config::{CidrText, Config, Keep, Period, StoreUrl},
     openwop::Discovery,
@@ -44,6 +45,9 @@ pub enum StartError {
     /// There is no master key.
     #[error(transparent)]
     Secrets(#[from] SecretsError),
+    /// The keys that sign cards cannot be made.
+    #[error("make the keys that sign agent cards")]
+    CardKeys(#[from] wopr_wire::jws::JwsError),
     /// The engine did not start.
     #[error("start the engine")]
     Engine(#[from] wopr_engine::StartError),
@@ -79,6 +83,7 @@ pub struct Host {
     auth: Auth,
     secrets: Secrets,
     tokens: Tokens,
+    card_signer: Option<CardSigner>,
     executors: Executors,
     metrics: Metrics,
     discovery: Discovery,
@@ -187,6 +192,7 @@ impl Host {
             return Err(StartError::NoKeys);
         }
         let secrets = Secrets::open(&config.secrets, &config.store)?;
+        let card_signer = CardSigner::new(&config.a2a, &secrets, &config.public_url())?;
         let policy = egress::Policy {
             allow: config.egress.allow.iter().map(CidrText::cidr).collect(),
         };
@@ -221,6 +227,7 @@ impl Host {
             engine,
             auth,
             secrets,
+            card_signer,
             executors,
             rejected,
         })
@@ -260,6 +267,12 @@ impl Host {
     #[must_use]
     pub fn tokens(&self) -> &Tokens {
         &self.tokens
+    }
+
+    /// What signs agent cards, if they are signed.
+    #[must_use]
+    pub fn card_signer(&self) -> Option<&CardSigner> {
+        self.card_signer.as_ref()
     }
 
     /// What is counted.
@@ -356,6 +369,7 @@ struct Built {
     engine: Engine,
     auth: Auth,
     secrets: Secrets,
+    card_signer: Option<CardSigner>,
     executors: Executors,
     rejected: Vec<Rejected>,
 }
@@ -367,6 +381,7 @@ impl Built {
             engine,
             auth,
             secrets,
+            card_signer,
             executors,
             rejected,
         } = self;
@@ -381,6 +396,7 @@ impl Built {
             auth,
             secrets,
             tokens,
+            card_signer,
             executors,
             metrics: Metrics::default(),
             discovery,

@@ -57,11 +57,13 @@ pub(super) fn demand_version(uri: &Uri, headers: &HeaderMap, spoken: Version) ->
 pub(super) fn call(
     caller: Caller,
     interface: Option<WorkflowId>,
+    version: Version,
     headers: &HeaderMap,
 ) -> Result<Call, A2aError> {
     Ok(Call {
         caller,
         interface,
+        version,
         last_event_id: last_event_id(headers)?,
         trace: trace_of(headers),
     })

@@ -64,7 +64,7 @@ pub(super) async fn respond(
     let service = Service::new(host);
     let form = Form::rpc(version);
     let answered = async {
-        let call = door::call(caller, interface, headers)?;
+        let call = door::call(caller, interface, version, headers)?;
         perform::demand_offered(operation)?;
         let params = params.filter(|params| !params.is_null());
         let params = params.unwrap_or_else(|| Value::Object(wopr_wire::json::Object::new()));

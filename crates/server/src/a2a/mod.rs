@@ -19,6 +19,7 @@
 mod answer;
 mod card;
 mod card_security;
+mod card_sign;
 mod door;
 mod extended;
 mod history;
@@ -101,6 +102,8 @@ async fn answer(State(face): State<Face>, request: Request, next: Next) -> Respo
     };
     let Face { host, freshness } = face;
     let (head, body) = request.into_parts();
+/// Where the keys are that verify signed cards.
+pub const KEYS_PATH: &str = "/.well-known/jwks.json";
     let headers = &head.headers;
     let activated = door::activated(headers);
     let verb = Verb::from_name(head.method.as_str());
@@ -122,3 +125,5 @@ async fn answer(State(face): State<Face>, request: Request, next: Next) -> Respo
     }
     response
 }
+        Place::Keys if head.method == http::Method::HEAD || verb == Some(Verb::Get) => card::keys(&host),
+        Place::Keys => transport::not_allowed(&[Verb::Get], "read the keys by GET"),

@@ -62,7 +62,7 @@ pub(super) async fn respond(host: Arc<Host>, place: Rest, head: &Parts, body: Bo
         door::demand_version(&head.uri, headers, place.version)?;
         perform::demand_offered(operation)?;
         let document = document(&place, operation, head, &body)?;
-        let call = door::call(caller, place.interface.clone(), headers)?;
+        let call = door::call(caller, place.interface.clone(), place.version, headers)?;
         let request = Request::decode(operation, form, document).map_err(A2aError::from)?;
         service.perform(&call, request).await
     };

@@ -32,6 +32,8 @@ const WORKFLOW: &str = "w";
 /// Where a card is, below an interface or the origin.
 const CARD: [&str; 2] = [".well-known", "agent-card.json"];
 
+/// Where the keys are that verify it, below the origin.
+const KEYS: [&str; 2] = [".well-known", "jwks.json"];
 /// An address agents are called by: of one workflow, or of all.
 pub(super) type Interface = Option<WorkflowId>;
 
@@ -41,6 +43,8 @@ pub(super) enum Place {
     /// The card of an interface.
     Card(Interface),
     /// JSON-RPC.
+    /// The keys that verify cards.
+    Keys,
     Rpc(Interface),
     /// HTTP+JSON.
     Rest(Rest),
@@ -75,6 +79,7 @@ pub(super) fn find(method: &Method, path: &str) -> Option<Place> {
     match segments.as_slice() {
         card if card == CARD => Some(Place::Card(None)),
         ["v1", "a2a", "agent.json"] => Some(Place::Card(None)),
+        keys if keys == KEYS => Some(Place::Keys),
         ["v1", "a2a"] => Some(Place::Rpc(None)),
         // Only what is there: the rest of this prefix is the other face's.
         ["v1", rest @ ..] => old(None, verb, rest).map(Place::Rest),
@@ -150,6 +155,7 @@ mod tests {
             Some(Place::NoAgent) => "no agent".to_owned(),
             Some(Place::Rest(rest)) => {
                 let operation = match rest.operation {
+            Some(Place::Keys) => "keys".to_owned(),
                     Some((operation, _)) => format!("{operation:?}"),
                     None => format!("{:?}", rest.verbs),
                 };
@@ -169,6 +175,7 @@ mod tests {
             (&get, "/v1/a2a/agent.json", "card -"),
             (&get, "/a2a/.well-known/agent-card.json", "card -"),
             (&get, "/a2a/w/x/.well-known/agent-card.json", "card x"),
+            (&get, "/.well-known/jwks.json", "keys"),
             (&post, "/a2a", "rpc -"),
             (&post, "/a2a/", "rpc -"),
             (&post, "/v1/a2a", "rpc -"),

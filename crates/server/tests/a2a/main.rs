@@ -21,6 +21,7 @@ mod once;
 mod rest;
 mod retention;
 mod schema;
+mod signing;
 mod speaker;
 mod streams;
 mod support;
