@@ -21,7 +21,7 @@ use wopr_store::{postgres, sqlite::OpenError};
 use crate::{
     examples,
     exit::{Exit, Failure},
-    output,
+    open_files, output,
     signals::Signals,
 };
 
@@ -183,8 +183,12 @@ struct Listening<'a> {
     key: Option<&'a str>,
 }
 
+/// File descriptors of a host besides its connections: of the store, and of calls it makes.
+const OTHER_FILES: u64 = 256;
+
 /// Binds the address, opens the store and starts the engine.
 pub(crate) async fn open(mut config: Config) -> Result<Opened> {
+    allow_connections(config.server.max_connections);
     let listener = wopr_server::bind(&mut config)
         .await
         .map_err(|error| bind_failure(&error))?;
@@ -197,6 +201,22 @@ pub(crate) async fn open(mut config: Config) -> Result<Opened> {
         origin,
         listener,
     })
+}
+
+/// Lets this process have a file descriptor for each connection it may serve, or says that the system does not.
+fn allow_connections(max_connections: usize) {
+    let Some(allowed) = open_files::raise() else {
+        return;
+    };
+    let wanted = u64::try_from(max_connections).unwrap_or(u64::MAX);
+    if allowed < wanted.saturating_add(OTHER_FILES) {
+        tracing::warn!(
+            allowed,
+            max_connections,
+            "fewer open files are allowed than connections: raise the hard limit (ulimit -Hn, LimitNOFILE=) \
+             or lower server.max_connections"
+        );
+    }
 }
 
 impl Opened {
@@ -312,7 +332,7 @@ fn start_failure(error: &StartError) -> Failure {
         StartError::Store(open) => open_failure(open),
         StartError::Postgres(open) => postgres_failure(open),
         StartError::Secrets(_) | StartError::Folder { .. } => Failure::cannot(Exit::Config, error),
-        StartError::Read(_) | StartError::Egress(_) | StartError::Engine(_) | StartError::Workflows(_) => {
+        StartError::Read(_) | StartError::Engine(_) | StartError::Workflows(_) => {
             Failure::cannot(Exit::Failed, error)
         }
     }

@@ -13,6 +13,7 @@ mod commands;
 mod examples;
 mod exit;
 mod host;
+mod open_files;
 mod output;
 mod render;
 mod signals;

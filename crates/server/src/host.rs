@@ -21,6 +21,7 @@ use wopr_store::{MemoryStore, PostgresStore, ReadError, Revision, SqliteStore, S
 
 use crate::{
     Keyring,
+    a2a::CardSigner,
     auth::Auth,
     config::{CidrText, Config, Keep, Period, StoreUrl},
     openwop::Discovery,
@@ -47,6 +48,9 @@ pub enum StartError {
     /// There is no master key.
     #[error(transparent)]
     Secrets(#[from] SecretsError),
+    /// The keys that sign cards cannot be made.
+    #[error("make the keys that sign agent cards")]
+    CardKeys(#[from] wopr_wire::jws::JwsError),
     /// The engine did not start.
     #[error("start the engine")]
     Engine(#[from] wopr_engine::StartError),
@@ -83,6 +87,7 @@ pub struct Host {
     following_keys: Mutex<Option<JoinHandle<()>>>,
     secrets: Secrets,
     tokens: Tokens,
+    card_signer: Option<CardSigner>,
     executors: Executors,
     metrics: Metrics,
     discovery: Discovery,
@@ -192,6 +197,7 @@ impl Host {
         }
         let keyring = Arc::new(Keyring::new(auth, Arc::clone(&port)));
         let secrets = Secrets::open(&config.secrets, &config.store)?;
+        let card_signer = CardSigner::new(&config.a2a, &secrets, &config.public_url())?;
         let policy = egress::Policy {
             allow: config.egress.allow.iter().map(CidrText::cidr).collect(),
         };
@@ -226,6 +232,7 @@ impl Host {
             engine,
             keyring,
             secrets,
+            card_signer,
             executors,
             rejected,
         })
@@ -271,6 +278,12 @@ impl Host {
     #[must_use]
     pub fn tokens(&self) -> &Tokens {
         &self.tokens
+    }
+
+    /// What signs agent cards, if they are signed.
+    #[must_use]
+    pub fn card_signer(&self) -> Option<&CardSigner> {
+        self.card_signer.as_ref()
     }
 
     /// What is counted.
@@ -362,6 +375,7 @@ struct Built {
     engine: Engine,
     keyring: Arc<Keyring>,
     secrets: Secrets,
+    card_signer: Option<CardSigner>,
     executors: Executors,
     rejected: Vec<Rejected>,
 }
@@ -373,6 +387,7 @@ impl Built {
             engine,
             keyring,
             secrets,
+            card_signer,
             executors,
             rejected,
         } = self;
@@ -390,6 +405,7 @@ impl Built {
             following_keys: Mutex::new(Some(following)),
             secrets,
             tokens,
+            card_signer,
             executors,
             metrics: Metrics::default(),
             discovery,

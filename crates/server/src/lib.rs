@@ -12,6 +12,7 @@ mod host;
 mod keyring;
 pub mod openwop;
 mod paging;
+mod path;
 mod secrets;
 mod serve;
 pub mod telemetry;

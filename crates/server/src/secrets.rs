@@ -147,6 +147,12 @@ impl Subkey {
         &self.kid
     }
 
+    /// Secret bytes to make a key pair of; another counter gives others.
+    #[must_use]
+    pub fn seed(&self, counter: u32) -> [u8; 32] {
+        mac_bytes(&self.bytes, &[b"wopr/seed/", &counter.to_be_bytes()])
+    }
+
     /// HMAC-SHA256 of a message.
     #[must_use]
     pub fn sign(&self, message: &[u8]) -> [u8; 32] {
@@ -231,5 +237,8 @@ mod tests {
         assert_ne!(a.kid(), b.kid());
         assert_ne!(a.sign(b"x"), b.sign(b"x"));
         assert_eq!(a.sign(b"x"), secrets.subkey("a").sign(b"x"));
+        assert_eq!(a.seed(0), secrets.subkey("a").seed(0));
+        assert_ne!(a.seed(0), a.seed(1));
+        assert_ne!(a.seed(0), b.seed(0));
     }
 }

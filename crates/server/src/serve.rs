@@ -48,9 +48,9 @@ pub async fn bind(config: &mut Config) -> Result<TcpListener, ServeError> {
     Ok(listener)
 }
 
-/// Every route of the host. What no other face takes is the OpenWOP face's, which answers for unknown paths too.
+/// Every route of the host. What the A2A face does not take is the OpenWOP face's, which answers for unknown paths too.
 pub fn router(host: &Arc<Host>) -> Router {
-    let faces = a2a::router(Arc::clone(host)).merge(openwop::router(Arc::clone(host)));
+    let faces = a2a::before(openwop::router(Arc::clone(host)), Arc::clone(host));
     faces.layer(axum::middleware::from_fn_with_state(
         Arc::clone(host),
         telemetry::observe,

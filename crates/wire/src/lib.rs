@@ -8,7 +8,9 @@
 //! may see it and what an operation does is decided by the faces that use this crate.
 
 pub mod a2a;
+pub mod jcs;
 pub mod json;
+pub mod jws;
 pub mod openwop;
 pub mod sse;
 pub mod time;

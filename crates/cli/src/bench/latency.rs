@@ -39,6 +39,11 @@ impl Latencies {
         self.0.append(&mut other.0);
     }
 
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Sorts and sums up; `None` if there is no value.
     pub(crate) fn summarize(mut self) -> Option<Summary> {
         self.0.sort_unstable();

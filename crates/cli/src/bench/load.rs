@@ -5,34 +5,41 @@
 //! beside the server.
 
 use std::{
-    path::Path,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Context as _, Result, bail};
 use tokio::task::JoinSet;
 
 use super::{
+    client::Client,
     disk::Probe,
     latency::Latencies,
-    metrics::Metrics,
-    scenario::{Client, Scenario, once},
-    server::{Process, Server},
+    meter::{Reading, Used},
+    place::Place,
+    process::Process,
+    scenario::{Journey, Scenario, Way},
+    server::Server,
 };
 
 /// The disk is probed so many times per second of load.
 const PROBES_PER_SECOND: f64 = 30.0;
 /// A client that fails so often in a row gives up: the server is gone, not busy.
 const FAILURES_IN_A_ROW: u32 = 5;
+/// The most runs that warm a server up.
+const WARM_UP_RUNS: u64 = 10_000;
+/// Runs that each client may resume while the server warms up.
+const WARM_UP_PARKED: usize = 64;
 
 /// One measurement.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) scenario: Scenario,
+    pub(crate) journey: Journey,
     pub(crate) concurrency: usize,
     /// How long clients start new runs.
     pub(crate) time: Duration,
@@ -47,6 +54,18 @@ impl Plan {
     fn round(&self) -> Duration {
         Duration::from_millis(if self.concurrency == 1 { 250 } else { 1_000 })
     }
+
+    /// How many runs each client should find parked, given how many all of them did in how much time.
+    fn parked(&self, runs: usize, elapsed: Duration) -> usize {
+        if self.journey.way != Way::Resume {
+            return 0;
+        }
+        let per_second = runs as f64 / elapsed.as_secs_f64().max(0.001);
+        // Twice what is likely, so that hardly any client has nothing left to do.
+        let likely = 2.0 * per_second * self.time.as_secs_f64() / self.concurrency as f64;
+        let most = usize::try_from(self.runs).unwrap_or(usize::MAX);
+        (likely as usize).max(WARM_UP_PARKED).min(most)
+    }
 }
 
 /// What was measured.
@@ -58,69 +77,70 @@ pub(crate) struct Outcome {
     pub(crate) first_failure: Option<String>,
     /// From the start of each round to its last answer, added up.
     pub(crate) elapsed: Duration,
-    pub(crate) server: Option<Duration>,
+    pub(crate) used: Used,
     pub(crate) client: Option<Duration>,
-    pub(crate) appends: Option<f64>,
-    pub(crate) commits: Option<f64>,
     pub(crate) resident: Option<u64>,
 }
 
 /// Where a measurement takes place.
 #[derive(Debug)]
-pub(crate) struct Target {
-    address: std::net::SocketAddr,
-    key: String,
-    process: Option<Process>,
-    probe: Probe,
+pub(crate) struct Target<'a> {
+    server: &'a Server,
+    /// Absent where the store is somebody else's.
+    place: Option<&'a Place>,
+    probe: &'a mut Probe,
     /// Keeps the ids of messages of all clients apart.
     next_client: u64,
 }
 
-impl Target {
-    /// Prepares measurements of a server, with the raw cost of the disk that `folder` is on.
-    pub(crate) fn new(server: &Server, folder: &Path) -> Result<Self> {
-        let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+impl<'a> Target<'a> {
+    /// Prepares measurements of a server, with the raw cost of a disk.
+    pub(crate) fn new(server: &'a Server, place: Option<&'a Place>, probe: &'a mut Probe) -> Result<Self> {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
         let nanos = since_epoch.context("read the clock")?.as_nanos();
         Ok(Self {
-            address: server.address,
-            key: server.key.clone(),
-            process: server.process(),
-            probe: Probe::create(folder).context("probe the disk")?,
+            server,
+            place,
+            probe,
             next_client: u64::try_from(nanos & u128::from(u64::MAX)).expect("the mask is 64 bits"),
         })
     }
 
     /// Measures.
     pub(crate) async fn measure(&mut self, plan: Plan) -> Result<Outcome> {
-        let mut outcome = Outcome::default();
         let mut clients = Vec::with_capacity(plan.concurrency);
         for _ in 0..plan.concurrency {
             self.next_client = self.next_client.wrapping_add(1);
-            let mut client = Client::new(self.address, &self.key, plan.scenario, self.next_client);
+            let Server { address, key, .. } = self.server;
+            let mut client = Client::new(*address, key, plan.journey, self.next_client);
             client.connect().await?;
             clients.push(client);
         }
         let mut warm_up = Outcome::default();
-        let runs = Arc::new(AtomicU64::new(plan.runs.min(10_000)));
-        clients = round(clients, plan.warm_up, &runs, &mut warm_up).await;
-        if let Some(failure) = warm_up.first_failure {
-            bail!("complete a run: {failure}");
+        if !plan.warm_up.is_zero() {
+            let runs = Arc::new(AtomicU64::new(plan.runs.min(WARM_UP_RUNS)));
+            clients = prepare(clients, plan.parked(0, plan.time)).await?;
+            clients = round(clients, plan.warm_up, &runs, &mut warm_up).await;
+            if let Some(failure) = warm_up.first_failure {
+                bail!("complete a run: {failure}");
+            }
         }
+        let parked = plan.parked(warm_up.latencies.len(), warm_up.elapsed);
+        clients = prepare(clients, parked).await?;
 
+        let mut outcome = Outcome::default();
         let runs = Arc::new(AtomicU64::new(plan.runs));
-        let before = self.counters().await?;
+        let before = Reading::take(self.server, self.place).await?;
+        let process = self.server.process();
         let mut left = plan.time;
-        let mut resources = (Duration::ZERO, Duration::ZERO);
-        while !left.is_zero() && runs.load(Relaxed) > 0 && !clients.is_empty() {
+        let mut spent = (Duration::ZERO, Duration::ZERO);
+        while !left.is_zero() && runs.load(Relaxed) > 0 && clients.iter().any(Client::is_ready) {
             let time = left.min(plan.round());
             left -= time;
-            let start = (self.process.and_then(Process::cpu), Process::current().cpu());
+            let start = (process.and_then(Process::cpu), Process::current().cpu());
             clients = round(clients, time, &runs, &mut outcome).await;
-            let end = (self.process.and_then(Process::cpu), Process::current().cpu());
-            for (sum, start, end) in [
-                (&mut resources.0, start.0, end.0),
-                (&mut resources.1, start.1, end.1),
-            ] {
+            let end = (process.and_then(Process::cpu), Process::current().cpu());
+            for (sum, start, end) in [(&mut spent.0, start.0, end.0), (&mut spent.1, start.1, end.1)] {
                 *sum += end.unwrap_or_default().saturating_sub(start.unwrap_or_default());
             }
             let n_probes = (time.as_secs_f64() * PROBES_PER_SECOND).ceil();
@@ -128,20 +148,25 @@ impl Target {
                 outcome.raw.add(self.probe.take().context("probe the disk")?);
             }
         }
-        let after = self.counters().await?;
-        outcome.appends = after.since(&before, "wopr_store_appends_total");
-        outcome.commits = after.since(&before, "wopr_store_groups_total");
-        outcome.server = self.process.map(|_| resources.0);
-        outcome.client = Some(resources.1);
-        outcome.resident = self.process.and_then(Process::resident);
+        outcome.used = Reading::take(self.server, self.place).await?.since(&before);
+        // Without what the server does while clients rest.
+        outcome.used.server = process.map(|_| spent.0);
+        outcome.client = Some(spent.1);
+        outcome.resident = process.and_then(Process::resident);
         Ok(outcome)
     }
+}
 
-    async fn counters(&self) -> Result<Metrics> {
-        let (status, text) = once(self.address, &self.key, "GET", "/metrics", None).await?;
-        // A server may keep its metrics to itself; then the figures from them are left out.
-        Ok(Metrics::parse(if status == 200 { &text } else { "" }))
+/// Lets every client prepare so many runs.
+async fn prepare(clients: Vec<Client>, parked: usize) -> Result<Vec<Client>> {
+    let mut tasks = JoinSet::new();
+    for mut client in clients {
+        tasks.spawn(async move {
+            client.prepare(parked).await.context("park a run")?;
+            anyhow::Ok(client)
+        });
     }
+    tasks.join_all().await.into_iter().collect()
 }
 
 /// One round. A client that gave up does not come back.
@@ -184,7 +209,7 @@ async fn keep_going(mut client: Client, until: Instant, runs: Arc<AtomicU64>) ->
         runs.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1))
             .is_ok()
     };
-    while in_a_row < FAILURES_IN_A_ROW && Instant::now() < until && take() {
+    while in_a_row < FAILURES_IN_A_ROW && Instant::now() < until && client.is_ready() && take() {
         let start = Instant::now();
         match client.run().await {
             Ok(()) => {

@@ -23,9 +23,14 @@ impl Metrics {
         Self(sums)
     }
 
+    /// How high a counter is; `None` if it is not told.
+    pub(crate) fn get(&self, name: &str) -> Option<f64> {
+        self.0.get(name).copied()
+    }
+
     /// By how much a counter grew; `None` if it is not told.
     pub(crate) fn since(&self, before: &Self, name: &str) -> Option<f64> {
-        Some(self.0.get(name)? - before.0.get(name).copied().unwrap_or_default())
+        Some(self.get(name)? - before.get(name).unwrap_or_default())
     }
 }
 

@@ -5,10 +5,18 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::{
+    figure::{Bar, Figure},
     latency::Summary,
     load::{Outcome, Plan},
     scenario::Scenario,
 };
+
+/// What every p50 at one client may add to the disk's share, in microseconds.
+const BAR_P50: f64 = 400.0;
+/// The disk's share of it: so many times F.
+const BAR_P50_RAW: f64 = 1.5;
+/// Where runs per second, CPU and fsyncs have their bars.
+const BAR_CLIENTS: usize = 256;
 
 /// Everything a bench found out.
 #[derive(Debug, Serialize)]
@@ -19,15 +27,30 @@ pub(crate) struct Report {
     pub(crate) is_debug_build: bool,
     /// The cores this machine lets us use.
     pub(crate) n_cpus: usize,
-    /// The kind of file system below the raw probe; of a child of ours, below the store too.
+    /// Processes that ran or waited for a core, on average over the last minute, when the bench began.
+    pub(crate) load_average: Option<f64>,
+    /// `sqlite` or `postgres`; absent where the store is somebody else's.
+    pub(crate) store: Option<&'static str>,
+    /// The kind of file system below the raw probe and, of SQLite, below the store.
     pub(crate) file_system: Option<String>,
-    /// Claims that the server is a child on a new store.
-    pub(crate) has_own_server: bool,
-    /// One per scenario and number of clients.
+    /// One per journey and number of clients.
     pub(crate) cells: Vec<Cell>,
+    /// One per study.
+    pub(crate) studies: Vec<StudyReport>,
+    /// What the cells are held against.
+    pub(crate) bars: Vec<Figure>,
 }
 
-/// One measurement. Times are in microseconds.
+/// What a study found.
+#[derive(Debug, Serialize)]
+pub(crate) struct StudyReport {
+    pub(crate) scenario: Scenario,
+    /// How many of what it is about.
+    pub(crate) size: usize,
+    pub(crate) figures: Vec<Figure>,
+}
+
+/// One measurement of a journey. Times are in microseconds.
 #[derive(Debug, Serialize)]
 pub(crate) struct Cell {
     pub(crate) scenario: Scenario,
@@ -38,16 +61,22 @@ pub(crate) struct Cell {
     pub(crate) first_failure: Option<String>,
     pub(crate) seconds: f64,
     pub(crate) runs_per_second: f64,
-    /// From the request that starts a run until its end was read.
+    /// From the first request of a run until what its client waits for was read.
     pub(crate) latency: Option<Summary>,
     /// F: appending 16 KiB to a growing file and `fdatasync`, between the rounds.
     pub(crate) raw: Option<Summary>,
     /// p50 of the latency as a multiple of p50 of F.
     pub(crate) p50_by_raw: Option<f64>,
+    /// What p50 is held against, at one client.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) p50_bar: Option<f64>,
     pub(crate) appends_per_run: Option<f64>,
-    /// Commits, each with one fsync, per run.
     pub(crate) fsyncs_per_run: Option<f64>,
+    pub(crate) bytes_written_per_run: Option<f64>,
     pub(crate) server_cpu_per_run: Option<f64>,
+    /// CPU time of the database server; absent where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) database_cpu_per_run: Option<f64>,
     pub(crate) client_cpu_per_run: Option<f64>,
     /// The server's memory afterwards, in bytes.
     pub(crate) resident: Option<u64>,
@@ -60,7 +89,10 @@ impl Cell {
         let raw = outcome.raw.summarize();
         let runs = latency.map_or(0, |latency| latency.n);
         let per_run = |value: f64| (runs > 0).then(|| value / runs as f64);
+        let micros_per_run = |cpu: std::time::Duration| per_run(cpu.as_secs_f64() * 1e6);
         let seconds = outcome.elapsed.as_secs_f64();
+        let has_bar = plan.concurrency == 1 && plan.scenario.is_pure();
+        let used = outcome.used;
         Self {
             scenario: plan.scenario,
             concurrency: plan.concurrency,
@@ -72,10 +104,13 @@ impl Cell {
             latency,
             raw,
             p50_by_raw: latency.zip(raw).map(|(latency, raw)| latency.p50 / raw.p50),
-            appends_per_run: outcome.appends.and_then(per_run),
-            fsyncs_per_run: outcome.commits.and_then(per_run),
-            server_cpu_per_run: outcome.server.and_then(|cpu| per_run(cpu.as_secs_f64() * 1e6)),
-            client_cpu_per_run: outcome.client.and_then(|cpu| per_run(cpu.as_secs_f64() * 1e6)),
+            p50_bar: raw.filter(|_| has_bar).map(|raw| BAR_P50_RAW * raw.p50 + BAR_P50),
+            appends_per_run: used.appends.and_then(per_run),
+            fsyncs_per_run: used.fsyncs.and_then(per_run),
+            bytes_written_per_run: used.bytes.and_then(per_run),
+            server_cpu_per_run: used.server.and_then(micros_per_run),
+            database_cpu_per_run: used.database.and_then(micros_per_run),
+            client_cpu_per_run: outcome.client.and_then(micros_per_run),
             resident: outcome.resident,
         }
     }
@@ -87,65 +122,121 @@ impl Report {
         self.cells.iter().map(|cell| cell.failures).sum()
     }
 
-    /// The table.
+    /// Holds the cells against what wopr promises.
+    pub(crate) fn compare(&mut self) {
+        self.bars = self.cells.iter().flat_map(cell_bars).collect();
+        for chain in self.cells.iter().filter(|cell| cell.scenario == Scenario::Chain) {
+            let one = self
+                .cells
+                .iter()
+                .find(|cell| cell.scenario == Scenario::Rest && cell.concurrency == chain.concurrency);
+            let costs = one
+                .and_then(|one| one.server_cpu_per_run)
+                .zip(chain.server_cpu_per_run);
+            if let Some((one, chain_cost)) = costs {
+                let name = format!("server CPU of chain by rest, {} clients", chain.concurrency);
+                self.bars
+                    .push(Figure::new(name, chain_cost / one, "").bar(Bar::AtMost(2.0)));
+            }
+        }
+    }
+
+    /// The tables.
     pub(crate) fn table(&self) -> String {
-        let head = [
-            "scenario",
-            "clients",
-            "runs/s",
-            "p50 ms",
-            "p99 ms",
-            "p99.9 ms",
-            "F p50",
-            "F p99",
-            "p50/F",
-            "appends",
-            "fsyncs",
-            "server us",
-            "client us",
-            "RSS MiB",
-            "failed",
-        ];
-        let mut rows = vec![head.map(str::to_owned)];
-        rows.extend(self.cells.iter().map(row));
-        let mut widths = [0; 15];
-        for row in &rows {
-            for (width, field) in widths.iter_mut().zip(row) {
-                *width = (*width).max(field.len());
-            }
-        }
         let mut text = String::new();
-        for row in &rows {
-            let mut line = format!("{:<width$}", row[0], width = widths[0]);
-            for (field, width) in row.iter().zip(widths).skip(1) {
-                // Writing to a string cannot fail.
-                let _ = write!(line, "  {field:>width$}");
-            }
-            let _ = writeln!(text, "{line}");
+        if !self.cells.is_empty() {
+            text.push_str(&self.cell_table());
         }
+        for study in &self.studies {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "\n{}, {}", study.scenario.name(), study.size);
+            text.push_str(&figure_table(&study.figures));
+        }
+        if !self.bars.is_empty() {
+            text.push_str("\nbars\n");
+            text.push_str(&figure_table(&self.bars));
+        }
+        text
+    }
+
+    fn cell_table(&self) -> String {
+        let has_database = self.cells.iter().any(|cell| cell.database_cpu_per_run.is_some());
+        let mut rows = vec![head(has_database)];
+        rows.extend(self.cells.iter().map(|cell| row(cell, has_database)));
+        let mut text = aligned(&rows);
         text.push_str(
-            "\nFrom the request that starts a run until its end was read; appends, fsyncs and CPU are per run.\n\
-             F: 16 KiB appended to a growing file and fdatasync, between the rounds, in ms.\n",
+            "\nFrom the first request of a run until its client read what it waits for, in ms; appends, fsyncs, KiB\n\
+             written and CPU are per run. F: 16 KiB appended to a growing file and fdatasync, between the rounds.\n",
         );
         for cell in &self.cells {
             if let Some(failure) = &cell.first_failure {
-                let _ = writeln!(
-                    text,
-                    "{}, {} clients: {failure}",
-                    cell.scenario.name(),
-                    cell.concurrency
-                );
+                let (name, clients) = (cell.scenario.name(), cell.concurrency);
+                let _ = writeln!(text, "{name}, {clients} clients: {failure}");
             }
         }
         text
     }
 }
 
-fn row(cell: &Cell) -> [String; 15] {
+/// What one cell is held against.
+fn cell_bars(cell: &Cell) -> Vec<Figure> {
+    let mut bars = Vec::new();
+    if !cell.scenario.is_pure() {
+        return bars;
+    }
+    let name = |what: &str| format!("{what}, {}, {} clients", cell.scenario.name(), cell.concurrency);
+    if let (Some(latency), Some(bar)) = (cell.latency, cell.p50_bar) {
+        let figure = Figure::new(name("p50"), latency.p50 / 1_000.0, "ms");
+        bars.push(figure.bar(Bar::AtMost(bar / 1_000.0)));
+    }
+    if cell.concurrency != BAR_CLIENTS {
+        return bars;
+    }
+    let per_second = Figure::new(name("runs per second"), cell.runs_per_second, "");
+    bars.push(per_second.bar(Bar::AtLeast(6_000.0)));
+    let most = if cell.scenario == Scenario::Rest {
+        100.0
+    } else {
+        80.0
+    };
+    if let Some(cpu) = cell.server_cpu_per_run {
+        bars.push(Figure::new(name("server CPU"), cpu, "us").bar(Bar::AtMost(most)));
+    }
+    if let Some(fsyncs) = cell.fsyncs_per_run {
+        bars.push(Figure::new(name("fsyncs per run"), fsyncs, "").bar(Bar::AtMost(0.05)));
+    }
+    bars
+}
+
+fn head(has_database: bool) -> Vec<String> {
+    let mut head = vec![
+        "scenario",
+        "clients",
+        "runs/s",
+        "p50",
+        "p99",
+        "p99.9",
+        "F p50",
+        "F p99",
+        "p50/F",
+        "p50 bar",
+        "appends",
+        "fsyncs",
+        "KiB",
+        "server us",
+    ];
+    if has_database {
+        head.push("database us");
+    }
+    head.extend(["client us", "RSS MiB", "failed"]);
+    head.into_iter().map(str::to_owned).collect()
+}
+
+fn row(cell: &Cell, has_database: bool) -> Vec<String> {
     let millis = |summary: Option<Summary>, of: fn(Summary) -> f64| {
         shown(summary.map(of).map(|micros| micros / 1_000.0), 2)
     };
-    [
+    let mut row = vec![
         cell.scenario.name().to_owned(),
         cell.concurrency.to_string(),
         format!("{:.0}", cell.runs_per_second),
@@ -155,13 +246,66 @@ fn row(cell: &Cell) -> [String; 15] {
         millis(cell.raw, |raw| raw.p50),
         millis(cell.raw, |raw| raw.p99),
         shown(cell.p50_by_raw, 2),
+        shown(cell.p50_bar.map(|bar| bar / 1_000.0), 2),
         shown(cell.appends_per_run, 3),
         shown(cell.fsyncs_per_run, 3),
+        shown(cell.bytes_written_per_run.map(|bytes| bytes / 1_024.0), 1),
         shown(cell.server_cpu_per_run, 0),
-        shown(cell.client_cpu_per_run, 0),
-        shown(cell.resident.map(|bytes| bytes as f64 / f64::from(1 << 20)), 0),
-        cell.failures.to_string(),
-    ]
+    ];
+    if has_database {
+        row.push(shown(cell.database_cpu_per_run, 0));
+    }
+    row.push(shown(cell.client_cpu_per_run, 0));
+    row.push(shown(
+        cell.resident.map(|bytes| bytes as f64 / f64::from(1 << 20)),
+        0,
+    ));
+    row.push(cell.failures.to_string());
+    row
+}
+
+fn figure_table(figures: &[Figure]) -> String {
+    let rows: Vec<_> = figures
+        .iter()
+        .map(|figure| {
+            let value = format!("{} {}", figure.shown(), figure.unit);
+            let held = figure.bar.map_or_else(String::new, |bar| {
+                let verdict = if bar.holds(figure.value) {
+                    "holds"
+                } else {
+                    "MISSED"
+                };
+                format!("{bar}: {verdict}")
+            });
+            vec![format!("  {}", figure.name), value.trim_end().to_owned(), held]
+        })
+        .collect();
+    aligned(&rows)
+}
+
+/// Columns as wide as their widest field, the first to the left, the others to the right.
+fn aligned(rows: &[Vec<String>]) -> String {
+    let n_columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let mut widths = vec![0; n_columns];
+    for row in rows {
+        for (width, field) in widths.iter_mut().zip(row) {
+            *width = (*width).max(field.len());
+        }
+    }
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (n, (field, width)) in row.iter().zip(&widths).enumerate() {
+            // Writing to a string cannot fail.
+            let _ = if n == 0 {
+                write!(line, "{field:<width$}")
+            } else {
+                write!(line, "  {field:>width$}")
+            };
+        }
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    text
 }
 
 fn shown(value: Option<f64>, digits: usize) -> String {
@@ -173,36 +317,107 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::bench::{
+        meter::Used,
+        scenario::{Journey, Way},
+    };
 
-    #[test]
-    fn a_cell_counts_per_completed_run() {
-        let plan = Plan {
-            scenario: Scenario::Rest,
-            concurrency: 8,
+    fn plan(scenario: Scenario, concurrency: usize) -> Plan {
+        Plan {
+            scenario,
+            journey: Journey {
+                workflow: "one",
+                way: Way::Rest,
+            },
+            concurrency,
             time: Duration::from_secs(1),
             runs: 100,
             warm_up: Duration::ZERO,
-        };
+        }
+    }
+
+    fn outcome(server: Duration) -> Outcome {
         let mut outcome = Outcome {
             failures: 1,
             elapsed: Duration::from_secs(2),
-            server: Some(Duration::from_millis(1)),
-            appends: Some(4.0),
-            commits: Some(1.0),
+            used: Used {
+                server: Some(server),
+                appends: Some(4.0),
+                fsyncs: Some(1.0),
+                bytes: Some(8_192.0),
+                database: None,
+            },
             ..Outcome::default()
         };
         for _ in 0..4 {
             outcome.latencies.add(Duration::from_millis(3));
             outcome.raw.add(Duration::from_millis(2));
         }
-        let cell = Cell::new(plan, outcome);
+        outcome
+    }
+
+    fn report(cells: Vec<Cell>) -> Report {
+        let mut report = Report {
+            version: "0",
+            is_debug_build: false,
+            n_cpus: 2,
+            load_average: None,
+            store: Some("sqlite"),
+            file_system: None,
+            cells,
+            studies: Vec::new(),
+            bars: Vec::new(),
+        };
+        report.compare();
+        report
+    }
+
+    #[test]
+    fn a_cell_counts_per_completed_run() {
+        let cell = Cell::new(plan(Scenario::Rest, 8), outcome(Duration::from_millis(1)));
         assert_eq!(cell.runs, 4);
         assert!((cell.runs_per_second - 2.0).abs() < 1e-9);
         assert_eq!(cell.p50_by_raw, Some(1.5));
+        assert_eq!(cell.p50_bar, None);
         assert_eq!(cell.appends_per_run, Some(1.0));
         assert_eq!(cell.fsyncs_per_run, Some(0.25));
+        assert_eq!(cell.bytes_written_per_run, Some(2_048.0));
         assert_eq!(cell.server_cpu_per_run, Some(250.0));
+        assert_eq!(cell.database_cpu_per_run, None);
         assert_eq!(cell.client_cpu_per_run, None);
-        assert_eq!(Cell::new(plan, Outcome::default()).appends_per_run, None);
+        let empty = Cell::new(plan(Scenario::Rest, 8), Outcome::default());
+        assert_eq!(empty.appends_per_run, None);
+    }
+
+    #[test]
+    fn one_client_is_held_against_the_disk() {
+        let cell = Cell::new(plan(Scenario::Rest, 1), outcome(Duration::ZERO));
+        assert_eq!(cell.p50_bar, Some(3_400.0));
+        let bars = report(vec![cell]).bars;
+        assert!(matches!(&*bars, [bar] if bar.holds() == Some(true)), "{bars:?}");
+    }
+
+    #[test]
+    fn many_clients_are_held_against_cpu_and_fsyncs() {
+        let cell = Cell::new(plan(Scenario::A2a1, 256), outcome(Duration::from_micros(4 * 90)));
+        let bars = report(vec![cell]).bars;
+        let held: Vec<_> = bars.iter().map(|bar| (bar.name.as_str(), bar.holds())).collect();
+        assert_eq!(
+            held,
+            [
+                ("runs per second, a2a-1.0, 256 clients", Some(false)),
+                ("server CPU, a2a-1.0, 256 clients", Some(false)),
+                ("fsyncs per run, a2a-1.0, 256 clients", Some(false)),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_chain_is_held_against_one_node() {
+        let one = Cell::new(plan(Scenario::Rest, 32), outcome(Duration::from_millis(1)));
+        let chain = Cell::new(plan(Scenario::Chain, 32), outcome(Duration::from_millis(3)));
+        let report = report(vec![one, chain]);
+        assert!(matches!(&*report.bars, [bar] if bar.holds() == Some(false)));
+        assert!(report.table().contains("<= 2: MISSED"), "{}", report.table());
     }
 }

@@ -1,28 +1,31 @@
-//! The server under load: a child of ours on a new store, or one that runs already.
+//! The server under load: a child of ours on a place of its own, or one that runs already.
 //!
-//! A child ends with its handle, however the bench ends, and its store with it. What it used (CPU, memory) is read
-//! from `/proc`; of a server started by somebody else only its own metrics are known.
+//! A child ends with its handle, however the bench ends. It is this program with its defaults, so what is measured
+//! is what everybody runs.
 
 use std::{
     fs,
     io::{BufRead as _, BufReader},
     net::{SocketAddr, ToSocketAddrs as _},
-    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::mpsc,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::Value;
-use tempfile::TempDir;
+use tokio::sync::oneshot;
+
+use super::{call::Caller, metrics::Metrics, place::Place, process::Process};
 
 /// How long a child may take until it says where it listens.
-const START_LIMIT: Duration = Duration::from_secs(30);
+const START_LIMIT: Duration = Duration::from_secs(120);
 
-/// Clock ticks per second in `/proc`, the same on every architecture that Linux 6 and this program run on.
-const TICKS_PER_SECOND: u64 = 100;
+/// The key of our own servers. Only this machine reaches them, and only while the bench runs.
+pub(crate) const KEY: &str = "key-of-wopr-bench-0123456789abcdef";
+/// The master key of our own servers, which keep nothing that is worth one.
+const MASTER_KEY: [u8; 32] = *b"master key of wopr bench servers";
 
 /// A server to put under load.
 #[derive(Debug)]
@@ -31,34 +34,33 @@ pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     /// The key to call it with.
     pub(crate) key: String,
-    child: Option<Spawned>,
+    /// From the start of the process until it answered that it is ready.
+    pub(crate) ready_after: Duration,
+    child: Option<Running>,
 }
 
+/// A child; killed and waited for when dropped.
 #[derive(Debug)]
-struct Spawned {
-    process: Child,
-    /// Holds the store; removed with the handle.
-    folder: TempDir,
-}
+struct Running(Child);
 
-impl Drop for Spawned {
+impl Drop for Running {
     fn drop(&mut self) {
         // It may have ended by itself; there is nothing else to be done about a failure here.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
+/// The master key in the form in which servers are given it.
+pub(crate) fn master_key() -> String {
+    STANDARD.encode(MASTER_KEY)
+}
+
 impl Server {
-    /// Starts this program as a server on a new SQLite store in a new folder below `place`.
-    pub(crate) fn spawn(place: &Path) -> Result<Self> {
-        let folder = tempfile::Builder::new()
-            .prefix("wopr-bench-")
-            .tempdir_in(place)
-            .with_context(|| format!("make a folder in {}", place.display()))?;
-        let key = format!("bench-{}", folder.path().display());
-        let log = folder.path().join("server.log");
-        let store = folder.path().join("bench.db");
+    /// Starts this program as a server on a place, with settings `name=value` besides the defaults, and waits until
+    /// it is ready.
+    pub(crate) async fn start(place: &Place, settings: &[String]) -> Result<Self> {
+        let log = place.folder().join("server.log");
         let mut command = Command::new(std::env::current_exe().context("find this program")?);
         // What is measured are the defaults, not what this terminal happens to be set up for.
         for (name, _) in std::env::vars_os() {
@@ -66,29 +68,42 @@ impl Server {
                 command.env_remove(name);
             }
         }
-        let mut process = command
-            .args(["serve", "--listen", "127.0.0.1:0", "--while-stdin", "--store"])
-            .arg(format!("sqlite:{}", store.display()))
-            .current_dir(folder.path())
-            .env("WOPR_API_KEY", &key)
+        command.args(["serve", "--listen", "127.0.0.1:0", "--while-stdin", "--store"]);
+        command.arg(place.url());
+        for setting in settings {
+            command.args(["--set", setting]);
+        }
+        let start = Instant::now();
+        let process = command
+            .current_dir(place.folder())
+            .env("WOPR_API_KEY", KEY)
+            .env("WOPR_MASTER_KEY", master_key())
             // Open as long as we live, so that the child ends even if we are killed.
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(fs::File::create(&log).context("make the log of the server")?)
             .spawn()
             .context("start the server")?;
-        let stdout = process.stdout.take().expect("the output was asked for");
-        let spawned = Spawned { process, folder };
-        let address = first_line(stdout).and_then(|line| announced(&line));
+        let mut running = Running(process);
+        let stdout = running.0.stdout.take().expect("the output was asked for");
+        let line = tokio::time::timeout(START_LIMIT, first_line(stdout)).await;
+        let address = match line {
+            Ok(line) => line.and_then(|line| announced(&line)),
+            Err(_) => Err(anyhow!("it did not say within {START_LIMIT:?} where it listens")),
+        };
         let address = address.with_context(|| {
             let said = fs::read_to_string(&log).unwrap_or_default();
             format!("start the server, which said {:?}", said.trim())
         })?;
-        Ok(Self {
+        let mut server = Self {
             address,
-            key,
-            child: Some(spawned),
-        })
+            key: KEY.to_owned(),
+            ready_after: Duration::ZERO,
+            child: Some(running),
+        };
+        server.caller().get("/readyz").await.context("start the server")?;
+        server.ready_after = start.elapsed();
+        Ok(server)
     }
 
     /// Uses a server that runs already.
@@ -117,24 +132,39 @@ impl Server {
         Ok(Self {
             address,
             key: key.to_owned(),
+            ready_after: Duration::ZERO,
             child: None,
         })
     }
 
-    /// The folder of the store, if it is ours.
-    pub(crate) fn folder(&self) -> Option<PathBuf> {
-        self.child.as_ref().map(|child| child.folder.path().to_owned())
-    }
-
     /// The process, if it is ours.
     pub(crate) fn process(&self) -> Option<Process> {
-        self.child.as_ref().map(|child| Process(child.process.id()))
+        self.child.as_ref().map(|child| Process(child.0.id()))
+    }
+
+    /// A caller of it.
+    pub(crate) fn caller(&self) -> Caller {
+        Caller::new(self.address, &self.key)
+    }
+
+    /// Makes a workflow known to it.
+    pub(crate) async fn register(&self, document: &Value) -> Result<()> {
+        let registered = self.caller().post("/v1/workflows", document).await;
+        registered.with_context(|| format!("register the workflow {}", document["id"]))
+    }
+
+    /// Its counters. A server may keep them to itself; then the figures from them are left out.
+    pub(crate) async fn counters(&self) -> Result<Metrics> {
+        let mut caller = self.caller();
+        let status = caller.ask("GET", "/metrics", "", None).await?;
+        let text = String::from_utf8_lossy(&caller.answer);
+        Ok(Metrics::parse(if status == 200 { &text } else { "" }))
     }
 }
 
-/// The first line of an output. The rest is drained, since a full pipe would stop its writer.
-fn first_line(output: impl std::io::Read + Send + 'static) -> Result<String> {
-    let (sender, receiver) = mpsc::sync_channel(1);
+/// The first line of an output. The rest is drained on a thread, since a full pipe would stop its writer.
+async fn first_line(output: impl std::io::Read + Send + 'static) -> Result<String> {
+    let (sender, receiver) = oneshot::channel();
     thread::spawn(move || {
         let mut output = BufReader::new(output);
         let mut line = String::new();
@@ -143,10 +173,9 @@ fn first_line(output: impl std::io::Read + Send + 'static) -> Result<String> {
             let _ = std::io::copy(&mut output, &mut std::io::sink());
         }
     });
-    match receiver.recv_timeout(START_LIMIT) {
-        Ok(Ok(line)) if line.is_empty() => bail!("it ended at once"),
-        Ok(line) => line.context("read its output"),
-        Err(_) => bail!("it did not say within {START_LIMIT:?} where it listens"),
+    match receiver.await.context("read its output")? {
+        Ok(line) if line.is_empty() => bail!("it ended at once"),
+        line => line.context("read its output"),
     }
 }
 
@@ -162,40 +191,6 @@ fn announced(line: &str) -> Result<SocketAddr> {
     members
         .and_then(|mut values| values.find_map(address))
         .ok_or_else(|| anyhow!("find an address in the line {line:?}"))
-}
-
-/// A process of this machine.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Process(u32);
-
-impl Process {
-    /// The calling one.
-    pub(crate) fn current() -> Self {
-        Self(std::process::id())
-    }
-
-    /// The CPU time of all its threads so far.
-    pub(crate) fn cpu(self) -> Option<Duration> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0)).ok()?;
-        cpu_in(&stat)
-    }
-
-    /// The memory it holds now, in bytes.
-    pub(crate) fn resident(self) -> Option<u64> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.0)).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-        let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-        Some(kilobytes * 1024)
-    }
-}
-
-/// The name of the program, in parentheses, may contain anything; user and system time are the 12th and 13th
-/// field after it.
-fn cpu_in(stat: &str) -> Option<Duration> {
-    let (_, fields) = stat.rsplit_once(')')?;
-    let mut ticks = fields.split_whitespace().skip(11);
-    let ticks: u64 = ticks.next()?.parse::<u64>().ok()? + ticks.next()?.parse::<u64>().ok()?;
-    Some(Duration::from_millis(ticks * 1_000 / TICKS_PER_SECOND))
 }
 
 #[cfg(test)]
@@ -226,13 +221,5 @@ mod tests {
         for url in ["https://127.0.0.1", "127.0.0.1:80", "http://127.0.0.1/a"] {
             assert!(Server::at(url, "k").is_err(), "{url}");
         }
-    }
-
-    #[test]
-    fn cpu_time_counts_user_and_system() {
-        let stat = "7 (a) b) S 1 7 7 0 -1 4194304 100 0 0 0 150 25 0 0 20 0 8 0 100 1 1";
-        assert_eq!(cpu_in(stat), Some(Duration::from_millis(1_750)));
-        assert!(Process::current().cpu().is_some());
-        assert!(Process::current().resident().is_some_and(|bytes| bytes > 100_000));
     }
 }

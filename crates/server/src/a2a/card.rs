@@ -12,22 +12,24 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use parking_lot::Mutex;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use wopr_core::{Plan, TenantId, WorkflowId};
+use wopr_core::{Object, Plan, TenantId, WorkflowId};
 use wopr_wire::a2a::{
     error::A2aError,
     method::{VERSION_HEADER, Version},
-    model::{AgentCapabilities, AgentCard, AgentInterface, AgentSkill, binding},
+    model::{AgentCapabilities, AgentCard, AgentExtension, AgentInterface, AgentSkill, binding},
     v03,
 };
 
 use super::{
-    INPUT_MODES, OUTPUT_MODES,
+    EXTENSIONS, Extension, INPUT_MODES, OUTPUT_MODES,
     card_security::{self, Security},
 };
 use crate::{Host, auth::hex, host::default_tenant};
 
 /// How long a client may keep a card.
 const CACHE_CONTROL: &str = "public, max-age=60";
+/// How long a verifier may keep the keys: as long as they are safe to be missed after a change.
+const KEYS_CACHE_CONTROL: &str = "public, max-age=600";
 /// The tag of a skill whose workflow has none.
 const TAG: &str = "workflow";
 /// Characters of the card's hash in its `ETag`.
@@ -88,6 +90,17 @@ pub(super) struct Subject<'a> {
     pub(super) may_start: bool,
 }
 
+/// Answers a request for the keys that verify signed cards; without signatures there are none to publish.
+pub(super) fn keys(host: &Host) -> Response {
+    let Some(signer) = host.card_signer() else {
+        return super::transport::nothing("cards of this host are not signed");
+    };
+    let mut response = Response::new(Body::from(signer.key_set()));
+    set(&mut response, header::CONTENT_TYPE, "application/json");
+    set(&mut response, header::CACHE_CONTROL, KEYS_CACHE_CONTROL);
+    response
+}
+
 /// Answers a request for the card of the host, or of one workflow.
 pub(super) fn respond(
     host: &Host,
@@ -111,7 +124,8 @@ pub(super) fn respond(
             "there is no such agent",
         );
     };
-    let (Ok(body), Ok(whole)) = (encode(&card, form), encode(&card, Form::Pure(Version::V1_0))) else {
+    let whole = Form::Pure(Version::V1_0);
+    let (Ok(body), Ok(whole)) = (encode(host, &card, form), encode(host, &card, whole)) else {
         tracing::error!("agent card does not serialise");
         return super::transport::error_response(host, &A2aError::Internal);
     };
@@ -153,13 +167,35 @@ fn hash(bytes: &[u8]) -> String {
     hash
 }
 
-fn encode(card: &AgentCard, form: Form) -> Result<Vec<u8>, serde_json::Error> {
+fn encode(host: &Host, card: &AgentCard, form: Form) -> Result<Vec<u8>, serde_json::Error> {
+    let mut document = document(card, form)?;
+    let signatures = host.card_signer().map(|signer| signer.sign(&document));
+    if let (Some(members), Some(signatures)) = (document.as_object_mut(), signatures) {
+        members.insert("signatures".to_owned(), serde_json::to_value(signatures)?);
+    }
+    serde_json::to_vec(&document)
+}
+
+/// A card without signatures, in the form it will be sent in.
+fn document(card: &AgentCard, form: Form) -> Result<Value, serde_json::Error> {
     let old = || v03::AgentCard::from(card.clone());
     match form {
-        Form::Union => serde_json::to_vec(&v03::union_card(card, &old())?),
-        Form::Pure(Version::V1_0) => serde_json::to_vec(card),
-        Form::Pure(Version::V0_3) => serde_json::to_vec(&old()),
+        Form::Union => v03::union_card(card, &old()),
+        Form::Pure(Version::V1_0) => serde_json::to_value(card),
+        Form::Pure(Version::V0_3) => serde_json::to_value(old()),
     }
+}
+
+/// A card with the signatures of the form one version gives it.
+pub(super) fn signed(
+    host: &Host,
+    mut card: AgentCard,
+    version: Version,
+) -> Result<AgentCard, serde_json::Error> {
+    if let Some(signer) = host.card_signer() {
+        card.signatures = signer.sign(&document(&card, Form::Pure(version))?);
+    }
+    Ok(card)
 }
 
 /// The card of the host, or of one workflow; none if that is no skill.
@@ -212,7 +248,7 @@ pub(super) fn card(host: &Host, subject: &Subject<'_>) -> Option<AgentCard> {
         capabilities: AgentCapabilities {
             streaming: Some(capabilities.a2a_streaming),
             push_notifications: Some(capabilities.a2a_push),
-            extensions: Vec::new(),
+            extensions: EXTENSIONS.iter().map(extension).collect(),
             extended_agent_card: Some(capabilities.a2a_extended_card),
         },
         security_schemes: schemes,
@@ -222,6 +258,16 @@ pub(super) fn card(host: &Host, subject: &Subject<'_>) -> Option<AgentCard> {
         skills: plans.into_iter().map(|plan| skill(plan)).collect(),
         signatures: Vec::new(),
     })
+}
+
+/// An extension; none is required.
+fn extension(extension: &Extension) -> AgentExtension {
+    AgentExtension {
+        uri: extension.uri.to_owned(),
+        description: Some(extension.about.to_owned()),
+        required: false,
+        params: Object::new(),
+    }
 }
 
 /// A workflow as a skill.

@@ -19,6 +19,10 @@ impl Service {
             workflow: call.interface.as_ref(),
             may_start: call.caller.may(Scope::RunsCreate),
         };
-        card::card(&self.host, &subject).ok_or_else(|| A2aError::ExtendedAgentCardNotConfigured.into())
+        let card = card::card(&self.host, &subject).ok_or(A2aError::ExtendedAgentCardNotConfigured)?;
+        card::signed(&self.host, card, call.version).map_err(|error| {
+            tracing::error!(%error, "agent card does not serialise");
+            A2aError::Internal.into()
+        })
     }
 }

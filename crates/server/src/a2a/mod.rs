@@ -1,9 +1,11 @@
-//! The A2A face: runs as tasks, in versions 0.3 and 1.0, over JSON-RPC.
+//! The A2A face: runs as tasks, in versions 0.3 and 1.0, over JSON-RPC and HTTP+JSON.
 //!
 //! ```text
-//!   jsonrpc --- decodes, encodes ---.
-//!                                   v
-//!   card      service (get, list, cancel) . send . stream
+//!   routes -> jsonrpc, rest -- decode, encode --.        door, transport: what the bindings share
+//!                                               v
+//!                                            perform
+//!                                               v
+//!   card      service (get, list, cancel) . send . stream . extended
 //!    |              |          |        |         |
 //!    |           render     history   select    projection      views of a run, and messages as commands;
 //!    |              '--- question ---'  inputs, answer          all but `question` and `history` pure
@@ -17,16 +19,20 @@
 mod answer;
 mod card;
 mod card_security;
+mod card_sign;
+mod door;
 mod extended;
 mod history;
-
 mod inputs;
 mod jsonrpc;
 mod metadata;
 mod page;
+mod perform;
 mod projection;
 mod question;
 mod render;
+mod rest;
+mod routes;
 mod select;
 mod send;
 mod service;
@@ -37,15 +43,13 @@ use std::sync::Arc;
 
 use axum::{
     Router,
-    body::Body,
-    extract::{Path, State},
+    extract::{Request, State},
+    middleware::{self, Next},
     response::Response,
-    routing::{get, post},
 };
-use http::{HeaderMap, StatusCode, Uri};
-use wopr_core::WorkflowId;
-use wopr_wire::a2a::method::Version;
+use wopr_wire::a2a::{method::Version, paths::Verb};
 
+use self::routes::Place;
 use crate::Host;
 
 /// The versions spoken, the preferred one first. The capability registry tells them, to discovery and to the cards.
@@ -56,6 +60,12 @@ pub const STREAMING: bool = true;
 pub const PUSH_NOTIFICATIONS: bool = false;
 /// Whether authenticated callers get a card of their own.
 pub const EXTENDED_CARD: bool = true;
+/// The extensions of the protocol in use; a client need not ask for them.
+pub(crate) const EXTENSIONS: [Extension; 1] = [Extension {
+    uri: "urn:wopr:a2a:resume:1",
+    about: "Updates in a stream over HTTP carry their place in the task's log as the id of the event. Last-Event-ID \
+            replays what came after it, also when the task has ended.",
+}];
 /// What tasks take.
 pub(crate) const INPUT_MODES: [&str; 2] = ["text/plain", "application/json"];
 /// What tasks give.
@@ -63,69 +73,57 @@ pub(crate) const OUTPUT_MODES: [&str; 2] = ["text/plain", "application/json"];
 /// Where the card is, in both versions.
 pub const CARD_PATH: &str = "/.well-known/agent-card.json";
 
+
+/// An extension of the protocol, as the card tells it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Extension {
+    pub(crate) uri: &'static str,
+    pub(crate) about: &'static str,
+}
+
 #[derive(Debug, Clone)]
 struct Face {
     host: Arc<Host>,
     freshness: Arc<card::Freshness>,
 }
 
-/// The routes of the face.
-pub fn router(host: Arc<Host>) -> Router {
+/// Puts this face before another: what is not in its table of paths goes on.
+pub fn before(rest: Router, host: Arc<Host>) -> Router {
     let face = Face {
         host,
         freshness: Arc::default(),
     };
-    Router::new()
-        .route(CARD_PATH, get(host_card))
-        .route("/v1/a2a/agent.json", get(host_card))
-        .route("/a2a/.well-known/agent-card.json", get(host_card))
-        .route(
-            "/a2a/w/{workflow}/.well-known/agent-card.json",
-            get(workflow_card),
-        )
-        .route("/a2a", post(host_rpc).fallback(only_post))
-        .route("/a2a/", post(host_rpc).fallback(only_post))
-        .route("/v1/a2a", post(host_rpc).fallback(only_post))
-        .route("/a2a/w/{workflow}", post(workflow_rpc).fallback(only_post))
-        .with_state(face)
+    rest.layer(middleware::from_fn_with_state(face, answer))
 }
 
-async fn host_card(State(face): State<Face>, headers: HeaderMap) -> Response {
-    card::respond(&face.host, &face.freshness, None, &headers)
-}
-
-async fn workflow_card(
-    State(face): State<Face>,
-    Path(workflow): Path<String>,
-    headers: HeaderMap,
-) -> Response {
-    match WorkflowId::parse(&workflow) {
-        Ok(workflow) => card::respond(&face.host, &face.freshness, Some(&workflow), &headers),
-        Err(_) => no_agent(),
+async fn answer(State(face): State<Face>, request: Request, next: Next) -> Response {
+    let Some(place) = routes::find(request.method(), request.uri().path()) else {
+        return next.run(request).await;
+    };
+    let Face { host, freshness } = face;
+    let (head, body) = request.into_parts();
+/// Where the keys are that verify signed cards.
+pub const KEYS_PATH: &str = "/.well-known/jwks.json";
+    let headers = &head.headers;
+    let activated = door::activated(headers);
+    let verb = Verb::from_name(head.method.as_str());
+    let mut response = match place {
+        Place::Card(interface) if head.method == http::Method::HEAD || verb == Some(Verb::Get) => {
+            card::respond(&host, &freshness, interface.as_ref(), headers)
+        }
+        Place::Card(_) => transport::not_allowed(&[Verb::Get], "read the card by GET"),
+        Place::Rpc(interface) if verb == Some(Verb::Post) => {
+            jsonrpc::respond(host, interface, &head.uri, headers, body).await
+        }
+        Place::Rpc(_) => transport::not_allowed(&[Verb::Post], "send JSON-RPC requests by POST"),
+        Place::Rest(place) => rest::respond(host, place, &head, body).await,
+        Place::Nothing => rest::nothing(&host, headers),
+        Place::NoAgent => transport::nothing("there is no such agent"),
+    };
+    if let Some((name, value)) = activated {
+        response.headers_mut().insert(name, value);
     }
+    response
 }
-
-async fn host_rpc(State(face): State<Face>, uri: Uri, headers: HeaderMap, body: Body) -> Response {
-    jsonrpc::respond(face.host, None, &uri, &headers, body).await
-}
-
-async fn workflow_rpc(
-    State(face): State<Face>,
-    Path(workflow): Path<String>,
-    uri: Uri,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
-    match WorkflowId::parse(&workflow) {
-        Ok(workflow) => jsonrpc::respond(face.host, Some(workflow), &uri, &headers, body).await,
-        Err(_) => no_agent(),
-    }
-}
-
-async fn only_post() -> Response {
-    transport::only_post()
-}
-
-fn no_agent() -> Response {
-    transport::status_response(StatusCode::NOT_FOUND, "NOT_FOUND", "there is no such agent")
-}
+        Place::Keys if head.method == http::Method::HEAD || verb == Some(Verb::Get) => card::keys(&host),
+        Place::Keys => transport::not_allowed(&[Verb::Get], "read the keys by GET"),

@@ -11,6 +11,7 @@ use wopr_engine::{CommandError, Extras, View};
 use wopr_store::{ReadError, TaskFilter, TaskRow};
 use wopr_wire::a2a::{
     error::A2aError,
+    method::Version,
     model::{
         CancelTaskRequest, GetTaskRequest, ListTasksRequest, ListTasksResponse, SendMessageConfiguration,
         Task,
@@ -35,6 +36,8 @@ pub(super) struct Call {
     pub(super) caller: Caller,
     /// The workflow whose address was used.
     pub(super) interface: Option<WorkflowId>,
+    /// The version that is spoken, for what is signed in the form it is sent in.
+    pub(super) version: Version,
     /// The event a broken stream ended with.
     pub(super) last_event_id: Option<u64>,
     /// This request's place in its trace.

@@ -3,22 +3,42 @@
 //! These have no place in an envelope of a binding, so every binding shares them. Their body is that of the
 //! HTTP+JSON binding, `google.rpc.Status` under `error`.
 
-use axum::{body::Body, response::Response};
-use http::{HeaderValue, StatusCode, header};
-use serde_json::Value;
-use wopr_wire::a2a::error::{A2aError, ErrorProfile, status_body};
+use std::convert::Infallible;
 
+use axum::{
+    body::{Body, Bytes},
+    response::Response,
+};
+use futures_util::stream;
+use http::{HeaderName, HeaderValue, StatusCode, header};
+use serde_json::Value;
+use wopr_wire::{
+    a2a::{
+        error::{A2aError, ErrorProfile, status_body},
+        paths::Verb,
+    },
+    sse,
+};
+
+use super::{
+    service::Error,
+    stream::{Item, Step, TaskStream},
+};
 use crate::{
     Host,
     auth::{AuthError, Scope},
+    body::BodyError,
     config,
 };
 
 /// How long a client should wait when the store does not answer, in seconds.
-const RETRY_AFTER: u64 = 1;
+pub(super) const RETRY_AFTER: u64 = 1;
+/// A comment that keeps a stream open. No empty line follows it, which some readers, httpx-sse among them, take for
+/// an event without data once they have seen an id.
+const KEEP_ALIVE: &[u8] = b":keepalive\n";
 
 /// The revision whose statuses this host answers with.
-fn profile(host: &Host) -> ErrorProfile {
+pub(super) fn profile(host: &Host) -> ErrorProfile {
     match host.config().a2a.error_profile {
         config::ErrorProfile::V1_0_0 => ErrorProfile::V1_0_0,
         config::ErrorProfile::V1_0_1 => ErrorProfile::V1_0_1,
@@ -77,15 +97,84 @@ pub(super) fn forbidden(scope: Scope) -> Response {
     response
 }
 
-/// 405: a binding is called by `POST` alone.
-pub(super) fn only_post() -> Response {
-    let mut response = status_response(
-        StatusCode::METHOD_NOT_ALLOWED,
-        "UNIMPLEMENTED",
-        "send JSON-RPC requests by POST",
-    );
-    let allow = HeaderValue::from_static("POST");
-    response.headers_mut().insert(header::ALLOW, allow);
+/// Whatever kept an operation from being done, as the HTTP+JSON binding shows it.
+pub(super) fn refuse(host: &Host, error: &Error) -> Response {
+    match error {
+        Error::A2a(error) => error_response(host, error),
+        Error::Forbidden(scope) => forbidden(*scope),
+        Error::Unavailable => unavailable(),
+    }
+}
+
+/// There is no body to read a request from.
+pub(super) fn no_body(error: BodyError) -> Response {
+    let (status, name, message) = match error {
+        BodyError::TooLarge => (
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "RESOURCE_EXHAUSTED",
+            "the body is too large",
+        ),
+        BodyError::CutOff => (
+            StatusCode::BAD_REQUEST,
+            "INVALID_ARGUMENT",
+            "the body was cut off",
+        ),
+        BodyError::Slow => (
+            StatusCode::REQUEST_TIMEOUT,
+            "DEADLINE_EXCEEDED",
+            "the body took too long",
+        ),
+    };
+    let mut response = status_response(status, name, message);
+    let close = HeaderValue::from_static("close");
+    response.headers_mut().insert(header::CONNECTION, close);
+    response
+}
+
+/// 404: nothing is at the path.
+pub(super) fn nothing(message: &str) -> Response {
+    status_response(StatusCode::NOT_FOUND, "NOT_FOUND", message)
+}
+
+/// 405: the path takes other verbs.
+pub(super) fn not_allowed(verbs: &[Verb], message: &str) -> Response {
+    let mut response = status_response(StatusCode::METHOD_NOT_ALLOWED, "UNIMPLEMENTED", message);
+    let names: Vec<_> = verbs.iter().map(|verb| verb.as_str()).collect();
+    if let Ok(allow) = HeaderValue::from_str(&names.join(", ")) {
+        response.headers_mut().insert(header::ALLOW, allow);
+    }
+    response
+}
+
+/// A stream as server-sent events, each as `write` appends it.
+pub(super) fn event_stream(
+    stream: TaskStream,
+    write: impl FnMut(&mut Vec<u8>, Item) + Send + 'static,
+) -> Response {
+    let chunks = stream::unfold((stream, write), |(mut stream, mut write)| async move {
+        let chunk = match stream.next().await? {
+            Step::KeepAlive => Bytes::from_static(KEEP_ALIVE),
+            Step::Items(items) => {
+                let mut out = Vec::new();
+                for item in items {
+                    write(&mut out, item);
+                }
+                Bytes::from(out)
+            }
+        };
+        Some((Ok::<_, Infallible>(chunk), (stream, write)))
+    });
+    let mut response = Response::new(Body::from_stream(chunks));
+    for (name, value) in [
+        (header::CONTENT_TYPE, sse::CONTENT_TYPE),
+        (header::CACHE_CONTROL, "no-cache"),
+        // Proxies that buffer would hold updates back.
+        (HeaderName::from_static("x-accel-buffering"), "no"),
+    ] {
+        response
+            .headers_mut()
+            .insert(name, HeaderValue::from_static(value));
+    }
     response
 }
 

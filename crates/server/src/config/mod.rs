@@ -19,7 +19,12 @@ use wopr_core::{PrincipalId, TenantId, WorkflowId};
 use crate::auth::Scopes;
 
 pub use settings::{SETTINGS, Setting};
-pub use types::{CidrText, ErrorProfile, Keep, Listen, LogFormat, Period, PublicUrl, Secret, StoreUrl};
+pub use types::{
+    CardAlgorithm, CidrText, ErrorProfile, Keep, Listen, LogFormat, Period, PublicUrl, Secret, StoreUrl,
+};
+
+/// Members of a list whose every member costs something on each card.
+const MAX_LISTED: usize = 4;
 
 /// The annotated example: every setting with its default.
 pub const EXAMPLE: &str = include_str!("../../../../wopr.toml");
@@ -163,6 +168,10 @@ pub struct A2a {
     pub private_tasks: bool,
     /// Which revision's HTTP statuses errors have.
     pub error_profile: ErrorProfile,
+    /// How cards are signed; not at all where empty.
+    pub card_signing: Vec<CardAlgorithm>,
+    /// The generations of signing keys in use, each derived from the master key.
+    pub card_keys: Vec<u32>,
 }
 
 /// Idempotency keys.
@@ -259,6 +268,8 @@ impl Default for A2a {
             blocking_timeout: Period::from_secs(60),
             private_tasks: false,
             error_profile: ErrorProfile::default(),
+            card_signing: Vec::new(),
+            card_keys: vec![1],
         }
     }
 }
@@ -441,6 +452,12 @@ impl Config {
         {
             return invalid("retention.terminal_runs", "must be keep, or at least 1s");
         }
+        if !is_set_of(&self.a2a.card_signing, 0) {
+            return invalid("a2a.card_signing", "must not name an algorithm twice");
+        }
+        if !is_set_of(&self.a2a.card_keys, 1) {
+            return invalid("a2a.card_keys", "must be one to four different numbers");
+        }
         for (index, key) in self.auth.keys.iter().enumerate() {
             let name = format!("auth.keys[{index}]");
             if key.id.is_empty() || key.id.chars().any(|c| c.is_control() || c.is_whitespace()) {
@@ -491,6 +508,12 @@ impl Config {
     pub fn to_toml_redacted(&self) -> Result<String, toml::ser::Error> {
         toml::to_string_pretty(self)
     }
+}
+
+/// Whether a list has so many members at least, not many more, and none twice.
+fn is_set_of<T: PartialEq>(list: &[T], least: usize) -> bool {
+    let is_new = |(index, item)| !list[..index].contains(item);
+    (least..=MAX_LISTED).contains(&list.len()) && list.iter().enumerate().all(is_new)
 }
 
 #[cfg(test)]

@@ -95,13 +95,7 @@ pub const SETTINGS: &[Setting] = &[
         Ok(())
     }),
     setting("egress.allow", "WOPR_EGRESS_ALLOW", |c, t| {
-        c.egress.allow = t
-            .split(',')
-            .map(str::trim)
-            .filter(|item| !item.is_empty())
-            .map(str::parse)
-            .collect::<Result<_, _>>()?;
-        Ok(())
+        list(&mut c.egress.allow, t)
     }),
     setting("a2a.blocking_timeout", "WOPR_A2A_BLOCKING_TIMEOUT", |c, t| {
         put(&mut c.a2a.blocking_timeout, t)
@@ -111,6 +105,15 @@ pub const SETTINGS: &[Setting] = &[
     }),
     setting("a2a.error_profile", "WOPR_A2A_ERROR_PROFILE", |c, t| {
         put(&mut c.a2a.error_profile, t)
+    }),
+    setting("a2a.card_signing", "WOPR_A2A_CARD_SIGNING", |c, t| {
+        list(&mut c.a2a.card_signing, t)
+    }),
+    setting("a2a.card_keys", "WOPR_A2A_CARD_KEYS", |c, t| {
+        let numbers = t.split(',').map(|item| item.trim().parse());
+        let numbers: Result<_, _> = numbers.collect();
+        c.a2a.card_keys = numbers.map_err(|_| "must be whole numbers with commas between".to_owned())?;
+        Ok(())
     }),
     setting("idempotency.retention", "WOPR_IDEMPOTENCY_RETENTION", |c, t| {
         put(&mut c.idempotency.retention, t)
@@ -148,6 +151,13 @@ fn put<T: FromStr<Err = String>>(place: &mut T, text: &str) -> Result<(), String
 
 fn some<T: FromStr<Err = String>>(place: &mut Option<T>, text: &str) -> Result<(), String> {
     *place = Some(text.parse()?);
+    Ok(())
+}
+
+/// Items with commas between them.
+fn list<T: FromStr<Err = String>>(place: &mut Vec<T>, text: &str) -> Result<(), String> {
+    let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+    *place = items.map(str::parse).collect::<Result<_, _>>()?;
     Ok(())
 }
 

@@ -373,3 +373,37 @@ impl FromStr for ErrorProfile {
         }
     }
 }
+
+/// How cards can be signed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CardAlgorithm {
+    /// Ed25519.
+    #[serde(rename = "EdDSA")]
+    EdDsa,
+    /// ECDSA on P-256.
+    #[serde(rename = "ES256")]
+    Es256,
+}
+
+impl CardAlgorithm {
+    /// The name in JOSE.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::EdDsa => "EdDSA",
+            Self::Es256 => "ES256",
+        }
+    }
+}
+
+impl FromStr for CardAlgorithm {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "EdDSA" => Ok(Self::EdDsa),
+            "ES256" => Ok(Self::Es256),
+            _ => Err("must be EdDSA, ES256 or both".to_owned()),
+        }
+    }
+}

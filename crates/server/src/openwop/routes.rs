@@ -4,7 +4,7 @@
 //! (`/v1/runs/{runId}:pause`) share one with a parameter. Segments are compared after percent-decoding, so an
 //! encoded colon is a colon.
 
-use std::{borrow::Cow, sync::LazyLock};
+use std::sync::LazyLock;
 
 use http::Method;
 
@@ -12,7 +12,7 @@ use super::{
     call::Handler,
     table::{NOT_PROVIDED, ROUTES},
 };
-use crate::auth::Scope;
+use crate::{auth::Scope, path::decode};
 
 /// Who may call a route.
 #[derive(Debug, Clone, Copy)]
@@ -221,29 +221,6 @@ pub(super) fn not_provided(path: &str) -> Option<&'static str> {
 /// Whether a path is below `/v1`, where nothing is shown without a credential.
 pub(super) fn is_versioned(path: &str) -> bool {
     decode(path).is_none_or(|segments| segments.first().is_some_and(|first| first == "v1"))
-}
-
-/// Splits a path and takes percent signs apart; `None` if that is no text.
-fn decode(path: &str) -> Option<Vec<Cow<'_, str>>> {
-    path.strip_prefix('/')?.split('/').map(decode_segment).collect()
-}
-
-fn decode_segment(segment: &str) -> Option<Cow<'_, str>> {
-    if !segment.contains('%') {
-        return Some(segment.into());
-    }
-    let mut bytes = Vec::with_capacity(segment.len());
-    let mut rest = segment.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let high = char::from(rest.next()?).to_digit(16)?;
-        let low = char::from(rest.next()?).to_digit(16)?;
-        bytes.push(u8::try_from(high * 16 + low).ok()?);
-    }
-    String::from_utf8(bytes).ok().map(Into::into)
 }
 
 #[cfg(test)]

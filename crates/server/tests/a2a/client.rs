@@ -246,7 +246,22 @@ impl Client {
 
     async fn open_stream(&self, method: &str, params: Value) -> Stream {
         let request = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
-        let mut socket = self.open("POST", request.to_string().as_bytes()).await;
+        let shape = if self.is_new() { Shape::Rpc } else { Shape::OldRpc };
+        self.events("POST", request.to_string().as_bytes(), shape).await
+    }
+
+    /// Asks for an event stream at the path of this client, by HTTP+JSON.
+    pub(crate) async fn bare_stream(&self, method: &str, body: &Value) -> Stream {
+        let body = if body.is_null() {
+            String::new()
+        } else {
+            body.to_string()
+        };
+        self.events(method, body.as_bytes(), Shape::Bare).await
+    }
+
+    async fn events(&self, method: &str, body: &[u8], shape: Shape) -> Stream {
+        let mut socket = self.open(method, body).await;
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
             head.push(socket.read_u8().await.expect("a head"));
@@ -259,7 +274,7 @@ impl Client {
             chunks: Chunked::default(),
             decoder: Decoder::new(1 << 20),
             ready: Vec::new(),
-            is_new: self.is_new(),
+            shape,
         }
     }
 }
@@ -299,7 +314,18 @@ pub(crate) struct Stream {
     chunks: Chunked,
     decoder: Decoder,
     ready: Vec<Event>,
-    is_new: bool,
+    shape: Shape,
+}
+
+/// What the data of a frame is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    /// A response of JSON-RPC around an item of 1.0.
+    Rpc,
+    /// The same around one of 0.3.
+    OldRpc,
+    /// An item alone, in either version.
+    Bare,
 }
 
 /// One item of a stream, the same for both versions.
@@ -351,31 +377,29 @@ impl Stream {
             }
         }
         let event = self.ready.remove(0);
-        let envelope: Value = serde_json::from_str(&event.data).unwrap();
-        assert_eq!(envelope["jsonrpc"], "2.0", "{envelope}");
-        assert_eq!(envelope["id"], 7, "{envelope}");
-        if !self.is_new {
-            schema::check("SendStreamingMessageResponse", &envelope);
-        }
-        let result = envelope["result"].clone();
-        let (kind, value) = if self.is_new {
-            let (name, value) = result.as_object().unwrap().iter().next().unwrap();
-            assert_eq!(result.as_object().unwrap().len(), 1, "{result}");
-            let kind = match name.as_str() {
-                "task" => "task",
-                "statusUpdate" => "status",
-                "artifactUpdate" => "artifact",
-                other => panic!("{other}"),
-            };
-            (kind, value.clone())
+        let document: Value = serde_json::from_str(&event.data).unwrap();
+        let result = if self.shape == Shape::Bare {
+            document
         } else {
-            let kind = match result["kind"].as_str().unwrap() {
-                "task" => "task",
-                "status-update" => "status",
-                "artifact-update" => "artifact",
-                other => panic!("{other}"),
-            };
-            (kind, result)
+            assert_eq!(document["jsonrpc"], "2.0", "{document}");
+            assert_eq!(document["id"], 7, "{document}");
+            if self.shape == Shape::OldRpc {
+                schema::check("SendStreamingMessageResponse", &document);
+            }
+            document["result"].clone()
+        };
+        let (name, value) = if self.shape == Shape::OldRpc {
+            (result["kind"].as_str().unwrap().to_owned(), result)
+        } else {
+            assert_eq!(result.as_object().unwrap().len(), 1, "{result}");
+            let (name, value) = result.as_object().unwrap().iter().next().unwrap();
+            (name.clone(), value.clone())
+        };
+        let kind = match name.as_str() {
+            "task" => "task",
+            "statusUpdate" | "status-update" => "status",
+            "artifactUpdate" | "artifact-update" => "artifact",
+            other => panic!("{other}"),
         };
         Some(Frame {
             id: event.id.parse().ok(),
@@ -384,16 +408,17 @@ impl Stream {
         })
     }
 
-    /// Waits for a comment.
-    pub(crate) async fn comment(&mut self) {
+    /// Waits for a comment, and gives what came with it.
+    pub(crate) async fn comment(&mut self) -> String {
         let mut buffer = [0; 4096];
         loop {
             let n = tokio::time::timeout(LONG, self.socket.read(&mut buffer))
                 .await
                 .expect("a comment in time")
                 .unwrap();
-            if find(&self.chunks.feed(&buffer[..n]), b":keepalive").is_some() {
-                return;
+            let bytes = self.chunks.feed(&buffer[..n]);
+            if find(&bytes, b":keepalive").is_some() {
+                return String::from_utf8(bytes).unwrap();
             }
         }
     }

@@ -11,13 +11,18 @@
 )]
 
 mod answers;
+mod bindings;
 mod card;
 mod client;
 mod errors;
 mod journey;
 mod lists;
 mod once;
+mod rest;
+mod retention;
 mod schema;
+mod signing;
+mod speaker;
 mod streams;
 mod support;
 mod tenants;

@@ -1,0 +1,231 @@
+//! What one client does for one run: from the first byte of the request that starts it until the client has read
+//! what it waits for.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use super::{
+    call::Caller,
+    http::write_request,
+    scenario::{Journey, Way},
+    workflow::{APPROVAL, GATE},
+};
+
+/// Connections on which runs are parked: enough to fill group commits.
+const PARKING: usize = 32;
+
+/// A client that does one run after another on one connection.
+#[derive(Debug)]
+pub(crate) struct Client {
+    caller: Caller,
+    way: Way,
+    /// The request that starts a run; of A2A, with a place for the message's id.
+    start: Vec<u8>,
+    /// Where the id of a message goes, and what is in it besides the number.
+    message: Option<Message>,
+    /// Runs that wait to be resumed.
+    parked: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Message {
+    at: usize,
+    prefix: u64,
+    serial: u64,
+}
+
+/// As long as the ids that take its place, so that the length of a request never changes.
+const PLACE: &str = "bench-0000000000000000-0000000000000000";
+
+impl Client {
+    /// Prepares a client. `number` keeps the ids of messages of several clients apart, across runs of the bench too.
+    pub(crate) fn new(address: SocketAddr, key: &str, journey: Journey, number: u64) -> Self {
+        let Journey { workflow, way } = journey;
+        let caller = Caller::new(address, key);
+        let mut start = Vec::new();
+        let mut message = None;
+        match way {
+            Way::Rest | Way::Waiting | Way::Resume => {
+                let body = json!({"workflowId": workflow}).to_string();
+                let body = Some(body.as_bytes());
+                write_request(&mut start, "POST", "/v1/runs", caller.fields(), body);
+            }
+            Way::A2a1 | Way::A2a03 => {
+                let (version, body) = if way == Way::A2a1 {
+                    ("a2a-version: 1.0\r\n", send_message(workflow))
+                } else {
+                    ("", message_send(workflow))
+                };
+                let fields = format!("{}{version}", caller.fields());
+                let body = body.to_string();
+                write_request(&mut start, "POST", "/a2a", &fields, Some(body.as_bytes()));
+                let at = start
+                    .windows(PLACE.len())
+                    .position(|window| window == PLACE.as_bytes())
+                    .expect("the body has the place for the id");
+                message = Some(Message {
+                    at,
+                    prefix: number,
+                    serial: 0,
+                });
+            }
+        }
+        Self {
+            caller,
+            way,
+            start,
+            message,
+            parked: Vec::new(),
+        }
+    }
+
+    /// Connects if there is no connection to go on with.
+    pub(crate) async fn connect(&mut self) -> Result<()> {
+        self.caller.connect().await
+    }
+
+    /// Whether there is something to do: a run to resume has to be there first.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.way != Way::Resume || !self.parked.is_empty()
+    }
+
+    /// Sees to it that so many runs wait to be resumed. Other clients need no preparation.
+    pub(crate) async fn prepare(&mut self, n: usize) -> Result<()> {
+        while self.way == Way::Resume && self.parked.len() < n {
+            let run = self.begin().await.context("park a run")?;
+            self.parked.push(run);
+        }
+        Ok(())
+    }
+
+    /// Does one run. After a failure the connection is gone.
+    pub(crate) async fn run(&mut self) -> Result<()> {
+        match self.way {
+            Way::Rest => {
+                let run = self.begin().await?;
+                self.follow(&run).await
+            }
+            Way::A2a1 => self.send(b"\"TASK_STATE_COMPLETED\"").await,
+            Way::A2a03 => self.send(b"\"state\":\"completed\"").await,
+            Way::Waiting => {
+                let run = self.begin().await?;
+                let status = self
+                    .caller
+                    .ask("GET", &format!("/v1/runs/{run}"), "", None)
+                    .await?;
+                self.caller
+                    .expect(status, 200, b"\"status\":\"waiting-approval\"")
+            }
+            Way::Resume => {
+                let run = self.parked.pop().context("find a run that waits")?;
+                resume(&mut self.caller, &run).await
+            }
+        }
+    }
+
+    /// Starts a run by REST and returns its id.
+    async fn begin(&mut self) -> Result<String> {
+        let status = self.caller.exchange(&self.start).await.context("start a run")?;
+        self.caller.expect(status, 201, b"\"runId\":\"")?;
+        run_id(&self.caller.answer)
+            .map(ToOwned::to_owned)
+            .context("find the id of the run in the answer")
+    }
+
+    /// Sends a message of A2A, which is answered when the run has ended.
+    async fn send(&mut self, part: &[u8]) -> Result<()> {
+        let message = self.message.as_mut().context("send a message")?;
+        message.serial += 1;
+        let id = format!("bench-{:016x}-{:016x}", message.prefix, message.serial);
+        self.start[message.at..message.at + PLACE.len()].copy_from_slice(id.as_bytes());
+        let status = self.caller.exchange(&self.start).await.context("start a run")?;
+        self.caller.expect(status, 200, part)
+    }
+
+    /// Reads the events of a run, to the end of the stream.
+    async fn follow(&mut self, run: &str) -> Result<()> {
+        let path = format!("/v1/runs/{run}/events");
+        let accept = "accept: text/event-stream\r\n";
+        let status = self.caller.ask("GET", &path, accept, None).await?;
+        self.caller.expect(status, 200, b"event: run.completed\n")
+    }
+}
+
+/// Accepts what a run of [`APPROVAL`] waits for. The answer says that the run has completed.
+pub(crate) async fn resume(caller: &mut Caller, run: &str) -> Result<()> {
+    const ACCEPT: &[u8] = br#"{"resumeValue":{"action":"accept"}}"#;
+    let path = format!("/v1/runs/{run}/interrupts/{GATE}");
+    let status = caller.ask("POST", &path, "", Some(ACCEPT)).await?;
+    caller.expect(status, 200, b"\"status\":\"completed\"")
+}
+
+/// A blocking send of A2A 1.0.
+fn send_message(workflow: &str) -> Value {
+    let message = json!({
+        "messageId": PLACE, "role": "ROLE_USER", "parts": [{"text": "go"}],
+        "metadata": {"openwop.workflowId": workflow},
+    });
+    json!({"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": message}})
+}
+
+/// A blocking send of A2A 0.3.
+fn message_send(workflow: &str) -> Value {
+    let message = json!({
+        "kind": "message", "messageId": PLACE, "role": "user", "parts": [{"kind": "text", "text": "go"}],
+        "metadata": {"openwop.workflowId": workflow},
+    });
+    let params = json!({"message": message, "configuration": {"blocking": true}});
+    json!({"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": params})
+}
+
+/// The value of the first `runId`. A whole JSON parser would cost the server's time.
+fn run_id(answer: &[u8]) -> Option<&str> {
+    const NAME: &[u8] = b"\"runId\":\"";
+    let start = answer.windows(NAME.len()).position(|window| window == NAME)? + NAME.len();
+    let length = answer[start..].iter().position(|byte| *byte == b'"')?;
+    std::str::from_utf8(&answer[start..start + length]).ok()
+}
+
+/// Makes so many runs that wait for an approval.
+pub(crate) async fn park(address: SocketAddr, key: &str, n: usize) -> Result<Vec<String>> {
+    let journey = Journey {
+        workflow: APPROVAL,
+        way: Way::Resume,
+    };
+    let mut parking = JoinSet::new();
+    for place in 0..PARKING.min(n) {
+        let mut client = Client::new(address, key, journey, 0);
+        let share = n / PARKING + usize::from(place < n % PARKING);
+        parking.spawn(async move {
+            client.prepare(share).await?;
+            anyhow::Ok(client.parked)
+        });
+    }
+    let mut parked = Vec::with_capacity(n);
+    while let Some(some) = parking.join_next().await {
+        parked.extend(some.context("park runs")??);
+    }
+    Ok(parked)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_id_of_a_run_is_found() {
+        assert_eq!(run_id(br#"{"runId":"abc","status":"pending"}"#), Some("abc"));
+        assert_eq!(run_id(br#"{"status":"pending"}"#), None);
+        assert_eq!(run_id(br#"{"runId":"abc"#), None);
+    }
+
+    #[test]
+    fn ids_of_messages_have_the_length_of_their_place() {
+        for (prefix, serial) in [(0, 1), (u64::MAX, u64::MAX)] {
+            assert_eq!(format!("bench-{prefix:016x}-{serial:016x}").len(), PLACE.len());
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! What a server and its store used between two moments.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::{
+    metrics::Metrics,
+    place::{Place, Written},
+    process::Process,
+    server::Server,
+};
+
+/// What was used up to a moment.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    metrics: Metrics,
+    written: Written,
+    server: Option<Duration>,
+}
+
+/// What was used between two moments; what nobody tells is absent.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Used {
+    /// Batches made durable.
+    pub(crate) appends: Option<f64>,
+    /// Times the disk was waited for.
+    pub(crate) fsyncs: Option<f64>,
+    /// Bytes written: pages of SQLite's files, or of PostgreSQL's write-ahead log.
+    pub(crate) bytes: Option<f64>,
+    /// CPU time of the server.
+    pub(crate) server: Option<Duration>,
+    /// CPU time of the database server, where there is one.
+    pub(crate) database: Option<Duration>,
+}
+
+impl Reading {
+    /// Reads. `place` is absent where the store is somebody else's.
+    pub(crate) async fn take(server: &Server, place: Option<&Place>) -> Result<Self> {
+        let cpu = server.process().and_then(Process::cpu);
+        let metrics = server.counters().await?;
+        let written = match place {
+            Some(place) => place.written(server.process()).await?,
+            None => Written::default(),
+        };
+        Ok(Self {
+            metrics,
+            written,
+            server: cpu,
+        })
+    }
+
+    /// What was used since an earlier reading.
+    pub(crate) fn since(&self, before: &Self) -> Used {
+        let grown = |of: fn(&Written) -> Option<f64>| Some(of(&self.written)? - of(&before.written)?);
+        let spent = |now: Option<Duration>, then: Option<Duration>| Some(now?.saturating_sub(then?));
+        let count = |name| self.metrics.since(&before.metrics, name);
+        Used {
+            appends: count("wopr_store_appends_total"),
+            // SQLite's writer makes one per transaction; PostgreSQL shares them between processes and tells itself.
+            fsyncs: grown(|written| written.fsyncs).or_else(|| count("wopr_store_groups_total")),
+            bytes: grown(|written| written.bytes),
+            server: spent(self.server, before.server),
+            database: spent(self.written.cpu, before.written.cpu),
+        }
+    }
+}
+
+impl Used {
+    /// Both together.
+    pub(crate) fn plus(&self, other: &Self) -> Self {
+        fn sum<T: std::ops::Add<Output = T>>(one: Option<T>, other: Option<T>) -> Option<T> {
+            match (one, other) {
+                (Some(one), Some(other)) => Some(one + other),
+                (one, other) => one.or(other),
+            }
+        }
+        Self {
+            appends: sum(self.appends, other.appends),
+            fsyncs: sum(self.fsyncs, other.fsyncs),
+            bytes: sum(self.bytes, other.bytes),
+            server: sum(self.server, other.server),
+            database: sum(self.database, other.database),
+        }
+    }
+
+    /// CPU time of the server and, where there is one, of the database.
+    pub(crate) fn cpu(&self) -> Option<Duration> {
+        Some(self.server? + self.database.unwrap_or_default())
+    }
+}

@@ -1,0 +1,361 @@
+//! Where a measured store is: a new file, or a schema of its own in a PostgreSQL database.
+//!
+//! A place is gone when it is dropped, however the bench ends. What the disk had to do is told per store: SQLite's
+//! writes are those of the server's process; PostgreSQL counts its own.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    str::FromStr,
+    thread,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use tempfile::TempDir;
+use tokio_postgres::{Client, Config, NoTls};
+
+use super::process::Process;
+
+/// How long PostgreSQL may take to add up its statistics: an idle backend reports after ten seconds.
+const STATISTICS_LIMIT: Duration = Duration::from_secs(12);
+/// Between two looks at statistics.
+const STATISTICS_PAUSE: Duration = Duration::from_millis(250);
+/// Statistics count records, the log's position also what lies between them; so much of it has to be told.
+const STATISTICS_SHARE: f64 = 0.95;
+
+/// A kind of store to measure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Store {
+    /// A new SQLite file in the folder of the bench.
+    Sqlite,
+    /// A new schema in this database.
+    Postgres(String),
+}
+
+impl Store {
+    /// The name in reports, without what the URL may hold.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Sqlite => "sqlite",
+            Self::Postgres(_) => "postgres",
+        }
+    }
+}
+
+impl FromStr for Store {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "sqlite" {
+            Ok(Self::Sqlite)
+        } else if text.starts_with("postgres://") || text.starts_with("postgresql://") {
+            Ok(Self::Postgres(text.to_owned()))
+        } else {
+            Err("must be sqlite or postgres://…".to_owned())
+        }
+    }
+}
+
+/// A place for one store.
+#[derive(Debug)]
+pub(crate) struct Place {
+    kind: Kind,
+    /// Holds the server's log, the raw file and, of SQLite, the store.
+    folder: TempDir,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Sqlite,
+    Postgres(Box<Schema>),
+}
+
+/// What the disk has done for a store so far, as far as it is told.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Written {
+    /// Bytes: pages of SQLite's files, or of PostgreSQL's write-ahead log.
+    pub(crate) bytes: Option<f64>,
+    /// Times it was waited for. Of SQLite the server tells.
+    pub(crate) fsyncs: Option<f64>,
+    /// CPU time of the database server, if it is on this machine.
+    pub(crate) cpu: Option<Duration>,
+}
+
+impl Place {
+    /// Makes a place. `folder` is where files go.
+    pub(crate) async fn make(store: &Store, folder: &Path) -> Result<Self> {
+        let folder = tempfile::Builder::new()
+            .prefix("wopr-bench-")
+            .tempdir_in(folder)
+            .with_context(|| format!("make a folder in {}", folder.display()))?;
+        let kind = match store {
+            Store::Sqlite => Kind::Sqlite,
+            Store::Postgres(url) => Kind::Postgres(Box::new(Schema::make(url).await?)),
+        };
+        Ok(Self { kind, folder })
+    }
+
+    /// Where files go.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// What a server is told.
+    pub(crate) fn url(&self) -> String {
+        match &self.kind {
+            Kind::Sqlite => format!("sqlite:{}", self.file().display()),
+            Kind::Postgres(schema) => schema.url.clone(),
+        }
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder().join("bench.db")
+    }
+
+    /// How many bytes the store has on the disk. SQLite's are exact once its server has stopped.
+    pub(crate) async fn size(&self) -> Result<u64> {
+        match &self.kind {
+            Kind::Sqlite => {
+                let mut sum = 0;
+                for suffix in ["", "-wal"] {
+                    let mut name = self.file().into_os_string();
+                    name.push(suffix);
+                    // The log is gone after an orderly stop.
+                    sum += fs::metadata(name).map_or(0, |file| file.len());
+                }
+                Ok(sum)
+            }
+            Kind::Postgres(schema) => schema.size().await,
+        }
+    }
+
+    /// What the disk has done so far. `server` is the process that writes SQLite's files.
+    pub(crate) async fn written(&self, server: Option<Process>) -> Result<Written> {
+        match &self.kind {
+            Kind::Sqlite => Ok(Written {
+                bytes: server.and_then(Process::written).map(|bytes| bytes as f64),
+                ..Written::default()
+            }),
+            Kind::Postgres(schema) => schema.written().await,
+        }
+    }
+}
+
+/// A schema of its own.
+#[derive(Debug)]
+struct Schema {
+    name: String,
+    /// The database's URL, as it was given.
+    base: String,
+    /// With the schema as the search path.
+    url: String,
+    client: Client,
+    /// The first process of the server, if that is on this machine.
+    server: Option<Process>,
+    major: i32,
+}
+
+impl Schema {
+    async fn make(base: &str) -> Result<Self> {
+        ensure!(
+            !base.contains("options=") && !base.contains("application_name="),
+            "use this database: its url must not set options or application_name, the bench does"
+        );
+        let since_epoch = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .context("read the clock")?;
+        let name = format!("wopr_bench_{}_{}", std::process::id(), since_epoch.as_nanos());
+        let client = connect(base).await?;
+        client
+            .batch_execute(&format!("CREATE SCHEMA {name}"))
+            .await
+            .map_err(told)
+            .context("make a schema")?;
+        let joint = if base.contains('?') { '&' } else { '?' };
+        let mut schema = Self {
+            url: format!("{base}{joint}options=-csearch_path={name}&application_name={name}"),
+            base: base.to_owned(),
+            name,
+            client,
+            server: None,
+            major: 0,
+        };
+        let row = schema
+            .client
+            .query_one(
+                "SELECT pg_backend_pid(), current_setting('server_version_num')::int / 10000",
+                &[],
+            )
+            .await
+            .map_err(told)
+            .context("ask the database who it is")?;
+        schema.major = row.get(1);
+        let backend = u32::try_from(row.get::<_, i32>(0)).ok().map(Process);
+        // The number may be one of another machine's.
+        schema.server = backend
+            .filter(|backend| backend.name().is_some_and(|name| name.starts_with("postgres")))
+            .and_then(Process::parent);
+        Ok(schema)
+    }
+
+    async fn size(&self) -> Result<u64> {
+        let row = self
+            .client
+            .query_one(
+                "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint
+                 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                 WHERE n.nspname = $1 AND c.relkind = 'r'",
+                &[&self.name],
+            )
+            .await
+            .map_err(told)
+            .context("ask the database for its size")?;
+        Ok(u64::try_from(row.get::<_, i64>(0)).unwrap_or(0))
+    }
+
+    /// Waits until the statistics tell most of what is in the log, which itself is exact at once.
+    async fn written(&self) -> Result<Written> {
+        let cpu = self.server.and_then(Process::family_cpu);
+        let (log, mut told_bytes, mut fsyncs) = self.statistics().await?;
+        let deadline = tokio::time::Instant::now() + STATISTICS_LIMIT;
+        while tokio::time::Instant::now() < deadline {
+            tokio::time::sleep(STATISTICS_PAUSE).await;
+            let (_, bytes_now, fsyncs_now) = self.statistics().await?;
+            let is_still = (bytes_now - told_bytes).abs() < 1.0;
+            (told_bytes, fsyncs) = (bytes_now, fsyncs_now);
+            if is_still && told_bytes >= log * STATISTICS_SHARE {
+                break;
+            }
+        }
+        Ok(Written {
+            bytes: Some(log),
+            fsyncs: Some(fsyncs),
+            cpu,
+        })
+    }
+
+    /// Bytes of the write-ahead log by its position, by the statistics, and how often it was synced.
+    async fn statistics(&self) -> Result<(f64, f64, f64)> {
+        let fsyncs = if self.major >= 18 {
+            "(SELECT coalesce(sum(fsyncs), 0) FROM pg_stat_io WHERE object = 'wal')"
+        } else {
+            "wal_sync"
+        };
+        let select = format!(
+            "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float8, wal_bytes::float8, {fsyncs}::float8
+             FROM pg_stat_wal"
+        );
+        let row = self.client.query_one(&select, &[]).await;
+        let row = row.map_err(told).context("ask the database for its statistics")?;
+        Ok((row.get(0), row.get(1), row.get(2)))
+    }
+}
+
+impl Drop for Schema {
+    fn drop(&mut self) {
+        let (base, name) = (self.base.clone(), self.name.clone());
+        // On a thread and a runtime of its own: those of the bench may be on their way out.
+        let dropping = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?;
+            runtime.block_on(drop_schema(&base, &name))
+        });
+        let dropped = dropping.join().unwrap_or_else(|_| Err(anyhow!("it panicked")));
+        if let Err(error) = dropped {
+            // Nobody is left to hand it to.
+            let _ = crate::output::note(format!("the schema {} is left behind: {error:#}", self.name));
+        }
+    }
+}
+
+async fn drop_schema(base: &str, name: &str) -> Result<()> {
+    let client = connect(base).await?;
+    // Whoever still has a transaction open would hold its end up for ever.
+    client
+        .execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1",
+            &[&name],
+        )
+        .await
+        .map_err(told)?;
+    client
+        .batch_execute(&format!(
+            "SET client_min_messages = error; DROP SCHEMA {name} CASCADE"
+        ))
+        .await
+        .map_err(told)
+}
+
+/// Connects the bench itself, which does not speak TLS.
+async fn connect(url: &str) -> Result<Client> {
+    let mut config: Config = without_ours(url)
+        .parse()
+        .context("read the url of the database")?;
+    config.connect_timeout(Duration::from_secs(10));
+    config.application_name("wopr bench");
+    let (client, connection) = config
+        .connect(NoTls)
+        .await
+        .map_err(told)
+        .context("connect to the database")?;
+    tokio::spawn(async move {
+        // Its end is seen by the next query.
+        let _ = connection.await;
+    });
+    Ok(client)
+}
+
+/// A URL without the parameters that only wopr understands.
+fn without_ours(url: &str) -> String {
+    let Some((base, query)) = url.split_once('?') else {
+        return url.to_owned();
+    };
+    let is_ours = |parameter: &&str| {
+        let name = parameter.split('=').next().unwrap_or_default();
+        !matches!(name, "connections" | "hints" | "sslrootcert")
+    };
+    let others: Vec<_> = query.split('&').filter(is_ours).collect();
+    if others.is_empty() {
+        base.to_owned()
+    } else {
+        format!("{base}?{}", others.join("&"))
+    }
+}
+
+/// The server's own words, which the driver's error leaves out.
+fn told(error: tokio_postgres::Error) -> anyhow::Error {
+    match error.as_db_error() {
+        Some(db) => anyhow!("{}", db.message()),
+        None => error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_is_named_or_given_by_its_url() {
+        assert_eq!("sqlite".parse(), Ok(Store::Sqlite));
+        let url = "postgres://u:p@h/d";
+        assert_eq!(url.parse(), Ok(Store::Postgres(url.to_owned())));
+        assert!("sqlite:x.db".parse::<Store>().is_err());
+        assert_eq!(Store::Postgres(url.to_owned()).name(), "postgres");
+    }
+
+    #[test]
+    fn only_our_parameters_are_taken_out_of_a_url() {
+        for (url, expected) in [
+            ("postgres://h/d", "postgres://h/d"),
+            ("postgres://h/d?hints=off", "postgres://h/d"),
+            (
+                "postgres://h/d?connections=4&host=/tmp&sslrootcert=x",
+                "postgres://h/d?host=/tmp",
+            ),
+        ] {
+            assert_eq!(without_ours(url), expected);
+        }
+    }
+}

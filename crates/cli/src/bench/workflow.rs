@@ -1,0 +1,162 @@
+//! The workflows that are run: small, and without calls to the outside, so that what is measured is ours.
+
+use serde_json::{Value, json};
+
+/// One node that does nothing.
+pub(crate) const ONE: &str = "wopr-bench-one-node";
+/// Ten of them in a row.
+pub(crate) const CHAIN: &str = "wopr-bench-chain";
+/// An approval, then a node that does nothing.
+pub(crate) const APPROVAL: &str = "wopr-bench-approval";
+/// Ten child runs at once, each of one node.
+pub(crate) const FAN: &str = "wopr-bench-fan";
+/// A node that fails.
+pub(crate) const FAILURE: &str = "wopr-bench-failure";
+/// Many child runs, in rounds.
+pub(crate) const CROWD: &str = "wopr-bench-crowd";
+/// As many child runs that all wait for an approval.
+pub(crate) const WAITING_CROWD: &str = "wopr-bench-waiting-crowd";
+
+/// The node of [`APPROVAL`] that asks.
+pub(crate) const GATE: &str = "gate";
+/// Children of one run of [`FAN`].
+pub(crate) const FAN_WIDTH: usize = 10;
+/// The most children that [`CROWD`] has at once: a definition has at most 2,000 nodes.
+const CROWD_WIDTH: usize = 1_000;
+
+/// Those that every server is given.
+pub(crate) fn all() -> Vec<Value> {
+    vec![one(), chain(), approval(), fan(), failure()]
+}
+
+fn one() -> Value {
+    document(ONE, &[node("only", "core.noop", &json!({}))], &[])
+}
+
+fn chain() -> Value {
+    let names: Vec<_> = (0..10).map(|n| format!("n{n}")).collect();
+    let nodes = names
+        .iter()
+        .map(|name| node(name, "core.noop", &json!({})))
+        .collect::<Vec<_>>();
+    let edges: Vec<_> = names.windows(2).map(|pair| edge(&pair[0], &pair[1])).collect();
+    document(CHAIN, &nodes, &edges)
+}
+
+fn approval() -> Value {
+    let nodes = [
+        node(GATE, "core.approvalGate", &json!({"title": "Go on?"})),
+        node("after", "core.noop", &json!({})),
+    ];
+    document(APPROVAL, &nodes, &[edge(GATE, "after")])
+}
+
+fn fan() -> Value {
+    let nodes: Vec<_> = (0..FAN_WIDTH).map(|n| child(&format!("call{n}"), ONE)).collect();
+    document(FAN, &nodes, &[])
+}
+
+fn failure() -> Value {
+    let fail = node(
+        "fail",
+        "core.fail",
+        &json!({"code": "bench", "message": "as asked"}),
+    );
+    document(FAILURE, &[fail], &[])
+}
+
+/// A run with many children.
+#[derive(Debug)]
+pub(crate) struct Crowd {
+    /// Its definition.
+    pub(crate) document: Value,
+    /// How many children it has in all.
+    pub(crate) children: usize,
+    /// How many nodes it executes.
+    pub(crate) executions: usize,
+}
+
+/// A run with at least `size` children of one node each, as many at once as a definition may have.
+pub(crate) fn crowd(size: usize) -> Crowd {
+    let rounds = size.div_ceil(CROWD_WIDTH);
+    let width = size.div_ceil(rounds);
+    let count = node(
+        "count",
+        "core.setVariable",
+        &json!({"name": "round", "expression": "round + 1"}),
+    );
+    let mut nodes = vec![count];
+    let mut edges = Vec::new();
+    for n in 0..width {
+        let name = format!("call{n}");
+        nodes.push(child(&name, ONE));
+        edges.push(edge("count", &name));
+        edges.push(edge(&name, "all"));
+    }
+    nodes.push(node("all", "core.merge", &json!({})));
+    let mut again = edge("all", "count");
+    again["condition"] = json!({"type": "expression", "expression": format!("round < {rounds}")});
+    edges.push(again);
+    let mut document = document(CROWD, &nodes, &edges);
+    document["variables"] = json!([{"name": "round", "type": "number", "defaultValue": 0}]);
+    Crowd {
+        document,
+        children: width * rounds,
+        executions: (width + 2) * rounds,
+    }
+}
+
+/// A run whose children all wait at once, at most as many as a definition may have.
+pub(crate) fn waiting_crowd(size: usize) -> Crowd {
+    let width = size.min(CROWD_WIDTH);
+    let nodes: Vec<_> = (0..width).map(|n| child(&format!("call{n}"), APPROVAL)).collect();
+    Crowd {
+        document: document(WAITING_CROWD, &nodes, &[]),
+        children: width,
+        executions: width,
+    }
+}
+
+fn child(id: &str, workflow: &str) -> Value {
+    node(id, "core.subWorkflow", &json!({"workflowId": workflow}))
+}
+
+fn node(id: &str, kind: &str, config: &Value) -> Value {
+    json!({
+        "id": id, "typeId": kind, "name": id, "position": {"x": 0, "y": 0}, "config": config, "inputs": {},
+    })
+}
+
+fn edge(from: &str, to: &str) -> Value {
+    json!({"id": format!("{from}-{to}"), "sourceNodeId": from, "targetNodeId": to})
+}
+
+fn document(id: &str, nodes: &[Value], edges: &[Value]) -> Value {
+    json!({
+        "id": id,
+        "name": id,
+        "version": "1",
+        "nodes": nodes,
+        "edges": edges,
+        "triggers": [{"id": "manual", "type": "manual"}],
+        "variables": [],
+        "metadata": {},
+        "settings": {},
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crowd_has_at_least_as_many_children_as_asked_for() {
+        for (size, children) in [(1, 1), (12, 12), (1_000, 1_000), (1_001, 1_002), (10_000, 10_000)] {
+            let crowd = crowd(size);
+            assert_eq!(crowd.children, children, "{size}");
+            assert!(crowd.document["nodes"].as_array().unwrap().len() <= 2_000);
+        }
+        assert_eq!(waiting_crowd(5).children, 5);
+        assert_eq!(waiting_crowd(10_000).children, CROWD_WIDTH);
+    }
+}

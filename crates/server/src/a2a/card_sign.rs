@@ -1,0 +1,99 @@
+//! Signing cards, and publishing the keys that verify them.
+//!
+//! Every key is derived from the master key, so all replicas sign alike, nothing is stored, and a signature is the
+//! same each time: a card's `ETag` does not move with it. Every generation in the configuration signs and is
+//! published, which is how keys are replaced with overlap.
+
+use std::collections::HashMap;
+
+use axum::body::Bytes;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use wopr_wire::{
+    a2a::{card_signature, model::AgentCardSignature},
+    jws::{JwsError, SigningKey},
+};
+
+use super::KEYS_PATH;
+use crate::{
+    config::{A2a, CardAlgorithm},
+    secrets::Secrets,
+};
+
+/// Cards whose signatures are kept; each form of each card is one.
+const MAX_KEPT: usize = 256;
+/// Bytes that are no scalar of P-256 are this rare once, and twice they are not met.
+const TRIES: u32 = 4;
+
+/// Signs cards.
+#[derive(Debug)]
+pub struct CardSigner {
+    keys: Vec<SigningKey>,
+    jku: String,
+    /// Signatures by the hash of what they cover: making them costs more than a card.
+    made: Mutex<HashMap<[u8; 32], Vec<AgentCardSignature>>>,
+}
+
+impl CardSigner {
+    /// The signer a configuration asks for, if it does.
+    ///
+    /// # Errors
+    /// None in practice: a key cannot be made.
+    pub(crate) fn new(config: &A2a, secrets: &Secrets, origin: &str) -> Result<Option<Self>, JwsError> {
+        let mut keys = Vec::new();
+        for generation in &config.card_keys {
+            for algorithm in &config.card_signing {
+                keys.push(key(secrets, *algorithm, *generation)?);
+            }
+        }
+        let signer = Self {
+            keys,
+            jku: format!("{origin}{KEYS_PATH}"),
+            made: Mutex::default(),
+        };
+        Ok((!signer.keys.is_empty()).then_some(signer))
+    }
+
+    /// The published key set.
+    #[must_use]
+    pub(crate) fn key_set(&self) -> Bytes {
+        let keys: Vec<_> = self.keys.iter().map(SigningKey::jwk).collect();
+        Bytes::from(json!({ "keys": keys }).to_string())
+    }
+
+    /// Signs a card as it will be sent.
+    pub(super) fn sign(&self, document: &Value) -> Vec<AgentCardSignature> {
+        let hash: [u8; 32] = Sha256::digest(document.to_string().as_bytes()).into();
+        if let Some(signatures) = self.made.lock().get(&hash) {
+            return signatures.clone();
+        }
+        let signatures = match card_signature::sign(document, &self.keys, Some(&self.jku)) {
+            Ok(signatures) => signatures,
+            Err(error) => {
+                tracing::error!(%error, "agent card is sent unsigned");
+                return Vec::new();
+            }
+        };
+        let mut made = self.made.lock();
+        if made.len() >= MAX_KEPT {
+            made.clear();
+        }
+        made.insert(hash, signatures.clone());
+        signatures
+    }
+}
+
+fn key(secrets: &Secrets, algorithm: CardAlgorithm, generation: u32) -> Result<SigningKey, JwsError> {
+    let subkey = secrets.subkey(&format!("card-signing/{}/{generation}", algorithm.as_str()));
+    match algorithm {
+        CardAlgorithm::EdDsa => SigningKey::ed25519(subkey.kid(), &subkey.seed(0)),
+        CardAlgorithm::Es256 => {
+            let tried = (0..TRIES).map(|counter| SigningKey::p256(subkey.kid(), &subkey.seed(counter)));
+            tried
+                .into_iter()
+                .find(Result::is_ok)
+                .unwrap_or(Err(JwsError::Key))
+        }
+    }
+}

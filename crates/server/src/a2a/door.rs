@@ -1,0 +1,171 @@
+//! What every binding looks at before it knows the operation: who calls, in which version, and how long the body is.
+//!
+//! The bindings differ in how they say no, so what is refused here is an error, and the binding's to show. HTTP/2
+//! metadata of gRPC are the same fields.
+
+use axum::body::{Body, Bytes};
+use http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
+use wopr_core::WorkflowId;
+use wopr_wire::a2a::{
+    error::A2aError,
+    method::{EXTENSIONS_HEADERS, VERSION_HEADER, Version},
+};
+
+use super::{EXTENSIONS, service::Call};
+use crate::{
+    Host,
+    auth::Caller,
+    body::{self, BodyError},
+};
+
+/// The header a client names the last event it saw in.
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+
+/// Reads the body, bounded in size and time.
+pub(super) async fn read_body(host: &Host, body: Body, overhead: usize) -> Result<Bytes, BodyError> {
+    let config = &host.config().server;
+    let patience = config.request_timeout.as_duration();
+    body::read(body, config.max_body_bytes.saturating_add(overhead), patience).await
+}
+
+/// The version a client asks for, by header or by query parameter.
+pub(super) fn asked_version(uri: &Uri, headers: &HeaderMap) -> Result<Version, A2aError> {
+    if let Some(value) = headers.get(VERSION_HEADER) {
+        let text = value.to_str().map_err(|_| A2aError::version_not_supported("?"))?;
+        return Version::from_header(Some(text));
+    }
+    let pairs = uri.query().unwrap_or_default().split('&');
+    let named = pairs
+        .filter_map(|pair| pair.split_once('='))
+        .find(|(name, _)| name.eq_ignore_ascii_case(VERSION_HEADER));
+    Version::from_header(named.map(|(_, value)| value))
+}
+
+/// Demands that a client asks for the version of the address it calls. One that says nothing asks for 0.3.
+pub(super) fn demand_version(uri: &Uri, headers: &HeaderMap, spoken: Version) -> Result<(), A2aError> {
+    let asked = asked_version(uri, headers)?;
+    if asked == spoken {
+        return Ok(());
+    }
+    Err(A2aError::VersionNotSupported {
+        requested: asked.to_string(),
+        supported: vec![spoken.to_string()],
+    })
+}
+
+/// What an operation needs to know of its call.
+pub(super) fn call(
+    caller: Caller,
+    interface: Option<WorkflowId>,
+    version: Version,
+    headers: &HeaderMap,
+) -> Result<Call, A2aError> {
+    Ok(Call {
+        caller,
+        interface,
+        version,
+        last_event_id: last_event_id(headers)?,
+        trace: trace_of(headers),
+    })
+}
+
+/// The trace context, which by now is this host's own span.
+fn trace_of(headers: &HeaderMap) -> Option<String> {
+    headers.get("traceparent")?.to_str().ok().map(ToOwned::to_owned)
+}
+
+/// The last event a client saw; text that names none is a mistake, not a fresh start.
+fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, A2aError> {
+    let Some(value) = headers.get(LAST_EVENT_ID) else {
+        return Ok(None);
+    };
+    let text = value.to_str().unwrap_or("?").trim();
+    if text.is_empty() {
+        return Ok(None);
+    }
+    match text.parse() {
+        Ok(id) => Ok(Some(id)),
+        Err(_) => Err(A2aError::invalid_param(
+            "Last-Event-ID",
+            "must be the id of an event",
+        )),
+    }
+}
+
+/// Demands a media type of this protocol.
+pub(super) fn demand_json(headers: &HeaderMap) -> Result<(), A2aError> {
+    let value = headers.get(header::CONTENT_TYPE);
+    let essence = value
+        .and_then(|value| value.to_str().ok())
+        .and_then(|text| text.split(';').next())
+        .unwrap_or_default()
+        .trim();
+    let known = ["application/json", "application/a2a+json", "application/json-rpc"];
+    if known.iter().any(|known| essence.eq_ignore_ascii_case(known)) {
+        return Ok(());
+    }
+    Err(A2aError::ContentTypeNotSupported {
+        detail: "requests are application/json".to_owned(),
+    })
+}
+
+/// The header that tells a client which of the extensions it asked for are in use, under the name it used.
+pub(super) fn activated(headers: &HeaderMap) -> Option<(HeaderName, HeaderValue)> {
+    for name in EXTENSIONS_HEADERS {
+        let asked = headers
+            .get_all(name)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','))
+            .map(str::trim);
+        let active: Vec<_> = asked
+            .filter(|uri| EXTENSIONS.iter().any(|known| known.uri == *uri))
+            .collect();
+        if let (false, Ok(value)) = (active.is_empty(), HeaderValue::from_str(&active.join(", "))) {
+            let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
+            return Some((name, value));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&str, &str)]) -> HeaderMap {
+        let pair = |(name, value): &(&str, &str)| {
+            let name: HeaderName = name.parse().unwrap();
+            (name, HeaderValue::from_str(value).unwrap())
+        };
+        pairs.iter().map(pair).collect()
+    }
+
+    #[test]
+    fn the_version_is_that_of_the_header_then_of_the_query() {
+        let version = |uri: &str, pairs: &[(&str, &str)]| {
+            let uri: Uri = uri.parse().unwrap();
+            asked_version(&uri, &headers(pairs)).map_err(|error| error.code())
+        };
+        assert_eq!(version("/a2a", &[]), Ok(Version::V0_3));
+        assert_eq!(version("/a2a?A2A-Version=1.0", &[]), Ok(Version::V1_0));
+        assert_eq!(version("/a2a?x=1&a2a-version=1.0.1", &[]), Ok(Version::V1_0));
+        assert_eq!(
+            version("/a2a?A2A-Version=1.0", &[("a2a-version", "0.3")]),
+            Ok(Version::V0_3)
+        );
+        assert_eq!(version("/a2a?A2A-Version=2", &[]), Err(-32009));
+        assert_eq!(version("/a2a", &[("a2a-version", "\u{e4}")]), Err(-32009));
+    }
+
+    #[test]
+    fn extensions_in_use_are_told_under_the_name_they_were_asked_for() {
+        let known = EXTENSIONS[0].uri;
+        for name in ["a2a-extensions", "x-a2a-extensions"] {
+            let (told, value) = activated(&headers(&[(name, &format!("urn:other, {known}"))])).unwrap();
+            assert_eq!((told.as_str(), value.to_str().unwrap()), (name, known));
+        }
+        assert_eq!(activated(&headers(&[("a2a-extensions", "urn:other")])), None);
+        assert_eq!(activated(&headers(&[])), None);
+    }
+}

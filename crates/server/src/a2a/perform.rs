@@ -1,0 +1,73 @@
+//! The table of operations: from what a client asks to what it is told, for every binding alike.
+
+use wopr_wire::a2a::{
+    error::A2aError,
+    exchange::{Reply, Request},
+    method::Operation,
+};
+
+use super::{
+    PUSH_NOTIFICATIONS,
+    service::{Call, Error, Service},
+    stream::TaskStream,
+};
+
+/// What an operation gives.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// Everything at once.
+    Reply(Box<Reply>),
+    /// A stream of a task.
+    Stream(Box<TaskStream>),
+}
+
+/// Refuses what this host does not offer, before anything of the request is read.
+pub(super) fn demand_offered(operation: Operation) -> Result<(), A2aError> {
+    match operation {
+        Operation::CreatePushConfig
+        | Operation::GetPushConfig
+        | Operation::ListPushConfigs
+        | Operation::DeletePushConfig
+            if !PUSH_NOTIFICATIONS =>
+        {
+            Err(A2aError::PushNotificationNotSupported)
+        }
+        Operation::SendMessage
+        | Operation::SendStreamingMessage
+        | Operation::GetTask
+        | Operation::ListTasks
+        | Operation::CancelTask
+        | Operation::SubscribeToTask
+        | Operation::CreatePushConfig
+        | Operation::GetPushConfig
+        | Operation::ListPushConfigs
+        | Operation::DeletePushConfig
+        | Operation::GetExtendedAgentCard => Ok(()),
+    }
+}
+
+impl Service {
+    /// Does what a client asks.
+    pub(super) async fn perform(&self, call: &Call, request: Request) -> Result<Answer, Error> {
+        let reply = match request {
+            Request::SendMessage(request) => Reply::Sent(self.send(call, request).await?),
+            Request::SendStreamingMessage(request) => {
+                let stream = self.send_stream(call, request).await?;
+                return Ok(Answer::Stream(Box::new(stream)));
+            }
+            Request::GetTask(request) => Reply::Task(self.get(call, request).await?),
+            Request::ListTasks(request) => Reply::Tasks(self.list(call, request).await?),
+            Request::CancelTask(request) => Reply::Task(self.cancel(call, request).await?),
+            Request::SubscribeToTask(request) => {
+                let stream = self.subscribe(call, request).await?;
+                return Ok(Answer::Stream(Box::new(stream)));
+            }
+            Request::CreatePushConfig(_)
+            | Request::GetPushConfig { .. }
+            | Request::ListPushConfigs(_)
+            | Request::DeletePushConfig(_) => return Err(A2aError::PushNotificationNotSupported.into()),
+            Request::GetExtendedAgentCard(_) => Reply::Card(self.extended_card(call)?),
+        };
+        Ok(Answer::Reply(Box::new(reply)))
+    }
+}

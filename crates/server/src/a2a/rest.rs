@@ -1,0 +1,213 @@
+//! The HTTP+JSON binding of both versions.
+//!
+//! The path tells the operation and the version, which the version header must agree with: a missing one means 0.3,
+//! so a path of 1.0 without it is refused rather than guessed. Path, query and body become one document, which is
+//! read as in any other binding. Errors are `google.rpc.Status`; what goes wrong before the first event of a stream is
+//! such an error too.
+
+use std::sync::Arc;
+
+use axum::{
+    body::{Body, Bytes},
+    response::Response,
+};
+use http::{HeaderMap, HeaderValue, StatusCode, header, request::Parts};
+use serde_json::Value;
+use url::form_urlencoded;
+use wopr_wire::{
+    a2a::{
+        error::A2aError,
+        exchange::{Document, Form, Request},
+        method::{Operation, VERSION_HEADER, Version},
+        model::query_object,
+        paths::{self, Verb},
+    },
+    json::{self, Decode as _, DecodeError, Object},
+    sse,
+};
+
+use super::{
+    door,
+    perform::{self, Answer},
+    routes::Rest,
+    service::{Error, Service},
+    transport,
+};
+use crate::{Host, telemetry::Handled};
+
+/// The media type of the protocol. `application/json` is answered by default: every client reads it.
+const A2A_JSON: &str = "application/a2a+json";
+
+/// Answers a request to a path of the binding.
+pub(super) async fn respond(host: Arc<Host>, place: Rest, head: &Parts, body: Body) -> Response {
+    let headers = &head.headers;
+    let caller = match host.auth().authenticate(headers) {
+        Ok(caller) => caller,
+        Err(error) => return transport::unauthenticated(error),
+    };
+    let Some((operation, template)) = place.operation else {
+        return transport::not_allowed(&place.verbs, "the path does not take this method");
+    };
+    let handled = Handled {
+        route: template,
+        caller: Some(caller.clone()),
+    };
+    let body = match door::read_body(&host, body, 0).await {
+        Ok(body) => body,
+        Err(error) => return transport::no_body(error),
+    };
+    let form = form(operation, place.version);
+    let service = Service::new(Arc::clone(&host));
+    let answered = async {
+        door::demand_version(&head.uri, headers, place.version)?;
+        perform::demand_offered(operation)?;
+        let document = document(&place, operation, head, &body)?;
+        let call = door::call(caller, place.interface.clone(), place.version, headers)?;
+        let request = Request::decode(operation, form, document).map_err(A2aError::from)?;
+        service.perform(&call, request).await
+    };
+    let mut response = match answered.await {
+        Ok(Answer::Reply(reply)) => reply_response(&host, headers, &reply.into_document(form)),
+        Ok(Answer::Stream(stream)) => transport::event_stream(*stream, move |out, item| {
+            let frame = sse::Head {
+                id: item.id,
+                event: None,
+            };
+            let document = Document::item(item.response, item.is_final, form);
+            if let Err(error) = sse::write_json(out, frame, &document) {
+                tracing::error!(%error, "a2a update does not serialise");
+            }
+        }),
+        Err(error) => transport::refuse(&host, &error),
+    };
+    response.extensions_mut().insert(handled);
+    response
+}
+
+/// Nothing is at a path below an interface; who may not call does not learn even that.
+pub(super) fn nothing(host: &Host, headers: &HeaderMap) -> Response {
+    match host.auth().authenticate(headers) {
+        Ok(_) => transport::nothing("there is no such operation"),
+        Err(error) => transport::unauthenticated(error),
+    }
+}
+
+/// The form of an operation's documents: that of the version's protocol buffers, but for the card, which is the same
+/// document wherever it is read over HTTP.
+const fn form(operation: Operation, version: Version) -> Form {
+    match operation {
+        Operation::GetExtendedAgentCard => Form::rpc(version),
+        Operation::SendMessage
+        | Operation::SendStreamingMessage
+        | Operation::GetTask
+        | Operation::ListTasks
+        | Operation::CancelTask
+        | Operation::SubscribeToTask
+        | Operation::CreatePushConfig
+        | Operation::GetPushConfig
+        | Operation::ListPushConfigs
+        | Operation::DeletePushConfig => Form::proto(version),
+    }
+}
+
+/// Whether an operation has all it needs in its path.
+const fn may_be_blank(operation: Operation) -> bool {
+    match operation {
+        Operation::CancelTask | Operation::SubscribeToTask => true,
+        Operation::SendMessage
+        | Operation::SendStreamingMessage
+        | Operation::GetTask
+        | Operation::ListTasks
+        | Operation::CreatePushConfig
+        | Operation::GetPushConfig
+        | Operation::ListPushConfigs
+        | Operation::DeletePushConfig
+        | Operation::GetExtendedAgentCard => false,
+    }
+}
+
+/// Makes one document of what the path, the query and the body say.
+fn document(place: &Rest, operation: Operation, head: &Parts, body: &Bytes) -> Result<Value, Error> {
+    let mut object = if Verb::from_name(head.method.as_str()) == Some(Verb::Post) {
+        read_object(operation, &head.headers, body)?
+    } else {
+        let pairs = form_urlencoded::parse(head.uri.query().unwrap_or_default().as_bytes());
+        let pairs = pairs.filter(|(name, _)| !name.eq_ignore_ascii_case(VERSION_HEADER));
+        Object::decode(query_object(pairs)).map_err(A2aError::from)?
+    };
+    paths::bind(place.version, operation, &place.names, &mut object).map_err(A2aError::from)?;
+    if let Some(tenant) = &place.tenant {
+        bind_tenant(tenant, &mut object).map_err(A2aError::from)?;
+    }
+    Ok(Value::Object(object))
+}
+
+fn read_object(operation: Operation, headers: &HeaderMap, body: &Bytes) -> Result<Object, A2aError> {
+    if may_be_blank(operation) && body.iter().all(u8::is_ascii_whitespace) {
+        return Ok(Object::new());
+    }
+    door::demand_json(headers)?;
+    Ok(json::from_slice(body)?)
+}
+
+/// The path and the request name the same tenant, or only one does. It selects nothing either way.
+fn bind_tenant(tenant: &str, request: &mut Object) -> Result<(), DecodeError> {
+    let given = request.insert("tenant".to_owned(), tenant.into());
+    match given {
+        None | Some(Value::Null) => Ok(()),
+        Some(Value::String(given)) if given.is_empty() || given == tenant => Ok(()),
+        Some(_) => Err(DecodeError::invalid("is not the one in the path").in_field("tenant")),
+    }
+}
+
+fn reply_response(host: &Host, headers: &HeaderMap, document: &Document) -> Response {
+    let Ok(body) = serde_json::to_vec(document) else {
+        tracing::error!("a2a reply does not serialise");
+        return transport::error_response(host, &A2aError::Internal);
+    };
+    let mut response = transport::json_response(StatusCode::OK, body);
+    if accepts_a2a_json(headers) {
+        let media = HeaderValue::from_static(A2A_JSON);
+        response.headers_mut().insert(header::CONTENT_TYPE, media);
+    }
+    response
+}
+
+/// Whether a client names the media type of the protocol among those it takes.
+fn accepts_a2a_json(headers: &HeaderMap) -> bool {
+    headers
+        .get_all(header::ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|range| {
+            let mut parts = range.split(';').map(str::trim);
+            let is_named = parts
+                .next()
+                .is_some_and(|essence| essence.eq_ignore_ascii_case(A2A_JSON));
+            let is_refused = parts.any(|part| part.strip_prefix("q=").is_some_and(|q| q.parse() == Ok(0.0)));
+            is_named && !is_refused
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_media_type_of_the_protocol_is_given_to_who_names_it() {
+        for (accept, wanted) in [
+            ("application/a2a+json", true),
+            ("text/html, Application/A2A+JSON;q=0.5", true),
+            ("application/json", false),
+            ("*/*", false),
+            ("application/a2a+json;q=0", false),
+            ("application/a2a+json; q=0.0, */*", false),
+            ("", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::ACCEPT, HeaderValue::from_static(accept));
+            assert_eq!(accepts_a2a_json(&headers), wanted, "{accept}");
+        }
+    }
+}

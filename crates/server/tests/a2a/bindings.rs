@@ -1,0 +1,207 @@
+//! The same task through every binding and version.
+
+use serde_json::{Value, json};
+use wopr_wire::a2a::method::{Operation, Version};
+
+use crate::{
+    client::{shorts, state_of},
+    speaker::{Binding, Speaker},
+    support::Server,
+};
+
+/// A task without what is made anew each time it is read.
+fn lasting(mut task: Value) -> Value {
+    if let Some(about) = task["metadata"]["openwop"].as_object_mut() {
+        about.remove("interruptToken");
+    }
+    task
+}
+
+#[tokio::test]
+async fn a_task_looks_the_same_wherever_it_is_read() {
+    let server = Server::start().await;
+    let speakers = Speaker::all(&server);
+    for maker in &speakers {
+        for skill in ["hello", "approve", "fail", "slow"] {
+            let mut request = maker.text(skill, "x", skill);
+            request["configuration"] = json!({"returnImmediately": skill == "slow"});
+            let made = maker.send(request).await.unwrap();
+            let id = made["id"].as_str().unwrap();
+            for reader in &speakers {
+                let read = reader.get(json!({ "id": id })).await.unwrap();
+                let about = format!("{skill}: made by {}, read by {}", maker.name(), reader.name());
+                assert_eq!(lasting(read), lasting(made.clone()), "{about}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_journey_is_the_same_in_every_binding() {
+    let server = Server::start().await;
+    for speaker in Speaker::all(&server) {
+        let name = speaker.name();
+        let asked = speaker
+            .send(speaker.text("ask", "launch", "approve"))
+            .await
+            .unwrap();
+        assert_eq!(state_of(&asked), "input-required", "{name}");
+        assert_eq!(
+            asked["metadata"]["openwop"]["interrupt"]["kind"], "approval",
+            "{name}"
+        );
+        let id = asked["id"].as_str().unwrap();
+
+        // A subscription opened while the task waits sees it go on.
+        let mut seen = speaker
+            .stream(Operation::SubscribeToTask, json!({ "id": id }))
+            .await;
+        assert_eq!(
+            seen.next().await.unwrap().short(),
+            "task:input-required",
+            "{name}"
+        );
+        let done = speaker.send(speaker.answer("yes", "approve", id)).await.unwrap();
+        assert_eq!(state_of(&done), "completed", "{name}");
+        assert_eq!(
+            done["artifacts"][0]["parts"][0]["text"], "approved launch",
+            "{name}"
+        );
+        let rest = seen.all().await;
+        assert_eq!(
+            shorts(&rest),
+            ["status:working", "artifact:brief-0", "status:completed"],
+            "{name}"
+        );
+        assert!(rest.iter().all(|frame| frame.id.is_some()), "{name}");
+
+        for (length, n) in [(json!(null), 3), (json!(2), 2), (json!(0), 0)] {
+            let mut request = json!({ "id": id });
+            if !length.is_null() {
+                request["historyLength"] = length.clone();
+            }
+            let task = speaker.get(request).await.unwrap();
+            let shown = task["history"].as_array().map_or(0, Vec::len);
+            assert_eq!(shown, n, "{name} {length}");
+        }
+
+        let stream = speaker.text("stream", "world", "hello");
+        let frames = speaker
+            .stream(Operation::SendStreamingMessage, stream)
+            .await
+            .all()
+            .await;
+        assert_eq!(
+            shorts(&frames),
+            [
+                "task:submitted",
+                "status:working",
+                "artifact:greet-0",
+                "status:completed"
+            ],
+            "{name}"
+        );
+        if speaker.version == Version::V0_3 {
+            assert_eq!(frames[3].value["final"], true, "{name}");
+        }
+
+        let mut slow = speaker.text("slow", "x", "slow");
+        slow["configuration"] = json!({"returnImmediately": true});
+        let slow = speaker.send(slow).await.unwrap();
+        assert_eq!(state_of(&slow), "working", "{name}");
+        let cancelled = speaker.cancel(slow["id"].as_str().unwrap()).await.unwrap();
+        assert_eq!(state_of(&cancelled), "canceled", "{name}");
+
+        if (speaker.binding, speaker.version) != (Binding::Rpc, Version::V0_3) {
+            let context = done["contextId"].as_str().unwrap();
+            let request = json!({"contextId": context, "includeArtifacts": true, "pageSize": 5});
+            let page = speaker.ask(Operation::ListTasks, request).await.unwrap();
+            assert_eq!(page["totalSize"], 1, "{name}");
+            assert_eq!(page["nextPageToken"], "", "{name}");
+            assert_eq!(page["tasks"][0]["id"], id, "{name}");
+            assert_eq!(page["tasks"][0]["artifacts"], done["artifacts"], "{name}");
+            let name_of = match speaker.version {
+                Version::V1_0 => "TASK_STATE_CANCELED",
+                Version::V0_3 => "TASK_STATE_CANCELLED",
+            };
+            let page = speaker
+                .ask(Operation::ListTasks, json!({"status": name_of}))
+                .await
+                .unwrap();
+            assert!(
+                page["tasks"].as_array().unwrap().contains(&json!({
+                    "id": cancelled["id"], "contextId": cancelled["contextId"], "status": cancelled["status"],
+                    "metadata": cancelled["metadata"],
+                })),
+                "{name} {page}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn errors_have_the_same_reason_in_every_binding() {
+    let server = Server::start().await;
+    let gone = "run_00000000000000000000000000000000";
+    for speaker in Speaker::all(&server) {
+        let done = speaker.send(speaker.text("done", "x", "hello")).await.unwrap();
+        let done = done["id"].as_str().unwrap();
+        let mut wrong_modes = speaker.text("modes", "x", "hello");
+        wrong_modes["configuration"] = json!({"acceptedOutputModes": ["image/png"]});
+        for (operation, request, wanted) in [
+            (Operation::GetTask, json!({"id": gone}), "TASK_NOT_FOUND"),
+            (Operation::GetTask, json!({"id": "short"}), "TASK_NOT_FOUND"),
+            (
+                Operation::GetTask,
+                json!({"id": done, "historyLength": -1}),
+                "INVALID_PARAMS",
+            ),
+            (Operation::CancelTask, json!({"id": gone}), "TASK_NOT_FOUND"),
+            (Operation::CancelTask, json!({"id": done}), "TASK_NOT_CANCELABLE"),
+            (Operation::SubscribeToTask, json!({"id": gone}), "TASK_NOT_FOUND"),
+            (
+                Operation::SubscribeToTask,
+                json!({"id": done}),
+                "UNSUPPORTED_OPERATION",
+            ),
+            (
+                Operation::SendMessage,
+                speaker.text("none", "x", "nowhere"),
+                "INVALID_PARAMS",
+            ),
+            (
+                Operation::SendMessage,
+                speaker.answer("gone", "x", gone),
+                "TASK_NOT_FOUND",
+            ),
+            (
+                Operation::SendMessage,
+                speaker.answer("over", "x", done),
+                "UNSUPPORTED_OPERATION",
+            ),
+            (Operation::SendMessage, wrong_modes, "CONTENT_TYPE_NOT_SUPPORTED"),
+            (
+                Operation::SendStreamingMessage,
+                speaker.answer("g", "x", gone),
+                "TASK_NOT_FOUND",
+            ),
+            (
+                Operation::ListPushConfigs,
+                json!({"taskId": done}),
+                "PUSH_NOTIFICATION_NOT_SUPPORTED",
+            ),
+        ] {
+            let about = format!("{} {operation:?} {request}", speaker.name());
+            // The path of a push configuration has a task.
+            let request = match operation {
+                Operation::ListPushConfigs => json!({ "id": done }),
+                _ => request,
+            };
+            assert_eq!(
+                speaker.ask(operation, request).await.unwrap_err(),
+                wanted,
+                "{about}"
+            );
+        }
+    }
+}

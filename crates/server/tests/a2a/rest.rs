@@ -1,0 +1,457 @@
+//! HTTP+JSON over real sockets: paths, media types, versions, errors and streams.
+
+use serde_json::{Value, json};
+use wopr_server::{Config, config::Period};
+
+use crate::{
+    client::{Answer, Client, shorts, state_of},
+    support::{Server, config},
+};
+
+/// A message of 1.0.
+fn new_message(id: &str, skill: &str) -> Value {
+    json!({"message": {"messageId": id, "role": "ROLE_USER", "parts": [{"text": "x"}],
+        "metadata": {"skillId": skill}}})
+}
+
+/// A message of 0.3, of a client that waits.
+fn old_message(id: &str, skill: &str) -> Value {
+    json!({
+        "message": {"messageId": id, "role": "ROLE_USER", "content": [{"text": "x"}], "metadata": {"skillId": skill}},
+        "configuration": {"blocking": true},
+    })
+}
+
+async fn post(client: &Client, path: &str, body: &Value) -> Answer {
+    client
+        .clone()
+        .at(path)
+        .raw("POST", body.to_string().as_bytes())
+        .await
+}
+
+#[tokio::test]
+async fn both_versions_have_their_paths() {
+    let server = Server::start().await;
+    let (new, old) = (server.v1(), server.v03());
+    for (n, path) in [
+        "/a2a/message:send",
+        "/a2a/message%3Asend",
+        "/a2a/acme/message:send",
+    ]
+    .iter()
+    .enumerate()
+    {
+        let answer = post(&new, path, &new_message(&format!("n{n}"), "hello")).await;
+        assert_eq!(
+            (answer.status, answer.header("content-type")),
+            (200, Some("application/json")),
+            "{path}"
+        );
+        assert_eq!(state_of(&answer.json()["task"]), "completed");
+    }
+    for (n, path) in ["/v1/message:send", "/v1/message%3Asend", "/a2a/v1/message:send"]
+        .iter()
+        .enumerate()
+    {
+        let answer = post(&old, path, &old_message(&format!("o{n}"), "hello")).await;
+        assert_eq!(answer.status, 200, "{path}");
+        let task = answer.json()["task"].clone();
+        assert_eq!(task["status"]["state"], "TASK_STATE_COMPLETED");
+        assert_eq!(task["history"][0]["content"], json!([{"text": "x"}]));
+        let id = task["id"].as_str().unwrap();
+        for path in [
+            format!("/v1/tasks/{id}"),
+            format!("/a2a/v1/tasks/{id}?historyLength=0"),
+        ] {
+            let read = old.get(&path).await.json();
+            assert_eq!(read["id"], id);
+            assert_eq!(read.get("history").is_none(), path.contains('?'));
+        }
+        // The run of the other face is beside it.
+        assert_eq!(old.get(&format!("/v1/runs/{id}")).await.status, 200);
+    }
+    // The address of a workflow decides where the message does not.
+    let bare = json!({"message": {"messageId": "w", "role": "ROLE_USER", "parts": [{"text": "x"}]}});
+    let task = post(&new, "/a2a/w/approve/message:send", &bare).await.json()["task"].clone();
+    assert_eq!(state_of(&task), "input-required");
+    let card = new.get("/a2a/w/approve/extendedAgentCard").await.json();
+    assert_eq!(card["skills"].as_array().unwrap().len(), 1);
+    let card = old.get("/v1/card").await.json();
+    assert_eq!(card["protocolVersion"], "0.3.0");
+}
+
+#[tokio::test]
+async fn a_client_of_0_3_waits_only_if_it_says_so() {
+    let server = Server::start().await;
+    let mut body = old_message("m", "nap");
+    for (id, configuration, state) in [
+        ("a", json!(null), "TASK_STATE_WORKING"),
+        ("b", json!({"blocking": false}), "TASK_STATE_WORKING"),
+        ("c", json!({"blocking": true}), "TASK_STATE_COMPLETED"),
+    ] {
+        body["message"]["messageId"] = json!(id);
+        body["configuration"] = configuration;
+        let task = post(&server.v03(), "/v1/message:send", &body).await.json()["task"].clone();
+        assert_eq!(task["status"]["state"], state, "{id}");
+    }
+}
+
+#[tokio::test]
+async fn the_path_and_the_request_agree() {
+    let server = Server::start().await;
+    let client = server.v1();
+    let task = post(
+        &client,
+        "/a2a/message:send",
+        &new_message("m", "slow").merge(json!({
+            "configuration": {"returnImmediately": true}, "tenant": "acme",
+        })),
+    )
+    .await
+    .json()["task"]
+        .clone();
+    let id = task["id"].as_str().unwrap();
+    for (path, body, status, field) in [
+        (
+            format!("/a2a/tasks/{id}:cancel"),
+            json!({"id": "another"}),
+            400,
+            "id",
+        ),
+        (
+            format!("/a2a/acme/tasks/{id}:cancel"),
+            json!({"tenant": "other"}),
+            400,
+            "tenant",
+        ),
+        (
+            format!("/a2a/acme/tasks/{id}:cancel"),
+            json!({"id": id, "tenant": "acme"}),
+            200,
+            "",
+        ),
+    ] {
+        let answer = post(&client, &path, &body).await;
+        assert_eq!(answer.status, status, "{path} {body}");
+        let violation = answer.json()["error"]["details"][0]["fieldViolations"][0].clone();
+        assert_eq!(
+            violation["field"].as_str().unwrap_or_default(),
+            field,
+            "{path} {body}"
+        );
+    }
+    // A tenant in a path selects none: whoever asks sees what their key sees.
+    let other = client.clone().by("carol");
+    assert_eq!(other.get(&format!("/a2a/default/tasks/{id}")).await.status, 404);
+    assert_eq!(client.get(&format!("/a2a/other/tasks/{id}")).await.status, 200);
+    assert_eq!(
+        client
+            .get(&format!("/a2a/other/tasks/{id}?tenant=third"))
+            .await
+            .status,
+        400
+    );
+}
+
+/// Documents put together.
+trait Merge {
+    fn merge(self, other: Value) -> Value;
+}
+
+impl Merge for Value {
+    fn merge(mut self, other: Value) -> Value {
+        self.as_object_mut()
+            .unwrap()
+            .extend(other.as_object().unwrap().clone());
+        self
+    }
+}
+
+#[tokio::test]
+async fn a_path_belongs_to_its_version() {
+    let server = Server::start().await;
+    for (version, method, path, wanted) in [
+        ("", "GET", "/a2a/tasks", 400),
+        ("0.3", "GET", "/a2a/tasks", 400),
+        ("1.0", "GET", "/a2a/tasks", 200),
+        ("1.0.1", "GET", "/a2a/tasks", 200),
+        ("", "GET", "/a2a/tasks?A2A-Version=1.0", 200),
+        ("2.0", "GET", "/a2a/tasks", 400),
+        ("", "GET", "/v1/tasks", 200),
+        ("0.3", "GET", "/v1/tasks", 200),
+        ("1.0", "GET", "/v1/tasks", 400),
+        ("1.0", "POST", "/v1/message:send", 400),
+    ] {
+        let answer = server.client(version).at(path).raw(method, b"").await;
+        assert_eq!(answer.status, wanted, "{version} {path}");
+        if wanted == 400 {
+            let error = answer.json()["error"].clone();
+            assert_eq!(
+                error["details"][0]["reason"], "VERSION_NOT_SUPPORTED",
+                "{version} {path}"
+            );
+            assert_eq!(error["status"], "FAILED_PRECONDITION");
+        }
+    }
+}
+
+#[tokio::test]
+async fn only_callers_learn_what_is_there() {
+    let server = Server::start().await;
+    let mut stranger = server.v1();
+    stranger.key = None;
+    for (method, path) in [
+        ("POST", "/a2a/message:send"),
+        ("GET", "/a2a/tasks"),
+        ("GET", "/a2a/nothing/of/the/kind"),
+        ("DELETE", "/a2a/tasks"),
+        ("POST", "/v1/message:send"),
+        ("GET", "/v1/tasks/x"),
+        ("GET", "/v1/card"),
+    ] {
+        let answer = stranger.clone().at(path).raw(method, b"{}").await;
+        assert_eq!(answer.status, 401, "{method} {path}");
+        assert_eq!(answer.json()["error"]["status"], "UNAUTHENTICATED");
+        assert!(answer.header("www-authenticate").unwrap().starts_with("Bearer"));
+    }
+    let client = server.v1();
+    for (method, path, status, allow) in [
+        ("GET", "/a2a/message:send", 405, Some("POST")),
+        ("PUT", "/a2a/tasks/x:subscribe", 405, Some("POST, GET")),
+        ("DELETE", "/a2a/tasks", 405, Some("GET")),
+        ("PATCH", "/v1/tasks/x", 405, Some("GET")),
+        ("GET", "/a2a/nothing", 404, None),
+        ("GET", "/a2a/tasks/x:fly", 404, None),
+        ("POST", "/a2a/.well-known/agent-card.json", 405, Some("GET")),
+    ] {
+        let answer = client.clone().at(path).raw(method, b"").await;
+        assert_eq!(
+            (answer.status, answer.header("allow")),
+            (status, allow),
+            "{method} {path}"
+        );
+        assert_eq!(answer.json()["error"]["code"], status);
+    }
+    // Scopes are as in every binding.
+    let reader = client.clone().by("reader");
+    let answer = post(&reader, "/a2a/message:send", &new_message("m", "hello")).await;
+    assert_eq!(answer.status, 403);
+    assert_eq!(answer.json()["error"]["status"], "PERMISSION_DENIED");
+    let starter = client.clone().by("starter");
+    let task = post(&starter, "/a2a/message:send", &new_message("m", "hello"))
+        .await
+        .json()["task"]
+        .clone();
+    let path = format!("/a2a/tasks/{}", task["id"].as_str().unwrap());
+    assert_eq!(client.get(&path).await.status, 200);
+    let hidden = starter.get(&path).await;
+    assert_eq!(hidden.json()["error"]["details"][0]["reason"], "TASK_NOT_FOUND");
+}
+
+#[tokio::test]
+async fn the_profile_decides_the_status() {
+    for (profile, wanted) in [
+        ("1.0.1", [404, 400, 400, 400, 400]),
+        ("1.0.0", [404, 409, 400, 415, 415]),
+    ] {
+        let mut config = config();
+        config.a2a.error_profile = profile.parse().unwrap();
+        let server = Server::open(config).await;
+        let client = server.v1();
+        let done = post(&client, "/a2a/message:send", &new_message("m", "hello"))
+            .await
+            .json();
+        let done = done["task"]["id"].as_str().unwrap();
+        let mut modes = new_message("n", "hello");
+        modes["configuration"] = json!({"acceptedOutputModes": ["image/png"]});
+        let plain = client.clone().with("content-type", "text/plain");
+        let got = [
+            client
+                .get("/a2a/tasks/run_00000000000000000000000000000000")
+                .await,
+            post(&client, &format!("/a2a/tasks/{done}:cancel"), &json!({})).await,
+            post(&client, &format!("/a2a/tasks/{done}:subscribe"), &json!({})).await,
+            post(&client, "/a2a/message:send", &modes).await,
+            post(&plain, "/a2a/message:send", &new_message("o", "hello")).await,
+        ];
+        assert_eq!(got.each_ref().map(|answer| answer.status), wanted, "{profile}");
+        assert_eq!(
+            got[4].json()["error"]["details"][0]["reason"],
+            "CONTENT_TYPE_NOT_SUPPORTED"
+        );
+        assert_eq!(
+            got[0].json()["error"]["details"],
+            json!([{
+                "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+                "reason": "TASK_NOT_FOUND",
+                "domain": "a2a-protocol.org",
+                "metadata": {"taskId": "run_00000000000000000000000000000000"},
+            }])
+        );
+    }
+}
+
+#[tokio::test]
+async fn media_types_and_extensions_are_answered_as_asked() {
+    let server = Server::start().await;
+    let client = server.v1();
+    let typed = client.clone().with("accept", "application/a2a+json, */*;q=0.1");
+    assert_eq!(
+        typed.get("/a2a/tasks").await.header("content-type"),
+        Some("application/a2a+json")
+    );
+    assert_eq!(
+        client.get("/a2a/tasks").await.header("content-type"),
+        Some("application/json")
+    );
+    let sent = client
+        .clone()
+        .with("content-type", "application/a2a+json; charset=utf-8");
+    assert_eq!(
+        post(&sent, "/a2a/message:send", &new_message("m", "hello"))
+            .await
+            .status,
+        200
+    );
+
+    let known = "urn:wopr:a2a:resume:1";
+    for (name, asked, told) in [
+        ("A2A-Extensions", "urn:x, urn:wopr:a2a:resume:1", Some(known)),
+        ("X-A2A-Extensions", known, Some(known)),
+        ("A2A-Extensions", "urn:x", None),
+    ] {
+        let client = client.clone().with(name, asked);
+        assert_eq!(
+            client.get("/a2a/tasks").await.header(name),
+            told,
+            "{name}: {asked}"
+        );
+    }
+    let asking = client.clone().with("A2A-Extensions", known);
+    let rpc = asking
+        .raw("POST", br#"{"jsonrpc":"2.0","id":1,"method":"ListTasks"}"#)
+        .await;
+    assert_eq!(rpc.header("a2a-extensions"), Some(known));
+}
+
+#[tokio::test]
+async fn hostile_requests_are_refused() {
+    let server = Server::start().await;
+    let (new, old) = (server.v1(), server.v03());
+    let deep = "[".repeat(10_000) + &"]".repeat(10_000);
+    let deep_message = format!(
+        r#"{{"message":{}1{}}}"#,
+        r#"{"a":"#.repeat(10_000),
+        "}".repeat(10_000)
+    );
+    for (client, path) in [
+        (&new, "/a2a/message:send"),
+        (&old, "/v1/message:send"),
+        (&new, "/a2a/message:stream"),
+    ] {
+        for body in [
+            "",
+            "{",
+            "\u{0}",
+            "null",
+            "7",
+            "[]",
+            "{}",
+            &deep,
+            &deep_message,
+            r#"{"message": 7}"#,
+            r#"{"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{}], "content": [{}]}}"#,
+            r#"{"message": {"messageId": "m", "role": "ROLE_UNSPECIFIED", "parts": [], "content": []}}"#,
+        ] {
+            let answer = client.clone().at(path).raw("POST", body.as_bytes()).await;
+            assert_eq!(answer.status, 400, "{path} {:?}", &body[..body.len().min(40)]);
+            assert_eq!(answer.json()["error"]["status"], "INVALID_ARGUMENT");
+        }
+        let huge = vec![b' '; (10 << 20) + 1];
+        let answer = client.clone().at(path).raw("POST", &huge).await;
+        assert_eq!(
+            (answer.status, answer.json()["error"]["status"].clone()),
+            (413, json!("RESOURCE_EXHAUSTED"))
+        );
+    }
+    for (path, status) in [
+        ("/a2a/tasks/%00", 404),
+        ("/a2a/tasks/..%2f..%2fetc%2fpasswd", 404),
+        ("/a2a/tasks?pageSize=0", 400),
+        ("/a2a/tasks?pageSize=101", 400),
+        ("/a2a/tasks?pageSize=x", 400),
+        ("/a2a/tasks?pageSize=9999999999999999999999", 400),
+        ("/a2a/tasks?historyLength=-1", 400),
+        ("/a2a/tasks?status=canceled", 400),
+        ("/a2a/tasks?pageToken=%ff", 400),
+        ("/a2a/tasks?includeArtifacts=maybe", 400),
+        ("/a2a/tasks?statusTimestampAfter=yesterday", 400),
+        ("/a2a/tasks?unknown=1&&&=&%", 200),
+    ] {
+        assert_eq!(new.get(path).await.status, status, "{path}");
+    }
+    // Nothing of this hurt.
+    let task = post(&new, "/a2a/message:send", &new_message("fine", "hello"))
+        .await
+        .json();
+    assert_eq!(state_of(&task["task"]), "completed");
+}
+
+#[tokio::test]
+async fn a_stream_goes_on_after_any_event() {
+    let server = Server::start().await;
+    let (new, old) = (server.v1(), server.v03());
+    let stream = new
+        .clone()
+        .at("/a2a/message:stream")
+        .bare_stream("POST", &new_message("m", "nap"))
+        .await;
+    let frames = stream.all().await;
+    let short = shorts(&frames);
+    assert_eq!(short.first().map(String::as_str), Some("task:submitted"));
+    assert_eq!(short.last().map(String::as_str), Some("status:completed"));
+    assert_eq!(frames[0].id, None);
+    let id = frames[0].value["id"].as_str().unwrap();
+    for (n, frame) in frames.iter().enumerate().skip(1) {
+        let seen = frame.id.unwrap().to_string();
+        for (client, method, path) in [
+            (&new, "POST", format!("/a2a/tasks/{id}:subscribe")),
+            (&new, "GET", format!("/a2a/tasks/{id}:subscribe")),
+            (&old, "GET", format!("/v1/tasks/{id}:subscribe")),
+            (&old, "POST", format!("/a2a/v1/tasks/{id}%3Asubscribe")),
+        ] {
+            let client = client.clone().at(&path).with("last-event-id", &seen);
+            let rest = client.bare_stream(method, &Value::Null).await.all().await;
+            assert_eq!(shorts(&rest), short[n + 1..], "{method} {path} after {seen}");
+            let ids =
+                |frames: &[crate::client::Frame]| frames.iter().map(|frame| frame.id).collect::<Vec<_>>();
+            assert_eq!(ids(&rest), ids(&frames[n + 1..]));
+        }
+    }
+    let odd = new
+        .clone()
+        .at(&format!("/a2a/tasks/{id}:subscribe"))
+        .with("last-event-id", "x");
+    assert_eq!(odd.raw("GET", b"").await.status, 400);
+}
+
+#[tokio::test]
+async fn a_quiet_stream_is_kept_open_without_an_empty_event() {
+    let mut config = Config { ..config() };
+    config.server.sse_keepalive = "50ms".parse::<Period>().unwrap();
+    let server = Server::open(config).await;
+    let client = server.v1();
+    let mut stream = client
+        .clone()
+        .at("/a2a/message:stream")
+        .bare_stream("POST", &new_message("m", "slow"))
+        .await;
+    let frames = stream.until("status:working").await;
+    let id = frames[0].value["id"].as_str().unwrap().to_owned();
+    let raw = stream.comment().await;
+    assert!(!raw.contains(":keepalive\n\n"), "{raw:?}");
+    let path = format!("/a2a/tasks/{id}:cancel");
+    assert_eq!(client.clone().at(&path).raw("POST", b"").await.status, 200);
+    assert_eq!(stream.until("status:canceled").await.len(), 1);
+}

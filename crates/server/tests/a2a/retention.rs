@@ -1,0 +1,42 @@
+//! Tasks that are removed a while after they ended.
+
+use std::time::Duration;
+
+use serde_json::json;
+use wopr_server::config::{Keep, Period};
+
+use crate::support::{Server, config};
+
+#[tokio::test]
+async fn a_task_goes_and_a_repeated_message_finds_none() {
+    let mut config = config();
+    config.retention.terminal_runs = Keep::For(Period::from_secs(1));
+    let server = Server::open(config).await;
+    let (client, old) = (server.v1(), server.v03());
+    let params = client.text("m", "x", json!({}));
+    let task = client.send(params.clone()).await;
+    let id = task["id"].as_str().unwrap();
+    let give_up = tokio::time::Instant::now() + Duration::from_secs(60);
+    while client
+        .call("GetTask", json!({ "id": id }))
+        .await
+        .get("error")
+        .is_none()
+    {
+        assert!(tokio::time::Instant::now() < give_up, "{id} stays");
+        tokio::time::sleep(Duration::from_millis(50)).await; // sleep: until it is asked again
+    }
+    assert_eq!(client.err("GetTask", json!({ "id": id })).await.0, -32001);
+    assert_eq!(old.err("tasks/get", json!({ "id": id })).await.0, -32001);
+    assert_eq!(client.err("CancelTask", json!({ "id": id })).await.0, -32001);
+    assert_eq!(client.err("SubscribeToTask", json!({ "id": id })).await.0, -32001);
+    let reply = client.text("m2", "and?", json!({ "taskId": id }));
+    assert_eq!(client.send_err(reply).await.0, -32001);
+
+    // The message is remembered, its task is not, and no other takes its place.
+    assert_eq!(client.send_err(params.clone()).await.0, -32001);
+    let mut again = params;
+    again["configuration"] = json!({ "returnImmediately": true });
+    assert_eq!(client.send_err(again).await.0, -32001);
+    assert_eq!(client.ok("ListTasks", json!({})).await["totalSize"], 0);
+}

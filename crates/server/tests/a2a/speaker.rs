@@ -1,0 +1,242 @@
+//! Clients that speak one version over one binding and understand each other: they ask and are told in the words of
+//! 1.0, whatever goes over the wire.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use wopr_wire::{
+    a2a::{
+        error::Kind,
+        method::{Operation, Version},
+        model,
+        paths::{Names, path_of},
+        v03::{self, proto::Proto},
+    },
+    json::Decode,
+};
+
+use crate::{
+    client::{Answer, Client, Stream},
+    support::Server,
+};
+
+/// How requests travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Binding {
+    Rpc,
+    Rest,
+}
+
+/// A client of one version and binding.
+pub(crate) struct Speaker {
+    pub(crate) binding: Binding,
+    pub(crate) version: Version,
+    client: Client,
+}
+
+/// Why a request was refused: the reason of the table of errors.
+pub(crate) type Refused = &'static str;
+
+impl Speaker {
+    /// One for every binding and version.
+    pub(crate) fn all(server: &Server) -> Vec<Self> {
+        let mut all = Vec::new();
+        for binding in [Binding::Rpc, Binding::Rest] {
+            for (version, name) in [(Version::V1_0, "1.0"), (Version::V0_3, "")] {
+                all.push(Self {
+                    binding,
+                    version,
+                    client: server.client(name),
+                });
+            }
+        }
+        all
+    }
+
+    /// A name for what goes wrong, and for messages.
+    pub(crate) fn name(&self) -> String {
+        format!("{:?}-{}", self.binding, self.version)
+    }
+
+    /// A request to send a text.
+    pub(crate) fn text(&self, id: &str, text: &str, skill: &str) -> Value {
+        json!({"message": {
+            "messageId": format!("{id}-{}", self.name()), "role": "ROLE_USER", "parts": [{"text": text}],
+            "metadata": {"skillId": skill},
+        }})
+    }
+
+    /// A message to a task.
+    pub(crate) fn answer(&self, id: &str, text: &str, task: &str) -> Value {
+        json!({"message": {
+            "messageId": format!("{id}-{}", self.name()), "role": "ROLE_USER", "parts": [{"text": text}],
+            "taskId": task,
+        }})
+    }
+
+    pub(crate) async fn send(&self, request: Value) -> Result<Value, Refused> {
+        Ok(self.ask(Operation::SendMessage, request).await?["task"].clone())
+    }
+
+    pub(crate) async fn get(&self, request: Value) -> Result<Value, Refused> {
+        self.ask(Operation::GetTask, request).await
+    }
+
+    pub(crate) async fn cancel(&self, id: &str) -> Result<Value, Refused> {
+        self.ask(Operation::CancelTask, json!({ "id": id })).await
+    }
+
+    /// Asks, and is told at once.
+    pub(crate) async fn ask(&self, operation: Operation, request: Value) -> Result<Value, Refused> {
+        match self.binding {
+            Binding::Rpc => {
+                let method = operation.rpc_method(self.version).unwrap();
+                let envelope = self
+                    .client
+                    .call(method, self.rpc_params(operation, request))
+                    .await;
+                match envelope.get("error") {
+                    Some(error) => {
+                        let kind = Kind::from_code(error["code"].as_i64().unwrap());
+                        Err(kind.unwrap_or_else(|| panic!("{envelope}")).reason())
+                    }
+                    None => Ok(self.understand(operation, envelope["result"].clone())),
+                }
+            }
+            Binding::Rest => {
+                let (client, verb, body) = self.rest(operation, request);
+                let body = if body.is_null() {
+                    String::new()
+                } else {
+                    body.to_string()
+                };
+                let answer = client.raw(verb, body.as_bytes()).await;
+                if answer.status == 200 {
+                    Ok(self.understand(operation, answer.json()))
+                } else {
+                    Err(reason(&answer))
+                }
+            }
+        }
+    }
+
+    /// Asks for a stream.
+    pub(crate) async fn stream(&self, operation: Operation, request: Value) -> Stream {
+        match (self.binding, operation) {
+            (Binding::Rpc, Operation::SendStreamingMessage) => {
+                self.client.stream(self.rpc_params(operation, request)).await
+            }
+            (Binding::Rpc, _) => self.client.subscribe(request["id"].as_str().unwrap()).await,
+            (Binding::Rest, _) => {
+                let (client, verb, body) = self.rest(operation, request);
+                client.bare_stream(verb, &body).await
+            }
+        }
+    }
+
+    /// A request in the words of its version's JSON-RPC.
+    fn rpc_params(&self, operation: Operation, request: Value) -> Value {
+        if self.version == Version::V1_0 {
+            return request;
+        }
+        match operation {
+            Operation::SendMessage | Operation::SendStreamingMessage => {
+                let request = model::SendMessageRequest::decode(request).unwrap();
+                json(&v03::MessageSendParams::from(request))
+            }
+            _ => request,
+        }
+    }
+
+    /// Where a request goes, by which verb and with which body; one that reads has a query instead.
+    fn rest(&self, operation: Operation, request: Value) -> (Client, &'static str, Value) {
+        let mut request = request;
+        let task = request.get("id").and_then(Value::as_str).map(str::to_owned);
+        let names = Names { task, config: None };
+        let (verb, path) = path_of(self.version, operation, &names);
+        let mut path = format!("/a2a/{path}");
+        if verb.as_str() == "GET" {
+            let pairs = request.as_object().unwrap().iter();
+            let pairs = pairs.filter(|(name, _)| *name != "id").map(|(name, value)| {
+                let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                format!("{name}={text}")
+            });
+            let query = pairs.collect::<Vec<_>>().join("&");
+            if !query.is_empty() {
+                path = format!("{path}?{query}");
+            }
+            request = Value::Null;
+        } else if self.version == Version::V0_3 {
+            request = old_body(&names, request);
+        }
+        (self.client.clone().at(&path), verb.as_str(), request)
+    }
+
+    /// A result in the words of 1.0.
+    fn understand(&self, operation: Operation, result: Value) -> Value {
+        match (self.version, self.binding, operation) {
+            (Version::V1_0, ..) => result,
+            (Version::V0_3, Binding::Rpc, Operation::SendMessage) => json(&model::SendMessageResponse::from(
+                v03::SendResult::decode(result).unwrap(),
+            )),
+            (Version::V0_3, Binding::Rpc, _) => json(&model::Task::from(v03::Task::decode(result).unwrap())),
+            (Version::V0_3, Binding::Rest, Operation::SendMessage) => {
+                json(&Proto::<model::SendMessageResponse>::decode(result).unwrap().0)
+            }
+            (Version::V0_3, Binding::Rest, Operation::ListTasks) => {
+                let mut page = result;
+                for task in page["tasks"].as_array_mut().unwrap() {
+                    *task = json(&Proto::<model::Task>::decode(task.take()).unwrap().0);
+                }
+                page
+            }
+            (Version::V0_3, Binding::Rest, _) => json(&Proto::<model::Task>::decode(result).unwrap().0),
+        }
+    }
+}
+
+/// A body as 0.3 has it over HTTP+JSON.
+fn old_body(names: &Names, request: Value) -> Value {
+    let Some(message) = request.get("message") else {
+        return names
+            .task
+            .as_ref()
+            .map_or(Value::Null, |task| json!({"name": format!("tasks/{task}")}));
+    };
+    let mut message = message.clone();
+    let parts = message.as_object_mut().unwrap().remove("parts").unwrap();
+    message["content"] = parts.as_array().unwrap().iter().map(old_part).collect();
+    let configuration = request.get("configuration").cloned().unwrap_or(json!({}));
+    let mut old = json!({ "blocking": configuration["returnImmediately"] != true });
+    for name in ["acceptedOutputModes", "historyLength"] {
+        if let Some(value) = configuration.get(name) {
+            old[name] = value.clone();
+        }
+    }
+    json!({"message": message, "configuration": old})
+}
+
+fn old_part(part: &Value) -> Value {
+    match part.get("data") {
+        Some(data) => json!({"data": {"data": data}}),
+        None => part.clone(),
+    }
+}
+
+fn json(value: &impl Serialize) -> Value {
+    serde_json::to_value(value).unwrap()
+}
+
+/// The reason of an error of the HTTP+JSON binding.
+fn reason(answer: &Answer) -> Refused {
+    let document = answer.json();
+    let error = &document["error"];
+    assert_eq!(error["code"], answer.status, "{document}");
+    let detail = &error["details"][0];
+    if detail["fieldViolations"].is_array() {
+        return Kind::InvalidParams.reason();
+    }
+    let reason = detail["reason"].as_str().unwrap_or_else(|| panic!("{document}"));
+    Kind::from_reason(reason)
+        .unwrap_or_else(|| panic!("{document}"))
+        .reason()
+}

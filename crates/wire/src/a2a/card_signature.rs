@@ -1,0 +1,361 @@
+//! Signatures of an agent card (A2A 1.0 section 8.4): detached, over the canonical form of the card without them.
+//!
+//! The specification lets the verifier canonicalise, and verifiers differ in what they canonicalise: the document as it
+//! came, or what their types keep of it, with or without empty members. So a signer here signs each *reading* of one
+//! card that a careful verifier may arrive at; most cards have one or two. A verifier accepts one valid signature, and
+//! [`verify`] says which reading it covers: one that covers less than the document vouches for no other member.
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use serde_json::Value;
+
+use super::model::{AgentCard, AgentCardSignature};
+use crate::{
+    jcs,
+    json::Decode as _,
+    jws::{Header, JwkSet, JwsError, SigningKey},
+};
+
+/// The `typ` of a signature of a card.
+const TYPE: &str = "JOSE";
+/// The member that is not signed.
+const SIGNATURES: &str = "signatures";
+/// Signatures of a card that are looked at.
+const MAX_SIGNATURES: usize = 64;
+
+/// What a signature covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reading {
+    /// The document as it is.
+    Document,
+    /// Its members of 1.0, with what that version requires.
+    Model,
+    /// The same without empty members, as the SDKs of 1.0 have it.
+    Sdk,
+}
+
+/// Signs the readings of a card with every key.
+///
+/// # Errors
+/// The document has no canonical form.
+pub fn sign(
+    document: &Value,
+    keys: &[SigningKey],
+    jku: Option<&str>,
+) -> Result<Vec<AgentCardSignature>, jcs::Error> {
+    let mut payloads: Vec<String> = Vec::new();
+    for (_, reading) in readings(document) {
+        let payload = URL_SAFE_NO_PAD.encode(jcs::to_vec(&reading)?);
+        if !payloads.contains(&payload) {
+            payloads.push(payload);
+        }
+    }
+    let mut signatures = Vec::with_capacity(payloads.len() * keys.len());
+    for payload in &payloads {
+        for key in keys {
+            let protected = key.header(TYPE, jku).encode();
+            signatures.push(AgentCardSignature {
+                signature: key.sign(&protected, payload),
+                protected,
+                header: Default::default(),
+            });
+        }
+    }
+    Ok(signatures)
+}
+
+/// A signature of a card, looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checked {
+    /// What it claims, if that can be read.
+    pub header: Option<Header>,
+    /// What it covers, or why it counts for nothing.
+    pub outcome: Result<Reading, JwsError>,
+}
+
+/// Checks every signature of a card against the keys.
+///
+/// # Errors
+/// The document has no canonical form, or more signatures than any signer makes.
+pub fn verify(document: &Value, keys: &JwkSet) -> Result<Vec<Checked>, JwsError> {
+    let empty = Vec::new();
+    let signatures = document
+        .get(SIGNATURES)
+        .and_then(Value::as_array)
+        .unwrap_or(&empty);
+    if signatures.len() > MAX_SIGNATURES {
+        return Err(JwsError::Malformed);
+    }
+    let mut payloads = Vec::new();
+    for (reading, value) in readings(document) {
+        let payload = jcs::to_vec(&value).map_err(|_| JwsError::Malformed)?;
+        payloads.push((reading, URL_SAFE_NO_PAD.encode(payload)));
+    }
+    Ok(signatures
+        .iter()
+        .map(|signature| check(signature, &payloads, keys))
+        .collect())
+}
+
+fn check(signature: &Value, payloads: &[(Reading, String)], keys: &JwkSet) -> Checked {
+    let read = AgentCardSignature::decode(signature.clone());
+    let header = read.as_ref().map_err(|_| JwsError::Malformed);
+    let header = header.and_then(|signature| Header::decode(&signature.protected));
+    let outcome = match (&read, &header) {
+        (Ok(signature), Ok(header)) => covered(signature, header, payloads, keys),
+        (Err(_), _) => Err(JwsError::Malformed),
+        (Ok(_), Err(error)) => Err(*error),
+    };
+    Checked {
+        header: header.ok(),
+        outcome,
+    }
+}
+
+fn covered(
+    signature: &AgentCardSignature,
+    header: &Header,
+    payloads: &[(Reading, String)],
+    keys: &JwkSet,
+) -> Result<Reading, JwsError> {
+    let bytes = URL_SAFE_NO_PAD
+        .decode(&signature.signature)
+        .map_err(|_| JwsError::Malformed)?;
+    let mut failure = JwsError::KeyType;
+    for key in keys.candidates(header.kid.as_deref(), header.algorithm) {
+        for (reading, payload) in payloads {
+            let message = format!("{}.{payload}", signature.protected);
+            match key.verify(header.algorithm, message.as_bytes(), &bytes) {
+                Ok(()) => return Ok(*reading),
+                Err(error) => failure = error,
+            }
+        }
+    }
+    Err(failure)
+}
+
+/// What careful verifiers make of a document, the widest first.
+fn readings(document: &Value) -> Vec<(Reading, Value)> {
+    let mut whole = document.clone();
+    if let Some(members) = whole.as_object_mut() {
+        members.remove(SIGNATURES);
+    }
+    let mut readings = Vec::with_capacity(3);
+    // A card of 0.3 alone has no reading in 1.0.
+    let model = AgentCard::decode(whole.clone()).ok();
+    let model = model.and_then(|card| serde_json::to_value(card).ok());
+    readings.push((Reading::Document, whole));
+    if let Some(model) = model {
+        let sdk = without_empty(&model).unwrap_or(Value::Null);
+        readings.push((Reading::Model, model));
+        readings.push((Reading::Sdk, sdk));
+    }
+    readings
+}
+
+/// The value without empty texts, lists and objects, and without what is empty for want of them.
+fn without_empty(value: &Value) -> Option<Value> {
+    match value {
+        Value::String(text) => (!text.is_empty()).then(|| value.clone()),
+        Value::Array(items) => {
+            let kept: Vec<Value> = items.iter().filter_map(without_empty).collect();
+            (!kept.is_empty()).then_some(Value::Array(kept))
+        }
+        Value::Object(members) => {
+            let kept = members
+                .iter()
+                .filter_map(|(name, value)| Some((name.clone(), without_empty(value)?)));
+            let kept: serde_json::Map<_, _> = kept.collect();
+            (!kept.is_empty()).then_some(Value::Object(kept))
+        }
+        Value::Null => None,
+        Value::Bool(_) | Value::Number(_) => Some(value.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{a2a::v03, jws::PublicKey};
+
+    fn keys() -> Vec<SigningKey> {
+        vec![
+            SigningKey::ed25519("ed", &[1; 32]).unwrap(),
+            SigningKey::p256("es", &[2; 32]).unwrap(),
+        ]
+    }
+
+    fn set(keys: &[SigningKey]) -> JwkSet {
+        keys.iter()
+            .map(|key| PublicKey::from_jwk(&key.jwk()).unwrap())
+            .collect()
+    }
+
+    fn model() -> AgentCard {
+        let card = json!({
+            "name": "Grüße ✓", "description": "says hello", "version": "1.0.0",
+            "supportedInterfaces": [
+                {"url": "https://a.test/a2a", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"},
+                {"url": "https://a.test/a2a", "protocolBinding": "JSONRPC", "protocolVersion": "0.3"},
+            ],
+            "capabilities": {"streaming": true, "pushNotifications": false},
+            "securitySchemes": {"bearer": {"httpAuthSecurityScheme": {"scheme": "Bearer"}}},
+            "securityRequirements": [{"schemes": {"bearer": {"list": ["runs:create"]}}}],
+            "defaultInputModes": ["text/plain"], "defaultOutputModes": ["text/plain"],
+            "skills": [{"id": "hello", "name": "Hello", "description": "Greets.", "tags": ["t"]}],
+        });
+        AgentCard::decode(card).unwrap()
+    }
+
+    fn signed(mut document: Value, keys: &[SigningKey]) -> Value {
+        let signatures = sign(&document, keys, Some("https://a.test/jwks")).unwrap();
+        document["signatures"] = serde_json::to_value(signatures).unwrap();
+        document
+    }
+
+    fn outcomes(document: &Value, keys: &JwkSet) -> Vec<Result<Reading, JwsError>> {
+        let checked = verify(document, keys).unwrap();
+        checked.into_iter().map(|checked| checked.outcome).collect()
+    }
+
+    #[test]
+    fn every_form_of_a_card_verifies_as_it_is_read() {
+        let (keys, model) = (keys(), model());
+        let set = set(&keys);
+        let new = serde_json::to_value(&model).unwrap();
+        let old = v03::AgentCard::from(model.clone());
+        let union = v03::union_card(&model, &old).unwrap();
+        // A card without empty members has one reading, in either version.
+        for document in [&new, &serde_json::to_value(&old).unwrap()] {
+            let document = signed(document.clone(), &keys);
+            assert_eq!(
+                outcomes(&document, &set),
+                [Ok(Reading::Document), Ok(Reading::Document)]
+            );
+        }
+        // Who reads the 1.0 card out of the union verifies what a pure card has.
+        let union = signed(union, &keys);
+        let pure = sign(&new, &keys, Some("https://a.test/jwks")).unwrap();
+        let pure = serde_json::to_value(pure).unwrap();
+        assert_eq!(
+            union["signatures"].as_array().unwrap()[2..],
+            pure.as_array().unwrap()[..]
+        );
+        let (document, model) = (Ok(Reading::Document), Ok(Reading::Model));
+        assert_eq!(outcomes(&union, &set), [document, document, model, model]);
+    }
+
+    #[test]
+    fn empty_members_are_signed_both_ways() {
+        let keys = keys();
+        let mut model = model();
+        model.skills.clear();
+        let document = signed(serde_json::to_value(model).unwrap(), &keys[..1]);
+        let wanted = [Ok(Reading::Document), Ok(Reading::Sdk)];
+        assert_eq!(outcomes(&document, &set(&keys)), wanted);
+        let mut bare = document.clone();
+        bare.as_object_mut().unwrap().remove("skills");
+        // Who dropped the empty list on the way still verifies, by the other signature even the whole document.
+        assert_eq!(
+            outcomes(&bare, &set(&keys)),
+            [Ok(Reading::Model), Ok(Reading::Document)]
+        );
+    }
+
+    #[test]
+    fn a_change_is_noticed_and_an_addition_is_not_vouched_for() {
+        let keys = keys();
+        let set = set(&keys);
+        let document = signed(serde_json::to_value(model()).unwrap(), &keys[..1]);
+        for (place, value) in [
+            ("/name", json!("Grüße")),
+            ("/supportedInterfaces/0/url", json!("https://b.test/a2a")),
+            ("/capabilities/pushNotifications", json!(true)),
+            ("/skills/0/tags", json!([])),
+            ("/securityRequirements", json!([])),
+        ] {
+            let mut changed = document.clone();
+            *changed.pointer_mut(place).unwrap() = value;
+            assert_eq!(outcomes(&changed, &set), [Err(JwsError::Signature)], "{place}");
+        }
+        let mut added = document.clone();
+        added["url"] = json!("https://evil.test/");
+        assert_eq!(outcomes(&added, &set), [Ok(Reading::Model)]);
+    }
+
+    #[test]
+    fn keys_rotate_with_overlap() {
+        let key = |n: u8| SigningKey::ed25519(format!("k{n}"), &[n; 32]).unwrap();
+        let document = serde_json::to_value(model()).unwrap();
+        let before = signed(document.clone(), &[key(1)]);
+        let during = signed(document.clone(), &[key(2), key(1)]);
+        let after = signed(document, &[key(2)]);
+        let holds =
+            |document: &Value, keys: &[SigningKey]| outcomes(document, &set(keys)).iter().any(Result::is_ok);
+        let (old, both, new) = ([key(1)], [key(2), key(1)], [key(2)]);
+        assert!(holds(&before, &old) && holds(&before, &both) && !holds(&before, &new));
+        assert!(holds(&during, &old) && holds(&during, &both) && holds(&during, &new));
+        assert!(!holds(&after, &old) && holds(&after, &both) && holds(&after, &new));
+    }
+
+    #[test]
+    fn hostile_signatures_count_for_nothing() {
+        let keys = keys();
+        let set = set(&keys);
+        let good = signed(serde_json::to_value(model()).unwrap(), &keys[..1]);
+        let protected = |json: &str| URL_SAFE_NO_PAD.encode(json);
+        let with = |protected: String, signature: &str| {
+            let mut card = good.clone();
+            card["signatures"] = json!([{"protected": protected, "signature": signature}]);
+            card
+        };
+        let signature = good["signatures"][0]["signature"].as_str().unwrap();
+        for (card, error) in [
+            (
+                with(protected(r#"{"alg":"none","kid":"ed"}"#), ""),
+                JwsError::Algorithm,
+            ),
+            (
+                with(protected(r#"{"alg":"HS256","kid":"ed"}"#), signature),
+                JwsError::Algorithm,
+            ),
+            (
+                with(protected(r#"{"alg":"EdDSA","kid":"ed"}"#), signature),
+                JwsError::Signature,
+            ),
+            (
+                with(protected(r#"{"alg":"EdDSA","kid":"nobody"}"#), signature),
+                JwsError::KeyType,
+            ),
+            (
+                with(protected(r#"{"alg":"ES256","kid":"ed"}"#), signature),
+                JwsError::KeyType,
+            ),
+            (
+                with(protected(r#"{"alg":"EdDSA","crit":["x"]}"#), signature),
+                JwsError::Critical,
+            ),
+            (with("?".to_owned(), signature), JwsError::Malformed),
+            (
+                with(protected(r#"{"alg":"EdDSA","kid":"ed"}"#), "?"),
+                JwsError::Malformed,
+            ),
+        ] {
+            assert_eq!(outcomes(&card, &set), [Err(error)], "{}", card["signatures"]);
+        }
+        for (value, outcome) in [
+            (json!([7, {}, []]), vec![Err(JwsError::Malformed); 3]),
+            (json!("text"), vec![]),
+            (json!(null), vec![]),
+        ] {
+            let mut card = good.clone();
+            card["signatures"] = value;
+            assert_eq!(outcomes(&card, &set), outcome);
+        }
+        let mut many = good.clone();
+        many["signatures"] = json!(vec![good["signatures"][0].clone(); 65]);
+        assert_eq!(verify(&many, &set), Err(JwsError::Malformed));
+        assert_eq!(outcomes(&json!([]), &set), []);
+    }
+}
