@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 mod a2a;
+mod backup;
 mod completions;
 mod config;
 mod demo;
@@ -35,6 +36,7 @@ pub(crate) enum Command {
     Keys(keys::Keys),
     Config(config::Config),
     Migrate(migrate::Migrate),
+    Backup(backup::Backup),
     Doctor(doctor::Doctor),
     Bench(bench::Args),
     Completions(completions::Completions),
@@ -56,6 +58,7 @@ pub(crate) async fn run(command: Command) -> Result<Exit> {
         Command::Keys(command) => Box::pin(command.run()).await,
         Command::Config(command) => command.run(),
         Command::Migrate(command) => Box::pin(command.run()).await,
+        Command::Backup(command) => Box::pin(command.run()).await,
         Command::Doctor(command) => Box::pin(command.run()).await,
         Command::Bench(args) => Box::pin(bench::run(args)).await,
         Command::Completions(command) => command.run(),

@@ -20,6 +20,7 @@ fn every_command_explains_itself() {
         "keys",
         "config",
         "migrate",
+        "backup",
         "doctor",
         "bench",
         "completions",

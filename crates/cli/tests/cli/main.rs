@@ -10,6 +10,7 @@
 )]
 
 mod agent;
+mod backup;
 mod binary;
 mod config;
 mod definitions;

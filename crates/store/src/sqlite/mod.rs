@@ -5,6 +5,7 @@
 //! disk: WAL with `synchronous=FULL`, one fsync for all batches that waited at the same time.
 
 mod append;
+mod backup;
 mod bundle;
 mod checkpoint;
 mod fault;
@@ -35,6 +36,7 @@ use std::{
 use parking_lot::Mutex;
 use rusqlite::Connection;
 
+pub use backup::{BackupError, Contents, Form, copy, verify};
 pub use open::OpenError;
 pub use schema::{migrate, schema_version};
 pub use stats::Stats;

@@ -6,6 +6,7 @@
 //! its own: `file` and `damage` for SQLite, `replicas`, `outages` and `migrations` for PostgreSQL.
 
 mod appends;
+mod backup;
 mod damage;
 mod database;
 mod file;
