@@ -6,11 +6,14 @@
 use std::sync::Arc;
 
 use wopr_core::{Decision, Refusal, RunId, RunKey, Seq, Timestamp};
-use wopr_store::{AppendError, Batch, EffectKey, Fence, Guard, IdempotencyRecord, MessageRow, TaskRow};
+use wopr_store::{
+    AppendError, Batch, EffectKey, Fence, Guard, IdempotencyRecord, MessageRow, StoredEvent, TaskRow,
+};
 
 use crate::{
     CommandError, Engine, Extras, View,
     commit::{self, Context, Prepared},
+    doubt::Doubt,
     stats::Counters,
 };
 
@@ -36,7 +39,16 @@ pub(crate) struct Change<'a> {
 pub(crate) enum Failed {
     Conflict,
     Replayed(IdempotencyRecord),
+    /// Nobody knows; the log may tell later.
+    InDoubt(Box<Doubt>),
     Error(CommandError),
+}
+
+/// How an append ended that did not fail for sure.
+enum Appended {
+    Yes,
+    /// It may yet turn out to have happened. The event that would be its first.
+    InDoubt(StoredEvent),
 }
 
 impl Engine {
@@ -119,9 +131,17 @@ impl Engine {
         // A task of its own: a caller that goes away takes back neither the append nor what follows from it.
         let engine = self.clone();
         let committing = self.shared.tasks.spawn(async move {
-            engine.append(batch, &after.key).await?;
-            engine.act(&after, follow_up);
-            Ok(after)
+            match engine.append(batch, &after.key).await? {
+                Appended::Yes => {
+                    engine.act(&after, follow_up);
+                    Ok(after)
+                }
+                Appended::InDoubt(first) => Err(Failed::InDoubt(Box::new(Doubt {
+                    first,
+                    after,
+                    follow_up,
+                }))),
+            }
         });
         match committing.await {
             Ok(committed) => committed,
@@ -129,11 +149,11 @@ impl Engine {
         }
     }
 
-    /// Appends; an outcome in doubt is settled by rereading.
-    async fn append(&self, batch: Batch, key: &RunKey) -> Result<(), Failed> {
+    /// Appends. An outcome in doubt is looked for in the log at once, as most have happened or never will.
+    async fn append(&self, batch: Batch, key: &RunKey) -> Result<Appended, Failed> {
         let first = batch.events.first().cloned();
         match self.shared.store.append(batch).await {
-            Ok(()) => Ok(()),
+            Ok(()) => Ok(Appended::Yes),
             Err(AppendError::Conflict { .. }) => {
                 Counters::add(&self.shared.counters.conflicts, 1);
                 Err(Failed::Conflict)
@@ -143,22 +163,20 @@ impl Engine {
             Err(AppendError::Unavailable(why)) => Err(Failed::Error(CommandError::Unavailable(why))),
             Err(AppendError::Corrupt(why)) => Err(Failed::Error(CommandError::Internal(why))),
             Err(AppendError::Unknown(why)) => {
-                // Ours if, and only if, our first event stands where we put it.
-                let at = first.as_ref().map(|event| event.seq);
-                let page = match at {
-                    Some(at) => self.shared.store.events(key, at, 1).await,
-                    None => Ok(None),
+                tracing::warn!(run = %key, %why, "commit in doubt");
+                // Without events there is nothing that could happen twice: it is decided again on what is there.
+                let Some(first) = first else {
+                    return Err(Failed::Conflict);
                 };
-                match page {
-                    Ok(Some(page)) if page.events.first() == first.as_ref() => Ok(()),
-                    Ok(_) => Err(Failed::Conflict),
-                    Err(_) => Err(Failed::Error(CommandError::Unavailable(why))),
+                match self.shared.store.events(key, first.seq, 1).await {
+                    Ok(Some(page)) if page.events.first() == Some(&first) => Ok(Appended::Yes),
+                    Ok(_) | Err(_) => Ok(Appended::InDoubt(first)),
                 }
             }
         }
     }
 
-    fn act(&self, after: &View, follow_up: FollowUp) {
+    pub(crate) fn act(&self, after: &View, follow_up: FollowUp) {
         let FollowUp {
             was_terminal,
             settled,

@@ -12,9 +12,11 @@
 
 mod catalog;
 mod clock;
+mod commanding;
 mod commit;
 mod committing;
 mod dice;
+mod doubt;
 mod effect;
 mod effects;
 mod engine;

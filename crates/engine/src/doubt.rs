@@ -1,0 +1,49 @@
+//! Appends whose outcome is not known yet.
+//!
+//! A store that goes silent during a commit may have made it, may not, and may still make it a moment later. So one
+//! look that finds nothing proves nothing: the command is decided again, and the append of that decision waits for
+//! the one in doubt, or takes its place. Before anything is concluded, the log is asked whether the first event of an
+//! append in doubt stands where it was put; events carry random ids, so it is ours or it is not there. Then the
+//! command took effect, once, and what follows from it is done.
+
+use wopr_store::{ReadError, StoredEvent};
+
+use crate::{Engine, View, committing::FollowUp};
+
+/// An append in doubt.
+pub(crate) struct Doubt {
+    pub(crate) first: StoredEvent,
+    /// The run as it is if the append happened.
+    pub(crate) after: View,
+    /// What is to be done if it did.
+    pub(crate) follow_up: FollowUp,
+}
+
+/// What one command has in doubt.
+#[derive(Default)]
+pub(crate) struct Doubts(Vec<Doubt>);
+
+impl Doubts {
+    pub(crate) fn add(&mut self, doubt: Doubt) {
+        self.0.push(doubt);
+    }
+}
+
+impl Engine {
+    /// Asks the log whether an append in doubt has happened, and does what follows if so.
+    pub(crate) async fn settle(&self, doubts: &mut Doubts) -> Result<Option<View>, ReadError> {
+        for index in 0..doubts.0.len() {
+            let Doubt { first, after, .. } = &doubts.0[index];
+            let page = self.shared.store.events(&after.key, first.seq, 1).await?;
+            if page.is_some_and(|page| page.events.first() == Some(first)) {
+                let Doubt { after, follow_up, .. } = doubts.0.swap_remove(index);
+                // Each was decided at a log without the others, so at most one can have happened.
+                doubts.0.clear();
+                tracing::info!(run = %after.key, "commit in doubt had happened");
+                self.act(&after, follow_up);
+                return Ok(Some(after));
+            }
+        }
+        Ok(None)
+    }
+}
