@@ -5,8 +5,12 @@
 
 use std::sync::Arc;
 
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use wopr_core::{Decision, Refusal, RunId, RunKey, Seq, Timestamp};
-use wopr_store::{AppendError, Batch, EffectKey, Fence, Guard, IdempotencyRecord, MessageRow, TaskRow};
+use wopr_store::{
+    AppendError, Batch, EffectKey, Fence, Guard, IdempotencyRecord, MessageRow, ReadError, StoredEvent,
+    TaskRow,
+};
 
 use crate::{
     CommandError, Engine, Extras, View,
@@ -34,8 +38,20 @@ pub(crate) struct Change<'a> {
 
 pub(crate) enum Failed {
     Conflict,
+    /// Nobody knows: it does not stand now, and may yet.
+    InDoubt(Doubt),
     Replayed(IdempotencyRecord),
     Error(CommandError),
+}
+
+/// A commit that may still happen, by the event it begins with.
+pub(crate) struct Doubt(StoredEvent);
+
+impl Doubt {
+    /// Where the commit would stand.
+    pub(crate) fn seq(&self) -> Seq {
+        self.0.seq
+    }
 }
 
 impl Engine {
@@ -70,6 +86,7 @@ impl Engine {
             epoch: self.shared.epoch,
             lease_until,
             fence,
+            mark: URL_SAFE_NO_PAD.encode(self.shared.dice.roll::<9>()),
         };
         let Prepared {
             mut batch,
@@ -141,19 +158,24 @@ impl Engine {
             Err(AppendError::Unavailable(why)) => Err(Failed::Error(CommandError::Unavailable(why))),
             Err(AppendError::Corrupt(why)) => Err(Failed::Error(CommandError::Internal(why))),
             Err(AppendError::Unknown(why)) => {
-                // Ours if, and only if, our first event stands where we put it.
-                let at = first.as_ref().map(|event| event.seq);
-                let page = match at {
-                    Some(at) => self.shared.store.events(key, at, 1).await,
-                    None => Ok(None),
+                let Some(doubt) = first.map(Doubt) else {
+                    // Without events nothing moved, and the same may be decided again.
+                    return Err(Failed::Conflict);
                 };
-                match page {
-                    Ok(Some(page)) if page.events.first() == first.as_ref() => Ok(()),
-                    Ok(_) => Err(Failed::Conflict),
+                match self.stands(key, &doubt).await {
+                    Ok(true) => Ok(()),
+                    Ok(false) => Err(Failed::InDoubt(doubt)),
                     Err(_) => Err(Failed::Error(CommandError::Unavailable(why))),
                 }
             }
         }
+    }
+
+    /// Whether a commit in doubt happened: its first event stands where it was put. It carries the mark of its commit,
+    /// so that the very same decision of another replica is not taken for ours.
+    pub(crate) async fn stands(&self, key: &RunKey, doubt: &Doubt) -> Result<bool, ReadError> {
+        let page = self.shared.store.events(key, doubt.seq(), 1).await?;
+        Ok(page.is_some_and(|page| page.events.first() == Some(&doubt.0)))
     }
 
     fn act(&self, after: &View, follow_up: FollowUp) {

@@ -15,7 +15,7 @@ use crate::{
     Stats, Tail, View,
     catalog::{Catalog, TenantCatalog},
     commit,
-    committing::{Change, Failed},
+    committing::{Change, Doubt, Failed},
     dice::Dice,
     effects::Effects,
     inbox::Inboxes,
@@ -65,8 +65,8 @@ pub(crate) struct Shared {
     pub(crate) inboxes: Inboxes,
     pub(crate) stop: CancellationToken,
     pub(crate) tasks: TaskTracker,
+    pub(crate) dice: Dice,
     locks: Locks,
-    dice: Dice,
 }
 
 impl Engine {
@@ -219,8 +219,19 @@ impl Engine {
             parent: None,
             bounds: self.shared.options.bounds,
         }));
+        let mut doubts = Vec::new();
         for attempt in 0..MAX_ATTEMPTS {
-            // No race to lose, the run is this caller's alone; but a commit in doubt may turn out not to have happened.
+            // No race to lose, the run is this caller's alone; but a commit in doubt may turn out not to have happened,
+            // or to have happened after all.
+            if !doubts.is_empty()
+                && let Some(open) = self.open(&view.key).await?
+                && self
+                    .has_happened(&view.key, open.view.run.head, &mut doubts)
+                    .await?
+            {
+                Counters::add(&self.shared.counters.runs_created, 1);
+                return Ok(Done::Fresh(open.view));
+            }
             let decision = self.decide(&view, command.clone(), now)?;
             let change = Change {
                 view: &view,
@@ -235,6 +246,7 @@ impl Engine {
                     return Ok(Done::Fresh(view));
                 }
                 Err(Failed::Conflict) => self.back_off(attempt).await,
+                Err(Failed::InDoubt(doubt)) => doubts.push(doubt),
                 Err(Failed::Replayed(record)) => return replay(record, extras.idempotency.as_ref()),
                 Err(Failed::Error(error)) => return Err(error),
             }
@@ -242,6 +254,22 @@ impl Engine {
         Err(CommandError::Busy {
             retry_after_ms: RETRY_AFTER_MS,
         })
+    }
+
+    /// Whether one of these commits happened after all. Those whose place another took never will, and are forgotten.
+    async fn has_happened(
+        &self,
+        key: &RunKey,
+        head: Seq,
+        doubts: &mut Vec<Doubt>,
+    ) -> Result<bool, ReadError> {
+        while let Some(decided) = doubts.iter().position(|doubt| doubt.seq() < head) {
+            let doubt = doubts.swap_remove(decided);
+            if self.stands(key, &doubt).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Commands a run: load, decide, append; decided again when another writer was first.
@@ -327,8 +355,13 @@ impl Engine {
         fence: Option<(EffectKey, Fence)>,
     ) -> Result<Done, CommandError> {
         let _lock = self.shared.locks.hold(key).await;
+        let mut doubts = Vec::new();
         for attempt in 0..MAX_ATTEMPTS {
             let open = self.open(key).await?.ok_or(CommandError::NotFound)?;
+            // What a commit in doubt told the run it must not be told again.
+            if self.has_happened(key, open.view.run.head, &mut doubts).await? {
+                return Ok(Done::Fresh(open.view));
+            }
             if !open.inbox.is_empty() {
                 // What others said comes first; a lost race here is a lost attempt.
                 self.consume_inbox(open).await?;
@@ -347,6 +380,7 @@ impl Engine {
             match self.commit(change, decision, &extras, now).await {
                 Ok(view) => return Ok(Done::Fresh(view)),
                 Err(Failed::Conflict) => self.back_off(attempt).await,
+                Err(Failed::InDoubt(doubt)) => doubts.push(doubt),
                 Err(Failed::Replayed(record)) => return replay(record, extras.idempotency.as_ref()),
                 Err(Failed::Error(error)) => return Err(error),
             }
@@ -407,7 +441,7 @@ impl Engine {
         };
         match self.commit(change, decision, &Extras::default(), now).await {
             Ok(_) => Ok(true),
-            Err(Failed::Conflict) => Ok(false),
+            Err(Failed::Conflict | Failed::InDoubt(_)) => Ok(false),
             Err(Failed::Replayed(_)) => Err(CommandError::Internal(
                 "a batch without key was a duplicate".to_owned(),
             )),
