@@ -318,6 +318,14 @@ fn remote_failure(error: &rpc::RemoteError) -> Failure {
     )
 }
 
+/// The card of an agent as it came, and where the agent is.
+pub(crate) async fn card(address: &str, key: Option<&str>) -> Result<(Url, Value)> {
+    let url = parse_url(address)?;
+    let http = client::http(&url)?;
+    let document = fetch_card(&http, &url, key).await?;
+    Ok((url, document))
+}
+
 /// Fetches the card at an address: the document itself, or what lies at the well-known path below it or below its
 /// origin.
 async fn fetch_card(http: &reqwest::Client, url: &Url, key: Option<&str>) -> Result<Value> {

@@ -332,7 +332,7 @@ fn start_failure(error: &StartError) -> Failure {
         StartError::Store(open) => open_failure(open),
         StartError::Postgres(open) => postgres_failure(open),
         StartError::Secrets(_) | StartError::Folder { .. } => Failure::cannot(Exit::Config, error),
-        StartError::Read(_) | StartError::Engine(_) | StartError::Workflows(_) => {
+        StartError::Read(_) | StartError::CardKeys(_) | StartError::Engine(_) | StartError::Workflows(_) => {
             Failure::cannot(Exit::Failed, error)
         }
     }

@@ -3,6 +3,9 @@
 //! A body is one version byte and JSON. A reader knows every version ever released and refuses a
 //! newer one by name; a corpus of stored bodies guards that from version 0.1.0 on. The sequence
 //! number is not in the body: it is the row's key.
+//!
+//! The first event of a commit carries a mark that no other commit has. Two replicas may decide the same at the same
+//! millisecond; the mark tells whose commit stands, where one of them did not learn how its own ended.
 
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +36,9 @@ struct EventRef<'a> {
     at: Timestamp,
     #[serde(skip_serializing_if = "Option::is_none")]
     cause: Option<Seq>,
+    // Written and compared, never read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    commit: Option<&'a str>,
     event: &'a Event,
 }
 
@@ -47,9 +53,20 @@ struct EventBody {
 /// Encodes an event.
 #[must_use]
 pub fn encode_event(recorded: &Recorded) -> Vec<u8> {
+    encode_envelope(recorded, None)
+}
+
+/// Encodes the event that a commit begins with.
+#[must_use]
+pub fn encode_first_event(recorded: &Recorded, commit: &str) -> Vec<u8> {
+    encode_envelope(recorded, Some(commit))
+}
+
+fn encode_envelope(recorded: &Recorded, commit: Option<&str>) -> Vec<u8> {
     encode(&EventRef {
         at: recorded.at,
         cause: recorded.cause,
+        commit,
         event: &recorded.event,
     })
 }

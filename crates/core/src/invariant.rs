@@ -1,13 +1,22 @@
-//! What must hold of every run, whatever it was told: predicates for tests, simulators and `wopr check`.
+//! What must hold of every run, whatever it was told: predicates that the kernel's property tests and the engine's
+//! simulator share.
 //!
-//! [`check_log`] looks at a log alone. [`Standing`] follows the work that decisions leave behind, and
-//! [`check_run`] holds a run against it: nothing under way is without something that moves it, and nothing
-//! stands for what is over.
+//! | promise | held by |
+//! | --- | --- |
+//! | sequences are dense, exactly one event is terminal, and it is last | [`Chronicle`], [`check_log`] |
+//! | no effect before its event | [`Chronicle::check_effect`] |
+//! | no attempt of a lost lease is accepted | [`Standing::settle`] |
+//! | what a caller was told is in the log | [`check_answer`] |
+//! | every run that can progress does: nothing under way is without something that moves it | [`check_run`], [`check_children`] |
+//!
+//! A [`Chronicle`] follows one log, a [`Standing`] the work that one run has left to do. Both take in what is committed and
+//! nothing else, so whoever keeps them holds a log against its own past. What a database, a client or a clock does is
+//! left to their callers.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use crate::{
-    Decision, Event, NodeId, Plan, Recorded, Run, Seq, Timer, Visit,
+    Decision, Event, Plan, Recorded, Run, RunId, Seq, Timer, Timestamp, Visit,
     run::{Active, Phase, Wait},
 };
 
@@ -16,32 +25,112 @@ use crate::{
 #[error("keep a promise: {0}")]
 pub struct Violation(String);
 
-/// The timers and effects that committed decisions have left standing.
-#[derive(Debug, Clone, Default)]
-pub struct Standing {
-    timers: HashSet<Timer>,
-    effects: HashSet<(Visit, u32)>,
+fn broken(what: impl Into<String>) -> Result<(), Violation> {
+    Err(Violation(what.into()))
 }
 
-impl Standing {
-    /// Takes in a committed decision.
-    pub fn absorb(&mut self, decision: &Decision) {
-        for timer in &decision.timers_cleared {
-            self.timers.remove(timer);
+/// Follows a log from its first event on.
+#[derive(Debug, Clone, Default)]
+pub struct Chronicle {
+    head: Seq,
+    last_at: Timestamp,
+    executions: u64,
+    limit: u64,
+    /// Executions under way, each with its newest attempt.
+    active: HashMap<Visit, u32>,
+    ended: HashSet<Visit>,
+    is_over: bool,
+}
+
+impl Chronicle {
+    /// Takes in the next event.
+    ///
+    /// # Errors
+    /// The first promise that does not hold; the chronicle is then not to be used.
+    pub fn follow(&mut self, recorded: &Recorded) -> Result<(), Violation> {
+        let wrong = |what: &str| broken(format!("event {}: {what}", recorded.seq));
+        if recorded.seq != self.head {
+            return wrong("its sequence number is not the next one");
         }
-        self.timers
-            .extend(decision.timers_set.iter().map(|(timer, _)| timer.clone()));
-        let begun = decision.effects.iter();
-        self.effects
-            .extend(begun.map(|effect| (effect.visit.clone(), effect.attempt)));
-        for settled in &decision.settled {
-            self.effects.remove(settled);
+        if self.is_over {
+            return wrong("it follows the terminal event");
         }
+        if recorded.cause.is_some_and(|cause| cause >= recorded.seq) {
+            return wrong("its cause does not precede it");
+        }
+        let is_first = self.head == Seq(0);
+        if !is_first && recorded.at < self.last_at {
+            return wrong("it is older than the one before");
+        }
+        match &recorded.event {
+            Event::RunStarted(started) if is_first => {
+                self.limit = u64::from(started.limits.node_executions);
+            }
+            Event::RunStarted(_) => return wrong("the run starts again"),
+            // A child can be cancelled before it begins.
+            Event::RunCancelled { .. } if is_first => {}
+            _ if is_first => return wrong("the first event is not run.started"),
+            Event::NodeStarted { visit, attempt, .. } => {
+                self.executions += 1;
+                if self.executions > self.limit {
+                    return wrong("it is one node execution too many");
+                }
+                let follows = match (attempt, self.active.get(visit)) {
+                    (0, None) => !self.ended.contains(visit),
+                    (0, Some(_)) => false,
+                    (_, Some(newest)) => newest + 1 == *attempt,
+                    (_, None) => return wrong("an execution that has not begun is retried"),
+                };
+                if !follows {
+                    return wrong("the execution starts out of turn");
+                }
+                self.active.insert(visit.clone(), *attempt);
+            }
+            event => {
+                if let Some(visit) = visit_of(event) {
+                    if !self.active.contains_key(visit) {
+                        return wrong("the execution is not under way");
+                    }
+                    if ends(event) {
+                        self.active.remove(visit);
+                        self.ended.insert(visit.clone());
+                    }
+                }
+            }
+        }
+        self.is_over = recorded.event.terminal().is_some();
+        if let (true, Some(visit)) = (self.is_over, self.active.keys().next()) {
+            return broken(format!("the run ended with '{}' under way", visit.key()));
+        }
+        self.head = self.head.next();
+        self.last_at = recorded.at;
+        Ok(())
     }
 
-    /// Forgets a timer whose firing was refused as stale.
-    pub fn forget(&mut self, timer: &Timer) {
-        self.timers.remove(timer);
+    /// How many events it took in.
+    #[must_use]
+    pub const fn head(&self) -> Seq {
+        self.head
+    }
+
+    /// Whether the log has its terminal event.
+    #[must_use]
+    pub const fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Checks that an effect may begin: the log says so, and nothing in it has ended the execution.
+    ///
+    /// # Errors
+    /// No event asks for it.
+    pub fn check_effect(&self, visit: &Visit, attempt: u32) -> Result<(), Violation> {
+        match self.active.get(visit) {
+            Some(newest) if *newest == attempt => Ok(()),
+            Some(_) | None => broken(format!(
+                "attempt {attempt} of '{}' has no event that asks for it",
+                visit.key()
+            )),
+        }
     }
 }
 
@@ -50,62 +139,132 @@ impl Standing {
 /// # Errors
 /// The first promise that does not hold.
 pub fn check_log(log: &[Recorded]) -> Result<(), Violation> {
-    let mut active: HashSet<&Visit> = HashSet::new();
-    let mut ended: HashSet<&Visit> = HashSet::new();
-    let mut starts = 0_u64;
-    let mut limit = u64::MAX;
-    for (at, recorded) in log.iter().enumerate() {
-        let wrong = |what: &str| Err(Violation(format!("event {}: {what}", recorded.seq)));
-        if recorded.seq != Seq(0).plus(at) {
-            return wrong("its sequence number is not the next one");
+    let mut chronicle = Chronicle::default();
+    log.iter().try_for_each(|recorded| chronicle.follow(recorded))
+}
+
+/// Checks that a caller was told what the log says: the run it was shown is the fold of so many events.
+///
+/// # Errors
+/// The log is shorter than what was told, or says something else.
+pub fn check_answer(log: &[Recorded], plan: &Plan, told: &Run) -> Result<(), Violation> {
+    let known = usize::try_from(told.head.0).ok().and_then(|head| log.get(..head));
+    let Some(known) = known else {
+        return broken(format!(
+            "a caller was told of {} events, there are {}",
+            told.head,
+            log.len()
+        ));
+    };
+    match Run::default().fold(plan, known) {
+        Ok(run) if run == *told => Ok(()),
+        Ok(_) => broken(format!("a caller was told what {} events do not say", told.head)),
+        Err(error) => broken(error.to_string()),
+    }
+}
+
+/// The timers and effects of one run that commits have left standing.
+///
+/// A lease is told by a number that grows each time an effect is handed out. Where nobody hands effects out, as in
+/// the kernel's tests, it stays [`Standing::FIRST_LEASE`].
+#[derive(Debug, Clone, Default)]
+pub struct Standing {
+    timers: HashSet<Timer>,
+    /// Each with its newest lease.
+    effects: HashMap<(Visit, u32), u64>,
+}
+
+impl Standing {
+    /// The lease an effect is born with.
+    pub const FIRST_LEASE: u64 = 1;
+
+    /// Takes in a committed decision.
+    pub fn absorb(&mut self, decision: &Decision) {
+        for timer in &decision.timers_cleared {
+            self.clear(timer);
         }
-        if recorded.cause.is_some_and(|cause| cause >= recorded.seq) {
-            return wrong("its cause does not precede it");
+        for (timer, _) in &decision.timers_set {
+            self.set(timer.clone());
         }
-        if at > 0 && recorded.at < log[at - 1].at {
-            return wrong("it is older than the one before");
+        // Those that are over come first, as in a store: a decision that stops an effect of its own asks for none.
+        for (visit, attempt) in &decision.settled {
+            self.end(visit, *attempt);
         }
-        if recorded.event.terminal().is_some() && at + 1 != log.len() {
-            return wrong("it is terminal, and not the last");
-        }
-        match (&recorded.event, at) {
-            (Event::RunStarted(started), 0) => limit = u64::from(started.limits.node_executions),
-            (Event::RunStarted(_), _) => return wrong("the run starts again"),
-            // A child can be cancelled before it begins.
-            (Event::RunCancelled { .. }, 0) => {}
-            (_, 0) => return wrong("the first event is not run.started"),
-            (Event::NodeStarted { visit, attempt, .. }, _) => {
-                starts += 1;
-                if starts > limit {
-                    return wrong("it is one node execution too many");
-                }
-                if *attempt == 0 && (ended.contains(visit) || !active.insert(visit)) {
-                    return wrong("the execution starts twice");
-                }
-                if !active.contains(visit) {
-                    return wrong("an execution that has not begun is retried");
-                }
-            }
-            (event, _) => {
-                if let Some(visit) = visit_of(event) {
-                    if !active.contains(visit) {
-                        return wrong("the execution is not under way");
-                    }
-                    if ends(event) {
-                        active.remove(visit);
-                        ended.insert(visit);
-                    }
-                }
-            }
+        for effect in &decision.effects {
+            self.begin(effect.visit.clone(), effect.attempt, Self::FIRST_LEASE);
         }
     }
-    if let (Some(last), Some(visit)) = (log.last(), active.iter().next())
-        && last.event.terminal().is_some()
-    {
-        let what = format!("the run ended with '{}' under way", visit.key());
-        return Err(Violation(what));
+
+    /// A timer was set.
+    pub fn set(&mut self, timer: Timer) {
+        self.timers.insert(timer);
     }
-    Ok(())
+
+    /// A timer was cleared, or its firing was refused as stale; a missing one is no error.
+    pub fn clear(&mut self, timer: &Timer) {
+        self.timers.remove(timer);
+    }
+
+    /// An effect was enqueued; `lease` is 0 if nobody holds it yet.
+    pub fn begin(&mut self, visit: Visit, attempt: u32, lease: u64) {
+        self.effects.insert((visit, attempt), lease);
+    }
+
+    /// An effect was handed out.
+    ///
+    /// # Errors
+    /// It is not under way, or the lease is not newer than every earlier one.
+    pub fn lease(&mut self, visit: &Visit, attempt: u32, lease: u64) -> Result<(), Violation> {
+        match self.effects.get_mut(&(visit.clone(), attempt)) {
+            Some(newest) if *newest < lease => {
+                *newest = lease;
+                Ok(())
+            }
+            Some(newest) => broken(format!(
+                "attempt {attempt} of '{}' was leased as {lease} after {newest}",
+                visit.key()
+            )),
+            None => broken(format!(
+                "attempt {attempt} of '{}' was leased and is over",
+                visit.key()
+            )),
+        }
+    }
+
+    /// An effect is over, whoever holds it; a missing one is no error.
+    pub fn end(&mut self, visit: &Visit, attempt: u32) {
+        self.effects.remove(&(visit.clone(), attempt));
+    }
+
+    /// An effect is over by an outcome that was won under a lease.
+    ///
+    /// # Errors
+    /// It is not under way, or the lease was lost.
+    pub fn settle(&mut self, visit: &Visit, attempt: u32, lease: u64) -> Result<(), Violation> {
+        match self.effects.remove(&(visit.clone(), attempt)) {
+            Some(newest) if newest == lease => Ok(()),
+            Some(newest) => broken(format!(
+                "the outcome of attempt {attempt} of '{}' counted under lease {lease}, {newest} was newer",
+                visit.key()
+            )),
+            None => broken(format!(
+                "the outcome of attempt {attempt} of '{}' counted, and it was not under way",
+                visit.key()
+            )),
+        }
+    }
+
+    /// Whether an attempt is under way.
+    #[must_use]
+    pub fn has_effect(&self, visit: &Visit, attempt: u32) -> bool {
+        self.effects.contains_key(&(visit.clone(), attempt))
+    }
+
+    /// Whether there is nothing left to do.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.timers.is_empty() && self.effects.is_empty()
+    }
 }
 
 /// Checks that a run can move and that only what is under way has work standing.
@@ -113,7 +272,6 @@ pub fn check_log(log: &[Recorded]) -> Result<(), Violation> {
 /// # Errors
 /// The first promise that does not hold.
 pub fn check_run(run: &Run, plan: &Plan, standing: &Standing) -> Result<(), Violation> {
-    let wrong = |what: String| Err(Violation(what));
     let mut timers: HashSet<Timer> = HashSet::new();
     let mut effects: HashSet<(Visit, u32)> = HashSet::new();
     let mut is_idle = true;
@@ -139,7 +297,7 @@ pub fn check_run(run: &Run, plan: &Plan, standing: &Standing) -> Result<(), Viol
             Wait::Work if node.kind.is_effect() => {
                 effects.insert((visit, *attempt));
             }
-            Wait::Work => return wrong(format!("'{}' works without work to do", visit.key())),
+            Wait::Work => return broken(format!("'{}' works without work to do", visit.key())),
             // A timer that fires during a pause is set again when the run is resumed.
             Wait::Retry { .. } if run.paused => {}
             Wait::Retry { .. } => {
@@ -156,7 +314,7 @@ pub fn check_run(run: &Run, plan: &Plan, standing: &Standing) -> Result<(), Viol
                     .iter()
                     .all(|known| known.run != *child || known.ended)
                 {
-                    return wrong(format!("'{}' waits for a child that is over", visit.key()));
+                    return broken(format!("'{}' waits for a child that is over", visit.key()));
                 }
             }
         }
@@ -165,14 +323,19 @@ pub fn check_run(run: &Run, plan: &Plan, standing: &Standing) -> Result<(), Viol
         timers.insert(Timer::RunDuration);
     }
     if run.status.is_terminal() && !is_idle {
-        return wrong("the run has ended with nodes under way".to_owned());
+        return broken("the run has ended with nodes under way");
     }
     if let Some(missing) = timers.difference(&standing.timers).next() {
-        return wrong(format!("no timer '{}' stands", missing.key()));
+        return broken(format!("no timer '{}' stands", missing.key()));
     }
-    if effects != standing.effects {
-        let odd = effects.symmetric_difference(&standing.effects).next();
-        return wrong(format!("effects under way and standing differ: {odd:?}"));
+    if let Some(odd) = standing.effects.keys().find(|effect| !effects.contains(*effect)) {
+        return broken(format!("effect {odd:?} stands for nothing"));
+    }
+    if let Some(odd) = effects
+        .iter()
+        .find(|effect| !standing.effects.contains_key(*effect))
+    {
+        return broken(format!("no effect {odd:?} stands"));
     }
     let stale = standing.timers.difference(&timers).find(|timer| match timer {
         Timer::Continue => false,
@@ -180,11 +343,53 @@ pub fn check_run(run: &Run, plan: &Plan, standing: &Standing) -> Result<(), Viol
         Timer::Delay(_) | Timer::Interrupt(_) | Timer::RunDuration => true,
     });
     if let Some(stale) = stale {
-        return wrong(format!("timer '{}' stands for nothing", stale.key()));
+        return broken(format!("timer '{}' stands for nothing", stale.key()));
     }
     let goes_on = run.paused || standing.timers.contains(&Timer::Continue);
     if run.started.is_some() && !run.status.is_terminal() && is_idle && !goes_on {
-        return wrong("nothing can move the run".to_owned());
+        return broken("nothing can move the run");
+    }
+    Ok(())
+}
+
+/// What is known of a child besides its parent's log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kin {
+    /// Whether it has begun.
+    pub has_begun: bool,
+    /// Whether it has ended.
+    pub is_over: bool,
+    /// Whether something its parent told it waits to be heard.
+    pub is_told: bool,
+    /// Whether something it told its parent waits to be heard.
+    pub has_told: bool,
+}
+
+/// Checks that whatever a run waits for in its children can come.
+///
+/// # Errors
+/// A child is missing, was never told to begin, or has ended and the run will not hear of it.
+pub fn check_children(run: &Run, kin: impl Fn(&RunId) -> Option<Kin>) -> Result<(), Violation> {
+    for state in &run.nodes {
+        let Phase::Active(Active {
+            wait: Wait::Child { run: child, .. },
+            ..
+        }) = &state.phase
+        else {
+            continue;
+        };
+        match kin(child) {
+            None => return broken(format!("child {child} does not exist")),
+            // Whether it begins or was cancelled before: once it hears that it should, its parent will hear.
+            Some(kin) if kin.has_told || (kin.is_told && !kin.has_begun) => {}
+            Some(kin) if !kin.has_begun => return broken(format!("child {child} was never told to begin")),
+            Some(kin) if kin.is_over => {
+                return broken(format!(
+                    "child {child} has ended and its parent will not hear of it"
+                ));
+            }
+            Some(_) => {}
+        }
     }
     Ok(())
 }
@@ -227,16 +432,4 @@ fn visit_of(event: &Event) -> Option<&Visit> {
         | Event::ChannelWritten { .. }
         | Event::CapBreached { .. } => None,
     }
-}
-
-/// The node an event is about.
-#[must_use]
-pub fn node_of(event: &Event) -> Option<&NodeId> {
-    visit_of(event).map(|visit| &visit.node).or(match event {
-        Event::NodeSkipped { node, .. } | Event::ChannelWritten { node, .. } => Some(node),
-        Event::VariableChanged { node, .. }
-        | Event::CapBreached { node, .. }
-        | Event::RunFailed { node, .. } => node.as_ref(),
-        _ => None,
-    })
 }

@@ -65,6 +65,8 @@ pub(crate) struct Context<'a> {
     pub(crate) lease_until: Timestamp,
     /// The lease an outcome was won under.
     pub(crate) fence: Option<(EffectKey, Fence)>,
+    /// Tells this commit from every other.
+    pub(crate) mark: String,
 }
 
 /// A decision taken apart: the batch, and what to do once it is durable.
@@ -96,9 +98,13 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision) -> Prepared {
     let head_before = view.run.head.0;
     let stored = events
         .iter()
-        .map(|recorded| StoredEvent {
+        .enumerate()
+        .map(|(index, recorded)| StoredEvent {
             seq: recorded.seq,
-            body: format::encode_event(recorded),
+            body: match index {
+                0 => format::encode_first_event(recorded, &context.mark),
+                _ => format::encode_event(recorded),
+            },
         })
         .collect();
     let summary = Summary {

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use wopr_core::{Decision, Refusal, RunId, RunKey, Seq, Timestamp};
 use wopr_store::{
     AppendError, Batch, EffectKey, Fence, Guard, IdempotencyRecord, MessageRow, StoredEvent, TaskRow,
@@ -83,6 +84,7 @@ impl Engine {
             epoch: self.shared.epoch,
             lease_until,
             fence,
+            mark: URL_SAFE_NO_PAD.encode(self.shared.dice.roll::<9>()),
         };
         let Prepared {
             mut batch,

@@ -3,8 +3,8 @@
 //! A store that goes silent during a commit may have made it, may not, and may still make it a moment later. So one
 //! look that finds nothing proves nothing: the command is decided again, and the append of that decision waits for
 //! the one in doubt, or takes its place. Before anything is concluded, the log is asked whether the first event of an
-//! append in doubt stands where it was put; events carry random ids, so it is ours or it is not there. Then the
-//! command took effect, once, and what follows from it is done.
+//! append in doubt stands where it was put. It carries the mark of its commit, so that the very same decision of
+//! another replica is not taken for ours. If it stands, the command took effect, once, and what follows is done.
 
 use wopr_store::{ReadError, StoredEvent};
 

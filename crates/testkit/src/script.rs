@@ -14,7 +14,7 @@ use wopr_core::{
     Catalog, Command, Decision, DrainPolicy, Effect, Entropy, Failure, HostBounds, Input, NodeId, Notice,
     Object, Origin, Plan, PrincipalId, Recorded, Refusal, Resolve, Run, RunId, Seq, StartRun, TenantId,
     Timer, Timestamp, WorkflowId, decide, format,
-    invariant::{self, Standing},
+    invariant::{self, Chronicle, Kin, Standing, Violation},
 };
 
 use crate::{Workflow, line};
@@ -30,8 +30,16 @@ pub struct Script {
     runs: Vec<Hosted>,
     now: Timestamp,
     n_decisions: u64,
-    mail: VecDeque<(RunId, Notice)>,
+    mail: VecDeque<Mail>,
     holds_mail: bool,
+}
+
+/// What one run tells another.
+#[derive(Debug, Clone)]
+struct Mail {
+    to: RunId,
+    from: RunId,
+    notice: Notice,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -49,6 +57,7 @@ struct Hosted {
     plan: Arc<Plan>,
     run: Run,
     log: Vec<Recorded>,
+    chronicle: Chronicle,
     standing: Standing,
     timers: BTreeMap<String, (Timestamp, Timer)>,
     effects: Vec<Effect>,
@@ -178,23 +187,53 @@ impl Script {
             Err(refusal) => {
                 if let (Command::Timer(timer), Refusal::Stale) = (&command, &refusal) {
                     hosted.timers.remove(&timer.key());
-                    hosted.standing.forget(timer);
+                    hosted.standing.clear(timer);
                 }
                 return Err(refusal);
             }
         };
+        if let Command::Effect { visit, attempt, .. } = &command {
+            let lease = Standing::FIRST_LEASE;
+            let kept = hosted.standing.settle(visit, *attempt, lease);
+            hosted.hold(kept);
+        }
         hosted.commit(&decision);
+        let from = hosted.id.clone();
         for child in decision.children {
             let plan = self.workflows.0[&child.workflow].clone();
             assert_eq!(*plan.version(), child.version);
             self.runs.push(Hosted::new(child.run.clone(), plan));
-            self.mail
-                .push_back((child.run, Notice::Start(Box::new(child.start))));
+            self.mail.push_back(Mail {
+                to: child.run,
+                from: from.clone(),
+                notice: Notice::Start(Box::new(child.start)),
+            });
         }
         let notices = decision.notices.into_iter();
-        self.mail
-            .extend(notices.map(|(target, _, notice)| (target, notice)));
+        self.mail.extend(notices.map(|(to, _, notice)| Mail {
+            to,
+            from: from.clone(),
+            notice,
+        }));
+        self.check_families();
         Ok(())
+    }
+
+    /// Every child that a run waits for will be heard of.
+    fn check_families(&self) {
+        for parent in &self.runs {
+            let waits = |from: &RunId, to: &RunId| self.mail.iter().any(|m| m.from == *from && m.to == *to);
+            let kept = invariant::check_children(&parent.run, |child| {
+                let known = self.runs.iter().find(|hosted| hosted.id == *child)?;
+                Some(Kin {
+                    has_begun: known.run.started.is_some(),
+                    is_over: known.run.status.is_terminal(),
+                    is_told: waits(&parent.id, child),
+                    has_told: waits(child, &parent.id),
+                })
+            });
+            parent.hold(kept);
+        }
     }
 
     /// Keeps mail between runs until [`Self::deliver`].
@@ -209,14 +248,14 @@ impl Script {
     /// If a run refuses its mail.
     pub fn deliver(&mut self) {
         self.holds_mail = false;
-        while let Some((target, _)) = self.mail.front() {
-            let target = target.clone();
+        while let Some(first) = self.mail.front() {
+            let target = first.to.clone();
             let (now, later) = std::mem::take(&mut self.mail)
                 .into_iter()
-                .partition::<VecDeque<_>, _>(|(to, _)| *to == target);
+                .partition::<VecDeque<_>, _>(|mail| mail.to == target);
             self.mail = later;
             let run = self.number(&target);
-            let notices = now.into_iter().map(|(_, notice)| notice).collect();
+            let notices = now.into_iter().map(|mail| mail.notice).collect();
             self.tell_one(run, Command::Notices(notices)).unwrap();
         }
     }
@@ -469,6 +508,7 @@ impl Hosted {
             plan,
             run: Run::default(),
             log: Vec::new(),
+            chronicle: Chronicle::default(),
             standing: Standing::default(),
             timers: BTreeMap::new(),
             effects: Vec::new(),
@@ -489,13 +529,13 @@ impl Hosted {
             decision.run,
             "a snapshot and its tail fold to the decision's run"
         );
+        let followed = read_back
+            .iter()
+            .try_for_each(|recorded| self.chronicle.follow(recorded));
         self.log.extend(read_back);
+        self.hold(followed);
         if self.log.len() <= WHOLE_LOG {
-            assert_eq!(
-                Run::default().fold(&self.plan, &self.log).unwrap(),
-                decision.run,
-                "the log folds to the decision's run"
-            );
+            self.hold(invariant::check_answer(&self.log, &self.plan, &decision.run));
         }
         assert_eq!(decision.run.head, Seq(0).plus(self.log.len()));
         self.run = decision.run.clone();
@@ -506,10 +546,16 @@ impl Hosted {
             assert_eq!(Timer::parse(&timer.key()).as_ref(), Some(timer));
             self.timers.insert(timer.key(), (*due, timer.clone()));
         }
+        for effect in &decision.effects {
+            self.hold(self.chronicle.check_effect(&effect.visit, effect.attempt));
+        }
         self.effects.extend(decision.effects.iter().cloned());
         self.standing.absorb(decision);
-        let kept = invariant::check_log(&self.log)
-            .and_then(|()| invariant::check_run(&self.run, &self.plan, &self.standing));
+        self.hold(invariant::check_run(&self.run, &self.plan, &self.standing));
+    }
+
+    /// Fails with the log if a promise does not hold.
+    fn hold(&self, kept: Result<(), Violation>) {
         if let Err(violation) = kept {
             let log: Vec<_> = self
                 .log

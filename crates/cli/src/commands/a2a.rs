@@ -1,5 +1,7 @@
 //! `wopr a2a`: talking to any A2A agent.
 
+mod verify;
+
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
 use futures_util::{Stream, StreamExt as _};
@@ -40,6 +42,9 @@ enum Verb {
         #[command(flatten)]
         place: Place,
     },
+    /// Check the signatures of an agent's card
+    #[command(name = "verify-card")]
+    VerifyCard(verify::Verify),
     /// Send a message and wait for the answer
     Send {
         #[command(flatten)]
@@ -141,6 +146,7 @@ impl A2a {
     pub(crate) async fn run(self) -> Result<Exit> {
         match self.verb {
             Verb::Card { agent, place } => card(&place.at(agent)).await,
+            Verb::VerifyCard(verify) => verify.run().await,
             Verb::Send {
                 message,
                 no_wait,

@@ -167,3 +167,36 @@ fn a_message_id_counts_once() {
     assert_eq!(listed["runs"].as_array().map(Vec::len), Some(1));
     assert_ne!(first["task"], json!(null));
 }
+
+#[test]
+fn the_signatures_of_a_card_are_checked() {
+    let mut place = Place::new();
+    {
+        let _host = place.serve();
+        let said = place.ends(1, &["a2a", "verify-card"]);
+        assert!(said.err.contains("is not signed"), "{said:#?}");
+    }
+    let mut place = Place::new();
+    place.set("WOPR_A2A_CARD_SIGNING", "EdDSA,ES256");
+    let host = place.serve();
+    let said = place.ends(0, &["a2a", "verify-card"]);
+    assert!(said.out.contains("holds EdDSA by the key"), "{said:#?}");
+    assert!(said.out.contains("covers the whole card"), "{said:#?}");
+    let told = place.json(&["a2a", "verify-card", "--json"]);
+    assert_eq!(told["verified"], true);
+    assert_eq!(told["signatures"][1]["algorithm"], "ES256");
+    assert_eq!(told["signatures"][1]["covers"], "document");
+    let keys = format!("{}/.well-known/jwks.json", host.origin);
+    place.ends(0, &["a2a", "verify-card", &host.origin, "--keys", &keys]);
+    // Keys of somebody else under the same names do not help.
+    let other = Place::new();
+    let stranger =
+        r#"{"keys":[{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
+    let file = other.write("keys.json", stranger);
+    let said = place.ends(1, &["a2a", "verify-card", "--keys", file.to_str().unwrap()]);
+    assert!(
+        said.err.contains("no signature") && said.out.contains("fails"),
+        "{said:#?}"
+    );
+    place.ends(4, &["a2a", "verify-card", "--keys", "nowhere.json"]);
+}

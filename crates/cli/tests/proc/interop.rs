@@ -73,11 +73,13 @@ impl Client {
     }
 }
 
-/// A whole journey against one host.
-async fn journey(client: Client, script: &str) {
+/// A whole journey against one host, once for each list of arguments.
+async fn journey(client: Client, script: &str, each: &[&[&str]]) {
     let mut host = Host::new();
     let address = host.start().await;
-    client.run(script, address, &[]).await;
+    for arguments in each {
+        client.run(script, address, arguments).await;
+    }
     let status = host.terminate().await;
     assert!(status.success(), "stopped in order: {status}\n{}", host.said());
 }
@@ -96,17 +98,28 @@ async fn restart(client: Client, script: &str) {
 
 #[tokio::test]
 async fn openwop_client_makes_its_journey() {
-    journey(OPENWOP, "openwop_journey.py").await;
+    journey(OPENWOP, "openwop_journey.py", &[&[]]).await;
+}
+
+/// The workflow of the A2A journeys.
+const SKILL: &str = "campaign-brief";
+
+#[tokio::test]
+async fn a2a_sdk_of_0_3_makes_its_journey_over_every_binding() {
+    let bindings: [&[&str]; 2] = [&[SKILL, "JSONRPC"], &[SKILL, "HTTP+JSON"]];
+    journey(A2A_03, "a2a_03_journey.py", &bindings).await;
 }
 
 #[tokio::test]
-async fn a2a_sdk_of_0_3_makes_its_journey() {
-    journey(A2A_03, "a2a_03_journey.py").await;
+async fn a2a_sdk_of_1_0_makes_its_journey_over_every_binding() {
+    let bindings: [&[&str]; 2] = [&[SKILL, "JSONRPC", "1.0"], &[SKILL, "HTTP+JSON", "1.0"]];
+    journey(A2A_1, "a2a_1_journey.py", &bindings).await;
 }
 
 #[tokio::test]
-async fn a2a_sdk_of_1_0_makes_its_journey() {
-    journey(A2A_1, "a2a_1_journey.py").await;
+async fn a2a_sdk_of_1_0_makes_its_journey_in_0_3_over_every_binding() {
+    let bindings: [&[&str]; 2] = [&[SKILL, "JSONRPC", "0.3"], &[SKILL, "HTTP+JSON", "0.3"]];
+    journey(A2A_1, "a2a_1_journey.py", &bindings).await;
 }
 
 #[tokio::test]
@@ -117,4 +130,13 @@ async fn a2a_sdk_of_0_3_finds_its_task_after_a_kill() {
 #[tokio::test]
 async fn a2a_sdk_of_1_0_finds_its_task_after_a_kill() {
     restart(A2A_1, "a2a_1_restart.py").await;
+}
+
+#[tokio::test]
+async fn pyjwt_and_the_a2a_sdk_verify_signed_cards() {
+    let mut host = Host::new().variable("WOPR_A2A_CARD_SIGNING", "EdDSA,ES256");
+    let address = host.start().await;
+    let said = A2A_1.run("a2a_card_signature.py", address, &[]).await;
+    assert_eq!(said.trim(), "8 cards verified");
+    host.terminate().await;
 }

@@ -4,7 +4,7 @@
 
 use proptest::{collection::vec, prelude::*, test_runner::Config};
 use serde_json::json;
-use wopr_core::{Command, Failure, NodeId, Timer, Visit};
+use wopr_core::{Command, Failure, NodeId, Object, Timer, Visit};
 use wopr_testkit::{Script, Workflow};
 
 const KINDS: usize = 12;
@@ -29,6 +29,7 @@ enum Told {
     Answer(usize, bool),
     AnswerChild(usize, bool),
     Outcome(usize, u8),
+    LostOutcome(usize, u8),
     Wait(u64),
     NextTimer,
     Stray(usize, u32, u8),
@@ -46,6 +47,7 @@ fn told() -> impl Strategy<Value = Told> {
         6 => (node.clone(), any::<bool>()).prop_map(|(node, yes)| Told::Answer(node, yes)),
         3 => (node.clone(), any::<bool>()).prop_map(|(child, yes)| Told::AnswerChild(child, yes)),
         6 => (node.clone(), 0..3_u8).prop_map(|(node, how)| Told::Outcome(node, how)),
+        2 => (node.clone(), 0..3_u8).prop_map(|(node, how)| Told::LostOutcome(node, how)),
         3 => (0..50_u64).prop_map(Told::Wait),
         6 => Just(Told::NextTimer),
         1 => (node.clone(), 0..3_u32, 0..5_u8).prop_map(|(node, ordinal, kind)| Told::Stray(node, ordinal, kind)),
@@ -105,6 +107,14 @@ fn busy() -> Failure {
     }
 }
 
+fn outcome(how: u8) -> Result<Object, Failure> {
+    match how {
+        0 => Ok(Object::from_iter([("done".to_owned(), json!(true))])),
+        1 => Err(busy()),
+        _ => Err(Failure::new("bad", "worse")),
+    }
+}
+
 /// Refusals are fine here; broken promises fail inside `Script`.
 fn tell(script: &mut Script, told: &Told) {
     match told {
@@ -124,12 +134,21 @@ fn tell(script: &mut Script, told: &Told) {
                 .iter()
                 .any(|effect| effect.visit.node.as_str() == id)
             {
-                let outcome = match how {
-                    0 => Ok(json!({ "done": true })),
-                    1 => Err(busy()),
-                    _ => Err(Failure::new("bad", "worse")),
-                };
-                let _ = script.outcome(&id, outcome);
+                let _ = script.outcome(&id, outcome(*how).map(|done| json!(done)));
+            }
+        }
+        Told::LostOutcome(nth, how) => {
+            // Of any attempt there ever was, whether it is over or not.
+            let effects = script.effects();
+            if let Some(effect) = effects.get(nth % effects.len().max(1)).cloned() {
+                let _ = script.tell(
+                    0,
+                    Command::Effect {
+                        visit: effect.visit,
+                        attempt: effect.attempt,
+                        outcome: outcome(*how),
+                    },
+                );
             }
         }
         Told::Wait(ms) => script.wait(*ms),
@@ -189,7 +208,7 @@ fn bring_to_an_end(script: &mut Script) {
             }
         }
         for effect in script.effects().to_vec() {
-            let outcome = Ok(wopr_core::Object::new());
+            let outcome = Ok(Object::new());
             let _ = script.tell(
                 0,
                 Command::Effect {

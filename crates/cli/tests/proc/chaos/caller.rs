@@ -194,12 +194,17 @@ impl Caller {
         loop {
             match self.call(request).await {
                 Ok(answer) if answer.status != 503 => return Answer { is_first, ..answer },
-                // sleep: as the host asks to, though not for as long
-                Ok(_) => time::sleep(self.random.random_range(Duration::ZERO..RETRY_AFTER)).await,
+                Ok(_) => self.pause().await,
                 Err(Lost) => {}
             }
             is_first = false;
         }
+    }
+
+    /// Waits after a host could not answer.
+    pub(super) async fn pause(&mut self) {
+        // sleep: as the host asks to, though not for as long
+        time::sleep(self.random.random_range(Duration::ZERO..RETRY_AFTER)).await;
     }
 
     /// Asks one of the replicas once. Waits for one if all are down.

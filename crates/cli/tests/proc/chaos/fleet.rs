@@ -26,7 +26,7 @@ use super::{
 use crate::host::{Host, sqlite};
 
 /// How long after the database is back a replica may still say that it cannot answer.
-const RECOVERY: Duration = Duration::from_secs(3);
+const RECOVERY: Duration = Duration::from_secs(1);
 /// All replicas are ready this long after the last of them was started.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Before a process that found no database is started again.

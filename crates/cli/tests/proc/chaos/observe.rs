@@ -135,7 +135,8 @@ pub(super) async fn observe(
             observer.take(&ledger, &event.id, &event.data);
         });
         match followed.await {
-            Followed::Ended { status: 503, .. } | Followed::Lost | Followed::Left => {}
+            Followed::Lost | Followed::Left => {}
+            Followed::Ended { status: 503, .. } => caller.pause().await,
             Followed::Ended {
                 status: 200,
                 is_excused,

@@ -81,13 +81,13 @@ impl fmt::Display for Step {
 
 /// Kinds of trouble by how often they come; whoever is not possible in a scene leaves its share to `Kill`.
 const TROUBLES: [(u32, Trouble); 7] = [
-    (56, Trouble::Kill),
+    (52, Trouble::Kill),
     (8, Trouble::KillAtStart),
     (4, Trouble::PowerCut),
     (7, Trouble::Terminate),
     (11, Trouble::Freeze),
     (9, Trouble::Clock),
-    (5, Trouble::Database),
+    (9, Trouble::Database),
 ];
 
 #[derive(Debug, Clone, Copy)]
