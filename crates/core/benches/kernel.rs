@@ -119,6 +119,18 @@ fn decode_a_chain_of_10(bencher: Bencher<'_, '_>) {
 }
 
 #[divan::bench]
+fn encode_the_snapshot_of_a_chain_of_10(bencher: Bencher<'_, '_>) {
+    let run = Script::started(&chain(10)).run(0).clone();
+    bencher.bench(|| format::encode_run(&run).len());
+}
+
+#[divan::bench]
+fn decode_the_snapshot_of_a_chain_of_10(bencher: Bencher<'_, '_>) {
+    let body = format::encode_run(Script::started(&chain(10)).run(0));
+    bencher.bench(|| format::decode_run(&body).is_ok());
+}
+
+#[divan::bench]
 fn compile_a_chain_of_10(bencher: Bencher<'_, '_>) {
     let workflow = chain(10);
     bencher.bench(|| workflow.compile());

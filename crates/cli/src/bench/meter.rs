@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use futures_util::future;
 
 use super::{
     metrics::Metrics,
@@ -10,6 +11,9 @@ use super::{
     process::Process,
     server::Server,
 };
+
+/// Reads that make a server use all its connections to a database: twice as many as those are.
+const READS: usize = 32;
 
 /// What was used up to a moment.
 #[derive(Debug)]
@@ -40,7 +44,7 @@ impl Reading {
         let cpu = server.process().and_then(Process::cpu);
         let metrics = server.counters().await?;
         let written = match place {
-            Some(place) => place.written(server.process()).await?,
+            Some(place) => place.written(server.process(), wake(server)).await?,
             None => Written::default(),
         };
         Ok(Self {
@@ -64,6 +68,16 @@ impl Reading {
             database: spent(self.written.cpu, before.written.cpu),
         }
     }
+}
+
+/// Makes a server read from its store, on as many connections as it has.
+async fn wake(server: &Server) -> Result<()> {
+    let reading = (0..READS).map(|_| async {
+        let mut caller = server.caller();
+        caller.get("/v1/runs?limit=1").await
+    });
+    future::try_join_all(reading).await?;
+    Ok(())
 }
 
 impl Used {

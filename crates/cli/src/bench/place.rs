@@ -17,7 +17,9 @@ use tokio_postgres::{Client, Config, NoTls};
 
 use super::process::Process;
 
-/// How long PostgreSQL may take to add up its statistics: an idle backend reports after ten seconds.
+/// A backend of PostgreSQL adds to the statistics at most once a second, and then only when it has something to do.
+const STATISTICS_INTERVAL: Duration = Duration::from_millis(1_100);
+/// How long that may take. An idle backend does it after ten seconds on its own.
 const STATISTICS_LIMIT: Duration = Duration::from_secs(12);
 /// Between two looks at statistics.
 const STATISTICS_PAUSE: Duration = Duration::from_millis(250);
@@ -130,14 +132,19 @@ impl Place {
         }
     }
 
-    /// What the disk has done so far. `server` is the process that writes SQLite's files.
-    pub(crate) async fn written(&self, server: Option<Process>) -> Result<Written> {
+    /// What the disk has done so far. `server` is the process that writes SQLite's files, `wake` makes it use all its
+    /// connections to a database.
+    pub(crate) async fn written(
+        &self,
+        server: Option<Process>,
+        wake: impl Future<Output = Result<()>>,
+    ) -> Result<Written> {
         match &self.kind {
             Kind::Sqlite => Ok(Written {
                 bytes: server.and_then(Process::written).map(|bytes| bytes as f64),
                 ..Written::default()
             }),
-            Kind::Postgres(schema) => schema.written().await,
+            Kind::Postgres(schema) => schema.written(wake).await,
         }
     }
 }
@@ -154,6 +161,9 @@ struct Schema {
     /// The first process of the server, if that is on this machine.
     server: Option<Process>,
     major: i32,
+    /// The log and what statistics told of it, when the schema was made.
+    log_before: f64,
+    told_before: f64,
 }
 
 impl Schema {
@@ -180,6 +190,8 @@ impl Schema {
             client,
             server: None,
             major: 0,
+            log_before: 0.0,
+            told_before: 0.0,
         };
         let row = schema
             .client
@@ -196,6 +208,7 @@ impl Schema {
         schema.server = backend
             .filter(|backend| backend.name().is_some_and(|name| name.starts_with("postgres")))
             .and_then(Process::parent);
+        (schema.log_before, schema.told_before, _) = schema.statistics().await?;
         Ok(schema)
     }
 
@@ -215,16 +228,19 @@ impl Schema {
     }
 
     /// Waits until the statistics tell most of what is in the log, which itself is exact at once.
-    async fn written(&self) -> Result<Written> {
+    async fn written(&self, wake: impl Future<Output = Result<()>>) -> Result<Written> {
         let cpu = self.server.and_then(Process::family_cpu);
         let (log, mut told_bytes, mut fsyncs) = self.statistics().await?;
+        tokio::time::sleep(STATISTICS_INTERVAL).await;
+        wake.await?;
         let deadline = tokio::time::Instant::now() + STATISTICS_LIMIT;
         while tokio::time::Instant::now() < deadline {
             tokio::time::sleep(STATISTICS_PAUSE).await;
             let (_, bytes_now, fsyncs_now) = self.statistics().await?;
             let is_still = (bytes_now - told_bytes).abs() < 1.0;
             (told_bytes, fsyncs) = (bytes_now, fsyncs_now);
-            if is_still && told_bytes >= log * STATISTICS_SHARE {
+            let (told, written) = (told_bytes - self.told_before, log - self.log_before);
+            if is_still && told >= written * STATISTICS_SHARE {
                 break;
             }
         }

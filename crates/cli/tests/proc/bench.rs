@@ -2,9 +2,9 @@
 //! depend on the machine hold: appends, sizes on the disk and in memory. Times are never asserted.
 
 use std::{
-    fs,
+    env, fs,
     path::Path,
-    process::{Command, Output, Stdio},
+    process::{Child, Command, Output, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -30,6 +30,12 @@ fn bench(folder: &Path, args: &[&str]) -> Command {
         .args(args);
     command.env_remove("WOPR_API_KEY");
     command
+}
+
+fn interrupt(running: &Child) {
+    let mut kill = Command::new("kill");
+    let sent = kill.args(["-INT", &running.id().to_string()]).status().unwrap();
+    assert!(sent.success());
 }
 
 fn left_in(folder: &Path) -> Vec<String> {
@@ -188,15 +194,68 @@ fn an_interrupted_bench_leaves_nothing_behind() {
         assert!(start.elapsed() < LIMIT, "the bench does not begin");
         thread::yield_now();
     }
-    let mut kill = Command::new("kill");
-    assert!(
-        kill.args(["-INT", &running.id().to_string()])
-            .status()
-            .unwrap()
-            .success()
-    );
-    let status = running.wait().unwrap();
-    assert_eq!(status.code(), Some(130));
+    interrupt(&running);
+    assert_eq!(running.wait().unwrap().code(), Some(130));
+    assert_eq!(left_in(folder.path()), Vec::<String>::new());
+}
+
+/// Where PostgreSQL is, as the set-up of the tests says.
+fn postgres() -> String {
+    env::var("WOPR_TEST_POSTGRES").expect(
+        "WOPR_TEST_POSTGRES is set: run `cargo xtask test`, or a few tests with `cargo xtask pg -- cargo nextest run …`",
+    )
+}
+
+/// The schemas in the database that this process made.
+async fn schemas_of(bench: u32) -> Vec<String> {
+    let (client, connection) = tokio_postgres::connect(&postgres(), tokio_postgres::NoTls)
+        .await
+        .unwrap();
+    tokio::spawn(connection);
+    let named = format!("wopr\\_bench\\_{bench}\\_%");
+    let select = "SELECT nspname::text FROM pg_namespace WHERE nspname LIKE $1";
+    let rows = client.query(select, &[&named]).await.unwrap();
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+#[test]
+fn runs_in_postgres_are_one_append_too() {
+    let runs = ["--runs", "50", "--concurrency", "8", "--scenario", "rest,resume"];
+    let report = report(&[&["--store", &postgres()][..], &runs].concat());
+    assert_eq!(report["store"], "postgres");
+    let cells = report["cells"].as_array().unwrap();
+    assert_eq!(cells.len(), 2, "{report:#}");
+    for cell in cells {
+        assert_eq!(
+            (&cell["runs"], &cell["failures"]),
+            (&50.into(), &0.into()),
+            "{cell:#}"
+        );
+        assert_eq!(cell["appends_per_run"], 1.0, "{cell:#}");
+        for what in ["fsyncs_per_run", "bytes_written_per_run", "database_cpu_per_run"] {
+            assert!(cell[what].as_f64().unwrap() > 0.0, "{what}: {cell:#}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_interrupted_bench_leaves_no_schema_behind() {
+    let folder = folder();
+    let store = postgres();
+    let mut running = bench(
+        folder.path(),
+        &["--store", &store, "--scenario", "parked", "--size", "10000000"],
+    )
+    .stdout(Stdio::null())
+    .spawn()
+    .unwrap();
+    let start = Instant::now();
+    while schemas_of(running.id()).await.is_empty() {
+        assert!(start.elapsed() < LIMIT, "the bench does not begin");
+    }
+    interrupt(&running);
+    assert_eq!(running.wait().unwrap().code(), Some(130));
+    assert_eq!(schemas_of(running.id()).await, Vec::<String>::new());
     assert_eq!(left_in(folder.path()), Vec::<String>::new());
 }
 

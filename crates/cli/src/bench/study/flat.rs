@@ -52,14 +52,18 @@ pub(super) async fn study(context: &Context<'_>) -> Result<Vec<Figure>> {
     for side in [&mut few, &mut many] {
         side.turn(context.seconds, RUNS / turns, false).await?;
     }
-    let before = (few.reading().await?, many.reading().await?);
+    let before = if is_alone {
+        Some((few.reading().await?, many.reading().await?))
+    } else {
+        None
+    };
     for _ in 0..turns {
         few.turn(context.seconds, RUNS / turns, true).await?;
         many.turn(context.seconds, RUNS / turns, true).await?;
     }
-    if is_alone {
-        few.account(&before.0).await?;
-        many.account(&before.1).await?;
+    if let Some((of_few, of_many)) = before {
+        few.account(&of_few).await?;
+        many.account(&of_many).await?;
     }
     let mut figures = Figures::default();
     let (few_runs, many_runs) = (few.latencies.len() as f64, many.latencies.len() as f64);
@@ -122,7 +126,8 @@ impl Side {
             runs,
             warm_up: Duration::ZERO,
         };
-        let mut target = Target::new(&self.server, Some(&self.place), &mut self.probe)?;
+        let place = counts.then_some(&self.place);
+        let mut target = Target::new(&self.server, place, &mut self.probe)?;
         let outcome = target.measure(plan).await?;
         if let Some(failure) = outcome.first_failure {
             return Err(anyhow::anyhow!(failure)).context("complete a run");
