@@ -2,19 +2,19 @@
 //!
 //! A caller presents a bearer secret. Only its SHA-256 is kept: secrets are random and long, so a slow hash
 //! would cost every request and protect nothing; a short one is warned about when it is loaded. Keys come
-//! from the configuration and from the store; [`crate::Keyring`] keeps the store's current. Tenant and principal
-//! follow from the key alone, never from a request.
+//! from the configuration and from the store; the store's are read at start and after each change. Tenant and
+//! principal follow from the key alone, never from a request.
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
 use http::{HeaderMap, header};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tracing::warn;
 use wopr_core::{PrincipalId, TenantId};
-use wopr_store::{KeyRow, Revision};
+use wopr_store::KeyRow;
 
 use crate::config;
 
@@ -217,8 +217,6 @@ impl AuthError {
 pub struct Auth {
     /// From the configuration; never changes.
     configured: Vec<Entry>,
-    /// By id, each as of the revision that changed it last.
-    stored: Mutex<HashMap<String, (Revision, KeyRow)>>,
     table: RwLock<Table>,
 }
 
@@ -244,50 +242,28 @@ impl fmt::Debug for Entry {
 impl Auth {
     /// Takes the configured and the stored keys.
     #[must_use]
-    pub fn new(keys: &[config::Key], rows: Vec<(Revision, KeyRow)>) -> Self {
+    pub fn new(keys: &[config::Key], rows: &[KeyRow]) -> Self {
+        let configured = keys.iter().filter_map(configured).collect();
         let auth = Self {
-            configured: keys.iter().filter_map(configured).collect(),
-            stored: Mutex::default(),
+            configured,
             table: RwLock::default(),
         };
-        *auth.table.write() = auth.table_of(&auth.stored.lock());
-        auth.learn(rows);
+        auth.refresh(rows);
         auth
     }
 
-    /// Takes stored keys that have changed. Of two versions of a key the later one stays, in whatever order they come.
-    pub fn learn(&self, news: Vec<(Revision, KeyRow)>) {
-        if news.is_empty() {
-            return;
-        }
-        let mut stored = self.stored.lock();
-        for (revision, row) in news {
-            let known = stored.get(&row.id);
-            if known.is_none_or(|(known, _)| *known < revision) {
-                stored.insert(row.id.clone(), (revision, row));
-            }
-        }
-        *self.table.write() = self.table_of(&stored);
-    }
-
-    /// The latest change of a stored key that was taken.
-    #[must_use]
-    pub fn seen(&self) -> Revision {
-        let stored = self.stored.lock();
-        stored
-            .values()
-            .map(|(revision, _)| *revision)
-            .max()
-            .unwrap_or_default()
-    }
-
-    fn table_of(&self, rows: &HashMap<String, (Revision, KeyRow)>) -> Table {
+    /// Replaces the stored keys.
+    pub fn refresh(&self, rows: &[KeyRow]) {
         let mut table = Table::new();
-        let rows = rows.values().filter_map(|(_, row)| stored(row));
-        for entry in self.configured.iter().cloned().chain(rows) {
+        let entries = self
+            .configured
+            .iter()
+            .cloned()
+            .chain(rows.iter().filter_map(stored));
+        for entry in entries {
             table.entry(prefix(&entry.hash)).or_default().push(entry);
         }
-        table
+        *self.table.write() = table;
     }
 
     /// Whether nobody can call.
@@ -436,11 +412,6 @@ mod tests {
         }
     }
 
-    /// Rows whose revisions begin with one.
-    fn of(first: u64, rows: Vec<KeyRow>) -> Vec<(Revision, KeyRow)> {
-        (first..).map(Revision).zip(rows).collect()
-    }
-
     fn ask(auth: &Auth, value: &str) -> Result<String, AuthError> {
         let mut headers = HeaderMap::new();
         headers.insert(header::AUTHORIZATION, value.parse().unwrap());
@@ -450,7 +421,7 @@ mod tests {
 
     #[test]
     fn a_caller_is_found_by_the_secret_alone() {
-        let auth = Auth::new(&[], of(1, vec![row("k1", "s1", false), row("k2", "s2", true)]));
+        let auth = Auth::new(&[], &[row("k1", "s1", false), row("k2", "s2", true)]);
         assert_eq!(auth.authenticate(&HeaderMap::new()), Err(AuthError::Missing));
         for (value, wanted) in [
             ("Bearer s1", Ok("k1")),
@@ -466,16 +437,12 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_news_of_a_key_stay_in_whatever_order_they_come() {
-        let auth = Auth::new(&[], of(1, vec![row("k1", "s1", false)]));
-        assert_eq!(auth.seen(), Revision(1));
-        auth.learn(of(2, vec![row("k1", "s1", true), row("k2", "s2", false)]));
-        assert_eq!(auth.seen(), Revision(3));
+    fn a_refresh_replaces_the_stored_keys() {
+        let auth = Auth::new(&[], &[row("k1", "s1", false)]);
+        auth.refresh(&[row("k1", "s1", true), row("k2", "s2", false)]);
         assert_eq!(ask(&auth, "Bearer s1"), Err(AuthError::Revoked));
         assert_eq!(ask(&auth, "Bearer s2"), Ok("k2".to_owned()));
-        auth.learn(of(1, vec![row("k1", "s1", false)]));
-        assert_eq!(ask(&auth, "Bearer s1"), Err(AuthError::Revoked));
-        auth.learn(of(4, vec![row("k2", "s2", true)]));
+        auth.refresh(&[row("k2", "s2", true)]);
         assert!(auth.is_empty());
     }
 

@@ -10,17 +10,14 @@ use std::{
     sync::Arc,
 };
 
-use futures_util::future::OptionFuture;
-use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::sync::watch;
 use wopr_connect::{Executors, egress};
 use wopr_core::{HostBounds, Offer, TenantId};
 use wopr_engine::{Clock, Engine, RegisterError, SystemClock};
-use wopr_store::{MemoryStore, PostgresStore, ReadError, Revision, SqliteStore, Store, postgres, sqlite};
+use wopr_store::{MemoryStore, PostgresStore, ReadError, SqliteStore, Store, postgres, sqlite};
 
 use crate::{
-    Keyring,
     a2a::CardSigner,
     auth::Auth,
     config::{CidrText, Config, Keep, Period, StoreUrl},
@@ -83,8 +80,7 @@ pub struct Host {
     public_url: String,
     engine: Engine,
     store: Opened,
-    keyring: Arc<Keyring>,
-    following_keys: Mutex<Option<JoinHandle<()>>>,
+    auth: Auth,
     secrets: Secrets,
     tokens: Tokens,
     card_signer: Option<CardSigner>,
@@ -166,7 +162,7 @@ impl Host {
     /// # Errors
     /// See [`StartError`].
     pub async fn open_with(config: Config, clock: Arc<dyn Clock>) -> Result<Arc<Self>, StartError> {
-        if Auth::new(&config.auth.keys, Vec::new()).is_empty() && !may_hold_keys(&config.store) {
+        if Auth::new(&config.auth.keys, &[]).is_empty() && !may_hold_keys(&config.store) {
             // Before there is a database that nobody can call.
             return Err(StartError::NoKeys);
         }
@@ -191,11 +187,10 @@ impl Host {
 
     async fn build(config: Config, store: &Opened, clock: Arc<dyn Clock>) -> Result<Built, StartError> {
         let port = store.port();
-        let auth = Auth::new(&config.auth.keys, port.keys_since(Revision::default()).await?);
+        let auth = Auth::new(&config.auth.keys, &port.keys().await?);
         if auth.is_empty() {
             return Err(StartError::NoKeys);
         }
-        let keyring = Arc::new(Keyring::new(auth, Arc::clone(&port)));
         let secrets = Secrets::open(&config.secrets, &config.store)?;
         let card_signer = CardSigner::new(&config.a2a, &secrets, &config.public_url())?;
         let policy = egress::Policy {
@@ -230,7 +225,7 @@ impl Host {
         Ok(Built {
             config,
             engine,
-            keyring,
+            auth,
             secrets,
             card_signer,
             executors,
@@ -256,16 +251,10 @@ impl Host {
         &self.engine
     }
 
-    /// The keys, as they are known now.
+    /// The keys.
     #[must_use]
     pub fn auth(&self) -> &Auth {
-        self.keyring.auth()
-    }
-
-    /// The keys, and where they come from.
-    #[must_use]
-    pub fn keyring(&self) -> &Keyring {
-        &self.keyring
+        &self.auth
     }
 
     /// The master key's children.
@@ -337,13 +326,18 @@ impl Host {
         *self.closing.borrow()
     }
 
+    /// Reads the stored keys again.
+    ///
+    /// # Errors
+    /// The store does not answer; the keys are as before.
+    pub async fn refresh_keys(&self) -> Result<(), ReadError> {
+        self.auth.refresh(&self.engine.store().keys().await?);
+        Ok(())
+    }
+
     /// Stops the engine and closes the store; whatever was acknowledged is on the disk already.
     pub async fn close(&self) {
         self.begin_close();
-        let following = self.following_keys.lock().take();
-        if let Some(Err(error)) = OptionFuture::from(following).await {
-            tracing::error!(%error, "keys were not followed to the end");
-        }
         self.engine.stop().await;
         self.store.close().await;
         tracing::info!("host closed");
@@ -373,7 +367,7 @@ fn make_private(path: &Path) {
 struct Built {
     config: Config,
     engine: Engine,
-    keyring: Arc<Keyring>,
+    auth: Auth,
     secrets: Secrets,
     card_signer: Option<CardSigner>,
     executors: Executors,
@@ -385,7 +379,7 @@ impl Built {
         let Self {
             config,
             engine,
-            keyring,
+            auth,
             secrets,
             card_signer,
             executors,
@@ -394,15 +388,12 @@ impl Built {
         let public_url = config.public_url();
         let tokens = Tokens::new(secrets.subkey("interrupt-token"), config.interrupts.token_ttl);
         let discovery = Discovery::new(&config, &public_url, &engine);
-        let closing = watch::Sender::new(false);
-        let following = tokio::spawn(Arc::clone(&keyring).follow(closing.subscribe()));
         Host {
             config,
             public_url,
             engine,
             store,
-            keyring,
-            following_keys: Mutex::new(Some(following)),
+            auth,
             secrets,
             tokens,
             card_signer,
@@ -410,7 +401,7 @@ impl Built {
             metrics: Metrics::default(),
             discovery,
             rejected,
-            closing,
+            closing: watch::Sender::new(false),
         }
     }
 }

@@ -9,7 +9,6 @@ pub mod auth;
 mod body;
 pub mod config;
 mod host;
-mod keyring;
 pub mod openwop;
 mod paging;
 mod path;
@@ -20,7 +19,6 @@ mod tokens;
 
 pub use config::{Config, ConfigError, Overrides};
 pub use host::{Host, Rejected, StartError, StoreStats};
-pub use keyring::Keyring;
 pub use secrets::{Secrets, SecretsError, Subkey};
 pub use serve::{ServeError, bind, router, serve};
 pub use tokens::{Claims, Intent, Token, TokenError, Tokens};

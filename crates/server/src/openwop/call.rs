@@ -119,7 +119,7 @@ pub(super) async fn dispatch(State(host): State<Arc<Host>>, request: Request) ->
     let mut caller = None;
     let route = found.route.map_or("unmatched", |route| route.path);
     let answer = match found.route {
-        Some(route) => match admit(&host, route, &parts.headers).await {
+        Some(route) => match admit(&host, route, &parts.headers) {
             Err(problem) => Err(problem),
             Ok(who) => {
                 caller = who;
@@ -140,7 +140,7 @@ pub(super) async fn dispatch(State(host): State<Arc<Host>>, request: Request) ->
                 }
             }
         },
-        None => Err(refuse(&host, &parts.headers, parts.uri.path(), &found.allowed).await),
+        None => Err(refuse(&host, &parts.headers, parts.uri.path(), &found.allowed)),
     };
     let mut response = answer.unwrap_or_else(Response::from);
     response.extensions_mut().insert(Handled { route, caller });
@@ -148,9 +148,9 @@ pub(super) async fn dispatch(State(host): State<Arc<Host>>, request: Request) ->
 }
 
 /// Why nothing is at a path: first who asks, then whether it is there by another method.
-async fn refuse(host: &Host, headers: &HeaderMap, path: &str, allowed: &[Method]) -> Problem {
+fn refuse(host: &Host, headers: &HeaderMap, path: &str, allowed: &[Method]) -> Problem {
     if routes::is_versioned(path)
-        && let Err(error) = host.keyring().authenticate(headers).await
+        && let Err(error) = host.auth().authenticate(headers)
     {
         return error.into();
     }
@@ -173,11 +173,11 @@ async fn refuse(host: &Host, headers: &HeaderMap, path: &str, allowed: &[Method]
     }
 }
 
-async fn admit(host: &Host, route: &Route, headers: &HeaderMap) -> Result<Option<Caller>, Problem> {
+fn admit(host: &Host, route: &Route, headers: &HeaderMap) -> Result<Option<Caller>, Problem> {
     match route.access {
         Access::Public => Ok(None),
         Access::Scopes(scopes) => {
-            let caller = host.keyring().authenticate(headers).await?;
+            let caller = host.auth().authenticate(headers)?;
             for scope in scopes {
                 caller.require(*scope)?;
             }

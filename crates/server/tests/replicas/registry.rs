@@ -1,4 +1,4 @@
-//! Workflows and keys that one replica is given and the other knows.
+//! Workflows that one replica is given and the other knows.
 
 use std::sync::Arc;
 
@@ -11,7 +11,6 @@ use crate::harness::*;
 
 by_hints_and_by_polling!(
     a_new_version_becomes_current_on_the_other_replica,
-    a_revoked_key_opens_the_other_host_no_more,
     what_one_host_is_given_the_other_advertises,
 );
 
@@ -78,32 +77,6 @@ async fn two_hosts(news: News) -> (Arc<Host>, Arc<Host>) {
     let a = Host::open(config.clone()).await.unwrap();
     let b = Host::open(config).await.unwrap();
     (a, b)
-}
-
-async fn a_revoked_key_opens_the_other_host_no_more(news: News) {
-    let (a, b) = two_hosts(news).await;
-    for name in ["first", "second"] {
-        let body = json!({ "id": name, "scopes": ["runs:read"] });
-        let (status, _, key) = ask(&a, "POST", "/v1/host/wopr/keys", ALICE, Some(body)).await;
-        assert_eq!(status, StatusCode::CREATED, "{key}");
-        let secret = key["secret"].as_str().unwrap();
-        // Created on A, known on B from the first request on.
-        while ask(&b, "GET", "/v1/runs", secret, None).await.0 != StatusCode::OK {}
-        let path = format!("/v1/host/wopr/keys/{name}");
-        let (status, ..) = ask(&a, "DELETE", &path, ALICE, None).await;
-        assert_eq!(status, StatusCode::NO_CONTENT);
-        let (status, ..) = ask(&a, "GET", "/v1/runs", secret, None).await;
-        assert_eq!(status, StatusCode::UNAUTHORIZED);
-        let refused = loop {
-            let (status, _, answer) = ask(&b, "GET", "/v1/runs", secret, None).await;
-            if status == StatusCode::UNAUTHORIZED {
-                break answer;
-            }
-        };
-        assert_eq!(refused["error"], "key_revoked", "{refused}");
-    }
-    a.close().await;
-    b.close().await;
 }
 
 async fn what_one_host_is_given_the_other_advertises(news: News) {
