@@ -5,7 +5,7 @@
 //! The answer of a 2xx is handed on whole but marked untrusted, with the few header fields a
 //! workflow can use; cookies and challenges stay here.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
@@ -102,7 +102,12 @@ fn outcome(response: &Response) -> Outcome {
         );
     }
     if is_transient(status) {
-        return failed("external_call_failed", format!("the peer answered {code}"), true);
+        return Outcome::Failed {
+            code: "external_call_failed".to_owned(),
+            message: format!("the peer answered {code}"),
+            retryable: true,
+            retry_after: retry_after(&response.headers, SystemTime::now()),
+        };
     }
     failed(
         "external_call_rejected",
@@ -119,6 +124,22 @@ fn is_transient(status: StatusCode) -> bool {
             StatusCode::TOO_MANY_REQUESTS,
         ]
         .contains(&status)
+}
+
+/// How long the peer asks to be left alone: seconds, or a date, which is read by the peer's own clock if it tells it.
+fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    let text = |name| {
+        headers
+            .get(name)
+            .and_then(|value: &HeaderValue| value.to_str().ok())
+    };
+    let date = |text| httpdate::parse_http_date(text).ok();
+    let asked = text(header::RETRY_AFTER)?.trim();
+    if let Ok(seconds) = asked.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let now = text(header::DATE).and_then(date).unwrap_or(now);
+    Some(date(asked)?.duration_since(now).unwrap_or_default())
 }
 
 fn failure(error: &EgressError) -> Outcome {
@@ -149,6 +170,7 @@ fn failed(code: &str, message: String, retryable: bool) -> Outcome {
         code: code.to_owned(),
         message,
         retryable,
+        retry_after: None,
     }
 }
 
@@ -228,6 +250,7 @@ mod tests {
                 code,
                 message,
                 retryable,
+                retry_after: _,
             } = outcome(&answer(status, &[], "SECRET"))
             else {
                 panic!("{status} is done");
@@ -242,6 +265,38 @@ mod tests {
                 "{message}"
             );
         }
+    }
+
+    #[test]
+    fn a_peer_says_how_long_to_leave_it_alone() {
+        const NOON: &str = "Sun, 06 Nov 1994 12:00:00 GMT";
+        let now = httpdate::parse_http_date("Sun, 06 Nov 1994 11:00:00 GMT").unwrap();
+        let minutes = |minutes| Some(Duration::from_secs(60 * minutes));
+        for (headers, expected) in [
+            (&[][..], None),
+            (&[("retry-after", "120")], minutes(2)),
+            (&[("retry-after", " 0 ")], minutes(0)),
+            (&[("retry-after", NOON)], minutes(60)),
+            (
+                &[("retry-after", NOON), ("date", "Sun, 06 Nov 1994 11:59:00 GMT")],
+                minutes(1),
+            ),
+            (
+                &[("retry-after", NOON), ("date", "Sun, 06 Nov 1994 12:01:00 GMT")],
+                minutes(0),
+            ),
+            (&[("retry-after", NOON), ("date", "noon")], minutes(60)),
+            (&[("retry-after", "-1")], None),
+            (&[("retry-after", "soon")], None),
+            (&[("retry-after", "99999999999999999999999")], None),
+        ] {
+            let headers = answer(503, headers, "").headers;
+            assert_eq!(retry_after(&headers, now), expected, "{headers:?}");
+        }
+        let Outcome::Failed { retry_after, .. } = outcome(&answer(429, &[("retry-after", "7")], "")) else {
+            panic!("429 is done");
+        };
+        assert_eq!(retry_after, Some(Duration::from_secs(7)));
     }
 
     #[test]

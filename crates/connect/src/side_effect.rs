@@ -82,6 +82,7 @@ impl SideEffect {
                     code: "external_call_failed".to_owned(),
                     message: "failed to write the side effect ledger".to_owned(),
                     retryable: true,
+                    retry_after: None,
                 };
             }
         }

@@ -46,6 +46,8 @@ pub enum Command {
         attempt: u32,
         /// Its outputs, or what went wrong.
         outcome: Result<Object, Failure>,
+        /// How long the peer asks to be left alone, in milliseconds. Only a failure that is retried heeds it.
+        retry_after_ms: Option<u64>,
     },
     /// What other runs told this one.
     Notices(Vec<Notice>),

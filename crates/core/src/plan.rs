@@ -23,6 +23,8 @@ use crate::{
 
 /// Longest retry delay; doubling stops here.
 pub(crate) const MAX_RETRY_DELAY_MS: u64 = 60_000;
+/// The longest a peer is left alone because it asked for that.
+pub(crate) const MAX_RETRY_AFTER_MS: u64 = 3_600_000;
 const DEFAULT_RETRY_DELAY_MS: u64 = 1_000;
 const MAX_RETRIES: u32 = 100;
 

@@ -74,8 +74,7 @@ impl Engine {
                 ..view.clone()
             });
         }
-        let lease_until =
-            now.plus_millis(u64::try_from(self.shared.options.lease.as_millis()).unwrap_or(u64::MAX));
+        let (_, lease_until) = self.shared.lease_clock.lease(self.shared.options.lease);
         let context = Context {
             view,
             guard,

@@ -4,7 +4,7 @@
 //! logical invocation, so a peer that honours idempotency keys sees one. The engine leases, retries and
 //! records; an executor only performs one attempt.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -75,6 +75,8 @@ pub enum Outcome {
         message: String,
         /// Whether another attempt could succeed.
         retryable: bool,
+        /// How long the peer asks to be left alone.
+        retry_after: Option<Duration>,
     },
 }
 

@@ -9,7 +9,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
-use wopr_core::{Command, Failure, Object, Refusal, RunKey, Timestamp};
+use wopr_core::{Command, Failure, Object, Refusal, RunKey};
 use wopr_store::{EffectKey, Fence};
 
 use crate::{Attempt, CommandError, Engine, Extras, Outcome, commit::StoredEffect, stats::Counters};
@@ -95,13 +95,12 @@ impl Engine {
             let free = self.shared.effects.slots.available_permits();
             let mut is_full = free == 0;
             if free > 0 {
-                let now = self.now();
-                match self
-                    .shared
-                    .store
-                    .lease_effects(self.shared.epoch, now, self.lease_end(now), free)
-                    .await
-                {
+                let shared = &self.shared;
+                if let Err(error) = shared.lease_clock.set(&*shared.store).await {
+                    tracing::warn!(%error, "cannot read the store's clock");
+                }
+                let (now, until) = shared.lease_clock.lease(shared.options.lease);
+                match shared.store.lease_effects(shared.epoch, now, until, free).await {
                     Ok(leased) => {
                         is_full = leased.len() == free;
                         for effect in leased {
@@ -124,10 +123,6 @@ impl Engine {
                 () = tokio::time::sleep(self.shared.options.poll) => {}
             }
         }
-    }
-
-    fn lease_end(&self, now: Timestamp) -> Timestamp {
-        now.plus_millis(u64::try_from(self.shared.options.lease.as_millis()).unwrap_or(u64::MAX))
     }
 
     /// Begins an attempt this process holds the lease of; without a free slot, or while stopping, gives it back.
@@ -201,6 +196,7 @@ impl Engine {
                 let command = Command::Effect {
                     visit,
                     attempt,
+                    retry_after_ms: retry_after_ms(&outcome),
                     outcome: read_outcome(outcome),
                 };
                 self.record(run, key, command, fence).await;
@@ -243,12 +239,8 @@ impl Engine {
         let renewing = self.shared.options.lease / 3;
         loop {
             let slept = tokio::time::timeout(renewing, news.heard.notified()).await;
-            match self
-                .shared
-                .store
-                .renew(run, key, fence, self.lease_end(self.now()))
-                .await
-            {
+            let (_, until) = self.shared.lease_clock.lease(self.shared.options.lease);
+            match self.shared.store.renew(run, key, fence, until).await {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => tracing::warn!(%run, %error, "lease not renewed"),
@@ -256,6 +248,15 @@ impl Engine {
             if slept.is_ok() {
                 tokio::time::sleep(LOOK_AGAIN.min(renewing)).await;
             }
+        }
+    }
+}
+
+fn retry_after_ms(outcome: &Outcome) -> Option<u64> {
+    match outcome {
+        Outcome::Done(_) => None,
+        Outcome::Failed { retry_after, .. } => {
+            retry_after.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
         }
     }
 }
@@ -272,6 +273,7 @@ fn read_outcome(outcome: Outcome) -> Result<Object, Failure> {
             code,
             message,
             retryable,
+            retry_after: _,
         } => Err(Failure {
             code,
             message,

@@ -14,6 +14,7 @@ use crate::{
     effects::Effects,
     hints::Nudges,
     inbox::Inboxes,
+    lease_clock::LeaseClock,
     locks::Locks,
     stats::Counters,
     tail::Tails,
@@ -45,6 +46,7 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) options: Options,
     pub(crate) epoch: Epoch,
+    pub(crate) lease_clock: LeaseClock,
     pub(crate) catalog: Catalog,
     pub(crate) tails: Arc<Tails>,
     pub(crate) counters: Counters,
@@ -72,6 +74,7 @@ impl Engine {
         // Listened to before anything is read, so that nothing falls between the two.
         let hints = store.hints();
         let epoch = store.begin_epoch(clock.now()).await?;
+        let lease_clock = LeaseClock::start(&*store, clock.now()).await?;
         let catalog = Catalog::load(&*store, options.offer).await?;
         let shared = Arc::new(Shared {
             effects: Effects::new(options.max_effects),
@@ -81,6 +84,7 @@ impl Engine {
             clock,
             options,
             epoch,
+            lease_clock,
             catalog,
             tails: Arc::default(),
             counters: Counters::default(),

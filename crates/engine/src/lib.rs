@@ -23,6 +23,7 @@ mod engine;
 mod error;
 mod hints;
 mod inbox;
+mod lease_clock;
 mod locks;
 mod options;
 mod request;

@@ -349,12 +349,29 @@ impl Script {
     /// # Panics
     /// If no effect is under way there.
     pub fn outcome(&mut self, node: &str, outcome: Result<Value, Failure>) -> Result<(), Refusal> {
+        self.outcome_after(node, outcome, None)
+    }
+
+    /// Ends the latest attempt at a node, by a peer that asks to be left alone for so many milliseconds.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    ///
+    /// # Panics
+    /// If no effect is under way there.
+    pub fn outcome_after(
+        &mut self,
+        node: &str,
+        outcome: Result<Value, Failure>,
+        retry_after_ms: Option<u64>,
+    ) -> Result<(), Refusal> {
         let mut effects = self.runs[0].effects.iter().rev();
         let effect = effects.find(|effect| effect.visit.node.as_str() == node).unwrap();
         let command = Command::Effect {
             visit: effect.visit.clone(),
             attempt: effect.attempt,
             outcome: outcome.map(object),
+            retry_after_ms,
         };
         self.tell(0, command)
     }

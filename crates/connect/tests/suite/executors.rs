@@ -48,6 +48,7 @@ fn failure(outcome: Outcome) -> (String, bool) {
         code,
         message,
         retryable,
+        retry_after: _,
     } = outcome
     else {
         panic!("done: {outcome:?}")

@@ -152,7 +152,8 @@ impl<'a> Scribe<'a> {
                 visit,
                 attempt,
                 outcome,
-            } => self.effect_ended(&visit, attempt, outcome),
+                retry_after_ms,
+            } => self.effect_ended(&visit, attempt, outcome, retry_after_ms),
             Command::Notices(notices) => {
                 for notice in notices {
                     self.notice(notice)?;

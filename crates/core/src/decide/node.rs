@@ -9,7 +9,7 @@ use crate::{
     expression::Template,
     measure::{MAX_NESTING, object_too_deep, too_deep},
     node::{Assigned, HttpNode, NodeKind, whole},
-    plan::{MAX_RETRY_DELAY_MS, Plan, Port},
+    plan::{MAX_RETRY_AFTER_MS, MAX_RETRY_DELAY_MS, Plan, Port},
     run::{Active, Context, Phase, Wait, artifact_content},
 };
 
@@ -77,7 +77,7 @@ impl Scribe<'_> {
                     message: message.clone(),
                     retryable: *retryable,
                 };
-                self.attempt_failed(position, &visit, attempt, started, failure);
+                self.attempt_failed(position, &visit, (attempt, None), started, failure);
             }
             NodeKind::Approval(gate) => {
                 self.open_interrupt(
@@ -381,8 +381,16 @@ impl Scribe<'_> {
         }
     }
 
-    /// Ends an attempt badly: another follows if the failure and the node's settings allow it.
-    fn attempt_failed(&mut self, position: usize, visit: &Visit, attempt: u32, cause: Seq, error: Failure) {
+    /// Ends an attempt badly: another follows if the failure and the node's settings allow it, after the delay of the
+    /// settings or the one the peer asked for, whichever is longer.
+    fn attempt_failed(
+        &mut self,
+        position: usize,
+        visit: &Visit,
+        (attempt, asked_ms): (u32, Option<u64>),
+        cause: Seq,
+        error: Failure,
+    ) {
         let node = &self.plan.nodes[position];
         if !error.retryable || attempt >= node.max_retries {
             return self.fail_node(visit, cause, error);
@@ -390,7 +398,8 @@ impl Scribe<'_> {
         let delay_ms = node
             .retry_delay_ms
             .saturating_mul(1 << attempt.min(20))
-            .min(MAX_RETRY_DELAY_MS.max(node.retry_delay_ms));
+            .min(MAX_RETRY_DELAY_MS.max(node.retry_delay_ms))
+            .max(asked_ms.unwrap_or(0).min(MAX_RETRY_AFTER_MS));
         let next = attempt + 1;
         self.record(
             Some(cause),
@@ -481,6 +490,7 @@ impl Scribe<'_> {
         visit: &Visit,
         attempt: u32,
         outcome: Result<Object, Failure>,
+        retry_after_ms: Option<u64>,
     ) -> Result<(), Refusal> {
         let Some((position, active)) = self.active(visit) else {
             return Err(Refusal::Stale);
@@ -497,7 +507,9 @@ impl Scribe<'_> {
         let cause = self.last().unwrap_or_default();
         match outcome {
             Ok(outputs) => self.complete_node(visit, cause, outputs),
-            Err(failure) => self.attempt_failed(position, visit, attempt, cause, failure),
+            Err(failure) => {
+                self.attempt_failed(position, visit, (attempt, retry_after_ms), cause, failure);
+            }
         }
         Ok(())
     }

@@ -581,12 +581,36 @@ fn stale_outcomes_are_refused() {
         visit: first.visit.clone(),
         attempt,
         outcome: Ok(wopr_core::Object::new()),
+        retry_after_ms: None,
     };
     assert_eq!(script.tell(0, command(0)), Err(wopr_core::Refusal::Stale));
     assert_eq!(script.tell(0, command(2)), Err(wopr_core::Refusal::Stale));
     assert_eq!(script.tell(0, command(1)), Ok(()));
     assert_eq!(script.tell(0, command(1)), Err(wopr_core::Refusal::Stale));
     assert_eq!(script.status(), "completed");
+}
+
+#[test]
+fn a_peer_is_left_alone_as_long_as_it_asks_up_to_an_hour() {
+    for (asked, delay) in [
+        (None, 1_000),
+        (Some(10), 1_000),
+        (Some(90_000), 90_000),
+        (Some(u64::MAX), 3_600_000),
+    ] {
+        let workflow = Workflow::new("w").effect("n");
+        let workflow = workflow.set("settings", json!({ "maxRetries": 1, "retryDelayMs": 1_000 }));
+        let mut script = Script::started(&workflow);
+        let busy = Failure {
+            retryable: true,
+            ..Failure::new("busy", "later")
+        };
+        script.outcome_after("n", Err(busy), asked).expect("under way");
+        script.wait(delay - 1);
+        assert_eq!(script.effects().len(), 1, "{asked:?}: not before its time");
+        script.wait(1);
+        assert_eq!(script.effects().len(), 2, "{asked:?}");
+    }
 }
 
 #[test]

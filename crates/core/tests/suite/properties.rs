@@ -147,6 +147,7 @@ fn tell(script: &mut Script, told: &Told) {
                         visit: effect.visit,
                         attempt: effect.attempt,
                         outcome: outcome(*how),
+                        retry_after_ms: None,
                     },
                 );
             }
@@ -215,6 +216,7 @@ fn bring_to_an_end(script: &mut Script) {
                     visit: effect.visit,
                     attempt: effect.attempt,
                     outcome,
+                    retry_after_ms: None,
                 },
             );
         }

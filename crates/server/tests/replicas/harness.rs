@@ -13,7 +13,7 @@ use wopr_core::{
     Command, NodeId, Offer, Origin, PrincipalId, Resolve, RunKey, RunStatus, Seq, TenantId, WorkflowId,
 };
 use wopr_engine::{
-    Attempt, Create, Done, Engine, Executor, Extras, Options, Outcome, Start, SystemClock, View,
+    Attempt, Clock, Create, Done, Engine, Executor, Extras, Options, Outcome, Start, SystemClock, View,
 };
 use wopr_server::{
     Config, Host,
@@ -99,10 +99,20 @@ impl News {
 
 /// A replica: a store and an engine of its own, as a process has them.
 pub(crate) async fn replica(url: &str, news: News, executor: Arc<dyn Executor>) -> Engine {
+    replica_by(url, news, executor, Arc::new(SystemClock)).await
+}
+
+/// A replica by a clock of its own.
+pub(crate) async fn replica_by(
+    url: &str,
+    news: News,
+    executor: Arc<dyn Executor>,
+    clock: Arc<dyn Clock>,
+) -> Engine {
     let store = PostgresStore::open(&news.url(url), postgres::Options::default())
         .await
         .unwrap();
-    Engine::start(Arc::new(store), executor, Arc::new(SystemClock), news.options())
+    Engine::start(Arc::new(store), executor, clock, news.options())
         .await
         .unwrap()
 }

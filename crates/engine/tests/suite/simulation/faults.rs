@@ -346,6 +346,7 @@ impl Executor for Fickle {
                 code: "external_call_failed".into(),
                 message: "simulated".into(),
                 retryable,
+                retry_after: None,
             };
         }
         Outcome::Done(json!({ "key": attempt.idempotency_key }))
