@@ -15,8 +15,8 @@ use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId
 use wopr_store::{
     AppendError, Batch, BlobRow, Child, EffectKey, EndedRoots, Epoch, EventPage, Fence, Guard, Hint,
     IdempotencyKey, IdempotencyRecord, KeyRow, LeasedEffect, Loaded, Log, MemoryStore, MessageRow, ReadError,
-    Registry, Removal, Retention, Revision, RunFilter, RunPage, Summary, Swept, TaskCursor, TaskFilter, TaskPage,
-    TaskRow, TimerKey, Work, WorkflowRow, WriteError,
+    Registry, Removal, Retention, Revision, RunFilter, RunPage, Summary, Swept, TaskCursor, TaskFilter,
+    TaskPage, TaskRow, TimerKey, Work, WorkflowRow, WriteError,
 };
 
 use super::{
