@@ -5,21 +5,28 @@ use std::str::FromStr;
 use anyhow::{Context as _, Result, bail};
 
 use crate::chaos::{Amount, LONG, Store};
+use crate::sim::Worlds;
 
 /// What `cargo xtask help` prints.
 pub(crate) const USAGE: &str = "\
 usage: cargo xtask <chore>
 
   test [--quick] [--no-interop] [--filter EXPR]
-           lint, set up, build and run every test, then the chaos tests at length; what CI runs
-             --quick        without the last
+           lint, set up, build and run every test, then the simulator and the chaos tests at length; what CI runs
+             --quick        without these
              --no-interop   without the tests that drive other people's clients, and their set-up
-             --filter EXPR  only the tests a nextest filter expression selects, and no chaos after them
+             --filter EXPR  only the tests a nextest filter expression selects, and nothing after them
   chaos [--long] [--store sqlite|postgres] [--kills N] [--rounds N] [--seed N]
            only the chaos tests: hosts killed and frozen under load, 100 times on each store
              --long         20 rounds of it
              --store NAME   only on this store
              --seed N       the same plan again; each further round has the next seed
+  sim [--seeds N] [--from N] [--seed N] [--jobs N]
+           only the simulator: replicas over a store, with everything that can go wrong, in virtual time
+             --seeds N      so many worlds, after those whose seeds are kept
+             --from N       the first seed
+             --seed N       only the world of this seed, and how it goes
+             --jobs N       so many at once
   setup    only set up what the tests need
   pg -- COMMAND [ARG..]
            run a command with a PostgreSQL server that lives as long, WOPR_TEST_POSTGRES names it
@@ -34,6 +41,8 @@ pub(crate) enum Chore {
     Test(Selection),
     /// Only the chaos tests.
     Chaos(Amount),
+    /// Only the simulator.
+    Simulate(Worlds),
     /// Only the set-up.
     Setup,
     /// A command with a database server.
@@ -49,7 +58,7 @@ pub(crate) enum Chore {
 /// Which tests to run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Selection {
-    /// Leaves out what takes minutes by itself: chaos at length.
+    /// Leaves out what takes minutes by itself: simulator and chaos at length.
     pub(crate) is_quick: bool,
     /// Leaves the interop tests out.
     pub(crate) without_interop: bool,
@@ -63,6 +72,7 @@ pub(crate) fn parse(args: impl Iterator<Item = String>) -> Result<Chore> {
     let chore = match args.next().as_deref() {
         Some("test") => Chore::Test(selection(&mut args)?),
         Some("chaos") => Chore::Chaos(amount(&mut args)?),
+        Some("sim") => Chore::Simulate(worlds(&mut args)?),
         Some("setup") => Chore::Setup,
         Some("pg") => Chore::Postgres(command(&mut args)?),
         Some("lint") => Chore::Lint,
@@ -126,6 +136,20 @@ fn amount(args: &mut impl Iterator<Item = String>) -> Result<Amount> {
     Ok(amount)
 }
 
+fn worlds(args: &mut impl Iterator<Item = String>) -> Result<Worlds> {
+    let mut worlds = Worlds::default();
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--seeds" => worlds.seeds = number(args, &arg)?,
+            "--from" => worlds.from = number(args, &arg)?,
+            "--seed" => worlds.seed = Some(number(args, &arg)?),
+            "--jobs" => worlds.jobs = Some(number(args, &arg)?),
+            other => bail!("option {other:?} is unknown\n\n{USAGE}"),
+        }
+    }
+    Ok(worlds)
+}
+
 fn value(args: &mut impl Iterator<Item = String>, option: &str) -> Result<String> {
     args.next().with_context(|| format!("{option} needs a value"))
 }
@@ -173,6 +197,9 @@ mod tests {
             "chaos --kills many",
             "chaos --store memory",
             "chaos 7",
+            "sim --seeds",
+            "sim --seed x",
+            "sim 5",
             "pg",
             "pg --",
             "pg psql",
@@ -180,6 +207,23 @@ mod tests {
         ] {
             assert!(parse_line(line).is_err(), "{line}");
         }
+    }
+
+    #[test]
+    fn worlds_are_counted_or_named() {
+        assert_eq!(parse_line("sim").unwrap(), Chore::Simulate(Worlds::default()));
+        let many = Worlds {
+            seeds: 7,
+            from: 3,
+            jobs: Some(2),
+            ..Worlds::default()
+        };
+        let line = "sim --jobs 2 --from 3 --seeds 7";
+        assert_eq!(parse_line(line).unwrap(), Chore::Simulate(many));
+        let Chore::Simulate(one) = parse_line("sim --seed 629").unwrap() else {
+            panic!("another chore");
+        };
+        assert_eq!(one.seed, Some(629));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use anyhow::Result;
 use crate::args::{Chore, Selection, USAGE};
 use crate::chaos::{self, Amount};
 use crate::plan::{self, Step};
+use crate::sim::{self, Worlds};
 use crate::{clients, deny, lint, postgres, suite, tidy, workspace};
 
 /// Runs a chore from the root of the workspace, wherever it was called.
@@ -13,6 +14,7 @@ pub(crate) fn run(chore: Chore) -> Result<()> {
     match chore {
         Chore::Test(selection) => plan::run(test(selection)),
         Chore::Chaos(amount) => plan::run(only_chaos(amount)),
+        Chore::Simulate(worlds) => plan::run(sim::steps(worlds)),
         Chore::Setup => plan::run(setup()),
         Chore::Postgres(words) => postgres::with(&words),
         Chore::Lint => plan::run(lint()),
@@ -60,7 +62,7 @@ fn test(selection: Selection) -> Vec<Step> {
         steps.push(Step::new("interop clients", clients::set_up));
     }
     // Chosen tests are all that is wanted then.
-    let has_chaos = !selection.is_quick && selection.filter.is_none();
+    let is_long = !selection.is_quick && selection.filter.is_none();
     steps.extend([
         Step::new("postgres", postgres::set_up),
         Step::new("libfaketime", chaos::set_up),
@@ -69,7 +71,8 @@ fn test(selection: Selection) -> Vec<Step> {
         Step::new("doc tests", suite::doc_tests),
         Step::new("docs", suite::docs),
     ]);
-    if has_chaos {
+    if is_long {
+        steps.extend(sim::steps(Worlds::default()));
         steps.extend(chaos::steps(Amount::default()));
     }
     steps

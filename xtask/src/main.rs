@@ -5,7 +5,7 @@
 //! that CI runs too; every other chore is a part of it. Nothing here is needed to build or run `wopr`.
 //!
 //! Places: `lint` and `tidy` judge the sources, `deny` the dependencies, `clients` and `postgres` set up what
-//! tests need, `suite` and `chaos` run them. A further chore is a variant in `args`, a line in `chore`, and a file.
+//! tests need, `suite`, `sim` and `chaos` run them. A further chore is a variant in `args`, a line in `chore`, and a file.
 
 #![expect(
     clippy::print_stdout,
@@ -25,6 +25,8 @@ mod lint;
 mod plan;
 mod postgres;
 mod process;
+mod rustc;
+mod sim;
 mod suite;
 mod tidy;
 mod workspace;

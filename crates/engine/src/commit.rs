@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use wopr_core::{
-    Call, ContentHash, Decision, Effect, InterruptKind, NewChild, NodeId, Run, RunId, RunKey, RunStatus,
-    Timestamp, Visit, WorkflowId, format,
+    Call, ContentHash, Decision, Effect, InterruptKind, NewChild, NodeId, Recorded, Run, RunId, RunKey,
+    RunStatus, Timestamp, Visit, WorkflowId, format,
 };
 use wopr_store::{
     Batch, ChildRow, EffectKey, EffectRow, Epoch, Fence, Guard, InboxRow, Settled, Snapshot, StoredEvent,
@@ -75,6 +75,8 @@ pub(crate) struct Prepared {
     pub(crate) batch: Batch,
     pub(crate) run: Run,
     pub(crate) summary: Summary,
+    /// The events of the batch, as they were before they were encoded.
+    pub(crate) events: Vec<Recorded>,
     pub(crate) effects: Vec<(EffectKey, StoredEffect)>,
     /// Runs that were told something.
     pub(crate) told: Vec<RunId>,
@@ -194,6 +196,7 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision) -> Prepared {
         batch,
         run,
         summary,
+        events,
         effects,
         told,
         next_timer,

@@ -1,27 +1,32 @@
 //! Committing a decision: one append, and what follows from it once it is durable.
 //!
-//! Append and follow-up are one task of the engine's own. A caller that goes away, as a client that disconnects
-//! makes its handler do, takes back neither.
+//! Append and follow-up are one piece of work. A caller that goes away, as a client that disconnects makes its
+//! handler do, takes back neither.
 
 use std::sync::Arc;
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use wopr_core::{Decision, Refusal, RunId, RunKey, Seq, Timestamp};
+use wopr_core::{Decision, Recorded, Refusal, RunId, RunKey, Seq, Timestamp};
 use wopr_store::{
     AppendError, Batch, EffectKey, Fence, Guard, IdempotencyRecord, MessageRow, StoredEvent, TaskRow,
 };
 
 use crate::{
-    CommandError, Engine, Extras, View,
+    CommandError, Ended, Engine, Extras, View,
     commit::{self, Context, Prepared},
     doubt::Doubt,
+    engine::Shared,
     stats::Counters,
+    steadfast::{Panicked, Steadfast},
 };
 
 /// What to do once an append is durable.
 pub(crate) struct FollowUp {
     was_terminal: bool,
     settled: Vec<EffectKey>,
+    /// What was appended, and its size as stored.
+    events: Vec<Recorded>,
+    bytes: usize,
     effects: Vec<(EffectKey, commit::StoredEffect)>,
     told: Vec<RunId>,
     next_timer: Option<Timestamp>,
@@ -89,6 +94,7 @@ impl Engine {
             mut batch,
             run,
             summary,
+            events,
             effects,
             told,
             next_timer,
@@ -124,14 +130,16 @@ impl Engine {
         let follow_up = FollowUp {
             was_terminal: view.run.status.is_terminal(),
             settled: batch.effects_settled.iter().map(|s| s.key.clone()).collect(),
+            events,
+            bytes: batch.events.iter().map(|event| event.body.len()).sum(),
             effects,
             told,
             next_timer,
             children,
         };
-        // A task of its own: a caller that goes away takes back neither the append nor what follows from it.
+        // A caller that goes away takes back neither the append nor what follows from it.
         let engine = self.clone();
-        let committing = self.shared.tasks.spawn(async move {
+        let committing = async move {
             match engine.append(batch, &after.key).await? {
                 Appended::Yes => {
                     engine.act(&after, follow_up);
@@ -143,10 +151,13 @@ impl Engine {
                     follow_up,
                 }))),
             }
-        });
-        match committing.await {
+        };
+        let Shared { runtime, tasks, .. } = &*self.shared;
+        match Steadfast::new(committing, runtime.clone(), tasks).await {
             Ok(committed) => committed,
-            Err(error) => Err(Failed::Error(CommandError::Internal(error.to_string()))),
+            Err(Panicked) => Err(Failed::Error(CommandError::Internal(
+                "a commit panicked".to_owned(),
+            ))),
         }
     }
 
@@ -181,6 +192,8 @@ impl Engine {
         let FollowUp {
             was_terminal,
             settled,
+            events,
+            bytes,
             effects,
             told,
             next_timer,
@@ -191,6 +204,13 @@ impl Engine {
         Counters::add(&shared.counters.runs_created, children);
         if after.run.status.is_terminal() && !was_terminal {
             shared.counters.ended(after.run.status);
+            let ended = Ended {
+                summary: after.summary.clone(),
+                events,
+                head: after.run.head,
+            };
+            // Before anybody is woken who would look for it.
+            shared.recent.keep(&after.key, ended, bytes);
         }
         shared.tails.wake(&after.key);
         for key in settled {

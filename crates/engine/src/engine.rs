@@ -3,12 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use serde_json::Value;
+use tokio::runtime::Handle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use wopr_core::{Plan, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId};
 use wopr_store::{Epoch, ReadError, Store, WriteError};
 
 use crate::{
-    Clock, Events, Executor, Options, RegisterError, Registered, Stats, Tail, View,
+    Clock, Ended, Events, Executor, Options, RegisterError, Registered, Stats, Tail, View,
     catalog::Catalog,
     dice::Dice,
     effects::Effects,
@@ -16,6 +17,7 @@ use crate::{
     inbox::Inboxes,
     lease_clock::LeaseClock,
     locks::Locks,
+    recent::Recent,
     stats::Counters,
     tail::Tails,
     timers::Timers,
@@ -49,6 +51,7 @@ pub(crate) struct Shared {
     pub(crate) lease_clock: LeaseClock,
     pub(crate) catalog: Catalog,
     pub(crate) tails: Arc<Tails>,
+    pub(crate) recent: Recent,
     pub(crate) counters: Counters,
     pub(crate) timers: Timers,
     pub(crate) effects: Effects,
@@ -56,6 +59,7 @@ pub(crate) struct Shared {
     pub(crate) nudges: Nudges,
     pub(crate) stop: CancellationToken,
     pub(crate) tasks: TaskTracker,
+    pub(crate) runtime: Handle,
     pub(crate) locks: Locks,
     pub(crate) dice: Dice,
 }
@@ -79,6 +83,7 @@ impl Engine {
         let shared = Arc::new(Shared {
             effects: Effects::new(options.max_effects),
             dice: Dice::new(options.seed),
+            recent: Recent::new(options.retention),
             store,
             executor,
             clock,
@@ -93,6 +98,7 @@ impl Engine {
             nudges: Nudges::default(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
+            runtime: Handle::current(),
             locks: Locks::default(),
         });
         let engine = Self { shared };
@@ -225,6 +231,12 @@ impl Engine {
             head: page.head,
             status: page.status,
         }))
+    }
+
+    /// A run that ended in this process a moment ago, without asking the store. `None` says nothing about the run.
+    #[must_use]
+    pub fn ended(&self, key: &RunKey) -> Option<Arc<Ended>> {
+        self.shared.recent.find(key, self.now())
     }
 
     /// Follows a run's log. Make the tail first, then read, then await the tail.

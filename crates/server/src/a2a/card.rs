@@ -16,7 +16,7 @@ use wopr_core::{Object, Plan, TenantId, WorkflowId};
 use wopr_wire::a2a::{
     error::A2aError,
     method::{VERSION_HEADER, Version},
-    model::{AgentCapabilities, AgentCard, AgentExtension, AgentInterface, AgentSkill, binding},
+    model::{AgentCapabilities, AgentCard, AgentExtension, AgentInterface, AgentSkill},
     v03,
 };
 
@@ -207,7 +207,7 @@ pub(super) fn card(host: &Host, subject: &Subject<'_>) -> Option<AgentCard> {
         .filter(|plan| plan.definition.is_public() && workflow.is_none_or(|wanted| plan.id() == wanted))
         .collect();
     plans.sort_by(|a, b| a.id().cmp(b.id()));
-    let (name, description, url) = match (workflow, plans.first()) {
+    let (name, description, base) = match (workflow, plans.first()) {
         (Some(_), None) => return None,
         (Some(id), Some(plan)) => {
             let skill = skill(plan);
@@ -224,12 +224,15 @@ pub(super) fn card(host: &Host, subject: &Subject<'_>) -> Option<AgentCard> {
         ),
     };
     let capabilities = host.discovery().capabilities();
-    let interfaces = capabilities.a2a_versions.iter().map(|version| AgentInterface {
-        url: url.clone(),
-        protocol_binding: binding::JSONRPC.to_owned(),
-        protocol_version: version.to_string(),
-        tenant: None,
-    });
+    let interfaces = capabilities
+        .a2a_interfaces
+        .iter()
+        .map(|(binding, version)| AgentInterface {
+            url: base.clone(),
+            protocol_binding: binding.as_str().to_owned(),
+            protocol_version: version.to_string(),
+            tenant: None,
+        });
     let Security {
         schemes,
         requirements,

@@ -19,7 +19,7 @@ use wopr_wire::{
 };
 
 use super::{
-    door,
+    Binding, door, is_served,
     perform::{self, Answer},
     routes::Interface,
     service::{Error, Service},
@@ -140,7 +140,9 @@ fn read_envelope(
         Ok(asked) => *asked,
         Err(error) => return refused(Version::V1_0, error.clone()),
     };
-    match (Operation::from_rpc_method(&method), asked) {
+    let named =
+        Operation::from_rpc_method(&method).filter(|(_, version)| is_served(Binding::JsonRpc, *version));
+    match (named, asked) {
         (None, _) | (Some((_, Version::V0_3)), Version::V1_0) => {
             refused(asked, A2aError::MethodNotFound { method })
         }

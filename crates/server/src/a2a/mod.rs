@@ -47,13 +47,42 @@ use axum::{
     middleware::{self, Next},
     response::Response,
 };
-use wopr_wire::a2a::{method::Version, paths::Verb};
+use wopr_wire::a2a::{method::Version, model::binding, paths::Verb};
 
 use self::routes::Place;
 use crate::Host;
 
-/// The versions spoken, the preferred one first. The capability registry tells them, to discovery and to the cards.
-pub const VERSIONS: [Version; 2] = [Version::V1_0, Version::V0_3];
+pub use card_sign::CardSigner;
+
+/// How requests and answers travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Binding {
+    /// JSON-RPC 2.0 over HTTP.
+    JsonRpc,
+    /// HTTP with JSON bodies.
+    HttpJson,
+}
+
+impl Binding {
+    /// Its name on the card.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::JsonRpc => binding::JSONRPC,
+            Self::HttpJson => binding::HTTP_JSON,
+        }
+    }
+}
+
+/// Every pair of a binding and a version that is served, the preferred one first. The registry of capabilities tells
+/// them, to discovery and to the cards; requests that come by another are not taken. Those of 1.0 come before those
+/// of 0.3, for clients that take the first of a binding whatever its version.
+pub const INTERFACES: &[(Binding, Version)] = &[
+    (Binding::JsonRpc, Version::V1_0),
+    (Binding::HttpJson, Version::V1_0),
+    (Binding::JsonRpc, Version::V0_3),
+    (Binding::HttpJson, Version::V0_3),
+];
 /// Whether tasks can be streamed.
 pub const STREAMING: bool = true;
 /// Whether updates are pushed.
@@ -73,12 +102,19 @@ pub(crate) const OUTPUT_MODES: [&str; 2] = ["text/plain", "application/json"];
 /// Where the card is, in both versions.
 pub const CARD_PATH: &str = "/.well-known/agent-card.json";
 
+/// Where the keys are that verify signed cards.
+pub const KEYS_PATH: &str = "/.well-known/jwks.json";
 
 /// An extension of the protocol, as the card tells it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Extension {
     pub(crate) uri: &'static str,
     pub(crate) about: &'static str,
+}
+
+/// Claims that a version is served by a binding.
+fn is_served(binding: Binding, version: Version) -> bool {
+    INTERFACES.contains(&(binding, version))
 }
 
 #[derive(Debug, Clone)]
@@ -102,8 +138,6 @@ async fn answer(State(face): State<Face>, request: Request, next: Next) -> Respo
     };
     let Face { host, freshness } = face;
     let (head, body) = request.into_parts();
-/// Where the keys are that verify signed cards.
-pub const KEYS_PATH: &str = "/.well-known/jwks.json";
     let headers = &head.headers;
     let activated = door::activated(headers);
     let verb = Verb::from_name(head.method.as_str());
@@ -112,6 +146,8 @@ pub const KEYS_PATH: &str = "/.well-known/jwks.json";
             card::respond(&host, &freshness, interface.as_ref(), headers)
         }
         Place::Card(_) => transport::not_allowed(&[Verb::Get], "read the card by GET"),
+        Place::Keys if head.method == http::Method::HEAD || verb == Some(Verb::Get) => card::keys(&host),
+        Place::Keys => transport::not_allowed(&[Verb::Get], "read the keys by GET"),
         Place::Rpc(interface) if verb == Some(Verb::Post) => {
             jsonrpc::respond(host, interface, &head.uri, headers, body).await
         }
@@ -125,5 +161,3 @@ pub const KEYS_PATH: &str = "/.well-known/jwks.json";
     }
     response
 }
-        Place::Keys if head.method == http::Method::HEAD || verb == Some(Verb::Get) => card::keys(&host),
-        Place::Keys => transport::not_allowed(&[Verb::Get], "read the keys by GET"),

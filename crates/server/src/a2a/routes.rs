@@ -23,6 +23,7 @@ use wopr_wire::a2a::{
     paths::{self, Names, Verb},
 };
 
+use super::{Binding, is_served};
 use crate::path;
 
 /// Where every interface begins.
@@ -31,9 +32,9 @@ const ROOT: &str = "a2a";
 const WORKFLOW: &str = "w";
 /// Where a card is, below an interface or the origin.
 const CARD: [&str; 2] = [".well-known", "agent-card.json"];
-
 /// Where the keys are that verify it, below the origin.
 const KEYS: [&str; 2] = [".well-known", "jwks.json"];
+
 /// An address agents are called by: of one workflow, or of all.
 pub(super) type Interface = Option<WorkflowId>;
 
@@ -42,9 +43,9 @@ pub(super) type Interface = Option<WorkflowId>;
 pub(super) enum Place {
     /// The card of an interface.
     Card(Interface),
-    /// JSON-RPC.
     /// The keys that verify cards.
     Keys,
+    /// JSON-RPC.
     Rpc(Interface),
     /// HTTP+JSON.
     Rest(Rest),
@@ -78,8 +79,8 @@ pub(super) fn find(method: &Method, path: &str) -> Option<Place> {
     let verb = Verb::from_name(method.as_str());
     match segments.as_slice() {
         card if card == CARD => Some(Place::Card(None)),
-        ["v1", "a2a", "agent.json"] => Some(Place::Card(None)),
         keys if keys == KEYS => Some(Place::Keys),
+        ["v1", "a2a", "agent.json"] => Some(Place::Card(None)),
         ["v1", "a2a"] => Some(Place::Rpc(None)),
         // Only what is there: the rest of this prefix is the other face's.
         ["v1", rest @ ..] => old(None, verb, rest).map(Place::Rest),
@@ -125,6 +126,9 @@ fn at(
     verb: Option<Verb>,
     segments: &[&str],
 ) -> Option<Rest> {
+    if !is_served(Binding::HttpJson, version) {
+        return None;
+    }
     let paths::Found {
         operation,
         names,
@@ -151,11 +155,11 @@ mod tests {
             None => "other".to_owned(),
             Some(Place::Card(interface)) => format!("card {}", name(interface)),
             Some(Place::Rpc(interface)) => format!("rpc {}", name(interface)),
+            Some(Place::Keys) => "keys".to_owned(),
             Some(Place::Nothing) => "nothing".to_owned(),
             Some(Place::NoAgent) => "no agent".to_owned(),
             Some(Place::Rest(rest)) => {
                 let operation = match rest.operation {
-            Some(Place::Keys) => "keys".to_owned(),
                     Some((operation, _)) => format!("{operation:?}"),
                     None => format!("{:?}", rest.verbs),
                 };
@@ -171,11 +175,11 @@ mod tests {
         let (get, post) = (Method::GET, Method::POST);
         for (method, path, wanted) in [
             (&get, "/.well-known/agent-card.json", "card -"),
+            (&get, "/.well-known/jwks.json", "keys"),
             (&get, "/a2a/.well-known/jwks.json", "nothing"),
             (&get, "/v1/a2a/agent.json", "card -"),
             (&get, "/a2a/.well-known/agent-card.json", "card -"),
             (&get, "/a2a/w/x/.well-known/agent-card.json", "card x"),
-            (&get, "/.well-known/jwks.json", "keys"),
             (&post, "/a2a", "rpc -"),
             (&post, "/a2a/", "rpc -"),
             (&post, "/v1/a2a", "rpc -"),

@@ -26,8 +26,8 @@ const FIXTURES: [&str; 2] = ["conformance-", "openwop-smoke-"];
 pub struct Capabilities {
     /// Whether conformance nodes and seams exist.
     pub is_conformance: bool,
-    /// Versions of A2A, the preferred first.
-    pub a2a_versions: [Version; 2],
+    /// Bindings and versions of A2A that are served, the preferred first.
+    pub a2a_interfaces: &'static [(a2a::Binding, Version)],
     /// Whether A2A tasks can be streamed.
     pub a2a_streaming: bool,
     /// Whether A2A tasks can be pushed.
@@ -50,7 +50,7 @@ impl Capabilities {
     pub fn of(config: &Config) -> Self {
         Self {
             is_conformance: config.conformance,
-            a2a_versions: a2a::VERSIONS,
+            a2a_interfaces: a2a::INTERFACES,
             a2a_streaming: a2a::STREAMING,
             a2a_push: a2a::PUSH_NOTIFICATIONS,
             a2a_extended_card: a2a::EXTENDED_CARD,
@@ -59,6 +59,17 @@ impl Capabilities {
             max_run_duration_ms: config.limits.max_run_duration.map(Period::as_millis),
             idempotency_seconds: config.idempotency.retention.as_duration().as_secs(),
         }
+    }
+
+    /// The versions of A2A, the preferred first.
+    fn a2a_versions(&self) -> Vec<&'static str> {
+        let mut versions = Vec::new();
+        for (_, version) in self.a2a_interfaces {
+            if !versions.contains(&version.as_str()) {
+                versions.push(version.as_str());
+            }
+        }
+        versions
     }
 
     /// The address of the A2A card.
@@ -93,7 +104,7 @@ impl Capabilities {
             limits["maxRunDurationMs"] = json!(most);
             configurable["runTimeoutMs"]["max"] = json!(most);
         }
-        let versions = self.a2a_versions.map(Version::as_str);
+        let versions = self.a2a_versions();
         let families = json!({
             "a2a": {
                 "supported": true,
@@ -102,7 +113,7 @@ impl Capabilities {
                 "pushNotifications": self.a2a_push,
                 "durableTasks": true,
                 "protocolVersions": versions,
-                "preferredVersion": versions[0],
+                "preferredVersion": versions.first(),
             },
             "extensions": { "interrupts": {
                 "profiles": [

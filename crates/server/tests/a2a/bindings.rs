@@ -205,3 +205,46 @@ async fn errors_have_the_same_reason_in_every_binding() {
         }
     }
 }
+
+#[tokio::test]
+async fn what_the_card_names_is_served_and_nothing_else() {
+    let server = Server::start().await;
+    for (card, workflow) in [
+        ("/.well-known/agent-card.json", None),
+        ("/a2a/w/approve/.well-known/agent-card.json", Some("approve")),
+    ] {
+        let card = server.v1().get(card).await.json();
+        let mut named: Vec<_> = (card["supportedInterfaces"].as_array().unwrap().iter())
+            .map(|interface| {
+                let text = |name: &str| interface[name].as_str().unwrap().to_owned();
+                (text("protocolBinding"), text("protocolVersion"), text("url"))
+            })
+            .collect();
+        assert!(
+            named.is_sorted_by_key(|(_, version, _)| std::cmp::Reverse(version.clone())),
+            "{named:?}"
+        );
+        for speaker in Speaker::all(&server) {
+            let place = named
+                .iter()
+                .position(|(binding, version, _)| {
+                    binding == speaker.binding.as_str() && version == speaker.version.as_str()
+                })
+                .unwrap_or_else(|| panic!("{} is not on the card", speaker.name()));
+            let (.., url) = named.remove(place);
+            let speaker = speaker.at(&url);
+            // Without a word which workflow is meant, the address decides.
+            let mut request = speaker.text(&format!("m-{workflow:?}"), "x", "-");
+            request["message"]["metadata"] = json!({});
+            let task = speaker.send(request).await.unwrap();
+            let wanted = workflow.unwrap_or("hello");
+            assert_eq!(
+                task["metadata"]["openwop"]["workflowId"],
+                wanted,
+                "{}",
+                speaker.name()
+            );
+        }
+        assert_eq!(named, [], "the card names what is not served");
+    }
+}

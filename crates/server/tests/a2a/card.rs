@@ -15,7 +15,9 @@ async fn both_versions_read_the_card() {
     schema::check("AgentCard", &union);
     let interfaces = json!([
         {"url": url, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"},
+        {"url": url, "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"},
         {"url": url, "protocolBinding": "JSONRPC", "protocolVersion": "0.3"},
+        {"url": url, "protocolBinding": "HTTP+JSON", "protocolVersion": "0.3"},
     ]);
     assert_eq!(union["supportedInterfaces"], interfaces);
     assert_eq!(union["url"], url);
@@ -57,7 +59,7 @@ async fn both_versions_read_the_card() {
     assert_eq!(old["security"], json!([{"bearer": ["runs:create"]}]));
     assert_eq!(
         old["additionalInterfaces"],
-        json!([{"url": url, "transport": "JSONRPC"}])
+        json!([{"url": url, "transport": "JSONRPC"}, {"url": url, "transport": "HTTP+JSON"}])
     );
     for path in ["/v1/a2a/agent.json", "/a2a/.well-known/agent-card.json"] {
         assert_eq!(server.client("0.3").get(path).await.json(), old, "{path}");
@@ -228,12 +230,13 @@ async fn the_card_says_what_discovery_says() {
         told["pushNotifications"],
         card["capabilities"]["pushNotifications"]
     );
-    let versions: Vec<_> = card["supportedInterfaces"]
+    let mut versions: Vec<_> = card["supportedInterfaces"]
         .as_array()
         .unwrap()
         .iter()
         .map(|interface| interface["protocolVersion"].clone())
         .collect();
+    versions.dedup();
     assert_eq!(told["protocolVersions"], json!(versions));
     assert_eq!(told["preferredVersion"], versions[0]);
     assert!(

@@ -26,10 +26,21 @@ pub(crate) enum Binding {
     Rest,
 }
 
+impl Binding {
+    /// Its name on the card.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Rpc => "JSONRPC",
+            Self::Rest => "HTTP+JSON",
+        }
+    }
+}
+
 /// A client of one version and binding.
 pub(crate) struct Speaker {
     pub(crate) binding: Binding,
     pub(crate) version: Version,
+    /// Knows the address of the interface.
     client: Client,
 }
 
@@ -50,6 +61,13 @@ impl Speaker {
             }
         }
         all
+    }
+
+    /// The same at the address a card names.
+    pub(crate) fn at(mut self, url: &str) -> Self {
+        let (_, path) = url.split_once("://").unwrap().1.split_once('/').unwrap();
+        self.client = self.client.at(&format!("/{path}"));
+        self
     }
 
     /// A name for what goes wrong, and for messages.
@@ -153,7 +171,7 @@ impl Speaker {
         let task = request.get("id").and_then(Value::as_str).map(str::to_owned);
         let names = Names { task, config: None };
         let (verb, path) = path_of(self.version, operation, &names);
-        let mut path = format!("/a2a/{path}");
+        let mut path = format!("{}/{path}", self.client.path);
         if verb.as_str() == "GET" {
             let pairs = request.as_object().unwrap().iter();
             let pairs = pairs.filter(|(name, _)| *name != "id").map(|(name, value)| {

@@ -1,459 +1,220 @@
-//! One simulated world: replicas that come and go, clients that insist, and the promises checked at its end.
+//! One simulated world: disasters for a while, then peace, and everything must have come right.
 
-use std::{
-    collections::HashMap,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use serde_json::{Value, json};
-use wopr_core::{
-    Command, DrainPolicy, Event, HostBounds, Offer, Run, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId,
+use serde_json::json;
+use tokio::task::JoinSet;
+use wopr_core::{Command, RunKey};
+use wopr_engine::Extras;
+
+use super::{
+    aging,
+    client::{Client, PATIENCE, Report},
+    cluster::{Cluster, Toll},
+    fate::Fate,
+    witness::lines,
 };
-use wopr_engine::{CommandError, Create, Done, Engine, Extras, Once, Options, Start, View};
-use wopr_store::{IdempotencyKey, Log, MemoryStore, Retention, RunFilter};
+use crate::harness::answer;
 
-use super::faults::{Connection, Fate, Fickle, VirtualClock};
-use crate::harness::{answer, node, principal, tenant, workflow};
+/// How long a world may take to come to rest once nothing fails any more: longer than the longest lease, attempt, wrong
+/// clock and row of refusals together.
+const PEACE: Duration = Duration::from_secs(600);
 
-/// How long a client waits for an answer before it asks again.
-const PATIENCE: Duration = Duration::from_secs(3);
-/// How long runs are kept: longer than any world lives before it is made to let go.
-const KEPT_FOR: Duration = Duration::from_secs(24 * 3_600);
-
+/// What a world saw.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Lived {
-    pub(crate) runs: usize,
-    pub(crate) crashes: u64,
+    n_runs: u64,
+    n_events: u64,
+    n_calls: u64,
+    n_deaths: u64,
+    n_stops: u64,
 }
 
-/// The replicas that are alive now.
-#[derive(Clone)]
-struct Cluster {
-    replicas: Arc<Mutex<Vec<Replica>>>,
-    store: Arc<MemoryStore>,
-    fate: Arc<Fate>,
-    clock: Arc<VirtualClock>,
+impl Lived {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.n_runs += other.n_runs;
+        self.n_events += other.n_events;
+        self.n_calls += other.n_calls;
+        self.n_deaths += other.n_deaths;
+        self.n_stops += other.n_stops;
+    }
 }
 
-struct Replica {
-    engine: Engine,
-    is_dead: Arc<AtomicBool>,
-}
-
-impl Cluster {
-    async fn start_replica(&self) {
-        let is_dead = Arc::new(AtomicBool::new(false));
-        let connection = Connection {
-            store: Arc::clone(&self.store),
-            fate: Arc::clone(&self.fate),
-            is_dead: Arc::clone(&is_dead),
-        };
-        let executor = Fickle {
-            store: Arc::clone(&self.store),
-            fate: Arc::clone(&self.fate),
-        };
-        let options = Options {
-            bounds: HostBounds {
-                node_executions: 200,
-                run_duration_ms: None,
-            },
-            offer: Offer { conformance: true },
-            max_effects: 4,
-            lease: Duration::from_secs(5),
-            poll: Duration::from_millis(500),
-            retention: Some(KEPT_FOR),
-            seed: Some(self.fate.below(u64::MAX)),
-        };
-        let engine = Engine::start(
-            Arc::new(connection),
-            Arc::new(executor),
-            self.clock.clone(),
-            options,
+impl fmt::Display for Lived {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} runs, {} events, {} calls, {} processes died, {} were replaced",
+            self.n_runs, self.n_events, self.n_calls, self.n_deaths, self.n_stops
         )
-        .await;
-        self.replicas.lock().push(Replica {
-            engine: engine.expect("starts"),
-            is_dead,
-        });
-    }
-
-    /// Some live replica, as soon as there is one.
-    async fn any(&self) -> Engine {
-        loop {
-            {
-                let replicas = self.replicas.lock();
-                if !replicas.is_empty() {
-                    let index = self.fate.below(replicas.len() as u64);
-                    return replicas[usize::try_from(index).expect("small")].engine.clone();
-                }
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await; // sleep: virtual time
-        }
-    }
-
-    async fn crash_one(&self) {
-        let victim = {
-            let mut replicas = self.replicas.lock();
-            let n = replicas.len() as u64;
-            replicas.swap_remove(usize::try_from(self.fate.below(n)).expect("small"))
-        };
-        victim.is_dead.store(true, Ordering::Relaxed);
-        // The process is gone: nothing of it runs on.
-        std::mem::forget(victim.engine);
-        tokio::time::sleep(Duration::from_millis(self.fate.below(2_000))).await; // sleep: virtual time
-        self.start_replica().await;
     }
 }
 
-pub(crate) async fn live(seed: u64) -> Lived {
-    let fate = Fate::new(seed);
-    let cluster = Cluster {
-        replicas: Arc::default(),
-        store: Arc::new(MemoryStore::new()),
-        clock: Arc::new(VirtualClock::new()),
-        fate: Arc::clone(&fate),
-    };
-    fate.is_cruel.store(false, Ordering::Relaxed);
-    for _ in 0..=fate.below(3) {
-        cluster.start_replica().await;
-    }
-    for document in workflows() {
-        // Every replica registers what its directory holds, as at a start.
-        let engines: Vec<_> = cluster
-            .replicas
-            .lock()
-            .iter()
-            .map(|replica| replica.engine.clone())
-            .collect();
-        for engine in engines {
-            engine.register(None, document.clone()).await.expect("registers");
+/// How a world went.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Life {
+    /// What it saw, or which promise it broke.
+    pub(crate) outcome: Result<Lived, String>,
+    /// How it came to that, if it was written down.
+    pub(crate) story: Vec<String>,
+}
+
+impl Life {
+    /// The end of a world in which the simulator itself panicked.
+    pub(crate) fn panicked() -> Self {
+        Self {
+            outcome: Err("it panicked, see above".to_owned()),
+            story: Vec::new(),
         }
     }
-    fate.is_cruel.store(true, Ordering::Relaxed);
+}
 
-    let mut clients = tokio::task::JoinSet::new();
-    for index in 0..12 + fate.below(12) {
-        let client = Client {
-            cluster: cluster.clone(),
-            name: format!("client-{index}"),
-        };
-        clients.spawn(client.run());
+/// Lives one world to its end.
+pub(crate) async fn live(seed: u64, has_story: bool) -> Life {
+    let fate = Arc::new(Fate::new(seed, has_story));
+    fate.tell(|| format!("{:?}", fate.odds));
+    let lived = tokio::select! {
+        biased;
+        what = fate.broken() => Err(what),
+        lived = pass(&fate) => Ok(lived),
+    };
+    Life {
+        outcome: fate.verdict().map_or(lived, Err),
+        story: fate.story(),
     }
-    let mut crashes = 0;
+}
+
+async fn pass(fate: &Arc<Fate>) -> Lived {
+    let n_replicas = 1 + fate.below(4);
+    let (cluster, died) = Cluster::start(fate, n_replicas).await;
+    let toll = Arc::new(Mutex::new(Toll::default()));
+    let mut keepers = JoinSet::new();
+    {
+        let (cluster, toll) = (cluster.clone(), Arc::clone(&toll));
+        keepers.spawn(async move { cluster.keep_up(died, &toll).await });
+    }
+    fate.set_cruel(true);
+    let mut clients = JoinSet::new();
+    for index in 0..8 + fate.below(12) {
+        let name = format!("client {index}");
+        let cluster = cluster.clone();
+        clients.spawn(Client { cluster, name }.run());
+    }
+    // On top of what strikes at the steps of a process: what operators and their tools do.
     for _ in 0..fate.below(6) {
-        tokio::time::sleep(Duration::from_millis(fate.below(4_000))).await; // sleep: virtual time
-        cluster.crash_one().await;
-        crashes += 1;
-    }
-    tokio::time::sleep(Duration::from_secs(10)).await; // sleep: virtual time
-    fate.is_cruel.store(false, Ordering::Relaxed);
-    let acknowledged = clients.join_all().await;
-    check(&cluster, &acknowledged).await;
-    let_go(&cluster).await;
-    Lived {
-        runs: acknowledged.len(),
-        crashes,
-    }
-}
-
-/// A client that creates one run and sees it through, repeating what got no answer.
-struct Client {
-    cluster: Cluster,
-    name: String,
-}
-
-impl Client {
-    async fn run(self) -> RunKey {
-        let fate = Arc::clone(&self.cluster.fate);
-        tokio::time::sleep(Duration::from_millis(fate.below(6_000))).await; // sleep: virtual time
-        let kinds = [
-            "pure", "delay", "gate", "effect", "parent", "loop", "both", "family",
-        ];
-        let kind = kinds[usize::try_from(fate.below(kinds.len() as u64)).expect("small")];
-        let key = self.create(kind).await;
-        let mut seen = Seq(0);
-        loop {
-            let view = self.view(&key).await;
-            assert!(view.run.head >= seen, "{key}: an acknowledged write went missing");
-            seen = view.run.head;
-            if view.run.status.is_terminal() {
-                return key;
-            }
-            let command = match (view.run.interrupt(&view.plan), fate.below(20)) {
-                (_, 0) => Some(Command::Cancel {
-                    reason: Some("simulated".into()),
-                    by: Some(principal()),
-                }),
-                (_, 1) => Some(Command::Pause {
-                    reason: None,
-                    drain: DrainPolicy::DrainCurrentNode,
-                }),
-                (Some(open), _) => {
-                    let action = if fate.below(4) == 0 { "reject" } else { "accept" };
-                    Some(answer(open.node.as_str(), json!({ "action": action })))
-                }
-                (None, _) if view.run.status == wopr_core::RunStatus::Paused => {
-                    Some(Command::Resume { reason: None })
-                }
-                (None, _) => None,
-            };
-            if let Some(command) = command {
-                let engine = self.cluster.any().await;
-                let told =
-                    tokio::time::timeout(PATIENCE, engine.command(&key, command, Extras::default())).await;
-                match told {
-                    Ok(Ok(Done::Fresh(view))) if view.key == key => seen = seen.max(view.run.head),
-                    Ok(Err(CommandError::Internal(why))) => panic!("{key}: {why}"),
-                    Ok(_) | Err(_) => {}
-                }
-            }
-            tokio::time::sleep(Duration::from_millis(50 + fate.below(800))).await; // sleep: virtual time
+        fate.linger(4_000).await;
+        match fate.below(4) {
+            0 => cluster.replace_one(&toll).await,
+            1 => cluster.register_late().await,
+            _ => cluster.kill_one(),
         }
     }
-
-    async fn create(&self, workflow: &str) -> RunKey {
-        let mut known: Option<RunId> = None;
-        // Twice at least: a repeat must name the same run.
-        for wanted in 0.. {
-            let engine = self.cluster.any().await;
-            let create = Create {
-                run: engine.new_run_id(),
-                workflow: WorkflowId::parse(workflow).expect("valid"),
-                start: Start {
-                    tenant: tenant(),
-                    principal: principal(),
-                    origin: wopr_core::Origin::Rest,
-                    inputs: serde_json::Map::new(),
-                    configurable: serde_json::Map::new(),
-                    tags: vec![self.name.clone()],
-                    metadata: serde_json::Map::new(),
-                    context: None,
-                    trace: None,
-                },
-                extras: Extras {
-                    idempotency: Some(Once {
-                        key: IdempotencyKey {
-                            tenant: tenant(),
-                            principal: principal(),
-                            scope: "create".into(),
-                            key: self.name.clone(),
-                        },
-                        digest: workflow.to_owned(),
-                        expires_at: Timestamp::from_millis(i64::MAX / 2),
-                        respond: Arc::new(|view: &View| view.key.run.as_str().as_bytes().to_vec()),
-                    }),
-                    ..Extras::default()
-                },
-            };
-            let run = match tokio::time::timeout(PATIENCE, engine.create(create)).await {
-                Ok(Ok(Done::Fresh(view))) => view.key.run,
-                Ok(Ok(Done::Replayed(record))) => record.run.expect("a create names its run"),
-                Ok(Err(CommandError::Internal(why))) => panic!("create: {why}"),
-                Ok(Err(_)) | Err(_) => continue,
-            };
-            if let Some(known) = &known {
-                assert_eq!(known, &run, "one key made two runs");
-            }
-            known = Some(run);
-            if wanted > 1 {
-                break;
-            }
-        }
-        RunKey::new(tenant(), known.expect("the loop ends with an answer"))
-    }
-
-    async fn view(&self, key: &RunKey) -> View {
-        loop {
-            let engine = self.cluster.any().await;
-            match tokio::time::timeout(PATIENCE, engine.view(key)).await {
-                Ok(Ok(view)) => return view.expect("an acknowledged run exists"),
-                Ok(Err(wopr_store::ReadError::Corrupt(why))) => panic!("{key}: {why}"),
-                Ok(Err(wopr_store::ReadError::Unavailable(_))) | Err(_) => {}
-            }
-        }
-    }
-}
-
-/// Everything has come to rest: what must be true of every log?
-async fn check(cluster: &Cluster, acknowledged: &[RunKey]) {
-    let engine = cluster.any().await;
-    let tenant: TenantId = tenant();
-    let page = cluster
-        .store
-        .list_runs(&tenant, &RunFilter::default(), None, 10_000)
-        .await
-        .expect("lists");
-    let mut starts: HashMap<Vec<String>, usize> = HashMap::new();
-    for (run, ..) in &page.runs {
-        let key = RunKey::new(tenant.clone(), run.clone());
-        let view = settled(&engine, &key).await;
-        let log = engine
-            .events(&key, Seq(0), 100_000)
-            .await
-            .expect("reads")
-            .expect("exists")
-            .events;
-        for (index, recorded) in log.iter().enumerate() {
-            assert_eq!(recorded.seq, Seq(index as u64), "{key}: sequences are dense");
-        }
-        let terminals = log
-            .iter()
-            .filter(|recorded| recorded.event.terminal().is_some())
-            .count();
-        assert_eq!(terminals, 1, "{key}: one terminal event");
-        assert!(
-            log.last().is_some_and(|last| last.event.terminal().is_some()),
-            "{key}: the terminal event is last"
-        );
-        assert_eq!(
-            Run::default().fold(&view.plan, &log).expect("folds"),
-            view.run,
-            "{key}: a fold from zero agrees"
-        );
-        if let Some(Event::RunStarted(started)) = log.first().map(|first| &first.event) {
-            if started.parent.is_none() {
-                *starts.entry(started.tags.clone()).or_default() += 1;
-            }
-        } else {
-            panic!("{key}: does not begin with its start");
-        }
-    }
-    for key in acknowledged {
-        assert!(
-            page.runs.iter().any(|(run, ..)| *run == key.run),
-            "{key}: an acknowledged run is gone"
-        );
-    }
-    assert!(
-        starts.values().all(|n| *n == 1),
-        "a client's key made more than one run: {starts:?}"
-    );
-}
-
-/// Everything has had its time: replicas that fail and die in the middle remove whole trees only, and all of them.
-async fn let_go(cluster: &Cluster) {
-    let store = &cluster.store;
-    let tenant = tenant();
-    let family = async |root: &RunId| {
-        let mut runs = vec![root.clone()];
-        let mut seen = 0;
-        while let Some(parent) = runs.get(seen).cloned() {
-            seen += 1;
-            let children = store
-                .children(&tenant, &[parent], None, 1_000)
-                .await
-                .expect("reads");
-            runs.extend(children.into_iter().map(|child| child.run));
-        }
-        runs
+    fate.linger(10_000).await;
+    fate.set_cruel(false);
+    fate.tell(|| "peace".to_owned());
+    cluster.mend();
+    cluster.register_late().await;
+    let Ok(reports) = tokio::time::timeout(PEACE, clients.join_all()).await else {
+        return stuck(&cluster);
     };
-    let page = store
-        .list_runs(&tenant, &RunFilter::default(), None, 10_000)
-        .await
-        .expect("lists");
-    let mut families = Vec::new();
-    for (run, summary, _) in &page.runs {
-        if summary.parent.is_none() {
-            families.push(family(run).await);
-        }
+    if tokio::time::timeout(PEACE, rest(&cluster)).await.is_err() {
+        return stuck(&cluster);
     }
-    assert_eq!(families.iter().map(Vec::len).sum::<usize>(), page.runs.len());
-
-    cluster.fate.is_cruel.store(true, Ordering::Relaxed);
-    cluster.clock.skip(KEPT_FOR);
-    for step in 0.. {
-        let mut left = 0;
-        for family in &families {
-            let mut seen = 0;
-            for run in family {
-                let key = RunKey::new(tenant.clone(), run.clone());
-                let loaded = store.load(&key).await.expect("no half of a log can be seen");
-                seen += usize::from(loaded.is_some());
-            }
-            assert!(
-                seen == 0 || seen == family.len(),
-                "half of a tree is gone: {family:?}"
-            );
-            left += seen;
-        }
-        if left == 0 && store.next_tenant(None).await.expect("reads").is_none() {
-            break;
-        }
-        assert!(step < 4_000, "{left} runs stay");
-        cluster.fate.is_cruel.store(step < 2_000, Ordering::Relaxed);
-        if cluster.fate.strikes(2) {
-            cluster.crash_one().await;
-        }
-        tokio::time::sleep(Duration::from_millis(cluster.fate.below(300))).await; // sleep: virtual time
+    for report in &reports {
+        check(&cluster, report);
     }
-    assert!(store.begun_removals(1).await.expect("reads").is_empty());
-    cluster.fate.is_cruel.store(false, Ordering::Relaxed);
+    if fate.once_in(8) {
+        aging::age(&cluster).await;
+    }
+    keepers.shutdown().await;
+    let toll = *toll.lock();
+    let witness = &cluster.server.witness;
+    let keys = witness.keys();
+    let logs = keys.iter().filter_map(|key| witness.account(key));
+    Lived {
+        n_runs: keys.len() as u64,
+        n_events: logs.map(|account| account.log.len() as u64).sum(),
+        n_calls: witness.n_calls() as u64,
+        n_deaths: toll.n_deaths,
+        n_stops: toll.n_stops,
+    }
 }
 
-/// Children may still be ending when their parent has; they must, without anybody's help.
-async fn settled(engine: &Engine, key: &RunKey) -> View {
-    for _ in 0..600 {
-        let view = engine.view(key).await.expect("reads").expect("exists");
-        if view.run.status.is_terminal() {
-            return view;
+/// Children may still be ending when their parent has; they must, without anybody's help. Only what outlived its parent
+/// and asks gets an answer.
+async fn rest(cluster: &Cluster) {
+    let witness = &cluster.server.witness;
+    loop {
+        let mut all_over = true;
+        for key in witness.keys() {
+            let is_done = witness
+                .account(&key)
+                .is_some_and(|run| run.is_over && run.is_at_rest);
+            if !is_done {
+                all_over = false;
+                answer_orphan(cluster, &key).await;
+            }
+        }
+        if all_over && witness.all_is_heard() {
+            return;
         }
         tokio::time::sleep(Duration::from_millis(500)).await; // sleep: virtual time
     }
-    panic!("{key}: stuck");
 }
 
-fn workflows() -> Vec<Value> {
-    let gate = |id: &str| node(id, "core.approvalGate", json!({}));
-    let sub = |id: &str, child: &str| node(id, "core.subWorkflow", json!({ "workflowId": child }));
-    let mut effect = workflow(
-        "effect",
-        &[node("call", "core.conformance.side-effect", json!({}))],
-        &[],
-    );
-    effect["settings"] = json!({ "maxRetries": 3, "retryDelayMs": 100 });
-    let mut looped = workflow(
-        "loop",
-        &[
-            gate("gate"),
-            node("revise", "core.delay", json!({ "delayMs": 200 })),
-        ],
-        &[("gate", "revise"), ("revise", "gate")],
-    );
-    looped["edges"][0]["triggerRule"] = json!("any_failed");
-    vec![
-        workflow(
-            "pure",
-            &[
-                node("a", "core.noop", json!({})),
-                node("b", "core.noop", json!({})),
-            ],
-            &[("a", "b")],
-        ),
-        workflow(
-            "delay",
-            &[node("wait", "core.delay", json!({ "delayMs": 1_500 }))],
-            &[],
-        ),
-        workflow("gate", &[gate("gate")], &[]),
-        effect,
-        workflow("parent", &[sub("child", "gate")], &[]),
-        looped,
-        workflow(
-            "both",
-            &[
-                gate("gate"),
-                node("call", "core.conformance.side-effect", json!({})),
-            ],
-            &[],
-        ),
-        workflow(
-            "family",
-            &[sub("one", "parent"), sub("two", "effect"), sub("three", "delay")],
-            &[],
-        ),
-    ]
+async fn answer_orphan(cluster: &Cluster, key: &RunKey) {
+    let (_, engine) = cluster.any().await;
+    let asked = tokio::time::timeout(PATIENCE, engine.view(key)).await;
+    let Ok(Ok(Some(view))) = asked else {
+        return;
+    };
+    for open in view.run.interrupts(&view.plan) {
+        for voter in ["one", "two"] {
+            let value = json!({ "action": "accept", "voter": voter });
+            let Command::Resolve(mut resolve) = answer(open.node.as_str(), value) else {
+                continue;
+            };
+            resolve.voter = Some(voter.to_owned());
+            let told = engine.command(key, Command::Resolve(resolve), Extras::default());
+            // The second is refused where one is enough.
+            let _ = tokio::time::timeout(PATIENCE, told).await;
+        }
+    }
+}
+
+fn stuck(cluster: &Cluster) -> Lived {
+    let witness = &cluster.server.witness;
+    for key in witness.keys() {
+        if let Some(account) = witness.account(&key)
+            && !(account.is_over && account.is_at_rest)
+        {
+            let log = lines(&account.log).join("\n  ");
+            cluster.fate.breaks(format!("{key} is stuck\n  {log}"));
+        }
+    }
+    cluster
+        .fate
+        .breaks("a client is stuck, or what a run was told is not heard");
+    Lived::default()
+}
+
+/// What a client was told, and what it was not, against what there is.
+fn check(cluster: &Cluster, report: &Report) {
+    let (fate, witness) = (&cluster.fate, &cluster.server.witness);
+    let Some(account) = witness.account(&report.run) else {
+        return fate.breaks(format!("{}: an acknowledged run is gone", report.run));
+    };
+    if let Some(streamed) = &report.streamed
+        && *streamed != account.log
+    {
+        let (got, log) = (lines(streamed).join("\n  "), lines(&account.log).join("\n  "));
+        fate.breaks(format!("{}: streamed\n  {got}\nis not\n  {log}", report.run));
+    }
+    for (mark, _) in &report.sent {
+        let n = witness.n_marked(mark);
+        if n > 1 {
+            fate.breaks(format!("{}: '{mark}' took effect {n} times", report.run));
+        }
+    }
 }

@@ -1,0 +1,124 @@
+//! Futures that go on when whoever awaits them goes away.
+//!
+//! A client that disconnects makes its handler's future be dropped, wherever it stands. What must not be taken back
+//! half way is awaited through [`Steadfast`]: as long as somebody waits it is polled in place, which costs no task
+//! and no wake-up; dropped before its end, it becomes a task. As in a task, a panic stays inside.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use tokio::runtime::Handle;
+use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
+
+/// A future that ends, whether it is awaited to the end or not.
+pub(crate) struct Steadfast<T: Send + 'static> {
+    /// `None` once it is over.
+    work: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
+    runtime: Handle,
+    /// Makes the owner of the tracker wait for it, by whatever means it goes on.
+    token: TaskTrackerToken,
+}
+
+/// The future panicked; what is known about it is in the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Panicked;
+
+impl<T: Send + 'static> Steadfast<T> {
+    /// Begins nothing yet.
+    pub(crate) fn new(
+        work: impl Future<Output = T> + Send + 'static,
+        runtime: Handle,
+        tracker: &TaskTracker,
+    ) -> Self {
+        Self {
+            work: Some(Box::pin(work)),
+            runtime,
+            token: tracker.token(),
+        }
+    }
+}
+
+impl<T: Send + 'static> Future for Steadfast<T> {
+    type Output = Result<T, Panicked>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let work = self.work.as_mut().expect("a future is not polled after its end");
+        // Nothing looks at it again after a panic.
+        let ended = match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
+            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Ready(value)) => Ok(value),
+            Err(_) => Err(Panicked),
+        };
+        self.work = None;
+        Poll::Ready(ended)
+    }
+}
+
+impl<T: Send + 'static> Drop for Steadfast<T> {
+    fn drop(&mut self) {
+        if let Some(work) = self.work.take() {
+            let token = self.token.clone();
+            self.runtime.spawn(async move {
+                drop(work.await);
+                drop(token);
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    fn steadfast<T: Send + 'static>(
+        tracker: &TaskTracker,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Steadfast<T> {
+        Steadfast::new(work, Handle::current(), tracker)
+    }
+
+    #[tokio::test]
+    async fn it_is_awaited_in_place() {
+        let tracker = TaskTracker::new();
+        let (here, there) = tokio::spawn(async move {
+            let work = steadfast(&tracker, async { tokio::task::id() });
+            assert_eq!(tracker.len(), 1, "whoever stops waits for it");
+            (tokio::task::id(), work.await)
+        })
+        .await
+        .expect("nothing panics");
+        assert_eq!(there, Ok(here));
+    }
+
+    #[tokio::test]
+    async fn it_goes_on_when_it_is_dropped() {
+        let tracker = TaskTracker::new();
+        let (go, may_go) = oneshot::channel::<()>();
+        let (done, is_done) = oneshot::channel();
+        let mut work = steadfast(&tracker, async move {
+            may_go.await.expect("the test says so");
+            done.send(7).expect("the test listens");
+        });
+        let polled = std::future::poll_fn(|context| Poll::Ready(Pin::new(&mut work).poll(context)));
+        assert!(polled.await.is_pending());
+        drop(work);
+        assert_eq!(tracker.len(), 1, "whoever stops waits for it");
+        go.send(()).expect("it listens");
+        assert_eq!(is_done.await, Ok(7));
+        tracker.close();
+        tracker.wait().await;
+    }
+
+    #[tokio::test]
+    async fn a_panic_stays_inside() {
+        let tracker = TaskTracker::new();
+        let work = steadfast(&tracker, async { panic!("on purpose") });
+        assert_eq!(work.await.map(|(): ()| ()), Err(Panicked));
+        assert!(tracker.is_empty());
+    }
+}

@@ -1,0 +1,206 @@
+//! One process of a cluster: it lives, stands still, or is dead, and has a wall clock of its own.
+//!
+//! A process meets its fate at the steps of its way to the store and back, which is every moment at which the world can
+//! tell the difference. A dead one takes no further step: its tasks stay where they are until the world ends. One that
+//! is stopped, as by SIGSTOP, stands where it is while time goes on for everybody else, and does not know.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, broadcast, mpsc};
+use wopr_core::Timestamp;
+use wopr_engine::Clock;
+use wopr_store::Hint;
+
+use super::fate::Fate;
+
+/// The world's beginning.
+const EPOCH: i64 = 1_700_000_000_000;
+/// Longest standstill: far longer than a lease.
+const MAX_FREEZE_MS: u64 = 20_000;
+/// How far a wall clock may be off, either way.
+const MAX_SKEW_MS: i64 = 30_000;
+/// Hints a process may lag behind; few, so that losing them happens.
+const HINTS: usize = 16;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Life {
+    Running,
+    Frozen,
+    Dead,
+}
+
+/// One life of one process.
+#[derive(Debug)]
+pub(crate) struct Process {
+    /// Unique in the world; the epoch of its engine too.
+    pub(crate) number: u64,
+    fate: Arc<Fate>,
+    life: Mutex<Life>,
+    /// Not a `watch`, which wakes those who wait in an order of its own dice.
+    changed: Notify,
+    skew: AtomicI64,
+    hints: broadcast::Sender<Hint>,
+    late_hint: Mutex<Option<Hint>>,
+    deaths: mpsc::UnboundedSender<u64>,
+}
+
+impl Process {
+    pub(crate) fn new(number: u64, fate: Arc<Fate>, deaths: mpsc::UnboundedSender<u64>) -> Arc<Self> {
+        Arc::new(Self {
+            number,
+            fate,
+            life: Mutex::new(Life::Running),
+            changed: Notify::new(),
+            skew: AtomicI64::new(0),
+            hints: broadcast::Sender::new(HINTS),
+            late_hint: Mutex::default(),
+            deaths,
+        })
+    }
+
+    /// Returns if the process lives, and as long as it does not, not at all.
+    pub(crate) async fn live(&self) {
+        self.reached(Life::Running).await;
+    }
+
+    /// Returns once the process is dead.
+    pub(crate) async fn ended(&self) {
+        self.reached(Life::Dead).await;
+    }
+
+    async fn reached(&self, wanted: Life) {
+        loop {
+            let changed = self.changed.notified();
+            if *self.life.lock() == wanted {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Changes to another life, unless it is over; says whether it changed.
+    fn turn(&self, next: Life) -> bool {
+        let mut life = self.life.lock();
+        if *life == Life::Dead || *life == next {
+            return false;
+        }
+        *life = next;
+        self.changed.notify_waiters();
+        true
+    }
+
+    /// A step of the way to the store or back, at which fate may have something in store.
+    pub(crate) async fn step(self: &Arc<Self>, what: &'static str) {
+        self.live().await;
+        let odds = &self.fate.odds;
+        if self.fate.strikes(odds.death) {
+            self.fate.tell(|| format!("p{} dies at {what}", self.number));
+            self.die();
+        } else if self.fate.strikes(odds.freeze) {
+            self.freeze();
+        } else if self.fate.strikes(odds.clock) {
+            self.set_clock();
+        }
+        match self.fate.below(4) {
+            0 | 1 => {}
+            2 => tokio::task::yield_now().await,
+            _ => self.fate.linger(4).await,
+        }
+        self.live().await;
+    }
+
+    /// The end; whoever keeps the cluster hears of it.
+    pub(crate) fn die(&self) {
+        if self.turn(Life::Dead) {
+            // The cluster's keeper is gone only when the world is.
+            let _ = self.deaths.send(self.number);
+        }
+    }
+
+    /// The end, in order: nobody needs to be told.
+    pub(crate) fn retire(&self) {
+        self.turn(Life::Dead);
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        *self.life.lock() == Life::Dead
+    }
+
+    fn freeze(self: &Arc<Self>) {
+        let ms = self.fate.below(MAX_FREEZE_MS);
+        self.fate
+            .tell(|| format!("p{} is stopped for {ms} ms", self.number));
+        self.turn(Life::Frozen);
+        let process = Arc::clone(self);
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(ms)).await; // sleep: virtual time
+            process.thaw();
+        });
+    }
+
+    /// Goes on, if it stood still.
+    pub(crate) fn thaw(&self) {
+        self.turn(Life::Running);
+    }
+
+    fn set_clock(&self) {
+        let width = u64::try_from(2 * MAX_SKEW_MS).expect("positive");
+        let skew = i64::try_from(self.fate.below(width)).expect("small") - MAX_SKEW_MS;
+        self.fate
+            .tell(|| format!("p{} has its clock off by {skew} ms", self.number));
+        self.skew.store(skew, Ordering::Relaxed);
+    }
+
+    /// Puts the clock right.
+    pub(crate) fn mend_clock(&self) {
+        self.skew.store(0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn listen(&self) -> broadcast::Receiver<Hint> {
+        self.hints.subscribe()
+    }
+
+    /// Another process changed something; the word of it may be lost, come twice, or late.
+    pub(crate) fn hint(&self, hint: &Hint) {
+        let odds = &self.fate.odds;
+        if self.fate.strikes(odds.hint_lost) {
+            return;
+        }
+        if self.fate.strikes(odds.hint_late) {
+            *self.late_hint.lock() = Some(hint.clone());
+            return;
+        }
+        // Nobody may be listening.
+        let _ = self.hints.send(hint.clone());
+        if self.fate.strikes(odds.hint_twice) {
+            let _ = self.hints.send(hint.clone());
+        }
+        if let Some(late) = self.late_hint.lock().take() {
+            let _ = self.hints.send(late);
+        }
+    }
+}
+
+/// The time by a clock that is right.
+pub(crate) fn wall_time(fate: &Fate) -> Timestamp {
+    Timestamp::from_millis(EPOCH + fate.wall_time())
+}
+
+/// The wall clock of a process.
+#[derive(Debug)]
+pub(crate) struct WallClock(pub(crate) Arc<Process>);
+
+impl Clock for WallClock {
+    fn now(&self) -> Timestamp {
+        let process = &self.0;
+        let right = wall_time(&process.fate).millis();
+        Timestamp::from_millis(right + process.skew.load(Ordering::Relaxed))
+    }
+}

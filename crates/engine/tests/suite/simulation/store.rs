@@ -1,0 +1,436 @@
+//! A process's connection to the one store, which conflicts, refuses, answers late and goes silent.
+//!
+//! The store behind it is the executable specification and never fails. What fails here is the way there and back. Every
+//! write that happens is shown to the witness in the moment it happens.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use tokio::sync::broadcast;
+use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId};
+use wopr_store::{
+    AppendError, Batch, BlobRow, Child, EffectKey, EndedRoots, Epoch, EventPage, Fence, Guard, Hint,
+    IdempotencyKey, IdempotencyRecord, KeyRow, LeasedEffect, Loaded, Log, MemoryStore, MessageRow, ReadError,
+    Registry, Removal, Retention, Revision, RunFilter, RunPage, Summary, Swept, TaskCursor, TaskFilter,
+    TaskPage, TaskRow, TimerKey, Work, WorkflowRow, WriteError,
+};
+
+use super::{
+    fate::Fate,
+    process::{self, Process},
+    witness::Witness,
+};
+
+/// Longest a commit in doubt takes to happen after all.
+const MAX_LATENESS_MS: u64 = 400;
+
+/// The store, as a server that several processes share.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) store: MemoryStore,
+    pub(crate) witness: Witness,
+    fate: Arc<Fate>,
+    /// Whether a process that starts is the only one, and ends the leases of those before it.
+    is_embedded: bool,
+    epochs: AtomicU64,
+    processes: Mutex<Vec<Arc<Process>>>,
+}
+
+impl Server {
+    pub(crate) fn new(fate: Arc<Fate>, is_embedded: bool) -> Arc<Self> {
+        Arc::new(Self {
+            store: MemoryStore::new(),
+            witness: Witness::new(Arc::clone(&fate)),
+            fate,
+            is_embedded,
+            epochs: AtomicU64::new(0),
+            processes: Mutex::default(),
+        })
+    }
+
+    /// The next process, connected.
+    pub(crate) fn connect(self: &Arc<Self>, process: &Arc<Process>) -> Arc<Connection> {
+        let mut processes = self.processes.lock();
+        processes.retain(|process| !process.is_dead());
+        processes.push(Arc::clone(process));
+        Arc::new(Connection {
+            server: Arc::clone(self),
+            process: Arc::clone(process),
+        })
+    }
+
+    pub(crate) fn next_epoch(&self) -> u64 {
+        self.epochs.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Appends; what is appended is seen by the witness at once and by other processes when they are told, or look.
+    async fn append(&self, batch: Batch, by: u64) -> Result<(), AppendError> {
+        let copy = batch.clone();
+        let done = self.store.append(batch).await;
+        self.fate.tell(|| {
+            let told = copy.inbox_sent.len();
+            let n = copy.events.len();
+            match &done {
+                Ok(()) => format!(
+                    "p{by} appends {n} to {} at {}, tells {told}",
+                    copy.run,
+                    copy.expected()
+                ),
+                Err(error) => format!("p{by} does not append {n} to {}: {error}", copy.run),
+            }
+        });
+        if done.is_ok() {
+            let told = copy
+                .inbox_sent
+                .iter()
+                .map(|row| copy.run.sibling(row.target.clone()));
+            let hints: Vec<_> = std::iter::once(copy.run.clone())
+                .chain(told)
+                .map(Hint::Run)
+                .collect();
+            self.witness.commit(&copy, by);
+            self.tell_others(by, &hints);
+        }
+        done
+    }
+
+    fn tell_others(&self, by: u64, hints: &[Hint]) {
+        for process in self.processes.lock().iter() {
+            if process.number != by {
+                hints.iter().for_each(|hint| process.hint(hint));
+            }
+        }
+    }
+}
+
+/// One process's connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    server: Arc<Server>,
+    process: Arc<Process>,
+}
+
+impl Connection {
+    fn fate(&self) -> &Fate {
+        &self.server.fate
+    }
+
+    async fn read(&self, what: &'static str) -> Result<(), ReadError> {
+        self.process.step(what).await;
+        if self.fate().strikes(self.fate().odds.unavailable) {
+            return Err(ReadError::Unavailable(format!("simulated at {what}")));
+        }
+        Ok(())
+    }
+
+    async fn write(&self, what: &'static str) -> Result<(), WriteError> {
+        self.process.step(what).await;
+        if self.fate().strikes(self.fate().odds.unavailable) {
+            return Err(WriteError::Unavailable(format!("simulated at {what}")));
+        }
+        Ok(())
+    }
+
+    /// The way back from a write that happened.
+    async fn written<T>(&self, what: &'static str, value: T) -> Result<T, WriteError> {
+        self.process.step(what).await;
+        if self.fate().strikes(self.fate().odds.unacknowledged) {
+            return Err(WriteError::Unavailable(format!("simulated after {what}")));
+        }
+        Ok(value)
+    }
+}
+
+#[async_trait]
+impl Log for Connection {
+    async fn append(&self, batch: Batch) -> Result<(), AppendError> {
+        self.process.step("append").await;
+        let (fate, odds) = (self.fate(), &self.fate().odds);
+        if fate.strikes(odds.unavailable) {
+            return Err(AppendError::Unavailable("simulated".to_owned()));
+        }
+        if fate.strikes(odds.conflict) {
+            let expected = batch.expected();
+            let actual = matches!(batch.guard, Guard::At(_)).then_some(expected);
+            return Err(AppendError::Conflict { expected, actual });
+        }
+        if fate.strikes(odds.unknown_lost) {
+            fate.tell(|| {
+                format!(
+                    "p{} does not learn that {} was not written",
+                    self.process.number, batch.run
+                )
+            });
+            return Err(AppendError::Unknown("simulated, nothing was written".to_owned()));
+        }
+        if !self.server.is_embedded && fate.strikes(odds.unknown_late) {
+            let (server, by) = (Arc::clone(&self.server), self.process.number);
+            fate.tell(|| format!("p{by} leaves a commit to {} in flight", batch.run));
+            tokio::spawn(async move {
+                server.fate.linger(MAX_LATENESS_MS).await;
+                // Nobody waits for it any more.
+                let _ = server.append(batch, by).await;
+            });
+            self.process.step("silence").await;
+            return Err(AppendError::Unknown(
+                "simulated, it may be written yet".to_owned(),
+            ));
+        }
+        let done = self.server.append(batch, self.process.number).await;
+        self.process.step("appended").await;
+        if done.is_ok() && fate.strikes(odds.unknown_done) {
+            return Err(AppendError::Unknown("simulated, all was written".to_owned()));
+        }
+        done
+    }
+
+    async fn load(&self, run: &RunKey) -> Result<Option<Loaded>, ReadError> {
+        self.read("load").await?;
+        let loaded = self.server.store.load(run).await;
+        // What was read may be old by the time it is used.
+        self.process.step("loaded").await;
+        loaded
+    }
+
+    async fn summary(&self, run: &RunKey) -> Result<Option<(Summary, Seq)>, ReadError> {
+        self.read("summary").await?;
+        self.server.store.summary(run).await
+    }
+
+    async fn events(&self, run: &RunKey, from: Seq, limit: usize) -> Result<Option<EventPage>, ReadError> {
+        self.read("events").await?;
+        self.server.store.events(run, from, limit).await
+    }
+
+    async fn list_runs(
+        &self,
+        tenant: &TenantId,
+        filter: &RunFilter,
+        after: Option<&RunId>,
+        limit: usize,
+    ) -> Result<RunPage, ReadError> {
+        self.read("list").await?;
+        self.server.store.list_runs(tenant, filter, after, limit).await
+    }
+
+    async fn task(&self, run: &RunKey) -> Result<Option<(TaskRow, Seq)>, ReadError> {
+        self.read("task").await?;
+        self.server.store.task(run).await
+    }
+
+    async fn list_tasks(
+        &self,
+        tenant: &TenantId,
+        filter: &TaskFilter,
+        after: Option<&TaskCursor>,
+        limit: usize,
+    ) -> Result<TaskPage, ReadError> {
+        self.read("tasks").await?;
+        self.server.store.list_tasks(tenant, filter, after, limit).await
+    }
+
+    async fn messages(&self, run: &RunKey, limit: usize) -> Result<Vec<MessageRow>, ReadError> {
+        self.read("messages").await?;
+        self.server.store.messages(run, limit).await
+    }
+
+    async fn blob(&self, run: &RunKey, id: &str) -> Result<Option<BlobRow>, ReadError> {
+        self.read("blob").await?;
+        self.server.store.blob(run, id).await
+    }
+
+    async fn idempotency(
+        &self,
+        key: &IdempotencyKey,
+        now: Timestamp,
+    ) -> Result<Option<IdempotencyRecord>, ReadError> {
+        self.read("idempotency").await?;
+        self.server.store.idempotency(key, now).await
+    }
+
+    async fn remember(
+        &self,
+        record: IdempotencyRecord,
+        now: Timestamp,
+    ) -> Result<Option<IdempotencyRecord>, WriteError> {
+        self.write("remember").await?;
+        let known = self.server.store.remember(record, now).await?;
+        self.written("remember", known).await
+    }
+
+    async fn forget_expired(&self, now: Timestamp, limit: usize) -> Result<usize, WriteError> {
+        self.write("forget").await?;
+        self.server.store.forget_expired(now, limit).await
+    }
+}
+
+#[async_trait]
+impl Work for Connection {
+    async fn time(&self) -> Result<Option<Timestamp>, ReadError> {
+        self.read("time").await?;
+        // The server has a clock, and it is right; a file has none.
+        Ok((!self.server.is_embedded).then(|| process::wall_time(&self.server.fate)))
+    }
+
+    async fn begin_epoch(&self, now: Timestamp) -> Result<Epoch, WriteError> {
+        self.process.live().await;
+        if self.server.is_embedded {
+            // Nobody else has the file; its numbers are not ours, and only what they do counts.
+            self.server.store.begin_epoch(now).await?;
+        }
+        Ok(Epoch(self.process.number))
+    }
+
+    async fn due_timers(&self, now: Timestamp, limit: usize) -> Result<Vec<(RunKey, TimerKey)>, ReadError> {
+        self.read("timers").await?;
+        self.server.store.due_timers(now, limit).await
+    }
+
+    async fn next_due(&self) -> Result<Option<Timestamp>, ReadError> {
+        self.read("next timer").await?;
+        self.server.store.next_due().await
+    }
+
+    async fn lease_effects(
+        &self,
+        epoch: Epoch,
+        now: Timestamp,
+        until: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<LeasedEffect>, WriteError> {
+        self.write("lease").await?;
+        let leased = self.server.store.lease_effects(epoch, now, until, limit).await?;
+        for effect in &leased {
+            let (number, run, key, fence) = (self.process.number, &effect.run, &effect.key.0, effect.fence.0);
+            self.fate()
+                .tell(|| format!("p{number} leases {key} of {run} as {fence}"));
+            self.server.witness.leased(effect, number);
+        }
+        self.written("leased", leased).await
+    }
+
+    async fn renew(
+        &self,
+        run: &RunKey,
+        key: &EffectKey,
+        fence: Fence,
+        until: Timestamp,
+    ) -> Result<bool, WriteError> {
+        self.write("renew").await?;
+        let is_held = self.server.store.renew(run, key, fence, until).await?;
+        self.written("renewed", is_held).await
+    }
+
+    async fn release(&self, run: &RunKey, key: &EffectKey, fence: Fence) -> Result<(), WriteError> {
+        self.write("release").await?;
+        self.server.store.release(run, key, fence).await?;
+        self.written("released", ()).await
+    }
+
+    async fn runs_with_inbox(&self, after: Option<&RunKey>, limit: usize) -> Result<Vec<RunKey>, ReadError> {
+        self.read("inboxes").await?;
+        self.server.store.runs_with_inbox(after, limit).await
+    }
+
+    fn hints(&self) -> Option<broadcast::Receiver<Hint>> {
+        (!self.server.is_embedded).then(|| self.process.listen())
+    }
+}
+
+#[async_trait]
+impl Registry for Connection {
+    async fn put_workflow(&self, row: WorkflowRow) -> Result<bool, WriteError> {
+        self.write("register").await?;
+        self.server.witness.registered(&row);
+        let is_new = self.server.store.put_workflow(row).await?;
+        self.server.tell_others(self.process.number, &[Hint::Registry]);
+        self.written("registered", is_new).await
+    }
+
+    async fn workflow(
+        &self,
+        tenant: &TenantId,
+        id: &WorkflowId,
+        version: &ContentHash,
+    ) -> Result<Option<WorkflowRow>, ReadError> {
+        self.read("workflow").await?;
+        self.server.store.workflow(tenant, id, version).await
+    }
+
+    async fn workflows_since(&self, after: Revision) -> Result<Vec<(Revision, WorkflowRow)>, ReadError> {
+        self.read("workflows").await?;
+        self.server.store.workflows_since(after).await
+    }
+
+    async fn put_key(&self, row: KeyRow) -> Result<(), WriteError> {
+        self.write("key").await?;
+        self.server.store.put_key(row).await
+    }
+
+    async fn revoke_key(&self, id: &str, at: Timestamp) -> Result<bool, WriteError> {
+        self.write("revoke").await?;
+        self.server.store.revoke_key(id, at).await
+    }
+
+    async fn keys(&self) -> Result<Vec<KeyRow>, ReadError> {
+        self.read("keys").await?;
+        self.server.store.keys().await
+    }
+
+    async fn keys_since(&self, after: Revision) -> Result<Vec<(Revision, KeyRow)>, ReadError> {
+        self.read("keys since").await?;
+        self.server.store.keys_since(after).await
+    }
+}
+
+#[async_trait]
+impl Retention for Connection {
+    async fn next_tenant(&self, after: Option<&TenantId>) -> Result<Option<TenantId>, ReadError> {
+        self.read("tenants").await?;
+        self.server.store.next_tenant(after).await
+    }
+
+    async fn ended_roots(
+        &self,
+        tenant: &TenantId,
+        before: Timestamp,
+        after: Option<&TaskCursor>,
+        limit: usize,
+    ) -> Result<EndedRoots, ReadError> {
+        self.read("roots").await?;
+        self.server.store.ended_roots(tenant, before, after, limit).await
+    }
+
+    async fn children(
+        &self,
+        tenant: &TenantId,
+        parents: &[RunId],
+        after: Option<&Child>,
+        limit: usize,
+    ) -> Result<Vec<Child>, ReadError> {
+        self.read("children").await?;
+        self.server.store.children(tenant, parents, after, limit).await
+    }
+
+    async fn remove(&self, tenant: &TenantId, removals: &[Removal]) -> Result<(), WriteError> {
+        self.write("remove").await?;
+        self.server.witness.removed(tenant, removals);
+        self.server.store.remove(tenant, removals).await?;
+        self.written("removed", ()).await
+    }
+
+    async fn begun_removals(&self, limit: usize) -> Result<Vec<RunKey>, ReadError> {
+        self.read("begun removals").await?;
+        self.server.store.begun_removals(limit).await
+    }
+
+    async fn sweep(&self, limit: usize) -> Result<Swept, WriteError> {
+        self.write("sweep").await?;
+        let swept = self.server.store.sweep(limit).await?;
+        self.written("swept", swept).await
+    }
+}

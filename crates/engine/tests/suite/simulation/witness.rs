@@ -1,0 +1,487 @@
+//! Sees every write of a world in the moment it happens, and holds it against the promises.
+//!
+//! The witness keeps its own fold of every log, its own list of what is left to do, and who holds which lease. It learns
+//! of them from batches alone, so it judges what engine and kernel left in the store, not what they meant to. A broken
+//! promise is found at the commit that breaks it, and told with the log of the run.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::Arc,
+};
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use parking_lot::Mutex;
+use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
+use wopr_core::{
+    ContentHash, Definition, Event, NodeId, Offer, Plan, Recorded, Run, RunId, RunKey, RunStatus, Seq,
+    TenantId, Timer, Visit, WorkflowId, format,
+    invariant::{self, Chronicle, Kin, Standing},
+};
+use wopr_engine::View;
+use wopr_store::{
+    Batch, EffectKey, EffectRow, Guard, IdempotencyKey, IdempotencyRecord, LeasedEffect, Removal, WorkflowRow,
+};
+use wopr_testkit::line;
+
+use super::fate::Fate;
+
+type Kept = Result<(), String>;
+
+/// Sees every write.
+#[derive(Debug)]
+pub(crate) struct Witness {
+    fate: Arc<Fate>,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    plans: HashMap<(WorkflowId, ContentHash), Arc<Plan>>,
+    runs: BTreeMap<RunKey, Known>,
+    /// What runs were told and have not heard: target, source and the source's event.
+    mail: HashSet<(RunKey, RunId, Seq)>,
+    records: HashMap<IdempotencyKey, IdempotencyRecord>,
+    invocations: HashMap<String, Invocation>,
+    /// Attempts begun, each with its invocation and the process that made it.
+    calls: Vec<(String, u64)>,
+    /// Commits that carry a client's mark.
+    marks: HashMap<String, u32>,
+}
+
+#[derive(Debug)]
+struct Known {
+    plan: Arc<Plan>,
+    log: Vec<Recorded>,
+    run: Run,
+    chronicle: Chronicle,
+    standing: Standing,
+    parent: Option<RunId>,
+    /// The process that holds the newest lease of an effect.
+    holders: HashMap<EffectKey, u64>,
+}
+
+/// One logical call to the outside: how often it was handed out, and how often it was made.
+#[derive(Debug, Default)]
+struct Invocation {
+    granted: usize,
+    begun: usize,
+}
+
+/// What of a stored effect the witness reads.
+#[derive(Debug, Deserialize)]
+struct Stored {
+    visit: Visit,
+    attempt: u32,
+    idempotency_key: String,
+}
+
+/// A run as the witness knows it.
+#[derive(Debug, Clone)]
+pub(crate) struct Account {
+    pub(crate) log: Vec<Recorded>,
+    pub(crate) is_over: bool,
+    pub(crate) is_at_rest: bool,
+}
+
+impl Witness {
+    pub(crate) fn new(fate: Arc<Fate>) -> Self {
+        Self {
+            fate,
+            seen: Mutex::default(),
+        }
+    }
+
+    /// A workflow is about to be stored.
+    pub(crate) fn registered(&self, row: &WorkflowRow) {
+        let place = (row.id.clone(), row.version.clone());
+        self.seen.lock().plans.entry(place).or_insert_with(|| {
+            let document = serde_json::from_slice(&row.body).expect("a definition is JSON");
+            let definition = Definition::parse(document).expect("registered");
+            let plan = Plan::compile(definition, Offer { conformance: true });
+            Arc::new(plan.expect("registered"))
+        });
+    }
+
+    /// A batch was appended.
+    pub(crate) fn commit(&self, batch: &Batch, by: u64) {
+        let mut seen = self.seen.lock();
+        let key = batch.run.clone();
+        if let Err(what) = seen.commit(batch) {
+            let known = seen.runs.get(&key);
+            let log: Vec<_> = known.into_iter().flat_map(|known| lines(&known.log)).collect();
+            self.fate
+                .breaks(format!("{key}, by p{by}: {what}\n  {}", log.join("\n  ")));
+        }
+    }
+
+    /// An effect was handed out.
+    pub(crate) fn leased(&self, effect: &LeasedEffect, to: u64) {
+        let mut seen = self.seen.lock();
+        self.fate.holds(seen.leased(effect, to));
+    }
+
+    /// An attempt begins; what is returned names it.
+    pub(crate) fn begun(&self, idempotency_key: &str, by: u64) -> usize {
+        let mut seen = self.seen.lock();
+        self.fate.holds(seen.begin(idempotency_key, by));
+        seen.calls.len() - 1
+    }
+
+    /// A caller was shown a run.
+    pub(crate) fn shown(&self, view: &View) {
+        let seen = self.seen.lock();
+        let Some(known) = seen.runs.get(&view.key) else {
+            return self
+                .fate
+                .breaks(format!("{}: shown before it was created", view.key));
+        };
+        if let Err(violation) = invariant::check_answer(&known.log, &known.plan, &view.run) {
+            self.fate.breaks(format!("{}: {violation}", view.key));
+        }
+    }
+
+    /// How many commits carry a client's mark.
+    pub(crate) fn n_marked(&self, mark: &str) -> u32 {
+        self.seen.lock().marks.get(mark).copied().unwrap_or(0)
+    }
+
+    /// The record under an idempotency key.
+    pub(crate) fn record(&self, key: &IdempotencyKey) -> Option<IdempotencyRecord> {
+        self.seen.lock().records.get(key).cloned()
+    }
+
+    pub(crate) fn account(&self, key: &RunKey) -> Option<Account> {
+        self.seen.lock().runs.get(key).map(|known| Account {
+            log: known.log.clone(),
+            is_over: known.chronicle.is_over(),
+            is_at_rest: known.standing.is_empty(),
+        })
+    }
+
+    /// The run that created a run.
+    pub(crate) fn parent(&self, key: &RunKey) -> Option<RunKey> {
+        let seen = self.seen.lock();
+        let parent = seen.runs.get(key)?.parent.clone()?;
+        Some(key.sibling(parent))
+    }
+
+    /// Runs are about to be taken out.
+    pub(crate) fn removed(&self, tenant: &TenantId, removals: &[Removal]) {
+        let seen = self.seen.lock();
+        for removal in removals {
+            let key = RunKey::new(tenant.clone(), removal.run.clone());
+            let known = seen.runs.get(&key);
+            if !known.is_some_and(|known| known.chronicle.is_over() && known.standing.is_empty()) {
+                self.fate.breaks(format!("{key} is taken out and has not ended"));
+            }
+        }
+    }
+
+    /// Every run there is, children too.
+    pub(crate) fn keys(&self) -> Vec<RunKey> {
+        self.seen.lock().runs.keys().cloned().collect()
+    }
+
+    /// Whether every run has heard what it was told.
+    pub(crate) fn all_is_heard(&self) -> bool {
+        self.seen.lock().mail.is_empty()
+    }
+
+    /// Attempts begun.
+    pub(crate) fn n_calls(&self) -> usize {
+        self.seen.lock().calls.len()
+    }
+}
+
+impl Seen {
+    fn commit(&mut self, batch: &Batch) -> Kept {
+        let key = batch.run.clone();
+        self.check_guard(batch)?;
+        if let Some(record) = &batch.idempotency
+            && self.records.insert(record.key.clone(), record.clone()).is_some()
+        {
+            return Err("a request took effect twice".to_owned());
+        }
+        if matches!(batch.guard, Guard::Create) {
+            let plan = self.plan(&batch.summary.workflow, &batch.summary.version)?;
+            self.runs.insert(key.clone(), Known::new(plan, None));
+        }
+        for child in &batch.children {
+            let plan = self.plan(&child.summary.workflow, &child.summary.version)?;
+            let parent = Some(key.run.clone());
+            self.runs
+                .insert(key.sibling(child.run.clone()), Known::new(plan, parent));
+        }
+        for (source, seq) in &batch.inbox_consumed {
+            let was_told = self.mail.remove(&(key.clone(), source.clone(), *seq));
+            // Two may hear at once what changes nothing, for then neither moves the log.
+            if !was_told && !batch.events.is_empty() {
+                return Err(format!("it hears event {seq} of {source}, which nobody told it"));
+            }
+        }
+        for row in &batch.inbox_sent {
+            let place = (
+                key.sibling(row.target.clone()),
+                row.source.clone(),
+                row.source_seq,
+            );
+            if !self.mail.insert(place) {
+                return Err(format!(
+                    "event {} tells {} two things",
+                    row.source_seq, row.target
+                ));
+            }
+        }
+        let known = self.runs.get_mut(&key).ok_or("appended to and not created")?;
+        let marks = known.append(batch)?;
+        known.settle(&key, batch, &self.calls)?;
+        for row in &batch.effects_enqueued {
+            let stored = known.enqueue(row)?;
+            if stored.idempotency_key != invocation(&key, &stored.visit) {
+                return Err("an effect has another key than its execution".to_owned());
+            }
+            let invocation = self.invocations.entry(stored.idempotency_key).or_default();
+            invocation.granted += usize::from(row.leased.is_some());
+        }
+        invariant::check_run(&known.run, &known.plan, &known.standing).map_err(|error| error.to_string())?;
+        let parent = known.parent.clone().map(|parent| key.sibling(parent));
+        for mark in marks {
+            *self.marks.entry(mark).or_default() += 1;
+        }
+        self.check_family(&key)?;
+        parent.map_or(Ok(()), |parent| self.check_family(&parent))
+    }
+
+    fn plan(&self, id: &WorkflowId, version: &ContentHash) -> Result<Arc<Plan>, String> {
+        let plan = self.plans.get(&(id.clone(), version.clone()));
+        plan.cloned()
+            .ok_or_else(|| format!("{id} {version} runs and was not registered"))
+    }
+
+    fn check_guard(&self, batch: &Batch) -> Kept {
+        let head = self.runs.get(&batch.run).map(|known| known.chronicle.head());
+        let holds = match batch.guard {
+            Guard::Create => head.is_none(),
+            Guard::At(seq) => head == Some(seq),
+        };
+        if holds {
+            Ok(())
+        } else {
+            Err(format!("appended at {} to a log of {head:?}", batch.expected()))
+        }
+    }
+
+    fn check_family(&self, key: &RunKey) -> Kept {
+        let Some(known) = self.runs.get(key) else {
+            return Ok(());
+        };
+        let waits = |to: &RunKey, from: &RunId| self.mail.iter().any(|(at, by, _)| at == to && by == from);
+        let kept = invariant::check_children(&known.run, |child| {
+            let place = key.sibling(child.clone());
+            let of = self.runs.get(&place)?;
+            Some(Kin {
+                has_begun: of.run.started.is_some(),
+                is_over: of.chronicle.is_over(),
+                is_told: waits(&place, &key.run),
+                has_told: waits(key, child),
+            })
+        });
+        kept.map_err(|error| error.to_string())
+    }
+
+    fn leased(&mut self, effect: &LeasedEffect, to: u64) -> Kept {
+        let stored = read(&effect.body)?;
+        let known = self
+            .runs
+            .get_mut(&effect.run)
+            .ok_or("an effect of no run is leased")?;
+        let lease = known
+            .standing
+            .lease(&stored.visit, stored.attempt, effect.fence.0);
+        lease.map_err(|error| format!("{}: {error}", effect.run))?;
+        known.holders.insert(effect.key.clone(), to);
+        let invocation = self.invocations.entry(stored.idempotency_key).or_default();
+        invocation.granted += 1;
+        Ok(())
+    }
+
+    fn begin(&mut self, idempotency_key: &str, by: u64) -> Kept {
+        self.calls.push((idempotency_key.to_owned(), by));
+        match self.invocations.get_mut(idempotency_key) {
+            Some(invocation) if invocation.begun < invocation.granted => {
+                invocation.begun += 1;
+                Ok(())
+            }
+            Some(invocation) => Err(format!(
+                "p{by} makes a call that was handed out {} times once more",
+                invocation.granted
+            )),
+            None => Err(format!("p{by} makes a call before the event that asks for it")),
+        }
+    }
+}
+
+impl Known {
+    fn new(plan: Arc<Plan>, parent: Option<RunId>) -> Self {
+        Self {
+            plan,
+            log: Vec::new(),
+            run: Run::default(),
+            chronicle: Chronicle::default(),
+            standing: Standing::default(),
+            parent,
+            holders: HashMap::new(),
+        }
+    }
+
+    /// Takes in the events, and returns the marks of clients they carry.
+    fn append(&mut self, batch: &Batch) -> Result<HashSet<String>, String> {
+        let mut marks = HashSet::new();
+        for stored in &batch.events {
+            let recorded =
+                format::decode_event(stored.seq, &stored.body).map_err(|error| error.to_string())?;
+            marks.extend(self.mark(&recorded.event));
+            self.chronicle
+                .follow(&recorded)
+                .map_err(|error| error.to_string())?;
+            let applied = self.run.apply(&self.plan, &recorded);
+            self.log.push(recorded);
+            applied.map_err(|error| error.to_string())?;
+        }
+        if batch.summary.status != self.run.status {
+            return Err(format!(
+                "its row says {:?}, its log {:?}",
+                batch.summary.status, self.run.status
+            ));
+        }
+        if let Some(snapshot) = &batch.snapshot {
+            let folded = format::decode_run(&snapshot.body).map_err(|error| error.to_string())?;
+            if folded != self.run || snapshot.head != self.run.head {
+                return Err("its snapshot is not the fold of its log".to_owned());
+            }
+        }
+        for timer in &batch.timers_cleared {
+            self.standing.clear(&timer_of(&timer.0)?);
+        }
+        for row in &batch.timers_set {
+            self.standing.set(timer_of(&row.key.0)?);
+        }
+        Ok(marks)
+    }
+
+    /// What a client wrote into its command, where the event is the command's own.
+    fn mark(&self, event: &Event) -> Option<String> {
+        let feedback = |value: &serde_json::Value| value.get("feedback")?.as_str().map(str::to_owned);
+        match event {
+            Event::CancelRequested {
+                reason, parent: None, ..
+            } => reason.clone(),
+            // Otherwise the end of a cancel that was counted when it was asked for.
+            Event::RunCancelled {
+                reason, parent: None, ..
+            } if self.run.status != RunStatus::Cancelling => reason.clone(),
+            Event::RunPaused { reason, .. } | Event::RunResumed { reason } => reason.clone(),
+            Event::InterruptResolved { value, .. } => value.as_ref().and_then(feedback),
+            Event::ApprovalVoted { feedback, .. } => feedback.clone(),
+            _ => None,
+        }
+    }
+
+    /// Ends effects; an outcome counts under the newest lease alone, and comes from who holds it.
+    fn settle(&mut self, key: &RunKey, batch: &Batch, calls: &[(String, u64)]) -> Kept {
+        let new = &self.log[usize::try_from(batch.expected().0).expect("small")..];
+        for settled in &batch.effects_settled {
+            let (visit, attempt) = effect_of(&settled.key)?;
+            let holder = self.holders.remove(&settled.key);
+            let outcome = new.iter().find_map(|recorded| match &recorded.event {
+                Event::NodeCompleted {
+                    visit: of, outputs, ..
+                } if *of == visit => Some(outputs.get("call")),
+                Event::NodeFailed { visit: of, .. } | Event::NodeRetried { visit: of, .. }
+                    if *of == visit =>
+                {
+                    Some(None)
+                }
+                _ => None,
+            });
+            match (outcome, settled.fence) {
+                (None, None) => self.standing.end(&visit, attempt),
+                (Some(_), None) => return Err("an outcome counts without a lease".to_owned()),
+                (None, Some(_)) => return Err("a lease was given up for no outcome".to_owned()),
+                (Some(call), Some(fence)) => {
+                    let kept = self.standing.settle(&visit, attempt, fence.0);
+                    kept.map_err(|error| error.to_string())?;
+                    let call = call.and_then(serde_json::Value::as_u64);
+                    let made = call
+                        .and_then(|n| usize::try_from(n).ok())
+                        .and_then(|n| calls.get(n));
+                    match made {
+                        Some((of, by)) if Some(*by) != holder || *of != invocation(key, &visit) => {
+                            return Err(format!("the outcome is p{by}'s, the lease {holder:?}'s"));
+                        }
+                        Some(_) | None => {}
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn enqueue(&mut self, row: &EffectRow) -> Result<Stored, String> {
+        let stored = read(&row.body)?;
+        let asked = self.chronicle.check_effect(&stored.visit, stored.attempt);
+        asked.map_err(|error| error.to_string())?;
+        let lease = if row.leased.is_some() {
+            Standing::FIRST_LEASE
+        } else {
+            0
+        };
+        self.standing.begin(stored.visit.clone(), stored.attempt, lease);
+        if let Some((epoch, _)) = row.leased {
+            self.holders.insert(row.key.clone(), epoch.0);
+        }
+        Ok(stored)
+    }
+}
+
+/// Events in one line each.
+pub(crate) fn lines(log: &[Recorded]) -> Vec<String> {
+    log.iter()
+        .map(|recorded| line(recorded, ToString::to_string))
+        .collect()
+}
+
+fn read(body: &[u8]) -> Result<Stored, String> {
+    serde_json::from_slice(body).map_err(|error| format!("an effect's row is not understood: {error}"))
+}
+
+fn timer_of(key: &str) -> Result<Timer, String> {
+    Timer::parse(key).ok_or_else(|| format!("'{key}' names no timer"))
+}
+
+/// `<ordinal>:<attempt>:<node>`
+fn effect_of(key: &EffectKey) -> Result<(Visit, u32), String> {
+    let mut parts = key.0.splitn(3, ':');
+    let mut number = || parts.next()?.parse().ok();
+    let (ordinal, attempt) = (number(), number());
+    let node = parts.next().and_then(|node| NodeId::parse(node).ok());
+    match (ordinal, attempt, node) {
+        (Some(ordinal), Some(attempt), Some(node)) => Ok((Visit { node, ordinal }, attempt)),
+        _ => Err(format!("'{}' names no effect", key.0)),
+    }
+}
+
+/// The stable key of an execution's call to the outside, worked out once more from the specification (OpenWOP v1 §17.2).
+fn invocation(run: &RunKey, visit: &Visit) -> String {
+    let ordinal = visit.ordinal.to_string();
+    let parts = [
+        "openwop:activity:v2",
+        run.tenant.as_str(),
+        run.run.as_str(),
+        visit.node.as_str(),
+        &ordinal,
+        "core.conformance.side-effect",
+    ];
+    URL_SAFE_NO_PAD.encode(Sha256::digest(parts.join("\0")))
+}

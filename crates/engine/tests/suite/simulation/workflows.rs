@@ -1,0 +1,96 @@
+//! What the runs of a world do.
+
+use serde_json::{Value, json};
+use wopr_testkit::Workflow;
+
+/// Workflows that are there from the start, each with how likely a client is to choose it.
+pub(crate) const KINDS: [(&str, u64); 14] = [
+    ("pure", 4),
+    ("delay", 6),
+    ("gate", 8),
+    ("timed-gate", 4),
+    ("quorum", 6),
+    ("effect", 14),
+    ("both", 10),
+    ("calls", 8),
+    ("review", 6),
+    ("parent", 10),
+    ("tolerant", 6),
+    ("family", 10),
+    ("unknown-child", 3),
+    ("long", 1),
+];
+
+/// A workflow that only one process is told of, while the world is on its way.
+pub(crate) const LATE: &str = "late";
+
+/// Every workflow that processes register when they start. A later edition is another version of some.
+pub(crate) fn all(edition: u64) -> Vec<Value> {
+    let sub = |child: &str| json!({ "workflowId": child });
+    let tolerant = |child: &str| json!({ "workflowId": child, "onChildFailure": "absorb", "propagateCancellation": false });
+    let retries = json!({ "maxRetries": 3, "retryDelayMs": 100 });
+    let timed = json!({ "timeoutMs": 900 });
+    let quorum = json!({ "requiredApprovals": 2 });
+    let revision = Workflow::new("gate")
+        .gate("gate")
+        .set("version", json!(format!("{edition}")));
+    let gate = if edition == 0 {
+        revision
+    } else {
+        revision.delay("after", 50 * edition).edges("gate -> after")
+    };
+    [
+        Workflow::new("pure").noops("a b").edges("a -> b"),
+        Workflow::new("delay").delay("wait", 1_500),
+        gate,
+        Workflow::new("timed-gate").node("gate", "core.approvalGate", timed),
+        Workflow::new("quorum").node("gate", "core.approvalGate", quorum),
+        Workflow::new("effect")
+            .effect("call")
+            .set("settings", retries.clone()),
+        Workflow::new("both")
+            .gate("gate")
+            .effect("call")
+            .set("settings", retries.clone()),
+        Workflow::new("calls")
+            .effect("one")
+            .effect("two")
+            .effect("three")
+            .delay("wait", 300)
+            .edges("one -> two any_success, one -> three any_failed, one -> wait all_complete")
+            .set("settings", retries),
+        Workflow::new("review")
+            .gate("gate")
+            .delay("revise", 200)
+            .edges("gate -> revise any_failed, revise -> gate"),
+        Workflow::new("parent").node("child", "core.subWorkflow", sub("gate")),
+        Workflow::new("tolerant")
+            .node("child", "core.subWorkflow", tolerant("quorum"))
+            .effect("call")
+            .edges("child -> call all_complete"),
+        Workflow::new("family")
+            .node("one", "core.subWorkflow", sub("parent"))
+            .node("two", "core.subWorkflow", sub("effect"))
+            .node("three", "core.subWorkflow", sub("delay"))
+            .delay("wait", 400)
+            .edges("one -> wait, two -> wait any_success, three -> wait"),
+        Workflow::new("unknown-child").node("child", "core.subWorkflow", tolerant(LATE)),
+        // More events than one decision may have, and than lie between two snapshots.
+        Workflow::new("long")
+            .variable("n", "number", json!({ "defaultValue": 0 }))
+            .node(
+                "count",
+                "core.setVariable",
+                json!({ "name": "n", "expression": "n + 1" }),
+            )
+            .edge_if("count", "count", json!({ "expression": "n < 190" })),
+    ]
+    .iter()
+    .map(Workflow::document)
+    .collect()
+}
+
+/// The one that comes late.
+pub(crate) fn late() -> Value {
+    Workflow::new(LATE).delay("wait", 20).document()
+}

@@ -1,0 +1,54 @@
+//! The spellings that readers of this JSON have to take, beside the one that writers use.
+//!
+//! A field may come under its name in the protocol buffers (`message_id`), an enumeration by its number, an integer
+//! as text. The SDKs that speak 0.3 over HTTP write the first of these. Free-form data is not looked into.
+
+use serde_json::Value;
+
+use super::schema::{Kind, Message, Shape};
+use crate::json::Object;
+
+/// Respells a document. What does not fit the table stays as it is, for whoever reads it to refuse.
+pub fn canonical(message: &Message, object: &mut Object) {
+    for field in message.fields {
+        if field.name != field.json
+            && !object.contains_key(field.json)
+            && let Some(value) = object.remove(field.name)
+        {
+            object.insert(field.json.to_owned(), value);
+        }
+        let Some(value) = object.get_mut(field.json) else {
+            continue;
+        };
+        match (field.shape, value) {
+            (Shape::Many, Value::Array(list)) => list.iter_mut().for_each(|value| single(field.kind, value)),
+            (Shape::Map, Value::Object(members)) => {
+                members.values_mut().for_each(|value| single(field.kind, value));
+            }
+            (Shape::Many | Shape::Map, _) => {}
+            (Shape::One | Shape::Optional | Shape::OneOf(_), value) => single(field.kind, value),
+        }
+    }
+}
+
+fn single(kind: Kind, value: &mut Value) {
+    match kind {
+        Kind::Message(message) => {
+            if let Value::Object(object) = value {
+                canonical(message, object);
+            }
+        }
+        Kind::Enum(names) => {
+            let number = value.as_i64().and_then(|number| i32::try_from(number).ok());
+            if let Some(name) = number.and_then(|number| names.name_of(number)) {
+                *value = name.into();
+            }
+        }
+        Kind::Int32 => {
+            if let Some(number) = value.as_str().and_then(|text| text.parse::<i32>().ok()) {
+                *value = number.into();
+            }
+        }
+        Kind::Text | Kind::Bytes | Kind::Bool | Kind::Struct | Kind::Value | Kind::Timestamp => {}
+    }
+}

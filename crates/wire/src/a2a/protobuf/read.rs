@@ -1,0 +1,400 @@
+//! From bytes to JSON.
+
+use serde_json::{Number, Value};
+
+use super::schema::{Field, Kind, Message, Shape};
+use crate::{
+    a2a::model::encode_base64,
+    json::{DecodeError, Object},
+};
+
+/// Messages within messages, as deep as other implementations go. A level of free-form data is up to three.
+const MAX_DEPTH: u32 = 100;
+/// Doubles beyond this are no longer whole numbers of their own.
+const MAX_WHOLE: f64 = 9_007_199_254_740_992.0;
+
+/// Reads a message as its JSON. Fields that are not in the table are skipped; a default that is told means the same
+/// as one that is not.
+///
+/// # Errors
+/// When the bytes are no such message, or say what JSON cannot.
+pub fn read(message: &Message, bytes: &[u8]) -> Result<Object, DecodeError> {
+    let mut object = Object::new();
+    merge(message, &mut object, bytes, MAX_DEPTH)?;
+    Ok(object)
+}
+
+/// How a value is delimited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wire {
+    Varint,
+    Fixed64,
+    Bytes,
+    Group,
+    EndGroup,
+    Fixed32,
+}
+
+fn malformed() -> DecodeError {
+    DecodeError::invalid("is not a protocol buffer of this type")
+}
+
+/// The rest of a message.
+struct Reader<'b>(&'b [u8]);
+
+impl<'b> Reader<'b> {
+    fn take(&mut self, n: usize) -> Result<&'b [u8], DecodeError> {
+        let (taken, rest) = self.0.split_at_checked(n).ok_or_else(malformed)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn varint(&mut self) -> Result<u64, DecodeError> {
+        let mut number = 0;
+        for shift in (0..64).step_by(7) {
+            let [byte] = self.take(1)? else {
+                return Err(malformed());
+            };
+            let bits = u64::from(byte & 0x7f);
+            // The tenth byte has room for one bit.
+            if shift == 63 && bits > 1 {
+                return Err(malformed());
+            }
+            number |= bits << shift;
+            if byte & 0x80 == 0 {
+                return Ok(number);
+            }
+        }
+        Err(malformed())
+    }
+
+    /// The next field's number and form; none at the end.
+    fn key(&mut self) -> Result<Option<(u32, Wire)>, DecodeError> {
+        if self.0.is_empty() {
+            return Ok(None);
+        }
+        let key = u32::try_from(self.varint()?).map_err(|_| malformed())?;
+        let wire = match key & 7 {
+            0 => Wire::Varint,
+            1 => Wire::Fixed64,
+            2 => Wire::Bytes,
+            3 => Wire::Group,
+            4 => Wire::EndGroup,
+            5 => Wire::Fixed32,
+            _ => return Err(malformed()),
+        };
+        match key >> 3 {
+            0 => Err(malformed()),
+            number => Ok(Some((number, wire))),
+        }
+    }
+
+    fn bytes(&mut self) -> Result<&'b [u8], DecodeError> {
+        let n = usize::try_from(self.varint()?).map_err(|_| malformed())?;
+        self.take(n)
+    }
+
+    /// Skips the value of a field nobody knows.
+    fn skip(&mut self, number: u32, wire: Wire, depth: u32) -> Result<(), DecodeError> {
+        match wire {
+            Wire::Varint => self.varint().map(drop),
+            Wire::Fixed64 => self.take(8).map(drop),
+            Wire::Bytes => self.bytes().map(drop),
+            Wire::Fixed32 => self.take(4).map(drop),
+            Wire::Group => {
+                let depth = deeper(depth)?;
+                loop {
+                    match self.key()?.ok_or_else(malformed)? {
+                        (end, Wire::EndGroup) if end == number => return Ok(()),
+                        (inner, wire) => self.skip(inner, wire, depth)?,
+                    }
+                }
+            }
+            Wire::EndGroup => Err(malformed()),
+        }
+    }
+}
+
+fn deeper(depth: u32) -> Result<u32, DecodeError> {
+    depth
+        .checked_sub(1)
+        .ok_or_else(|| DecodeError::invalid("is nested too deeply"))
+}
+
+/// Reads the fields of a message into what was read of it before: told twice, a message is put together.
+fn merge(message: &Message, object: &mut Object, bytes: &[u8], depth: u32) -> Result<(), DecodeError> {
+    let depth = deeper(depth)?;
+    let mut reader = Reader(bytes);
+    while let Some((number, wire)) = reader.key()? {
+        let Some(field) = message.field(number) else {
+            reader.skip(number, wire, depth)?;
+            continue;
+        };
+        value(message, field, object, &mut reader, wire, depth)
+            .map_err(|error| error.in_field(field.json))?;
+    }
+    Ok(())
+}
+
+/// Reads one value of a field and puts it where it belongs.
+fn value(
+    message: &Message,
+    field: &Field,
+    object: &mut Object,
+    reader: &mut Reader<'_>,
+    wire: Wire,
+    depth: u32,
+) -> Result<(), DecodeError> {
+    if wire != wire_of(field.kind) {
+        return Err(malformed());
+    }
+    match field.shape {
+        Shape::Many => {
+            let list = object
+                .entry(field.json)
+                .or_insert_with(|| Value::Array(Vec::new()));
+            let Value::Array(list) = list else {
+                return Err(malformed());
+            };
+            let mut element = Value::Null;
+            single(field.kind, &mut element, reader, depth).map_err(|error| error.in_element(list.len()))?;
+            list.push(element);
+        }
+        Shape::Map => {
+            let members = object
+                .entry(field.json)
+                .or_insert_with(|| Value::Object(Object::new()));
+            let Value::Object(members) = members else {
+                return Err(malformed());
+            };
+            let (key, member) = entry(field.kind, reader.bytes()?, depth)?;
+            members.insert(key, member);
+        }
+        Shape::OneOf(group) => {
+            // The last one told counts, and takes the place of the others.
+            for other in message.fields {
+                if other.shape == Shape::OneOf(group) && other.number != field.number {
+                    object.remove(other.json);
+                }
+            }
+            let mut told = object.remove(field.json).unwrap_or_default();
+            single(field.kind, &mut told, reader, depth)?;
+            object.insert(field.json.to_owned(), told);
+        }
+        Shape::Optional | Shape::One => {
+            let mut told = object.remove(field.json).unwrap_or_default();
+            single(field.kind, &mut told, reader, depth)?;
+            if field.shape == Shape::Optional || !is_default(field.kind, &told) {
+                object.insert(field.json.to_owned(), told);
+            }
+        }
+    }
+    Ok(())
+}
+
+const fn wire_of(kind: Kind) -> Wire {
+    match kind {
+        Kind::Bool | Kind::Int32 | Kind::Enum(_) => Wire::Varint,
+        Kind::Text | Kind::Bytes | Kind::Message(_) | Kind::Struct | Kind::Value | Kind::Timestamp => {
+            Wire::Bytes
+        }
+    }
+}
+
+/// Claims that a value of a field without presence says nothing.
+fn is_default(kind: Kind, value: &Value) -> bool {
+    match kind {
+        Kind::Text | Kind::Bytes => value == "",
+        Kind::Bool => value == false,
+        Kind::Int32 => value == 0,
+        Kind::Enum(names) => value.as_str() == names.name_of(0),
+        Kind::Message(_) | Kind::Struct | Kind::Value | Kind::Timestamp => false,
+    }
+}
+
+/// Reads a value in the place of what was told before.
+fn single(kind: Kind, place: &mut Value, reader: &mut Reader<'_>, depth: u32) -> Result<(), DecodeError> {
+    *place = match kind {
+        Kind::Text => Value::String(text(reader.bytes()?)?),
+        Kind::Bytes => Value::String(encode_base64(reader.bytes()?)),
+        Kind::Bool => Value::Bool(reader.varint()? != 0),
+        Kind::Int32 => int32(reader.varint()?).into(),
+        Kind::Enum(names) => {
+            let number = int32(reader.varint()?);
+            names.name_of(number).map_or_else(|| number.into(), Value::from)
+        }
+        Kind::Message(message) => {
+            let mut object = match place.take() {
+                Value::Object(object) => object,
+                Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+                    Object::new()
+                }
+            };
+            merge(message, &mut object, reader.bytes()?, depth)?;
+            Value::Object(object)
+        }
+        Kind::Struct => {
+            let mut object = match place.take() {
+                Value::Object(object) => object,
+                Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+                    Object::new()
+                }
+            };
+            members(&mut object, reader.bytes()?, depth)?;
+            Value::Object(object)
+        }
+        Kind::Value => any(reader.bytes()?, depth)?,
+        Kind::Timestamp => timestamp(reader.bytes()?, depth)?,
+    };
+    Ok(())
+}
+
+fn text(bytes: &[u8]) -> Result<String, DecodeError> {
+    let text = std::str::from_utf8(bytes).map_err(|_| DecodeError::invalid("must be UTF-8"))?;
+    Ok(text.to_owned())
+}
+
+/// Takes the low bits, as the format has it: negative numbers come with sixty-four.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the high bits of an int32 repeat its sign"
+)]
+const fn int32(number: u64) -> i32 {
+    number as i32
+}
+
+/// Reads an entry of a map: a name and a value, either of which may be absent.
+fn entry(kind: Kind, bytes: &[u8], depth: u32) -> Result<(String, Value), DecodeError> {
+    let depth = deeper(depth)?;
+    let mut reader = Reader(bytes);
+    let mut key = String::new();
+    let mut value = match kind {
+        Kind::Text | Kind::Bytes => "".into(),
+        Kind::Bool => false.into(),
+        Kind::Int32 => 0.into(),
+        Kind::Enum(names) => names.name_of(0).into(),
+        Kind::Message(_) | Kind::Struct => Object::new().into(),
+        Kind::Value | Kind::Timestamp => Value::Null,
+    };
+    while let Some((number, wire)) = reader.key()? {
+        match number {
+            1 if wire == Wire::Bytes => key = text(reader.bytes()?)?,
+            2 if wire == wire_of(kind) => {
+                single(kind, &mut value, &mut reader, depth).map_err(|error| error.in_field(&key))?;
+            }
+            1 | 2 => return Err(malformed()),
+            _ => reader.skip(number, wire, depth)?,
+        }
+    }
+    Ok((key, value))
+}
+
+/// Reads a `google.protobuf.Struct`: its one field is a map of values.
+fn members(object: &mut Object, bytes: &[u8], depth: u32) -> Result<(), DecodeError> {
+    let depth = deeper(depth)?;
+    let mut reader = Reader(bytes);
+    while let Some((number, wire)) = reader.key()? {
+        match (number, wire) {
+            (1, Wire::Bytes) => {
+                let (key, value) = entry(Kind::Value, reader.bytes()?, depth)?;
+                object.insert(key, value);
+            }
+            (1, _) => return Err(malformed()),
+            (number, wire) => reader.skip(number, wire, depth)?,
+        }
+    }
+    Ok(())
+}
+
+/// Reads a `google.protobuf.Value`; one that holds nothing is null.
+fn any(bytes: &[u8], depth: u32) -> Result<Value, DecodeError> {
+    let depth = deeper(depth)?;
+    let mut reader = Reader(bytes);
+    let mut value = Value::Null;
+    while let Some((number, wire)) = reader.key()? {
+        value = match (number, wire) {
+            (1, Wire::Varint) => {
+                reader.varint()?;
+                Value::Null
+            }
+            (2, Wire::Fixed64) => {
+                let bytes = reader.take(8)?.try_into().map_err(|_| malformed())?;
+                Value::Number(number_of(f64::from_le_bytes(bytes))?)
+            }
+            (3, Wire::Bytes) => Value::String(text(reader.bytes()?)?),
+            (4, Wire::Varint) => Value::Bool(reader.varint()? != 0),
+            (5, Wire::Bytes) => {
+                let mut object = match value {
+                    Value::Object(object) => object,
+                    Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+                        Object::new()
+                    }
+                };
+                members(&mut object, reader.bytes()?, depth)?;
+                Value::Object(object)
+            }
+            (6, Wire::Bytes) => {
+                let mut list = match value {
+                    Value::Array(list) => list,
+                    Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => {
+                        Vec::new()
+                    }
+                };
+                elements(&mut list, reader.bytes()?, depth)?;
+                Value::Array(list)
+            }
+            (1..=6, _) => return Err(malformed()),
+            (number, wire) => {
+                reader.skip(number, wire, depth)?;
+                value
+            }
+        };
+    }
+    Ok(value)
+}
+
+/// Reads a `google.protobuf.ListValue`.
+fn elements(list: &mut Vec<Value>, bytes: &[u8], depth: u32) -> Result<(), DecodeError> {
+    let depth = deeper(depth)?;
+    let mut reader = Reader(bytes);
+    while let Some((number, wire)) = reader.key()? {
+        match (number, wire) {
+            (1, Wire::Bytes) => {
+                let index = list.len();
+                list.push(any(reader.bytes()?, depth).map_err(|error| error.in_element(index))?);
+            }
+            (1, _) => return Err(malformed()),
+            (number, wire) => reader.skip(number, wire, depth)?,
+        }
+    }
+    Ok(())
+}
+
+/// A whole number is written as one, as it was before somebody's client made a double of it.
+fn number_of(number: f64) -> Result<Number, DecodeError> {
+    if number.fract() == 0.0 && number.abs() < MAX_WHOLE {
+        #[expect(clippy::cast_possible_truncation, reason = "the bound was just checked")]
+        return Ok(Number::from(number as i64));
+    }
+    Number::from_f64(number).ok_or_else(|| DecodeError::invalid("must be a finite number"))
+}
+
+/// Reads a `google.protobuf.Timestamp`: seconds and nanoseconds.
+fn timestamp(bytes: &[u8], depth: u32) -> Result<Value, DecodeError> {
+    let (mut seconds, mut nanos) = (0_i64, 0_i32);
+    let mut reader = Reader(bytes);
+    while let Some((number, wire)) = reader.key()? {
+        match (number, wire) {
+            (1, Wire::Varint) => seconds = reader.varint()?.cast_signed(),
+            (2, Wire::Varint) => nanos = int32(reader.varint()?),
+            (1 | 2, _) => return Err(malformed()),
+            (number, wire) => reader.skip(number, wire, depth)?,
+        }
+    }
+    let invalid = || DecodeError::invalid("must be an instant of the years 1 to 9999");
+    if !(0..1_000_000_000).contains(&nanos) || seconds < -62_135_596_800 {
+        return Err(invalid());
+    }
+    let instant = jiff::Timestamp::new(seconds, nanos).map_err(|_| invalid())?;
+    Ok(instant.to_string().into())
+}

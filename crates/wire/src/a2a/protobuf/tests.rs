@@ -1,0 +1,445 @@
+//! The tables against the types of others, and reading against any bytes.
+
+use std::collections::HashSet;
+
+use a2a_pb::{proto, protojson};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use proptest::{collection::vec, prelude::*};
+use prost::Message as _;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    a2a::{
+        arbitrary,
+        exchange::{Document, Form},
+        model::StreamResponse,
+        v03::proto::Proto,
+    },
+    json::{Decode, Object},
+};
+
+fn object(value: &Value) -> &Object {
+    value.as_object().unwrap()
+}
+
+fn find(version: Version, name: &str) -> &'static Message {
+    let all = messages(version);
+    all.into_iter().find(|message| message.name == name).unwrap()
+}
+
+/// Free-form data as it comes out of bytes, where every number is a double.
+fn doubled(value: &mut Value) {
+    match value {
+        Value::Number(number) => {
+            let double = number.as_f64().unwrap();
+            #[expect(clippy::cast_possible_truncation, reason = "bounded just before")]
+            if double.abs() < 9e15 {
+                *value = (double as i64).into();
+            } else {
+                *value = double.into();
+            }
+        }
+        Value::Array(list) => list.iter_mut().for_each(doubled),
+        Value::Object(members) => members.values_mut().for_each(doubled),
+        Value::Null | Value::Bool(_) | Value::String(_) => {}
+    }
+}
+
+fn document(item: StreamResponse, form: Form) -> Value {
+    serde_json::to_value(Document::item(item, false, form)).unwrap()
+}
+
+#[test]
+fn a_field_has_one_number_and_one_name_of_each_kind() {
+    for version in Version::ALL {
+        let mut names = HashSet::new();
+        for message in messages(*version) {
+            assert!(names.insert(message.name), "{} twice", message.name);
+            let mut numbers = HashSet::new();
+            for field in message.fields {
+                assert!(numbers.insert(field.number), "{}.{}", message.name, field.name);
+                let mut camel = String::new();
+                for word in field.name.split('_') {
+                    let (first, rest) = word.split_at(1);
+                    let first = if camel.is_empty() {
+                        first.to_owned()
+                    } else {
+                        first.to_uppercase()
+                    };
+                    camel.push_str(&(first + rest));
+                }
+                // The three that 0.3 renames.
+                let is_renamed = ["update", "request", "msg"].contains(&field.name);
+                assert_eq!(
+                    field.json,
+                    if is_renamed { "message" } else { &camel },
+                    "{}",
+                    message.name
+                );
+            }
+        }
+    }
+}
+
+/// Bytes that the SDK for Python wrote, and the JSON it wrote them from.
+#[test]
+fn documents_of_0_3_read_as_their_sdk_means_them() {
+    for (name, bytes, wanted) in [
+        (
+            "Task",
+            "CgF0EgFjGhwIBRILCgFtIAIqBAoCaGkaCwil69zKBhCAm+4CIp4BCgFhGgFuIgFkKhoSGBIDdGNrGgp0ZXh0L3BsYWluIgVvLnR4dCoREg8KDWh0\
+             dHBzOi8vZS5jb20qSxo3CjUKMwoBaxIuMiwKCREAAAAAAADwPwoJEQAAAAAAAATACgIIAAoCIAEKDCoKCggKAXgSAxoBeSIQCg4KAW0SCREAAAAA\
+             AADwPzIQCg4KAWsSCREAAAAAAADwPzoFdXJuOngqFgoBbRIBYxoBdCABKgIKADoFdXJuOnkyEgoQCgNiaWcSCREAAAAAgBzIQA==",
+            json!({
+                "id": "t", "contextId": "c",
+                "status": {
+                    "state": "TASK_STATE_CANCELLED",
+                    "message": {"messageId": "m", "role": "ROLE_AGENT", "content": [{"text": "hi"}]},
+                    "timestamp": "2026-01-02T03:04:05.006Z",
+                },
+                "artifacts": [{
+                    "artifactId": "a", "name": "n", "description": "d",
+                    "parts": [
+                        {"file": {"fileWithBytes": "dGNr", "mimeType": "text/plain", "name": "o.txt"}},
+                        {"file": {"fileWithUri": "https://e.com"}},
+                        {"data": {"data": {"k": [1, -2.5, null, true, {"x": "y"}]}}, "metadata": {"m": 1}},
+                    ],
+                    "metadata": {"k": 1}, "extensions": ["urn:x"],
+                }],
+                "history": [{
+                    "messageId": "m", "contextId": "c", "taskId": "t", "role": "ROLE_USER", "content": [{"text": ""}],
+                    "extensions": ["urn:y"],
+                }],
+                "metadata": {"big": 12345},
+            }),
+        ),
+        (
+            "StreamResponse",
+            "GgwKAXQSAWMaAggCIAE=",
+            json!({"statusUpdate": {
+                "taskId": "t", "contextId": "c", "status": {"state": "TASK_STATE_WORKING"}, "final": true,
+            }}),
+        ),
+        (
+            "SendMessageRequest",
+            "CgoKAW0gASoDCgF4EjQKCnRleHQvcGxhaW4SIgoBcBINaHR0cHM6Ly9lLmNvbRoBayILCgZCZWFyZXISAXoYAyABGhAKDgoHc2tpbGxJZBIDGgFz",
+            json!({
+                "message": {"messageId": "m", "role": "ROLE_USER", "content": [{"text": "x"}]},
+                "configuration": {
+                    "acceptedOutputModes": ["text/plain"],
+                    "pushNotification": {"id": "p", "url": "https://e.com", "token": "k",
+                        "authentication": {"schemes": ["Bearer"], "credentials": "z"}},
+                    "historyLength": 3, "blocking": true,
+                },
+                "metadata": {"skillId": "s"},
+            }),
+        ),
+        (
+            "CreateTaskPushNotificationConfigRequest",
+            "Cgd0YXNrcy90EgFjGjQKIXRhc2tzL3QvcHVzaE5vdGlmaWNhdGlvbkNvbmZpZ3MvYxIPEg1odHRwczovL2UuY29t",
+            json!({
+                "parent": "tasks/t", "configId": "c",
+                "config": {"name": "tasks/t/pushNotificationConfigs/c",
+                    "pushNotificationConfig": {"url": "https://e.com"}},
+            }),
+        ),
+        (
+            "AgentCard",
+            "CgFuGgF1OgIIAUIPCgFiEgoSCBIGQmVhcmVyQhkKAW8SFBoSEhAKDgoBYRIBdCIGCgFzEgFkSgoKCAoBYhIDCgF4Yg8KAXMiAXRCBwoFCgFiEgBo\
+             AXIER1JQQ3oJCgF1EgRHUlBDggEFMC4zLjCSAQFp",
+            json!({
+                "name": "n", "url": "u", "capabilities": {"streaming": true},
+                "securitySchemes": {
+                    "b": {"httpAuthSecurityScheme": {"scheme": "Bearer"}},
+                    "o": {"oauth2SecurityScheme": {"flows": {"authorizationCode": {
+                        "authorizationUrl": "a", "tokenUrl": "t", "scopes": {"s": "d"},
+                    }}}},
+                },
+                "security": [{"schemes": {"b": {"list": ["x"]}}}],
+                "skills": [{"id": "s", "tags": ["t"], "security": [{"schemes": {"b": {}}}]}],
+                "supportsAuthenticatedExtendedCard": true, "preferredTransport": "GRPC",
+                "additionalInterfaces": [{"url": "u", "transport": "GRPC"}],
+                "protocolVersion": "0.3.0", "iconUrl": "i",
+            }),
+        ),
+    ] {
+        let message = find(Version::V0_3, name);
+        let bytes = STANDARD.decode(bytes).unwrap();
+        assert_eq!(Value::Object(read(message, &bytes).unwrap()), wanted, "{name}");
+        assert_eq!(write(message, object(&wanted)).unwrap(), bytes, "{name}");
+    }
+}
+
+#[test]
+fn what_json_cannot_say_is_refused_by_its_path() {
+    let message = find(Version::V1_0, "Message");
+    let number = |number: f64| proto::Message {
+        metadata: Some(prost_struct("n", prost_number(number))),
+        ..proto::Message::default()
+    };
+    for (given, wanted) in [
+        (42.0, json!(42)),
+        (-0.5, json!(-0.5)),
+        (1e300, json!(1e300)),
+        (-7.0, json!(-7)),
+    ] {
+        let read = read(message, &number(given).encode_to_vec()).unwrap();
+        assert_eq!(read["metadata"]["n"], wanted);
+    }
+    for given in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+        let refused = read(message, &number(given).encode_to_vec()).unwrap_err();
+        assert_eq!(refused.to_string(), "metadata.n must be a finite number");
+    }
+    let status = find(Version::V1_0, "TaskStatus");
+    for (seconds, nanos, wanted) in [
+        (1_767_323_045, 6_000_000, Some("2026-01-02T03:04:05.006Z")),
+        (0, 1, Some("1970-01-01T00:00:00.000000001Z")),
+        (-62_135_596_801, 0, None),
+        (i64::MAX, 0, None),
+        (0, -1, None),
+        (0, 1_000_000_000, None),
+    ] {
+        let bytes = proto::TaskStatus {
+            timestamp: Some(prost_timestamp(seconds, nanos)),
+            ..proto::TaskStatus::default()
+        };
+        match (read(status, &bytes.encode_to_vec()), wanted) {
+            (Ok(read), Some(wanted)) => assert_eq!(read["timestamp"], wanted),
+            (Err(refused), None) => {
+                assert_eq!(
+                    refused.to_string(),
+                    "timestamp must be an instant of the years 1 to 9999"
+                );
+            }
+            (read, wanted) => panic!("{read:?}, wanted {wanted:?}"),
+        }
+    }
+}
+
+fn prost_struct(name: &str, value: prost_types::Value) -> prost_types::Struct {
+    prost_types::Struct {
+        fields: [(name.to_owned(), value)].into(),
+    }
+}
+
+fn prost_number(number: f64) -> prost_types::Value {
+    prost_types::Value {
+        kind: Some(prost_types::value::Kind::NumberValue(number)),
+    }
+}
+
+fn prost_timestamp(seconds: i64, nanos: i32) -> prost_types::Timestamp {
+    prost_types::Timestamp { seconds, nanos }
+}
+
+#[test]
+fn nesting_is_bounded() {
+    // Lists within lists: two messages for each level. Made by hand, for who would encode it as deep as that.
+    let wrap = |number: u8, inner: &[u8]| {
+        let mut out = vec![number << 3 | 2];
+        let mut length = inner.len();
+        while length >= 0x80 {
+            out.push(0x80 | u8::try_from(length & 0x7f).unwrap());
+            length >>= 7;
+        }
+        out.push(u8::try_from(length).unwrap());
+        out.extend_from_slice(inner);
+        out
+    };
+    let deep = |n: usize| {
+        let mut value = vec![0x20, 1];
+        for _ in 0..n {
+            value = wrap(6, &wrap(1, &value));
+        }
+        wrap(4, &value)
+    };
+    let part = find(Version::V1_0, "Part");
+    assert!(read(part, &deep(40)).is_ok());
+    for n in [60, 1_000, 5_000] {
+        let refused = read(part, &deep(n)).unwrap_err();
+        assert!(refused.to_string().ends_with("is nested too deeply"), "{n}");
+    }
+    // Unknown groups nest as well.
+    let groups = [[0x7b; 10_000], [0x7c; 10_000]].concat();
+    assert!(
+        read(part, &groups)
+            .unwrap_err()
+            .to_string()
+            .ends_with("is nested too deeply")
+    );
+    assert!(read(part, &[0x7b, 0x7b, 0x7c, 0x7c]).is_ok());
+}
+
+#[test]
+fn the_last_word_counts_and_messages_are_put_together() {
+    let part = find(Version::V1_0, "Part");
+    let bytes = [
+        write(part, object(&json!({"text": "x", "filename": "a"}))).unwrap(),
+        write(part, object(&json!({"url": "https://e.com"}))).unwrap(),
+    ]
+    .concat();
+    assert_eq!(
+        Value::Object(read(part, &bytes).unwrap()),
+        json!({"url": "https://e.com", "filename": "a"})
+    );
+    let request = find(Version::V1_0, "SendMessageRequest");
+    let bytes = [
+        write(
+            request,
+            object(&json!({"message": {"messageId": "m"}, "metadata": {"a": 1}})),
+        )
+        .unwrap(),
+        write(
+            request,
+            object(&json!({"message": {"taskId": "t"}, "metadata": {"b": 2}})),
+        )
+        .unwrap(),
+    ]
+    .concat();
+    assert_eq!(
+        Value::Object(read(request, &bytes).unwrap()),
+        json!({"message": {"messageId": "m", "taskId": "t"}, "metadata": {"a": 1, "b": 2}})
+    );
+}
+
+#[test]
+fn nothing_is_dropped_in_silence() {
+    let task = find(Version::V1_0, "Task");
+    for (document, wanted) in [
+        (json!({"id": "t", "more": 1}), "more is not in the table"),
+        (json!({"id": 7}), "id must be a string"),
+        (
+            json!({"artifacts": [{"parts": 1}]}),
+            "artifacts[0].parts must be an array",
+        ),
+        (
+            json!({"status": {"state": "NEW"}}),
+            "status.state is not in the table",
+        ),
+    ] {
+        assert_eq!(write(task, object(&document)).unwrap_err().to_string(), wanted);
+    }
+    assert_eq!(
+        write(task, object(&json!({"id": null, "metadata": null}))).unwrap(),
+        b""
+    );
+}
+
+#[test]
+fn other_spellings_are_made_canonical() {
+    for (version, name, given, wanted) in [
+        (
+            Version::V0_3,
+            "SendMessageRequest",
+            json!({
+                "request": {"message_id": "m", "role": 1, "content": [
+                    {"file": {"file_with_uri": "u", "mime_type": "t"}},
+                    {"data": {"data": {"message_id": 1}}, "metadata": {"context_id": 2}},
+                ]},
+                "configuration": {"accepted_output_modes": [], "history_length": "3"},
+            }),
+            json!({
+                "message": {"messageId": "m", "role": "ROLE_USER", "content": [
+                    {"file": {"fileWithUri": "u", "mimeType": "t"}},
+                    {"data": {"data": {"message_id": 1}}, "metadata": {"context_id": 2}},
+                ]},
+                "configuration": {"acceptedOutputModes": [], "historyLength": 3},
+            }),
+        ),
+        (
+            Version::V1_0,
+            "TaskStatus",
+            json!({"state": 3, "unknown": 1, "message": "odd"}),
+            json!({"state": "TASK_STATE_COMPLETED", "unknown": 1, "message": "odd"}),
+        ),
+        // The one that is right already stays.
+        (
+            Version::V1_0,
+            "GetTaskRequest",
+            json!({"historyLength": 1, "history_length": 2}),
+            json!({"historyLength": 1, "history_length": 2}),
+        ),
+    ] {
+        let mut document = object(&given).clone();
+        canonical(find(version, name), &mut document);
+        assert_eq!(Value::Object(document), wanted);
+    }
+}
+
+#[test]
+fn a_status_carries_its_details() {
+    let details = crate::a2a::error::A2aError::task_not_found("t").data().unwrap();
+    let bytes = rpc_status(5, "task not found", details.as_array().unwrap());
+    let text = String::from_utf8_lossy(&bytes);
+    for part in [
+        "task not found",
+        "type.googleapis.com/google.rpc.ErrorInfo",
+        "TASK_NOT_FOUND",
+        "a2a-protocol.org",
+        "taskId",
+    ] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    let details = crate::a2a::error::A2aError::invalid_param("message.role", "is required")
+        .data()
+        .unwrap();
+    let text = rpc_status(3, "no", details.as_array().unwrap());
+    assert!(String::from_utf8_lossy(&text).contains("message.role"));
+}
+
+proptest! {
+    #[test]
+    fn the_official_types_read_what_is_written_and_the_reverse(item in arbitrary::stream_response()) {
+        let mut document = document(item, Form::V1_0);
+        let message = find(Version::V1_0, "StreamResponse");
+        let ours = write(message, object(&document)).unwrap();
+
+        let theirs = proto::StreamResponse::decode(ours.as_slice()).unwrap();
+        let back = read(message, &theirs.encode_to_vec()).unwrap();
+        prop_assert_eq!(&back, &read(message, &ours).unwrap());
+
+        // Their JSON of these bytes means what the document they were written from means.
+        let json = protojson::StreamResponse::decode(ours.as_slice()).unwrap();
+        let mut json = serde_json::to_value(json).unwrap();
+        doubled(&mut json);
+        doubled(&mut document);
+        let meant = StreamResponse::decode(document).unwrap();
+        prop_assert_eq!(StreamResponse::decode(Value::Object(back)).unwrap(), meant.clone());
+        prop_assert_eq!(StreamResponse::decode(json).unwrap(), meant);
+    }
+
+    #[test]
+    fn what_0_3_can_say_comes_back_from_bytes(item in arbitrary::stream_response()) {
+        let mut document = document(item, Form::V0_3Proto);
+        let message = find(Version::V0_3, "StreamResponse");
+        let bytes = write(message, object(&document)).unwrap();
+        let back = Value::Object(read(message, &bytes).unwrap());
+        doubled(&mut document);
+        let meant = |document| Proto::<StreamResponse>::decode(document).unwrap();
+        prop_assert_eq!(meant(back), meant(document));
+    }
+
+    #[test]
+    fn no_bytes_break_the_reader(bytes in vec(any::<u8>(), 0..200)) {
+        for version in Version::ALL {
+            for message in messages(*version) {
+                if let Ok(object) = read(message, &bytes) {
+                    // What was read can be written, but for numbers of enumerations nobody knows.
+                    let _ = write(message, &object);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_message_cut_off_is_refused_or_shorter(item in arbitrary::stream_response(), at in 0.0..1.0_f64) {
+        let document = document(item, Form::V1_0);
+        let message = find(Version::V1_0, "StreamResponse");
+        let mut bytes = write(message, object(&document)).unwrap();
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss,
+            reason = "a place within the bytes")]
+        bytes.truncate((bytes.len() as f64 * at) as usize);
+        let _ = read(message, &bytes);
+    }
+}

@@ -1,0 +1,66 @@
+//! Our own crates compiled with further flags, and dependencies as they are.
+//!
+//! The simulator wants our crates optimized, fuzz targets want them to count what they run through. Flags for everything
+//! (`RUSTFLAGS`) and profiles would have each dependency compiled once more, which takes minutes and helps neither.
+//! Cargo lets a program stand before rustc for the packages of the workspace alone, and keeps apart what it makes by
+//! that program's path. So each set of flags is a script of one line here, under a path that changes with the flags.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+
+/// Where the scripts are.
+const FOLDER: &str = "target/rustc";
+
+/// Has a cargo command compile the packages of the workspace with further flags.
+pub(crate) fn with_flags(command: &mut Command, flags: &[&str]) -> Result<()> {
+    command.env("RUSTC_WORKSPACE_WRAPPER", script(flags)?);
+    Ok(())
+}
+
+fn script(flags: &[&str]) -> Result<PathBuf> {
+    let text = text(flags);
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    fs::create_dir_all(FOLDER).with_context(|| format!("make {FOLDER}"))?;
+    let folder = fs::canonicalize(FOLDER).with_context(|| format!("find {FOLDER}"))?;
+    let path = folder.join(format!("{:016x}.sh", hasher.finish()));
+    // Left alone if it is there, so that nothing takes it for another one.
+    if !fs::read_to_string(&path).is_ok_and(|known| known == text) {
+        fs::write(&path, &text).with_context(|| format!("write {}", path.display()))?;
+        make_executable(&path).with_context(|| format!("make {} executable", path.display()))?;
+    }
+    Ok(path)
+}
+
+fn text(flags: &[&str]) -> String {
+    format!("#!/bin/sh\nexec \"$@\" {}\n", flags.join(" "))
+}
+
+#[cfg(unix)]
+fn make_executable(path: &std::path::Path) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755))
+}
+
+#[cfg(not(unix))]
+fn make_executable(_: &std::path::Path) -> std::io::Result<()> {
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_hands_everything_on_and_adds_its_flags() {
+        assert_eq!(
+            text(&["-Copt-level=1", "--cfg=fuzzing"]),
+            "#!/bin/sh\nexec \"$@\" -Copt-level=1 --cfg=fuzzing\n"
+        );
+    }
+}
