@@ -271,7 +271,7 @@ mod tests {
     fn a_peer_says_how_long_to_leave_it_alone() {
         const NOON: &str = "Sun, 06 Nov 1994 12:00:00 GMT";
         let now = httpdate::parse_http_date("Sun, 06 Nov 1994 11:00:00 GMT").unwrap();
-        let minutes = |minutes| Some(Duration::from_secs(60 * minutes));
+        let minutes = |minutes: u64| Some(Duration::from_secs(60 * minutes));
         for (headers, expected) in [
             (&[][..], None),
             (&[("retry-after", "120")], minutes(2)),
