@@ -1,6 +1,8 @@
-"""The main journey with the official Python SDK, A2A 0.3: python a2a_03_journey.py BASE_URL API_KEY [SKILL]
+"""The main journey with the official Python SDK, A2A 0.3:
+python a2a_03_journey.py BASE_URL API_KEY [SKILL [TRANSPORT]]
 
-SKILL names a workflow with one approval gate and an artifact after it. Exits non-zero at the first surprise.
+SKILL names a workflow with one approval gate and an artifact after it, TRANSPORT one of those of the card. Exits
+non-zero at the first surprise.
 """
 
 import asyncio
@@ -24,6 +26,7 @@ from a2a.types import (
 
 BASE, KEY = sys.argv[1].rstrip("/"), sys.argv[2]
 SKILL = sys.argv[3] if len(sys.argv) > 3 else "campaign-brief"
+TRANSPORT = sys.argv[4] if len(sys.argv) > 4 else "JSONRPC"
 
 
 def expect(claim, what):
@@ -52,9 +55,18 @@ def short(event):
 
 
 async def run(streaming, http, card):
-    client = ClientFactory(ClientConfig(streaming=streaming, httpx_client=http)).create(card)
+    def made(streams):
+        config = ClientConfig(
+            streaming=streams,
+            httpx_client=http,
+            supported_transports=[TRANSPORT],
+            use_client_preference=True,
+        )
+        return ClientFactory(config).create(card)
+
+    client = made(streaming)
     # A client that does not stream may not subscribe either, so the observer is another one.
-    observer = ClientFactory(ClientConfig(streaming=True, httpx_client=http)).create(card)
+    observer = made(True)
 
     async def send(made):
         events = [event async for event in client.send_message(made)]
@@ -125,7 +137,7 @@ async def main():
         print("card:", card.name, card.protocol_version, card.url)
         await run(True, http, card)
         await run(False, http, card)
-    print("0.3 journey ok")
+    print(f"0.3 journey ok over {TRANSPORT}")
 
 
 asyncio.run(main())

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use anyhow::{Context as _, Result, bail};
 
 use crate::chaos::{Amount, LONG, Store};
+use crate::corpus::is_version;
 use crate::sim::Worlds;
 
 /// What `cargo xtask help` prints.
@@ -30,6 +31,8 @@ usage: cargo xtask <chore>
   setup    only set up what the tests need
   pg -- COMMAND [ARG..]
            run a command with a PostgreSQL server that lives as long, WOPR_TEST_POSTGRES names it
+  corpus cut VERSION
+           keep what this code stores as that version's corpus, for every later version to open
   lint     formatting, tidy, clippy, dependency rules
   tidy     only this repository's own rules on its files
   help     this text";
@@ -47,6 +50,8 @@ pub(crate) enum Chore {
     Setup,
     /// A command with a database server.
     Postgres(Vec<String>),
+    /// A corpus of this code, under the name of a version.
+    Corpus(String),
     /// Only what needs no build of tests.
     Lint,
     /// Only the rules on files.
@@ -75,6 +80,7 @@ pub(crate) fn parse(args: impl Iterator<Item = String>) -> Result<Chore> {
         Some("sim") => Chore::Simulate(worlds(&mut args)?),
         Some("setup") => Chore::Setup,
         Some("pg") => Chore::Postgres(command(&mut args)?),
+        Some("corpus") => Chore::Corpus(version(&mut args)?),
         Some("lint") => Chore::Lint,
         Some("tidy") => Chore::Tidy,
         None | Some("help" | "--help" | "-h") => Chore::Help,
@@ -95,6 +101,14 @@ fn command(args: &mut impl Iterator<Item = String>) -> Result<Vec<String>> {
         bail!("pg needs a command after `--`\n\n{USAGE}");
     }
     Ok(words)
+}
+
+fn version(args: &mut impl Iterator<Item = String>) -> Result<String> {
+    match (args.next().as_deref(), args.next()) {
+        (Some("cut"), Some(version)) if is_version(&version) => Ok(version),
+        (Some("cut"), _) => bail!("corpus cut needs a version such as 0.1.0\n\n{USAGE}"),
+        (Some(_) | None, _) => bail!("corpus can only be `cut`\n\n{USAGE}"),
+    }
 }
 
 fn selection(args: &mut impl Iterator<Item = String>) -> Result<Selection> {
@@ -204,6 +218,11 @@ mod tests {
             "pg --",
             "pg psql",
             "tidy --fix",
+            "corpus",
+            "corpus paste 0.1.0",
+            "corpus cut",
+            "corpus cut v1",
+            "corpus cut 0.1.0 now",
         ] {
             assert!(parse_line(line).is_err(), "{line}");
         }

@@ -6,7 +6,7 @@ use crate::args::{Chore, Selection, USAGE};
 use crate::chaos::{self, Amount};
 use crate::plan::{self, Step};
 use crate::sim::{self, Worlds};
-use crate::{clients, deny, lint, postgres, suite, tidy, workspace};
+use crate::{clients, corpus, deny, lint, postgres, suite, tidy, workspace};
 
 /// Runs a chore from the root of the workspace, wherever it was called.
 pub(crate) fn run(chore: Chore) -> Result<()> {
@@ -17,6 +17,7 @@ pub(crate) fn run(chore: Chore) -> Result<()> {
         Chore::Simulate(worlds) => plan::run(sim::steps(worlds)),
         Chore::Setup => plan::run(setup()),
         Chore::Postgres(words) => postgres::with(&words),
+        Chore::Corpus(version) => plan::run(corpus::steps(version)),
         Chore::Lint => plan::run(lint()),
         Chore::Tidy => plan::run(vec![Step::new("tidy", tidy::check)]),
         Chore::Help => {

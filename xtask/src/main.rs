@@ -18,6 +18,7 @@ mod chaos;
 mod chore;
 mod clients;
 mod cluster;
+mod corpus;
 mod debian;
 mod deny;
 mod faketime;

@@ -3,6 +3,7 @@
 //! A rule is a pure function from a [`Tree`] to findings, so its tests need no files.
 
 mod adr;
+mod corpus;
 mod finding;
 mod links;
 mod machine;
@@ -17,8 +18,9 @@ use self::finding::Finding;
 use self::tree::Tree;
 use crate::plan::Outcome;
 
-const RULES: [fn(&Tree) -> Vec<Finding>; 6] = [
+const RULES: [fn(&Tree) -> Vec<Finding>; 7] = [
     adr::check,
+    corpus::check,
     links::check,
     machine::check,
     manifests::check,

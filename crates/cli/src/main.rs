@@ -22,6 +22,10 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
+/// A request makes a few hundred small pieces of memory on one thread and lets many of them go on another.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let cli = match args::Cli::try_parse() {
         Ok(cli) => cli,

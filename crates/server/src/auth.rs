@@ -2,8 +2,13 @@
 //!
 //! A caller presents a bearer secret. Only its SHA-256 is kept: secrets are random and long, so a slow hash
 //! would cost every request and protect nothing; a short one is warned about when it is loaded. Keys come
-//! from the configuration and from the store; the store's are read at start and after each change. Tenant and
-//! principal follow from the key alone, never from a request.
+//! from the configuration and from the store; the store's are read at start and after each change. Where an issuer is
+//! configured, its signed tokens are credentials too. Tenant and principal follow from the
+//! credential alone, never from a request.
+
+pub(crate) mod door;
+mod issuer;
+mod jwt;
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
@@ -13,10 +18,15 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tracing::warn;
+use wopr_connect::egress::Gate;
 use wopr_core::{PrincipalId, TenantId};
+use wopr_engine::Clock;
 use wopr_store::KeyRow;
 
+use self::issuer::Issuer;
 use crate::config;
+
+pub use door::caller;
 
 /// Secrets shorter than this are warned about.
 const SHORT_SECRET: usize = 16;
@@ -84,6 +94,18 @@ pub struct Scopes(u16);
 impl Scopes {
     /// Every scope, written `*`.
     pub const ALL: Self = Self(u16::MAX);
+
+    /// The set of one scope.
+    #[must_use]
+    pub const fn one(scope: Scope) -> Self {
+        Self(1 << scope as u8)
+    }
+
+    /// The set with those of another.
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
 
     /// Whether the set holds a scope.
     #[must_use]
@@ -199,6 +221,9 @@ pub enum AuthError {
     /// A secret of a revoked key.
     #[error("accept a revoked credential")]
     Revoked,
+    /// A token whose time is over.
+    #[error("accept an expired credential")]
+    Expired,
 }
 
 impl AuthError {
@@ -206,8 +231,23 @@ impl AuthError {
     #[must_use]
     pub const fn code(self) -> &'static str {
         match self {
-            Self::Missing | Self::Malformed | Self::Unknown => "unauthenticated",
+            Self::Missing | Self::Malformed | Self::Unknown | Self::Expired => "unauthenticated",
             Self::Revoked => "key_revoked",
+        }
+    }
+}
+
+impl AuthError {
+    /// What a client is told in `WWW-Authenticate` (RFC 6750).
+    #[must_use]
+    pub const fn challenge(self) -> &'static str {
+        match self {
+            Self::Missing => "Bearer realm=\"wopr\"",
+            Self::Malformed => "Bearer realm=\"wopr\", error=\"invalid_request\"",
+            Self::Unknown | Self::Revoked => "Bearer realm=\"wopr\", error=\"invalid_token\"",
+            Self::Expired => {
+                "Bearer realm=\"wopr\", error=\"invalid_token\", error_description=\"the token has expired\""
+            }
         }
     }
 }
@@ -218,6 +258,7 @@ pub struct Auth {
     /// From the configuration; never changes.
     configured: Vec<Entry>,
     table: RwLock<Table>,
+    issuer: Option<Issuer>,
 }
 
 /// Keys by the first eight bytes of the secret's hash; the rest is compared in constant time.
@@ -247,9 +288,17 @@ impl Auth {
         let auth = Self {
             configured,
             table: RwLock::default(),
+            issuer: None,
         };
         auth.refresh(rows);
         auth
+    }
+
+    /// Takes the tokens of an issuer too, if one is configured.
+    #[must_use]
+    pub fn with_issuer(mut self, rules: Option<&config::Oidc>, gate: &Gate, clock: &Arc<dyn Clock>) -> Self {
+        self.issuer = rules.map(|rules| Issuer::new(rules.clone(), gate.clone(), Arc::clone(clock)));
+        self
     }
 
     /// Replaces the stored keys.
@@ -272,23 +321,24 @@ impl Auth {
         self.table.read().values().flatten().all(|entry| entry.is_revoked)
     }
 
-    /// Finds the caller of a request.
+    /// Finds the caller of a request, asking the issuer for its keys if they are needed.
+    ///
+    /// # Errors
+    /// See [`AuthError`].
+    pub async fn identify(&self, headers: &HeaderMap) -> Result<Caller, AuthError> {
+        let secret = bearer(headers)?;
+        match (self.lookup(secret), &self.issuer) {
+            (Err(AuthError::Unknown), Some(issuer)) => issuer.caller(secret).await,
+            (found, _) => found,
+        }
+    }
+
+    /// Finds the caller of a request by the keys of this host alone.
     ///
     /// # Errors
     /// See [`AuthError`].
     pub fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, AuthError> {
-        let mut values = headers.get_all(header::AUTHORIZATION).iter();
-        let value = values.next().ok_or(AuthError::Missing)?;
-        if values.next().is_some() {
-            return Err(AuthError::Malformed);
-        }
-        let value = value.to_str().map_err(|_| AuthError::Malformed)?;
-        let (scheme, secret) = value.split_once(' ').ok_or(AuthError::Malformed)?;
-        let secret = secret.trim();
-        if !scheme.eq_ignore_ascii_case("bearer") || secret.is_empty() {
-            return Err(AuthError::Malformed);
-        }
-        self.lookup(secret)
+        self.lookup(bearer(headers)?)
     }
 
     fn lookup(&self, secret: &str) -> Result<Caller, AuthError> {
@@ -308,6 +358,22 @@ impl Auth {
         }
         answer
     }
+}
+
+/// The one bearer credential of a request.
+fn bearer(headers: &HeaderMap) -> Result<&str, AuthError> {
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let value = values.next().ok_or(AuthError::Missing)?;
+    if values.next().is_some() {
+        return Err(AuthError::Malformed);
+    }
+    let value = value.to_str().map_err(|_| AuthError::Malformed)?;
+    let (scheme, secret) = value.split_once(' ').ok_or(AuthError::Malformed)?;
+    let secret = secret.trim();
+    if !scheme.eq_ignore_ascii_case("bearer") || secret.is_empty() {
+        return Err(AuthError::Malformed);
+    }
+    Ok(secret)
 }
 
 /// SHA-256 of a secret.

@@ -162,7 +162,8 @@ impl Host {
     /// # Errors
     /// See [`StartError`].
     pub async fn open_with(config: Config, clock: Arc<dyn Clock>) -> Result<Arc<Self>, StartError> {
-        if Auth::new(&config.auth.keys, &[]).is_empty() && !may_hold_keys(&config.store) {
+        let has_callers = !Auth::new(&config.auth.keys, &[]).is_empty() || config.auth.oidc.is_some();
+        if !has_callers && !may_hold_keys(&config.store) {
             // Before there is a database that nobody can call.
             return Err(StartError::NoKeys);
         }
@@ -188,7 +189,7 @@ impl Host {
     async fn build(config: Config, store: &Opened, clock: Arc<dyn Clock>) -> Result<Built, StartError> {
         let port = store.port();
         let auth = Auth::new(&config.auth.keys, &port.keys().await?);
-        if auth.is_empty() {
+        if auth.is_empty() && config.auth.oidc.is_none() {
             return Err(StartError::NoKeys);
         }
         let secrets = Secrets::open(&config.secrets, &config.store)?;
@@ -197,6 +198,7 @@ impl Host {
             allow: config.egress.allow.iter().map(CidrText::cidr).collect(),
         };
         let gate = egress::Gate::new(policy, egress::Limits::default());
+        let auth = auth.with_issuer(config.auth.oidc.as_ref(), &gate, &clock);
         let ledger = config.conformance_ledger.clone();
         let executors = Executors::new(gate, wopr_connect::Options { ledger });
         let options = wopr_engine::Options {

@@ -17,7 +17,7 @@ use tokio::{
     sync::Semaphore,
 };
 
-use crate::{Config, Host, a2a, config::Listen, openwop, telemetry};
+use crate::{Config, Host, a2a, auth, config::Listen, openwop, telemetry};
 
 /// How long to wait after the system had no descriptor for another connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -51,7 +51,8 @@ pub async fn bind(config: &mut Config) -> Result<TcpListener, ServeError> {
 /// Every route of the host. What the A2A face does not take is the OpenWOP face's, which answers for unknown paths too.
 pub fn router(host: &Arc<Host>) -> Router {
     let faces = a2a::before(openwop::router(Arc::clone(host)), Arc::clone(host));
-    faces.layer(axum::middleware::from_fn_with_state(
+    let door = axum::middleware::from_fn_with_state(Arc::clone(host), auth::door::identify);
+    faces.layer(door).layer(axum::middleware::from_fn_with_state(
         Arc::clone(host),
         telemetry::observe,
     ))

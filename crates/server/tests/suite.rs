@@ -24,6 +24,8 @@ mod interrupts;
 mod keys;
 #[path = "suite/lifecycle.rs"]
 mod lifecycle;
+#[path = "suite/oidc.rs"]
+mod oidc;
 #[path = "suite/retention.rs"]
 mod retention;
 #[path = "suite/server.rs"]

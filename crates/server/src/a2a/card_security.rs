@@ -5,12 +5,20 @@
 
 use std::collections::BTreeMap;
 
-use wopr_wire::a2a::model::{HttpAuthSecurityScheme, SecurityRequirement, SecurityScheme};
+use wopr_wire::a2a::model::{
+    HttpAuthSecurityScheme, OpenIdConnectSecurityScheme, SecurityRequirement, SecurityScheme,
+};
 
-use crate::{Host, auth::Scope};
+use crate::{
+    Host,
+    auth::{Scope, Scopes},
+    config::Oidc,
+};
 
 /// The scheme of this host's own keys.
 const API_KEY: &str = "bearer";
+/// The scheme of an issuer's tokens.
+const OIDC: &str = "oidc";
 
 /// The two members of a card that say how to authenticate.
 pub(super) struct Security {
@@ -29,8 +37,21 @@ pub(super) fn of(host: &Host) -> Security {
         };
         accepted.push((API_KEY, SecurityScheme::HttpAuth(scheme)));
     }
-    let requirement = |name: &str| SecurityRequirement {
-        schemes: BTreeMap::from([(name.to_owned(), vec![Scope::RunsCreate.as_str().to_owned()])]),
+    let mut scopes = BTreeMap::new();
+    if let Some(oidc) = &host.config().auth.oidc {
+        let scheme = OpenIdConnectSecurityScheme {
+            description: Some("An access token of this host's issuer.".to_owned()),
+            open_id_connect_url: oidc.discovery_url(),
+        };
+        accepted.push((OIDC, SecurityScheme::OpenIdConnect(scheme)));
+        scopes.insert(OIDC, issuer_scopes(oidc));
+    }
+    let requirement = |name: &str| {
+        let scopes = scopes.get(name).cloned();
+        let scopes = scopes.unwrap_or_else(|| vec![Scope::RunsCreate.as_str().to_owned()]);
+        SecurityRequirement {
+            schemes: BTreeMap::from([(name.to_owned(), scopes)]),
+        }
     };
     Security {
         requirements: accepted.iter().map(|(name, _)| requirement(name)).collect(),
@@ -39,4 +60,18 @@ pub(super) fn of(host: &Host) -> Security {
             .map(|(name, scheme)| (name.to_owned(), scheme))
             .collect(),
     }
+}
+
+/// What to ask an issuer for, so that a token may send: one of its scopes that means that here.
+fn issuer_scopes(oidc: &Oidc) -> Vec<String> {
+    if oidc.scopes.is_empty() {
+        return vec![Scope::RunsCreate.as_str().to_owned()];
+    }
+    let sends = |(_, held): &(&String, &Scopes)| held.has(Scope::RunsCreate);
+    oidc.scopes
+        .iter()
+        .find(sends)
+        .map(|(name, _)| name.clone())
+        .into_iter()
+        .collect()
 }

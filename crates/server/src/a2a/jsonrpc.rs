@@ -5,7 +5,7 @@
 //! on the way in and results on the way out; in between there is one model. Errors answer 200, as JSON-RPC over HTTP does.
 
 use axum::{body::Body, response::Response};
-use http::{HeaderMap, StatusCode, Uri};
+use http::{HeaderMap, StatusCode, request::Parts};
 use serde_json::Value;
 use std::sync::Arc;
 use wopr_wire::{
@@ -25,7 +25,7 @@ use super::{
     service::{Error, Service},
     transport,
 };
-use crate::Host;
+use crate::{Host, auth};
 
 /// An error, and what a client of which version is told of it under which id.
 struct Refused {
@@ -35,14 +35,9 @@ struct Refused {
 }
 
 /// Answers a request to an interface.
-pub(super) async fn respond(
-    host: Arc<Host>,
-    interface: Interface,
-    uri: &Uri,
-    headers: &HeaderMap,
-    body: Body,
-) -> Response {
-    let caller = match host.auth().authenticate(headers) {
+pub(super) async fn respond(host: Arc<Host>, interface: Interface, head: &Parts, body: Body) -> Response {
+    let headers = &head.headers;
+    let caller = match auth::caller(&head.extensions) {
         Ok(caller) => caller,
         Err(error) => return transport::unauthenticated(error),
     };
@@ -50,7 +45,7 @@ pub(super) async fn respond(
         Ok(body) => body,
         Err(error) => return transport::no_body(error),
     };
-    let asked = door::asked_version(uri, headers);
+    let asked = door::asked_version(&head.uri, headers);
     let envelope = match read_envelope(headers, &body, asked.as_ref()) {
         Ok(envelope) => envelope,
         Err(refused) => return refuse(&refused),

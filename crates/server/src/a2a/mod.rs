@@ -149,11 +149,11 @@ async fn answer(State(face): State<Face>, request: Request, next: Next) -> Respo
         Place::Keys if head.method == http::Method::HEAD || verb == Some(Verb::Get) => card::keys(&host),
         Place::Keys => transport::not_allowed(&[Verb::Get], "read the keys by GET"),
         Place::Rpc(interface) if verb == Some(Verb::Post) => {
-            jsonrpc::respond(host, interface, &head.uri, headers, body).await
+            jsonrpc::respond(host, interface, &head, body).await
         }
         Place::Rpc(_) => transport::not_allowed(&[Verb::Post], "send JSON-RPC requests by POST"),
         Place::Rest(place) => rest::respond(host, place, &head, body).await,
-        Place::Nothing => rest::nothing(&host, headers),
+        Place::Nothing => rest::nothing(&head.extensions),
         Place::NoAgent => transport::nothing("there is no such agent"),
     };
     if let Some((name, value)) = activated {

@@ -11,7 +11,7 @@ use axum::{
     body::{Body, Bytes},
     response::Response,
 };
-use http::{HeaderMap, HeaderValue, StatusCode, header, request::Parts};
+use http::{Extensions, HeaderMap, HeaderValue, StatusCode, header, request::Parts};
 use serde_json::Value;
 use url::form_urlencoded;
 use wopr_wire::{
@@ -21,6 +21,7 @@ use wopr_wire::{
         method::{Operation, VERSION_HEADER, Version},
         model::query_object,
         paths::{self, Verb},
+        protobuf,
     },
     json::{self, Decode as _, DecodeError, Object},
     sse,
@@ -33,7 +34,7 @@ use super::{
     service::{Error, Service},
     transport,
 };
-use crate::{Host, telemetry::Handled};
+use crate::{Host, auth, telemetry::Handled};
 
 /// The media type of the protocol. `application/json` is answered by default: every client reads it.
 const A2A_JSON: &str = "application/a2a+json";
@@ -41,7 +42,7 @@ const A2A_JSON: &str = "application/a2a+json";
 /// Answers a request to a path of the binding.
 pub(super) async fn respond(host: Arc<Host>, place: Rest, head: &Parts, body: Body) -> Response {
     let headers = &head.headers;
-    let caller = match host.auth().authenticate(headers) {
+    let caller = match auth::caller(&head.extensions) {
         Ok(caller) => caller,
         Err(error) => return transport::unauthenticated(error),
     };
@@ -85,8 +86,8 @@ pub(super) async fn respond(host: Arc<Host>, place: Rest, head: &Parts, body: Bo
 }
 
 /// Nothing is at a path below an interface; who may not call does not learn even that.
-pub(super) fn nothing(host: &Host, headers: &HeaderMap) -> Response {
-    match host.auth().authenticate(headers) {
+pub(super) fn nothing(extensions: &Extensions) -> Response {
+    match auth::caller(extensions) {
         Ok(_) => transport::nothing("there is no such operation"),
         Err(error) => transport::unauthenticated(error),
     }
@@ -129,7 +130,12 @@ const fn may_be_blank(operation: Operation) -> bool {
 /// Makes one document of what the path, the query and the body say.
 fn document(place: &Rest, operation: Operation, head: &Parts, body: &Bytes) -> Result<Value, Error> {
     let mut object = if Verb::from_name(head.method.as_str()) == Some(Verb::Post) {
-        read_object(operation, &head.headers, body)?
+        let mut object = read_object(operation, &head.headers, body)?;
+        // Readers of this JSON have to take other spellings too, and the SDKs use them.
+        if let Some(method) = protobuf::method(place.version, operation) {
+            protobuf::canonical(method.request, &mut object);
+        }
+        object
     } else {
         let pairs = form_urlencoded::parse(head.uri.query().unwrap_or_default().as_bytes());
         let pairs = pairs.filter(|(name, _)| !name.eq_ignore_ascii_case(VERSION_HEADER));

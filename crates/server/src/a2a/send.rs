@@ -153,7 +153,7 @@ impl Service {
 
         let engine = self.host.engine();
         let run = engine.new_run_id();
-        let context = message.context_id.clone().unwrap_or_else(new_context);
+        let context = message.context_id.clone().unwrap_or_else(|| new_context(&run));
         let mut message = message;
         message.task_id = Some(run.to_string());
         message.context_id = Some(context.clone());
@@ -430,9 +430,10 @@ fn digest(parts: &[&[u8]]) -> String {
     URL_SAFE_NO_PAD.encode(hasher.finalize())
 }
 
-fn new_context() -> String {
-    let bytes: [u8; 16] = rand::random();
-    format!("ctx_{}", crate::auth::hex(&bytes))
+/// A context of its own for a task. It grows with time like the run's id, so that indexes grow at their end.
+fn new_context(run: &RunId) -> String {
+    let id = run.as_str();
+    format!("ctx_{}", id.strip_prefix("run_").unwrap_or(id))
 }
 
 fn tag(id: &str) -> String {

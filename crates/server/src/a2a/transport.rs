@@ -70,15 +70,13 @@ pub(super) fn status_response(status: StatusCode, name: &str, message: &str) -> 
 
 /// 401: the request has no caller.
 pub(super) fn unauthenticated(error: AuthError) -> Response {
-    let (message, challenge) = match error {
-        AuthError::Missing => ("a bearer credential is required", "Bearer realm=\"wopr\""),
-        AuthError::Malformed | AuthError::Unknown | AuthError::Revoked => (
-            "the credential is not accepted",
-            "Bearer realm=\"wopr\", error=\"invalid_token\"",
-        ),
+    let message = match error {
+        AuthError::Missing => "a bearer credential is required",
+        AuthError::Malformed | AuthError::Unknown | AuthError::Revoked => "the credential is not accepted",
+        AuthError::Expired => "the credential has expired",
     };
     let mut response = status_response(StatusCode::UNAUTHORIZED, "UNAUTHENTICATED", message);
-    let challenge = HeaderValue::from_static(challenge);
+    let challenge = HeaderValue::from_static(error.challenge());
     response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
     response
 }

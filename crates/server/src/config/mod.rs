@@ -5,6 +5,7 @@
 //! spelling. An error names the setting and its source. Reading files beyond the configuration itself
 //! (keys, workflows) is not done here.
 
+mod oidc;
 mod settings;
 mod types;
 
@@ -18,6 +19,7 @@ use wopr_core::{PrincipalId, TenantId, WorkflowId};
 
 use crate::auth::Scopes;
 
+pub use oidc::{Oidc, TokenAlgorithm};
 pub use settings::{SETTINGS, Setting};
 pub use types::{
     CardAlgorithm, CidrText, ErrorProfile, Keep, Listen, LogFormat, Period, PublicUrl, Secret, StoreUrl,
@@ -115,6 +117,9 @@ pub struct Effects {
 pub struct Auth {
     /// Keys.
     pub keys: Vec<Key>,
+    /// An issuer of tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oidc: Option<Oidc>,
 }
 
 /// An API key.
@@ -451,6 +456,9 @@ impl Config {
             && period.as_millis() < 1_000
         {
             return invalid("retention.terminal_runs", "must be keep, or at least 1s");
+        }
+        if let Some((key, rule)) = self.auth.oidc.as_ref().and_then(Oidc::problem) {
+            return invalid(key, rule);
         }
         if !is_set_of(&self.a2a.card_signing, 0) {
             return invalid("a2a.card_signing", "must not name an algorithm twice");

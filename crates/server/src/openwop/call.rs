@@ -11,7 +11,7 @@ use axum::{
     response::Response,
 };
 use futures_util::future::BoxFuture;
-use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+use http::{Extensions, HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use url::form_urlencoded;
 use wopr_core::{RunId, RunKey};
 use wopr_wire::json::{self, Decode};
@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     Host,
-    auth::Caller,
+    auth::{self, Caller},
     body::{self, BodyError},
     telemetry::Handled,
 };
@@ -119,7 +119,7 @@ pub(super) async fn dispatch(State(host): State<Arc<Host>>, request: Request) ->
     let mut caller = None;
     let route = found.route.map_or("unmatched", |route| route.path);
     let answer = match found.route {
-        Some(route) => match admit(&host, route, &parts.headers) {
+        Some(route) => match admit(route, &parts.extensions) {
             Err(problem) => Err(problem),
             Ok(who) => {
                 caller = who;
@@ -140,7 +140,7 @@ pub(super) async fn dispatch(State(host): State<Arc<Host>>, request: Request) ->
                 }
             }
         },
-        None => Err(refuse(&host, &parts.headers, parts.uri.path(), &found.allowed)),
+        None => Err(refuse(&parts.extensions, parts.uri.path(), &found.allowed)),
     };
     let mut response = answer.unwrap_or_else(Response::from);
     response.extensions_mut().insert(Handled { route, caller });
@@ -148,9 +148,9 @@ pub(super) async fn dispatch(State(host): State<Arc<Host>>, request: Request) ->
 }
 
 /// Why nothing is at a path: first who asks, then whether it is there by another method.
-fn refuse(host: &Host, headers: &HeaderMap, path: &str, allowed: &[Method]) -> Problem {
+fn refuse(extensions: &Extensions, path: &str, allowed: &[Method]) -> Problem {
     if routes::is_versioned(path)
-        && let Err(error) = host.auth().authenticate(headers)
+        && let Err(error) = auth::caller(extensions)
     {
         return error.into();
     }
@@ -173,11 +173,11 @@ fn refuse(host: &Host, headers: &HeaderMap, path: &str, allowed: &[Method]) -> P
     }
 }
 
-fn admit(host: &Host, route: &Route, headers: &HeaderMap) -> Result<Option<Caller>, Problem> {
+fn admit(route: &Route, extensions: &Extensions) -> Result<Option<Caller>, Problem> {
     match route.access {
         Access::Public => Ok(None),
         Access::Scopes(scopes) => {
-            let caller = host.auth().authenticate(headers)?;
+            let caller = auth::caller(extensions)?;
             for scope in scopes {
                 caller.require(*scope)?;
             }

@@ -15,7 +15,7 @@ use futures_util::{FutureExt as _, future::BoxFuture, stream};
 use http::{HeaderValue, header};
 use serde::Serialize;
 use tokio::{sync::watch, time::Instant};
-use wopr_core::{Event, Plan, Recorded, Run, RunKey, Seq};
+use wopr_core::{Event, Plan, Recorded, Run, RunKey, RunStatus, Seq};
 use wopr_engine::{Engine, Events, Tail, View};
 use wopr_store::{ReadError, Summary};
 use wopr_wire::{
@@ -152,7 +152,8 @@ async fn find_mask(engine: &Engine, key: &RunKey, first: &Recorded) -> Result<Ma
 struct Follow {
     host: Arc<Host>,
     key: RunKey,
-    tail: Tail,
+    /// `None` if nothing is ever added to the log.
+    tail: Option<Tail>,
     closing: watch::Receiver<bool>,
     /// The next event to read.
     next: Seq,
@@ -204,8 +205,14 @@ impl Follow {
     ) -> Result<Self, Problem> {
         let host = Arc::clone(&call.host);
         let engine = host.engine();
-        let tail = engine.tail(&key);
-        let (_, head) = engine.store().summary(&key).await?.ok_or_else(no_run)?;
+        let (tail, head) = match engine.ended(&key) {
+            Some(ended) => (None, ended.head),
+            None => {
+                let tail = engine.tail(&key);
+                let (_, head) = engine.store().summary(&key).await?.ok_or_else(no_run)?;
+                (Some(tail), head)
+            }
+        };
         // A cursor past the end, of another log or a lost database, must not hide what is to come.
         let shown_from = after.map_or(Seq(0), |after| Seq(after.saturating_add(1)).min(head));
         let values = if modes.is_values() {
@@ -277,10 +284,17 @@ impl Follow {
 
     /// Shows one page, or what of it makes a chunk: the rest is read again.
     async fn read(&mut self, out: &mut Vec<u8>) -> Result<Read, ReadError> {
+        // The end of such a run is small and in memory already.
+        if let Some(ended) = self.host.engine().ended(&self.key)
+            && let Some(events) = ended.from(self.next)
+        {
+            let status = ended.summary.status;
+            return self.show(events, ended.head, status, false, out).await;
+        }
         let _turn = paging::turn().await;
-        // The frame of an event is the same for every stream of these modes.
-        let is_shareable = self.values.is_none() && self.batch.wait.is_zero();
-        if is_shareable && let Some(frame) = paging::shared(&self.key, self.next, self.modes) {
+        if self.is_shareable()
+            && let Some(frame) = paging::shared(&self.key, self.next, self.modes)
+        {
             self.next = self.next.next();
             return Ok(Read::Large(frame));
         }
@@ -291,12 +305,25 @@ impl Follow {
             self.is_over = true;
             return Ok(Read::Page { is_full: false });
         };
+        let is_full = events.len() == limit;
+        self.show(&events, head, status, is_full, out).await
+    }
+
+    /// Writes out events that were read as of a head and status, or what of them makes a chunk.
+    async fn show(
+        &mut self,
+        events: &[Recorded],
+        head: Seq,
+        status: RunStatus,
+        mut is_full: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<Read, ReadError> {
+        let is_shareable = self.is_shareable();
         let mask = self
             .masking
             .of(self.host.engine(), &self.key, events.first())
             .await?;
-        let mut is_full = events.len() == limit;
-        for recorded in &events {
+        for recorded in events {
             let start = out.len();
             match &mut self.values {
                 Some(values) => values.show(recorded, self.modes, mask, &mut self.batch, out),
@@ -328,6 +355,11 @@ impl Follow {
         Ok(Read::Page { is_full })
     }
 
+    /// The frame of an event is the same for every stream of these modes.
+    fn is_shareable(&self) -> bool {
+        self.values.is_none() && self.batch.wait.is_zero()
+    }
+
     /// Waits for a hint, for a batch to be due, or until a comment is due. A chunk, or `None` for the end, if the
     /// wait ends with one.
     async fn wait(&mut self) -> Option<Option<Bytes>> {
@@ -337,7 +369,7 @@ impl Follow {
         tokio::select! {
             // `wait_for` also sees a stop that began before this stream.
             _ = self.closing.wait_for(|is_closing| *is_closing) => return Some(None),
-            () = self.tail.changed() => return None,
+            () = changed(self.tail.as_mut()) => return None,
             () = tokio::time::sleep_until(until) => {}
         }
         if batch_at.is_some_and(|batch_at| batch_at <= until) {
@@ -346,6 +378,14 @@ impl Follow {
         }
         self.sent_at = Instant::now();
         Some(Some(Bytes::from_static(sse::KEEP_ALIVE)))
+    }
+}
+
+/// Waits until a log may have grown.
+async fn changed(tail: Option<&mut Tail>) {
+    match tail {
+        Some(tail) => tail.changed().await,
+        None => std::future::pending().await,
     }
 }
 

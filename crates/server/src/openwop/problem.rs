@@ -142,9 +142,12 @@ impl From<AuthError> for Problem {
             AuthError::Malformed => "the Authorization header is not a single bearer credential",
             AuthError::Unknown => "the credential is not known",
             AuthError::Revoked => "the credential was revoked",
+            AuthError::Expired => "the credential has expired",
         };
-        Self::new(StatusCode::UNAUTHORIZED, error.code(), message)
-            .header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
+        Self::new(StatusCode::UNAUTHORIZED, error.code(), message).header(
+            header::WWW_AUTHENTICATE,
+            HeaderValue::from_static(error.challenge()),
+        )
     }
 }
 

@@ -98,6 +98,23 @@ async fn a_client_of_0_3_waits_only_if_it_says_so() {
 }
 
 #[tokio::test]
+async fn the_names_of_the_protocol_buffers_are_taken_too() {
+    let server = Server::start().await;
+    let old = json!({
+        "request": {"message_id": "m", "role": 1, "content": [{"text": "x"}], "metadata": {"skillId": "hello"}},
+        "configuration": {"blocking": true, "history_length": 0},
+    });
+    let answer = post(&server.v03(), "/v1/message:send", &old).await;
+    assert_eq!(answer.status, 200, "{}", answer.json());
+    let task = answer.json()["task"].clone();
+    assert_eq!(task["status"]["state"], "TASK_STATE_COMPLETED");
+    assert!(task.get("history").is_none());
+    let new = json!({"message": {"message_id": "n", "role": "ROLE_USER", "parts": [{"text": "x", "media_type": "t"}],
+        "metadata": {"skillId": "hello"}}});
+    assert_eq!(post(&server.v1(), "/a2a/message:send", &new).await.status, 200);
+}
+
+#[tokio::test]
 async fn the_path_and_the_request_agree() {
     let server = Server::start().await;
     let client = server.v1();

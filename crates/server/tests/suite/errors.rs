@@ -218,7 +218,7 @@ async fn without_a_credential_nothing_is_told() {
         }
         let nobody = server.call(method.as_str(), &path).bytes("not json").send().await;
         nobody.error(401, "unauthenticated");
-        assert_eq!(nobody.header("www-authenticate"), Some("Bearer"));
+        assert_eq!(nobody.header("www-authenticate"), Some("Bearer realm=\"wopr\""));
         let stranger = server.call(method.as_str(), &path).key("bogus").send().await;
         stranger.error(401, "unauthenticated");
     }

@@ -178,7 +178,7 @@ fn count(conn: &Connection) -> Result<(Runs, u64), Fault> {
             }
             *runs.entry(rows::status(row, 4)?.as_str()).or_default() += 1;
         }
-        let log = log.get_or_insert_with(|| Log {
+        let log = log.get_or_insert(Log {
             run,
             length: 0,
             next: Seq(0),

@@ -1,0 +1,109 @@
+//! Workflows that between them write everything.
+
+use serde_json::{Value, json};
+
+fn node(id: &str, type_id: &str, config: &Value) -> Value {
+    json!({
+        "id": id, "typeId": type_id, "name": id, "position": { "x": 0, "y": 0 }, "config": config, "inputs": {},
+    })
+}
+
+/// Nodes one after the other.
+fn chain(id: &str, nodes: &[Value]) -> Value {
+    let edges: Vec<_> = nodes
+        .windows(2)
+        .enumerate()
+        .map(|(n, pair)| json!({ "id": format!("e{n}"), "sourceNodeId": pair[0]["id"], "targetNodeId": pair[1]["id"] }))
+        .collect();
+    json!({
+        "id": id, "name": id, "version": "1", "nodes": nodes, "edges": edges,
+        "triggers": [{ "id": "manual", "type": "manual" }], "variables": [], "metadata": {}, "settings": {},
+    })
+}
+
+/// A call that nobody takes, since nothing listens on the reserved port 1; tried again after an hour.
+fn call() -> Value {
+    let config = json!({ "method": "POST", "url": "http://127.0.0.1:1/", "timeoutMs": 5_000 });
+    let mut call = chain("call", &[node("call", "core.http.request", &config)]);
+    call["settings"] = json!({ "maxRetries": 1, "retryDelayMs": 3_600_000 });
+    call
+}
+
+/// Variables, an artifact, a vote, a channel, and a node that is skipped.
+fn brief() -> Value {
+    let quorum = json!({ "actions": ["accept", "reject"], "requiredApprovals": 2 });
+    let mut draft = node(
+        "draft",
+        "core.template",
+        &json!({ "template": "About {{ inputs.prompt }}" }),
+    );
+    draft["artifactType"] = "letter".into();
+    let mut brief = chain(
+        "brief",
+        &[
+            node(
+                "set",
+                "core.setVariable",
+                &json!({ "name": "n", "expression": "n + 1" }),
+            ),
+            draft,
+            node("gate", "core.approvalGate", &quorum),
+            node(
+                "tell",
+                "core.channelWrite",
+                &json!({ "channelName": "c", "value": 1, "ttlMs": 5_000 }),
+            ),
+            node("never", "core.noop", &json!({})),
+        ],
+    );
+    brief["variables"] = json!([{ "name": "n", "type": "number", "defaultValue": 0 }]);
+    let edges = brief["edges"].as_array_mut().unwrap();
+    edges[3] = json!({
+        "id": "e3", "sourceNodeId": "gate", "targetNodeId": "never", "triggerRule": "any_failed"
+    });
+    brief
+}
+
+/// What is registered, in this order.
+pub(crate) fn all() -> Vec<Value> {
+    let gate = || node("gate", "core.approvalGate", &json!({ "timeoutMs": 864_000_000 }));
+    let question = json!({ "questions": [{ "id": "q", "question": "Which color?" }] });
+    let paid = json!({
+        "kind": "external-event",
+        "data": { "eventType": "paid", "correlation": { "orderId": "o-1" } },
+    });
+    let noops = |n: u32| -> Vec<Value> {
+        (0..n)
+            .map(|n| node(&format!("n{n}"), "core.noop", &json!({})))
+            .collect()
+    };
+    let mut long = noops(300);
+    long.push(gate());
+    vec![
+        brief(),
+        call(),
+        chain("noop", &noops(1)),
+        chain("three", &noops(3)),
+        chain("gate", &[gate()]),
+        chain("ask", &[node("ask", "core.clarificationGate", &question)]),
+        chain("order", &[node("order", "core.interrupt", &paid)]),
+        chain(
+            "delay",
+            &[node("wait", "core.delay", &json!({ "delayMs": 3_600_000 }))],
+        ),
+        chain(
+            "parent",
+            &[node("sub", "core.subWorkflow", &json!({ "workflowId": "gate" }))],
+        ),
+        chain("fails", &[node("boom", "core.fail", &json!({}))]),
+        chain("changes", &[gate(), node("then", "core.noop", &json!({}))]),
+        chain("long", &long),
+    ]
+}
+
+/// A later version of `changes`, registered when a run of the first waits.
+pub(crate) fn changed() -> Value {
+    let mut changed = chain("changes", &[node("other", "core.noop", &json!({}))]);
+    changed["version"] = "2".into();
+    changed
+}

@@ -1,0 +1,392 @@
+//! What is cut, and what is asked of it later.
+//!
+//! First a host lives: runs in every state come to be. Then its engine stops, and further runs are begun: what they
+//! leave to do stays as rows. So it is dumped. Whoever opens it later sees the same, and then everything goes on.
+
+use std::{collections::BTreeSet, fs, path::Path, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use wopr_core::{Event, RunStatus, Seq};
+use wopr_store::{Removal, RunFilter};
+
+use crate::{
+    dump::{Backend, Database},
+    flows, views,
+    world::{ADAM, ALICE, PATIENCE, World, tenant},
+};
+
+/// When a corpus begins: 2026-01-01.
+const BEGIN: i64 = 1_767_225_600_000;
+/// Longer than every delay and pause of the workflows, shorter than their time limits.
+const LATER: Duration = Duration::from_secs(2 * 3_600);
+
+/// What one version stored, and what it showed of that.
+pub(crate) struct Corpus {
+    dump: String,
+    shown: Shown,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Shown {
+    /// When it was dumped, in milliseconds.
+    now: i64,
+    /// Runs by what they are here for.
+    runs: Map<String, Value>,
+    /// A secret that was made in the store.
+    made_key: String,
+    /// What the API showed, by path.
+    views: Map<String, Value>,
+}
+
+impl Shown {
+    fn run(&self, name: &str) -> &str {
+        self.runs[name].as_str().unwrap()
+    }
+}
+
+impl Corpus {
+    pub(crate) fn read(folder: &Path, backend: Backend) -> Self {
+        let text = |name: &str| {
+            let path = folder.join(name);
+            fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+        };
+        Self {
+            dump: text(backend.file()),
+            shown: serde_json::from_str(&text(backend.views())).unwrap(),
+        }
+    }
+
+    pub(crate) fn write(&self, folder: &Path, backend: Backend) {
+        let shown = serde_json::to_string_pretty(&self.shown).unwrap();
+        fs::write(folder.join(backend.file()), &self.dump).unwrap();
+        fs::write(folder.join(backend.views()), shown + "\n").unwrap();
+    }
+}
+
+/// Cuts a corpus.
+pub(crate) async fn cut(backend: Backend) -> Corpus {
+    let database = Database::new(backend).await;
+    let world = World::open(database.url(), BEGIN, false).await;
+    let mut runs = Map::new();
+    let gone = live(&world, &mut runs).await;
+    world.host.engine().stop().await;
+    leave(&world, &mut runs).await;
+    let key = json!({ "scopes": ["runs:read"], "id": "made" });
+    let made = world.post("/v1/host/wopr/keys", &key).await;
+    let removal = Removal {
+        run: world.key(&gone).run,
+        root: world.key(&gone).run,
+    };
+    world
+        .host
+        .engine()
+        .store()
+        .remove(&tenant(), &[removal])
+        .await
+        .unwrap();
+    check_coverage(&world).await;
+
+    let mut shown = Shown {
+        now: world.now(),
+        runs,
+        made_key: made["secret"].as_str().unwrap().to_owned(),
+        views: Map::new(),
+    };
+    shown.views = views(&world, &shown).await;
+    shown.runs.insert("gone".to_owned(), gone.into());
+    world.close().await;
+    let (dump, empty) = database.dump().await;
+    assert_eq!(empty, [""; 0], "every table holds something");
+    Corpus { dump, shown }
+}
+
+async fn views(world: &World, shown: &Shown) -> Map<String, Value> {
+    let runs: Vec<_> = shown
+        .runs
+        .iter()
+        .filter(|(name, _)| *name != "gone")
+        .map(|(_, run)| run.as_str().unwrap())
+        .collect();
+    views::read(world, &runs, &[shown.run("long")]).await
+}
+
+/// Runs that come to be while the engine works; the one that is removed.
+async fn live(world: &World, runs: &mut Map<String, Value>) -> String {
+    for workflow in flows::all() {
+        world.post("/v1/workflows", &workflow).await;
+    }
+    let mut keep = |name: &str, run: &str| runs.insert(name.to_owned(), run.into());
+    let nothing = || json!({});
+
+    let task = world.a2a("SendMessage", message()).await;
+    let brief = task["task"]["id"].as_str().unwrap().to_owned();
+    for by in [ALICE, ADAM] {
+        world.advance(Duration::from_secs(1));
+        world
+            .answer(&brief, "gate", by, json!({ "action": "accept" }))
+            .await;
+    }
+    world.reaches(&brief, "completed").await;
+    keep("brief", &brief);
+
+    let asked = world.run("ask", None, nothing()).await;
+    world
+        .answer(&asked, "ask", ALICE, json!({ "answers": { "q": "blue" } }))
+        .await;
+    world.reaches(&asked, "completed").await;
+    keep("asked", &asked);
+
+    for (name, workflow, status) in [
+        ("gate", "gate", "waiting-approval"),
+        ("ask", "ask", "waiting-input"),
+        ("order", "order", "waiting-external"),
+        ("parent", "parent", "waiting-approval"),
+        ("cancelling", "parent", "waiting-approval"),
+        ("changes", "changes", "waiting-approval"),
+        ("fails", "fails", "failed"),
+    ] {
+        let run = world.run(workflow, None, nothing()).await;
+        world.reaches(&run, status).await;
+        keep(name, &run);
+    }
+    world.post("/v1/workflows", &flows::changed()).await;
+
+    let cancelled = world.run("gate", None, nothing()).await;
+    world
+        .post(
+            &format!("/v1/runs/{cancelled}/cancel"),
+            &json!({ "reason": "not needed" }),
+        )
+        .await;
+    keep("cancelled", &cancelled);
+    let (paused, resumed) = (
+        world.run("delay", None, nothing()).await,
+        world.run("delay", None, nothing()).await,
+    );
+    for run in [&paused, &resumed] {
+        world.post(&format!("/v1/runs/{run}:pause"), &json!({})).await;
+    }
+    world
+        .post(&format!("/v1/runs/{resumed}:resume"), &json!({}))
+        .await;
+    keep("paused", &paused);
+    keep("resumed", &resumed);
+    let capped = world
+        .run("three", None, json!({ "configurable": { "recursionLimit": 2 } }))
+        .await;
+    world.reaches(&capped, "failed").await;
+    keep("capped", &capped);
+    let keyed = world.run("noop", Some("order-1"), nothing()).await;
+    keep("keyed", &keyed);
+
+    let retry = world.run("call", None, nothing()).await;
+    sees(world, &retry, "node.retried").await;
+    keep("retry", &retry);
+    world.run("noop", None, nothing()).await
+}
+
+/// Runs that are begun when nobody goes on with them.
+async fn leave(world: &World, runs: &mut Map<String, Value>) {
+    world.advance(Duration::from_secs(1));
+    let cancelling = runs["cancelling"].as_str().unwrap();
+    world
+        .post(&format!("/v1/runs/{cancelling}/cancel"), &json!({}))
+        .await;
+    for (name, workflow) in [
+        ("effect", "call"),
+        ("delay", "delay"),
+        ("pending", "parent"),
+        ("long", "long"),
+    ] {
+        let run = world.run(workflow, None, json!({})).await;
+        runs.insert(name.to_owned(), run.into());
+    }
+}
+
+/// A message with words and a file.
+fn message() -> Value {
+    json!({
+        "message": {
+            "messageId": "m-1", "role": "ROLE_USER", "contextId": "c-1",
+            "parts": [{ "text": "spring" }, { "raw": "aGVsbG8=", "filename": "a.txt", "mediaType": "text/plain" }],
+            "metadata": { "openwop.workflowId": "brief" },
+        },
+    })
+}
+
+/// Waits until a log shows an event.
+async fn sees(world: &World, run: &str, kind: &str) {
+    let mut tail = world.host.engine().tail(&world.key(run));
+    let give_up = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        assert!(tokio::time::Instant::now() < give_up, "{run} never shows {kind}");
+        let log = world.get(&format!("/v1/runs/{run}/events/poll?timeout=1")).await;
+        let events = log["events"].as_array().unwrap();
+        if events.iter().any(|event| event["type"] == kind) {
+            return;
+        }
+        tail.changed().await;
+    }
+}
+
+/// The name of a variant. One that is new has to come up in the story too.
+fn name(event: &Event) -> &'static str {
+    match event {
+        Event::RunStarted(_) => "run_started",
+        Event::RunCompleted { .. } => "run_completed",
+        Event::RunFailed { .. } => "run_failed",
+        Event::RunCancelled { .. } => "run_cancelled",
+        Event::CancelRequested { .. } => "cancel_requested",
+        Event::RunPaused { .. } => "run_paused",
+        Event::RunResumed { .. } => "run_resumed",
+        Event::NodeStarted { .. } => "node_started",
+        Event::NodeCompleted { .. } => "node_completed",
+        Event::NodeFailed { .. } => "node_failed",
+        Event::NodeRetried { .. } => "node_retried",
+        Event::NodeSkipped { .. } => "node_skipped",
+        Event::NodeCancelled { .. } => "node_cancelled",
+        Event::NodeSuspended { .. } => "node_suspended",
+        Event::NodeResumed { .. } => "node_resumed",
+        Event::NodeDispatched { .. } => "node_dispatched",
+        Event::InterruptRequested { .. } => "interrupt_requested",
+        Event::InterruptResolved { .. } => "interrupt_resolved",
+        Event::ApprovalRequested { .. } => "approval_requested",
+        Event::ApprovalVoted { .. } => "approval_voted",
+        Event::ApprovalReceived { .. } => "approval_received",
+        Event::ClarificationRequested { .. } => "clarification_requested",
+        Event::ClarificationResolved { .. } => "clarification_resolved",
+        Event::VariableChanged { .. } => "variable_changed",
+        Event::ChannelWritten { .. } => "channel_written",
+        Event::ArtifactCreated { .. } => "artifact_created",
+        Event::CapBreached { .. } => "cap_breached",
+    }
+}
+
+const N_VARIANTS: usize = 27;
+
+/// Every status, every event and every kind of timer is there.
+async fn check_coverage(world: &World) {
+    let engine = world.host.engine();
+    let page = engine
+        .store()
+        .list_runs(&tenant(), &RunFilter::default(), None, 1_000)
+        .await
+        .unwrap();
+    let (mut statuses, mut events) = (BTreeSet::new(), BTreeSet::new());
+    for (run, summary, _) in &page.runs {
+        statuses.insert(summary.status.as_str());
+        let log = engine.events(&world.key(run.as_str()), Seq(0), 10_000).await;
+        for recorded in log.unwrap().unwrap().events {
+            events.insert(name(&recorded.event));
+        }
+    }
+    let all: BTreeSet<_> = RunStatus::ALL.iter().map(|status| status.as_str()).collect();
+    assert_eq!(statuses, all);
+    assert_eq!(events.len(), N_VARIANTS, "{events:?}");
+    let far = engine.now().plus_millis(u64::try_from(i64::MAX / 2).unwrap());
+    let timers = engine.store().due_timers(far, 1_000).await.unwrap();
+    let kinds: BTreeSet<_> = timers
+        .iter()
+        .map(|(_, key)| key.0.split(':').next().unwrap())
+        .collect();
+    assert_eq!(
+        kinds,
+        BTreeSet::from(["continue", "delay", "interrupt", "retry", "run-duration"])
+    );
+}
+
+/// Holds this code to a corpus.
+pub(crate) async fn hold(corpus: &Corpus, backend: Backend) {
+    let Corpus { dump, shown } = corpus;
+    let database = Database::new(backend).await;
+    database.load(dump).await;
+
+    let world = World::open(database.url(), shown.now, true).await;
+    let is = views(&world, shown).await;
+    let lost: Vec<_> = shown
+        .views
+        .iter()
+        .flat_map(|(path, was)| views::lost(path, was, &is[path]))
+        .collect();
+    assert!(lost.is_empty(), "views changed:\n{}", lost.join("\n"));
+    let gone = format!("/v1/runs/{}", shown.run("gone"));
+    assert_eq!(world.status(&gone, ALICE).await, 404, "it was removed");
+    world.close().await;
+
+    let world = World::open(database.url(), shown.now, false).await;
+    go_on(&world, shown).await;
+    let swept = world.host.engine().store().sweep(1).await.unwrap();
+    assert_eq!(swept.runs, 0, "what was removed is swept");
+    world.close().await;
+}
+
+/// Everything that was left goes on and ends.
+async fn go_on(world: &World, shown: &Shown) {
+    // What takes nothing but a host.
+    world.reaches(shown.run("cancelling"), "cancelled").await;
+    let accept = || json!({ "action": "accept" });
+    for name in ["pending", "long", "gate", "parent", "changes"] {
+        let run = shown.run(name);
+        world.reaches(run, "waiting-approval").await;
+        let node = if ["pending", "parent"].contains(&name) {
+            "sub"
+        } else {
+            "gate"
+        };
+        world.answer(run, node, ALICE, accept()).await;
+        world.reaches(run, "completed").await;
+    }
+    // The version it was started with is the one it ended with.
+    let changes = world.get(&format!("/v1/runs/{}", shown.run("changes"))).await;
+    assert!(changes["nodeStates"].get("then").is_some(), "{changes}");
+    let answers = json!({ "answers": { "q": "red" } });
+    world.answer(shown.run("ask"), "ask", ALICE, answers).await;
+    world
+        .answer(shown.run("order"), "order", ALICE, json!({ "orderId": "o-1" }))
+        .await;
+    for name in ["ask", "order"] {
+        world.reaches(shown.run(name), "completed").await;
+    }
+    world
+        .post(&format!("/v1/runs/{}:resume", shown.run("paused")), &json!({}))
+        .await;
+    // A call that was left is made, and fails as it must here.
+    sees(world, shown.run("effect"), "node.retried").await;
+
+    // What takes time; what began to wait just now takes some more.
+    world.advance(LATER);
+    for (name, status) in [
+        ("delay", "completed"),
+        ("resumed", "completed"),
+        ("retry", "failed"),
+        ("effect", "failed"),
+        ("paused", "completed"),
+    ] {
+        world.reaches(shown.run(name), status).await;
+    }
+
+    // What was done is not done again.
+    assert_eq!(
+        world.run("noop", Some("order-1"), json!({})).await,
+        shown.run("keyed"),
+        "the key is remembered"
+    );
+    let task = world.a2a("SendMessage", message()).await;
+    assert_eq!(
+        task["task"]["id"],
+        shown.run("brief"),
+        "the message is remembered"
+    );
+    assert_eq!(task["task"]["artifacts"].as_array().map(Vec::len), Some(1));
+    assert_eq!(
+        world.status("/v1/runs", &shown.made_key).await,
+        200,
+        "the key opens"
+    );
+    // And there is more to come.
+    let new = world
+        .run("brief", None, json!({ "inputs": { "prompt": "autumn" } }))
+        .await;
+    world.reaches(&new, "waiting-approval").await;
+}

@@ -1,0 +1,187 @@
+//! The keys of a token issuer: fetched when they are needed, and not more often than that.
+//!
+//! A token that names an unknown key leads to one fetch, at most one in each `refresh` period, whoever sends how many
+//! of them. Keys are fetched again when they are an hour old. While an issuer does not answer, the last good keys stay
+//! in use: an outage there must not become one here.
+
+use std::{sync::Arc, time::Duration};
+
+use http::Method;
+use parking_lot::RwLock;
+use serde::Deserialize;
+use tokio::sync::Mutex;
+use url::Url;
+use wopr_connect::egress::{EgressError, Gate, Request, Seam};
+use wopr_core::Timestamp;
+use wopr_engine::Clock;
+use wopr_wire::jws::{Compact, JwkSet};
+
+use super::{
+    AuthError, Caller,
+    jwt::{self, Rejected},
+};
+use crate::config::Oidc;
+
+/// Keys older than this are fetched again.
+const MAX_AGE: Duration = Duration::from_secs(3_600);
+/// How long a document of an issuer may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The largest document of an issuer that is read.
+const MAX_DOCUMENT: usize = 256 << 10;
+
+/// An issuer and what is known of its keys.
+#[derive(Debug)]
+pub(super) struct Issuer {
+    rules: Oidc,
+    gate: Gate,
+    clock: Arc<dyn Clock>,
+    known: RwLock<Known>,
+    /// Held by the one fetch under way.
+    fetching: Mutex<()>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Known {
+    keys: Arc<JwkSet>,
+    fetched: Option<Timestamp>,
+    tried: Option<Timestamp>,
+}
+
+/// Why there are no new keys.
+#[derive(Debug, thiserror::Error)]
+enum FetchError {
+    #[error("read the address {0}")]
+    Address(String),
+    #[error("fetch a document of the issuer: {0}")]
+    Egress(#[from] EgressError),
+    #[error("fetch a document of the issuer: it answered {0}")]
+    Status(u16),
+    #[error("read the issuer's discovery document")]
+    Discovery,
+    #[error("accept the discovery document of another issuer")]
+    OtherIssuer,
+    #[error("read the issuer's keys")]
+    Keys,
+}
+
+#[derive(Deserialize)]
+struct Discovery {
+    issuer: String,
+    jwks_uri: String,
+}
+
+impl Issuer {
+    pub(super) fn new(rules: Oidc, gate: Gate, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            rules,
+            gate,
+            clock,
+            known: RwLock::default(),
+            fetching: Mutex::new(()),
+        }
+    }
+
+    /// Who a token speaks for.
+    pub(super) async fn caller(&self, token: &str) -> Result<Caller, AuthError> {
+        let result = self.judge(token).await;
+        result.map_err(|rejected| {
+            // Not the client's to know in detail, but whoever sets this up needs it.
+            tracing::debug!(reason = %rejected, "bearer token rejected");
+            if rejected == Rejected::Expired {
+                AuthError::Expired
+            } else {
+                AuthError::Unknown
+            }
+        })
+    }
+
+    async fn judge(&self, token: &str) -> Result<Caller, Rejected> {
+        let token = jwt::parse(&self.rules, token)?;
+        let keys = self.keys_for(&token).await;
+        jwt::caller(&self.rules, &keys, &token, self.clock.now())
+    }
+
+    /// The best keys there are for a token.
+    async fn keys_for(&self, token: &Compact<'_>) -> Arc<JwkSet> {
+        let known = self.known.read().clone();
+        let has_key = |known: &Known| {
+            let mut found = known
+                .keys
+                .candidates(token.header.kid.as_deref(), token.header.algorithm);
+            found.next().is_some()
+        };
+        let is_fresh = |known: &Known| self.is_within(MAX_AGE, known.fetched);
+        if has_key(&known) && is_fresh(&known) {
+            return known.keys;
+        }
+        let _fetching = match self.fetching.try_lock() {
+            Ok(guard) => guard,
+            // Old keys do while somebody fetches new ones.
+            Err(_) if has_key(&known) => return known.keys,
+            Err(_) => self.fetching.lock().await,
+        };
+        let known = self.known.read().clone();
+        let refresh = self.rules.refresh.as_duration();
+        let is_enough = has_key(&known) && is_fresh(&known);
+        if is_enough || self.is_within(refresh, known.tried) {
+            return known.keys;
+        }
+        let fetched = self.fetch().await;
+        let mut known = self.known.write();
+        known.tried = Some(self.clock.now());
+        match fetched {
+            Ok(keys) => {
+                known.keys = Arc::new(keys);
+                known.fetched = Some(self.clock.now());
+                tracing::info!(issuer = %self.rules.issuer, "token keys fetched");
+            }
+            Err(error) => {
+                tracing::warn!(issuer = %self.rules.issuer, %error, "token keys not fetched, the last ones stay");
+            }
+        }
+        Arc::clone(&known.keys)
+    }
+
+    /// Whether a time is no longer ago than that. A clock that was put back makes every time too long ago.
+    fn is_within(&self, period: Duration, time: Option<Timestamp>) -> bool {
+        let ago = time.and_then(|time| u64::try_from(self.clock.now().millis() - time.millis()).ok());
+        ago.is_some_and(|ago| Duration::from_millis(ago) < period)
+    }
+
+    async fn fetch(&self) -> Result<JwkSet, FetchError> {
+        let place = match &self.rules.jwks_url {
+            Some(place) => place.clone(),
+            None => self.discover().await?,
+        };
+        let keys = JwkSet::parse(&self.get(&place).await?).map_err(|_| FetchError::Keys)?;
+        // An empty set would lock everybody out as surely as a broken one.
+        if keys.is_empty() {
+            Err(FetchError::Keys)
+        } else {
+            Ok(keys)
+        }
+    }
+
+    async fn discover(&self) -> Result<String, FetchError> {
+        let document = self.get(&self.rules.discovery_url()).await?;
+        let document: Discovery = serde_json::from_slice(&document).map_err(|_| FetchError::Discovery)?;
+        if document.issuer == self.rules.issuer {
+            Ok(document.jwks_uri)
+        } else {
+            Err(FetchError::OtherIssuer)
+        }
+    }
+
+    async fn get(&self, place: &str) -> Result<Vec<u8>, FetchError> {
+        let url = Url::parse(place).map_err(|_| FetchError::Address(place.to_owned()))?;
+        let mut request = Request::new(Method::GET, url);
+        request.timeout = Some(PATIENCE);
+        request.max_response = Some(MAX_DOCUMENT);
+        let response = self.gate.request(Seam::Jwks, request).await?;
+        if response.status.is_success() {
+            Ok(response.body.to_vec())
+        } else {
+            Err(FetchError::Status(response.status.as_u16()))
+        }
+    }
+}

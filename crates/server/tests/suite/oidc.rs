@@ -1,0 +1,303 @@
+//! Tokens of an issuer on loopback, whose keys come and go.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+};
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+    task::JoinHandle,
+};
+use wopr_server::config::Config;
+use wopr_wire::jws::SigningKey;
+
+use crate::{
+    client::Reply,
+    server::{ALICE, Server},
+};
+
+/// What the issuer answers, and how often it was asked for its keys.
+#[derive(Debug, Default)]
+struct State {
+    keys: Vec<Value>,
+    is_down: bool,
+    claimed: Option<String>,
+    padding: usize,
+    asked: usize,
+}
+
+struct Issuer {
+    address: SocketAddr,
+    state: Arc<Mutex<State>>,
+    serving: JoinHandle<()>,
+}
+
+impl Drop for Issuer {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+impl Issuer {
+    async fn start(keys: &[&SigningKey]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let state = Arc::new(Mutex::new(State::default()));
+        let shared = Arc::clone(&state);
+        let serving = tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    match stream.read_u8().await {
+                        Ok(byte) => head.push(byte),
+                        Err(_) => break,
+                    }
+                }
+                let answer = shared
+                    .lock()
+                    .unwrap()
+                    .answer(&String::from_utf8_lossy(&head), address);
+                let _ = stream.write_all(answer.as_bytes()).await;
+            }
+        });
+        let issuer = Self {
+            address,
+            state,
+            serving,
+        };
+        issuer.publish(keys);
+        issuer
+    }
+
+    fn name(&self) -> String {
+        format!("http://{}/realm", self.address)
+    }
+
+    fn publish(&self, keys: &[&SigningKey]) {
+        let keys = keys.iter().map(|key| serde_json::to_value(key.jwk()).unwrap());
+        self.change(|state| state.keys = keys.collect());
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state.lock().unwrap());
+    }
+
+    fn asked(&self) -> usize {
+        self.state.lock().unwrap().asked
+    }
+
+    fn claims(&self) -> Value {
+        // The clock of a test goes forward: the end of the century is ahead of all of them.
+        json!({"iss": self.name(), "aud": "wopr", "sub": "ada", "exp": 4_102_444_800_u64, "scope": "runs:read"})
+    }
+
+    fn token(&self, key: &SigningKey) -> String {
+        signed(&self.claims(), key)
+    }
+
+    async fn host(&self, change: impl FnOnce(&mut Config)) -> Server {
+        let rules = format!(
+            "issuer = \"{}\"\naudience = [\"wopr\"]\nalgorithms = [\"EdDSA\"]\ntenant = \"acme\"",
+            self.name()
+        );
+        Server::start_with(|config| {
+            config.egress.allow = vec!["127.0.0.0/8".parse().unwrap()];
+            config.auth.oidc = Some(toml::from_str(&rules).unwrap());
+            change(config);
+        })
+        .await
+    }
+}
+
+impl State {
+    fn answer(&mut self, head: &str, address: SocketAddr) -> String {
+        let body = if head.starts_with("GET /realm/.well-known/openid-configuration ") {
+            let name = format!("http://{address}/realm");
+            json!({"issuer": self.claimed.clone().unwrap_or(name), "jwks_uri": format!("http://{address}/keys")})
+        } else if head.starts_with("GET /keys ") {
+            self.asked += 1;
+            json!({"keys": self.keys, "padding": "x".repeat(self.padding)})
+        } else {
+            json!("elsewhere")
+        };
+        let status = if self.is_down { "503 Down" } else { "200 OK" };
+        let body = body.to_string();
+        format!(
+            "HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    }
+}
+
+fn key(n: u8) -> SigningKey {
+    SigningKey::ed25519(format!("k{n}"), &[n; 32]).unwrap()
+}
+
+fn signed(claims: &Value, key: &SigningKey) -> String {
+    let protected = key.header("at+jwt", None).encode();
+    let payload = URL_SAFE_NO_PAD.encode(claims.to_string());
+    let signature = key.sign(&protected, &payload);
+    format!("{protected}.{payload}.{signature}")
+}
+
+async fn list(server: &Server, token: &str) -> Reply {
+    server.call("GET", "/v1/runs").key(token).send().await
+}
+
+async fn is_in(server: &Server, token: &str) -> bool {
+    let reply = list(server, token).await;
+    match reply.status {
+        200 => true,
+        401 => false,
+        other => panic!("{other}"),
+    }
+}
+
+#[tokio::test]
+async fn a_token_opens_what_its_scopes_say() {
+    let key = key(1);
+    let issuer = Issuer::start(&[&key]).await;
+    let server = issuer.host(|config| config.auth.keys.clear()).await;
+    assert!(is_in(&server, &issuer.token(&key)).await);
+    let body = json!({ "workflowId": "conformance-noop" });
+    let create = |token: &str| server.call("POST", "/v1/runs").key(token).json(&body);
+    create(&issuer.token(&key)).send().await.error(403, "forbidden");
+    let mut claims = issuer.claims();
+    claims["scope"] = json!("runs:create runs:read");
+    create(&signed(&claims, &key)).send().await.ok(201);
+    assert_eq!(issuer.asked(), 1, "keys are kept");
+    // The key of nobody is no key, although it has two dots.
+    assert!(!is_in(&server, "a.b.c").await && !is_in(&server, ALICE).await);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn each_protocol_says_no_in_its_own_way() {
+    let key = key(1);
+    let issuer = Issuer::start(&[&key]).await;
+    let server = issuer.host(|_| {}).await;
+    let mut old = issuer.claims();
+    old["exp"] = json!(1);
+    for (token, told) in [
+        (
+            signed(&old, &key),
+            "error=\"invalid_token\", error_description=\"the token has expired\"",
+        ),
+        (issuer.token(&self::key(2)), "error=\"invalid_token\""),
+    ] {
+        let reply = list(&server, &token).await;
+        assert!(
+            reply.header("www-authenticate").unwrap().contains(told),
+            "{reply:?}"
+        );
+        reply.error(401, "unauthenticated");
+        let request = json!({"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": "x"}});
+        for call in [
+            server.call("POST", "/a2a").json(&request),
+            server.call("GET", "/a2a/tasks/x"),
+        ] {
+            let reply = call.key(&token).header("a2a-version", "1.0").send().await;
+            assert_eq!(reply.status, 401);
+            assert!(
+                reply.header("www-authenticate").unwrap().contains(told),
+                "{reply:?}"
+            );
+            let body: Value = serde_json::from_slice(&reply.body).unwrap();
+            assert_eq!(body["error"]["status"], "UNAUTHENTICATED", "{body}");
+            // No envelope of the other protocol.
+            assert!(
+                body["error"].is_object() && body.get("message").is_none(),
+                "{body}"
+            );
+        }
+    }
+    // What is public stays so, whatever a caller claims to be.
+    let card = server.call("GET", "/.well-known/agent-card.json").key("a.b.c");
+    let card = card.header("a2a-version", "1.0").send().await.ok(200);
+    let schemes = card["securitySchemes"].as_object().unwrap();
+    assert_eq!(schemes.keys().collect::<Vec<_>>(), ["bearer", "oidc"]);
+    let url = format!("{}/.well-known/openid-configuration", issuer.name());
+    assert_eq!(
+        schemes["oidc"]["openIdConnectSecurityScheme"]["openIdConnectUrl"],
+        url
+    );
+    assert_eq!(card["securityRequirements"].as_array().unwrap().len(), 2);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn unknown_keys_lead_to_few_questions() {
+    let (one, two) = (key(1), key(2));
+    let issuer = Issuer::start(&[&one]).await;
+    let server = issuer.host(|_| {}).await;
+    assert!(is_in(&server, &issuer.token(&one)).await);
+    for n in 10..40 {
+        assert!(!is_in(&server, &issuer.token(&key(n))).await);
+    }
+    assert_eq!(issuer.asked(), 1, "a flood of unknown keys asked again at once");
+    // The issuer changes its key: found at the first token after the pause.
+    issuer.publish(&[&two]);
+    assert!(!is_in(&server, &issuer.token(&two)).await);
+    server.clock.advance(10_000);
+    assert!(is_in(&server, &issuer.token(&two)).await);
+    assert!(!is_in(&server, &issuer.token(&one)).await, "a withdrawn key");
+    assert_eq!(issuer.asked(), 2);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn many_first_tokens_at_once_ask_once() {
+    let key = key(1);
+    let issuer = Issuer::start(&[&key]).await;
+    let server = issuer.host(|_| {}).await;
+    let token = issuer.token(&key);
+    let all = futures_util::future::join_all((0..20).map(|_| is_in(&server, &token))).await;
+    assert_eq!((all, issuer.asked()), (vec![true; 20], 1));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn the_last_good_keys_outlive_the_issuer() {
+    let (one, two) = (key(1), key(2));
+    let issuer = Issuer::start(&[&one]).await;
+    let server = issuer.host(|_| {}).await;
+    assert!(is_in(&server, &issuer.token(&one)).await);
+    let breaks: [fn(&mut State); 4] = [
+        |state| state.is_down = true,
+        |state| state.claimed = Some("http://other.test/".to_owned()),
+        |state| state.keys.clear(),
+        |state| state.padding = 1 << 20,
+    ];
+    for change in breaks {
+        issuer.change(change);
+        // Old enough to be fetched again, and they are not to be had.
+        server.clock.advance(4_000_000);
+        assert!(is_in(&server, &issuer.token(&one)).await);
+        assert!(!is_in(&server, &issuer.token(&two)).await);
+        issuer.change(|state| {
+            *state = State {
+                asked: state.asked,
+                ..State::default()
+            };
+        });
+        issuer.publish(&[&one]);
+    }
+    issuer.publish(&[&one, &two]);
+    server.clock.advance(10_000);
+    assert!(is_in(&server, &issuer.token(&two)).await);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn keys_are_fetched_through_the_gate() {
+    let key = key(1);
+    let issuer = Issuer::start(&[&key]).await;
+    let server = issuer.host(|config| config.egress.allow.clear()).await;
+    assert!(!is_in(&server, &issuer.token(&key)).await);
+    assert_eq!(issuer.asked(), 0, "loopback was reached without leave");
+    server.stop().await;
+}
