@@ -73,7 +73,9 @@ fn seed() -> u64 {
 }
 
 fn number(name: &str) -> Option<u64> {
-    env::var(name).ok().map(|text| text.parse().unwrap())
+    let text = env::var(name).ok()?;
+    let number = text.parse();
+    Some(number.unwrap_or_else(|error| panic!("{name}={text}: {error}")))
 }
 
 #[tokio::test]

@@ -1,26 +1,30 @@
 //! Finishing what clients began: whatever asks is answered, whatever is paused goes on, and then every run ends.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
 use serde_json::{Value, json};
 
-use super::{runs::Ended, share};
+use super::{list, runs::Ended, share};
 use crate::chaos::caller::{Caller, Request};
 
 /// Everything that can go on has ended after this long without another run ending: delays are short, retries are few.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Finishes these runs.
-pub(super) async fn all(caller: &mut Caller, runs: BTreeSet<String>) -> Vec<Ended> {
-    // Answers first, all of them: what waits for a child could hold every worker while the child waits for one.
+/// Finishes every run, also those that runs begin meanwhile.
+pub(super) async fn all(caller: &mut Caller) -> Vec<Ended> {
     let mut answered = BTreeSet::new();
-    let mut ended: Vec<Ended> = Vec::new();
-    let mut left: BTreeSet<String> = runs;
+    let mut ended: BTreeMap<String, Ended> = BTreeMap::new();
     let mut deadline = Instant::now() + LIMIT;
-    while !left.is_empty() && Instant::now() < deadline {
+    let left = loop {
+        let mut left = list(caller).await;
+        left.retain(|run| !ended.contains_key(run));
+        if left.is_empty() || Instant::now() > deadline {
+            break left;
+        }
+        // Answers first, all of them: what waits for a child could hold every worker while the child waits for one.
         let answers = share(caller, left.clone(), |mut caller, run| async move {
             answer_if_asked(&mut caller, &run).await.then_some(run)
         });
@@ -29,19 +33,18 @@ pub(super) async fn all(caller: &mut Caller, runs: BTreeSet<String>) -> Vec<Ende
             finished(&mut caller, &run).await
         });
         for run in done.await {
-            left.remove(&run.id);
             let was_answered = answered.contains(&run.id);
-            ended.push(Ended { was_answered, ..run });
+            ended.insert(run.id.clone(), Ended { was_answered, ..run });
             deadline = Instant::now() + LIMIT;
         }
-    }
+    };
     for run in left {
         let answer = caller.ask(&Request::get(format!("/v1/runs/{run}"))).await;
         caller
             .ledger()
             .violated(format!("run {run} cannot be finished: {}", answer.body));
     }
-    ended
+    ended.into_values().collect()
 }
 
 /// Whatever a run asks is answered, and whatever is paused goes on.

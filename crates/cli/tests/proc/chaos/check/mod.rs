@@ -79,7 +79,7 @@ pub(super) async fn check(caller: &mut Caller, peer: &Peer) -> Account {
             format!("run {run} was acknowledged and is gone")
         });
     }
-    let ended = finish::all(caller, listed).await;
+    let ended = finish::all(caller).await;
 
     let mut account = Account {
         acknowledged: told.len(),
