@@ -143,14 +143,12 @@ async fn every_change_has_a_later_revision(store: Arc<dyn Store>) {
         store.put_workflow(row.clone()).await.expect("put");
         store.put_key(key(row.id.as_str())).await.expect("put");
         let news = store.workflows_since(seen).await.expect("read");
-        let [(revision, changed)] = news.as_slice() else {
-            panic!("{news:?}");
-        };
+        assert_eq!(news.len(), 1, "{news:?}");
+        let (revision, changed) = &news[0];
         assert_eq!(changed, row);
         let news = store.keys_since(*revision).await.expect("read");
-        let [(after, _)] = news.as_slice() else {
-            panic!("{news:?}");
-        };
+        assert_eq!(news.len(), 1, "{news:?}");
+        let (after, _) = &news[0];
         assert!(*revision > seen && after > revision);
         seen = *after;
     }
