@@ -57,7 +57,10 @@ async fn a_call_is_not_made_twice_because_a_clock_jumps() {
         let again = tokio::time::timeout(Duration::from_millis(1_200), async {
             attempts.lock().await.recv().await
         });
-        assert!(again.await.is_err(), "made again with clocks off by {of_a} and {of_b} ms");
+        assert!(
+            again.await.is_err(),
+            "made again with clocks off by {of_a} and {of_b} ms"
+        );
         reply.send(Outcome::Done(json!({ "status": 200 }))).unwrap();
         follow(&b, &run, RunStatus::Completed).await;
     }
@@ -107,7 +110,9 @@ async fn a_delay_is_over_when_the_clock_says_so() {
     let clock = Wrong::by(-HOUR_MS);
     let a = replica_by(&url, News::Polling, executor, clock.clone()).await;
     let delay = node("wait", "core.delay", json!({ "delayMs": HOUR_MS / 2 }));
-    a.register(None, workflow("half-an-hour", &[delay])).await.unwrap();
+    a.register(None, workflow("half-an-hour", &[delay]))
+        .await
+        .unwrap();
     let run = create(&a, "half-an-hour").await.key;
     clock.set(0);
     follow(&a, &run, RunStatus::Completed).await;
@@ -161,13 +166,18 @@ async fn the_outcome_of_a_replica_that_stood_still_comes_too_late() {
         // sleep: between looks at a counter
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    assert_eq!(b.view(&run).await.unwrap().unwrap().run.status, RunStatus::Running);
+    assert_eq!(
+        b.view(&run).await.unwrap().unwrap().run.status,
+        RunStatus::Running
+    );
     reply.send(Outcome::Done(json!({ "status": 200 }))).unwrap();
     let log = follow(&b, &run, RunStatus::Completed).await;
     assert_eq!(log.iter().filter(|event| *event == "NodeCompleted").count(), 1);
     let outputs = b.view(&run).await.unwrap().unwrap().run.outputs.unwrap();
     assert_eq!(outputs["status"], 200, "{outputs:?}");
     stop.send(()).unwrap();
-    tokio::task::spawn_blocking(move || thread.join().unwrap()).await.unwrap();
+    tokio::task::spawn_blocking(move || thread.join().unwrap())
+        .await
+        .unwrap();
     b.stop().await;
 }
