@@ -120,14 +120,21 @@ impl Secrets {
             path: path.to_owned(),
             source,
         };
+        let mut draft = path.to_owned().into_os_string();
+        draft.push(".new");
+        let draft = PathBuf::from(draft);
         let mut options = OpenOptions::new();
-        options.write(true).create_new(true);
+        options.write(true).create(true).truncate(true);
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let mut file = options.open(path).map_err(failed)?;
+        let mut file = options.open(&draft).map_err(failed)?;
         writeln!(file, "{}", STANDARD.encode(secrets.0)).map_err(failed)?;
         // Tokens handed out from now on depend on it.
         file.sync_all().map_err(failed)?;
+        // It gets its name whole: half a key, left by a process that was killed here, would end every later start.
+        // Nobody else makes one meanwhile, because the database is locked.
+        fs::rename(&draft, path).map_err(failed)?;
+        sync_folder(path).map_err(failed)?;
         Ok(secrets)
     }
 
@@ -158,6 +165,12 @@ impl Subkey {
     pub fn sign(&self, message: &[u8]) -> [u8; 32] {
         mac_bytes(&self.bytes, &[message])
     }
+}
+
+/// Makes the name of this file as durable as the file is.
+fn sync_folder(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    fs::File::open(folder.unwrap_or_else(|| Path::new(".")))?.sync_all()
 }
 
 fn mac(key: &[u8; KEY_BYTES], parts: &[&str]) -> [u8; 32] {
@@ -196,6 +209,11 @@ mod tests {
     fn a_key_is_made_once_beside_the_database_and_only_for_its_owner() {
         let folder = tempfile::tempdir().unwrap();
         let store = StoreUrl::Sqlite(folder.path().join("a.db"));
+        fs::write(
+            folder.path().join("a.db.key.new"),
+            "left by a process that was killed",
+        )
+        .unwrap();
         let first = Secrets::open(&config::Secrets::default(), &store).unwrap();
         let again = Secrets::open(&config::Secrets::default(), &store).unwrap();
         assert_eq!(first.0, again.0);
