@@ -123,8 +123,12 @@ impl Secrets {
         let mut draft = path.to_owned().into_os_string();
         draft.push(".new");
         let draft = PathBuf::from(draft);
+        match fs::remove_file(&draft) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+            Ok(()) | Err(_) => {}
+        }
         let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true);
+        options.write(true).create_new(true);
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let mut file = options.open(&draft).map_err(failed)?;
