@@ -1,7 +1,7 @@
 //! The protocol buffers of A2A as tables, and what follows from them.
 //!
 //! A table says what a `.proto` file says: numbers, names, kinds. From it documents are read from bytes ([`read`]) and
-//! written to them ([`write`]), JSON of clients who use other spellings is made canonical ([`canonical`]), and a server
+//! written to them ([`write()`]), JSON of clients who use other spellings is made canonical ([`canonical`]), and a server
 //! can describe itself. The document between is the JSON of the version's [`Form`](super::exchange::Form), so a binding
 //! in bytes has every check, error and conversion that the bindings in JSON have, and none of its own.
 //!
