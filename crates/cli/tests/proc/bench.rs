@@ -232,9 +232,11 @@ fn runs_in_postgres_are_one_append_too() {
             "{cell:#}"
         );
         assert_eq!(cell["appends_per_run"], 1.0, "{cell:#}");
-        for what in ["fsyncs_per_run", "bytes_written_per_run", "database_cpu_per_run"] {
+        for what in ["fsyncs_per_run", "bytes_written_per_run"] {
             assert!(cell[what].as_f64().unwrap() > 0.0, "{what}: {cell:#}");
         }
+        // Told, though so few runs may take less than a tick.
+        assert!(cell["database_cpu_per_run"].is_number(), "{cell:#}");
     }
 }
 
