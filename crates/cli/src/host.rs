@@ -192,7 +192,7 @@ pub(crate) async fn open(mut config: Config) -> Result<Opened> {
     let listener = wopr_server::bind(&mut config)
         .await
         .map_err(|error| bind_failure(&error))?;
-    let origin = config.server.listen.origin();
+    let origin = config.server.origin();
     let host = Box::pin(Host::open(config))
         .await
         .map_err(|error| start_failure(&error))?;
@@ -331,7 +331,9 @@ fn start_failure(error: &StartError) -> Failure {
             .hint("`wopr keys create` makes one in the store, `wopr dev` starts with one"),
         StartError::Store(open) => open_failure(open),
         StartError::Postgres(open) => postgres_failure(open),
-        StartError::Secrets(_) | StartError::Folder { .. } => Failure::cannot(Exit::Config, error),
+        StartError::Tls(_) | StartError::Secrets(_) | StartError::Folder { .. } => {
+            Failure::cannot(Exit::Config, error)
+        }
         StartError::Read(_) | StartError::CardKeys(_) | StartError::Engine(_) | StartError::Workflows(_) => {
             Failure::cannot(Exit::Failed, error)
         }

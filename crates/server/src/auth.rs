@@ -6,6 +6,7 @@
 //! configured, its signed tokens are credentials too. Tenant and principal follow from the
 //! credential alone, never from a request.
 
+mod certificates;
 pub(crate) mod door;
 mod issuer;
 mod jwt;
@@ -14,6 +15,7 @@ use std::{collections::HashMap, fmt, sync::Arc};
 
 use http::{HeaderMap, header};
 use parking_lot::RwLock;
+use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
@@ -23,7 +25,7 @@ use wopr_core::{PrincipalId, TenantId};
 use wopr_engine::Clock;
 use wopr_store::KeyRow;
 
-use self::issuer::Issuer;
+use self::{certificates::Certificates, issuer::Issuer};
 use crate::config;
 
 pub use door::caller;
@@ -259,6 +261,7 @@ pub struct Auth {
     configured: Vec<Entry>,
     table: RwLock<Table>,
     issuer: Option<Issuer>,
+    certificates: Certificates,
 }
 
 /// Keys by the first eight bytes of the secret's hash; the rest is compared in constant time.
@@ -289,6 +292,7 @@ impl Auth {
             configured,
             table: RwLock::default(),
             issuer: None,
+            certificates: Certificates::default(),
         };
         auth.refresh(rows);
         auth
@@ -299,6 +303,25 @@ impl Auth {
     pub fn with_issuer(mut self, rules: Option<&config::Oidc>, gate: &Gate, clock: &Arc<dyn Clock>) -> Self {
         self.issuer = rules.map(|rules| Issuer::new(rules.clone(), gate.clone(), Arc::clone(clock)));
         self
+    }
+
+    /// Takes client certificates too.
+    #[must_use]
+    pub fn with_certificates(mut self, certificates: &[config::Certificate]) -> Self {
+        self.certificates = Certificates::new(certificates);
+        self
+    }
+
+    /// Whether callers may be known by their certificates.
+    #[must_use]
+    pub fn has_certificates(&self) -> bool {
+        !self.certificates.is_empty()
+    }
+
+    /// Who has a client certificate that a handshake accepted.
+    #[must_use]
+    pub fn certified(&self, certificate: &CertificateDer<'_>) -> Option<Caller> {
+        self.certificates.caller(certificate)
     }
 
     /// Replaces the stored keys.

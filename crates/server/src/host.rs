@@ -24,6 +24,7 @@ use crate::{
     openwop::Discovery,
     secrets::{Secrets, SecretsError},
     telemetry::Metrics,
+    tls::{Tls, TlsError},
     tokens::Tokens,
 };
 
@@ -33,6 +34,9 @@ pub enum StartError {
     /// Nobody could call it.
     #[error("start without any api key: set WOPR_API_KEY or add [[auth.keys]] to the configuration")]
     NoKeys,
+    /// TLS cannot be set up.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The SQLite database cannot be opened.
     #[error("open the store")]
     Store(#[from] sqlite::OpenError),
@@ -89,6 +93,7 @@ pub struct Host {
     discovery: Discovery,
     rejected: Vec<Rejected>,
     closing: watch::Sender<bool>,
+    tls: Option<Arc<Tls>>,
 }
 
 /// The store by its type, for what the port does not have.
@@ -162,15 +167,28 @@ impl Host {
     /// # Errors
     /// See [`StartError`].
     pub async fn open_with(config: Config, clock: Arc<dyn Clock>) -> Result<Arc<Self>, StartError> {
-        let has_callers = !Auth::new(&config.auth.keys, &[]).is_empty() || config.auth.oidc.is_some();
+        Self::open_on(config, clock, egress::Network::default()).await
+    }
+
+    /// Like [`Host::open_with`], on another network.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub async fn open_on(
+        config: Config,
+        clock: Arc<dyn Clock>,
+        network: egress::Network,
+    ) -> Result<Arc<Self>, StartError> {
+        let has_callers = !Auth::new(&config.auth.keys, &[]).is_empty() || config.auth.has_others();
         if !has_callers && !may_hold_keys(&config.store) {
             // Before there is a database that nobody can call.
             return Err(StartError::NoKeys);
         }
+        let tls = config.server.tls.as_ref().map(Tls::load).transpose()?;
         let store = Opened::open(&config.store).await?;
-        match Self::build(config, &store, clock).await {
+        match Self::build(config, &store, clock, network).await {
             Ok(built) => {
-                let host = built.finish(store);
+                let host = built.finish(store, tls);
                 tracing::info!(
                     workflows = host.engine.workflows(&default_tenant()).len(),
                     rejected = host.rejected.len(),
@@ -186,10 +204,15 @@ impl Host {
         }
     }
 
-    async fn build(config: Config, store: &Opened, clock: Arc<dyn Clock>) -> Result<Built, StartError> {
+    async fn build(
+        config: Config,
+        store: &Opened,
+        clock: Arc<dyn Clock>,
+        network: egress::Network,
+    ) -> Result<Built, StartError> {
         let port = store.port();
         let auth = Auth::new(&config.auth.keys, &port.keys().await?);
-        if auth.is_empty() && config.auth.oidc.is_none() {
+        if auth.is_empty() && !config.auth.has_others() {
             return Err(StartError::NoKeys);
         }
         let secrets = Secrets::open(&config.secrets, &config.store)?;
@@ -197,8 +220,12 @@ impl Host {
         let policy = egress::Policy {
             allow: config.egress.allow.iter().map(CidrText::cidr).collect(),
         };
-        let gate = egress::Gate::new(policy, egress::Limits::default());
-        let auth = auth.with_issuer(config.auth.oidc.as_ref(), &gate, &clock);
+        let gate = egress::Gate::over(policy, egress::Limits::default(), network);
+        let auth = auth.with_certificates(&config.auth.certificates).with_issuer(
+            config.auth.oidc.as_ref(),
+            &gate,
+            &clock,
+        );
         let ledger = config.conformance_ledger.clone();
         let executors = Executors::new(gate, wopr_connect::Options { ledger });
         let options = wopr_engine::Options {
@@ -311,6 +338,12 @@ impl Host {
         }
     }
 
+    /// What those who connect agree on, if they speak TLS.
+    #[must_use]
+    pub fn tls(&self) -> Option<&Arc<Tls>> {
+        self.tls.as_ref()
+    }
+
     /// Becomes `true` when the host stops: streams end then.
     #[must_use]
     pub fn closing(&self) -> watch::Receiver<bool> {
@@ -377,7 +410,7 @@ struct Built {
 }
 
 impl Built {
-    fn finish(self, store: Opened) -> Host {
+    fn finish(self, store: Opened, tls: Option<Tls>) -> Host {
         let Self {
             config,
             engine,
@@ -404,6 +437,7 @@ impl Built {
             discovery,
             rejected,
             closing: watch::Sender::new(false),
+            tls: tls.map(Arc::new),
         }
     }
 }

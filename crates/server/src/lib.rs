@@ -8,6 +8,8 @@ pub mod a2a;
 pub mod auth;
 mod body;
 pub mod config;
+mod connection;
+mod cors;
 mod host;
 pub mod openwop;
 mod paging;
@@ -15,6 +17,7 @@ mod path;
 mod secrets;
 mod serve;
 pub mod telemetry;
+pub mod tls;
 mod tokens;
 
 pub use config::{Config, ConfigError, Overrides};

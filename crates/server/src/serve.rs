@@ -6,18 +6,20 @@
 use std::{io, pin::pin, sync::Arc, time::Duration};
 
 use axum::Router;
-use hyper::server::conn::http1;
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    server::graceful::GracefulShutdown,
-    service::TowerToHyperService,
-};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
+    sync::{Semaphore, watch},
+    task::JoinSet,
+    time::Instant,
 };
 
-use crate::{Config, Host, a2a, auth, config::Listen, openwop, telemetry};
+use crate::{
+    Config, Host, a2a, auth,
+    config::Listen,
+    connection::Connections,
+    cors, openwop, telemetry,
+    tls::{self, Tls},
+};
 
 /// How long to wait after the system had no descriptor for another connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -52,10 +54,12 @@ pub async fn bind(config: &mut Config) -> Result<TcpListener, ServeError> {
 pub fn router(host: &Arc<Host>) -> Router {
     let faces = a2a::before(openwop::router(Arc::clone(host)), Arc::clone(host));
     let door = axum::middleware::from_fn_with_state(Arc::clone(host), auth::door::identify);
-    faces.layer(door).layer(axum::middleware::from_fn_with_state(
-        Arc::clone(host),
-        telemetry::observe,
-    ))
+    let observe = axum::middleware::from_fn_with_state(Arc::clone(host), telemetry::observe);
+    let observed = faces.layer(door).layer(observe);
+    match cors::layer(&host.config().server.cors_origins) {
+        Some(cors) => observed.layer(cors),
+        None => observed,
+    }
 }
 
 /// Serves until `shutdown` is ready, then stops in order.
@@ -67,12 +71,14 @@ pub async fn serve(
     listener: TcpListener,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
-    let service = TowerToHyperService::new(router(&host));
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new())
-        .header_read_timeout(host.config().server.request_timeout.as_duration());
+    let patience = host.config().server.request_timeout.as_duration();
+    let serves = Connections::new(router(&host), patience);
+    let tls = host.tls().cloned();
+    // They were read just now.
+    let mut looks = tokio::time::interval_at(Instant::now() + tls::RELOAD, tls::RELOAD);
     let slots = Arc::new(Semaphore::new(host.config().server.max_connections));
-    let graceful = GracefulShutdown::new();
+    let (stop, stopping) = watch::channel(false);
+    let mut connections = JoinSet::new();
     let mut shutdown = pin!(shutdown);
     loop {
         let accepted = async {
@@ -82,6 +88,12 @@ pub async fn serve(
         let (accepted, slot) = tokio::select! {
             biased;
             () = &mut shutdown => break,
+            _ = looks.tick(), if tls.is_some() => {
+                look_again(tls.as_ref()).await;
+                continue;
+            }
+            // Those that have ended are let go of while others begin.
+            Some(_) = connections.join_next() => continue,
             accepted = accepted => accepted,
         };
         let stream = match accepted {
@@ -93,12 +105,12 @@ pub async fn serve(
             }
         };
         prepare(&stream);
-        let connection = http.serve_connection(TokioIo::new(stream), service.clone());
-        let connection = graceful.watch(connection);
-        // Owned by `graceful`, which waits for it below; the slot comes back with its end.
-        tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "connection ended");
+        let (serves, stopping) = (serves.clone(), stopping.clone());
+        let (host, tls) = (Arc::clone(&host), tls.clone());
+        connections.spawn(async move {
+            match tls {
+                None => serves.serve(stream, stopping).await,
+                Some(tls) => encrypted(&host, &tls, serves, stream, stopping).await,
             }
             drop(slot);
         });
@@ -106,12 +118,49 @@ pub async fn serve(
     drop(listener);
     tracing::info!("stopping");
     host.begin_close();
+    stop.send_replace(true);
     let grace = host.config().server.shutdown_grace.as_duration();
-    if tokio::time::timeout(grace, graceful.shutdown()).await.is_err() {
+    let all_end = async { while connections.join_next().await.is_some() {} };
+    if tokio::time::timeout(grace, all_end).await.is_err() {
         tracing::warn!("connections cut off after the grace period");
+        connections.shutdown().await;
     }
     host.close().await;
     Ok(())
+}
+
+/// Makes the handshake of a connection and serves what is inside.
+async fn encrypted(
+    host: &Host,
+    tls: &Tls,
+    serves: Connections,
+    stream: TcpStream,
+    mut stopping: watch::Receiver<bool>,
+) {
+    let accepted = tokio::select! {
+        accepted = tls.accept(stream) => accepted,
+        _ = stopping.wait_for(|stopping| *stopping) => None,
+    };
+    let Some(stream) = accepted else { return };
+    let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+    let serves = match certificate.and_then(|certificate| host.auth().certified(certificate)) {
+        Some(caller) => serves.certified(caller),
+        None => serves,
+    };
+    serves.serve(stream, stopping).await;
+}
+
+/// Looks whether the files of TLS changed.
+async fn look_again(tls: Option<&Arc<Tls>>) {
+    let Some(tls) = tls.map(Arc::clone) else { return };
+    match tokio::task::spawn_blocking(move || tls.reload()).await {
+        Ok(Ok(true)) => tracing::info!("tls files read again"),
+        Ok(Ok(false)) => {}
+        Ok(Err(error)) => {
+            tracing::warn!(%error, cause = ?error, "tls files are of no use, the last ones stay");
+        }
+        Err(error) => tracing::error!(%error, "tls files not looked at"),
+    }
 }
 
 /// Frames of a stream are small and must not wait for each other.

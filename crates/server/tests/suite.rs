@@ -8,6 +8,8 @@
 
 #[path = "suite/client.rs"]
 mod client;
+#[path = "suite/cors.rs"]
+mod cors;
 #[path = "suite/discovery.rs"]
 mod discovery;
 #[path = "suite/errors.rs"]
@@ -34,5 +36,7 @@ mod server;
 mod streams;
 #[path = "suite/tenancy.rs"]
 mod tenancy;
+#[path = "suite/tls.rs"]
+mod tls;
 #[path = "suite/workflows.rs"]
 mod workflows;

@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 
 use wopr_wire::a2a::model::{
-    HttpAuthSecurityScheme, OpenIdConnectSecurityScheme, SecurityRequirement, SecurityScheme,
+    HttpAuthSecurityScheme, MutualTlsSecurityScheme, OpenIdConnectSecurityScheme, SecurityRequirement,
+    SecurityScheme,
 };
 
 use crate::{
@@ -17,6 +18,8 @@ use crate::{
 
 /// The scheme of this host's own keys.
 const API_KEY: &str = "bearer";
+/// The scheme of client certificates.
+const CERTIFICATE: &str = "mtls";
 /// The scheme of an issuer's tokens.
 const OIDC: &str = "oidc";
 
@@ -36,6 +39,12 @@ pub(super) fn of(host: &Host) -> Security {
             bearer_format: None,
         };
         accepted.push((API_KEY, SecurityScheme::HttpAuth(scheme)));
+    }
+    if host.auth().has_certificates() {
+        let scheme = MutualTlsSecurityScheme {
+            description: Some("A client certificate that this host knows.".to_owned()),
+        };
+        accepted.push((CERTIFICATE, SecurityScheme::MutualTls(scheme)));
     }
     let mut scopes = BTreeMap::new();
     if let Some(oidc) = &host.config().auth.oidc {

@@ -19,9 +19,17 @@ use crate::Host;
 #[derive(Debug, Clone)]
 struct Verdict(Result<Caller, AuthError>);
 
-/// Finds the caller of a request and lets it pass, found or not.
+/// Who was known by the certificate of a connection; goes with each of its requests.
+#[derive(Debug, Clone)]
+pub(crate) struct Certified(pub(crate) Caller);
+
+/// Finds the caller of a request and lets it pass, found or not. A credential in the request goes before the
+/// connection's certificate, also when it is wrong: who presents one means it.
 pub(crate) async fn identify(State(host): State<Arc<Host>>, mut request: Request, next: Next) -> Response {
-    let verdict = host.auth().identify(request.headers()).await;
+    let mut verdict = host.auth().identify(request.headers()).await;
+    if let (Err(AuthError::Missing), Some(Certified(caller))) = (&verdict, request.extensions().get()) {
+        verdict = Ok(Caller::clone(caller));
+    }
     request.extensions_mut().insert(Verdict(verdict));
     next.run(request).await
 }

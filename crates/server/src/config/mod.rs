@@ -7,6 +7,7 @@
 
 mod oidc;
 mod settings;
+mod tls;
 mod types;
 
 use std::{
@@ -21,8 +22,10 @@ use crate::auth::Scopes;
 
 pub use oidc::{Oidc, TokenAlgorithm};
 pub use settings::{SETTINGS, Setting};
+pub use tls::{Certificate, Tls};
 pub use types::{
     CardAlgorithm, CidrText, ErrorProfile, Keep, Listen, LogFormat, Period, PublicUrl, Secret, StoreUrl,
+    WebOrigin,
 };
 
 /// Members of a list whose every member costs something on each card.
@@ -90,6 +93,11 @@ pub struct Server {
     pub shutdown_grace: Period,
     /// Connections served at once; further ones wait.
     pub max_connections: usize,
+    /// Web pages that may call from a browser, by their origins.
+    pub cors_origins: Vec<WebOrigin>,
+    /// TLS; without it the server speaks plain HTTP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<Tls>,
 }
 
 /// Bounds of every run.
@@ -117,6 +125,9 @@ pub struct Effects {
 pub struct Auth {
     /// Keys.
     pub keys: Vec<Key>,
+    /// Client certificates.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub certificates: Vec<Certificate>,
     /// An issuer of tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oidc: Option<Oidc>,
@@ -236,6 +247,22 @@ impl Default for Config {
     }
 }
 
+impl Auth {
+    /// Whether callers may be known by anything but a key.
+    pub(crate) fn has_others(&self) -> bool {
+        self.oidc.is_some() || !self.certificates.is_empty()
+    }
+}
+
+impl Server {
+    /// The origin a client on this machine reaches it by.
+    #[must_use]
+    pub fn origin(&self) -> String {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        self.listen.origin(scheme)
+    }
+}
+
 impl Default for Server {
     fn default() -> Self {
         Self {
@@ -246,6 +273,8 @@ impl Default for Server {
             sse_keepalive: Period::from_secs(15),
             shutdown_grace: Period::from_secs(10),
             max_connections: 10_000,
+            cors_origins: Vec::new(),
+            tls: None,
         }
     }
 }
@@ -457,6 +486,22 @@ impl Config {
         {
             return invalid("retention.terminal_runs", "must be keep, or at least 1s");
         }
+        for (index, certificate) in self.auth.certificates.iter().enumerate() {
+            if let Some((member, rule)) = certificate.problem() {
+                return invalid(&format!("auth.certificates[{index}].{member}"), rule);
+            }
+        }
+        let asks = self
+            .server
+            .tls
+            .as_ref()
+            .is_some_and(|tls| tls.client_ca.is_some());
+        if !self.auth.certificates.is_empty() && !asks {
+            return invalid(
+                "auth.certificates",
+                "needs server.tls.client_ca, which says whose are accepted",
+            );
+        }
         if let Some((key, rule)) = self.auth.oidc.as_ref().and_then(Oidc::problem) {
             return invalid(key, rule);
         }
@@ -505,7 +550,7 @@ impl Config {
     pub fn public_url(&self) -> String {
         match &self.server.public_url {
             Some(url) => url.as_str().to_owned(),
-            None => self.server.listen.origin(),
+            None => self.server.origin(),
         }
     }
 

@@ -63,6 +63,9 @@ pub const SETTINGS: &[Setting] = &[
     setting("server.max_connections", "WOPR_MAX_CONNECTIONS", |c, t| {
         number(&mut c.server.max_connections, t)
     }),
+    setting("server.cors_origins", "WOPR_CORS_ORIGINS", |c, t| {
+        list(&mut c.server.cors_origins, t)
+    }),
     setting(
         "limits.max_node_executions",
         "WOPR_MAX_NODE_EXECUTIONS",

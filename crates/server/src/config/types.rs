@@ -2,6 +2,7 @@
 
 use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
+use http::HeaderValue;
 use serde::{Deserialize, Serialize, Serializer};
 use url::Url;
 use wopr_connect::egress::Cidr;
@@ -168,12 +169,11 @@ pub struct Listen(pub SocketAddr);
 
 impl Listen {
     /// The origin a client on this machine reaches it by.
-    #[must_use]
-    pub fn origin(self) -> String {
+    pub(super) fn origin(self, scheme: &str) -> String {
         if self.0.ip().is_unspecified() {
-            format!("http://localhost:{}", self.0.port())
+            format!("{scheme}://localhost:{}", self.0.port())
         } else {
-            format!("http://{}", self.0)
+            format!("{scheme}://{}", self.0)
         }
     }
 }
@@ -326,6 +326,62 @@ impl fmt::Display for CidrText {
 }
 
 as_text!(CidrText);
+
+/// Web pages that may call from a browser: those of one origin, or `*` for all.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum WebOrigin {
+    /// Pages of any origin.
+    Any,
+    /// Pages of this origin, as browsers write it.
+    One(HeaderValue),
+}
+
+impl WebOrigin {
+    /// The origin as browsers send it; none for any.
+    #[must_use]
+    pub fn value(&self) -> Option<HeaderValue> {
+        match self {
+            Self::Any => None,
+            Self::One(value) => Some(value.clone()),
+        }
+    }
+}
+
+impl FromStr for WebOrigin {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "*" {
+            return Ok(Self::Any);
+        }
+        let rule =
+            "must be * or an origin: a scheme, a host and perhaps a port, as in https://app.example.com";
+        let url = Url::parse(text).map_err(|_| rule)?;
+        let origin = url.origin();
+        // A star within a name would look as if it meant all that fit.
+        if !origin.is_tuple() || !matches!(url.path(), "" | "/") || text.contains('*') {
+            return Err(rule.to_owned());
+        }
+        // A default port and capitals are gone then, as in what browsers send.
+        let origin = origin.ascii_serialization();
+        if url.as_str().trim_end_matches('/') != origin {
+            return Err(rule.to_owned());
+        }
+        origin.parse().map(Self::One).map_err(|_| rule.to_owned())
+    }
+}
+
+impl fmt::Display for WebOrigin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Any => "*",
+            Self::One(value) => value.to_str().unwrap_or_default(),
+        })
+    }
+}
+
+as_text!(WebOrigin);
 
 /// The form of logs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

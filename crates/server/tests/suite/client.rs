@@ -128,7 +128,7 @@ impl Call {
 }
 
 impl Reply {
-    fn parse(bytes: &[u8]) -> Self {
+    pub(crate) fn parse(bytes: &[u8]) -> Self {
         let (mut reply, rest) = Self::parse_head(bytes).unwrap_or_else(|| {
             panic!("an answer has a head: {:?}", String::from_utf8_lossy(bytes));
         });

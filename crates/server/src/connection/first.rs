@@ -1,0 +1,143 @@
+//! Telling a protocol by the first bytes of a connection, which are then read again by whoever speaks it.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
+
+/// What a client of HTTP/2 begins with when nothing was agreed before.
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// What a client speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Http1,
+    Http2,
+}
+
+/// Reads until the protocol is clear, and gives what was read.
+///
+/// # Errors
+/// The connection broke, or ended without a byte.
+pub(super) async fn recognize<S: AsyncRead + Unpin>(stream: &mut S) -> io::Result<(Protocol, Vec<u8>)> {
+    let mut read = Vec::with_capacity(PREFACE.len());
+    while read.len() < PREFACE.len() {
+        let left = (PREFACE.len() - read.len()) as u64;
+        let n = (&mut *stream).take(left).read_buf(&mut read).await?;
+        if n == 0 && read.is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if n == 0 || !PREFACE.starts_with(&read) {
+            return Ok((Protocol::Http1, read));
+        }
+    }
+    Ok((Protocol::Http2, read))
+}
+
+/// A stream that begins with bytes read from it before.
+#[derive(Debug)]
+pub(super) struct Replayed<S> {
+    prefix: Vec<u8>,
+    /// How much of the prefix was read again.
+    at: usize,
+    stream: S,
+}
+
+impl<S> Replayed<S> {
+    pub(super) const fn new(prefix: Vec<u8>, stream: S) -> Self {
+        Self {
+            prefix,
+            at: 0,
+            stream,
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Replayed<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let rest = &this.prefix[this.at..];
+        if rest.is_empty() {
+            return Pin::new(&mut this.stream).poll_read(cx, buf);
+        }
+        let n = rest.len().min(buf.remaining());
+        buf.put_slice(&rest[..n]);
+        this.at += n;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Replayed<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt as _;
+
+    use super::*;
+
+    /// Sends pieces one by one and tells what they were taken for, and what is read after that.
+    async fn recognized(pieces: &[&[u8]]) -> (Protocol, Vec<u8>) {
+        let (mut client, mut server) = tokio::io::duplex(1);
+        let pieces: Vec<Vec<u8>> = pieces.iter().map(|piece| piece.to_vec()).collect();
+        let sends = tokio::spawn(async move {
+            for piece in pieces {
+                client.write_all(&piece).await.unwrap();
+            }
+        });
+        let (protocol, prefix) = recognize(&mut server).await.unwrap();
+        let mut all = Vec::new();
+        Replayed::new(prefix, server).read_to_end(&mut all).await.unwrap();
+        sends.await.unwrap();
+        (protocol, all)
+    }
+
+    #[tokio::test]
+    async fn nothing_of_the_first_bytes_is_lost() {
+        for (bytes, wanted) in [
+            (&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nmore"[..], Protocol::Http2),
+            (b"PRI * HTTP/2.0\r\n\r\nSX\r\n\r\nmore", Protocol::Http1),
+            (b"POST /a2a HTTP/1.1\r\n\r\n", Protocol::Http1),
+            (b"PRI", Protocol::Http1),
+            (b"G", Protocol::Http1),
+            (b"\x16\x03\x01", Protocol::Http1),
+        ] {
+            assert_eq!(recognized(&[bytes]).await, (wanted, bytes.to_vec()));
+            let (head, tail) = bytes.split_at(bytes.len() / 2);
+            assert_eq!(recognized(&[head, tail]).await, (wanted, bytes.to_vec()));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_without_a_byte_is_none() {
+        let (client, mut server) = tokio::io::duplex(1);
+        drop(client);
+        assert!(recognize(&mut server).await.is_err());
+    }
+}

@@ -1,0 +1,432 @@
+//! TLS and client certificates, by authorities that these tests make themselves.
+
+use std::{path::Path, sync::Arc};
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
+use rustls::{
+    ClientConfig, RootCertStore,
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName},
+};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+use wopr_server::{
+    config::{Certificate, Config, Tls as Files},
+    tls::{Tls, TlsError},
+};
+
+use crate::{
+    client::Reply,
+    server::{ALICE, Server},
+};
+
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+/// A certificate with its key.
+struct Identity {
+    certificate: CertificateDer<'static>,
+    key: KeyPair,
+    pem: String,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    fn identity(&self, names: &[&str]) -> Identity {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        for name in names {
+            params.subject_alt_names.push(match name.parse() {
+                Ok(address) => SanType::IpAddress(address),
+                Err(_) if name.contains("://") => SanType::URI((*name).try_into().unwrap()),
+                Err(_) => SanType::DnsName((*name).try_into().unwrap()),
+            });
+        }
+        let signed = params.signed_by(&key, &self.0).unwrap();
+        Identity {
+            certificate: signed.der().clone(),
+            pem: signed.pem(),
+            key,
+        }
+    }
+}
+
+impl Identity {
+    fn fingerprint(&self) -> String {
+        Sha256::digest(&self.certificate)
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
+    }
+
+    fn write(&self, files: &Files) {
+        std::fs::write(&files.cert, &self.pem).unwrap();
+        std::fs::write(&files.key, self.key.serialize_pem()).unwrap();
+    }
+}
+
+/// The files of a server in a folder; the authority of clients only where there is one.
+fn files(folder: &Path, server: &Identity, clients: Option<&Authority>) -> Files {
+    let files = Files {
+        cert: folder.join("cert.pem"),
+        key: folder.join("key.pem"),
+        client_ca: clients.map(|_| folder.join("clients.pem")),
+    };
+    server.write(&files);
+    if let (Some(path), Some(authority)) = (&files.client_ca, clients) {
+        std::fs::write(path, authority.0.pem()).unwrap();
+    }
+    files
+}
+
+/// A server over TLS and what its clients need.
+struct Secure {
+    server: Server,
+    files: Files,
+    authority: Authority,
+    _folder: TempDir,
+}
+
+impl Secure {
+    async fn start(clients: Option<&Authority>, change: impl FnOnce(&mut Config)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = Authority::new();
+        let files = files(folder.path(), &authority.identity(&["127.0.0.1"]), clients);
+        let server = Server::start_with(|config| {
+            config.server.tls = Some(files.clone());
+            change(config);
+        })
+        .await;
+        Self {
+            server,
+            files,
+            authority,
+            _folder: folder,
+        }
+    }
+
+    async fn connect(
+        &self,
+        client: Option<&Identity>,
+        protocols: &[&[u8]],
+    ) -> std::io::Result<TlsStream<TcpStream>> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.authority.0.der().clone()).unwrap();
+        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots);
+        let mut config = match client {
+            None => builder.with_no_client_auth(),
+            Some(identity) => {
+                let key = PrivateKeyDer::try_from(identity.key.serialize_der()).unwrap();
+                builder
+                    .with_client_auth_cert(vec![identity.certificate.clone()], key)
+                    .unwrap()
+            }
+        };
+        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+        let stream = TcpStream::connect(self.server.address).await?;
+        let name = ServerName::try_from("127.0.0.1").unwrap();
+        TlsConnector::from(Arc::new(config)).connect(name, stream).await
+    }
+
+    /// Asks for a path, with a bearer credential if there is one. TLS 1.3 tells a client that its certificate was
+    /// refused only when it reads.
+    async fn get(
+        &self,
+        client: Option<&Identity>,
+        bearer: Option<&str>,
+        path: &str,
+    ) -> std::io::Result<Reply> {
+        let mut stream = self.connect(client, &[b"http/1.1"]).await?;
+        let credential = bearer.map_or_else(String::new, |secret| {
+            format!("authorization: Bearer {secret}\r\n")
+        });
+        let head = format!("GET {path} HTTP/1.1\r\nhost: test\r\n{credential}connection: close\r\n\r\n");
+        stream.write_all(head.as_bytes()).await?;
+        let mut bytes = Vec::new();
+        // A server may close without saying so; what it said before counts.
+        match stream.read_to_end(&mut bytes).await {
+            Err(error) if bytes.is_empty() => Err(error),
+            Ok(_) | Err(_) => Ok(Reply::parse(&bytes)),
+        }
+    }
+
+    async fn status(&self, client: Option<&Identity>, bearer: Option<&str>) -> u16 {
+        self.get(client, bearer, "/v1/runs").await.unwrap().status
+    }
+}
+
+fn certificate(id: &str, san: Option<&str>, fingerprint: Option<String>, scopes: &[&str]) -> Certificate {
+    Certificate {
+        id: id.to_owned(),
+        san: san.map(str::to_owned),
+        fingerprint,
+        tenant: serde_json::from_value(json!("acme")).unwrap(),
+        principal: None,
+        scopes: serde_json::from_value(json!(scopes)).unwrap(),
+    }
+}
+
+#[tokio::test]
+async fn everything_is_https_where_there_is_a_certificate() {
+    let secure = Secure::start(None, |_| {}).await;
+    assert_eq!(secure.status(None, Some(ALICE)).await, 200);
+    assert_eq!(secure.status(None, None).await, 401);
+    let card = secure
+        .get(None, None, "/.well-known/agent-card.json")
+        .await
+        .unwrap()
+        .ok(200);
+    let origin = format!("https://{}", secure.server.address);
+    for interface in card["supportedInterfaces"].as_array().unwrap() {
+        let url = interface["url"].as_str().unwrap();
+        let is_secure = url.starts_with(&origin) || interface["protocolBinding"] == "GRPC";
+        assert!(is_secure, "{interface}");
+    }
+    assert!(card["securitySchemes"].get("mtls").is_none());
+    let told = secure
+        .get(None, None, "/.well-known/openwop")
+        .await
+        .unwrap()
+        .ok(200);
+    assert_eq!(
+        told["a2a"]["agentCardUrl"],
+        format!("{origin}/.well-known/agent-card.json")
+    );
+    // Who speaks plain HTTP gets no answer in it.
+    let mut stream = TcpStream::connect(secure.server.address).await.unwrap();
+    stream
+        .write_all(b"GET /healthz HTTP/1.1\r\nhost: t\r\n\r\n")
+        .await
+        .unwrap();
+    let mut bytes = Vec::new();
+    let _ = stream.read_to_end(&mut bytes).await;
+    assert!(!bytes.starts_with(b"HTTP"), "{bytes:?}");
+    secure.server.stop().await;
+}
+
+#[tokio::test]
+async fn both_versions_of_http_are_agreed_on() {
+    let secure = Secure::start(None, |_| {}).await;
+    for (offered, agreed) in [
+        (&[&b"h2"[..], b"http/1.1"][..], Some(&b"h2"[..])),
+        (&[b"http/1.1"], Some(b"http/1.1")),
+        (&[], None),
+    ] {
+        let stream = secure.connect(None, offered).await.unwrap();
+        assert_eq!(stream.get_ref().1.alpn_protocol(), agreed);
+    }
+    assert!(secure.connect(None, &[b"spdy/3"]).await.is_err());
+    secure.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_certificate_is_its_caller() {
+    let (clients, strangers) = (Authority::new(), Authority::new());
+    let by_dns = clients.identity(&["other.test", "robot.test"]);
+    let by_uri = clients.identity(&["spiffe://acme/reader"]);
+    let by_print = clients.identity(&["print.test"]);
+    let unknown = clients.identity(&["robot.test.evil", "evil.robot.test", "*.test"]);
+    let foreign = strangers.identity(&["robot.test"]);
+    let listed = vec![
+        certificate("robot", Some("robot.test"), None, &["*"]),
+        certificate("reader", Some("spiffe://acme/reader"), None, &["runs:read"]),
+        certificate("printed", None, Some(by_print.fingerprint()), &["manifest:read"]),
+    ];
+    let secure = Secure::start(Some(&clients), |config| config.auth.certificates = listed).await;
+    for (client, bearer, wanted) in [
+        (Some(&by_dns), None, 200),
+        (Some(&by_uri), None, 200),
+        (Some(&by_print), None, 403),
+        (Some(&unknown), None, 401),
+        (None, None, 401),
+        (None, Some(ALICE), 200),
+        (Some(&unknown), Some(ALICE), 200),
+        // Who presents a credential means it, whatever the connection is.
+        (Some(&by_dns), Some("wrong"), 401),
+        (Some(&by_print), Some(ALICE), 200),
+    ] {
+        assert_eq!(secure.status(client, bearer).await, wanted, "{bearer:?}");
+    }
+    assert!(secure.get(Some(&foreign), None, "/v1/runs").await.is_err());
+    assert!(secure.get(Some(&foreign), Some(ALICE), "/v1/runs").await.is_err());
+    let card = secure
+        .get(None, None, "/.well-known/agent-card.json")
+        .await
+        .unwrap()
+        .ok(200);
+    let schemes: Vec<_> = card["securitySchemes"].as_object().unwrap().keys().collect();
+    assert_eq!(schemes, ["bearer", "mtls"]);
+    let required: Vec<&Value> = card["securityRequirements"].as_array().unwrap().iter().collect();
+    assert_eq!(required.len(), 2);
+    secure.server.stop().await;
+}
+
+#[tokio::test]
+async fn certificates_alone_are_enough() {
+    let clients = Authority::new();
+    let robot = clients.identity(&["robot.test"]);
+    let secure = Secure::start(Some(&clients), |config| {
+        config.auth.keys.clear();
+        config.auth.certificates = vec![certificate("robot", Some("robot.test"), None, &["*"])];
+    })
+    .await;
+    assert_eq!(secure.status(Some(&robot), None).await, 200);
+    let card = secure
+        .get(None, None, "/.well-known/agent-card.json")
+        .await
+        .unwrap()
+        .ok(200);
+    assert!(
+        card["securitySchemes"].get("bearer").is_none(),
+        "{}",
+        card["securitySchemes"]
+    );
+    secure.server.stop().await;
+}
+
+#[tokio::test]
+async fn changed_files_are_taken_and_broken_ones_are_not() {
+    let secure = Secure::start(None, |_| {}).await;
+    let shown = async || {
+        let stream = secure.connect(None, &[]).await.unwrap();
+        stream.get_ref().1.peer_certificates().unwrap()[0].clone()
+    };
+    let tls = Arc::clone(secure.server.host.tls().unwrap());
+    let first = shown().await;
+    assert!(!tls.reload().unwrap());
+    let next = secure.authority.identity(&["127.0.0.1"]);
+    next.write(&secure.files);
+    assert_eq!(shown().await, first, "not before it is read");
+    assert!(tls.reload().unwrap());
+    assert_eq!(shown().await, next.certificate);
+
+    // Half of a change: the certificate of one pair and the key of another.
+    std::fs::write(&secure.files.cert, &secure.authority.identity(&["127.0.0.1"]).pem).unwrap();
+    assert!(matches!(tls.reload(), Err(TlsError::Pair { .. })));
+    assert!(!tls.reload().unwrap(), "told once");
+    std::fs::remove_file(&secure.files.key).unwrap();
+    assert!(matches!(tls.reload(), Err(TlsError::Read { .. })));
+    assert_eq!(shown().await, next.certificate);
+    let last = secure.authority.identity(&["127.0.0.1"]);
+    last.write(&secure.files);
+    assert!(tls.reload().unwrap());
+    assert_eq!(shown().await, last.certificate);
+    secure.server.stop().await;
+}
+
+#[tokio::test]
+async fn silent_clients_do_not_keep_others_out() {
+    let secure = Secure::start(None, |_| {}).await;
+    let mut silent = Vec::new();
+    for _ in 0..50 {
+        silent.push(TcpStream::connect(secure.server.address).await.unwrap());
+    }
+    assert_eq!(secure.status(None, Some(ALICE)).await, 200);
+    // Nor do they keep the host from stopping.
+    secure.server.stop().await;
+}
+
+#[test]
+fn files_of_no_use_say_which_and_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let (authority, other) = (Authority::new(), Authority::new());
+    let identity = authority.identity(&["127.0.0.1"]);
+    let good = files(folder.path(), &identity, Some(&authority));
+    assert!(Tls::load(&good).is_ok());
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let (none, text) = (folder.path().join("none.pem"), write("text.pem", "no pem"));
+    let broken = write(
+        "broken.pem",
+        "-----BEGIN CERTIFICATE-----\n!!!\n-----END CERTIFICATE-----\n",
+    );
+    let stranger = write("stranger.pem", &other.identity(&["x.test"]).key.serialize_pem());
+    type Check = fn(&TlsError) -> bool;
+    let rows: [(&str, Files, Check); 8] = [
+        (
+            "no certificate file",
+            Files {
+                cert: none.clone(),
+                ..good.clone()
+            },
+            |e| matches!(e, TlsError::Read { .. }),
+        ),
+        (
+            "no certificate",
+            Files {
+                cert: text.clone(),
+                ..good.clone()
+            },
+            |e| matches!(e, TlsError::NoCertificate(_)),
+        ),
+        (
+            "a key for one",
+            Files {
+                cert: good.key.clone(),
+                ..good.clone()
+            },
+            |e| matches!(e, TlsError::NoCertificate(_)),
+        ),
+        (
+            "broken",
+            Files {
+                cert: broken.clone(),
+                ..good.clone()
+            },
+            |e| matches!(e, TlsError::Read { .. }),
+        ),
+        (
+            "no key file",
+            Files {
+                key: none.clone(),
+                ..good.clone()
+            },
+            |e| matches!(e, TlsError::Read { .. }),
+        ),
+        (
+            "no key",
+            Files {
+                key: text.clone(),
+                ..good.clone()
+            },
+            |e| matches!(e, TlsError::Read { .. }),
+        ),
+        (
+            "another's key",
+            Files {
+                key: stranger,
+                ..good.clone()
+            },
+            |e| matches!(e, TlsError::Pair { .. }),
+        ),
+        (
+            "no authority",
+            Files {
+                client_ca: Some(text),
+                ..good.clone()
+            },
+            |e| matches!(e, TlsError::NoCertificate(_)),
+        ),
+    ];
+    for (name, files, is_wanted) in rows {
+        let error = Tls::load(&files).unwrap_err();
+        assert!(is_wanted(&error), "{name}: {error:?}");
+        assert!(error.to_string().contains(".pem"), "{name}: {error}");
+    }
+}
