@@ -48,6 +48,16 @@ const ARROWS: &[(&str, &[&str])] = &[
             "wopr-wire",
         ],
     ),
+    (
+        "wopr-fuzz",
+        &[
+            "wopr-server",
+            "wopr-connect",
+            "wopr-engine",
+            "wopr-core",
+            "wopr-wire",
+        ],
+    ),
     ("xtask", &[]),
 ];
 

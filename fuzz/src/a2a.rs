@@ -1,0 +1,123 @@
+//! A2A in both versions: JSON-RPC requests as they come, and everything else of the protocol as documents.
+
+use std::fmt::Debug;
+
+use serde::Serialize;
+use serde_json::Value;
+use wopr_wire::{
+    a2a::{
+        exchange::{Document, Form, Reply, Request},
+        method::{Operation, Version},
+        model, rpc, v03,
+    },
+    json::Decode,
+};
+
+/// The forms a document is written in.
+const FORMS: [Form; 3] = [Form::V1_0, Form::V0_3Rpc, Form::V0_3Proto];
+
+/// A body is a request or is refused under an id, in JSON-RPC's words. What is read as a document of 1.0 is written and
+/// read again as the same, and can be written in every form of the protocol.
+///
+/// # Panics
+/// If a promise does not hold.
+pub fn a2a_1(data: &[u8]) {
+    let Some(document) = call(data, Version::V1_0) else {
+        return;
+    };
+    comes_back::<model::SendMessageRequest>(&document);
+    comes_back::<model::GetTaskRequest>(&document);
+    comes_back::<model::ListTasksRequest>(&document);
+    comes_back::<model::CancelTaskRequest>(&document);
+    comes_back::<model::TaskPushNotificationConfig>(&document);
+    comes_back::<model::SendMessageResponse>(&document);
+    if let Some(item) = comes_back::<model::StreamResponse>(&document) {
+        for form in FORMS {
+            serde_json::to_value(Document::item(item.clone(), true, form)).unwrap();
+        }
+    }
+    if let Some(task) = comes_back::<model::Task>(&document) {
+        spells(&Reply::Task(task));
+    }
+    if let Some(card) = comes_back::<model::AgentCard>(&document) {
+        spells(&Reply::Card(card));
+    }
+}
+
+/// Like [`a2a_1`] for 0.3: what is read comes back through the model of 1.0 as the same.
+///
+/// # Panics
+/// If a promise does not hold.
+pub fn a2a_03(data: &[u8]) {
+    let Some(document) = call(data, Version::V0_3) else {
+        return;
+    };
+    survives::<v03::MessageSendParams, model::SendMessageRequest>(&document);
+    survives::<v03::TaskQueryParams, model::GetTaskRequest>(&document);
+    survives::<v03::Task, model::Task>(&document);
+    survives::<v03::Message, model::Message>(&document);
+    survives::<v03::SendResult, model::SendMessageResponse>(&document);
+    survives::<v03::AgentCard, model::AgentCard>(&document);
+    if let Some(item) = comes_back::<v03::StreamEvent>(&document) {
+        let item = model::StreamResponse::from(item);
+        let again = v03::StreamEvent::from_model(item.clone(), false);
+        assert_eq!(model::StreamResponse::from(again), item);
+    }
+}
+
+/// Reads a body as a request, and its parameters; returns them, or the body if it is no request.
+fn call(data: &[u8], version: Version) -> Option<Value> {
+    let request = match rpc::Request::parse(data) {
+        Ok(request) => request,
+        Err(rejection) => {
+            let body = rpc::encode_error(&rejection.id, &rejection.error, version);
+            let answer = rpc::Response::parse(&body).unwrap();
+            assert!(answer.outcome.is_err());
+            return serde_json::from_slice(data).ok();
+        }
+    };
+    let answer = rpc::Response::parse(&rpc::encode_result(&request.id, &"done")).unwrap();
+    let id = match request.id {
+        rpc::Id::Absent => rpc::Id::Null,
+        id => id,
+    };
+    assert_eq!(answer.id, id, "answered under another id");
+    let params = request.params.unwrap_or_default();
+    for operation in Operation::ALL {
+        if operation.rpc_method(version) == Some(request.method.as_str())
+            && let Err(error) = Request::decode(*operation, Form::rpc(version), params.clone())
+        {
+            assert!(!error.to_string().is_empty());
+        }
+        // The same operation in the version's other bindings.
+        let _ = Request::decode(*operation, Form::proto(version), params.clone());
+    }
+    Some(params)
+}
+
+/// A document that is read is written, and read again as the same.
+fn comes_back<T: Decode + Serialize + PartialEq + Debug>(document: &Value) -> Option<T> {
+    let read = T::decode(document.clone()).ok()?;
+    let written = serde_json::to_value(&read).unwrap();
+    let again = T::decode(written.clone());
+    assert_eq!(again.as_ref(), Ok(&read), "read from {written}");
+    Some(read)
+}
+
+/// A document of 0.3 comes back from 1.0 as what it means there.
+fn survives<Old, New>(document: &Value)
+where
+    Old: Decode + Serialize + PartialEq + Debug + From<New>,
+    New: From<Old> + Clone + PartialEq + Debug,
+{
+    if let Some(old) = comes_back::<Old>(document) {
+        let new = New::from(old);
+        assert_eq!(New::from(Old::from(new.clone())), new);
+    }
+}
+
+fn spells(reply: &Reply) {
+    for form in FORMS {
+        serde_json::to_value(reply.clone().into_document(form)).unwrap();
+    }
+}

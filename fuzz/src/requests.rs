@@ -1,0 +1,178 @@
+//! Whole requests to a whole host: every route, header and body of every face.
+//!
+//! The network is left out: hyper reads what comes from a socket, and it has fuzz targets of its own.
+
+use std::time::Duration;
+
+use axum::body::{Body, to_bytes};
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use serde_json::{Value, json};
+use tower::ServiceExt as _;
+use wopr_core::{NodeId, RunId, RunKey, TenantId};
+use wopr_server::{Claims, Intent};
+use wopr_wire::sse::Decoder;
+
+use crate::host;
+
+/// More of an answer is not read.
+const MAX_BODY: usize = 8 << 20;
+/// Longer than any request waits, in virtual time.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Any request is answered, by something other than 500, and what is answered is of the type it says.
+///
+/// The bytes are a request line, header lines, an empty line, and a body. In path and body `~` stands for a run that waits
+/// for an answer, in the path `^` for a token that gives it, in a header's value `~` for the key; without an
+/// `authorization` the key is sent.
+///
+/// # Panics
+/// If a promise does not hold.
+pub fn http(data: &[u8]) {
+    let run = waiting_run();
+    if let Some(request) = read(data, &run) {
+        ask(request);
+    }
+}
+
+/// Any place to go on from is understood, or is refused; no stream and no list breaks on it. The bytes are a place as a
+/// header, as a query parameter and as a page token.
+///
+/// # Panics
+/// If a promise does not hold.
+pub fn cursor(data: &[u8]) {
+    let run = waiting_run();
+    let text = String::from_utf8_lossy(data);
+    let query: String = url::form_urlencoded::byte_serialize(data).collect();
+    let get = |path: String| Request::get(path).header(header::AUTHORIZATION, bearer());
+    let mut requests = Vec::new();
+    if let Ok(value) = HeaderValue::from_bytes(data) {
+        let streamed = get(format!("/v1/runs/{run}/events")).header("last-event-id", value.clone());
+        requests.push(streamed.body(Body::empty()));
+        let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "SubscribeToTask", "params": { "id": run } });
+        let subscribed = Request::post("/")
+            .header(header::AUTHORIZATION, bearer())
+            .header(header::CONTENT_TYPE, "application/json")
+            .header("a2a-version", "1.0")
+            .header("last-event-id", value);
+        requests.push(subscribed.body(Body::from(call.to_string())));
+    }
+    for path in [
+        "events/poll?lastSequence=",
+        "events?streamMode=",
+        "events/poll?timeout=",
+    ] {
+        requests.push(get(format!("/v1/runs/{run}/{path}{query}")).body(Body::empty()));
+    }
+    for path in ["/v1/runs?cursor=", "/v1/runs?limit=", "/v1/workflows?cursor="] {
+        requests.push(get(format!("{path}{query}")).body(Body::empty()));
+    }
+    let params = json!({ "pageToken": text });
+    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": params });
+    let listed = Request::post("/")
+        .header(header::AUTHORIZATION, bearer())
+        .header(header::CONTENT_TYPE, "application/json")
+        .header("a2a-version", "1.0");
+    requests.push(listed.body(Body::from(call.to_string())));
+    for request in requests.into_iter().flatten() {
+        ask(request);
+    }
+}
+
+fn bearer() -> String {
+    format!("Bearer {}", host::KEY)
+}
+
+/// A run that waits at a gate.
+fn waiting_run() -> String {
+    let call = Request::post("/v1/runs")
+        .header(header::AUTHORIZATION, bearer())
+        .header(header::CONTENT_TYPE, "application/json")
+        .body(Body::from(
+            json!({ "workflowId": host::WORKFLOWS[1], "inputs": {} }).to_string(),
+        ));
+    let (_, body) = ask(call.unwrap());
+    let answer: Value = serde_json::from_slice(&body).unwrap();
+    answer["runId"].as_str().unwrap().to_owned()
+}
+
+fn read(data: &[u8], run: &str) -> Option<Request<Body>> {
+    let end = data
+        .windows(2)
+        .position(|two| two == b"\n\n")
+        .unwrap_or(data.len());
+    let head = std::str::from_utf8(&data[..end]).ok()?;
+    let body = data.get(end + 2..).unwrap_or_default();
+    let mut lines = head.lines();
+    let (method, path) = lines.next()?.split_once(' ')?;
+    let path = path.replace('~', run).replace('^', &token(run));
+    // A server is given a path, whatever a client wrote.
+    let uri: Uri = path.parse().ok().filter(|_| path.starts_with('/'))?;
+    let mut request = Request::builder()
+        .method(Method::from_bytes(method.as_bytes()).ok()?)
+        .uri(uri);
+    let mut has_key = false;
+    for line in lines {
+        let (name, value) = line.split_once(':')?;
+        let name = HeaderName::from_bytes(name.trim().as_bytes()).ok()?;
+        has_key |= name == header::AUTHORIZATION;
+        let value = value.trim().replace('~', host::KEY);
+        request = request.header(name, HeaderValue::from_str(&value).ok()?);
+    }
+    if !has_key {
+        request = request.header(header::AUTHORIZATION, bearer());
+    }
+    let body = match std::str::from_utf8(body) {
+        Ok(text) => Body::from(text.replace('~', run)),
+        Err(_) => Body::from(body.to_vec()),
+    };
+    request.body(body).ok()
+}
+
+fn token(run: &str) -> String {
+    let claims = Claims {
+        key: RunKey::new(TenantId::parse("default").unwrap(), RunId::parse(run).unwrap()),
+        node: NodeId::parse("gate").unwrap(),
+        ordinal: 0,
+        intent: Intent::Resolve,
+    };
+    let host = host::the_host();
+    host.tokens().mint(&claims, None, host.engine().now()).text
+}
+
+fn ask(request: Request<Body>) -> (StatusCode, Vec<u8>) {
+    let host = host::the_host();
+    let what = format!("{} {}", request.method(), request.uri());
+    let (parts, body) = host::block_on(async {
+        let response = wopr_server::router(&host).oneshot(request).await.unwrap();
+        let (parts, body) = response.into_parts();
+        // A stream goes on; what came so far counts.
+        let read = tokio::time::timeout(PATIENCE, to_bytes(body, MAX_BODY)).await;
+        let body = read.ok().and_then(Result::ok).map(Vec::from);
+        (parts, body)
+    });
+    let status = parts.status;
+    assert_ne!(status, StatusCode::INTERNAL_SERVER_ERROR, "{what}");
+    let body = body.unwrap_or_default();
+    check_body(&what, &Response::from_parts(parts, ()), &body);
+    (status, body)
+}
+
+/// An answer is of the type it says.
+fn check_body(what: &str, response: &Response<()>, body: &[u8]) {
+    let media_type = response.headers().get(header::CONTENT_TYPE);
+    let media_type = media_type
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
+    let media_type = media_type.split(';').next().unwrap_or_default().trim();
+    if media_type.ends_with("json") && !body.is_empty() {
+        assert!(serde_json::from_slice::<Value>(body).is_ok(), "{what}: no JSON");
+    }
+    if media_type == "text/event-stream" {
+        let mut events = Vec::new();
+        Decoder::new(MAX_BODY).feed(body, &mut events).unwrap();
+        for event in events {
+            let is_json = serde_json::from_str::<Value>(&event.data).is_ok();
+            assert!(is_json, "{what}: an event that is no JSON: {}", event.data);
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! Stored events and snapshots: what a database holds, read by this version.
+
+use wopr_core::{Seq, format};
+
+/// A stored body is read or refused. What was read is written, and read again as the same.
+///
+/// # Panics
+/// If a promise does not hold.
+pub fn stored(data: &[u8]) {
+    if let Ok(recorded) = format::decode_event(Seq(7), data) {
+        let again = format::decode_event(Seq(7), &format::encode_event(&recorded));
+        assert_eq!(again.unwrap(), recorded);
+        let marked = format::decode_event(Seq(7), &format::encode_first_event(&recorded, "mark"));
+        assert_eq!(
+            marked.unwrap(),
+            recorded,
+            "a commit's mark is not part of its event"
+        );
+    }
+    if let Ok(run) = format::decode_run(data) {
+        assert_eq!(format::decode_run(&format::encode_run(&run)).unwrap(), run);
+    }
+}

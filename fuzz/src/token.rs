@@ -1,0 +1,60 @@
+//! Credentials: interrupt tokens and bearer secrets.
+
+use http::{HeaderMap, HeaderValue, header};
+use wopr_core::{NodeId, RunId, RunKey, TenantId, Timestamp};
+use wopr_server::{Claims, Intent, TokenError};
+
+use crate::host;
+
+const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
+
+/// Nobody gets in by a text of their own: no token opens that was not minted here, a true one does not once a bit of it
+/// is turned, and no header is a caller unless it holds a key. The bytes are a text; where they are short they also say
+/// which bit to turn.
+///
+/// # Panics
+/// If a promise does not hold.
+pub fn token(data: &[u8]) {
+    let host = host::the_host();
+    if let Ok(text) = std::str::from_utf8(data) {
+        assert_eq!(host.tokens().open(text, NOW), Err(TokenError::Unknown));
+    }
+    let claims = Claims {
+        key: RunKey::new(
+            TenantId::parse("default").unwrap(),
+            RunId::parse("run_0123456789abcdef").unwrap(),
+        ),
+        node: node(data),
+        ordinal: u32::try_from(data.len()).unwrap_or(u32::MAX),
+        intent: if data.len().is_multiple_of(2) {
+            Intent::Resolve
+        } else {
+            Intent::Inspect
+        },
+    };
+    let minted = host.tokens().mint(&claims, None, NOW);
+    assert_eq!(host.tokens().open(&minted.text, NOW), Ok(claims));
+    let late = minted.expires_at.plus_millis(1);
+    assert_eq!(host.tokens().open(&minted.text, late), Err(TokenError::Expired));
+    let mut turned = minted.text.clone().into_bytes();
+    let at = data.iter().map(|byte| usize::from(*byte)).sum::<usize>() % turned.len();
+    turned[at] ^= 1 << (data.len() % 7);
+    if let Ok(turned) = String::from_utf8(turned) {
+        assert_eq!(
+            host.tokens().open(&turned, NOW),
+            Err(TokenError::Unknown),
+            "{turned}"
+        );
+    }
+    if let Ok(value) = HeaderValue::from_bytes(data) {
+        let headers = HeaderMap::from_iter([(header::AUTHORIZATION, value)]);
+        let is_known = data.ends_with(host::KEY.as_bytes());
+        let caller = host::block_on(async { host.auth().authenticate(&headers) });
+        assert!(caller.is_err() || is_known, "a stranger is let in");
+    }
+}
+
+fn node(data: &[u8]) -> NodeId {
+    let text = String::from_utf8_lossy(&data[..data.len().min(64)]);
+    NodeId::parse(&text).unwrap_or_else(|_| NodeId::parse("gate").unwrap())
+}
