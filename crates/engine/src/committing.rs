@@ -16,8 +16,9 @@ use crate::{
     commit::{self, Context, Prepared},
     doubt::Doubt,
     engine::Shared,
+    panics::Panicked,
     stats::Counters,
-    steadfast::{Panicked, Steadfast},
+    steadfast::Steadfast,
 };
 
 /// What to do once an append is durable.
@@ -155,9 +156,12 @@ impl Engine {
         let Shared { runtime, tasks, .. } = &*self.shared;
         match Steadfast::new(committing, runtime.clone(), tasks).await {
             Ok(committed) => committed,
-            Err(Panicked) => Err(Failed::Error(CommandError::Internal(
-                "a commit panicked".to_owned(),
-            ))),
+            Err(Panicked(text)) => {
+                Counters::add(&self.shared.counters.panics, 1);
+                Err(Failed::Error(CommandError::Internal(format!(
+                    "a commit panicked: {text}"
+                ))))
+            }
         }
     }
 

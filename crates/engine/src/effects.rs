@@ -12,7 +12,12 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use wopr_core::{Command, Failure, Object, Refusal, RunKey};
 use wopr_store::{EffectKey, Fence};
 
-use crate::{Attempt, CommandError, Engine, Extras, Outcome, commit::StoredEffect, stats::Counters};
+use crate::{
+    Attempt, CommandError, Engine, Extras, Outcome,
+    commit::StoredEffect,
+    panics::{Panicked, caught},
+    stats::Counters,
+};
 
 /// Tries to append an outcome while the store is away, before the attempt is left to the next lease.
 const APPEND_TRIES: u32 = 8;
@@ -104,6 +109,10 @@ impl Engine {
                     Ok(leased) => {
                         is_full = leased.len() == free;
                         for effect in leased {
+                            if shared.setbacks.is_left_alone(&effect.run) {
+                                // What it asks for could not be recorded. Nobody tries again before the lease is over.
+                                continue;
+                            }
                             match serde_json::from_slice(&effect.body) {
                                 Ok(stored) => self.begin_effect(effect.run, effect.key, stored, effect.fence),
                                 Err(error) => {
@@ -177,15 +186,15 @@ impl Engine {
             traceparent,
             request,
         } = effect;
-        let performing = self.shared.executor.run(Attempt {
+        let performing = caught(self.shared.executor.run(Attempt {
             run: run.clone(),
             idempotency_key,
             traceparent,
             request,
-        });
+        }));
         let outcome = tokio::select! {
             biased;
-            outcome = performing => Some(outcome),
+            outcome = performing => Some(outcome.unwrap_or_else(|panicked| self.broken_off(run, &panicked))),
             () = self.lease_lost(run, key, fence, &news) => None,
             () = self.shared.stop.cancelled() => None,
         };
@@ -210,14 +219,24 @@ impl Engine {
         self.shared.effects.freed.notify_one();
     }
 
+    /// An executor panicked. That fails the attempt, so that the node's policy bounds how often it is made.
+    fn broken_off(&self, run: &RunKey, Panicked(text): &Panicked) -> Outcome {
+        Counters::add(&self.shared.counters.panics, 1);
+        tracing::error!(%run, panic = text, "attempt panicked");
+        Outcome::Failed {
+            code: "internal_error".to_owned(),
+            message: "the attempt broke off by a fault of this host".to_owned(),
+            retryable: true,
+            retry_after: None,
+        }
+    }
+
     async fn record(&self, run: &RunKey, key: &EffectKey, command: Command, fence: Fence) {
         let mut pause = Duration::from_millis(50);
         for _ in 0..APPEND_TRIES {
             let fenced = Some((key.clone(), fence));
-            match self
-                .command_fenced(run, command.clone(), Extras::default(), fenced)
-                .await
-            {
+            let recording = Box::pin(self.command_fenced(run, command.clone(), Extras::default(), fenced));
+            match self.attend(run, recording).await {
                 Ok(_) => return,
                 Err(CommandError::Refused(Refusal::Stale)) => {
                     Counters::add(&self.shared.counters.effects_dropped, 1);

@@ -18,6 +18,7 @@ use crate::{
     lease_clock::LeaseClock,
     locks::Locks,
     recent::Recent,
+    setbacks::Setbacks,
     stats::Counters,
     tail::Tails,
     timers::Timers,
@@ -57,6 +58,7 @@ pub(crate) struct Shared {
     pub(crate) effects: Effects,
     pub(crate) inboxes: Inboxes,
     pub(crate) nudges: Nudges,
+    pub(crate) setbacks: Setbacks,
     pub(crate) stop: CancellationToken,
     pub(crate) tasks: TaskTracker,
     pub(crate) runtime: Handle,
@@ -96,6 +98,7 @@ impl Engine {
             timers: Timers::default(),
             inboxes: Inboxes::default(),
             nudges: Nudges::default(),
+            setbacks: Setbacks::default(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
             runtime: Handle::current(),
@@ -103,13 +106,14 @@ impl Engine {
         });
         let engine = Self { shared };
         let tasks = &engine.shared.tasks;
-        tasks.spawn(engine.clone().run_timers());
-        tasks.spawn(engine.clone().run_effects());
-        tasks.spawn(engine.clone().run_inboxes());
-        tasks.spawn(engine.clone().run_retention());
-        tasks.spawn(engine.clone().run_registry());
+        tasks.spawn(engine.clone().keep("timers", Self::run_timers));
+        tasks.spawn(engine.clone().keep("effects", Self::run_effects));
+        tasks.spawn(engine.clone().keep("inboxes", Self::run_inboxes));
+        tasks.spawn(engine.clone().keep("retention", Self::run_retention));
+        tasks.spawn(engine.clone().keep("registry", Self::run_registry));
         if let Some(hints) = hints {
-            tasks.spawn(engine.clone().run_hints(hints));
+            let looping = move |engine: Self| engine.run_hints(hints.resubscribe());
+            tasks.spawn(engine.clone().keep("hints", looping));
         }
         tracing::info!(epoch = epoch.0, "engine started");
         Ok(engine)

@@ -17,7 +17,7 @@ const ROUND: usize = 256;
 const MAX_PENDING: usize = 65_536;
 /// Rows read by one page of the sweep.
 const SWEEP_PAGE: usize = 256;
-/// Pause after a round in which a run could not hear, so that a broken one is no busy loop.
+/// Pause after a round in which a run could not hear, unless it is left alone for a while of its own.
 const AFTER_TROUBLE: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Default)]
@@ -68,13 +68,17 @@ impl Engine {
             }
             let mut round = JoinSet::new();
             for run in runs {
+                // The sweep tells of it again.
+                if self.shared.setbacks.is_left_alone(&run) {
+                    continue;
+                }
                 let engine = self.clone();
                 round.spawn(async move {
-                    let heard = engine.hear(&run).await;
+                    let heard = engine.attend(&run, Box::pin(engine.hear(&run))).await;
                     if let Err(error) = &heard {
                         tracing::warn!(%run, %error, "inbox not read");
                     }
-                    heard.is_ok()
+                    heard.is_ok() || engine.shared.setbacks.is_left_alone(&run)
                 });
             }
             let mut is_trouble = false;

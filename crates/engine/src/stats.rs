@@ -29,6 +29,8 @@ pub struct Stats {
     pub effects_active: u64,
     /// Runs removed after their time.
     pub runs_removed: u64,
+    /// Panics that were caught, of work at a run and of loops; those of requests are not among them.
+    pub panics: u64,
 }
 
 #[derive(Debug, Default)]
@@ -44,6 +46,7 @@ pub(crate) struct Counters {
     pub(crate) effects_dropped: AtomicU64,
     pub(crate) effects_active: AtomicU64,
     pub(crate) runs_removed: AtomicU64,
+    pub(crate) panics: AtomicU64,
 }
 
 impl Counters {
@@ -80,6 +83,7 @@ impl Counters {
             effects_dropped: get(&self.effects_dropped),
             effects_active: get(&self.effects_active),
             runs_removed: get(&self.runs_removed),
+            panics: get(&self.panics),
         }
     }
 }

@@ -13,6 +13,8 @@ use std::{
 use tokio::runtime::Handle;
 use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
 
+use crate::panics::Panicked;
+
 /// A future that ends, whether it is awaited to the end or not.
 pub(crate) struct Steadfast<T: Send + 'static> {
     /// `None` once it is over.
@@ -21,10 +23,6 @@ pub(crate) struct Steadfast<T: Send + 'static> {
     /// Makes the owner of the tracker wait for it, by whatever means it goes on.
     token: TaskTrackerToken,
 }
-
-/// The future panicked; what is known about it is in the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Panicked;
 
 impl<T: Send + 'static> Steadfast<T> {
     /// Begins nothing yet.
@@ -50,7 +48,7 @@ impl<T: Send + 'static> Future for Steadfast<T> {
         let ended = match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(value)) => Ok(value),
-            Err(_) => Err(Panicked),
+            Err(payload) => Err(Panicked::of(&*payload)),
         };
         self.work = None;
         Poll::Ready(ended)
@@ -118,7 +116,10 @@ mod tests {
     async fn a_panic_stays_inside() {
         let tracker = TaskTracker::new();
         let work = steadfast(&tracker, async { panic!("on purpose") });
-        assert_eq!(work.await.map(|(): ()| ()), Err(Panicked));
+        assert_eq!(
+            work.await.map(|(): ()| ()),
+            Err(Panicked("on purpose".to_owned()))
+        );
         assert!(tracker.is_empty());
     }
 }

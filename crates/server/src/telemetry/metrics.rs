@@ -96,12 +96,12 @@ impl Metrics {
             "Event streams open now.",
             streams,
         );
-        let panics = self.panics.load(Relaxed);
+        let panics = self.panics.load(Relaxed) + engine.panics;
         one(
             &mut out,
             "wopr_panics_total",
             "counter",
-            "Requests that panicked.",
+            "Panics caught: of requests, of work at a run, of loops.",
             panics,
         );
         render_engine(&mut out, engine);
@@ -162,6 +162,8 @@ fn render_engine(out: &mut String, stats: &Stats) {
         effects_dropped,
         effects_active,
         runs_removed,
+        // Counted together with those of requests.
+        panics: _,
     } = *stats;
     one(
         out,

@@ -14,6 +14,7 @@
 //! error at COMMIT leaves anything in doubt.
 
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -229,7 +230,7 @@ fn transact(conn: &Connection, jobs: &mut [Box<dyn Job>], commit: Commit) -> Res
     };
     for (place, job) in jobs.iter_mut().enumerate() {
         let changes = conn.total_changes();
-        match job.run(conn) {
+        match run_one(job, conn) {
             Ok(wrote) => done.wrote += usize::from(wrote),
             Err(fault) if conn.is_autocommit() => {
                 // SQLite has already rolled back on its own, as it does when the disk is full: the group is
@@ -259,6 +260,14 @@ fn transact(conn: &Connection, jobs: &mut [Box<dyn Job>], commit: Commit) -> Res
         return Err(Aborted::Clean(Trouble::Group(Fault::from(error).failure())));
     }
     Err(Aborted::Broken(Failure::in_doubt(error.to_string())))
+}
+
+/// Runs a job. One that panics, which is a bug, has failed like any other: its neighbours and the thread go on.
+fn run_one(job: &mut Box<dyn Job>, conn: &Connection) -> Result<bool, Fault> {
+    catch_unwind(AssertUnwindSafe(|| job.run(conn))).unwrap_or_else(|_| {
+        tracing::error!("write panicked");
+        Err(Fault::Damaged("the write panicked".to_owned()))
+    })
 }
 
 fn roll_back(conn: &Connection) -> Result<(), Aborted> {
@@ -388,6 +397,42 @@ mod tests {
         );
         writer.commit = commit;
         assert_eq!(begin_epoch(&mut writer).expect("the same connection"), 1);
+    }
+
+    #[test]
+    fn a_write_that_panics_fails_alone() {
+        /// Writes an epoch and may panic then.
+        struct Begin(oneshot::Sender<Result<(), Failure>>, bool);
+
+        impl Job for Begin {
+            fn run(&mut self, conn: &Connection) -> Result<bool, Fault> {
+                crate::sqlite::work::begin_epoch(conn, wopr_core::Timestamp::from_millis(0))?;
+                if self.1 {
+                    // Without the hook that would print it.
+                    std::panic::resume_unwind(Box::new("on purpose"));
+                }
+                Ok(true)
+            }
+
+            fn settle(self: Box<Self>, outcome: Result<(), Failure>) {
+                self.0.send(outcome).expect("the test listens");
+            }
+        }
+
+        let (_files, mut writer) = writer();
+        let mut answers = Vec::new();
+        let mut group: Vec<Box<dyn Job>> = Vec::new();
+        for n in 0..5 {
+            let (reply, answer) = oneshot::channel();
+            answers.push(answer);
+            group.push(Box::new(Begin(reply, n == 2)));
+        }
+        writer.write(&mut group);
+        for (n, mut answer) in answers.into_iter().enumerate() {
+            let outcome = answer.try_recv().expect("every job is settled");
+            assert_eq!(outcome.is_err(), n == 2, "{n}: {outcome:?}");
+        }
+        assert_eq!(begin_epoch(&mut writer).expect("the same connection"), 5);
     }
 
     #[test]

@@ -3,9 +3,13 @@
 //! The store behind it is the executable specification and never fails. What fails here is the way there and back. Every
 //! write that happens is shown to the witness in the moment it happens.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    collections::BTreeSet,
+    panic::resume_unwind,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use async_trait::async_trait;
@@ -38,6 +42,9 @@ pub(crate) struct Server {
     is_embedded: bool,
     epochs: AtomicU64,
     processes: Mutex<Vec<Arc<Process>>>,
+    /// Runs at which whoever loads them panics.
+    mines: Mutex<BTreeSet<RunKey>>,
+    n_struck: AtomicU64,
 }
 
 impl Server {
@@ -49,6 +56,8 @@ impl Server {
             is_embedded,
             epochs: AtomicU64::new(0),
             processes: Mutex::default(),
+            mines: Mutex::default(),
+            n_struck: AtomicU64::new(0),
         })
     }
 
@@ -65,6 +74,24 @@ impl Server {
 
     pub(crate) fn next_epoch(&self) -> u64 {
         self.epochs.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// From now on, loading one of these runs panics, and of no others.
+    pub(crate) fn mine(&self, runs: BTreeSet<RunKey>) {
+        *self.mines.lock() = runs;
+    }
+
+    /// How often somebody panicked so.
+    pub(crate) fn n_struck(&self) -> u64 {
+        self.n_struck.load(Ordering::Relaxed)
+    }
+
+    fn step_on(&self, run: &RunKey) {
+        if self.mines.lock().contains(run) {
+            self.n_struck.fetch_add(1, Ordering::Relaxed);
+            // Without the hook that would print it.
+            resume_unwind(Box::new("simulated"));
+        }
     }
 
     /// Appends; what is appended is seen by the witness at once and by other processes when they are told, or look.
@@ -190,6 +217,7 @@ impl Log for Connection {
 
     async fn load(&self, run: &RunKey) -> Result<Option<Loaded>, ReadError> {
         self.read("load").await?;
+        self.server.step_on(run);
         let loaded = self.server.store.load(run).await;
         // What was read may be old by the time it is used.
         self.process.step("loaded").await;
