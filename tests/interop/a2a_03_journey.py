@@ -24,6 +24,8 @@ from a2a.types import (
     TextPart,
 )
 
+from grpc_channel import channels
+
 BASE, KEY = sys.argv[1].rstrip("/"), sys.argv[2]
 SKILL = sys.argv[3] if len(sys.argv) > 3 else "campaign-brief"
 TRANSPORT = sys.argv[4] if len(sys.argv) > 4 else "JSONRPC"
@@ -59,6 +61,7 @@ async def run(streaming, http, card):
         config = ClientConfig(
             streaming=streams,
             httpx_client=http,
+            grpc_channel_factory=channels(KEY),
             supported_transports=[TRANSPORT],
             use_client_preference=True,
         )

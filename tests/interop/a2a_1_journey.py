@@ -25,6 +25,8 @@ from a2a.types.a2a_pb2 import (
 )
 from google.protobuf.json_format import MessageToDict
 
+from grpc_channel import channels
+
 BASE, KEY = sys.argv[1].rstrip("/"), sys.argv[2]
 SKILL = sys.argv[3] if len(sys.argv) > 3 else "campaign-brief"
 BINDING = sys.argv[4] if len(sys.argv) > 4 else "JSONRPC"
@@ -59,7 +61,12 @@ def short(event):
 
 async def run(streaming, http, card):
     def made(streams):
-        config = ClientConfig(streaming=streams, httpx_client=http, supported_protocol_bindings=[BINDING])
+        config = ClientConfig(
+            streaming=streams,
+            httpx_client=http,
+            grpc_channel_factory=channels(KEY),
+            supported_protocol_bindings=[BINDING],
+        )
         return ClientFactory(config).create(card)
 
     client = made(streaming)

@@ -106,19 +106,21 @@ const SKILL: &str = "campaign-brief";
 
 #[tokio::test]
 async fn a2a_sdk_of_0_3_makes_its_journey_over_every_binding() {
-    let bindings: [&[&str]; 2] = [&[SKILL, "JSONRPC"], &[SKILL, "HTTP+JSON"]];
+    let bindings: [&[&str]; 3] = [&[SKILL, "JSONRPC"], &[SKILL, "HTTP+JSON"], &[SKILL, "GRPC"]];
     journey(A2A_03, "a2a_03_journey.py", &bindings).await;
 }
 
 #[tokio::test]
 async fn a2a_sdk_of_1_0_makes_its_journey_over_every_binding() {
-    let bindings: [&[&str]; 2] = [&[SKILL, "JSONRPC", "1.0"], &[SKILL, "HTTP+JSON", "1.0"]];
+    let bindings = ["JSONRPC", "HTTP+JSON", "GRPC"].map(|binding| [SKILL, binding, "1.0"]);
+    let bindings = bindings.each_ref().map(<[_; 3]>::as_slice);
     journey(A2A_1, "a2a_1_journey.py", &bindings).await;
 }
 
 #[tokio::test]
 async fn a2a_sdk_of_1_0_makes_its_journey_in_0_3_over_every_binding() {
-    let bindings: [&[&str]; 2] = [&[SKILL, "JSONRPC", "0.3"], &[SKILL, "HTTP+JSON", "0.3"]];
+    let bindings = ["JSONRPC", "HTTP+JSON", "GRPC"].map(|binding| [SKILL, binding, "0.3"]);
+    let bindings = bindings.each_ref().map(<[_; 3]>::as_slice);
     journey(A2A_1, "a2a_1_journey.py", &bindings).await;
 }
 
@@ -130,6 +132,15 @@ async fn a2a_sdk_of_0_3_finds_its_task_after_a_kill() {
 #[tokio::test]
 async fn a2a_sdk_of_1_0_finds_its_task_after_a_kill() {
     restart(A2A_1, "a2a_1_restart.py").await;
+}
+
+#[tokio::test]
+async fn tools_of_grpc_find_health_and_descriptors() {
+    let mut host = Host::new();
+    let address = host.start().await;
+    let said = A2A_1.run("grpc_services.py", address, &[]).await;
+    assert!(said.ends_with("messages agree\n"), "{said}");
+    host.terminate().await;
 }
 
 #[tokio::test]

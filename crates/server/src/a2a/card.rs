@@ -12,6 +12,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use parking_lot::Mutex;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use url::Url;
 use wopr_core::{Object, Plan, TenantId, WorkflowId};
 use wopr_wire::a2a::{
     error::A2aError,
@@ -21,7 +22,7 @@ use wopr_wire::a2a::{
 };
 
 use super::{
-    EXTENSIONS, Extension, INPUT_MODES, OUTPUT_MODES,
+    Binding, EXTENSIONS, Extension, INPUT_MODES, OUTPUT_MODES,
     card_security::{self, Security},
 };
 use crate::{Host, auth::hex, host::default_tenant};
@@ -224,15 +225,18 @@ pub(super) fn card(host: &Host, subject: &Subject<'_>) -> Option<AgentCard> {
         ),
     };
     let capabilities = host.discovery().capabilities();
-    let interfaces = capabilities
-        .a2a_interfaces
-        .iter()
-        .map(|(binding, version)| AgentInterface {
-            url: base.clone(),
-            protocol_binding: binding.as_str().to_owned(),
-            protocol_version: version.to_string(),
-            tenant: None,
-        });
+    let served = capabilities.a2a_interfaces.iter();
+    // An address of gRPC has no path, so a workflow has none of its own.
+    let served = served.filter(|(binding, _)| workflow.is_none() || *binding != Binding::Grpc);
+    let interfaces = served.map(|(binding, version)| AgentInterface {
+        url: match binding {
+            Binding::JsonRpc | Binding::HttpJson => base.clone(),
+            Binding::Grpc => authority(host.public_url()),
+        },
+        protocol_binding: binding.as_str().to_owned(),
+        protocol_version: version.to_string(),
+        tenant: None,
+    });
     let Security {
         schemes,
         requirements,
@@ -261,6 +265,18 @@ pub(super) fn card(host: &Host, subject: &Subject<'_>) -> Option<AgentCard> {
         skills: plans.into_iter().map(|plan| skill(plan)).collect(),
         signatures: Vec::new(),
     })
+}
+
+/// Host and port of an origin, as clients of gRPC are told an address.
+fn authority(origin: &str) -> String {
+    let Ok(url) = Url::parse(origin) else {
+        return origin.to_owned();
+    };
+    let host = url.host_str().unwrap_or_default();
+    match url.port_or_known_default() {
+        Some(port) => format!("{host}:{port}"),
+        None => host.to_owned(),
+    }
 }
 
 /// An extension; none is required.

@@ -1,10 +1,10 @@
-//! The A2A face: runs as tasks, in versions 0.3 and 1.0, over JSON-RPC and HTTP+JSON.
+//! The A2A face: runs as tasks, in versions 0.3 and 1.0, over JSON-RPC, HTTP+JSON and gRPC.
 //!
 //! ```text
-//!   routes -> jsonrpc, rest -- decode, encode --.        door, transport: what the bindings share
-//!                                               v
-//!                                            perform
-//!                                               v
+//!   routes -> jsonrpc, rest, grpc -- decode, encode --.        door, transport: what the bindings share
+//!                                                     v
+//!                                                  perform
+//!                                                     v
 //!   card      service (get, list, cancel) . send . stream . extended
 //!    |              |          |        |         |
 //!    |           render     history   select    projection      views of a run, and messages as commands;
@@ -22,6 +22,7 @@ mod card_security;
 mod card_sign;
 mod door;
 mod extended;
+mod grpc;
 mod history;
 mod inputs;
 mod jsonrpc;
@@ -47,6 +48,7 @@ use axum::{
     middleware::{self, Next},
     response::Response,
 };
+use http::{HeaderName, HeaderValue};
 use wopr_wire::a2a::{method::Version, model::binding, paths::Verb};
 
 use self::routes::Place;
@@ -61,6 +63,8 @@ pub enum Binding {
     JsonRpc,
     /// HTTP with JSON bodies.
     HttpJson,
+    /// gRPC over HTTP/2.
+    Grpc,
 }
 
 impl Binding {
@@ -70,6 +74,7 @@ impl Binding {
         match self {
             Self::JsonRpc => binding::JSONRPC,
             Self::HttpJson => binding::HTTP_JSON,
+            Self::Grpc => binding::GRPC,
         }
     }
 }
@@ -80,8 +85,10 @@ impl Binding {
 pub const INTERFACES: &[(Binding, Version)] = &[
     (Binding::JsonRpc, Version::V1_0),
     (Binding::HttpJson, Version::V1_0),
+    (Binding::Grpc, Version::V1_0),
     (Binding::JsonRpc, Version::V0_3),
     (Binding::HttpJson, Version::V0_3),
+    (Binding::Grpc, Version::V0_3),
 ];
 /// Whether tasks can be streamed.
 pub const STREAMING: bool = true;
@@ -121,11 +128,13 @@ fn is_served(binding: Binding, version: Version) -> bool {
 struct Face {
     host: Arc<Host>,
     freshness: Arc<card::Freshness>,
+    services: grpc::Services,
 }
 
 /// Puts this face before another: what is not in its table of paths goes on.
 pub fn before(rest: Router, host: Arc<Host>) -> Router {
     let face = Face {
+        services: grpc::Services::new(&host),
         host,
         freshness: Arc::default(),
     };
@@ -133,15 +142,20 @@ pub fn before(rest: Router, host: Arc<Host>) -> Router {
 }
 
 async fn answer(State(face): State<Face>, request: Request, next: Next) -> Response {
+    if grpc::is_grpc(request.headers()) {
+        let activated = door::activated(request.headers());
+        let response = grpc::respond(face.host, &face.services, request).await;
+        return with_extensions(response, activated);
+    }
     let Some(place) = routes::find(request.method(), request.uri().path()) else {
         return next.run(request).await;
     };
-    let Face { host, freshness } = face;
+    let Face { host, freshness, .. } = face;
     let (head, body) = request.into_parts();
     let headers = &head.headers;
     let activated = door::activated(headers);
     let verb = Verb::from_name(head.method.as_str());
-    let mut response = match place {
+    let response = match place {
         Place::Card(interface) if head.method == http::Method::HEAD || verb == Some(Verb::Get) => {
             card::respond(&host, &freshness, interface.as_ref(), headers)
         }
@@ -156,6 +170,11 @@ async fn answer(State(face): State<Face>, request: Request, next: Next) -> Respo
         Place::Nothing => rest::nothing(&head.extensions),
         Place::NoAgent => transport::nothing("there is no such agent"),
     };
+    with_extensions(response, activated)
+}
+
+/// Tells which of the extensions a client asked for are in use.
+fn with_extensions(mut response: Response, activated: Option<(HeaderName, HeaderValue)>) -> Response {
     if let Some((name, value)) = activated {
         response.headers_mut().insert(name, value);
     }

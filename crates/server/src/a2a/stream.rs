@@ -278,6 +278,11 @@ impl TaskStream {
         Ok(())
     }
 
+    /// Claims that everything was said, and the stream was not broken off.
+    pub(super) const fn is_over(&self) -> bool {
+        self.is_done
+    }
+
     /// Waits for what is next; none at the end.
     ///
     /// # Cancel safety

@@ -73,9 +73,15 @@ async fn a_journey_is_the_same_in_every_binding() {
             ["status:working", "artifact:brief-0", "status:completed"],
             "{name}"
         );
-        assert!(rest.iter().all(|frame| frame.id.is_some()), "{name}");
+        // Events have ids to resume from; messages of gRPC have none.
+        let has_ids = speaker.binding != Binding::Grpc;
+        assert!(rest.iter().all(|frame| frame.id.is_some() == has_ids), "{name}");
 
         for (length, n) in [(json!(null), 3), (json!(2), 2), (json!(0), 0)] {
+            // A number of 0.3 that is 0 and one that is not given are the same bytes.
+            if length == 0 && (speaker.binding, speaker.version) == (Binding::Grpc, Version::V0_3) {
+                continue;
+            }
             let mut request = json!({ "id": id });
             if !length.is_null() {
                 request["historyLength"] = length.clone();
@@ -112,7 +118,9 @@ async fn a_journey_is_the_same_in_every_binding() {
         let cancelled = speaker.cancel(slow["id"].as_str().unwrap()).await.unwrap();
         assert_eq!(state_of(&cancelled), "canceled", "{name}");
 
-        if (speaker.binding, speaker.version) != (Binding::Rpc, Version::V0_3) {
+        if (speaker.binding, speaker.version) == (Binding::Rest, Version::V0_3)
+            || speaker.version == Version::V1_0
+        {
             let context = done["contextId"].as_str().unwrap();
             let request = json!({"contextId": context, "includeArtifacts": true, "pageSize": 5});
             let page = speaker.ask(Operation::ListTasks, request).await.unwrap();
@@ -194,7 +202,7 @@ async fn errors_have_the_same_reason_in_every_binding() {
             let about = format!("{} {operation:?} {request}", speaker.name());
             // The path of a push configuration has a task.
             let request = match operation {
-                Operation::ListPushConfigs => json!({ "id": done }),
+                Operation::ListPushConfigs if speaker.binding != Binding::Grpc => json!({ "id": done }),
                 _ => request,
             };
             assert_eq!(
@@ -225,6 +233,10 @@ async fn what_the_card_names_is_served_and_nothing_else() {
             "{named:?}"
         );
         for speaker in Speaker::all(&server) {
+            // An address of gRPC has no path, so a workflow has none of its own.
+            if speaker.binding == Binding::Grpc && workflow.is_some() {
+                continue;
+            }
             let place = named
                 .iter()
                 .position(|(binding, version, _)| {

@@ -16,8 +16,10 @@ async fn both_versions_read_the_card() {
     let interfaces = json!([
         {"url": url, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"},
         {"url": url, "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"},
+        {"url": server.address, "protocolBinding": "GRPC", "protocolVersion": "1.0"},
         {"url": url, "protocolBinding": "JSONRPC", "protocolVersion": "0.3"},
         {"url": url, "protocolBinding": "HTTP+JSON", "protocolVersion": "0.3"},
+        {"url": server.address, "protocolBinding": "GRPC", "protocolVersion": "0.3"},
     ]);
     assert_eq!(union["supportedInterfaces"], interfaces);
     assert_eq!(union["url"], url);
@@ -59,7 +61,11 @@ async fn both_versions_read_the_card() {
     assert_eq!(old["security"], json!([{"bearer": ["runs:create"]}]));
     assert_eq!(
         old["additionalInterfaces"],
-        json!([{"url": url, "transport": "JSONRPC"}, {"url": url, "transport": "HTTP+JSON"}])
+        json!([
+            {"url": url, "transport": "JSONRPC"},
+            {"url": url, "transport": "HTTP+JSON"},
+            {"url": server.address, "transport": "GRPC"},
+        ])
     );
     for path in ["/v1/a2a/agent.json", "/a2a/.well-known/agent-card.json"] {
         assert_eq!(server.client("0.3").get(path).await.json(), old, "{path}");

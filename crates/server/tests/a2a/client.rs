@@ -338,6 +338,24 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
+    /// An item that is told apart by the name of its only member.
+    pub(crate) fn bare(id: Option<u64>, item: &Value) -> Self {
+        let members = item.as_object().unwrap();
+        assert_eq!(members.len(), 1, "{item}");
+        let (name, value) = members.iter().next().unwrap();
+        Self::named(id, name, value.clone())
+    }
+
+    fn named(id: Option<u64>, name: &str, value: Value) -> Self {
+        let kind = match name {
+            "task" => "task",
+            "statusUpdate" | "status-update" => "status",
+            "artifactUpdate" | "artifact-update" => "artifact",
+            other => panic!("{other}"),
+        };
+        Self { id, kind, value }
+    }
+
     /// In short: `task:submitted`, `status:working`, `artifact:brief-0`.
     pub(crate) fn short(&self) -> String {
         match self.kind {
@@ -388,24 +406,12 @@ impl Stream {
             }
             document["result"].clone()
         };
-        let (name, value) = if self.shape == Shape::OldRpc {
-            (result["kind"].as_str().unwrap().to_owned(), result)
-        } else {
-            assert_eq!(result.as_object().unwrap().len(), 1, "{result}");
-            let (name, value) = result.as_object().unwrap().iter().next().unwrap();
-            (name.clone(), value.clone())
-        };
-        let kind = match name.as_str() {
-            "task" => "task",
-            "statusUpdate" | "status-update" => "status",
-            "artifactUpdate" | "artifact-update" => "artifact",
-            other => panic!("{other}"),
-        };
-        Some(Frame {
-            id: event.id.parse().ok(),
-            kind,
-            value,
-        })
+        let id = event.id.parse().ok();
+        if self.shape == Shape::OldRpc {
+            let name = result["kind"].as_str().unwrap().to_owned();
+            return Some(Frame::named(id, &name, result));
+        }
+        Some(Frame::bare(id, &result))
     }
 
     /// Waits for a comment, and gives what came with it.

@@ -15,6 +15,7 @@ mod bindings;
 mod card;
 mod client;
 mod errors;
+mod grpc;
 mod http2;
 mod journey;
 mod lists;

@@ -15,7 +15,8 @@ use wopr_wire::{
 };
 
 use crate::{
-    client::{Answer, Client, Stream},
+    client::{Answer, Client, Frame, Stream},
+    grpc,
     support::Server,
 };
 
@@ -24,6 +25,7 @@ use crate::{
 pub(crate) enum Binding {
     Rpc,
     Rest,
+    Grpc,
 }
 
 impl Binding {
@@ -32,6 +34,7 @@ impl Binding {
         match self {
             Self::Rpc => "JSONRPC",
             Self::Rest => "HTTP+JSON",
+            Self::Grpc => "GRPC",
         }
     }
 }
@@ -51,7 +54,7 @@ impl Speaker {
     /// One for every binding and version.
     pub(crate) fn all(server: &Server) -> Vec<Self> {
         let mut all = Vec::new();
-        for binding in [Binding::Rpc, Binding::Rest] {
+        for binding in [Binding::Rpc, Binding::Rest, Binding::Grpc] {
             for (version, name) in [(Version::V1_0, "1.0"), (Version::V0_3, "")] {
                 all.push(Self {
                     binding,
@@ -65,6 +68,11 @@ impl Speaker {
 
     /// The same at the address a card names.
     pub(crate) fn at(mut self, url: &str) -> Self {
+        if self.binding == Binding::Grpc {
+            // Host and port alone: a service has its path by its name.
+            assert_eq!(url, self.client.address);
+            return self;
+        }
         let (_, path) = url.split_once("://").unwrap().1.split_once('/').unwrap();
         self.client = self.client.at(&format!("/{path}"));
         self
@@ -134,12 +142,27 @@ impl Speaker {
                     Err(reason(&answer))
                 }
             }
+            Binding::Grpc => {
+                let document = self.document(request);
+                let mut answer = grpc::ask(&self.client, self.version, operation, &document).await;
+                let message = answer.next().await;
+                // Nothing comes after the one answer but the end.
+                assert_eq!(answer.next().await, None);
+                match message {
+                    Some(message) => {
+                        assert_eq!(answer.ended().code, 0);
+                        let document = grpc::document(self.version, operation, &message);
+                        Ok(self.understand(operation, document))
+                    }
+                    None => Err(answer.ended().reason()),
+                }
+            }
         }
     }
 
     /// Asks for a stream.
-    pub(crate) async fn stream(&self, operation: Operation, request: Value) -> Stream {
-        match (self.binding, operation) {
+    pub(crate) async fn stream(&self, operation: Operation, request: Value) -> Updates {
+        let stream = match (self.binding, operation) {
             (Binding::Rpc, Operation::SendStreamingMessage) => {
                 self.client.stream(self.rpc_params(operation, request)).await
             }
@@ -148,7 +171,24 @@ impl Speaker {
                 let (client, verb, body) = self.rest(operation, request);
                 client.bare_stream(verb, &body).await
             }
+            (Binding::Grpc, _) => {
+                let document = self.document(request);
+                let messages = grpc::ask(&self.client, self.version, operation, &document).await;
+                return Updates::Messages(self.version, operation, Box::new(messages));
+            }
+        };
+        Updates::Events(Box::new(stream))
+    }
+
+    /// A request as the document of its message.
+    fn document(&self, request: Value) -> Value {
+        if self.version == Version::V1_0 {
+            return request;
         }
+        if request.get("message").is_none() {
+            return Value::Object(grpc::old_names(&request));
+        }
+        old_body(&Names::default(), request)
     }
 
     /// A request in the words of its version's JSON-RPC.
@@ -192,23 +232,65 @@ impl Speaker {
     /// A result in the words of 1.0.
     fn understand(&self, operation: Operation, result: Value) -> Value {
         match (self.version, self.binding, operation) {
-            (Version::V1_0, ..) => result,
+            // Bytes leave out what is empty, which the shapes of JSON have.
+            (Version::V1_0, Binding::Grpc, Operation::SendMessage) => {
+                json(&model::SendMessageResponse::decode(result).unwrap())
+            }
+            (Version::V1_0, Binding::Grpc, Operation::ListTasks) => {
+                json(&model::ListTasksResponse::decode(result).unwrap())
+            }
+            (Version::V1_0, Binding::Grpc, _) => json(&model::Task::decode(result).unwrap()),
+            (Version::V1_0, Binding::Rpc | Binding::Rest, _) => result,
             (Version::V0_3, Binding::Rpc, Operation::SendMessage) => json(&model::SendMessageResponse::from(
                 v03::SendResult::decode(result).unwrap(),
             )),
             (Version::V0_3, Binding::Rpc, _) => json(&model::Task::from(v03::Task::decode(result).unwrap())),
-            (Version::V0_3, Binding::Rest, Operation::SendMessage) => {
+            (Version::V0_3, Binding::Rest | Binding::Grpc, Operation::SendMessage) => {
                 json(&Proto::<model::SendMessageResponse>::decode(result).unwrap().0)
             }
-            (Version::V0_3, Binding::Rest, Operation::ListTasks) => {
+            (Version::V0_3, Binding::Rest | Binding::Grpc, Operation::ListTasks) => {
                 let mut page = result;
                 for task in page["tasks"].as_array_mut().unwrap() {
                     *task = json(&Proto::<model::Task>::decode(task.take()).unwrap().0);
                 }
                 page
             }
-            (Version::V0_3, Binding::Rest, _) => json(&Proto::<model::Task>::decode(result).unwrap().0),
+            (Version::V0_3, Binding::Rest | Binding::Grpc, _) => {
+                json(&Proto::<model::Task>::decode(result).unwrap().0)
+            }
         }
+    }
+}
+
+/// What comes of a task while it goes on.
+pub(crate) enum Updates {
+    Events(Box<Stream>),
+    Messages(Version, Operation, Box<grpc::Messages>),
+}
+
+impl Updates {
+    /// The next one; none at the end.
+    pub(crate) async fn next(&mut self) -> Option<Frame> {
+        match self {
+            Self::Events(stream) => stream.next().await,
+            Self::Messages(version, operation, messages) => {
+                let Some(message) = messages.next().await else {
+                    assert_eq!(messages.ended().code, 0, "{:?}", messages.ended());
+                    return None;
+                };
+                let document = grpc::document(*version, *operation, &message);
+                Some(Frame::bare(None, &document))
+            }
+        }
+    }
+
+    /// All that are left.
+    pub(crate) async fn all(mut self) -> Vec<Frame> {
+        let mut all = Vec::new();
+        while let Some(frame) = self.next().await {
+            all.push(frame);
+        }
+        all
     }
 }
 

@@ -1,0 +1,148 @@
+//! Answers on the wire: a message or many, then how the call ended.
+//!
+//! An item of a stream is made when the client has room for it, so a slow reader holds one batch of them. A stream that
+//! ends with its task ends well; one that ends before, because the host stops or the store went silent, says so, and
+//! the client may subscribe again.
+
+use std::{collections::VecDeque, convert::Infallible};
+
+use axum::{
+    body::{Body, Bytes},
+    response::Response,
+};
+use futures_util::stream::{self, Stream, StreamExt as _};
+use http::{HeaderMap, HeaderValue, header};
+use http_body::Frame;
+use http_body_util::StreamBody;
+use serde_json::Value;
+use tokio::time::Instant;
+use tonic::{Code, Status};
+use wopr_wire::a2a::{
+    exchange::{Document, Form},
+    protobuf::{self, Method},
+};
+
+use super::{
+    super::stream::{Item, Step, TaskStream},
+    GRPC, message, status,
+};
+
+/// A call that ends before its first message.
+pub(super) fn refused(status: &Status) -> Response {
+    let mut response = status.clone().into_http::<Body>();
+    // Written by us in full, so that it is the same whether a message came first or not.
+    let grpc = HeaderValue::from_static(GRPC);
+    response.headers_mut().insert(header::CONTENT_TYPE, grpc);
+    response
+}
+
+/// Writes a document as the answer of a method.
+pub(super) fn message(method: Method, document: &Document) -> Result<Bytes, Status> {
+    let broken = |error: &dyn std::fmt::Display| {
+        tracing::error!(method = method.name, %error, "a2a answer does not serialise");
+        Status::internal("internal error")
+    };
+    let document = serde_json::to_value(document).map_err(|error| broken(&error))?;
+    let Value::Object(document) = document else {
+        return Err(broken(&"it is no object"));
+    };
+    let bytes = protobuf::write(method.response, &document).map_err(|error| broken(&error))?;
+    message::seal(&bytes)
+}
+
+/// A call with one answer.
+pub(super) fn once(message: Bytes) -> Response {
+    response(stream::iter([Ok(message)]))
+}
+
+/// A stream that is read as it is written.
+struct Running {
+    stream: TaskStream,
+    method: Method,
+    form: Form,
+    deadline: Option<Instant>,
+    /// What was read and not yet written.
+    ready: VecDeque<Item>,
+}
+
+impl Running {
+    /// The next message; none at the end.
+    async fn next(&mut self) -> Option<Result<Bytes, Status>> {
+        loop {
+            if let Some(Item {
+                response, is_final, ..
+            }) = self.ready.pop_front()
+            {
+                return Some(message(
+                    self.method,
+                    &Document::item(response, is_final, self.form),
+                ));
+            }
+            let step = match self.deadline {
+                Some(deadline) => match tokio::time::timeout_at(deadline, self.stream.next()).await {
+                    Ok(step) => step,
+                    Err(_) => return Some(Err(status::too_late())),
+                },
+                None => self.stream.next().await,
+            };
+            match step {
+                Some(Step::Items(items)) => self.ready.extend(items),
+                // HTTP/2 has pings of its own.
+                Some(Step::KeepAlive) => {}
+                None if self.stream.is_over() => return None,
+                None => return Some(Err(status::broken_off())),
+            }
+        }
+    }
+}
+
+/// A call whose answer is a stream.
+pub(super) fn stream(stream: TaskStream, method: Method, form: Form, deadline: Option<Instant>) -> Response {
+    let running = Running {
+        stream,
+        method,
+        form,
+        deadline,
+        ready: VecDeque::new(),
+    };
+    // After an error there is nothing more.
+    response(stream::unfold(Some(running), |running| async {
+        let mut running = running?;
+        let next = running.next().await?;
+        let goes_on = next.is_ok();
+        Some((next, goes_on.then_some(running)))
+    }))
+}
+
+fn response(messages: impl Stream<Item = Result<Bytes, Status>> + Send + 'static) -> Response {
+    // The end is told once: by the first error, or after the last message.
+    let frames = messages
+        .map(Some)
+        .chain(stream::iter([None]))
+        .scan(false, |is_over, message| {
+            let frame = match message {
+                _ if *is_over => None,
+                Some(Ok(message)) => Some(Frame::data(message)),
+                Some(Err(status)) => {
+                    *is_over = true;
+                    Some(Frame::trailers(trailers(&status)))
+                }
+                None => Some(Frame::trailers(trailers(&Status::new(Code::Ok, "")))),
+            };
+            std::future::ready(frame.map(Ok::<_, Infallible>))
+        });
+    let mut response = Response::new(Body::new(StreamBody::new(frames)));
+    let grpc = HeaderValue::from_static(GRPC);
+    response.headers_mut().insert(header::CONTENT_TYPE, grpc);
+    response
+}
+
+/// A status as the trailers of an answer.
+fn trailers(status: &Status) -> HeaderMap {
+    let mut trailers = HeaderMap::new();
+    if let Err(error) = status.add_header(&mut trailers) {
+        tracing::error!(%error, "status does not fit a header");
+        trailers.insert("grpc-status", HeaderValue::from(Code::Internal as i32));
+    }
+    trailers
+}

@@ -1,0 +1,100 @@
+//! The standard health service: a host serves until it stops.
+
+use std::{convert::Infallible, pin::Pin, sync::Arc};
+
+use axum::extract::Request;
+use futures_util::stream::{self, Stream};
+use tokio::sync::watch;
+use tonic::{Response, Status};
+use tonic_health::pb::{
+    HealthCheckRequest, HealthCheckResponse,
+    health_check_response::ServingStatus,
+    health_server::{self, HealthServer},
+};
+use tower::Service;
+use wopr_wire::a2a::{method::Version, protobuf};
+
+use super::super::{Binding, is_served};
+use crate::Host;
+
+/// Its name.
+pub(super) const NAME: &str = "grpc.health.v1.Health";
+
+/// Knows whether the host stops.
+#[derive(Debug)]
+struct Health(watch::Receiver<bool>);
+
+/// The service.
+pub(super) fn service(
+    host: &Arc<Host>,
+) -> impl Service<
+    Request,
+    Response = http::Response<tonic::body::Body>,
+    Error = Infallible,
+    Future: Send + 'static,
+> + Clone
++ Send
++ Sync
++ 'static {
+    HealthServer::new(Health(host.closing()))
+}
+
+/// Whether a service is one of this host; no name means all of it.
+fn is_known(name: &str) -> bool {
+    let is_a2a = |version: &&Version| {
+        is_served(Binding::Grpc, **version) && name == format!("{}.{}", version.package(), protobuf::SERVICE)
+    };
+    name.is_empty() || name == NAME || Version::ALL.iter().any(|version| is_a2a(&version))
+}
+
+const fn status(is_closing: bool) -> ServingStatus {
+    if is_closing {
+        ServingStatus::NotServing
+    } else {
+        ServingStatus::Serving
+    }
+}
+
+fn told(status: ServingStatus) -> HealthCheckResponse {
+    HealthCheckResponse {
+        status: status.into(),
+    }
+}
+
+#[tonic::async_trait]
+impl health_server::Health for Health {
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
+
+    async fn check(
+        &self,
+        request: tonic::Request<HealthCheckRequest>,
+    ) -> Result<Response<HealthCheckResponse>, Status> {
+        if !is_known(&request.get_ref().service) {
+            return Err(Status::not_found("there is no such service"));
+        }
+        Ok(Response::new(told(status(*self.0.borrow()))))
+    }
+
+    /// Tells how it is now, and once more when the host stops; that ends the watch, because connections end then.
+    async fn watch(
+        &self,
+        request: tonic::Request<HealthCheckRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let is_known = is_known(&request.get_ref().service);
+        let closing = self.0.clone();
+        let changes = stream::unfold((closing, None), move |(mut closing, said)| async move {
+            let is_closing = match said {
+                None => *closing.borrow_and_update(),
+                Some(true) => return None,
+                Some(false) => closing.wait_for(|closing| *closing).await.is_ok(),
+            };
+            let status = if is_known {
+                status(is_closing)
+            } else {
+                ServingStatus::ServiceUnknown
+            };
+            Some((Ok(told(status)), (closing, Some(is_closing))))
+        });
+        Ok(Response::new(Box::pin(changes)))
+    }
+}

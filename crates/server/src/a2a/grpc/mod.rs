@@ -1,0 +1,248 @@
+//! The gRPC binding of both versions, on the port of HTTP: `lf.a2a.v1.A2AService` is 1.0, `a2a.v1.A2AService` 0.3.
+//!
+//! A request is one message, read whole within the limits of every other binding. It becomes the JSON document of its
+//! version and is handled as one; what comes back is written as bytes again. The package must agree with the metadata
+//! `a2a-version`, and a missing one means 0.3. Errors are a status with the details the other bindings show. A deadline
+//! ends the call, never the task. Beside it are the standard services for health and reflection, which are public.
+
+mod answer;
+mod descriptor;
+mod health;
+mod message;
+mod status;
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use axum::{body::Body, extract::Request, response::Response};
+use http::{HeaderMap, Version as Http, header, request::Parts};
+use serde_json::Value;
+use tokio::time::Instant;
+use tonic::Status;
+use tower::{ServiceExt as _, util::BoxCloneSyncService};
+use wopr_wire::a2a::{
+    error::A2aError,
+    exchange::{self, Form},
+    method::{Operation, Version},
+    protobuf::{self, Method},
+};
+
+use super::{
+    Binding, door, is_served,
+    perform::{self, Answer},
+    service::Service,
+};
+use crate::{Host, auth, telemetry::Handled};
+
+/// The media type of gRPC; a suffix names the encoding of messages.
+const GRPC: &str = "application/grpc";
+/// How long a client gives an answer to arrive.
+const TIMEOUT: &str = "grpc-timeout";
+/// Longer than anybody waits: what is asked for beyond it is no deadline.
+const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// A service that is not ours.
+type Standard = BoxCloneSyncService<Request, http::Response<tonic::body::Body>, Infallible>;
+
+/// The services beside that of A2A, by their names.
+#[derive(Clone)]
+pub(super) struct Services(Vec<(&'static str, Standard)>);
+
+impl std::fmt::Debug for Services {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names = self.0.iter().map(|(name, _)| name);
+        f.debug_list().entries(names).finish()
+    }
+}
+
+impl Services {
+    pub(super) fn new(host: &Arc<Host>) -> Self {
+        let mut services = vec![(health::NAME, BoxCloneSyncService::new(health::service(host)))];
+        let [v1, v1alpha] = descriptor::reflection();
+        services.extend([v1, v1alpha]);
+        Self(services)
+    }
+}
+
+/// Claims that a request is one of gRPC.
+pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
+    let value = headers.get(header::CONTENT_TYPE);
+    value
+        .and_then(|value| value.to_str().ok())
+        .and_then(|text| text.strip_prefix(GRPC))
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with(['+', ';']))
+}
+
+/// Answers a request of gRPC, whatever it asks for.
+pub(super) async fn respond(host: Arc<Host>, services: &Services, request: Request) -> Response {
+    if request.version() != Http::HTTP_2 {
+        return answer::refused(&Status::failed_precondition("gRPC needs HTTP/2"));
+    }
+    let path = request.uri().path();
+    let named = path.strip_prefix('/').and_then(|rest| rest.split_once('/'));
+    let Some((service, method)) = named else {
+        return answer::refused(&Status::unimplemented("the path names no method"));
+    };
+    if let Some((_, standard)) = services.0.iter().find(|(name, _)| *name == service) {
+        let Ok(response) = standard.clone().oneshot(request).await;
+        return response.map(Body::new);
+    }
+    let Some((version, method)) = find(service, method) else {
+        return answer::refused(&Status::unimplemented("there is no such method"));
+    };
+    let (head, body) = request.into_parts();
+    let caller = auth::caller(&head.extensions);
+    let mut response = match call(&host, version, method, &head, body).await {
+        Ok(response) => response,
+        Err(status) => answer::refused(&status),
+    };
+    response.extensions_mut().insert(Handled {
+        route: method.name,
+        caller: caller.ok(),
+    });
+    response
+}
+
+/// The method of a service of ours.
+fn find(service: &str, method: &str) -> Option<(Version, Method)> {
+    let package = service.strip_suffix(protobuf::SERVICE)?.strip_suffix('.')?;
+    let version = Version::ALL.iter().find(|version| version.package() == package)?;
+    if !is_served(Binding::Grpc, *version) {
+        return None;
+    }
+    let operation = Operation::from_grpc_method(*version, method)?;
+    Some((*version, protobuf::method(*version, operation)?))
+}
+
+/// Does what a method asks.
+async fn call(
+    host: &Arc<Host>,
+    version: Version,
+    method: Method,
+    head: &Parts,
+    body: Body,
+) -> Result<Response, Status> {
+    let headers = &head.headers;
+    let deadline = deadline(headers)?;
+    let caller = auth::caller(&head.extensions).map_err(|error| status::unauthenticated(&error))?;
+    let form = Form::proto(version);
+    let refused = |error| status::of(host, &error);
+    let answered = async {
+        let body = door::read_body(host, body, message::HEAD)
+            .await
+            .map_err(status::no_body)?;
+        let bytes = message::open(&body)?;
+        door::demand_version(&head.uri, headers, version).map_err(|error| refused(error.into()))?;
+        perform::demand_offered(method.operation).map_err(|error| refused(error.into()))?;
+        let document = protobuf::read(method.request, bytes);
+        let request = document
+            .and_then(|document| exchange::Request::decode(method.operation, form, Value::Object(document)))
+            .map_err(|error| refused(A2aError::from(error).into()))?;
+        let call = door::call(caller, None, version, headers).map_err(|error| refused(error.into()))?;
+        Service::new(Arc::clone(host))
+            .perform(&call, request)
+            .await
+            .map_err(refused)
+    };
+    let answered = match deadline {
+        Some(deadline) => tokio::time::timeout_at(deadline, answered)
+            .await
+            .unwrap_or_else(|_| Err(status::too_late())),
+        None => answered.await,
+    };
+    match answered? {
+        Answer::Reply(reply) => {
+            let message = answer::message(method, &reply.into_document(form))?;
+            Ok(answer::once(message))
+        }
+        Answer::Stream(stream) => Ok(answer::stream(*stream, method, form, deadline)),
+    }
+}
+
+/// When a client stops waiting, as its timeout says: up to eight digits and a unit.
+fn deadline(headers: &HeaderMap) -> Result<Option<Instant>, Status> {
+    let Some(value) = headers.get(TIMEOUT) else {
+        return Ok(None);
+    };
+    let timeout = value.to_str().ok().and_then(timeout);
+    let timeout = timeout.ok_or_else(|| Status::invalid_argument("grpc-timeout is no timeout"))?;
+    Ok((timeout <= MAX_TIMEOUT).then(|| Instant::now() + timeout))
+}
+
+fn timeout(text: &str) -> Option<Duration> {
+    let unit = text.chars().last()?;
+    let digits = text.strip_suffix(unit)?;
+    if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let number: u64 = digits.parse().ok()?;
+    match unit {
+        'H' => Some(Duration::from_secs(number * 3600)),
+        'M' => Some(Duration::from_secs(number * 60)),
+        'S' => Some(Duration::from_secs(number)),
+        'm' => Some(Duration::from_millis(number)),
+        'u' => Some(Duration::from_micros(number)),
+        'n' => Some(Duration::from_nanos(number)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_are_read() {
+        for (text, wanted) in [
+            ("1H", Some(Duration::from_secs(3600))),
+            ("2M", Some(Duration::from_secs(120))),
+            ("3S", Some(Duration::from_secs(3))),
+            ("99999999m", Some(Duration::from_millis(99_999_999))),
+            ("5u", Some(Duration::from_micros(5))),
+            ("6n", Some(Duration::from_nanos(6))),
+            ("99999999H", Some(Duration::from_secs(99_999_999 * 3600))),
+            ("100000000S", None),
+            ("1", None),
+            ("S", None),
+            ("", None),
+            ("-1S", None),
+            ("1.5S", None),
+            ("1s", None),
+            ("1ä", None),
+        ] {
+            assert_eq!(timeout(text), wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_media_type_tells_grpc() {
+        for (value, wanted) in [
+            ("application/grpc", true),
+            ("application/grpc+proto", true),
+            ("application/grpc; x=1", true),
+            ("application/grpc-web", false),
+            ("application/grpcx", false),
+            ("application/json", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::CONTENT_TYPE, value.parse().unwrap());
+            assert_eq!(is_grpc(&headers), wanted, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_path_belongs_to_a_version() {
+        fn found(service: &str, method: &str) -> Option<(Version, Operation)> {
+            find(service, method).map(|(version, found)| (version, found.operation))
+        }
+        for version in Version::ALL {
+            let service = format!("{}.A2AService", version.package());
+            for method in protobuf::methods(*version) {
+                assert_eq!(found(&service, method.name), Some((*version, method.operation)));
+            }
+        }
+        assert_eq!(found("a2a.v1.A2AService", "ListTasks"), None);
+        assert_eq!(found("lf.a2a.v1.A2AService", "TaskSubscription"), None);
+        assert_eq!(found("lf.a2a.v1A2AService", "GetTask"), None);
+        assert_eq!(found("A2AService", "GetTask"), None);
+    }
+}
