@@ -2,36 +2,36 @@
 //!
 //! A caller presents a bearer secret. Only its SHA-256 is kept: secrets are random and long, so a slow hash
 //! would cost every request and protect nothing; a short one is warned about when it is loaded. Keys come
-//! from the configuration and from the store; the store's are read at start and after each change. Where an issuer is
-//! configured, its signed tokens are credentials too. Tenant and principal follow from the
-//! credential alone, never from a request.
+//! from the configuration and from the store, whose changes are followed. Where an issuer is configured, its signed
+//! tokens are credentials too. Tenant and principal follow from the credential alone, never from a request.
 
 mod certificates;
 pub(crate) mod door;
 mod issuer;
 mod jwt;
+mod keyring;
+mod lasting;
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use http::{HeaderMap, header};
-use parking_lot::RwLock;
 use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use subtle::ConstantTimeEq;
-use tracing::warn;
+use tokio::sync::watch;
 use wopr_connect::egress::Gate;
 use wopr_core::{PrincipalId, TenantId};
 use wopr_engine::Clock;
-use wopr_store::KeyRow;
+use wopr_store::{ReadError, Store};
 
-use self::{certificates::Certificates, issuer::Issuer};
+use self::{
+    certificates::Certificates,
+    issuer::Issuer,
+    keyring::{Keyring, Validity},
+};
 use crate::config;
 
 pub use door::caller;
-
-/// Secrets shorter than this are warned about.
-const SHORT_SECRET: usize = 16;
 
 macro_rules! scopes {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
@@ -254,48 +254,50 @@ impl AuthError {
     }
 }
 
-/// The keys of a host.
+/// Finds out who calls.
 #[derive(Debug)]
 pub struct Auth {
-    /// From the configuration; never changes.
-    configured: Vec<Entry>,
-    table: RwLock<Table>,
+    keyring: Keyring,
     issuer: Option<Issuer>,
     certificates: Certificates,
 }
 
-/// Keys by the first eight bytes of the secret's hash; the rest is compared in constant time.
-type Table = HashMap<u64, Vec<Entry>>;
-
-#[derive(Clone)]
-struct Entry {
-    hash: [u8; 32],
-    caller: Caller,
-    is_revoked: bool,
+/// A caller, and for how long.
+#[derive(Debug, Clone)]
+pub(crate) struct Admitted {
+    pub(crate) caller: Caller,
+    /// `None` if nothing ends it while the host runs.
+    pub(crate) validity: Option<Validity>,
 }
 
-impl fmt::Debug for Entry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Entry")
-            .field("key", &self.caller.key_id)
-            .field("is_revoked", &self.is_revoked)
-            .finish_non_exhaustive()
+impl From<Caller> for Admitted {
+    fn from(caller: Caller) -> Self {
+        Self {
+            caller,
+            validity: None,
+        }
     }
 }
 
 impl Auth {
-    /// Takes the configured and the stored keys.
+    /// Takes the configured keys, and the stored ones once they are asked for.
     #[must_use]
-    pub fn new(keys: &[config::Key], rows: &[KeyRow]) -> Self {
-        let configured = keys.iter().filter_map(configured).collect();
-        let auth = Self {
-            configured,
-            table: RwLock::default(),
+    pub fn new(keys: &[config::Key]) -> Self {
+        Self {
+            keyring: Keyring::new(keys),
             issuer: None,
             certificates: Certificates::default(),
-        };
-        auth.refresh(rows);
-        auth
+        }
+    }
+
+    /// Takes the keys of a store too, as they are now.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn with_store(mut self, store: &Arc<dyn Store>) -> Result<Self, ReadError> {
+        self.keyring = self.keyring.with_store(store);
+        self.keyring.catch_up().await?;
+        Ok(self)
     }
 
     /// Takes the tokens of an issuer too, if one is configured.
@@ -324,62 +326,40 @@ impl Auth {
         self.certificates.caller(certificate)
     }
 
-    /// Replaces the stored keys.
-    pub fn refresh(&self, rows: &[KeyRow]) {
-        let mut table = Table::new();
-        let entries = self
-            .configured
-            .iter()
-            .cloned()
-            .chain(rows.iter().filter_map(stored));
-        for entry in entries {
-            table.entry(prefix(&entry.hash)).or_default().push(entry);
-        }
-        *self.table.write() = table;
-    }
-
-    /// Whether nobody can call.
+    /// Whether no key opens anything.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.table.read().values().flatten().all(|entry| entry.is_revoked)
+        self.keyring.is_empty()
     }
 
-    /// Finds the caller of a request, asking the issuer for its keys if they are needed.
+    /// Takes what changed in the store, by whomever, since it was last looked at.
     ///
     /// # Errors
-    /// See [`AuthError`].
-    pub async fn identify(&self, headers: &HeaderMap) -> Result<Caller, AuthError> {
+    /// The store does not answer; the keys are as before.
+    pub async fn catch_up(&self) -> Result<(), ReadError> {
+        self.keyring.catch_up().await
+    }
+
+    /// Catches up on hints and now and then, until the host closes.
+    pub(crate) async fn follow(self: Arc<Self>, closing: watch::Receiver<bool>) {
+        self.keyring.follow(closing).await;
+    }
+
+    /// Finds the caller of a request, asking the issuer for its keys if they are needed, and the store for a key that
+    /// another process may just have made.
+    pub(crate) async fn identify(&self, headers: &HeaderMap) -> Result<Admitted, AuthError> {
         let secret = bearer(headers)?;
-        match (self.lookup(secret), &self.issuer) {
-            (Err(AuthError::Unknown), Some(issuer)) => issuer.caller(secret).await,
-            (found, _) => found,
+        let found = self.keyring.lookup(secret);
+        let (Err(AuthError::Unknown), Some(issuer)) = (&found, &self.issuer) else {
+            return match found {
+                Err(AuthError::Unknown) => self.keyring.look_again(secret).await,
+                found => found,
+            };
+        };
+        match issuer.caller(secret).await {
+            Err(AuthError::Unknown) => self.keyring.look_again(secret).await,
+            judged => judged.map(Admitted::from),
         }
-    }
-
-    /// Finds the caller of a request by the keys of this host alone.
-    ///
-    /// # Errors
-    /// See [`AuthError`].
-    pub fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, AuthError> {
-        self.lookup(bearer(headers)?)
-    }
-
-    fn lookup(&self, secret: &str) -> Result<Caller, AuthError> {
-        let hash = hash(secret);
-        let table = self.table.read();
-        let found = table
-            .get(&prefix(&hash))
-            .into_iter()
-            .flatten()
-            .filter(|entry| bool::from(entry.hash.ct_eq(&hash)));
-        let mut answer = Err(AuthError::Unknown);
-        for entry in found {
-            if !entry.is_revoked {
-                return Ok(entry.caller.clone());
-            }
-            answer = Err(AuthError::Revoked);
-        }
-        answer
     }
 }
 
@@ -422,117 +402,26 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     text
 }
 
-fn unhex(text: &str) -> Option<[u8; 32]> {
-    let mut bytes = [0; 32];
-    if text.len() != 64 || !text.is_ascii() {
-        return None;
-    }
-    for (index, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[index * 2..index * 2 + 2], 16).ok()?;
-    }
-    Some(bytes)
-}
-
-fn prefix(hash: &[u8; 32]) -> u64 {
-    let mut bytes = [0; 8];
-    bytes.copy_from_slice(&hash[..8]);
-    u64::from_be_bytes(bytes)
-}
-
-fn configured(key: &config::Key) -> Option<Entry> {
-    let hash = match (&key.secret, &key.secret_sha256) {
-        (Some(secret), _) => {
-            if secret.expose().len() < SHORT_SECRET {
-                warn!(key = %key.id, at_least = SHORT_SECRET, "api key is short and could be guessed");
-            }
-            hash(secret.expose())
-        }
-        (None, Some(text)) => unhex(text)?,
-        (None, None) => return None,
-    };
-    let principal = match &key.principal {
-        Some(principal) => principal.clone(),
-        None => PrincipalId::parse(&key.id).ok()?,
-    };
-    Some(Entry {
-        hash,
-        caller: Caller {
-            key_id: Arc::from(key.id.as_str()),
-            tenant: key.tenant.clone(),
-            principal,
-            scopes: key.scopes,
-        },
-        is_revoked: false,
-    })
-}
-
-fn stored(row: &KeyRow) -> Option<Entry> {
-    let (Some(hash), Ok(scopes)) = (unhex(&row.secret_sha256), Scopes::parse(&row.scopes)) else {
-        warn!(key = %row.id, "stored api key cannot be read and is ignored");
-        return None;
-    };
-    Some(Entry {
-        hash,
-        caller: Caller {
-            key_id: Arc::from(row.id.as_str()),
-            tenant: row.tenant.clone(),
-            principal: row.principal.clone(),
-            scopes,
-        },
-        is_revoked: row.revoked_at.is_some(),
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use wopr_core::Timestamp;
-
     use super::*;
 
-    fn row(id: &str, secret: &str, revoked: bool) -> KeyRow {
-        KeyRow {
-            id: id.to_owned(),
-            secret_sha256: hash_hex(secret),
-            tenant: TenantId::parse("acme").unwrap(),
-            principal: PrincipalId::parse("alice").unwrap(),
-            scopes: vec!["runs:read".to_owned()],
-            created_at: Timestamp::default(),
-            revoked_at: revoked.then(Timestamp::default),
-        }
-    }
-
-    fn ask(auth: &Auth, value: &str) -> Result<String, AuthError> {
-        let mut headers = HeaderMap::new();
-        headers.insert(header::AUTHORIZATION, value.parse().unwrap());
-        auth.authenticate(&headers)
-            .map(|caller| caller.key_id.to_string())
-    }
-
     #[test]
-    fn a_caller_is_found_by_the_secret_alone() {
-        let auth = Auth::new(&[], &[row("k1", "s1", false), row("k2", "s2", true)]);
-        assert_eq!(auth.authenticate(&HeaderMap::new()), Err(AuthError::Missing));
+    fn a_credential_is_one_bearer_secret() {
+        assert_eq!(bearer(&HeaderMap::new()), Err(AuthError::Missing));
         for (value, wanted) in [
-            ("Bearer s1", Ok("k1")),
-            ("bearer  s1 ", Ok("k1")),
-            ("Bearer s2", Err(AuthError::Revoked)),
-            ("Bearer s3", Err(AuthError::Unknown)),
+            ("Bearer s1", Ok("s1")),
+            ("bearer  s1 ", Ok("s1")),
             ("Bearer ", Err(AuthError::Malformed)),
             ("Bearer", Err(AuthError::Malformed)),
             ("Basic s1", Err(AuthError::Malformed)),
         ] {
-            assert_eq!(ask(&auth, value), wanted.map(str::to_owned), "{value}");
+            let mut headers = HeaderMap::new();
+            headers.insert(header::AUTHORIZATION, value.parse().unwrap());
+            assert_eq!(bearer(&headers), wanted, "{value}");
+            headers.append(header::AUTHORIZATION, value.parse().unwrap());
+            assert_eq!(bearer(&headers), Err(AuthError::Malformed), "two of {value}");
         }
-    }
-
-    #[test]
-    fn a_refresh_replaces_the_stored_keys() {
-        let auth = Auth::new(&[], &[row("k1", "s1", false)]);
-        auth.refresh(&[row("k1", "s1", true), row("k2", "s2", false)]);
-        assert_eq!(ask(&auth, "Bearer s1"), Err(AuthError::Revoked));
-        assert_eq!(ask(&auth, "Bearer s2"), Ok("k2".to_owned()));
-        auth.refresh(&[row("k2", "s2", true)]);
-        assert!(auth.is_empty());
     }
 
     #[test]

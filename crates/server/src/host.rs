@@ -10,8 +10,10 @@ use std::{
     sync::Arc,
 };
 
+use futures_util::future::OptionFuture;
+use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::{sync::watch, task::JoinHandle};
 use wopr_connect::{Executors, egress};
 use wopr_core::{HostBounds, Offer, TenantId};
 use wopr_engine::{Clock, Engine, RegisterError, SystemClock};
@@ -84,7 +86,8 @@ pub struct Host {
     public_url: String,
     engine: Engine,
     store: Opened,
-    auth: Auth,
+    auth: Arc<Auth>,
+    following_keys: Mutex<Option<JoinHandle<()>>>,
     secrets: Secrets,
     tokens: Tokens,
     card_signer: Option<CardSigner>,
@@ -179,7 +182,7 @@ impl Host {
         clock: Arc<dyn Clock>,
         network: egress::Network,
     ) -> Result<Arc<Self>, StartError> {
-        let has_callers = !Auth::new(&config.auth.keys, &[]).is_empty() || config.auth.has_others();
+        let has_callers = !Auth::new(&config.auth.keys).is_empty() || config.auth.has_others();
         if !has_callers && !may_hold_keys(&config.store) {
             // Before there is a database that nobody can call.
             return Err(StartError::NoKeys);
@@ -211,7 +214,7 @@ impl Host {
         network: egress::Network,
     ) -> Result<Built, StartError> {
         let port = store.port();
-        let auth = Auth::new(&config.auth.keys, &port.keys().await?);
+        let auth = Auth::new(&config.auth.keys).with_store(&port).await?;
         if auth.is_empty() && !config.auth.has_others() {
             return Err(StartError::NoKeys);
         }
@@ -361,18 +364,13 @@ impl Host {
         *self.closing.borrow()
     }
 
-    /// Reads the stored keys again.
-    ///
-    /// # Errors
-    /// The store does not answer; the keys are as before.
-    pub async fn refresh_keys(&self) -> Result<(), ReadError> {
-        self.auth.refresh(&self.engine.store().keys().await?);
-        Ok(())
-    }
-
     /// Stops the engine and closes the store; whatever was acknowledged is on the disk already.
     pub async fn close(&self) {
         self.begin_close();
+        let following = self.following_keys.lock().take();
+        if let Some(Err(error)) = OptionFuture::from(following).await {
+            tracing::error!(%error, "keys were not followed to the end");
+        }
         self.engine.stop().await;
         self.store.close().await;
         tracing::info!("host closed");
@@ -423,12 +421,16 @@ impl Built {
         let public_url = config.public_url();
         let tokens = Tokens::new(secrets.subkey("interrupt-token"), config.interrupts.token_ttl);
         let discovery = Discovery::new(&config, &public_url, &engine);
+        let auth = Arc::new(auth);
+        let closing = watch::Sender::new(false);
+        let following = tokio::spawn(Arc::clone(&auth).follow(closing.subscribe()));
         Host {
             config,
             public_url,
             engine,
             store,
             auth,
+            following_keys: Mutex::new(Some(following)),
             secrets,
             tokens,
             card_signer,
@@ -436,7 +438,7 @@ impl Built {
             metrics: Metrics::default(),
             discovery,
             rejected,
-            closing: watch::Sender::new(false),
+            closing,
             tls: tls.map(Arc::new),
         }
     }

@@ -24,7 +24,8 @@ use crate::{
 /// Make, list and revoke API keys.
 ///
 /// With --server (or WOPR_SERVER) the server does it and the key works at once; the caller's key needs the scope
-/// keys:manage. Otherwise the database is opened directly, which no host may have open meanwhile.
+/// keys:manage. Otherwise the database is opened directly: hosts that have it open know a new key at its first use, and a
+/// revoked one opens nothing a second later.
 #[derive(Debug, Args)]
 pub(crate) struct Keys {
     #[command(subcommand)]
@@ -126,6 +127,8 @@ impl Keys {
 /// A database, opened for one command.
 enum Opened {
     Sqlite(SqliteStore),
+    /// A host has it open.
+    Guest(sqlite::Guest),
     Postgres(PostgresStore),
 }
 
@@ -133,6 +136,7 @@ impl Opened {
     fn registry(&self) -> &dyn Registry {
         match self {
             Self::Sqlite(store) => store,
+            Self::Guest(store) => store,
             Self::Postgres(store) => store,
         }
     }
@@ -140,6 +144,7 @@ impl Opened {
     async fn close(&self) {
         match self {
             Self::Sqlite(store) => store.close().await,
+            Self::Guest(_) => {}
             Self::Postgres(store) => store.close().await,
         }
     }
@@ -170,8 +175,11 @@ impl Place {
                     readers: 1,
                     ..sqlite::Options::default()
                 };
-                let store = SqliteStore::open(path, options).map_err(|error| host::open_failure(&error))?;
-                Ok(Opened::Sqlite(store))
+                let opened = match SqliteStore::open(&path, options) {
+                    Err(sqlite::OpenError::Locked(_)) => sqlite::Guest::open(&path).map(Opened::Guest),
+                    opened => opened.map(Opened::Sqlite),
+                };
+                Ok(opened.map_err(|error| host::open_failure(&error))?)
             }
             StoreUrl::Memory => Err(Failure::new(Exit::Usage, "a store in memory keeps no keys").into()),
             StoreUrl::Postgres(url) => {

@@ -1,7 +1,7 @@
 //! Who calls, asked once for each request, before any face sees it.
 //!
 //! The answer goes with the request. A face decides whether it needs one: what is public is so for everybody, also for
-//! those whose credential is wrong.
+//! those whose credential is wrong. What is answered to a key lasts no longer than the key.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use axum::{
 };
 use http::Extensions;
 
-use super::{AuthError, Caller};
+use super::{Admitted, AuthError, Caller, lasting};
 use crate::Host;
 
 /// What was found out about a request.
@@ -26,12 +26,20 @@ pub(crate) struct Certified(pub(crate) Caller);
 /// Finds the caller of a request and lets it pass, found or not. A credential in the request goes before the
 /// connection's certificate, also when it is wrong: who presents one means it.
 pub(crate) async fn identify(State(host): State<Arc<Host>>, mut request: Request, next: Next) -> Response {
-    let mut verdict = host.auth().identify(request.headers()).await;
-    if let (Err(AuthError::Missing), Some(Certified(caller))) = (&verdict, request.extensions().get()) {
-        verdict = Ok(Caller::clone(caller));
+    let mut admitted = host.auth().identify(request.headers()).await;
+    if let (Err(AuthError::Missing), Some(Certified(caller))) = (&admitted, request.extensions().get()) {
+        admitted = Ok(Caller::clone(caller).into());
     }
+    let (verdict, validity) = match admitted {
+        Ok(Admitted { caller, validity }) => (Ok(caller), validity),
+        Err(error) => (Err(error), None),
+    };
     request.extensions_mut().insert(Verdict(verdict));
-    next.run(request).await
+    let answer = next.run(request).await;
+    match validity {
+        Some(validity) => answer.map(|body| lasting::bound(body, validity)),
+        None => answer,
+    }
 }
 
 /// The caller of a request.

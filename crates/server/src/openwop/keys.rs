@@ -135,7 +135,7 @@ pub(super) fn create(call: Call) -> BoxFuture<'static, Answer> {
             revoked_at: None,
         };
         store.put_key(row.clone()).await?;
-        call.host.refresh_keys().await?;
+        call.host.auth().catch_up().await?;
         tracing::info!(key = %row.id, tenant = %row.tenant, by = %caller.key_id, "api key created");
         let key = Key {
             secret: Some(secret),
@@ -176,7 +176,7 @@ pub(super) fn revoke(call: Call) -> BoxFuture<'static, Answer> {
         }
         // Revoking twice changes nothing, and says so by saying the same.
         store.revoke_key(id, call.host.engine().now()).await?;
-        call.host.refresh_keys().await?;
+        call.host.auth().catch_up().await?;
         tracing::info!(key = %id, %tenant, by = %call.caller().key_id, "api key revoked");
         Ok(bytes_response(StatusCode::NO_CONTENT, axum::body::Body::empty()))
     }

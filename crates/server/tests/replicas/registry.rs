@@ -1,16 +1,22 @@
-//! Workflows that one replica is given and the other knows.
+//! Workflows and keys that one replica is given and the other knows.
 
 use std::sync::Arc;
 
+use axum::body::Body;
+use futures_util::{FutureExt as _, StreamExt as _};
 use http::StatusCode;
 use serde_json::{Value, json};
-use wopr_core::{RunStatus, WorkflowId};
-use wopr_server::Host;
+use tower::ServiceExt as _;
+use wopr_core::{RunKey, RunStatus, WorkflowId};
+use wopr_engine::Extras;
+use wopr_server::{Host, router};
 
 use crate::harness::*;
 
 by_hints_and_by_polling!(
     a_new_version_becomes_current_on_the_other_replica,
+    a_revoked_key_opens_the_other_host_no_more,
+    a_stream_ends_when_its_key_is_revoked_on_the_other_host,
     what_one_host_is_given_the_other_advertises,
 );
 
@@ -77,6 +83,76 @@ async fn two_hosts(news: News) -> (Arc<Host>, Arc<Host>) {
     let a = Host::open(config.clone()).await.unwrap();
     let b = Host::open(config).await.unwrap();
     (a, b)
+}
+
+/// Makes a key on a host.
+async fn make_key(host: &Arc<Host>, id: &str) -> String {
+    let body = json!({ "id": id, "scopes": ["runs:read"] });
+    let (status, _, key) = ask(host, "POST", "/v1/host/wopr/keys", ALICE, Some(body)).await;
+    assert_eq!(status, StatusCode::CREATED, "{key}");
+    key["secret"].as_str().unwrap().to_owned()
+}
+
+async fn revoke_key(host: &Arc<Host>, id: &str) {
+    let path = format!("/v1/host/wopr/keys/{id}");
+    let (status, ..) = ask(host, "DELETE", &path, ALICE, None).await;
+    assert_eq!(status, StatusCode::NO_CONTENT);
+}
+
+async fn a_revoked_key_opens_the_other_host_no_more(news: News) {
+    let (a, b) = two_hosts(news).await;
+    for name in ["first", "second"] {
+        let secret = make_key(&a, name).await;
+        // Created on A, known on B from the first request on, however many come at once.
+        let many = (0..20).map(|_| ask(&b, "GET", "/v1/runs", &secret, None));
+        for (status, ..) in futures_util::future::join_all(many).await {
+            assert_eq!(status, StatusCode::OK);
+        }
+        revoke_key(&a, name).await;
+        let (status, ..) = ask(&a, "GET", "/v1/runs", &secret, None).await;
+        assert_eq!(status, StatusCode::UNAUTHORIZED);
+        let refused = loop {
+            let (status, _, answer) = ask(&b, "GET", "/v1/runs", &secret, None).await;
+            if status == StatusCode::UNAUTHORIZED {
+                break answer;
+            }
+        };
+        assert_eq!(refused["error"], "key_revoked", "{refused}");
+    }
+    a.close().await;
+    b.close().await;
+}
+
+async fn a_stream_ends_when_its_key_is_revoked_on_the_other_host(news: News) {
+    let (a, b) = two_hosts(news).await;
+    register(&[a.engine()]).await;
+    let run = create(a.engine(), "approve").await.key.run;
+    let open = async |secret: &str| {
+        let request = http::Request::get(format!("/v1/runs/{run}/events"))
+            .header("authorization", format!("Bearer {secret}"))
+            .header("accept", "text/event-stream");
+        let answer = router(&b)
+            .oneshot(request.body(Body::empty()).unwrap())
+            .await
+            .unwrap();
+        assert_eq!(answer.status(), StatusCode::OK);
+        let mut body = answer.into_body().into_data_stream();
+        body.next().await.unwrap().unwrap();
+        body
+    };
+    let mut ends = open(&make_key(&a, "ends").await).await;
+    let mut stays = open(&make_key(&a, "stays").await).await;
+    revoke_key(&a, "ends").await;
+    while ends.next().await.is_some() {}
+    // The other one goes on to the end of its run.
+    assert!(stays.next().now_or_never().is_none());
+    a.engine()
+        .command(&RunKey::new(tenant(), run.clone()), accept(), Extras::default())
+        .await
+        .unwrap();
+    while stays.next().await.is_some() {}
+    a.close().await;
+    b.close().await;
 }
 
 async fn what_one_host_is_given_the_other_advertises(news: News) {

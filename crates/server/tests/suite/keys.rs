@@ -1,8 +1,14 @@
 //! Keys made and revoked while the host runs.
 
-use serde_json::json;
+use serde_json::{Value, json};
+use wopr_core::{PrincipalId, TenantId, Timestamp};
+use wopr_server::auth::hash_hex;
+use wopr_store::{KeyRow, Registry as _, sqlite::Guest};
 
-use crate::server::{BOB, Server};
+use crate::{
+    client::{Call, Events},
+    server::{ALICE, BOB, Server},
+};
 
 #[tokio::test]
 async fn a_key_works_from_its_making_to_its_revocation() {
@@ -32,9 +38,7 @@ async fn a_key_works_from_its_making_to_its_revocation() {
         .send()
         .await;
     foreign.error(404, "not_found");
-    let revoke = server
-        .call("DELETE", "/v1/host/wopr/keys/ci")
-        .key(crate::server::ALICE);
+    let revoke = server.call("DELETE", "/v1/host/wopr/keys/ci").key(ALICE);
     assert_eq!(revoke.send().await.status, 204);
     assert_eq!(revoke.send().await.status, 204);
     create().send().await.error(401, "key_revoked");
@@ -77,4 +81,142 @@ async fn nobody_makes_a_key_that_can_do_more_than_theirs() {
         .send()
         .await;
     once.error(400, "validation_error");
+}
+
+/// Keys as another process makes and revokes them, beside the host.
+struct Beside(Guest);
+
+impl Beside {
+    fn new(server: &Server) -> Self {
+        Self(Guest::open(server.database()).unwrap())
+    }
+
+    async fn make(&self, id: &str) -> String {
+        let secret = format!("wopr_{id}-secret-0123456789");
+        let row = KeyRow {
+            id: id.to_owned(),
+            secret_sha256: hash_hex(&secret),
+            tenant: TenantId::parse("acme").unwrap(),
+            principal: PrincipalId::parse(id).unwrap(),
+            scopes: vec!["*".to_owned()],
+            created_at: Timestamp::from_millis(0),
+            revoked_at: None,
+        };
+        self.0.put_key(row).await.unwrap();
+        secret
+    }
+
+    async fn revoke(&self, id: &str) {
+        assert!(self.0.revoke_key(id, Timestamp::from_millis(1)).await.unwrap());
+    }
+}
+
+/// Asks over and over; how often that is does not matter, only that it changes.
+async fn until_refused(call: &Call) -> Value {
+    loop {
+        let reply = call.send().await;
+        if reply.status == 401 {
+            return reply.json();
+        }
+        assert_eq!(reply.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn a_host_on_sqlite_follows_keys_that_another_process_changes() {
+    let server = Server::start_on_sqlite().await;
+    let beside = Beside::new(&server);
+    for id in ["first", "second"] {
+        // Known from its first use on.
+        let secret = beside.make(id).await;
+        let list = server.call("GET", "/v1/runs").key(&secret);
+        list.send().await.ok(200);
+        beside.revoke(id).await;
+        assert_eq!(until_refused(&list).await["error"], "key_revoked");
+    }
+    // One that is made anew under its old id.
+    beside.make("first").await;
+    let reply = server.call("GET", "/v1/runs").key("wopr_first-secret-0123456789");
+    while reply.send().await.status == 401 {}
+    server.stop().await;
+}
+
+/// Streams of a run over every face, each opened with a key.
+async fn streams(server: &Server, run: &str, secret: &str) -> Vec<(&'static str, Events)> {
+    let rpc = |method: &str| json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": { "id": run } });
+    let at = |method: &str, path: String| server.call(method, &path).key(secret);
+    let calls = [
+        ("openwop", at("GET", format!("/v1/runs/{run}/events"))),
+        (
+            "a2a 0.3",
+            at("POST", "/a2a".to_owned()).json(&rpc("tasks/resubscribe")),
+        ),
+        (
+            "a2a 1.0",
+            at("POST", "/a2a".to_owned())
+                .header("a2a-version", "1.0")
+                .json(&rpc("SubscribeToTask")),
+        ),
+        (
+            "a2a 1.0 by path",
+            at("POST", format!("/a2a/tasks/{run}:subscribe"))
+                .header("a2a-version", "1.0")
+                .json(&json!({})),
+        ),
+    ];
+    let mut streams = Vec::new();
+    for (name, call) in calls {
+        let mut events = call.events().await;
+        assert_eq!(events.head.as_ref().unwrap().status, 200, "{name}");
+        assert!(events.next().await.is_some(), "{name} says something first");
+        streams.push((name, events));
+    }
+    streams
+}
+
+#[tokio::test]
+async fn streams_end_with_their_key_and_no_others() {
+    let server = Server::start_on_sqlite().await;
+    let run = server.run("approval", json!({})).await;
+    let beside = Beside::new(&server);
+    let revoked = streams(&server, &run, &beside.make("revoked").await).await;
+    let kept = streams(&server, &run, &beside.make("kept").await).await;
+    let configured = streams(&server, &run, ALICE).await;
+    beside.revoke("revoked").await;
+    for (name, events) in revoked {
+        for event in events.all().await {
+            assert!(!event.data.contains("\"final\":true"), "{name}: {event:?}");
+        }
+    }
+
+    // The others see the end of the run.
+    server
+        .post(&format!("/v1/runs/{run}/cancel"), &json!({}))
+        .send()
+        .await
+        .ok(200);
+    for (name, events) in kept.into_iter().chain(configured) {
+        let last = events.all().await.pop();
+        let last = last.unwrap_or_else(|| panic!("{name} goes on"));
+        assert!(last.data.to_lowercase().contains("cancel"), "{name}: {last:?}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_stream_ends_at_once_when_its_host_revokes_its_key() {
+    let server = Server::start().await;
+    let run = server.run("approval", json!({})).await;
+    let body = json!({ "id": "watcher", "scopes": ["runs:read"] });
+    let made = server.post("/v1/host/wopr/keys", &body).send().await.ok(201);
+    let path = format!("/v1/runs/{run}/events");
+    let stream = server.call("GET", &path).key(made["secret"].as_str().unwrap());
+    let mut events = stream.clone().events().await;
+    assert!(events.next().await.is_some());
+    let revoke = server.call("DELETE", "/v1/host/wopr/keys/watcher").key(ALICE);
+    assert_eq!(revoke.send().await.status, 204);
+    events.all().await;
+    // Whoever comes back is told why.
+    stream.send().await.error(401, "key_revoked");
+    server.stop().await;
 }

@@ -2,6 +2,7 @@
 
 use std::{
     net::SocketAddr,
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicI64, Ordering},
@@ -40,7 +41,7 @@ pub(crate) struct Server {
     pub(crate) clock: Arc<ShiftedClock>,
     stop: Option<oneshot::Sender<()>>,
     serving: JoinHandle<Result<(), ServeError>>,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 /// The system's clock, some way off.
@@ -125,7 +126,7 @@ impl Server {
             clock,
             stop: Some(stop),
             serving,
-            _folder: folder,
+            folder,
         }
     }
 
@@ -133,6 +134,11 @@ impl Server {
     pub(crate) async fn stop(mut self) {
         let _ = self.stop.take().unwrap().send(());
         self.serving.await.unwrap().unwrap();
+    }
+
+    /// The database of [`Server::start_on_sqlite`].
+    pub(crate) fn database(&self) -> PathBuf {
+        self.folder.path().join("wopr.db")
     }
 
     pub(crate) fn call(&self, method: &str, path: &str) -> Call {

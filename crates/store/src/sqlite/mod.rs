@@ -1,4 +1,4 @@
-//! The embedded store: one SQLite file, one process, no other service.
+//! The embedded store: one SQLite file, one process, no other service. What is registered a [`Guest`] may change too.
 //!
 //! One thread writes, a few read, one checkpoints; callers reach them through bounded queues and never touch a
 //! connection. A full queue answers at once that the store is unavailable. What `append` acknowledged is on the
@@ -9,6 +9,7 @@ mod backup;
 mod bundle;
 mod checkpoint;
 mod fault;
+mod guest;
 mod lists;
 mod open;
 mod port;
@@ -37,6 +38,7 @@ use parking_lot::Mutex;
 use rusqlite::Connection;
 
 pub use backup::{BackupError, Contents, Form, copy, verify};
+pub use guest::Guest;
 pub use open::OpenError;
 pub use schema::{migrate, schema_version};
 pub use stats::Stats;

@@ -27,7 +27,7 @@ const WAL_KEPT_BYTES: i64 = 64 * 1024 * 1024;
 const STATEMENTS: usize = 128;
 
 /// How long a connection waits for another of this process that starts the write-ahead log over or recovers it.
-/// Other processes are kept out by the lock file.
+/// Other processes are kept out by the lock file, but for guests, whose transactions are short.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Why a database could not be opened.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use wopr_core::ContentHash;
-use wopr_store::{KeyRow, Revision, Store, WorkflowRow};
+use wopr_store::{KeyRow, Log as _, Registry as _, Revision, Store, WorkflowRow, sqlite::Guest};
 
-use crate::make::*;
+use crate::{database::Database, make::*};
 
 crate::behaviours!(
     a_version_is_new_once,
@@ -213,4 +213,44 @@ async fn storing_a_key_again_replaces_it(store: Arc<dyn Store>) {
     };
     store.put_key(renewed.clone()).await.expect("put");
     assert_eq!(store.keys().await.expect("keys"), [renewed]);
+}
+
+#[tokio::test]
+async fn a_guest_changes_what_is_registered_beside_a_host() {
+    let db = Database::new();
+    assert!(
+        Guest::open(&db.path).is_err(),
+        "there is nothing to be a guest of"
+    );
+    let store = db.open();
+    let guest = Guest::open(&db.path).expect("beside the host");
+    let mut seen = Revision::default();
+    for n in 1..=3 {
+        // Appends and registrations take turns.
+        let appends = (0..50).map(|m| store.append(create(&run(100 * n + m), 1)));
+        let appends = futures_util::future::join_all(appends);
+        let row = key(&format!("k{n}"));
+        let (appended, stored) = tokio::join!(appends, guest.put_key(row.clone()));
+        stored.expect("stores");
+        for appended in appended {
+            appended.expect("appends");
+        }
+        let news = store.keys_since(seen).await.expect("reads");
+        assert_eq!(news.last().map(|(_, row)| row), Some(&row));
+        seen = news.last().expect("news").0;
+        assert!(guest.revoke_key(&row.id, at(9)).await.expect("revokes"));
+        assert!(!guest.revoke_key(&row.id, at(9)).await.expect("is revoked"));
+        let news = store.keys_since(seen).await.expect("reads");
+        assert_eq!(news.len(), 1);
+        assert_eq!(news[0].1.revoked_at, Some(at(9)));
+        seen = news[0].0;
+    }
+    assert_eq!(
+        guest.keys().await.expect("reads"),
+        store.keys().await.expect("reads")
+    );
+    drop(guest);
+    store.append(create(&run(9), 1)).await.expect("the host goes on");
+    drop(store);
+    assert_eq!(db.open().keys().await.expect("reads").len(), 3);
 }

@@ -1,0 +1,399 @@
+//! The API keys of a host, and keeping them current, whoever changes them.
+//!
+//! Keys are looked up in memory. Those of the configuration never change. What any process of the store made or revoked
+//! is read on a hint, or with the next poll, and when a secret is not known: a key works everywhere as soon as it
+//! exists, and a revoked one nowhere for longer than a second after that. Nor does an answer that was begun with it go
+//! on: see [`Validity`]. While the store does not answer, the keys are those it last told of.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    future::pending,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::{Mutex, RwLock};
+use subtle::ConstantTimeEq;
+use tokio::{
+    sync::{broadcast::error::RecvError, watch},
+    time::Instant,
+};
+use tracing::warn;
+use wopr_core::PrincipalId;
+use wopr_store::{Hint, KeyRow, ReadError, Revision, Store};
+
+use super::{Admitted, AuthError, Caller, Scopes, hash};
+use crate::config;
+
+/// The longest a change of another process goes unnoticed.
+const POLL: Duration = Duration::from_secs(1);
+/// The store is asked for unknown secrets no more often than this, so that guessing them costs it nothing.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
+/// Secrets shorter than this are warned about.
+const SHORT_SECRET: usize = 16;
+
+/// The keys of a host.
+pub(super) struct Keyring {
+    store: Option<Arc<dyn Store>>,
+    configured: Vec<Entry>,
+    stored: Mutex<Stored>,
+    table: RwLock<Table>,
+    /// Rounds of looking again that have begun.
+    rounds: AtomicU64,
+    looked: tokio::sync::Mutex<Looked>,
+}
+
+/// Keys by the first eight bytes of the secret's hash; the rest is compared in constant time.
+type Table = HashMap<u64, Vec<Entry>>;
+
+/// The stored keys by id, each as of the revision that changed it last.
+#[derive(Default)]
+struct Stored {
+    keys: HashMap<String, Known>,
+    seen: Revision,
+}
+
+struct Known {
+    revision: Revision,
+    row: KeyRow,
+    /// Becomes `true` when the key, as it is here, opens nothing any more.
+    is_over: watch::Sender<bool>,
+}
+
+#[derive(Clone)]
+struct Entry {
+    hash: [u8; 32],
+    caller: Caller,
+    is_revoked: bool,
+    validity: Option<Validity>,
+}
+
+/// The last time somebody looked for an unknown secret.
+#[derive(Default)]
+struct Looked {
+    at: Option<Instant>,
+    round: u64,
+}
+
+/// Tells when a key opens nothing any more.
+#[derive(Debug, Clone)]
+pub(crate) struct Validity(watch::Receiver<bool>);
+
+impl Validity {
+    /// Returns when the key is revoked, or replaced by another of its id.
+    pub(super) async fn ended(mut self) {
+        // A sender that is gone took its key along.
+        let _ = self.0.wait_for(|is_over| *is_over).await;
+    }
+}
+
+impl fmt::Debug for Keyring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keyring").finish_non_exhaustive()
+    }
+}
+
+impl Keyring {
+    pub(super) fn new(keys: &[config::Key]) -> Self {
+        let keyring = Self {
+            store: None,
+            configured: keys.iter().filter_map(configured).collect(),
+            stored: Mutex::default(),
+            table: RwLock::default(),
+            rounds: AtomicU64::new(0),
+            looked: tokio::sync::Mutex::default(),
+        };
+        *keyring.table.write() = keyring.table_of(&keyring.stored.lock());
+        keyring
+    }
+
+    pub(super) fn with_store(mut self, store: &Arc<dyn Store>) -> Self {
+        self.store = Some(Arc::clone(store));
+        self
+    }
+
+    /// Reads the keys that have changed since the last time.
+    pub(super) async fn catch_up(&self) -> Result<(), ReadError> {
+        if let Some(store) = &self.store {
+            let seen = self.stored.lock().seen;
+            self.learn(store.keys_since(seen).await?);
+        }
+        Ok(())
+    }
+
+    /// Takes stored keys that have changed. Of two versions of a key the later one stays, in whatever order they come.
+    fn learn(&self, news: Vec<(Revision, KeyRow)>) {
+        if news.is_empty() {
+            return;
+        }
+        let mut stored = self.stored.lock();
+        for (revision, row) in news {
+            stored.seen = stored.seen.max(revision);
+            let known = stored.keys.get(&row.id);
+            if known.is_some_and(|known| known.revision >= revision) {
+                continue;
+            }
+            let known = Known {
+                revision,
+                is_over: watch::Sender::new(row.revoked_at.is_some()),
+                row,
+            };
+            if let Some(before) = stored.keys.insert(known.row.id.clone(), known) {
+                before.is_over.send_replace(true);
+            }
+        }
+        *self.table.write() = self.table_of(&stored);
+    }
+
+    fn table_of(&self, stored: &Stored) -> Table {
+        let mut table = Table::new();
+        let entries = stored.keys.values().filter_map(Known::entry);
+        for entry in self.configured.iter().cloned().chain(entries) {
+            table.entry(prefix(&entry.hash)).or_default().push(entry);
+        }
+        table
+    }
+
+    /// Whether nobody can call.
+    pub(super) fn is_empty(&self) -> bool {
+        self.table.read().values().flatten().all(|entry| entry.is_revoked)
+    }
+
+    /// Finds who has a secret, as far as is known here.
+    pub(super) fn lookup(&self, secret: &str) -> Result<Admitted, AuthError> {
+        let hash = hash(secret);
+        let table = self.table.read();
+        let found = table
+            .get(&prefix(&hash))
+            .into_iter()
+            .flatten()
+            .filter(|entry| bool::from(entry.hash.ct_eq(&hash)));
+        let mut answer = Err(AuthError::Unknown);
+        for entry in found {
+            if !entry.is_revoked {
+                return Ok(Admitted {
+                    caller: entry.caller.clone(),
+                    validity: entry.validity.clone(),
+                });
+            }
+            answer = Err(AuthError::Revoked);
+        }
+        answer
+    }
+
+    /// Finds who has a secret that was not known: a process may have made its key a moment ago.
+    ///
+    /// However many ask at once, one look that began after they did serves them all.
+    pub(super) async fn look_again(&self, secret: &str) -> Result<Admitted, AuthError> {
+        let asked = self.rounds.load(Ordering::SeqCst);
+        let mut looked = self.looked.lock().await;
+        if looked.round <= asked {
+            if let Some(at) = looked.at {
+                tokio::time::sleep_until(at + ASK_AGAIN).await;
+            }
+            let round = self.rounds.fetch_add(1, Ordering::SeqCst) + 1;
+            looked.at = Some(Instant::now());
+            if let Err(error) = self.catch_up().await {
+                warn!(%error, "cannot read keys");
+            }
+            looked.round = round;
+        }
+        drop(looked);
+        self.lookup(secret)
+    }
+
+    /// Catches up on hints and now and then, until the host closes.
+    pub(super) async fn follow(&self, mut closing: watch::Receiver<bool>) {
+        let mut hints = self.store.as_ref().and_then(|store| store.hints());
+        let mut is_failing = false;
+        loop {
+            let told = async {
+                let Some(hints) = &mut hints else {
+                    return pending().await;
+                };
+                loop {
+                    match hints.recv().await {
+                        Ok(Hint::Run(_)) => {}
+                        Ok(Hint::Registry | Hint::Any) | Err(RecvError::Lagged(_)) => return,
+                        // A store that is closed hints no more; the host closes too.
+                        Err(RecvError::Closed) => pending().await,
+                    }
+                }
+            };
+            tokio::select! {
+                biased;
+                _ = closing.wait_for(|closing| *closing) => return,
+                () = told => {}
+                () = tokio::time::sleep(POLL) => {}
+            }
+            match self.catch_up().await {
+                Ok(()) => is_failing = false,
+                // Once, and not every second for as long as the store is away.
+                Err(error) if !is_failing => {
+                    warn!(%error, "cannot read keys, they stay as they were");
+                    is_failing = true;
+                }
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+impl Known {
+    fn entry(&self) -> Option<Entry> {
+        let row = &self.row;
+        let (Some(hash), Ok(scopes)) = (unhex(&row.secret_sha256), Scopes::parse(&row.scopes)) else {
+            warn!(key = %row.id, "stored api key cannot be read and is ignored");
+            return None;
+        };
+        Some(Entry {
+            hash,
+            caller: Caller {
+                key_id: Arc::from(row.id.as_str()),
+                tenant: row.tenant.clone(),
+                principal: row.principal.clone(),
+                scopes,
+            },
+            is_revoked: row.revoked_at.is_some(),
+            validity: Some(Validity(self.is_over.subscribe())),
+        })
+    }
+}
+
+fn configured(key: &config::Key) -> Option<Entry> {
+    let hash = match (&key.secret, &key.secret_sha256) {
+        (Some(secret), _) => {
+            if secret.expose().len() < SHORT_SECRET {
+                warn!(key = %key.id, at_least = SHORT_SECRET, "api key is short and could be guessed");
+            }
+            hash(secret.expose())
+        }
+        (None, Some(text)) => unhex(text)?,
+        (None, None) => return None,
+    };
+    let principal = match &key.principal {
+        Some(principal) => principal.clone(),
+        None => PrincipalId::parse(&key.id).ok()?,
+    };
+    Some(Entry {
+        hash,
+        caller: Caller {
+            key_id: Arc::from(key.id.as_str()),
+            tenant: key.tenant.clone(),
+            principal,
+            scopes: key.scopes,
+        },
+        is_revoked: false,
+        validity: None,
+    })
+}
+
+fn unhex(text: &str) -> Option<[u8; 32]> {
+    let mut bytes = [0; 32];
+    if text.len() != 64 || !text.is_ascii() {
+        return None;
+    }
+    for (index, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[index * 2..index * 2 + 2], 16).ok()?;
+    }
+    Some(bytes)
+}
+
+fn prefix(hash: &[u8; 32]) -> u64 {
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&hash[..8]);
+    u64::from_be_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+    use wopr_core::{TenantId, Timestamp};
+    use wopr_store::{MemoryStore, Registry as _};
+
+    use super::{super::hash_hex, *};
+
+    fn row(id: &str, secret: &str, revoked: bool) -> KeyRow {
+        KeyRow {
+            id: id.to_owned(),
+            secret_sha256: hash_hex(secret),
+            tenant: TenantId::parse("acme").unwrap(),
+            principal: PrincipalId::parse("alice").unwrap(),
+            scopes: vec!["runs:read".to_owned()],
+            created_at: Timestamp::default(),
+            revoked_at: revoked.then(Timestamp::default),
+        }
+    }
+
+    fn keyring(rows: Vec<(u64, KeyRow)>) -> Keyring {
+        let keyring = Keyring::new(&[]);
+        learn(&keyring, rows);
+        keyring
+    }
+
+    fn learn(keyring: &Keyring, rows: Vec<(u64, KeyRow)>) {
+        keyring.learn(rows.into_iter().map(|(n, row)| (Revision(n), row)).collect());
+    }
+
+    fn ask(keyring: &Keyring, secret: &str) -> Result<String, AuthError> {
+        let found = keyring.lookup(secret);
+        found.map(|admitted| admitted.caller.key_id.to_string())
+    }
+
+    #[test]
+    fn a_caller_is_found_by_the_secret_alone() {
+        let keyring = keyring(vec![(1, row("k1", "s1", false)), (2, row("k2", "s2", true))]);
+        assert_eq!(ask(&keyring, "s1"), Ok("k1".to_owned()));
+        assert_eq!(ask(&keyring, "s2"), Err(AuthError::Revoked));
+        assert_eq!(ask(&keyring, "s3"), Err(AuthError::Unknown));
+    }
+
+    #[test]
+    fn the_later_version_of_a_key_stays() {
+        let keyring = keyring(vec![(1, row("k1", "s1", false))]);
+        learn(
+            &keyring,
+            vec![(4, row("k1", "s1", true)), (3, row("k2", "s2", false))],
+        );
+        assert_eq!(ask(&keyring, "s1"), Err(AuthError::Revoked));
+        assert_eq!(ask(&keyring, "s2"), Ok("k2".to_owned()));
+        // Read before the revocation, heard after it.
+        learn(&keyring, vec![(2, row("k1", "s1", false))]);
+        assert_eq!(ask(&keyring, "s1"), Err(AuthError::Revoked));
+        assert!(!keyring.is_empty());
+        learn(&keyring, vec![(5, row("k2", "s2", true))]);
+        assert!(keyring.is_empty());
+    }
+
+    #[test]
+    fn a_key_ends_when_it_is_revoked_or_replaced() {
+        let keyring = keyring(vec![(1, row("k1", "s1", false)), (2, row("k2", "s2", false))]);
+        let validity = |secret| keyring.lookup(secret).unwrap().validity.unwrap();
+        let (first, second) = (validity("s1"), validity("s2"));
+        learn(&keyring, vec![(3, row("k1", "s1", true))]);
+        assert!(first.ended().now_or_never().is_some());
+        assert!(second.clone().ended().now_or_never().is_none());
+        learn(&keyring, vec![(4, row("k2", "another", false))]);
+        assert!(second.ended().now_or_never().is_some());
+        assert!(validity("another").ended().now_or_never().is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_store_is_asked_for_unknown_secrets_but_not_often() {
+        let store = Arc::new(MemoryStore::new());
+        let keyring = Keyring::new(&[]).with_store(&(Arc::clone(&store) as Arc<dyn Store>));
+        let since = Instant::now();
+        assert!(keyring.look_again("s1").await.is_err());
+        assert_eq!(since.elapsed(), Duration::ZERO, "the first at once");
+        store.put_key(row("k1", "s1", false)).await.unwrap();
+        let many = (0..100).map(|_| keyring.look_again("s1"));
+        for found in futures_util::future::join_all(many).await {
+            assert_eq!(&*found.unwrap().caller.key_id, "k1");
+        }
+        assert_eq!(since.elapsed(), ASK_AGAIN, "one look for all");
+    }
+}

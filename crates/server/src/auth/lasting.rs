@@ -1,0 +1,69 @@
+//! Answers that last no longer than the key they were asked with.
+//!
+//! What a request may see was decided when it began. An answer that goes on for hours, as a stream of events does, has
+//! to end when its key is revoked, whatever face it is from: so it is cut off here, at the door. Its client comes back
+//! and is told why it may not.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use axum::body::{Body, Bytes, HttpBody};
+use futures_util::{FutureExt as _, future::BoxFuture};
+use http_body::{Frame, SizeHint};
+
+use super::keyring::Validity;
+
+/// A body that ends with a key.
+pub(super) struct Lasting {
+    /// `None` once it has ended.
+    body: Option<Body>,
+    key_ended: BoxFuture<'static, ()>,
+}
+
+/// Bounds a body whose end is not in sight; any other is sent before long.
+pub(super) fn bound(body: Body, validity: Validity) -> Body {
+    if body.size_hint().exact().is_some() {
+        return body;
+    }
+    Body::new(Lasting {
+        body: Some(body),
+        key_ended: validity.ended().boxed(),
+    })
+}
+
+impl HttpBody for Lasting {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let this = &mut *self;
+        let Some(body) = &mut this.body else {
+            return Poll::Ready(None);
+        };
+        if this.key_ended.as_mut().poll(context).is_ready() {
+            tracing::info!("answer cut off, its key is revoked");
+            this.body = None;
+            return Poll::Ready(None);
+        }
+        let frame = ready!(Pin::new(body).poll_frame(context));
+        if frame.is_none() {
+            this.body = None;
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(HttpBody::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body
+            .as_ref()
+            .map_or(SizeHint::with_exact(0), HttpBody::size_hint)
+    }
+}

@@ -1,0 +1,95 @@
+//! A second process at a database that a host has open: it may change what is registered, and nothing else.
+//!
+//! The lock file keeps a second host out, because a start ends what an earlier one had under way. A guest begins no
+//! epoch and takes no work: its changes are rows that the host finds when it looks for what others registered. SQLite's
+//! own locks keep the two apart; either waits for the other's transaction.
+
+use std::{fmt, path::Path};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use rusqlite::{Connection, TransactionBehavior};
+use wopr_core::{ContentHash, TenantId, Timestamp, WorkflowId};
+
+use super::{
+    fault::Fault,
+    open::{self, OpenError},
+    reader::as_of_one_moment,
+    registry, schema,
+};
+use crate::{KeyRow, ReadError, Registry, Revision, WorkflowRow, WriteError};
+
+/// The registry of a database that somebody else may have open. Each call blocks for as long as the file takes.
+pub struct Guest(Mutex<Connection>);
+
+impl fmt::Debug for Guest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guest").finish_non_exhaustive()
+    }
+}
+
+impl Guest {
+    /// Opens the registry of a database that is there and has the schema of this binary.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
+        let path = path.as_ref();
+        schema::check(path, false)?;
+        let conn = open::writing(path)?;
+        open::prepare(&conn, None)?;
+        Ok(Self(Mutex::new(conn)))
+    }
+
+    fn read<T>(&self, read: impl FnOnce(&Connection) -> Result<T, Fault>) -> Result<T, ReadError> {
+        Ok(as_of_one_moment(&self.0.lock(), read)?)
+    }
+
+    fn write<T>(&self, write: impl FnOnce(&Connection) -> Result<T, Fault>) -> Result<T, WriteError> {
+        let written = || -> Result<T, Fault> {
+            let mut conn = self.0.lock();
+            // Dropped before its commit, it is undone.
+            let transaction = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let value = write(&transaction)?;
+            transaction.commit()?;
+            Ok(value)
+        };
+        written().map_err(|fault| fault.failure().into())
+    }
+}
+
+#[async_trait]
+impl Registry for Guest {
+    async fn put_workflow(&self, row: WorkflowRow) -> Result<bool, WriteError> {
+        self.write(|conn| registry::put_workflow(conn, &row))
+    }
+
+    async fn workflow(
+        &self,
+        tenant: &TenantId,
+        id: &WorkflowId,
+        version: &ContentHash,
+    ) -> Result<Option<WorkflowRow>, ReadError> {
+        self.read(|conn| registry::workflow(conn, tenant, id, version))
+    }
+
+    async fn workflows_since(&self, after: Revision) -> Result<Vec<(Revision, WorkflowRow)>, ReadError> {
+        self.read(|conn| registry::workflows_since(conn, after))
+    }
+
+    async fn put_key(&self, row: KeyRow) -> Result<(), WriteError> {
+        self.write(|conn| registry::put_key(conn, &row))
+    }
+
+    async fn revoke_key(&self, id: &str, at: Timestamp) -> Result<bool, WriteError> {
+        self.write(|conn| registry::revoke_key(conn, id, at))
+    }
+
+    async fn keys(&self) -> Result<Vec<KeyRow>, ReadError> {
+        self.read(registry::keys)
+    }
+
+    async fn keys_since(&self, after: Revision) -> Result<Vec<(Revision, KeyRow)>, ReadError> {
+        self.read(|conn| registry::keys_since(conn, after))
+    }
+}
