@@ -1,8 +1,10 @@
-//! Clients that nobody here wrote, for tests to drive: one Python environment each under `target/interop`.
+//! Clients that nobody here wrote, for tests to drive: a Python environment or a folder of Node packages each under
+//! `target/interop`.
 //!
-//! An environment holds exactly what its requirements file pins and is made again when that file or the
-//! Python it stands on changes. Tests learn of it by a variable that names its Python. Nothing is installed
-//! outside `target`, except Debian's `python3-venv` where the system's Python cannot make environments.
+//! Each holds exactly what its requirements or lock file pins and is made again when that file or the Python or Node it
+//! stands on changes. Tests learn of it by a variable that names the environment's Python, or the folder. Nothing is
+//! installed outside `target`, except Debian's `python3-venv` where the system's Python cannot make environments, and
+//! Debian's `npm` where there is no Node.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -53,6 +55,98 @@ const CLIENTS: [Client; 3] = [
     },
 ];
 
+/// One client in JavaScript.
+struct Script {
+    /// Folder below `target/interop`.
+    name: &'static str,
+    /// What tells tests where its packages are.
+    variable: &'static str,
+    /// The folder with `package.json` and the lock file.
+    sources: &'static str,
+}
+
+const SCRIPTS: [Script; 2] = [
+    Script {
+        name: "a2a-js-0.3",
+        variable: "WOPR_INTEROP_JS_03",
+        sources: "tests/interop/js-0.3",
+    },
+    Script {
+        name: "a2a-js-1",
+        variable: "WOPR_INTEROP_JS_1",
+        sources: "tests/interop/js-1",
+    },
+];
+
+/// What says which packages a script needs.
+const LOCK: [&str; 2] = ["package.json", "package-lock.json"];
+
+/// The oldest Node the SDKs run on.
+const OLDEST_NODE: u32 = 20;
+
+impl Script {
+    fn folder(&self) -> PathBuf {
+        Path::new(HOME).join(self.name)
+    }
+
+    /// Installs what the lock file says, unless that is there.
+    fn set_up(&self, node: &str) -> Result<()> {
+        let mut wanted = node.to_owned();
+        for file in LOCK {
+            let path = Path::new(self.sources).join(file);
+            wanted += &fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+        }
+        let stamp = self.folder().join("made-from");
+        if fs::read_to_string(&stamp).is_ok_and(|stamp| stamp == wanted) {
+            println!("{} is up to date", self.folder().display());
+            return Ok(());
+        }
+        fs::create_dir_all(self.folder()).context("make a folder for packages")?;
+        for file in LOCK {
+            fs::copy(Path::new(self.sources).join(file), self.folder().join(file))
+                .context("copy the lock file")?;
+        }
+        // Packages run nothing of their own when they are installed.
+        run(Command::new("npm")
+            .args([
+                "ci",
+                "--ignore-scripts",
+                "--no-audit",
+                "--no-fund",
+                "--loglevel",
+                "error",
+            ])
+            .current_dir(self.folder()))?;
+        fs::write(&stamp, wanted).context("write the stamp")
+    }
+}
+
+/// The Node of this machine, as it prints its version; Debian's where there is none.
+fn node() -> Result<String> {
+    let version = || read(Command::new("node").arg("--version"));
+    let has_npm = read(Command::new("npm").arg("--version")).is_ok();
+    let is_new = |version: &str| parse_node(version).is_some_and(|major| major >= OLDEST_NODE);
+    if let Ok(version) = version()
+        && has_npm
+        && is_new(&version)
+    {
+        return Ok(version);
+    }
+    let missing = format!(
+        "find Node {OLDEST_NODE} or later with npm; the interop tests need it (--no-interop leaves them out)"
+    );
+    debian::install("npm", &missing)?;
+    let version = version()?;
+    if !is_new(&version) {
+        bail!("{missing}, not {}", version.trim());
+    }
+    Ok(version)
+}
+
+fn parse_node(said: &str) -> Option<u32> {
+    said.trim().strip_prefix('v')?.split('.').next()?.parse().ok()
+}
+
 impl Client {
     fn folder(&self) -> PathBuf {
         Path::new(HOME).join(self.name)
@@ -81,16 +175,23 @@ pub(crate) fn set_up() -> Result<Outcome> {
         make(client, &mut python)?;
         fs::write(client.stamp(), format!("{}\n{pins}", python.version)).context("write the stamp")?;
     }
+    let node = node()?;
+    for script in &SCRIPTS {
+        script.set_up(&node)?;
+    }
     Ok(Outcome::Done)
 }
 
 /// The variables that tell tests where the clients are.
 pub(crate) fn variables() -> Result<Vec<(&'static str, PathBuf)>> {
     let root = std::env::current_dir().context("find the current directory")?;
-    Ok(CLIENTS
+    let pythons = CLIENTS
         .iter()
-        .map(|client| (client.variable, root.join(client.python())))
-        .collect())
+        .map(|client| (client.variable, root.join(client.python())));
+    let packages = SCRIPTS
+        .iter()
+        .map(|script| (script.variable, root.join(script.folder())));
+    Ok(pythons.chain(packages).collect())
 }
 
 fn make(client: &Client, python: &mut Python) -> Result<()> {
@@ -179,6 +280,13 @@ mod tests {
         assert!(!is_new("Python 3.9.18"));
         assert!(!is_new("Python 2.7.18"));
         assert!(!is_new("pypy"));
+    }
+
+    #[test]
+    fn a_node_is_told_by_its_major_version() {
+        assert_eq!(parse_node("v20.20.2\n"), Some(20));
+        assert_eq!(parse_node("v8.0.0"), Some(8));
+        assert_eq!(parse_node("20"), None);
     }
 
     #[test]

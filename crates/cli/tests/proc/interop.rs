@@ -1,8 +1,8 @@
-//! Journeys by clients that nobody here wrote, each in the Python environment that the test set-up makes.
+//! Journeys by clients that nobody here wrote, each in the place that the test set-up makes for it: an environment of
+//! Python, or a folder of Node packages.
 
 use std::{
     env,
-    ffi::OsStr,
     net::SocketAddr,
     path::{Path, PathBuf},
     process::Stdio,
@@ -16,13 +16,33 @@ use crate::host::{Host, KEY};
 /// More than any script needs.
 const LIMIT: Duration = Duration::from_secs(150);
 
-/// A client, by the variable that names its Python and the place of that Python below `target/interop`.
+/// A client in Python, by the variable that names its Python and the place of that Python below `target/interop`.
 #[derive(Debug, Clone, Copy)]
 struct Client(&'static str, &'static str);
 
 const A2A_03: Client = Client("WOPR_INTEROP_A2A_03", "a2a-0.3");
 const A2A_1: Client = Client("WOPR_INTEROP_A2A_1", "a2a-1");
 const OPENWOP: Client = Client("WOPR_INTEROP_OPENWOP", "openwop");
+
+/// A client in JavaScript: the folder of its script below `tests/interop`, and the variable that names the folder with
+/// its packages, else below `target/interop`.
+#[derive(Debug, Clone, Copy)]
+struct Script {
+    sources: &'static str,
+    variable: &'static str,
+    packages: &'static str,
+}
+
+const JS_03: Script = Script {
+    sources: "js-0.3",
+    variable: "WOPR_INTEROP_JS_03",
+    packages: "a2a-js-0.3",
+};
+const JS_1: Script = Script {
+    sources: "js-1",
+    variable: "WOPR_INTEROP_JS_1",
+    packages: "a2a-js-1",
+};
 
 /// The root of the workspace.
 fn root() -> PathBuf {
@@ -46,31 +66,57 @@ impl Client {
     async fn run(self, script: &str, address: SocketAddr, arguments: &[&str]) -> String {
         let script = root().join("tests/interop").join(script);
         let mut command = Command::new(self.python());
-        command
-            .arg(&script)
-            .arg(format!("http://{address}"))
-            .arg(KEY)
-            .args(arguments)
-            .env("PYTHONDONTWRITEBYTECODE", "1")
-            // A proxy of this machine is none of loopback's business.
-            .env("NO_PROXY", "*")
-            .stdin(Stdio::null())
-            .kill_on_drop(true);
-        let output = timeout(LIMIT, command.output()).await;
-        let output = output
-            .unwrap_or_else(|_| panic!("{} ends in time", script.display()))
-            .unwrap();
-        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(
-            output.status.success(),
-            "{} {:?}: {}\n{printed}{}",
-            script.display(),
-            arguments.iter().map(OsStr::new).collect::<Vec<_>>(),
-            output.status,
-            String::from_utf8_lossy(&output.stderr)
-        );
-        printed
+        command.arg(&script).env("PYTHONDONTWRITEBYTECODE", "1");
+        printed(command, address, arguments).await
     }
+}
+
+impl Script {
+    /// Runs the journey against a host, beside its packages: that is where Node looks for them.
+    async fn run(self, address: SocketAddr, arguments: &[&str]) {
+        let default = root().join("target/interop").join(self.packages);
+        let packages = env::var_os(self.variable).map_or(default, PathBuf::from);
+        assert!(
+            packages.join("node_modules").exists(),
+            "{} has no packages: run this by `cargo xtask test`, or run `cargo xtask setup` first",
+            packages.display()
+        );
+        let source = root()
+            .join("tests/interop")
+            .join(self.sources)
+            .join("journey.mjs");
+        std::fs::copy(source, packages.join("journey.mjs")).unwrap();
+        let mut command = Command::new("node");
+        command.arg(packages.join("journey.mjs"));
+        printed(command, address, arguments).await;
+    }
+}
+
+/// What a client prints that is told a host, a key and arguments, and succeeds.
+async fn printed(mut command: Command, address: SocketAddr, arguments: &[&str]) -> String {
+    command
+        .arg(format!("http://{address}"))
+        .arg(KEY)
+        .args(arguments)
+        // A proxy of this machine is none of loopback's business.
+        .env("NO_PROXY", "*")
+        .env("no_grpc_proxy", "*")
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    let output = timeout(LIMIT, command.output()).await;
+    let output = output
+        .unwrap_or_else(|_| panic!("{command:?} ends in time"))
+        .unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success(),
+        "{:?} {:?}: {}\n{printed}{}",
+        command.as_std().get_program(),
+        command.as_std().get_args().collect::<Vec<_>>(),
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    printed
 }
 
 /// A whole journey against one host, once for each list of arguments.
@@ -132,6 +178,31 @@ async fn a2a_sdk_of_0_3_finds_its_task_after_a_kill() {
 #[tokio::test]
 async fn a2a_sdk_of_1_0_finds_its_task_after_a_kill() {
     restart(A2A_1, "a2a_1_restart.py").await;
+}
+
+/// The same by the SDK in JavaScript.
+async fn js_journey(client: Script, each: &[&[&str]]) {
+    let mut host = Host::new();
+    let address = host.start().await;
+    for arguments in each {
+        client.run(address, arguments).await;
+    }
+    let status = host.terminate().await;
+    assert!(status.success(), "stopped in order: {status}\n{}", host.said());
+}
+
+#[tokio::test]
+async fn a2a_js_sdk_of_0_3_makes_its_journey_over_every_binding() {
+    let bindings: [&[&str]; 3] = [&[SKILL, "JSONRPC"], &[SKILL, "HTTP+JSON"], &[SKILL, "GRPC"]];
+    js_journey(JS_03, &bindings).await;
+}
+
+#[tokio::test]
+async fn a2a_js_sdk_of_1_0_makes_its_journey_in_both_versions_over_every_binding() {
+    let pairs = ["1.0", "0.3"]
+        .map(|version| ["JSONRPC", "HTTP+JSON", "GRPC"].map(|binding| [SKILL, binding, version]));
+    let pairs: Vec<&[&str]> = pairs.iter().flatten().map(<[_; 3]>::as_slice).collect();
+    js_journey(JS_1, &pairs).await;
 }
 
 #[tokio::test]

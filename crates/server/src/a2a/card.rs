@@ -111,7 +111,7 @@ pub(super) fn respond(
 ) -> Response {
     let form = match Form::of(headers) {
         Ok(form) => form,
-        Err(error) => return super::transport::error_response(host, &error),
+        Err(error) => return super::transport::error_response(host, &error, Version::V1_0),
     };
     let subject = Subject {
         tenant: &default_tenant(),
@@ -128,7 +128,7 @@ pub(super) fn respond(
     let whole = Form::Pure(Version::V1_0);
     let (Ok(body), Ok(whole)) = (encode(host, &card, form), encode(host, &card, whole)) else {
         tracing::error!("agent card does not serialise");
-        return super::transport::error_response(host, &A2aError::Internal);
+        return super::transport::error_response(host, &A2aError::Internal, Version::V1_0);
     };
     let etag = format!("\"{}\"", hash(&body));
     let since = freshness.since(workflow, &hash(&whole));

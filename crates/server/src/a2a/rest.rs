@@ -68,7 +68,7 @@ pub(super) async fn respond(host: Arc<Host>, place: Rest, head: &Parts, body: Bo
         service.perform(&call, request).await
     };
     let mut response = match answered.await {
-        Ok(Answer::Reply(reply)) => reply_response(&host, headers, &reply.into_document(form)),
+        Ok(Answer::Reply(reply)) => reply_response(&host, headers, place.version, &reply.into_document(form)),
         Ok(Answer::Stream(stream)) => transport::event_stream(*stream, move |out, item| {
             let frame = sse::Head {
                 id: item.id,
@@ -79,7 +79,7 @@ pub(super) async fn respond(host: Arc<Host>, place: Rest, head: &Parts, body: Bo
                 tracing::error!(%error, "a2a update does not serialise");
             }
         }),
-        Err(error) => transport::refuse(&host, &error),
+        Err(error) => transport::refuse(&host, &error, place.version),
     };
     response.extensions_mut().insert(handled);
     response
@@ -166,10 +166,10 @@ fn bind_tenant(tenant: &str, request: &mut Object) -> Result<(), DecodeError> {
     }
 }
 
-fn reply_response(host: &Host, headers: &HeaderMap, document: &Document) -> Response {
+fn reply_response(host: &Host, headers: &HeaderMap, version: Version, document: &Document) -> Response {
     let Ok(body) = serde_json::to_vec(document) else {
         tracing::error!("a2a reply does not serialise");
-        return transport::error_response(host, &A2aError::Internal);
+        return transport::error_response(host, &A2aError::Internal, version);
     };
     let mut response = transport::json_response(StatusCode::OK, body);
     if accepts_a2a_json(headers) {

@@ -15,6 +15,7 @@ use serde_json::Value;
 use wopr_wire::{
     a2a::{
         error::{A2aError, ErrorProfile, status_body},
+        method::Version,
         paths::Verb,
     },
     sse,
@@ -55,10 +56,10 @@ pub(super) fn json_response(status: StatusCode, body: Vec<u8>) -> Response {
 }
 
 /// An error of the table as the HTTP+JSON binding shows it.
-pub(super) fn error_response(host: &Host, error: &A2aError) -> Response {
+pub(super) fn error_response(host: &Host, error: &A2aError, version: Version) -> Response {
     let profile = profile(host);
     let status = StatusCode::from_u16(error.http_status(profile));
-    let body = error.rest_body(profile).to_string().into_bytes();
+    let body = error.rest_body(version, profile).to_string().into_bytes();
     json_response(status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), body)
 }
 
@@ -96,9 +97,9 @@ pub(super) fn forbidden(scope: Scope) -> Response {
 }
 
 /// Whatever kept an operation from being done, as the HTTP+JSON binding shows it.
-pub(super) fn refuse(host: &Host, error: &Error) -> Response {
+pub(super) fn refuse(host: &Host, error: &Error, version: Version) -> Response {
     match error {
-        Error::A2a(error) => error_response(host, error),
+        Error::A2a(error) => error_response(host, error, version),
         Error::Forbidden(scope) => forbidden(*scope),
         Error::Unavailable => unavailable(),
     }

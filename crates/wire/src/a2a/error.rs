@@ -439,16 +439,22 @@ impl A2aError {
         }
     }
 
-    /// The body of the HTTP+JSON binding: `google.rpc.Status` under `error`.
+    /// The body of the HTTP+JSON binding: `google.rpc.Status` under `error`. The text of 0.3 does not say what an error
+    /// looks like, and its clients know one by the number of JSON-RPC, so the body has that beside it.
     #[must_use]
-    pub fn rest_body(&self, profile: ErrorProfile) -> Value {
+    pub fn rest_body(&self, version: Version, profile: ErrorProfile) -> Value {
         let details = self.data().unwrap_or_else(|| Value::Array(Vec::new()));
-        status_body(
+        let mut body = status_body(
             self.http_status(profile),
             self.grpc_status(profile).name(),
             &self.to_string(),
             details,
-        )
+        );
+        if version == Version::V0_3 {
+            body["code"] = self.code_in(version).into();
+            body["message"] = self.to_string().into();
+        }
+        body
     }
 }
 
@@ -543,7 +549,7 @@ mod tests {
     #[test]
     fn a_rest_body_is_a_status() {
         assert_eq!(
-            A2aError::unsupported("the task has ended").rest_body(ErrorProfile::V1_0_0),
+            A2aError::unsupported("the task has ended").rest_body(Version::V1_0, ErrorProfile::V1_0_0),
             json!({ "error": {
                 "code": 400,
                 "status": "UNIMPLEMENTED",
@@ -556,9 +562,22 @@ mod tests {
             }})
         );
         assert_eq!(
-            A2aError::Internal.rest_body(ErrorProfile::V1_0_1)["error"].get("details"),
+            A2aError::Internal.rest_body(Version::V1_0, ErrorProfile::V1_0_1)["error"].get("details"),
             None
         );
+    }
+
+    #[test]
+    fn an_old_client_reads_the_number_of_json_rpc() {
+        let error = A2aError::unsupported("the task has ended");
+        let new = error.rest_body(Version::V1_0, ErrorProfile::V1_0_1);
+        let old = error.rest_body(Version::V0_3, ErrorProfile::V1_0_1);
+        assert_eq!(old["error"], new["error"]);
+        assert_eq!(
+            (&old["code"], &old["message"]),
+            (&json!(-32004), &old["error"]["message"])
+        );
+        assert_eq!(new.as_object().unwrap().len(), 1);
     }
 
     #[test]
