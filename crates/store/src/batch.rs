@@ -8,7 +8,7 @@ use wopr_core::{
     ContentHash, NodeId, PrincipalId, RunId, RunKey, RunStatus, Seq, TenantId, Timestamp, WorkflowId,
 };
 
-use crate::Epoch;
+use crate::{Epoch, PushRow};
 
 /// What must hold for an append to happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +56,8 @@ pub struct Batch {
     pub messages: Vec<MessageRow>,
     /// Bytes that events refer to; one whose id the run knows already is ignored.
     pub blobs: Vec<BlobRow>,
+    /// A receiver of what happens to the run, which hears of these events too. Only with [`Guard::Create`].
+    pub push: Option<PushRow>,
 }
 
 impl Batch {
@@ -79,6 +81,7 @@ impl Batch {
             idempotency: None,
             messages: Vec::new(),
             blobs: Vec::new(),
+            push: None,
         }
     }
 
@@ -233,6 +236,14 @@ pub struct EffectKey(pub String);
 /// The right to settle one attempt. Grows each time a lease is handed out; an old one is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence(pub u64);
+
+impl Fence {
+    /// Where the fences of something begin that may have been there before and was removed: behind those of then,
+    /// for none is handed out a thousand times a second.
+    pub(crate) fn first_at(now: Timestamp) -> Self {
+        Self(u64::try_from(now.millis()).unwrap_or(0))
+    }
+}
 
 /// An effect to enqueue.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,13 +5,13 @@
 
 use std::collections::HashSet;
 
-use crate::Batch;
+use crate::{Batch, Guard};
 
 /// Asserts what a store relies on.
 ///
 /// # Panics
-/// If the events do not continue the log, the snapshot is not of the new head, or a child is named twice
-/// or is its own parent.
+/// If the events do not continue the log, the snapshot is not of the new head, a child is named twice
+/// or is its own parent, or a run that is there gets a receiver.
 pub(crate) fn assert_sound(batch: &Batch) {
     for (n, event) in batch.events.iter().enumerate() {
         assert_eq!(
@@ -29,6 +29,10 @@ pub(crate) fn assert_sound(batch: &Batch) {
             batch.run
         );
     }
+    assert!(
+        batch.push.is_none() || batch.guard == Guard::Create,
+        "a receiver comes with a new run, or by a call of its own"
+    );
     if !batch.children.is_empty() {
         let mut seen = HashSet::with_capacity(batch.children.len());
         for child in &batch.children {

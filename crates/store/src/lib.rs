@@ -2,7 +2,7 @@
 //!
 //! A store keeps runs: their logs, and the rows that belong to one append. It knows no business
 //! rules. [`Log`] appends and reads, [`Work`] hands out what is due, [`Registry`] keeps what is
-//! registered, [`Retention`] takes runs out again; a [`Store`] is all four. Bodies of events, snapshots and notices
+//! registered, [`Pushes`] whom to tell what, [`Retention`] takes runs out again; a [`Store`] is all five. Bodies of events, snapshots and notices
 //! are opaque bytes here.
 
 mod batch;
@@ -11,6 +11,7 @@ mod error;
 mod log;
 mod memory;
 pub mod postgres;
+mod push;
 mod registry;
 mod retention;
 pub mod sqlite;
@@ -25,12 +26,16 @@ pub use error::{AppendError, ReadError, WriteError};
 pub use log::{EventPage, Loaded, Log, RunFilter, RunPage, TaskCursor, TaskFilter, TaskPage};
 pub use memory::MemoryStore;
 pub use postgres::PostgresStore;
+pub use push::{
+    Attempted, Delivery, DeliveryCursor, DeliveryFilter, LeasedPush, OutboxRow, PushRow, Pushes, Put, Then,
+    Update,
+};
 pub use registry::{KeyRow, Registry, Revision, WorkflowRow};
 pub use retention::{Child, EndedRoots, Removal, Retention, Swept};
 pub use sqlite::SqliteStore;
 pub use work::{Epoch, Hint, LeasedEffect, Work};
 
 /// Everything wopr asks of a database.
-pub trait Store: Log + Work + Registry + Retention + std::fmt::Debug {}
+pub trait Store: Log + Work + Registry + Pushes + Retention + std::fmt::Debug {}
 
-impl<T: Log + Work + Registry + Retention + std::fmt::Debug> Store for T {}
+impl<T: Log + Work + Registry + Pushes + Retention + std::fmt::Debug> Store for T {}

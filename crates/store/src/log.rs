@@ -24,7 +24,7 @@ pub trait Log: Send + Sync + 'static {
     ///
     /// # Panics
     /// If the batch breaks what its type promises: events that do not continue the log, a snapshot of another
-    /// head, a child named twice.
+    /// head, a child named twice, a receiver of a run that is there.
     ///
     /// # Cancel safety
     /// Dropping the future does not take the append back: it may still commit.

@@ -71,6 +71,7 @@ impl State {
     }
 
     fn write(&mut self, batch: Batch) {
+        let (before, after) = (batch.expected(), batch.head());
         let key = batch.run;
         let at = batch.summary.updated_at;
 
@@ -147,6 +148,11 @@ impl State {
         for row in batch.inbox_sent {
             self.tell(key.sibling(row.target.clone()), row);
         }
+
+        if let Some(push) = batch.push {
+            self.add_push(&key, push, before, Fence(0));
+        }
+        self.note(&key, before, after);
 
         if let Some(record) = batch.idempotency {
             self.records.insert(record.key.clone(), record);

@@ -5,6 +5,7 @@
 
 mod append;
 mod log;
+mod push;
 mod registry;
 mod retention;
 mod work;
@@ -12,11 +13,11 @@ mod work;
 use std::collections::{BTreeMap, HashMap};
 
 use parking_lot::Mutex;
-use wopr_core::{ContentHash, RunId, RunKey, TenantId, Timestamp, WorkflowId};
+use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId};
 
 use crate::{
-    BlobRow, EffectKey, Epoch, Fence, IdempotencyKey, IdempotencyRecord, InboxRow, KeyRow, MessageRow,
-    Revision, Snapshot, StoredEvent, Summary, TaskRow, TimerKey, WorkflowRow,
+    BlobRow, Delivery, EffectKey, Epoch, Fence, IdempotencyKey, IdempotencyRecord, InboxRow, KeyRow,
+    MessageRow, PushRow, Revision, Snapshot, StoredEvent, Summary, TaskRow, TimerKey, WorkflowRow,
 };
 
 /// A store in memory, for tests and for trying things out.
@@ -41,6 +42,10 @@ struct State {
     /// Oldest first; a run without rows has no entry.
     inboxes: BTreeMap<RunKey, Vec<InboxRow>>,
     records: HashMap<IdempotencyKey, IdempotencyRecord>,
+    pushes: BTreeMap<(RunKey, String), Push>,
+    /// What is still to be told of each run: (from, to).
+    outbox: BTreeMap<RunKey, (Seq, Seq)>,
+    deliveries: BTreeMap<(RunKey, String, Seq), Delivery>,
     /// The root that each marked run goes with.
     removals: BTreeMap<RunKey, RunId>,
     epoch: u64,
@@ -73,8 +78,8 @@ impl Run {
         }
     }
 
-    fn head(&self) -> wopr_core::Seq {
-        wopr_core::Seq(0).plus(self.events.len())
+    fn head(&self) -> Seq {
+        Seq(0).plus(self.events.len())
     }
 }
 
@@ -84,6 +89,17 @@ struct Effect {
     enqueued_at: Timestamp,
     lease: Option<(Epoch, Timestamp)>,
     fence: Fence,
+}
+
+#[derive(Debug)]
+struct Push {
+    row: PushRow,
+    since: Seq,
+    /// When somebody may work at it; of one that is leased, when that ends.
+    due: Option<Timestamp>,
+    epoch: Option<Epoch>,
+    fence: Fence,
+    news: u64,
 }
 
 #[derive(Debug)]

@@ -25,6 +25,9 @@ impl State {
         self.inboxes.remove(run);
         self.timers.retain(|(owner, _), _| owner != run);
         self.effects.retain(|(owner, _), _| owner != run);
+        self.outbox.remove(run);
+        self.pushes.retain(|(owner, _), _| owner != run);
+        self.deliveries.retain(|(owner, _, _), _| owner != run);
     }
 }
 

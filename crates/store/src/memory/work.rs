@@ -8,11 +8,16 @@ use crate::{EffectKey, Epoch, Fence, LeasedEffect, ReadError, TimerKey, Work, Wr
 
 #[async_trait]
 impl Work for MemoryStore {
-    async fn begin_epoch(&self, _now: Timestamp) -> Result<Epoch, WriteError> {
+    async fn begin_epoch(&self, now: Timestamp) -> Result<Epoch, WriteError> {
         let mut state = self.state.lock();
         // One process owns this store, so whoever held a lease is gone.
         for effect in state.effects.values_mut() {
             effect.lease = None;
+        }
+        for push in state.pushes.values_mut() {
+            if push.epoch.take().is_some() {
+                push.due = Some(now);
+            }
         }
         state.epoch += 1;
         Ok(Epoch(state.epoch))

@@ -22,6 +22,7 @@ use wopr_core::{RunId, RunKey, Seq, Timestamp};
 use super::{
     fault::Fault,
     pool::Pool,
+    push,
     retention::present,
     round::{Failure, Round, Sent, silent, value},
     rows, writes,
@@ -33,14 +34,14 @@ const TRIES: u32 = 8;
 
 const CREATE: &str =
     "INSERT INTO runs (tenant, run, workflow, version, status, principal, parent_run, parent_node, created_at,
-         updated_at, next_seq)
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT DO NOTHING RETURNING 1";
+         updated_at, next_seq, pushes)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) ON CONFLICT DO NOTHING RETURNING pushes > 0";
 
 const ADVANCE: &str = concat!(
     "UPDATE runs SET status = $4, updated_at = $5, next_seq = $6
      WHERE tenant = $1 AND run = $2 AND next_seq = $3",
     present!(),
-    " RETURNING 1"
+    " RETURNING pushes > 0"
 );
 
 const CHILDREN: &str =
@@ -105,11 +106,13 @@ async fn in_transaction(
     transaction: &mut Transaction,
     batch: &Batch,
 ) -> Result<Result<(), AppendError>, Fault> {
-    if let Some(refusal) = begin(transaction, batch).await? {
-        return Ok(Err(refusal));
-    }
+    let is_told = match begin(transaction, batch).await? {
+        Ok(is_told) => is_told,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
     let mut round = Round::default();
     writes::rest(&mut round, batch);
+    push::note(&mut round, batch, is_told);
     round.control("COMMIT");
     let ready = round.prepare(transaction.client()).await?;
     let commit = ready.last();
@@ -148,8 +151,8 @@ fn in_doubt(fault: Fault) -> Fault {
     }
 }
 
-/// Begins the transaction with everything that can refuse the batch.
-async fn begin(transaction: &Transaction, batch: &Batch) -> Result<Option<AppendError>, Fault> {
+/// Begins the transaction with everything that can refuse the batch. Says whether somebody is told of this run.
+async fn begin(transaction: &Transaction, batch: &Batch) -> Result<Result<bool, AppendError>, Fault> {
     let client = transaction.client();
     let mut round = Round::default();
     round.control("BEGIN ISOLATION LEVEL READ COMMITTED");
@@ -174,7 +177,7 @@ async fn begin(transaction: &Transaction, batch: &Batch) -> Result<Option<Append
             .unwrap_or_default()
             .first()
         {
-            Some(row) => Ok(Some(AppendError::Duplicate(Box::new(rows::record(
+            Some(row) => Ok(Err(AppendError::Duplicate(Box::new(rows::record(
                 row,
                 &record.key,
             )?)))),
@@ -185,28 +188,30 @@ async fn begin(transaction: &Transaction, batch: &Batch) -> Result<Option<Append
     if let Some(place) = fenced
         && let Some(stale) = stale(batch, &answer(place))?
     {
-        return Ok(Some(AppendError::Fenced(stale)));
+        return Ok(Err(AppendError::Fenced(stale)));
     }
-    if answer(guarded).is_empty() {
+    let guarded = answer(guarded);
+    let Some(advanced) = guarded.first() else {
         let actual = head(transaction, &batch.run).await?;
         if actual == Head::Missing && batch.guard == Guard::Create {
             return Err(Fault::Taken("a run that was there is gone".to_owned()));
         }
-        return Ok(Some(AppendError::Conflict {
+        return Ok(Err(AppendError::Conflict {
             expected: batch.expected(),
             actual: match actual {
                 Head::At(seq) => Some(seq),
                 Head::Gone | Head::Missing => None,
             },
         }));
-    }
+    };
+    let is_told = rows::flag(advanced, 0)?;
     if let Some(place) = created {
         let new = answer(place);
         if new.len() < batch.children.len() {
-            return colliding(transaction, batch).await.map(Some);
+            return colliding(transaction, batch).await.map(Err);
         }
     }
-    Ok(None)
+    Ok(Ok(is_told))
 }
 
 /// Claims the key of a request.
@@ -265,6 +270,7 @@ fn guard<'b>(round: &mut Round<'b>, batch: &'b Batch) -> usize {
                     value(summary.created_at.millis()),
                     value(summary.updated_at.millis()),
                     value(head),
+                    value(i64::from(batch.push.is_some())),
                 ],
             )
         }

@@ -21,6 +21,7 @@ mod lists;
 mod open;
 mod pool;
 mod port;
+mod push;
 mod read;
 mod registry;
 mod retention;

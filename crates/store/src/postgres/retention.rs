@@ -102,6 +102,16 @@ const EMPTY: &str = concat!(
          DELETE FROM timers AS x USING gone AS g WHERE x.tenant = g.tenant AND x.run = g.run RETURNING 1),
      the_effects AS (
          DELETE FROM effects AS x USING gone AS g WHERE x.tenant = g.tenant AND x.run = g.run RETURNING 1),
+     the_pushes AS (
+         DELETE FROM pushes AS x USING gone AS g WHERE x.tenant = g.tenant AND x.run = g.run RETURNING 1),
+     the_outbox AS (
+         DELETE FROM outbox AS x USING gone AS g WHERE x.tenant = g.tenant AND x.run = g.run RETURNING 1),
+     the_deliveries AS (
+         DELETE FROM deliveries AS x USING (
+             SELECT o.tenant, o.run, o.push, o.seq
+             FROM gone AS g JOIN deliveries AS o ON o.tenant = g.tenant AND o.run = g.run
+             LIMIT $2) AS g
+         WHERE x.tenant = g.tenant AND x.run = g.run AND x.push = g.push AND x.seq = g.seq RETURNING 1),
      the_events AS (
          DELETE FROM events AS x USING (
              SELECT o.tenant, o.run, o.seq FROM gone AS g JOIN events AS o ON o.tenant = g.tenant AND o.run = g.run
@@ -126,6 +136,7 @@ const EMPTY: &str = concat!(
              AND x.source_seq = g.source_seq RETURNING 1)
      SELECT count(*) FROM (
          SELECT FROM the_runs UNION ALL SELECT FROM the_tasks UNION ALL SELECT FROM the_snapshots
+         UNION ALL SELECT FROM the_pushes UNION ALL SELECT FROM the_outbox UNION ALL SELECT FROM the_deliveries
          UNION ALL SELECT FROM the_timers UNION ALL SELECT FROM the_effects UNION ALL SELECT FROM the_events
          UNION ALL SELECT FROM the_messages UNION ALL SELECT FROM the_blobs UNION ALL SELECT FROM the_inbox) AS all_rows"
 );
@@ -139,6 +150,9 @@ const FINISH: &str = concat!(
           AND NOT EXISTS (SELECT 1 FROM snapshots AS x WHERE x.tenant = m.tenant AND x.run = m.run)
           AND NOT EXISTS (SELECT 1 FROM timers AS x WHERE x.tenant = m.tenant AND x.run = m.run)
           AND NOT EXISTS (SELECT 1 FROM effects AS x WHERE x.tenant = m.tenant AND x.run = m.run)
+          AND NOT EXISTS (SELECT 1 FROM pushes AS x WHERE x.tenant = m.tenant AND x.run = m.run)
+          AND NOT EXISTS (SELECT 1 FROM outbox AS x WHERE x.tenant = m.tenant AND x.run = m.run)
+          AND NOT EXISTS (SELECT 1 FROM deliveries AS x WHERE x.tenant = m.tenant AND x.run = m.run)
           AND NOT EXISTS (SELECT 1 FROM events AS x WHERE x.tenant = m.tenant AND x.run = m.run)
           AND NOT EXISTS (SELECT 1 FROM messages AS x WHERE x.tenant = m.tenant AND x.run = m.run)
           AND NOT EXISTS (SELECT 1 FROM blobs AS x WHERE x.tenant = m.tenant AND x.run = m.run)

@@ -11,13 +11,15 @@ use wopr_core::{RunKey, Seq, Timestamp};
 use super::{
     bundle,
     fault::{Failure, Fault},
+    push,
     retention::{self, present},
     rows,
     stats::Counters,
     writer::Job,
 };
 use crate::{
-    AppendError, Batch, EffectRow, Guard, IdempotencyKey, IdempotencyRecord, StoredEvent, Summary, TaskRow,
+    AppendError, Batch, EffectRow, Fence, Guard, IdempotencyKey, IdempotencyRecord, StoredEvent, Summary,
+    TaskRow,
 };
 
 /// What a batch costs in a queue besides the bodies it carries.
@@ -146,29 +148,62 @@ fn guard(conn: &Connection, batch: &Batch) -> Result<bool, Fault> {
             batch.task.as_ref(),
             batch.head(),
         )?,
-        Guard::At(expected) => update_run(conn, batch, expected)?,
+        Guard::At(expected) => match update_run(conn, batch, expected, Told::Nobody)? {
+            // Somebody is told of this run, or another append was first.
+            0 => return advance_told(conn, batch, expected),
+            written => written,
+        },
     };
+    if let (1, Some(row)) = (written, &batch.push) {
+        conn.prepare_cached("UPDATE runs SET pushes = 1 WHERE tenant = ?1 AND run = ?2")?
+            .execute([batch.run.tenant.as_str(), batch.run.run.as_str()])?;
+        push::add(conn, &batch.run, row, Seq(0), Fence(0))?;
+        push::note(conn, &batch.run, Seq(0), batch.head())?;
+    }
     Ok(written == 1)
 }
 
-fn update_run(conn: &Connection, batch: &Batch, expected: Seq) -> Result<usize, Fault> {
+/// Whether runs are meant whose events somebody is told. Almost none has a receiver, and to say so in the condition
+/// costs less than to ask.
+#[derive(Clone, Copy)]
+enum Told {
+    Nobody,
+    Anybody,
+}
+
+/// Like the guard, of a run that has receivers; notes what they have to be told.
+fn advance_told(conn: &Connection, batch: &Batch, expected: Seq) -> Result<bool, Fault> {
+    if update_run(conn, batch, expected, Told::Anybody)? == 0 {
+        return Ok(false);
+    }
+    push::note(conn, &batch.run, expected, batch.head())?;
+    Ok(true)
+}
+
+fn update_run(conn: &Connection, batch: &Batch, expected: Seq, told: Told) -> Result<usize, Fault> {
     let (tenant, run) = (batch.run.tenant.as_str(), batch.run.run.as_str());
     let (expected, head) = (rows::int(expected.0), rows::int(batch.head().0));
     let status = batch.summary.status.as_str();
     let updated_at = batch.summary.updated_at.millis();
+    let most_told = match told {
+        Told::Nobody => 0,
+        Told::Anybody => i64::MAX,
+    };
     let written = match &batch.task {
         None => conn
             .prepare_cached(concat!(
                 "UPDATE runs SET status = ?4, updated_at = ?5, next_seq = ?6
-                 WHERE tenant = ?1 AND run = ?2 AND next_seq = ?3",
+                 WHERE tenant = ?1 AND run = ?2 AND next_seq = ?3 AND pushes <= ?7",
                 present!()
             ))?
-            .execute(params![tenant, run, expected, status, updated_at, head])?,
+            .execute(params![
+                tenant, run, expected, status, updated_at, head, most_told
+            ])?,
         Some(task) => conn
             .prepare_cached(concat!(
                 "UPDATE runs SET status = ?4, updated_at = ?5, next_seq = ?6, context = ?7, task_state = ?8,
                      task_interrupt = ?9, task_updated_at = ?10
-                 WHERE tenant = ?1 AND run = ?2 AND next_seq = ?3",
+                 WHERE tenant = ?1 AND run = ?2 AND next_seq = ?3 AND pushes <= ?11",
                 present!()
             ))?
             .execute(params![
@@ -182,6 +217,7 @@ fn update_run(conn: &Connection, batch: &Batch, expected: Seq) -> Result<usize, 
                 task.state.as_str(),
                 task.interrupt.map(rows::interrupt_text),
                 task.updated_at.millis(),
+                most_told,
             ])?,
     };
     Ok(written)

@@ -13,6 +13,7 @@ mod guest;
 mod lists;
 mod open;
 mod port;
+mod push;
 mod queue;
 mod read;
 mod reader;

@@ -24,11 +24,11 @@ use crate::{
 };
 
 /// What a write that carries no body of note costs in the queue.
-const SMALL: usize = 256;
+pub(super) const SMALL: usize = 256;
 
 impl SqliteStore {
     /// Runs a read on one of the readers, as of one moment.
-    async fn read<T: Send + 'static>(
+    pub(super) async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Connection) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, ReadError> {
@@ -49,7 +49,7 @@ impl SqliteStore {
     }
 
     /// Runs a write in the writer's next group.
-    async fn write<T: Send + 'static>(
+    pub(super) async fn write<T: Send + 'static>(
         &self,
         bytes: usize,
         work: impl FnMut(&Connection) -> Result<T, Fault> + Send + 'static,

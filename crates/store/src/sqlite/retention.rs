@@ -82,7 +82,7 @@ struct Owned {
 }
 
 /// Rows with a body, of which a run may have any number.
-const WITH_BODY: [Owned; 6] = [
+const WITH_BODY: [Owned; 8] = [
     Owned {
         pick: "SELECT rowid, length(bodies) FROM events WHERE tenant = ?1 AND run = ?2 LIMIT ?3",
         delete: "DELETE FROM events WHERE rowid = ?1",
@@ -104,14 +104,23 @@ const WITH_BODY: [Owned; 6] = [
         delete: "DELETE FROM effects WHERE rowid = ?1",
     },
     Owned {
+        pick: "SELECT rowid, length(body) FROM deliveries WHERE tenant = ?1 AND run = ?2 LIMIT ?3",
+        delete: "DELETE FROM deliveries WHERE rowid = ?1",
+    },
+    Owned {
+        pick: "SELECT rowid, length(body) FROM pushes WHERE tenant = ?1 AND run = ?2 LIMIT ?3",
+        delete: "DELETE FROM pushes WHERE rowid = ?1",
+    },
+    Owned {
         pick: "SELECT place, length(body) FROM inbox WHERE tenant = ?1 AND target = ?2 LIMIT ?3",
         delete: "DELETE FROM inbox WHERE place = ?1",
     },
 ];
 
 /// Rows of fixed fields, of which a run that has ended has one or none.
-const PLAIN: [&str; 2] = [
+const PLAIN: [&str; 3] = [
     "DELETE FROM timers WHERE tenant = ?1 AND run = ?2",
+    "DELETE FROM outbox WHERE tenant = ?1 AND run = ?2",
     "DELETE FROM runs WHERE tenant = ?1 AND run = ?2",
 ];
 

@@ -3,7 +3,7 @@
 use rusqlite::{Connection, params};
 use wopr_core::{RunKey, Timestamp};
 
-use super::{fault::Fault, rows};
+use super::{fault::Fault, push, rows};
 use crate::{EffectKey, Epoch, Fence, LeasedEffect, TimerKey};
 
 const DUE: &str = "SELECT tenant, run, key FROM timers INDEXED BY timers_by_due
@@ -24,6 +24,7 @@ pub(super) fn begin_epoch(conn: &Connection, now: Timestamp) -> Result<Epoch, Fa
     // The lock file says that no other process lives, so whoever held a lease is gone.
     conn.prepare_cached("UPDATE effects SET epoch = NULL, lease_until = NULL WHERE epoch IS NOT NULL")?
         .execute([])?;
+    push::end_leases(conn, now)?;
     let mut statement = conn.prepare_cached(
         "INSERT INTO epochs (epoch, began_at) SELECT coalesce(max(epoch), 0) + 1, ?1 FROM epochs RETURNING epoch",
     )?;

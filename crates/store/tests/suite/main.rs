@@ -16,6 +16,7 @@ mod migrations;
 mod model;
 mod outages;
 mod proxy;
+mod pushes;
 mod reads;
 mod registrations;
 mod replicas;

@@ -5,7 +5,7 @@ use wopr_core::{
 };
 use wopr_store::{
     Batch, ChildRow, EffectKey, EffectRow, Epoch, Fence, Guard, IdempotencyKey, IdempotencyRecord, InboxRow,
-    Settled, StoredEvent, Summary, TaskRow, TaskState, TimerKey, TimerRow,
+    PushRow, Settled, StoredEvent, Summary, TaskRow, TaskState, TimerKey, TimerRow,
 };
 
 pub(crate) fn tenant(name: &str) -> TenantId {
@@ -145,6 +145,14 @@ pub(crate) fn notice(target: &RunKey, source: &RunKey, source_seq: u64) -> Inbox
         source: source.run.clone(),
         source_seq: Seq(source_seq),
         body: format!("{}:{source_seq}", source.run).into_bytes(),
+    }
+}
+
+pub(crate) fn push(id: &str) -> PushRow {
+    PushRow {
+        id: id.to_owned(),
+        body: format!("to {id}").into_bytes(),
+        created_at: at(5),
     }
 }
 

@@ -3,9 +3,9 @@
 use proptest::{collection::vec, prelude::*, sample::select};
 use wopr_core::{RunKey, RunStatus, Seq};
 use wopr_store::{
-    Batch, BlobRow, Epoch, Fence, Guard, IdempotencyRecord, MemoryStore, MessageRow, Removal, RunFilter,
-    Settled, Snapshot, SqliteStore, Store, TaskCursor, TaskFilter, TaskInterrupt, TaskRow, TaskState,
-    sqlite::Options,
+    Attempted, Batch, BlobRow, DeliveryCursor, DeliveryFilter, Epoch, Fence, Guard, IdempotencyRecord,
+    MemoryStore, MessageRow, PushRow, Removal, RunFilter, Settled, Snapshot, SqliteStore, Store, TaskCursor,
+    TaskFilter, TaskInterrupt, TaskRow, TaskState, Then, Update, sqlite::Options,
 };
 
 use crate::{make::*, schema::Schema};
@@ -49,6 +49,36 @@ enum Step {
         removals: Vec<(u64, u64)>,
     },
     Sweep,
+    Put {
+        run: RunKey,
+        id: &'static str,
+        most: usize,
+        now: i64,
+    },
+    Drop {
+        run: RunKey,
+        id: &'static str,
+    },
+    /// Each note, up to some events behind its beginning.
+    Expand {
+        n_events: u64,
+        n_updates: u64,
+        now: i64,
+    },
+    /// Leases receivers and says of each how an attempt at what waits first ended.
+    Tell {
+        now: i64,
+        until: i64,
+        ended: u8,
+        then: u8,
+        stale: bool,
+    },
+    Retry {
+        run: RunKey,
+        id: &'static str,
+        seq: Option<u64>,
+        now: i64,
+    },
 }
 
 /// A batch whose place in the log is settled when it is applied.
@@ -162,6 +192,7 @@ prop_compose! {
         record in prop::option::weighted(0.3, records()),
         message in prop::option::of(keys()),
         blob in prop::option::of(keys()),
+        receiver in prop::option::of(keys()),
     ) -> Draft {
         let mut batch = work;
         batch.run = run.clone();
@@ -178,6 +209,7 @@ prop_compose! {
             .map(|id| BlobRow { id: id.to_owned(), media_type: flow.to_owned(), bytes: vec![9] })
             .into_iter()
             .collect();
+        batch.push = receiver.filter(|_| matches!(place, Place::Create)).map(push);
         Draft { run, place, n_events, snapshot, batch }
     }
 }
@@ -196,6 +228,14 @@ fn steps() -> impl Strategy<Value = Step> {
         2 => (select(vec!["acme", "zeta"]), vec((1..9_u64, 1..9_u64), 1..4))
             .prop_map(|(owner, removals)| Step::Remove { owner, removals }),
         1 => Just(Step::Sweep),
+        2 => (runs(), keys(), 1..4_usize, 0..60_i64).prop_map(|(run, id, most, now)| Step::Put { run, id, most, now }),
+        1 => (runs(), keys()).prop_map(|(run, id)| Step::Drop { run, id }),
+        3 => (1..4_u64, 0..4_u64, 0..60_i64)
+            .prop_map(|(n_events, n_updates, now)| Step::Expand { n_events, n_updates, now }),
+        3 => (0..60_i64, 0..60_i64, 0..4_u8, 0..3_u8, prop::bool::weighted(0.2))
+            .prop_map(|(now, until, ended, then, stale)| Step::Tell { now, until, ended, then, stale }),
+        1 => (runs(), keys(), prop::option::of(0..4_u64), 0..60_i64)
+            .prop_map(|(run, id, seq, now)| Step::Retry { run, id, seq, now }),
     ]
 }
 
@@ -252,6 +292,66 @@ async fn apply(store: &dyn Store, step: &Step) -> String {
                 .collect();
             format!("{:?}", store.remove(&tenant(owner), &removals).await)
         }
+        Step::Put { run, id, most, now } => {
+            let row = PushRow {
+                created_at: at(*now),
+                ..push(id)
+            };
+            format!("{:?}", store.put_push(run, row, *most, at(*now)).await)
+        }
+        Step::Drop { run, id } => format!("{:?}", store.drop_push(run, id).await),
+        Step::Expand {
+            n_events,
+            n_updates,
+            now,
+        } => {
+            let notes = store.outbox(None, 2).await.expect("outbox");
+            let mut answers = format!("{notes:?}");
+            for mut note in notes {
+                note.to = Seq(note.from.0 + n_events);
+                let updates: Vec<_> = (note.from.0..note.from.0 + n_updates)
+                    .map(|seq| Update {
+                        seq: Seq(seq),
+                        body: vec![1],
+                    })
+                    .collect();
+                answers += &format!("{:?}", store.expand(&note, &updates, at(*now)).await);
+            }
+            answers
+        }
+        Step::Tell {
+            now,
+            until,
+            ended,
+            then,
+            stale,
+        } => {
+            let leased = store.lease_pushes(Epoch(1), at(*now), at(*until), 2).await;
+            let mut answers = format!("{leased:?}");
+            for mut lease in leased.expect("leased") {
+                let waiting = store.waiting(&lease.run, &lease.id, 2).await.expect("waiting");
+                answers += &format!("{waiting:?}");
+                let error = "why".to_owned();
+                let attempted = match ended {
+                    0 => None,
+                    1 => Some(Attempted::Delivered),
+                    2 => Some(Attempted::Failed { error }),
+                    _ => Some(Attempted::GivenUp { error, at: at(*now) }),
+                };
+                let attempted = waiting.first().map(|delivery| delivery.seq).zip(attempted);
+                let then = match then {
+                    0 => Then::GoOn(at(*until)),
+                    1 => Then::Rest(at(*now)),
+                    _ => Then::Due(at(*until)),
+                };
+                lease.fence.0 -= u64::from(*stale);
+                answers += &format!("{:?}", store.settle_push(&lease, attempted, then).await);
+            }
+            answers
+        }
+        Step::Retry { run, id, seq, now } => {
+            format!("{:?}", store.retry_push(run, id, seq.map(Seq), at(*now)).await)
+        }
         // How many steps it takes is the store's own affair, what is gone in the end is not.
         Step::Sweep => {
             let mut runs = 0;
@@ -277,6 +377,7 @@ async fn read_everything(store: &dyn Store) -> Vec<String> {
             read.push(format!("events {run}: {:?}", store.events(&run, Seq(1), 3).await));
             read.push(format!("task {run}: {:?}", store.task(&run).await));
             read.push(format!("messages {run}: {:?}", store.messages(&run, 2).await));
+            read.push(format!("pushes {run}: {:?}", store.pushes(&run).await));
             for key in KEYS {
                 read.push(format!("blob {run} {key}: {:?}", store.blob(&run, key).await));
             }
@@ -318,6 +419,26 @@ async fn read_everything(store: &dyn Store) -> Vec<String> {
             let further = store.children(&tenant(owner), &parents, Some(last), 2).await;
             read.push(format!("further children: {further:?}"));
         }
+        for given_up in [false, true] {
+            for only in [None, Some(run_id(2))] {
+                let filter = DeliveryFilter {
+                    tenant: tenant(owner),
+                    run: only,
+                    given_up,
+                };
+                for after in [1, 2, 3] {
+                    let after = DeliveryCursor {
+                        run: run_id(after),
+                        push: "b".to_owned(),
+                        seq: Seq(1),
+                    };
+                    let page = store.deliveries(&filter, Some(&after), 3).await;
+                    read.push(format!("deliveries {filter:?} {after:?}: {page:?}"));
+                }
+                let page = store.deliveries(&filter, None, 9).await;
+                read.push(format!("deliveries {filter:?}: {page:?}"));
+            }
+        }
         for context in [None, Some("ctx-1".to_owned())] {
             for state in [None, Some(TaskState::Working)] {
                 for changed_since in [None, Some(at(9))] {
@@ -349,6 +470,7 @@ async fn read_everything(store: &dyn Store) -> Vec<String> {
         "tenants: {:?}",
         store.next_tenant(Some(&tenant("acme"))).await
     ));
+    read.push(format!("outbox: {:?}", store.outbox(None, 9).await));
     read.push(format!("begun: {:?}", store.begun_removals(9).await));
     read.push(format!("next due: {:?}", store.next_due().await));
     read.push(format!("inboxes: {:?}", store.runs_with_inbox(None, 3).await));

@@ -49,6 +49,7 @@ fn ended(run: &RunKey, at_millis: i64) -> Batch {
         media_type: "text/plain".to_owned(),
         bytes: vec![3],
     }];
+    batch.push = Some(push("p"));
     batch
 }
 
@@ -141,6 +142,8 @@ async fn a_removed_run_is_gone_at_once_and_leaves_nothing(store: Arc<dyn Store>)
     let leased = store.lease_effects(wopr_store::Epoch(1), at(9), at(99), 9).await;
     assert_eq!(leased.expect("lease"), []);
     assert!(store.runs_with_inbox(None, 9).await.expect("inboxes").is_empty());
+    assert!(store.pushes(&run(1)).await.expect("pushes").is_empty());
+    assert!(store.outbox(None, 9).await.expect("outbox").is_empty());
 }
 
 async fn a_tree_goes_when_its_root_is_marked(store: Arc<dyn Store>) {
@@ -433,6 +436,9 @@ async fn a_removal_cut_off_anywhere_goes_on_after_a_restart() {
         "events",
         "snapshots",
         "timers",
+        "pushes",
+        "outbox",
+        "deliveries",
         "effects",
         "inbox",
         "messages",
@@ -517,6 +523,9 @@ async fn processes_that_sweep_at_once_share_the_work() {
         "events",
         "snapshots",
         "timers",
+        "pushes",
+        "outbox",
+        "deliveries",
         "effects",
         "inbox",
         "messages",
@@ -552,11 +561,14 @@ async fn every_table_with_rows_of_runs_is_swept_in_postgres() {
         owners,
         [
             "blobs",
+            "deliveries",
             "effects",
             "events",
             "idempotency",
             "inbox",
             "messages",
+            "outbox",
+            "pushes",
             "removals",
             "runs",
             "snapshots",

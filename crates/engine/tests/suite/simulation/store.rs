@@ -146,7 +146,11 @@ impl Connection {
         &self.server.fate
     }
 
-    async fn read(&self, what: &'static str) -> Result<(), ReadError> {
+    pub(super) fn memory(&self) -> &MemoryStore {
+        &self.server.store
+    }
+
+    pub(super) async fn read(&self, what: &'static str) -> Result<(), ReadError> {
         self.process.step(what).await;
         if self.fate().strikes(self.fate().odds.unavailable) {
             return Err(ReadError::Unavailable(format!("simulated at {what}")));
@@ -154,7 +158,7 @@ impl Connection {
         Ok(())
     }
 
-    async fn write(&self, what: &'static str) -> Result<(), WriteError> {
+    pub(super) async fn write(&self, what: &'static str) -> Result<(), WriteError> {
         self.process.step(what).await;
         if self.fate().strikes(self.fate().odds.unavailable) {
             return Err(WriteError::Unavailable(format!("simulated at {what}")));
@@ -163,7 +167,7 @@ impl Connection {
     }
 
     /// The way back from a write that happened.
-    async fn written<T>(&self, what: &'static str, value: T) -> Result<T, WriteError> {
+    pub(super) async fn written<T>(&self, what: &'static str, value: T) -> Result<T, WriteError> {
         self.process.step(what).await;
         if self.fate().strikes(self.fate().odds.unacknowledged) {
             return Err(WriteError::Unavailable(format!("simulated after {what}")));

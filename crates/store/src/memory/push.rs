@@ -1,0 +1,292 @@
+//! Receivers and deliveries in memory.
+
+use async_trait::async_trait;
+use wopr_core::{RunKey, Seq, Timestamp};
+
+use super::{MemoryStore, Push, State};
+use crate::{
+    Attempted, Delivery, DeliveryCursor, DeliveryFilter, Epoch, Fence, LeasedPush, OutboxRow, PushRow,
+    Pushes, Put, ReadError, Then, Update, WriteError,
+};
+
+impl State {
+    /// Registers a receiver that hears of events from a place on.
+    pub(super) fn add_push(&mut self, run: &RunKey, row: PushRow, since: Seq, fence: Fence) {
+        let push = Push {
+            row,
+            since,
+            due: None,
+            epoch: None,
+            fence,
+            news: 0,
+        };
+        self.pushes.insert((run.clone(), push.row.id.clone()), push);
+    }
+
+    /// Notes what was appended, if anybody is to be told.
+    pub(super) fn note(&mut self, run: &RunKey, from: Seq, to: Seq) {
+        if from < to && self.pushes.keys().any(|(of, _)| of == run) {
+            self.outbox.entry(run.clone()).or_insert((from, to)).1 = to;
+        }
+    }
+
+    fn of_run(&mut self, run: &RunKey) -> impl Iterator<Item = &mut Push> {
+        self.pushes
+            .iter_mut()
+            .filter(move |((of, _), _)| of == run)
+            .map(|(_, push)| push)
+    }
+}
+
+#[async_trait]
+impl Pushes for MemoryStore {
+    async fn put_push(
+        &self,
+        run: &RunKey,
+        row: PushRow,
+        most: usize,
+        now: Timestamp,
+    ) -> Result<Put, WriteError> {
+        let mut state = self.state.lock();
+        let Some(head) = state.run(run).map(super::Run::head) else {
+            return Ok(Put::Missing);
+        };
+        if let Some(push) = state.pushes.get_mut(&(run.clone(), row.id.clone())) {
+            push.row = row;
+            push.news += 1;
+            if push.epoch.is_none() && push.due.is_some() {
+                push.due = Some(now);
+            }
+            return Ok(Put::Replaced);
+        }
+        if state.of_run(run).count() >= most {
+            return Ok(Put::Full);
+        }
+        state.add_push(run, row, head, Fence::first_at(now));
+        Ok(Put::Added)
+    }
+
+    async fn pushes(&self, run: &RunKey) -> Result<Vec<PushRow>, ReadError> {
+        let mut state = self.state.lock();
+        if state.is_gone(run) {
+            return Ok(Vec::new());
+        }
+        let mut rows: Vec<_> = state.of_run(run).map(|push| push.row.clone()).collect();
+        rows.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
+        Ok(rows)
+    }
+
+    async fn drop_push(&self, run: &RunKey, id: &str) -> Result<bool, WriteError> {
+        let mut state = self.state.lock();
+        let was_there = state.pushes.remove(&(run.clone(), id.to_owned())).is_some();
+        state
+            .deliveries
+            .retain(|(of, push, _), _| of != run || push != id);
+        Ok(was_there)
+    }
+
+    async fn outbox(&self, after: Option<&RunKey>, limit: usize) -> Result<Vec<OutboxRow>, ReadError> {
+        let state = self.state.lock();
+        Ok(state
+            .outbox
+            .iter()
+            .filter(|(run, _)| after.is_none_or(|after| *run > after) && !state.is_gone(run))
+            .take(limit)
+            .map(|(run, (from, to))| OutboxRow {
+                run: run.clone(),
+                from: *from,
+                to: *to,
+            })
+            .collect())
+    }
+
+    async fn expand(&self, row: &OutboxRow, updates: &[Update], now: Timestamp) -> Result<bool, WriteError> {
+        let mut state = self.state.lock();
+        match state.outbox.get(&row.run) {
+            Some((from, to)) if *from == row.from && *to >= row.to => {
+                if *to == row.to {
+                    state.outbox.remove(&row.run);
+                } else if let Some((from, _)) = state.outbox.get_mut(&row.run) {
+                    *from = row.to;
+                }
+            }
+            Some(_) | None => return Ok(false),
+        }
+        if updates.is_empty() {
+            return Ok(true);
+        }
+        let mut made = Vec::new();
+        for push in state.of_run(&row.run) {
+            push.due.get_or_insert(now);
+            push.news += 1;
+            for update in updates.iter().filter(|update| update.seq >= push.since) {
+                made.push(Delivery {
+                    run: row.run.clone(),
+                    push: push.row.id.clone(),
+                    seq: update.seq,
+                    body: update.body.clone(),
+                    enqueued_at: now,
+                    attempts: 0,
+                    error: None,
+                    dead_at: None,
+                });
+            }
+        }
+        for delivery in made {
+            let place = (row.run.clone(), delivery.push.clone(), delivery.seq);
+            state.deliveries.entry(place).or_insert(delivery);
+        }
+        Ok(true)
+    }
+
+    async fn lease_pushes(
+        &self,
+        epoch: Epoch,
+        now: Timestamp,
+        until: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<LeasedPush>, WriteError> {
+        let mut state = self.state.lock();
+        let mut due: Vec<_> = state
+            .pushes
+            .iter()
+            .filter(|((run, _), _)| !state.is_gone(run))
+            .filter_map(|(place, push)| Some((push.due.filter(|due| *due <= now)?, place.clone())))
+            .collect();
+        due.sort();
+        due.truncate(limit);
+        let mut leased = Vec::with_capacity(due.len());
+        for (_, place) in due {
+            if let Some(push) = state.pushes.get_mut(&place) {
+                push.due = Some(until);
+                push.epoch = Some(epoch);
+                push.fence.0 += 1;
+                let (run, id) = place;
+                leased.push(LeasedPush {
+                    run,
+                    id,
+                    body: push.row.body.clone(),
+                    fence: push.fence,
+                    news: push.news,
+                });
+            }
+        }
+        Ok(leased)
+    }
+
+    async fn waiting(&self, run: &RunKey, push: &str, limit: usize) -> Result<Vec<Delivery>, ReadError> {
+        let state = self.state.lock();
+        Ok(state
+            .deliveries
+            .values()
+            .filter(|delivery| delivery.run == *run && delivery.push == push && delivery.dead_at.is_none())
+            .take(limit)
+            .cloned()
+            .collect())
+    }
+
+    async fn settle_push(
+        &self,
+        lease: &LeasedPush,
+        attempted: Option<(Seq, Attempted)>,
+        then: Then,
+    ) -> Result<bool, WriteError> {
+        let mut state = self.state.lock();
+        let place = (lease.run.clone(), lease.id.clone());
+        let Some(push) = state
+            .pushes
+            .get_mut(&place)
+            .filter(|push| push.fence == lease.fence && push.epoch.is_some())
+        else {
+            return Ok(false);
+        };
+        match then {
+            Then::GoOn(until) => push.due = Some(until),
+            Then::Rest(now) => {
+                push.epoch = None;
+                push.due = (push.news != lease.news).then_some(now);
+            }
+            Then::Due(due) => {
+                push.epoch = None;
+                push.due = Some(due);
+            }
+        }
+        let Some((seq, attempted)) = attempted else {
+            return Ok(true);
+        };
+        let place = (place.0, place.1, seq);
+        match (attempted, state.deliveries.get_mut(&place)) {
+            (Attempted::Delivered, _) => {
+                state.deliveries.remove(&place);
+            }
+            (Attempted::Failed { error }, Some(delivery)) => {
+                delivery.attempts += 1;
+                delivery.error = Some(error);
+            }
+            (Attempted::GivenUp { error, at }, Some(delivery)) => {
+                delivery.attempts += 1;
+                delivery.error = Some(error);
+                delivery.dead_at = Some(at);
+            }
+            (Attempted::Failed { .. } | Attempted::GivenUp { .. }, None) => {}
+        }
+        Ok(true)
+    }
+
+    async fn deliveries(
+        &self,
+        filter: &DeliveryFilter,
+        after: Option<&DeliveryCursor>,
+        limit: usize,
+    ) -> Result<Vec<Delivery>, ReadError> {
+        let state = self.state.lock();
+        Ok(state
+            .deliveries
+            .values()
+            .filter(|delivery| delivery.run.tenant == filter.tenant && !state.is_gone(&delivery.run))
+            .filter(|delivery| filter.run.as_ref().is_none_or(|run| delivery.run.run == *run))
+            .filter(|delivery| !filter.given_up || delivery.dead_at.is_some())
+            .filter(|delivery| {
+                let place = (&delivery.run.run, &delivery.push, delivery.seq);
+                after.is_none_or(|after| place > (&after.run, &after.push, after.seq))
+            })
+            .take(limit)
+            .cloned()
+            .collect())
+    }
+
+    async fn retry_push(
+        &self,
+        run: &RunKey,
+        push: &str,
+        seq: Option<Seq>,
+        now: Timestamp,
+    ) -> Result<usize, WriteError> {
+        let mut state = self.state.lock();
+        if state.is_gone(run) {
+            return Ok(0);
+        }
+        let mut n_retried = 0;
+        for delivery in state.deliveries.values_mut() {
+            if delivery.run == *run
+                && delivery.push == push
+                && delivery.dead_at.is_some()
+                && seq.is_none_or(|seq| delivery.seq == seq)
+            {
+                delivery.dead_at = None;
+                delivery.attempts = 0;
+                delivery.enqueued_at = now;
+                n_retried += 1;
+            }
+        }
+        if n_retried > 0
+            && let Some(push) = state.pushes.get_mut(&(run.clone(), push.to_owned()))
+        {
+            push.news += 1;
+            if push.epoch.is_none() {
+                push.due = Some(now);
+            }
+        }
+        Ok(n_retried)
+    }
+}

@@ -1,0 +1,462 @@
+//! Receivers and deliveries in SQL, each call one statement and so one transaction.
+//!
+//! A statement that waited for a row sees that row as it is then, but every other row as it was before. So what
+//! decides is always in the row that is locked: how many receivers a run has, in the run's; whether something may have
+//! been added to what waits for a receiver (`news`), in the receiver's. What waits is read by a statement of its own,
+//! after the lease.
+
+use async_trait::async_trait;
+use tokio_postgres::Row;
+use wopr_core::{RunKey, Seq, Timestamp};
+
+use super::{
+    PostgresStore,
+    fault::Fault,
+    pool::Pool,
+    retention::{listed, present},
+    round::{Round, Value, value},
+    rows,
+};
+use crate::{
+    Attempted, Batch, Delivery, DeliveryCursor, DeliveryFilter, Epoch, Fence, LeasedPush, OutboxRow, PushRow,
+    Pushes, Put, ReadError, Then, Update, WriteError,
+};
+
+/// The columns [`delivery`] reads.
+macro_rules! delivery_columns {
+    () => {
+        "tenant, run, push, seq, body, enqueued_at, attempts, error, dead_at"
+    };
+}
+
+/// The receiver of a run that is created with it; the row of the run has counted it.
+const ADD: &str = "INSERT INTO pushes (tenant, run, id, body, created_at, since, fence, news)
+     VALUES ($1, $2, $3, $4, $5, 0, 0, 0)";
+
+const NOTE: &str = "INSERT INTO outbox (tenant, run, from_seq, to_seq) VALUES ($1, $2, $3, $4)
+     ON CONFLICT (tenant, run) DO UPDATE SET to_seq = excluded.to_seq";
+
+const PUT: &str = concat!(
+    "WITH the_run AS (
+         SELECT tenant, run FROM runs WHERE tenant = $1 AND run = $2",
+    present!(),
+    "),
+     replaced AS (
+         UPDATE pushes SET body = $4, created_at = $5, news = news + 1,
+             due = CASE WHEN due IS NOT NULL AND epoch IS NULL THEN $7 ELSE due END
+         WHERE tenant = $1 AND run = $2 AND id = $3 AND EXISTS (SELECT FROM the_run) RETURNING 1),
+     counted AS (
+         UPDATE runs SET pushes = pushes + 1
+         WHERE tenant = $1 AND run = $2 AND pushes < $6 AND EXISTS (SELECT FROM the_run)
+             AND NOT EXISTS (SELECT FROM replaced)
+         RETURNING next_seq),
+     added AS (
+         INSERT INTO pushes (tenant, run, id, body, created_at, since, fence, news)
+         SELECT $1, $2, $3, $4, $5, next_seq, $8, 0 FROM counted RETURNING 1)
+     SELECT EXISTS (SELECT FROM the_run), EXISTS (SELECT FROM replaced), EXISTS (SELECT FROM added)"
+);
+
+const OF_RUN: &str = concat!(
+    "SELECT id, body, created_at FROM pushes WHERE tenant = $1 AND run = $2",
+    listed!("pushes"),
+    " ORDER BY created_at, id"
+);
+
+const DROP: &str = "WITH dropped AS (
+         DELETE FROM pushes WHERE tenant = $1 AND run = $2 AND id = $3 RETURNING 1),
+     forgotten AS (
+         DELETE FROM deliveries WHERE tenant = $1 AND run = $2 AND push = $3 AND EXISTS (SELECT FROM dropped))
+     UPDATE runs SET pushes = pushes - 1 WHERE tenant = $1 AND run = $2 AND EXISTS (SELECT FROM dropped)
+     RETURNING 1";
+
+const OUTBOX: &str = concat!(
+    "SELECT tenant, run, from_seq, to_seq FROM outbox WHERE (tenant, run) > ($1, $2)",
+    listed!("outbox"),
+    " ORDER BY tenant, run LIMIT $3"
+);
+
+/// The receivers are locked before anything is made for them, so that none is dropped meanwhile.
+const EXPAND: &str = "WITH taken AS (
+         DELETE FROM outbox WHERE tenant = $1 AND run = $2 AND from_seq = $3 AND to_seq = $4 RETURNING 1),
+     moved AS (
+         UPDATE outbox SET from_seq = $4
+         WHERE tenant = $1 AND run = $2 AND from_seq = $3 AND to_seq > $4 RETURNING 1),
+     told AS (
+         UPDATE pushes SET due = coalesce(due, $5), news = news + 1
+         WHERE tenant = $1 AND run = $2 AND cardinality($6::bigint[]) > 0
+             AND (EXISTS (SELECT FROM taken) OR EXISTS (SELECT FROM moved))
+         RETURNING id, since),
+     made AS (
+         INSERT INTO deliveries (tenant, run, push, seq, body, enqueued_at, attempts)
+         SELECT $1, $2, told.id, u.seq, u.body, $5, 0
+         FROM told, unnest($6::bigint[], $7::bytea[]) AS u (seq, body)
+         WHERE u.seq >= told.since
+         ON CONFLICT DO NOTHING)
+     SELECT EXISTS (SELECT FROM taken) OR EXISTS (SELECT FROM moved)";
+
+/// The order is told by the rows themselves, since what an update returns has none.
+const LEASE: &str = concat!(
+    "WITH free AS (
+         SELECT tenant, run, id, due FROM pushes WHERE due IS NOT NULL AND due <= $2",
+    listed!("pushes"),
+    " ORDER BY due, tenant, run, id LIMIT $4 FOR UPDATE SKIP LOCKED)
+     UPDATE pushes AS p SET epoch = $1, due = $3, fence = p.fence + 1 FROM free AS f
+     WHERE p.tenant = f.tenant AND p.run = f.run AND p.id = f.id
+     RETURNING p.tenant, p.run, p.id, p.body, p.fence, p.news, f.due"
+);
+
+const WAITING: &str = concat!(
+    "SELECT ",
+    delivery_columns!(),
+    " FROM deliveries WHERE tenant = $1 AND run = $2 AND push = $3 AND dead_at IS NULL ORDER BY seq LIMIT $4"
+);
+
+/// Ends an attempt at parameter 8, if that is a place in the log: deletes it, or says why it was in vain.
+const SETTLE: &str = "WITH lease AS (
+         UPDATE pushes SET due = CASE WHEN news = $7::bigint THEN NULL ELSE $5::bigint END,
+             epoch = CASE WHEN $6::boolean THEN epoch END
+         WHERE tenant = $1 AND run = $2 AND id = $3 AND fence = $4 AND epoch IS NOT NULL RETURNING 1),
+     delivered AS (
+         DELETE FROM deliveries
+         WHERE tenant = $1 AND run = $2 AND push = $3 AND seq = $8::bigint AND $9::text IS NULL
+             AND EXISTS (SELECT FROM lease)),
+     failed AS (
+         UPDATE deliveries SET attempts = attempts + 1, error = $9::text, dead_at = $10::bigint
+         WHERE tenant = $1 AND run = $2 AND push = $3 AND seq = $8::bigint AND $9::text IS NOT NULL
+             AND EXISTS (SELECT FROM lease))
+     SELECT FROM lease";
+
+/// From a place on, and no further than the run of parameter 5.
+macro_rules! list {
+    ($condition:literal) => {
+        concat!(
+            "SELECT ",
+            delivery_columns!(),
+            " FROM deliveries WHERE tenant = $1 AND (run, push, seq) > ($2, $3, $4) AND run <= $5",
+            $condition,
+            listed!("deliveries"),
+            " ORDER BY run, push, seq LIMIT $6"
+        )
+    };
+}
+
+const LIST: &str = list!("");
+const LIST_DEAD: &str = list!(" AND dead_at IS NOT NULL");
+
+const RETRY: &str = concat!(
+    "WITH retried AS (
+         UPDATE deliveries SET dead_at = NULL, attempts = 0, enqueued_at = $5
+         WHERE tenant = $1 AND run = $2 AND push = $3 AND dead_at IS NOT NULL
+             AND ($4::bigint IS NULL OR seq = $4::bigint)",
+    listed!("deliveries"),
+    " RETURNING 1),
+     told AS (
+         UPDATE pushes SET news = news + 1, due = CASE WHEN epoch IS NULL THEN $5 ELSE due END
+         WHERE tenant = $1 AND run = $2 AND id = $3 AND EXISTS (SELECT FROM retried))
+     SELECT count(*) FROM retried"
+);
+
+/// Sorts behind every id of a run.
+const BEHIND_EVERY_RUN: &str = "~";
+
+/// Adds what a batch has for receivers, to those of the run that its guard found there or to the one it brings.
+pub(super) fn note<'b>(round: &mut Round<'b>, batch: &'b Batch, is_told: bool) {
+    let (tenant, run) = (batch.run.tenant.as_str(), batch.run.run.as_str());
+    if let Some(row) = &batch.push {
+        round.add(
+            ADD,
+            vec![
+                value(tenant),
+                value(run),
+                value(rows::free(&row.id)),
+                value(row.body.as_slice()),
+                value(row.created_at.millis()),
+            ],
+        );
+    }
+    if is_told && !batch.events.is_empty() {
+        let (from, to) = (rows::int(batch.expected().0), rows::int(batch.head().0));
+        round.add(NOTE, vec![value(tenant), value(run), value(from), value(to)]);
+    }
+}
+
+fn of_run(run: &RunKey) -> Vec<Value<'_>> {
+    vec![value(run.tenant.as_str()), value(run.run.as_str())]
+}
+
+fn of_push<'v>(run: &'v RunKey, push: &'v str) -> Vec<Value<'v>> {
+    let mut values = of_run(run);
+    values.push(value(rows::free(push)));
+    values
+}
+
+async fn put(pool: &Pool, run: &RunKey, row: &PushRow, most: usize, now: Timestamp) -> Result<Put, Fault> {
+    let round = || {
+        let mut values = of_push(run, &row.id);
+        values.extend([
+            value(row.body.as_slice()),
+            value(row.created_at.millis()),
+            value(rows::limit(most)),
+            value(now.millis()),
+            value(rows::int(Fence::first_at(now).0)),
+        ]);
+        Round::of(PUT, values)
+    };
+    let found = pool.write(round).await?;
+    let found = only(&found)?;
+    Ok(
+        match (
+            rows::flag(found, 0)?,
+            rows::flag(found, 1)?,
+            rows::flag(found, 2)?,
+        ) {
+            (false, _, _) => Put::Missing,
+            (true, true, _) => Put::Replaced,
+            (true, false, true) => Put::Added,
+            (true, false, false) => Put::Full,
+        },
+    )
+}
+
+async fn expand(pool: &Pool, note: &OutboxRow, updates: &[Update], now: Timestamp) -> Result<bool, Fault> {
+    let round = || {
+        let seqs: Vec<_> = updates.iter().map(|update| rows::int(update.seq.0)).collect();
+        let bodies: Vec<_> = updates.iter().map(|update| update.body.as_slice()).collect();
+        let mut values = of_run(&note.run);
+        values.extend([
+            value(rows::int(note.from.0)),
+            value(rows::int(note.to.0)),
+            value(now.millis()),
+            value(seqs),
+            value(bodies),
+        ]);
+        Round::of(EXPAND, values)
+    };
+    rows::flag(only(&pool.write(round).await?)?, 0)
+}
+
+async fn lease(
+    pool: &Pool,
+    epoch: Epoch,
+    now: Timestamp,
+    until: Timestamp,
+    limit: usize,
+) -> Result<Vec<LeasedPush>, Fault> {
+    let round = || {
+        Round::of(
+            LEASE,
+            vec![
+                value(rows::int(epoch.0)),
+                value(now.millis()),
+                value(until.millis()),
+                value(rows::limit(limit)),
+            ],
+        )
+    };
+    let mut leased = Vec::new();
+    for row in &pool.write(round).await? {
+        let push = LeasedPush {
+            run: rows::run_key(row, 0)?,
+            id: rows::free_text(row, 2)?,
+            body: rows::bytes(row, 3)?,
+            fence: rows::fence(row, 4)?,
+            news: rows::count(row, 5)?,
+        };
+        leased.push((rows::time(row, 6)?, push));
+    }
+    leased.sort_by(|(due, one), (other_due, other)| {
+        (due, &one.run, &one.id).cmp(&(other_due, &other.run, &other.id))
+    });
+    Ok(leased.into_iter().map(|(_, push)| push).collect())
+}
+
+async fn settle(
+    pool: &Pool,
+    lease: &LeasedPush,
+    attempted: Option<&(Seq, Attempted)>,
+    then: Then,
+) -> Result<bool, Fault> {
+    let (due, goes_on, rests_on) = match then {
+        Then::GoOn(until) => (until, true, None),
+        Then::Rest(now) => (now, false, Some(rows::int(lease.news))),
+        Then::Due(due) => (due, false, None),
+    };
+    let (error, dead_at) = match attempted.map(|(_, attempted)| attempted) {
+        None | Some(Attempted::Delivered) => (None, None),
+        Some(Attempted::Failed { error }) => (Some(error.as_str()), None),
+        Some(Attempted::GivenUp { error, at }) => (Some(error.as_str()), Some(at.millis())),
+    };
+    let round = || {
+        let mut values = of_push(&lease.run, &lease.id);
+        values.extend([
+            value(rows::int(lease.fence.0)),
+            value(due.millis()),
+            value(goes_on),
+            value(rests_on),
+            value(attempted.map(|(seq, _)| rows::int(seq.0))),
+            value(error.map(rows::free)),
+            value(dead_at),
+        ]);
+        Round::of(SETTLE, values)
+    };
+    Ok(!pool.write(round).await?.is_empty())
+}
+
+async fn list(
+    pool: &Pool,
+    filter: &DeliveryFilter,
+    after: Option<&DeliveryCursor>,
+    limit: usize,
+) -> Result<Vec<Delivery>, Fault> {
+    let run = filter.run.as_ref().map(wopr_core::RunId::as_str);
+    let first = run.unwrap_or_default();
+    // Nothing has the place before the first event of an unnamed receiver.
+    let (from, push, seq) = match after {
+        Some(after) if after.run.as_str() >= first => {
+            (after.run.as_str(), &*after.push, rows::int(after.seq.0))
+        }
+        Some(_) | None => (first, "", -1),
+    };
+    let round = || {
+        Round::of(
+            if filter.given_up { LIST_DEAD } else { LIST },
+            vec![
+                value(filter.tenant.as_str()),
+                value(from),
+                value(rows::free(push)),
+                value(seq),
+                value(run.unwrap_or(BEHIND_EVERY_RUN)),
+                value(rows::limit(limit)),
+            ],
+        )
+    };
+    pool.read(round).await?.iter().map(delivery).collect()
+}
+
+fn only(found: &[Row]) -> Result<&Row, Fault> {
+    found
+        .first()
+        .ok_or_else(|| Fault::Damaged("a statement that always answers did not".to_owned()))
+}
+
+fn delivery(row: &Row) -> Result<Delivery, Fault> {
+    let error = match rows::opt_text(row, 7)? {
+        Some(_) => Some(rows::free_text(row, 7)?),
+        None => None,
+    };
+    Ok(Delivery {
+        run: rows::run_key(row, 0)?,
+        push: rows::free_text(row, 2)?,
+        seq: rows::seq(row, 3)?,
+        body: rows::bytes(row, 4)?,
+        enqueued_at: rows::time(row, 5)?,
+        attempts: rows::count(row, 6)?,
+        error,
+        dead_at: rows::opt_time(row, 8)?,
+    })
+}
+
+#[async_trait]
+impl Pushes for PostgresStore {
+    async fn put_push(
+        &self,
+        run: &RunKey,
+        row: PushRow,
+        most: usize,
+        now: Timestamp,
+    ) -> Result<Put, WriteError> {
+        Ok(put(&self.pool, run, &row, most, now).await?)
+    }
+
+    async fn pushes(&self, run: &RunKey) -> Result<Vec<PushRow>, ReadError> {
+        let mut pushes = Vec::new();
+        for row in &self.pool.read(|| Round::of(OF_RUN, of_run(run))).await? {
+            pushes.push(PushRow {
+                id: rows::free_text(row, 0)?,
+                body: rows::bytes(row, 1)?,
+                created_at: rows::time(row, 2)?,
+            });
+        }
+        Ok(pushes)
+    }
+
+    async fn drop_push(&self, run: &RunKey, id: &str) -> Result<bool, WriteError> {
+        let dropped = self.pool.write(|| Round::of(DROP, of_push(run, id))).await?;
+        Ok(!dropped.is_empty())
+    }
+
+    async fn outbox(&self, after: Option<&RunKey>, limit: usize) -> Result<Vec<OutboxRow>, ReadError> {
+        // The empty text sorts before every id.
+        let (tenant, run) = after.map_or(("", ""), |key| (key.tenant.as_str(), key.run.as_str()));
+        let round = || Round::of(OUTBOX, vec![value(tenant), value(run), value(rows::limit(limit))]);
+        let mut notes = Vec::new();
+        for row in &self.pool.read(round).await? {
+            notes.push(OutboxRow {
+                run: rows::run_key(row, 0)?,
+                from: rows::seq(row, 2)?,
+                to: rows::seq(row, 3)?,
+            });
+        }
+        Ok(notes)
+    }
+
+    async fn expand(&self, row: &OutboxRow, updates: &[Update], now: Timestamp) -> Result<bool, WriteError> {
+        Ok(expand(&self.pool, row, updates, now).await?)
+    }
+
+    async fn lease_pushes(
+        &self,
+        epoch: Epoch,
+        now: Timestamp,
+        until: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<LeasedPush>, WriteError> {
+        Ok(lease(&self.pool, epoch, now, until, limit).await?)
+    }
+
+    async fn waiting(&self, run: &RunKey, push: &str, limit: usize) -> Result<Vec<Delivery>, ReadError> {
+        let round = || {
+            let mut values = of_push(run, push);
+            values.push(value(rows::limit(limit)));
+            Round::of(WAITING, values)
+        };
+        let found = self.pool.read(round).await?;
+        Ok(found.iter().map(delivery).collect::<Result<_, _>>()?)
+    }
+
+    async fn settle_push(
+        &self,
+        lease: &LeasedPush,
+        attempted: Option<(Seq, Attempted)>,
+        then: Then,
+    ) -> Result<bool, WriteError> {
+        Ok(settle(&self.pool, lease, attempted.as_ref(), then).await?)
+    }
+
+    async fn deliveries(
+        &self,
+        filter: &DeliveryFilter,
+        after: Option<&DeliveryCursor>,
+        limit: usize,
+    ) -> Result<Vec<Delivery>, ReadError> {
+        Ok(list(&self.pool, filter, after, limit).await?)
+    }
+
+    async fn retry_push(
+        &self,
+        run: &RunKey,
+        push: &str,
+        seq: Option<Seq>,
+        now: Timestamp,
+    ) -> Result<usize, WriteError> {
+        let round = || {
+            let mut values = of_push(run, push);
+            values.push(value(seq.map(|seq| rows::int(seq.0))));
+            values.push(value(now.millis()));
+            Round::of(RETRY, values)
+        };
+        let found = self.pool.write(round).await?;
+        let n_retried = rows::count(only(&found)?, 0)?;
+        Ok(usize::try_from(n_retried).unwrap_or(usize::MAX))
+    }
+}

@@ -1,0 +1,554 @@
+//! Receivers and deliveries in SQL.
+
+use async_trait::async_trait;
+use rusqlite::{Connection, Row, params};
+use wopr_core::{RunKey, Seq, Timestamp};
+
+use super::{
+    SqliteStore,
+    fault::Fault,
+    port::SMALL,
+    retention::{is_gone, listed},
+    rows,
+};
+use crate::{
+    Attempted, Delivery, DeliveryCursor, DeliveryFilter, Epoch, Fence, LeasedPush, OutboxRow, PushRow,
+    Pushes, Put, ReadError, Then, Update, WriteError,
+};
+
+/// The columns [`delivery`] reads.
+macro_rules! delivery_columns {
+    () => {
+        "tenant, run, push, seq, body, enqueued_at, attempts, error, dead_at"
+    };
+}
+
+const OF_RUN: &str = concat!(
+    "SELECT id, body, created_at FROM pushes WHERE tenant = ?1 AND run = ?2",
+    listed!("pushes"),
+);
+
+const OUTBOX: &str = concat!(
+    "SELECT tenant, run, from_seq, to_seq FROM outbox WHERE (tenant, run) > (?1, ?2)",
+    listed!("outbox"),
+    " ORDER BY tenant, run LIMIT ?3"
+);
+
+const DUE: &str = concat!(
+    "SELECT tenant, run, id, body, fence, news FROM pushes INDEXED BY pushes_by_due
+     WHERE due IS NOT NULL AND due <= ?1",
+    listed!("pushes"),
+    " ORDER BY due, tenant, run, id LIMIT ?2"
+);
+
+const WAITING: &str = concat!(
+    "SELECT ",
+    delivery_columns!(),
+    " FROM deliveries INDEXED BY deliveries_waiting
+     WHERE tenant = ?1 AND run = ?2 AND push = ?3 AND dead_at IS NULL ORDER BY seq LIMIT ?4"
+);
+
+/// From a place on, and no further than the run of parameter 5.
+macro_rules! list {
+    ($index:literal, $condition:literal) => {
+        concat!(
+            "SELECT ",
+            delivery_columns!(),
+            " FROM deliveries ",
+            $index,
+            " WHERE tenant = ?1 AND (run, push, seq) > (?2, ?3, ?4) AND run <= ?5",
+            $condition,
+            listed!("deliveries"),
+            " ORDER BY run, push, seq LIMIT ?6"
+        )
+    };
+}
+
+const LIST: &str = list!("", "");
+const LIST_DEAD: &str = list!("INDEXED BY deliveries_dead", " AND dead_at IS NOT NULL");
+
+/// Sorts behind every id of a run.
+const BEHIND_EVERY_RUN: &str = "~";
+
+/// Adds a receiver that hears of events from a place on; the row of the run has counted it.
+pub(super) fn add(
+    conn: &Connection,
+    run: &RunKey,
+    row: &PushRow,
+    since: Seq,
+    fence: Fence,
+) -> Result<(), Fault> {
+    conn.prepare_cached(
+        "INSERT INTO pushes (tenant, run, id, body, created_at, since, due, epoch, fence, news)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, NULL, NULL, ?7, 0)",
+    )?
+    .execute(params![
+        run.tenant.as_str(),
+        run.run.as_str(),
+        row.id,
+        row.body,
+        row.created_at.millis(),
+        rows::int(since.0),
+        rows::int(fence.0),
+    ])?;
+    Ok(())
+}
+
+/// Notes that a run's receivers have to be told of what was appended.
+pub(super) fn note(conn: &Connection, run: &RunKey, from: Seq, to: Seq) -> Result<(), Fault> {
+    if from == to {
+        return Ok(());
+    }
+    conn.prepare_cached(
+        "INSERT INTO outbox (tenant, run, from_seq, to_seq) VALUES (?1, ?2, ?3, ?4)
+         ON CONFLICT (tenant, run) DO UPDATE SET to_seq = excluded.to_seq",
+    )?
+    .execute(params![
+        run.tenant.as_str(),
+        run.run.as_str(),
+        rows::int(from.0),
+        rows::int(to.0)
+    ])?;
+    Ok(())
+}
+
+/// Ends every lease: the lock file says that no other process lives.
+pub(super) fn end_leases(conn: &Connection, now: Timestamp) -> Result<(), Fault> {
+    conn.prepare_cached(
+        "UPDATE pushes SET epoch = NULL, due = ?1 WHERE due IS NOT NULL AND epoch IS NOT NULL",
+    )?
+    .execute([now.millis()])?;
+    Ok(())
+}
+
+fn put(conn: &Connection, run: &RunKey, row: &PushRow, most: usize, now: Timestamp) -> Result<Put, Fault> {
+    let (tenant, id) = (run.tenant.as_str(), run.run.as_str());
+    let of_run: Option<(u64, Seq)> = {
+        let mut statement =
+            conn.prepare_cached("SELECT pushes, next_seq FROM runs WHERE tenant = ?1 AND run = ?2")?;
+        let mut found = statement.query([tenant, id])?;
+        match found.next()? {
+            Some(row) => Some((rows::count(row, 0)?, rows::seq(row, 1)?)),
+            None => None,
+        }
+    };
+    let Some((n_pushes, head)) = of_run else {
+        return Ok(Put::Missing);
+    };
+    if is_gone(conn, run)? {
+        return Ok(Put::Missing);
+    }
+    let replaced = conn
+        .prepare_cached(
+            "UPDATE pushes SET body = ?4, created_at = ?5, news = news + 1,
+                 due = CASE WHEN due IS NOT NULL AND epoch IS NULL THEN ?6 ELSE due END
+             WHERE tenant = ?1 AND run = ?2 AND id = ?3",
+        )?
+        .execute(params![
+            tenant,
+            id,
+            row.id,
+            row.body,
+            row.created_at.millis(),
+            now.millis()
+        ])?;
+    if replaced == 1 {
+        return Ok(Put::Replaced);
+    }
+    if n_pushes >= most as u64 {
+        return Ok(Put::Full);
+    }
+    add(conn, run, row, head, Fence::first_at(now))?;
+    conn.prepare_cached("UPDATE runs SET pushes = pushes + 1 WHERE tenant = ?1 AND run = ?2")?
+        .execute([tenant, id])?;
+    Ok(Put::Added)
+}
+
+fn of_run(conn: &Connection, run: &RunKey) -> Result<Vec<PushRow>, Fault> {
+    let mut statement = conn.prepare_cached(OF_RUN)?;
+    let mut found = statement.query([run.tenant.as_str(), run.run.as_str()])?;
+    let mut pushes = Vec::new();
+    while let Some(row) = found.next()? {
+        pushes.push(PushRow {
+            id: rows::text(row, 0)?.to_owned(),
+            body: rows::bytes(row, 1)?,
+            created_at: rows::time(row, 2)?,
+        });
+    }
+    // Few, and read for a client: no index orders them.
+    pushes.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
+    Ok(pushes)
+}
+
+fn remove(conn: &Connection, run: &RunKey, id: &str) -> Result<bool, Fault> {
+    let key = (run.tenant.as_str(), run.run.as_str());
+    let removed = conn
+        .prepare_cached("DELETE FROM pushes WHERE tenant = ?1 AND run = ?2 AND id = ?3")?
+        .execute((key.0, key.1, id))?;
+    if removed == 0 {
+        return Ok(false);
+    }
+    conn.prepare_cached("DELETE FROM deliveries WHERE tenant = ?1 AND run = ?2 AND push = ?3")?
+        .execute((key.0, key.1, id))?;
+    conn.prepare_cached("UPDATE runs SET pushes = pushes - 1 WHERE tenant = ?1 AND run = ?2")?
+        .execute(key)?;
+    Ok(true)
+}
+
+fn outbox(conn: &Connection, after: Option<&RunKey>, limit: usize) -> Result<Vec<OutboxRow>, Fault> {
+    // The empty text sorts before every id.
+    let (tenant, run) = after.map_or(("", ""), |key| (key.tenant.as_str(), key.run.as_str()));
+    let mut statement = conn.prepare_cached(OUTBOX)?;
+    let mut found = statement.query(params![tenant, run, rows::limit(limit)])?;
+    let mut notes = Vec::new();
+    while let Some(row) = found.next()? {
+        notes.push(OutboxRow {
+            run: rows::run_key(row, 0)?,
+            from: rows::seq(row, 2)?,
+            to: rows::seq(row, 3)?,
+        });
+    }
+    Ok(notes)
+}
+
+fn expand(conn: &Connection, note: &OutboxRow, updates: &[Update], now: Timestamp) -> Result<bool, Fault> {
+    let (tenant, run) = (note.run.tenant.as_str(), note.run.run.as_str());
+    let (from, to) = (rows::int(note.from.0), rows::int(note.to.0));
+    let key = params![tenant, run, from, to];
+    let taken = conn
+        .prepare_cached(
+            "DELETE FROM outbox WHERE tenant = ?1 AND run = ?2 AND from_seq = ?3 AND to_seq = ?4",
+        )?
+        .execute(key)?;
+    if taken == 0 {
+        let moved = conn
+            .prepare_cached(
+                "UPDATE outbox SET from_seq = ?4
+                 WHERE tenant = ?1 AND run = ?2 AND from_seq = ?3 AND to_seq > ?4",
+            )?
+            .execute(key)?;
+        if moved == 0 {
+            return Ok(false);
+        }
+    }
+    if updates.is_empty() {
+        return Ok(true);
+    }
+    conn.prepare_cached(
+        "UPDATE pushes SET due = coalesce(due, ?3), news = news + 1 WHERE tenant = ?1 AND run = ?2",
+    )?
+    .execute(params![tenant, run, now.millis()])?;
+    let mut insert = conn.prepare_cached(
+        "INSERT INTO deliveries (tenant, run, push, seq, body, enqueued_at, attempts, error, dead_at)
+         SELECT tenant, run, id, ?3, ?4, ?5, 0, NULL, NULL FROM pushes
+         WHERE tenant = ?1 AND run = ?2 AND since <= ?3
+         ON CONFLICT DO NOTHING",
+    )?;
+    for update in updates {
+        insert.execute(params![
+            tenant,
+            run,
+            rows::int(update.seq.0),
+            update.body,
+            now.millis()
+        ])?;
+    }
+    Ok(true)
+}
+
+fn lease(
+    conn: &Connection,
+    epoch: Epoch,
+    now: Timestamp,
+    until: Timestamp,
+    limit: usize,
+) -> Result<Vec<LeasedPush>, Fault> {
+    let mut leased = Vec::new();
+    {
+        let mut statement = conn.prepare_cached(DUE)?;
+        let mut found = statement.query(params![now.millis(), rows::limit(limit)])?;
+        while let Some(row) = found.next()? {
+            leased.push(LeasedPush {
+                run: rows::run_key(row, 0)?,
+                id: rows::text(row, 2)?.to_owned(),
+                body: rows::bytes(row, 3)?,
+                fence: Fence(rows::fence(row, 4)?.0 + 1),
+                news: rows::count(row, 5)?,
+            });
+        }
+    }
+    for push in &leased {
+        conn.prepare_cached(
+            "UPDATE pushes SET epoch = ?4, due = ?5, fence = ?6 WHERE tenant = ?1 AND run = ?2 AND id = ?3",
+        )?
+        .execute(params![
+            push.run.tenant.as_str(),
+            push.run.run.as_str(),
+            push.id,
+            rows::int(epoch.0),
+            until.millis(),
+            rows::int(push.fence.0),
+        ])?;
+    }
+    Ok(leased)
+}
+
+fn waiting(conn: &Connection, run: &RunKey, push: &str, limit: usize) -> Result<Vec<Delivery>, Fault> {
+    let mut statement = conn.prepare_cached(WAITING)?;
+    let found = statement.query(params![
+        run.tenant.as_str(),
+        run.run.as_str(),
+        push,
+        rows::limit(limit)
+    ])?;
+    deliveries(found)
+}
+
+fn settle(
+    conn: &Connection,
+    lease: &LeasedPush,
+    attempted: Option<&(Seq, Attempted)>,
+    then: Then,
+) -> Result<bool, Fault> {
+    let key = (lease.run.tenant.as_str(), lease.run.run.as_str(), &*lease.id);
+    let (due, goes_on, rests_on) = match then {
+        Then::GoOn(until) => (until, true, None),
+        Then::Rest(now) => (now, false, Some(rows::int(lease.news))),
+        Then::Due(due) => (due, false, None),
+    };
+    let settled = conn
+        .prepare_cached(
+            "UPDATE pushes SET due = CASE WHEN news = ?7 THEN NULL ELSE ?5 END,
+                 epoch = CASE WHEN ?6 THEN epoch ELSE NULL END
+             WHERE tenant = ?1 AND run = ?2 AND id = ?3 AND fence = ?4 AND epoch IS NOT NULL",
+        )?
+        .execute(params![
+            key.0,
+            key.1,
+            key.2,
+            rows::int(lease.fence.0),
+            due.millis(),
+            goes_on,
+            rests_on
+        ])?;
+    if settled == 0 {
+        return Ok(false);
+    }
+    let Some((seq, attempted)) = attempted else {
+        return Ok(true);
+    };
+    let seq = rows::int(seq.0);
+    let (error, dead_at) = match attempted {
+        Attempted::Delivered => {
+            conn.prepare_cached(
+                "DELETE FROM deliveries WHERE tenant = ?1 AND run = ?2 AND push = ?3 AND seq = ?4",
+            )?
+            .execute(params![key.0, key.1, key.2, seq])?;
+            return Ok(true);
+        }
+        Attempted::Failed { error } => (error, None),
+        Attempted::GivenUp { error, at } => (error, Some(at.millis())),
+    };
+    conn.prepare_cached(
+        "UPDATE deliveries SET attempts = attempts + 1, error = ?5, dead_at = ?6
+         WHERE tenant = ?1 AND run = ?2 AND push = ?3 AND seq = ?4",
+    )?
+    .execute(params![key.0, key.1, key.2, seq, error, dead_at])?;
+    Ok(true)
+}
+
+fn list(
+    conn: &Connection,
+    filter: &DeliveryFilter,
+    after: Option<&DeliveryCursor>,
+    limit: usize,
+) -> Result<Vec<Delivery>, Fault> {
+    let run = filter.run.as_ref().map(wopr_core::RunId::as_str);
+    let first = run.unwrap_or_default();
+    // Nothing has the place before the first event of an unnamed receiver.
+    let (from, push, seq) = match after {
+        Some(after) if after.run.as_str() >= first => {
+            (after.run.as_str(), &*after.push, rows::int(after.seq.0))
+        }
+        Some(_) | None => (first, "", -1),
+    };
+    let mut statement = conn.prepare_cached(if filter.given_up { LIST_DEAD } else { LIST })?;
+    let found = statement.query(params![
+        filter.tenant.as_str(),
+        from,
+        push,
+        seq,
+        run.unwrap_or(BEHIND_EVERY_RUN),
+        rows::limit(limit)
+    ])?;
+    deliveries(found)
+}
+
+fn retry(
+    conn: &Connection,
+    run: &RunKey,
+    push: &str,
+    seq: Option<Seq>,
+    now: Timestamp,
+) -> Result<usize, Fault> {
+    if is_gone(conn, run)? {
+        return Ok(0);
+    }
+    let (tenant, run) = (run.tenant.as_str(), run.run.as_str());
+    let n_retried = conn
+        .prepare_cached(
+            "UPDATE deliveries SET dead_at = NULL, attempts = 0, enqueued_at = ?5
+             WHERE tenant = ?1 AND run = ?2 AND push = ?3 AND dead_at IS NOT NULL AND (?4 IS NULL OR seq = ?4)",
+        )?
+        .execute(params![
+            tenant,
+            run,
+            push,
+            seq.map(|seq| rows::int(seq.0)),
+            now.millis()
+        ])?;
+    if n_retried > 0 {
+        conn.prepare_cached(
+            "UPDATE pushes SET news = news + 1, due = CASE WHEN epoch IS NULL THEN ?4 ELSE due END
+             WHERE tenant = ?1 AND run = ?2 AND id = ?3",
+        )?
+        .execute(params![tenant, run, push, now.millis()])?;
+    }
+    Ok(n_retried)
+}
+
+fn deliveries(mut found: rusqlite::Rows<'_>) -> Result<Vec<Delivery>, Fault> {
+    let mut deliveries = Vec::new();
+    while let Some(row) = found.next()? {
+        deliveries.push(delivery(row)?);
+    }
+    Ok(deliveries)
+}
+
+fn delivery(row: &Row<'_>) -> Result<Delivery, Fault> {
+    Ok(Delivery {
+        run: rows::run_key(row, 0)?,
+        push: rows::text(row, 2)?.to_owned(),
+        seq: rows::seq(row, 3)?,
+        body: rows::bytes(row, 4)?,
+        enqueued_at: rows::time(row, 5)?,
+        attempts: rows::count(row, 6)?,
+        error: rows::opt_text(row, 7)?.map(str::to_owned),
+        dead_at: rows::opt_time(row, 8)?,
+    })
+}
+
+#[async_trait]
+impl Pushes for SqliteStore {
+    async fn put_push(
+        &self,
+        run: &RunKey,
+        row: PushRow,
+        most: usize,
+        now: Timestamp,
+    ) -> Result<Put, WriteError> {
+        let run = run.clone();
+        let bytes = SMALL + row.body.len();
+        self.write(bytes, move |conn| put(conn, &run, &row, most, now))
+            .await
+    }
+
+    async fn pushes(&self, run: &RunKey) -> Result<Vec<PushRow>, ReadError> {
+        let run = run.clone();
+        self.read(move |conn| of_run(conn, &run)).await
+    }
+
+    async fn drop_push(&self, run: &RunKey, id: &str) -> Result<bool, WriteError> {
+        let (run, id) = (run.clone(), id.to_owned());
+        self.write(SMALL, move |conn| remove(conn, &run, &id)).await
+    }
+
+    async fn outbox(&self, after: Option<&RunKey>, limit: usize) -> Result<Vec<OutboxRow>, ReadError> {
+        let after = after.cloned();
+        self.read(move |conn| outbox(conn, after.as_ref(), limit)).await
+    }
+
+    async fn expand(&self, row: &OutboxRow, updates: &[Update], now: Timestamp) -> Result<bool, WriteError> {
+        let (row, updates) = (row.clone(), updates.to_vec());
+        let bytes = SMALL + updates.iter().map(|update| update.body.len()).sum::<usize>();
+        self.write(bytes, move |conn| expand(conn, &row, &updates, now))
+            .await
+    }
+
+    async fn lease_pushes(
+        &self,
+        epoch: Epoch,
+        now: Timestamp,
+        until: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<LeasedPush>, WriteError> {
+        self.write(SMALL, move |conn| lease(conn, epoch, now, until, limit))
+            .await
+    }
+
+    async fn waiting(&self, run: &RunKey, push: &str, limit: usize) -> Result<Vec<Delivery>, ReadError> {
+        let (run, push) = (run.clone(), push.to_owned());
+        self.read(move |conn| waiting(conn, &run, &push, limit)).await
+    }
+
+    async fn settle_push(
+        &self,
+        lease: &LeasedPush,
+        attempted: Option<(Seq, Attempted)>,
+        then: Then,
+    ) -> Result<bool, WriteError> {
+        let lease = lease.clone();
+        self.write(SMALL, move |conn| settle(conn, &lease, attempted.as_ref(), then))
+            .await
+    }
+
+    async fn deliveries(
+        &self,
+        filter: &DeliveryFilter,
+        after: Option<&DeliveryCursor>,
+        limit: usize,
+    ) -> Result<Vec<Delivery>, ReadError> {
+        let (filter, after) = (filter.clone(), after.cloned());
+        self.read(move |conn| list(conn, &filter, after.as_ref(), limit))
+            .await
+    }
+
+    async fn retry_push(
+        &self,
+        run: &RunKey,
+        push: &str,
+        seq: Option<Seq>,
+        now: Timestamp,
+    ) -> Result<usize, WriteError> {
+        let (run, push) = (run.clone(), push.to_owned());
+        self.write(SMALL, move |conn| retry(conn, &run, &push, seq, now))
+            .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqlite::schema::tests::database;
+
+    #[test]
+    fn looking_for_what_is_to_be_told_reads_no_more_than_it_finds() {
+        let (_files, conn) = database();
+        for sql in [OF_RUN, OUTBOX, DUE, WAITING, LIST, LIST_DEAD] {
+            let mut statement = conn
+                .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))
+                .expect("a valid statement");
+            let n = statement.parameter_count();
+            let steps = statement
+                .query_map(rusqlite::params_from_iter(vec![0; n]), |row| row.get(3))
+                .expect("a plan");
+            let plan: Vec<String> = steps.collect::<Result<_, _>>().expect("readable steps");
+            let sorts = plan.iter().any(|step| step.contains("TEMP B-TREE"));
+            // The marks of what is gone may be looked at as they are.
+            let scans = plan
+                .iter()
+                .any(|step| step.starts_with("SCAN") && step != "SCAN removals");
+            assert!(!sorts && !scans, "{sql}: {plan:?}");
+        }
+    }
+}

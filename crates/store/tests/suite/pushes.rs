@@ -1,0 +1,527 @@
+//! Receivers of what happens to a run: what appends note for them, what waits for them, and who may tell it.
+
+use std::sync::Arc;
+
+use wopr_core::{RunKey, RunStatus, Seq};
+use wopr_store::{
+    Attempted, Delivery, DeliveryCursor, DeliveryFilter, Epoch, LeasedPush, OutboxRow, PushRow, Put, Removal,
+    Store, Then, Update,
+};
+
+use crate::{behaviours, make::*};
+
+behaviours! {
+    only_a_run_with_receivers_is_noted,
+    the_notes_of_several_appends_are_one,
+    a_run_created_with_a_receiver_tells_of_its_beginning,
+    a_refused_append_notes_nothing,
+    receivers_are_bounded_replaced_and_dropped,
+    a_receiver_hears_of_what_came_after_it,
+    expanding_is_refused_where_the_note_has_changed,
+    a_note_is_expanded_in_parts,
+    expanding_twice_makes_one_delivery,
+    a_receiver_is_leased_by_one_at_a_time,
+    a_lease_that_is_over_is_taken_over_and_its_holder_refused,
+    what_was_added_meanwhile_lets_nobody_rest,
+    those_that_failed_wait_for_their_time_and_the_others_behind_them,
+    what_was_given_up_is_listed_and_tried_again,
+    a_dropped_receiver_takes_what_waited_along,
+    deliveries_are_listed_page_by_page,
+    what_is_gone_is_told_to_nobody;
+    one process:
+    a_new_epoch_ends_the_leases_of_receivers,
+}
+
+const MOST: usize = 3;
+
+async fn put(store: &dyn Store, run: &RunKey, id: &str) -> Put {
+    store.put_push(run, push(id), MOST, at(5)).await.expect("put")
+}
+
+fn note(run: &RunKey, from: u64, to: u64) -> OutboxRow {
+    OutboxRow {
+        run: run.clone(),
+        from: Seq(from),
+        to: Seq(to),
+    }
+}
+
+fn updates(seqs: impl IntoIterator<Item = u64>) -> Vec<Update> {
+    let update = |seq| Update {
+        seq: Seq(seq),
+        body: format!("update {seq}").into_bytes(),
+    };
+    seqs.into_iter().map(update).collect()
+}
+
+async fn outbox(store: &dyn Store) -> Vec<OutboxRow> {
+    store.outbox(None, 9).await.expect("outbox")
+}
+
+/// Expands a note, every event an update.
+async fn expand(store: &dyn Store, run: &RunKey, from: u64, to: u64, now: i64) -> bool {
+    let expanded = store
+        .expand(&note(run, from, to), &updates(from..to), at(now))
+        .await;
+    expanded.expect("expand")
+}
+
+async fn lease(store: &dyn Store, now: i64, until: i64) -> Vec<LeasedPush> {
+    let leased = store.lease_pushes(Epoch(7), at(now), at(until), 9).await;
+    leased.expect("lease")
+}
+
+async fn one(store: &dyn Store, now: i64, until: i64) -> LeasedPush {
+    let mut leased = lease(store, now, until).await;
+    assert_eq!(leased.len(), 1, "one receiver is due: {leased:?}");
+    leased.remove(0)
+}
+
+async fn waiting(store: &dyn Store, run: &RunKey, id: &str) -> Vec<u64> {
+    let waiting = store.waiting(run, id, 9).await.expect("waiting");
+    waiting.into_iter().map(|delivery| delivery.seq.0).collect()
+}
+
+async fn settle(
+    store: &dyn Store,
+    lease: &LeasedPush,
+    attempted: Option<(u64, Attempted)>,
+    then: Then,
+) -> bool {
+    let attempted = attempted.map(|(seq, attempted)| (Seq(seq), attempted));
+    store.settle_push(lease, attempted, then).await.expect("settle")
+}
+
+fn failed() -> Attempted {
+    Attempted::Failed {
+        error: "answered 500".to_owned(),
+    }
+}
+
+fn given_up(millis: i64) -> Attempted {
+    Attempted::GivenUp {
+        error: "answered 410".to_owned(),
+        at: at(millis),
+    }
+}
+
+fn filter(run: Option<u64>, given_up: bool) -> DeliveryFilter {
+    DeliveryFilter {
+        tenant: tenant("acme"),
+        run: run.map(run_id),
+        given_up,
+    }
+}
+
+async fn listed(store: &dyn Store, filter: DeliveryFilter) -> Vec<Delivery> {
+    store.deliveries(&filter, None, 99).await.expect("deliveries")
+}
+
+/// A run of three events, with receivers that hear of what comes then, and one more event.
+async fn told(store: &dyn Store, run: &RunKey, ids: &[&str]) {
+    store.append(create(run, 3)).await.expect("create");
+    for id in ids {
+        assert_eq!(put(store, run, id).await, Put::Added);
+    }
+    store.append(append(run, 3, 1)).await.expect("append");
+    assert!(expand(store, run, 3, 4, 10).await);
+}
+
+async fn only_a_run_with_receivers_is_noted(store: Arc<dyn Store>) {
+    for n in [1, 2] {
+        store.append(create(&run(n), 1)).await.expect("create");
+    }
+    assert_eq!(put(&*store, &run(2), "a").await, Put::Added);
+    for n in [1, 2] {
+        let mut batch = append(&run(n), 1, 2);
+        batch.task = Some(task(wopr_store::TaskState::Working, 2));
+        store.append(batch).await.expect("append");
+    }
+    assert_eq!(outbox(&*store).await, [note(&run(2), 1, 3)]);
+    // Its children have no receivers of their own, and what is no event is no news.
+    let mut batch = append(&run(2), 3, 0);
+    batch.children = vec![child(5, &run(2))];
+    store.append(batch).await.expect("append");
+    store.append(append(&run(5), 0, 1)).await.expect("append");
+    assert_eq!(outbox(&*store).await, [note(&run(2), 1, 3)]);
+}
+
+async fn the_notes_of_several_appends_are_one(store: Arc<dyn Store>) {
+    store.append(create(&run(1), 1)).await.expect("create");
+    assert_eq!(put(&*store, &run(1), "a").await, Put::Added);
+    for seq in 1..4 {
+        store.append(append(&run(1), seq, 1)).await.expect("append");
+    }
+    assert_eq!(outbox(&*store).await, [note(&run(1), 1, 4)]);
+}
+
+async fn a_run_created_with_a_receiver_tells_of_its_beginning(store: Arc<dyn Store>) {
+    for n in [1, 2, 3] {
+        let mut batch = create(&run(n), 2);
+        batch.push = Some(push("a"));
+        store.append(batch).await.expect("create");
+    }
+    let notes = [1, 2, 3].map(|n| note(&run(n), 0, 2));
+    assert_eq!(outbox(&*store).await, notes);
+    assert_eq!(store.outbox(None, 2).await.expect("outbox"), notes[..2]);
+    assert_eq!(store.outbox(Some(&run(2)), 9).await.expect("outbox"), notes[2..]);
+    assert_eq!(store.pushes(&run(1)).await.expect("pushes"), [push("a")]);
+    assert!(expand(&*store, &run(1), 0, 2, 10).await);
+    assert_eq!(waiting(&*store, &run(1), "a").await, [0, 1]);
+    // It is counted as those are that come later.
+    assert_eq!(put(&*store, &run(1), "b").await, Put::Added);
+    assert_eq!(put(&*store, &run(1), "c").await, Put::Added);
+    assert_eq!(put(&*store, &run(1), "d").await, Put::Full);
+}
+
+async fn a_refused_append_notes_nothing(store: Arc<dyn Store>) {
+    store.append(create(&run(1), 2)).await.expect("create");
+    assert_eq!(put(&*store, &run(1), "a").await, Put::Added);
+    assert!(store.append(append(&run(1), 1, 1)).await.is_err());
+    let mut batch = create(&run(1), 2);
+    batch.push = Some(push("b"));
+    assert!(store.append(batch).await.is_err());
+    assert_eq!(outbox(&*store).await, []);
+    assert_eq!(store.pushes(&run(1)).await.expect("pushes"), [push("a")]);
+}
+
+async fn receivers_are_bounded_replaced_and_dropped(store: Arc<dyn Store>) {
+    assert_eq!(put(&*store, &run(1), "a").await, Put::Missing);
+    store.append(create(&run(1), 1)).await.expect("create");
+    for id in ["b", "a", "c"] {
+        assert_eq!(put(&*store, &run(1), id).await, Put::Added);
+    }
+    assert_eq!(put(&*store, &run(1), "d").await, Put::Full);
+    let renewed = PushRow {
+        body: b"elsewhere".to_vec(),
+        created_at: at(9),
+        ..push("a")
+    };
+    let put_again = store.put_push(&run(1), renewed.clone(), MOST, at(9)).await;
+    assert_eq!(put_again.expect("put"), Put::Replaced);
+    let there = store.pushes(&run(1)).await.expect("pushes");
+    assert_eq!(there, [push("b"), push("c"), renewed]);
+    let other = RunKey::new(tenant("zeta"), run_id(1));
+    assert_eq!(store.pushes(&other).await.expect("pushes"), []);
+    assert!(!store.drop_push(&other, "a").await.expect("drop"));
+
+    for id in ["a", "b", "c"] {
+        assert!(store.drop_push(&run(1), id).await.expect("drop"));
+        assert!(!store.drop_push(&run(1), id).await.expect("drop"));
+    }
+    store.append(append(&run(1), 1, 1)).await.expect("append");
+    assert_eq!(outbox(&*store).await, []);
+    assert_eq!(put(&*store, &run(1), "d").await, Put::Added);
+}
+
+async fn a_receiver_hears_of_what_came_after_it(store: Arc<dyn Store>) {
+    store.append(create(&run(1), 2)).await.expect("create");
+    assert_eq!(put(&*store, &run(1), "early").await, Put::Added);
+    store.append(append(&run(1), 2, 1)).await.expect("append");
+    assert_eq!(put(&*store, &run(1), "late").await, Put::Added);
+    store.append(append(&run(1), 3, 1)).await.expect("append");
+    assert!(expand(&*store, &run(1), 2, 4, 10).await);
+    assert_eq!(waiting(&*store, &run(1), "early").await, [2, 3]);
+    assert_eq!(waiting(&*store, &run(1), "late").await, [3]);
+    let found = store.waiting(&run(1), "late", 9).await.expect("waiting");
+    let expected = Delivery {
+        run: run(1),
+        push: "late".to_owned(),
+        seq: Seq(3),
+        body: b"update 3".to_vec(),
+        enqueued_at: at(10),
+        attempts: 0,
+        error: None,
+        dead_at: None,
+    };
+    assert_eq!(found, [expected]);
+    assert_eq!(
+        store.waiting(&run(1), "early", 1).await.expect("waiting").len(),
+        1
+    );
+}
+
+async fn expanding_is_refused_where_the_note_has_changed(store: Arc<dyn Store>) {
+    told(&*store, &run(1), &["a"]).await;
+    assert!(!expand(&*store, &run(1), 3, 4, 10).await, "it is gone");
+    store.append(append(&run(1), 4, 2)).await.expect("append");
+    assert!(!expand(&*store, &run(1), 5, 6, 10).await, "it begins elsewhere");
+    assert!(
+        !expand(&*store, &run(1), 4, 7, 10).await,
+        "there is no such event"
+    );
+    assert_eq!(waiting(&*store, &run(1), "a").await, [3]);
+    assert_eq!(outbox(&*store).await, [note(&run(1), 4, 6)]);
+}
+
+async fn a_note_is_expanded_in_parts(store: Arc<dyn Store>) {
+    told(&*store, &run(1), &["a"]).await;
+    store.append(append(&run(1), 4, 5)).await.expect("append");
+    let nothing = store.expand(&note(&run(1), 4, 6), &[], at(10)).await;
+    assert!(nothing.expect("expand"));
+    assert_eq!(outbox(&*store).await, [note(&run(1), 6, 9)]);
+    assert!(expand(&*store, &run(1), 6, 9, 10).await);
+    assert_eq!(outbox(&*store).await, []);
+    assert_eq!(waiting(&*store, &run(1), "a").await, [3, 6, 7, 8]);
+}
+
+async fn expanding_twice_makes_one_delivery(store: Arc<dyn Store>) {
+    told(&*store, &run(1), &["a"]).await;
+    store.append(append(&run(1), 4, 1)).await.expect("append");
+    let again = store.expand(&note(&run(1), 4, 5), &updates([3, 4]), at(20)).await;
+    assert!(again.expect("expand"));
+    assert_eq!(waiting(&*store, &run(1), "a").await, [3, 4]);
+    let found = store.waiting(&run(1), "a", 1).await.expect("waiting");
+    assert_eq!(found[0].enqueued_at, at(10), "the first stays");
+}
+
+async fn a_receiver_is_leased_by_one_at_a_time(store: Arc<dyn Store>) {
+    told(&*store, &run(2), &["a"]).await;
+    told(&*store, &run(1), &["b", "a"]).await;
+    assert_eq!(lease(&*store, 9, 50).await, [], "none is due yet");
+    let first = store
+        .lease_pushes(Epoch(7), at(10), at(50), 2)
+        .await
+        .expect("lease");
+    let names = |leased: &[LeasedPush]| -> Vec<_> {
+        leased
+            .iter()
+            .map(|push| (push.run.clone(), push.id.clone()))
+            .collect()
+    };
+    assert_eq!(
+        names(&first),
+        [(run(1), "a".to_owned()), (run(1), "b".to_owned())]
+    );
+    assert_eq!(first[0].body, b"to a");
+    let second = lease(&*store, 10, 50).await;
+    assert_eq!(names(&second), [(run(2), "a".to_owned())]);
+    assert_eq!(lease(&*store, 49, 99).await, []);
+
+    // Delivered, and nothing else waits.
+    let done = Some((3, Attempted::Delivered));
+    assert!(settle(&*store, &second[0], done, Then::Rest(at(11))).await);
+    assert_eq!(waiting(&*store, &run(2), "a").await, [0_u64; 0]);
+    assert!(
+        !settle(&*store, &second[0], None, Then::GoOn(at(99))).await,
+        "the lease is over"
+    );
+    // A lease that goes on is nobody else's when its first end has come.
+    assert!(settle(&*store, &first[0], None, Then::GoOn(at(90))).await);
+    assert!(settle(&*store, &first[1], None, Then::Due(at(60))).await);
+    assert_eq!(names(&lease(&*store, 60, 99).await), [(run(1), "b".to_owned())]);
+}
+
+async fn a_lease_that_is_over_is_taken_over_and_its_holder_refused(store: Arc<dyn Store>) {
+    told(&*store, &run(1), &["a"]).await;
+    let lost = one(&*store, 10, 50).await;
+    let taken = one(&*store, 50, 90).await;
+    assert!(taken.fence > lost.fence);
+    for then in [Then::GoOn(at(99)), Then::Rest(at(51)), Then::Due(at(51))] {
+        assert!(!settle(&*store, &lost, Some((3, Attempted::Delivered)), then).await);
+    }
+    assert_eq!(
+        waiting(&*store, &run(1), "a").await,
+        [3],
+        "what the lost one said does not count"
+    );
+    assert!(
+        settle(
+            &*store,
+            &taken,
+            Some((3, Attempted::Delivered)),
+            Then::Rest(at(51))
+        )
+        .await
+    );
+    assert_eq!(lease(&*store, 999, 1_000).await, []);
+}
+
+async fn what_was_added_meanwhile_lets_nobody_rest(store: Arc<dyn Store>) {
+    told(&*store, &run(1), &["a"]).await;
+    let first = one(&*store, 10, 50).await;
+    store.append(append(&run(1), 4, 1)).await.expect("append");
+    assert!(expand(&*store, &run(1), 4, 5, 12).await);
+    assert_eq!(lease(&*store, 12, 99).await, [], "it is still held");
+    assert!(
+        settle(
+            &*store,
+            &first,
+            Some((3, Attempted::Delivered)),
+            Then::Rest(at(13))
+        )
+        .await
+    );
+    let second = one(&*store, 13, 50).await;
+    assert_eq!(waiting(&*store, &run(1), "a").await, [4]);
+    assert!(
+        settle(
+            &*store,
+            &second,
+            Some((4, Attempted::Delivered)),
+            Then::Rest(at(14))
+        )
+        .await
+    );
+    assert_eq!(lease(&*store, 999, 1_000).await, []);
+}
+
+async fn those_that_failed_wait_for_their_time_and_the_others_behind_them(store: Arc<dyn Store>) {
+    told(&*store, &run(1), &["a"]).await;
+    let held = one(&*store, 10, 50).await;
+    assert!(settle(&*store, &held, Some((3, failed())), Then::Due(at(100))).await);
+    store.append(append(&run(1), 4, 1)).await.expect("append");
+    assert!(expand(&*store, &run(1), 4, 5, 12).await);
+    assert_eq!(lease(&*store, 99, 150).await, [], "the pause is kept");
+    let held = one(&*store, 100, 150).await;
+    let found = store.waiting(&run(1), "a", 9).await.expect("waiting");
+    let tried: Vec<_> = found
+        .iter()
+        .map(|delivery| (delivery.seq.0, delivery.attempts, delivery.error.as_deref()))
+        .collect();
+    assert_eq!(tried, [(3, 1, Some("answered 500")), (4, 0, None)]);
+    assert!(settle(&*store, &held, Some((3, failed())), Then::Due(at(400))).await);
+    // Whoever sets it anew has mended it, perhaps.
+    assert_eq!(put(&*store, &run(1), "a").await, Put::Replaced);
+    assert_eq!(one(&*store, 101, 150).await.id, "a");
+    assert_eq!(waiting(&*store, &run(1), "a").await, [3, 4]);
+}
+
+async fn what_was_given_up_is_listed_and_tried_again(store: Arc<dyn Store>) {
+    told(&*store, &run(1), &["a"]).await;
+    store.append(append(&run(1), 4, 2)).await.expect("append");
+    assert!(expand(&*store, &run(1), 4, 6, 10).await);
+    let held = one(&*store, 10, 50).await;
+    for seq in [3, 4] {
+        assert!(settle(&*store, &held, Some((seq, given_up(20))), Then::GoOn(at(60))).await);
+    }
+    assert_eq!(waiting(&*store, &run(1), "a").await, [5]);
+    assert_eq!(listed(&*store, filter(None, false)).await.len(), 3);
+    let dead = listed(&*store, filter(None, true)).await;
+    let shown: Vec<_> = dead
+        .iter()
+        .map(|delivery| (delivery.seq.0, delivery.attempts, delivery.dead_at))
+        .collect();
+    assert_eq!(shown, [(3, 1, Some(at(20))), (4, 1, Some(at(20)))]);
+    assert!(
+        settle(
+            &*store,
+            &held,
+            Some((5, Attempted::Delivered)),
+            Then::Rest(at(21))
+        )
+        .await
+    );
+    assert_eq!(lease(&*store, 999, 1_000).await, []);
+
+    let retry = |push: &'static str, seq: Option<u64>| {
+        let store = Arc::clone(&store);
+        async move {
+            let retried = store.retry_push(&run(1), push, seq.map(Seq), at(30)).await;
+            retried.expect("retry")
+        }
+    };
+    assert_eq!(retry("b", None).await, 0);
+    assert_eq!(retry("a", Some(5)).await, 0);
+    assert_eq!(retry("a", Some(4)).await, 1);
+    assert_eq!(waiting(&*store, &run(1), "a").await, [4]);
+    let held = one(&*store, 30, 50).await;
+    // Another one while it is held: it does not rest on that.
+    assert_eq!(retry("a", None).await, 1);
+    let waits = store.waiting(&run(1), "a", 9).await.expect("waiting");
+    let shown: Vec<_> = waits
+        .iter()
+        .map(|delivery| (delivery.seq.0, delivery.attempts, delivery.enqueued_at))
+        .collect();
+    assert_eq!(shown, [(3, 0, at(30)), (4, 0, at(30))]);
+    assert!(
+        settle(
+            &*store,
+            &held,
+            Some((4, Attempted::Delivered)),
+            Then::Rest(at(31))
+        )
+        .await
+    );
+    assert_eq!(one(&*store, 31, 50).await.id, "a");
+}
+
+async fn a_dropped_receiver_takes_what_waited_along(store: Arc<dyn Store>) {
+    told(&*store, &run(1), &["a", "b"]).await;
+    let held = lease(&*store, 10, 50).await;
+    assert!(store.drop_push(&run(1), "a").await.expect("drop"));
+    assert!(!settle(&*store, &held[0], Some((3, failed())), Then::Due(at(60))).await);
+    assert_eq!(waiting(&*store, &run(1), "a").await, [0_u64; 0]);
+    assert_eq!(waiting(&*store, &run(1), "b").await, [3]);
+    // One with the same name is another.
+    assert_eq!(put(&*store, &run(1), "a").await, Put::Added);
+    assert!(!settle(&*store, &held[0], Some((3, failed())), Then::Due(at(60))).await);
+    assert_eq!(waiting(&*store, &run(1), "a").await, [0_u64; 0]);
+}
+
+async fn deliveries_are_listed_page_by_page(store: Arc<dyn Store>) {
+    for n in [1, 2] {
+        told(&*store, &run(n), &["a", "b"]).await;
+    }
+    let zeta = RunKey::new(tenant("zeta"), run_id(3));
+    told(&*store, &zeta, &["a"]).await;
+    let mut places = Vec::new();
+    let mut after: Option<DeliveryCursor> = None;
+    loop {
+        let page = store
+            .deliveries(&filter(None, false), after.as_ref(), 3)
+            .await
+            .expect("page");
+        let Some(last) = page.last() else { break };
+        after = Some(DeliveryCursor {
+            run: last.run.run.clone(),
+            push: last.push.clone(),
+            seq: last.seq,
+        });
+        places.extend(page.into_iter().map(|delivery| (delivery.run.run, delivery.push)));
+    }
+    let expected = [(1, "a"), (1, "b"), (2, "a"), (2, "b")].map(|(n, id)| (run_id(n), id.to_owned()));
+    assert_eq!(places, expected);
+    let of_second = listed(&*store, filter(Some(2), false)).await;
+    assert!(of_second.iter().all(|delivery| delivery.run == run(2)) && of_second.len() == 2);
+    assert_eq!(
+        listed(&*store, filter(Some(3), false)).await,
+        [],
+        "another tenant's"
+    );
+    assert_eq!(listed(&*store, filter(None, true)).await, []);
+}
+
+async fn what_is_gone_is_told_to_nobody(store: Arc<dyn Store>) {
+    told(&*store, &run(1), &["a"]).await;
+    let mut batch = append(&run(1), 4, 1);
+    batch.summary.status = RunStatus::Completed;
+    store.append(batch).await.expect("append");
+    let gone = Removal {
+        run: run_id(1),
+        root: run_id(1),
+    };
+    store.remove(&tenant("acme"), &[gone]).await.expect("mark");
+    assert_eq!(outbox(&*store).await, []);
+    assert_eq!(lease(&*store, 99, 200).await, []);
+    assert_eq!(listed(&*store, filter(None, false)).await, []);
+    assert_eq!(store.pushes(&run(1)).await.expect("pushes"), []);
+    assert_eq!(put(&*store, &run(1), "b").await, Put::Missing);
+    assert_eq!(put(&*store, &run(1), "a").await, Put::Missing);
+    while store.sweep(1).await.expect("sweep") != wopr_store::Swept::default() {}
+    // Whoever came by the same id again would find nothing of the first.
+    store.append(create(&run(1), 1)).await.expect("create");
+    assert_eq!(store.pushes(&run(1)).await.expect("pushes"), []);
+    assert_eq!(outbox(&*store).await, []);
+    assert_eq!(listed(&*store, filter(None, false)).await, []);
+}
+
+async fn a_new_epoch_ends_the_leases_of_receivers(store: Arc<dyn Store>) {
+    told(&*store, &run(1), &["a", "b"]).await;
+    let held = lease(&*store, 10, 5_000).await;
+    assert!(settle(&*store, &held[1], Some((3, failed())), Then::Due(at(4_000))).await);
+    store.begin_epoch(at(20)).await.expect("epoch");
+    assert!(!settle(&*store, &held[0], Some((3, failed())), Then::Rest(at(21))).await);
+    // A pause is no lease.
+    assert_eq!(one(&*store, 20, 50).await.id, "a");
+}
