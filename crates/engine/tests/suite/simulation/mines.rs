@@ -25,16 +25,16 @@ const TRIES_IN_AN_HOUR: u64 = 25;
 const MANY: usize = 300;
 
 /// One process in a world where nothing fails but what a test mines.
-struct Calm {
+pub(super) struct Calm {
     fate: Arc<Fate>,
-    server: Arc<Server>,
-    engine: Engine,
+    pub(super) server: Arc<Server>,
+    pub(super) engine: Engine,
     /// Kept open, so that the process may die.
     _deaths: mpsc::UnboundedReceiver<u64>,
 }
 
 impl Calm {
-    async fn new(executor: Option<Arc<dyn Executor>>) -> Self {
+    pub(super) async fn new(executor: Option<Arc<dyn Executor>>) -> Self {
         let fate = Arc::new(Fate::new(1, false));
         let (died, deaths) = mpsc::unbounded_channel();
         let server = Server::new(Arc::clone(&fate), true);
@@ -61,12 +61,12 @@ impl Calm {
         }
     }
 
-    async fn register(&self, workflow: Workflow) {
+    pub(super) async fn register(&self, workflow: Workflow) {
         let document: Value = workflow.document();
         self.engine.register(None, document).await.expect("registers");
     }
 
-    async fn create(&self, workflow: &str) -> RunKey {
+    pub(super) async fn create(&self, workflow: &str) -> RunKey {
         fresh(create(&self.engine, workflow, json!({}), Extras::default()).await).key
     }
 
@@ -90,7 +90,7 @@ impl Calm {
         (self.server.n_struck() - before) / n_runs as u64
     }
 
-    async fn end(self) {
+    pub(super) async fn end(self) {
         self.engine.stop().await;
         assert_eq!(self.fate.verdict(), None);
     }

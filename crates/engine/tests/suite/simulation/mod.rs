@@ -16,6 +16,7 @@
 //! | processes are replaced by ones with other workflows, one of them alone learns of a new one | [`cluster`] |
 //! | trees of runs are taken out a day after they ended, by processes that fail and die | [`aging`] |
 //! | every step at some runs panics, in worlds of their own | [`mines`] |
+//! | one commit in doubt happens just after nobody found it, in worlds of their own | [`late`] |
 //! | clients ask twice, ask two processes at once, answer against each other, cancel trees, pause | [`client`] |
 //!
 //! The promises are those of `wopr_core::invariant`, which the kernel's property tests hold too. [`witness`] checks
@@ -39,6 +40,7 @@ mod client;
 mod cluster;
 mod executor;
 mod fate;
+mod late;
 mod mines;
 mod process;
 mod store;

@@ -45,6 +45,18 @@ pub(crate) struct Server {
     /// Runs at which whoever loads them panics.
     mines: Mutex<BTreeSet<RunKey>>,
     n_struck: AtomicU64,
+    doubt: Mutex<Doubt>,
+}
+
+/// One commit in doubt, for a test that wants it at a certain moment.
+#[derive(Debug, Default)]
+enum Doubt {
+    #[default]
+    None,
+    /// The next append is it.
+    Next,
+    /// It happens as soon as somebody has looked for it in vain.
+    InFlight(Box<Batch>),
 }
 
 impl Server {
@@ -58,6 +70,7 @@ impl Server {
             processes: Mutex::default(),
             mines: Mutex::default(),
             n_struck: AtomicU64::new(0),
+            doubt: Mutex::default(),
         })
     }
 
@@ -84,6 +97,45 @@ impl Server {
     /// How often somebody panicked so.
     pub(crate) fn n_struck(&self) -> u64 {
         self.n_struck.load(Ordering::Relaxed)
+    }
+
+    /// Leaves the next append in doubt, and makes it happen right after somebody looked for it and found nothing.
+    pub(crate) fn doubt_next(&self) {
+        *self.doubt.lock() = Doubt::Next;
+    }
+
+    /// Whether an append was left in doubt and has happened since.
+    pub(crate) fn has_doubt_passed(&self) -> bool {
+        matches!(*self.doubt.lock(), Doubt::None)
+    }
+
+    /// Takes an append that is to be left in doubt.
+    fn hold(&self, batch: Batch) -> Result<(), Batch> {
+        let mut doubt = self.doubt.lock();
+        match &*doubt {
+            Doubt::Next => {
+                *doubt = Doubt::InFlight(Box::new(batch));
+                Ok(())
+            }
+            Doubt::None | Doubt::InFlight(_) => Err(batch),
+        }
+    }
+
+    /// Makes an append happen that is in flight to a run.
+    async fn land(&self, run: &RunKey, by: u64) {
+        let landing = {
+            let mut doubt = self.doubt.lock();
+            match std::mem::take(&mut *doubt) {
+                Doubt::InFlight(batch) if batch.run == *run => Some(batch),
+                other => {
+                    *doubt = other;
+                    None
+                }
+            }
+        };
+        if let Some(batch) = landing {
+            self.append(*batch, by).await.expect("nothing else was appended");
+        }
     }
 
     fn step_on(&self, run: &RunKey) {
@@ -180,6 +232,10 @@ impl Connection {
 impl Log for Connection {
     async fn append(&self, batch: Batch) -> Result<(), AppendError> {
         self.process.step("append").await;
+        let batch = match self.server.hold(batch) {
+            Ok(()) => return Err(AppendError::Unknown("simulated, it is in flight".to_owned())),
+            Err(batch) => batch,
+        };
         let (fate, odds) = (self.fate(), &self.fate().odds);
         if fate.strikes(odds.unavailable) {
             return Err(AppendError::Unavailable("simulated".to_owned()));
@@ -235,7 +291,9 @@ impl Log for Connection {
 
     async fn events(&self, run: &RunKey, from: Seq, limit: usize) -> Result<Option<EventPage>, ReadError> {
         self.read("events").await?;
-        self.server.store.events(run, from, limit).await
+        let page = self.server.store.events(run, from, limit).await;
+        self.server.land(run, self.process.number).await;
+        page
     }
 
     async fn list_runs(
