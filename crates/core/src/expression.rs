@@ -349,6 +349,43 @@ mod tests {
     }
 
     #[test]
+    fn slices_go_forward_only() {
+        let context = json!({"l": [1, 2, 3, 4], "e": [], "t": "abcd", "n": 2});
+        for (source, expected) in [
+            ("l[1:]", json!([2, 3, 4])),
+            ("l[::2]", json!([1, 3])),
+            ("l[n::][:1]", json!([3])),
+            ("l[e[5:1:1]|length:2:]", json!([1, 2])),
+            ("t[:-1:3]", json!("a")),
+            ("{'a': t[1:2], 'b': 1, 'c': 2}.a", json!("b")),
+        ] {
+            let value = Expression::parse(source).expect(source).evaluate(&context);
+            assert_eq!(value, Ok(Some(expected)), "{source}");
+        }
+        // Backwards over nothing, minijinja panics.
+        for source in [
+            "e[::-1]",
+            "l[9:][::-1]",
+            "l[::n]",
+            "l[::0]",
+            "l[::1-2]",
+            "l[::(-1)]",
+            "t[(1):{'a': 1}.a: -1]",
+        ] {
+            let refused = Expression::parse(source);
+            assert!(
+                matches!(refused, Err(ExpressionError::Syntax(_))),
+                "{source}: {refused:?}"
+            );
+            let refused = Template::parse(&format!("{{{{ {source} }}}}"));
+            assert!(
+                matches!(refused, Err(ExpressionError::Syntax(_))),
+                "{source}: {refused:?}"
+            );
+        }
+    }
+
+    #[test]
     fn values_that_would_grow_are_refused() {
         let context = json!({"t": "x".repeat(1_000_000), "p": "pp", "n": 90_000_000, "l": [1, 2]});
         let many = vec!["t"; 1_000];

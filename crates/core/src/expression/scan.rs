@@ -232,6 +232,7 @@ fn statement(tokens: &[Token<'_>], inserts: &mut Vec<usize>) -> Result<Tag, Expr
 }
 
 fn read(tokens: &[Token<'_>], inserts: &mut Vec<usize>) -> Result<Tag, ExpressionError> {
+    check_slices(tokens)?;
     let mut tag = Tag::default();
     for (i, token) in tokens.iter().enumerate() {
         let before = i.checked_sub(1).and_then(|i| tokens.get(i));
@@ -268,6 +269,36 @@ fn read(tokens: &[Token<'_>], inserts: &mut Vec<usize>) -> Result<Tag, Expressio
         }
     }
     Ok(tag)
+}
+
+/// Refuses steps of slices other than positive numbers: minijinja panics where nothing is sliced backwards.
+fn check_slices(tokens: &[Token<'_>]) -> Result<(), ExpressionError> {
+    // For each bracket that is open, where its colons are.
+    let mut open: Vec<Vec<usize>> = Vec::new();
+    for (i, token) in tokens.iter().enumerate() {
+        if token.is("(") || token.is("[") || token.is("{") {
+            open.push(Vec::new());
+        } else if token.is(":") {
+            open.last_mut().into_iter().for_each(|colons| colons.push(i));
+        } else if token.is(")") || token.is("]") || token.is("}") {
+            let colons = open.pop().unwrap_or_default();
+            let step = match (token.text, colons.as_slice()) {
+                ("]", [_, second]) => &tokens[second + 1..i],
+                _ => continue,
+            };
+            let is_forward = match step {
+                [] => true,
+                [number] => number.text.parse::<u32>().is_ok_and(|step| step > 0),
+                _ => false,
+            };
+            if !is_forward {
+                return Err(syntax(
+                    "the step of a slice is a number from 1 on; use the filter 'reverse' to turn it",
+                ));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Whether a test's name follows.
