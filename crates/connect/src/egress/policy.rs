@@ -118,6 +118,10 @@ pub(super) fn read_url(text: &str) -> Result<Url, Refusal> {
         return Err(Refusal::Malformed);
     }
     let url = Url::parse(text).map_err(|_| Refusal::Malformed)?;
+    // Escaping makes a text longer, and what is kept and sent is the escaped one.
+    if url.as_str().len() > MAX_URL {
+        return Err(Refusal::Length);
+    }
     // Browsers add slashes that are missing and drop those that are too many.
     let rest = text.get(url.scheme().len()..).unwrap_or_default();
     let is_written_out = rest

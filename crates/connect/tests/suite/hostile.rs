@@ -635,11 +635,14 @@ async fn a_name_that_moves_after_registration_is_judged_where_it_moved() {
 #[tokio::test]
 async fn long_texts_are_refused_before_they_are_read() {
     let long_path = format!("https://example.test/{}", "a".repeat(2_048));
+    // Each of these letters is escaped by six.
+    let long_when_escaped = format!("https://example.test/{}", "ä".repeat(500));
     let long_name = format!("https://{}example.test/", "a.".repeat(130));
     let long_number = format!("https://{}1/", "0".repeat(3_000));
     let endless = format!("https://{}/", "[".repeat(1 << 20));
     for (text, refusal) in [
         (&long_path, Refusal::Length),
+        (&long_when_escaped, Refusal::Length),
         (&long_name, Refusal::Host),
         (&long_number, Refusal::Length),
         (&endless, Refusal::Length),
