@@ -71,7 +71,10 @@ fn answer(script: &mut Script, round: usize) {
         .map(|open| open.node.clone())
         .collect();
     for node in open {
-        let mut resolve = Script::resolve(node.as_str(), json!({ "approve": round % 2 == 0, "answers": {} }));
+        let mut resolve = Script::resolve(
+            node.as_str(),
+            json!({ "approve": round.is_multiple_of(2), "answers": {} }),
+        );
         resolve.voter = Some(format!("voter-{round}"));
         // It may not fit the question.
         let _ = script.tell(0, Command::Resolve(resolve));
@@ -80,7 +83,7 @@ fn answer(script: &mut Script, round: usize) {
 
 fn finish_effects(script: &mut Script, round: usize) {
     for effect in script.effects().to_vec() {
-        let outcome = if round % 2 == 0 {
+        let outcome = if round.is_multiple_of(2) {
             Err(Failure {
                 retryable: true,
                 ..Failure::new("busy", "later")
@@ -95,7 +98,7 @@ fn finish_effects(script: &mut Script, round: usize) {
                 visit: effect.visit,
                 attempt: effect.attempt,
                 outcome,
-                retry_after_ms: (round % 4 == 0).then_some(60_000),
+                retry_after_ms: round.is_multiple_of(4).then_some(60_000),
             },
         );
     }

@@ -1,16 +1,22 @@
-//! A host to ask: in memory, with a clock that stands still and a network that leads nowhere.
+//! A host to ask: in memory, with a clock that stands still, and networks that lead nowhere or to one answer.
 
 use std::{
     cell::RefCell,
+    collections::VecDeque,
     future::Future,
     io,
     net::{IpAddr, SocketAddr},
-    sync::Arc,
+    pin::Pin,
+    sync::{Arc, LazyLock},
+    task::{Context, Poll, Waker},
 };
 
 use async_trait::async_trait;
 use serde_json::json;
-use tokio::runtime::{Builder, Runtime};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    runtime::{Builder, Runtime},
+};
 use wopr_connect::egress::{Channel, Dial, Network, Resolver};
 use wopr_core::{TenantId, Timestamp};
 use wopr_engine::Clock;
@@ -21,12 +27,29 @@ use wopr_server::{
 };
 use wopr_testkit::Workflow;
 
+use crate::signed;
+
 /// A bearer secret that may do everything.
 pub(crate) const KEY: &str = "fuzz-secret-0123456789abcdef";
 /// The workflows there are.
 pub(crate) const WORKFLOWS: [&str; 4] = ["pure", "gate", "delay", "ask"];
+/// The issuer whose tokens open the host, and for whom they are.
+pub(crate) const ISSUER: &str = "https://issuer.test";
+/// See [`ISSUER`].
+pub(crate) const AUDIENCE: &str = "wopr";
+/// What may be called, though it is not public.
+pub(crate) const PEERS: &str = "10.0.0.0/8";
+/// One of them.
+pub(crate) const PEER: &str = "10.0.0.1";
+/// The time it is, in milliseconds since 1970.
+const NOW: i64 = 1_700_000_000_000;
+/// The same in seconds.
+pub(crate) const NOW_SECONDS: f64 = 1_700_000_000.0;
 /// Requests after which a host is made anew: what they stored would slow the next ones down.
 const REQUESTS: u32 = 2_000;
+
+/// Made once, for the roots in it: a network is made for each input, and none speaks TLS.
+static SYSTEM: LazyLock<Network> = LazyLock::new(Network::default);
 
 thread_local! {
     static RUNTIME: Runtime = Builder::new_current_thread()
@@ -74,7 +97,16 @@ async fn open() -> Arc<Host> {
         principal: None,
         scopes: Scopes::ALL,
     }];
-    let host = Host::open_on(config, Arc::new(Standstill), nowhere())
+    config.egress.allow = vec![PEERS.parse().unwrap()];
+    let oidc = json!({
+        "issuer": ISSUER, "audience": [AUDIENCE], "jwks_url": format!("http://{PEER}/"), "tenant": "default",
+        "algorithms": ["EdDSA"],
+    });
+    config.auth.oidc = Some(serde_json::from_value(oidc).unwrap());
+    let keys = signed::published_keys();
+    let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{keys}", keys.len());
+    let network = answering(answer.into_bytes());
+    let host = Host::open_on(config, Arc::new(Standstill), network)
         .await
         .unwrap();
     let ask = json!({ "questions": [{ "id": "q", "question": "what?" }] });
@@ -98,7 +130,7 @@ struct Standstill;
 
 impl Clock for Standstill {
     fn now(&self) -> Timestamp {
-        Timestamp::from_millis(1_700_000_000_000)
+        Timestamp::from_millis(NOW)
     }
 }
 
@@ -107,7 +139,7 @@ pub(crate) fn nowhere() -> Network {
     Network {
         resolver: Arc::new(Nowhere),
         dial: Arc::new(Nowhere),
-        ..Network::default()
+        ..SYSTEM.clone()
     }
 }
 
@@ -125,5 +157,71 @@ impl Resolver for Nowhere {
 impl Dial for Nowhere {
     async fn dial(&self, _: SocketAddr) -> io::Result<Box<dyn Channel>> {
         Err(io::ErrorKind::NetworkUnreachable.into())
+    }
+}
+
+/// A network without names, where every connection gives the same bytes once something was sent, and ends.
+pub(crate) fn answering(answer: Vec<u8>) -> Network {
+    Network {
+        resolver: Arc::new(Nowhere),
+        dial: Arc::new(Answering(answer)),
+        ..SYSTEM.clone()
+    }
+}
+
+#[derive(Debug)]
+struct Answering(Vec<u8>);
+
+#[async_trait]
+impl Dial for Answering {
+    async fn dial(&self, _: SocketAddr) -> io::Result<Box<dyn Channel>> {
+        Ok(Box::new(Answer {
+            rest: self.0.clone().into(),
+            is_asked: false,
+            reader: None,
+        }))
+    }
+}
+
+/// One connection of [`Answering`].
+struct Answer {
+    rest: VecDeque<u8>,
+    is_asked: bool,
+    /// Who waits until something is sent.
+    reader: Option<Waker>,
+}
+
+impl AsyncRead for Answer {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if !self.is_asked {
+            self.reader = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        let n = buf.remaining().min(self.rest.len());
+        let bytes: Vec<u8> = self.rest.drain(..n).collect();
+        buf.put_slice(&bytes);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Answer {
+    fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.is_asked = true;
+        if let Some(reader) = self.reader.take() {
+            reader.wake();
+        }
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
     }
 }

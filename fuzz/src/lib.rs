@@ -22,7 +22,10 @@ mod egress;
 mod expression;
 mod host;
 mod openwop;
+mod peer;
+mod protobuf;
 mod requests;
+mod signed;
 mod sse;
 mod stored;
 mod token;
@@ -33,7 +36,10 @@ pub use definition::definition;
 pub use egress::egress;
 pub use expression::expression;
 pub use openwop::openwop;
+pub use peer::peer;
+pub use protobuf::protobuf;
 pub use requests::{cursor, http};
+pub use signed::{claims, signed};
 pub use sse::sse;
 pub use stored::stored;
 pub use token::token;
@@ -47,54 +53,28 @@ pub struct Target {
     pub run: fn(&[u8]),
 }
 
+impl Target {
+    const fn new(name: &'static str, run: fn(&[u8])) -> Self {
+        Self { name, run }
+    }
+}
+
 /// Every target, by name.
-pub const TARGETS: [Target; 12] = [
-    Target {
-        name: "a2a_03",
-        run: a2a_03,
-    },
-    Target {
-        name: "a2a_1",
-        run: a2a_1,
-    },
-    Target {
-        name: "config",
-        run: config,
-    },
-    Target {
-        name: "cursor",
-        run: cursor,
-    },
-    Target {
-        name: "definition",
-        run: definition,
-    },
-    Target {
-        name: "egress",
-        run: egress,
-    },
-    Target {
-        name: "expression",
-        run: expression,
-    },
-    Target {
-        name: "http",
-        run: http,
-    },
-    Target {
-        name: "openwop",
-        run: openwop,
-    },
-    Target {
-        name: "sse",
-        run: sse,
-    },
-    Target {
-        name: "stored",
-        run: stored,
-    },
-    Target {
-        name: "token",
-        run: token,
-    },
+pub const TARGETS: [Target; 16] = [
+    Target::new("a2a_03", a2a_03),
+    Target::new("a2a_1", a2a_1),
+    Target::new("claims", claims),
+    Target::new("config", config),
+    Target::new("cursor", cursor),
+    Target::new("definition", definition),
+    Target::new("egress", egress),
+    Target::new("expression", expression),
+    Target::new("http", http),
+    Target::new("openwop", openwop),
+    Target::new("peer", peer),
+    Target::new("protobuf", protobuf),
+    Target::new("signed", signed),
+    Target::new("sse", sse),
+    Target::new("stored", stored),
+    Target::new("token", token),
 ];

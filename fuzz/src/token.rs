@@ -1,10 +1,10 @@
 //! Credentials: interrupt tokens and bearer secrets.
 
-use http::{HeaderMap, HeaderValue, header};
+use http::HeaderValue;
 use wopr_core::{NodeId, RunId, RunKey, TenantId, Timestamp};
 use wopr_server::{Claims, Intent, TokenError};
 
-use crate::host;
+use crate::{host, requests};
 
 const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 
@@ -47,10 +47,8 @@ pub fn token(data: &[u8]) {
         );
     }
     if let Ok(value) = HeaderValue::from_bytes(data) {
-        let headers = HeaderMap::from_iter([(header::AUTHORIZATION, value)]);
         let is_known = data.ends_with(host::KEY.as_bytes());
-        let caller = host::block_on(async { host.auth().authenticate(&headers) });
-        assert!(caller.is_err() || is_known, "a stranger is let in");
+        assert!(!requests::admits(value) || is_known, "a stranger is let in");
     }
 }
 

@@ -1,5 +1,11 @@
 //! The kept inputs, over every target, on any toolchain.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "the helpers of a test fail it where they stand"
+)]
+
 use std::{
     fs, panic,
     path::{Path, PathBuf},

@@ -48,6 +48,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "wopr-wire",
         ],
     ),
+    // All of it serves tests.
     (
         "wopr-fuzz",
         &[
@@ -55,6 +56,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "wopr-connect",
             "wopr-engine",
             "wopr-core",
+            "wopr-testkit",
             "wopr-wire",
         ],
     ),

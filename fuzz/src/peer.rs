@@ -1,0 +1,56 @@
+//! What others answer when they are called: heads, bodies, and when they want to be asked again.
+
+use wopr_connect::{
+    Http,
+    egress::{Gate, Limits, Policy},
+};
+use wopr_engine::{HttpCall, Outcome};
+
+use crate::host;
+
+/// A body of an answer that is read.
+const MAX_BODY: usize = 64 << 10;
+
+/// Whatever a peer answers, a call has an outcome: done, with a status that says so and no larger than it may be, or
+/// failed with a code. The bytes are the answer as it comes over the connection.
+///
+/// # Panics
+/// If a promise does not hold.
+pub fn peer(data: &[u8]) {
+    let limits = Limits {
+        response_body: MAX_BODY,
+        ..Limits::default()
+    };
+    let policy = Policy {
+        allow: vec![host::PEERS.parse().unwrap()],
+    };
+    let call = HttpCall {
+        method: "GET".to_owned(),
+        url: format!("http://{}/", host::PEER),
+        headers: Vec::new(),
+        body: None,
+        timeout_ms: 1_000,
+    };
+    let answer = data.to_vec();
+    let outcome = host::block_on(async {
+        let gate = Gate::over(policy, limits, host::answering(answer));
+        Http::new(gate).call("key", None, &call).await
+    });
+    match outcome {
+        Outcome::Done(done) => {
+            let status = done["status"].as_u64().unwrap();
+            assert!((200..300).contains(&status), "done with {status}");
+            assert_eq!(done["contentTrust"], "untrusted");
+            // What is no text or JSON comes as base64, and what is no UTF-8 is replaced by three bytes for one.
+            let size = done["body"].to_string().len();
+            assert!(size <= 8 * MAX_BODY, "a body of {size} bytes");
+        }
+        Outcome::Failed { code, retryable, .. } => {
+            assert!(!code.is_empty());
+            assert!(
+                !retryable || code != "egress_refused",
+                "refused here, and tried again"
+            );
+        }
+    }
+}
