@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::chaos::{Amount, LONG, Store};
 use crate::corpus::is_version;
+use crate::fuzz::Effort;
 use crate::sim::Worlds;
 
 /// What `cargo xtask help` prints.
@@ -13,7 +14,8 @@ pub(crate) const USAGE: &str = "\
 usage: cargo xtask <chore>
 
   test [--quick] [--no-interop] [--filter EXPR]
-           lint, set up, build and run every test, then the simulator and the chaos tests at length; what CI runs
+           lint, set up, build and run every test, then the simulator, the fuzz targets and the chaos tests at
+           length; what CI runs
              --quick        without these
              --no-interop   without the tests that drive other people's clients, and their set-up
              --filter EXPR  only the tests a nextest filter expression selects, and nothing after them
@@ -28,6 +30,10 @@ usage: cargo xtask <chore>
              --from N       the first seed
              --seed N       only the world of this seed, and how it goes
              --jobs N       so many at once
+  fuzz [--seconds N] [TARGET..]
+           only the fuzz targets: everything that parses, for a minute or so
+             --seconds N    so long in all, beside the build
+             TARGET         only this one
   setup    only set up what the tests need
   pg -- COMMAND [ARG..]
            run a command with a PostgreSQL server that lives as long, WOPR_TEST_POSTGRES names it
@@ -46,6 +52,8 @@ pub(crate) enum Chore {
     Chaos(Amount),
     /// Only the simulator.
     Simulate(Worlds),
+    /// Only the fuzz targets.
+    Fuzz(Effort),
     /// Only the set-up.
     Setup,
     /// A command with a database server.
@@ -63,7 +71,7 @@ pub(crate) enum Chore {
 /// Which tests to run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Selection {
-    /// Leaves out what takes minutes by itself: simulator and chaos at length.
+    /// Leaves out what takes minutes by itself: simulator, fuzz targets and chaos at length.
     pub(crate) is_quick: bool,
     /// Leaves the interop tests out.
     pub(crate) without_interop: bool,
@@ -78,6 +86,7 @@ pub(crate) fn parse(args: impl Iterator<Item = String>) -> Result<Chore> {
         Some("test") => Chore::Test(selection(&mut args)?),
         Some("chaos") => Chore::Chaos(amount(&mut args)?),
         Some("sim") => Chore::Simulate(worlds(&mut args)?),
+        Some("fuzz") => Chore::Fuzz(effort(&mut args)?),
         Some("setup") => Chore::Setup,
         Some("pg") => Chore::Postgres(command(&mut args)?),
         Some("corpus") => Chore::Corpus(version(&mut args)?),
@@ -164,6 +173,18 @@ fn worlds(args: &mut impl Iterator<Item = String>) -> Result<Worlds> {
     Ok(worlds)
 }
 
+fn effort(args: &mut impl Iterator<Item = String>) -> Result<Effort> {
+    let mut effort = Effort::default();
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--seconds" => effort.seconds = number(args, &arg)?,
+            other if other.starts_with('-') => bail!("option {other:?} is unknown\n\n{USAGE}"),
+            target => effort.targets.push(target.to_owned()),
+        }
+    }
+    Ok(effort)
+}
+
 fn value(args: &mut impl Iterator<Item = String>, option: &str) -> Result<String> {
     args.next().with_context(|| format!("{option} needs a value"))
 }
@@ -214,6 +235,9 @@ mod tests {
             "sim --seeds",
             "sim --seed x",
             "sim 5",
+            "fuzz --seconds",
+            "fuzz --seconds long",
+            "fuzz --runs 3",
             "pg",
             "pg --",
             "pg psql",
@@ -243,6 +267,19 @@ mod tests {
             panic!("another chore");
         };
         assert_eq!(one.seed, Some(629));
+    }
+
+    #[test]
+    fn fuzz_targets_may_be_named() {
+        assert_eq!(parse_line("fuzz").unwrap(), Chore::Fuzz(Effort::default()));
+        let effort = Effort {
+            seconds: 600,
+            targets: vec!["sse".to_owned(), "http".to_owned()],
+        };
+        assert_eq!(
+            parse_line("fuzz sse --seconds 600 http").unwrap(),
+            Chore::Fuzz(effort)
+        );
     }
 
     #[test]

@@ -4,6 +4,7 @@ use anyhow::Result;
 
 use crate::args::{Chore, Selection, USAGE};
 use crate::chaos::{self, Amount};
+use crate::fuzz::{self, Effort};
 use crate::plan::{self, Step};
 use crate::sim::{self, Worlds};
 use crate::{clients, corpus, deny, lint, postgres, suite, tidy, workspace};
@@ -15,6 +16,7 @@ pub(crate) fn run(chore: Chore) -> Result<()> {
         Chore::Test(selection) => plan::run(test(selection)),
         Chore::Chaos(amount) => plan::run(only_chaos(amount)),
         Chore::Simulate(worlds) => plan::run(sim::steps(worlds)),
+        Chore::Fuzz(effort) => plan::run(fuzz::steps(effort)),
         Chore::Setup => plan::run(setup()),
         Chore::Postgres(words) => postgres::with(&words),
         Chore::Corpus(version) => plan::run(corpus::steps(version)),
@@ -74,6 +76,7 @@ fn test(selection: Selection) -> Vec<Step> {
     ]);
     if is_long {
         steps.extend(sim::steps(Worlds::default()));
+        steps.extend(fuzz::steps(Effort::default()));
         steps.extend(chaos::steps(Amount::default()));
     }
     steps

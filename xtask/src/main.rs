@@ -5,7 +5,7 @@
 //! that CI runs too; every other chore is a part of it. Nothing here is needed to build or run `wopr`.
 //!
 //! Places: `lint` and `tidy` judge the sources, `deny` the dependencies, `clients` and `postgres` set up what
-//! tests need, `suite`, `sim` and `chaos` run them. A further chore is a variant in `args`, a line in `chore`, and a file.
+//! tests need, `suite`, `sim`, `fuzz` and `chaos` run them. A further chore is a variant in `args`, a line in `chore`, and a file.
 
 #![expect(
     clippy::print_stdout,
@@ -22,6 +22,7 @@ mod corpus;
 mod debian;
 mod deny;
 mod faketime;
+mod fuzz;
 mod lint;
 mod plan;
 mod postgres;

@@ -15,14 +15,23 @@ use anyhow::{Context as _, Result};
 /// Where the scripts are.
 const FOLDER: &str = "target/rustc";
 
+/// What of our own crates has the flags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// Libraries, programs and tests.
+    Everything,
+    /// Only libraries.
+    Libraries,
+}
+
 /// Has a cargo command compile the packages of the workspace with further flags.
-pub(crate) fn with_flags(command: &mut Command, flags: &[&str]) -> Result<()> {
-    command.env("RUSTC_WORKSPACE_WRAPPER", script(flags)?);
+pub(crate) fn with_flags(command: &mut Command, flags: &[&str], scope: Scope) -> Result<()> {
+    command.env("RUSTC_WORKSPACE_WRAPPER", script(flags, scope)?);
     Ok(())
 }
 
-fn script(flags: &[&str]) -> Result<PathBuf> {
-    let text = text(flags);
+fn script(flags: &[&str], scope: Scope) -> Result<PathBuf> {
+    let text = text(flags, scope);
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
     fs::create_dir_all(FOLDER).with_context(|| format!("make {FOLDER}"))?;
@@ -36,8 +45,12 @@ fn script(flags: &[&str]) -> Result<PathBuf> {
     Ok(path)
 }
 
-fn text(flags: &[&str]) -> String {
-    format!("#!/bin/sh\nexec \"$@\" {}\n", flags.join(" "))
+fn text(flags: &[&str], scope: Scope) -> String {
+    let others = match scope {
+        Scope::Everything => "",
+        Scope::Libraries => "case \" $* \" in *\" --crate-type lib \"*) ;; *) exec \"$@\" ;; esac\n",
+    };
+    format!("#!/bin/sh\n{others}exec \"$@\" {}\n", flags.join(" "))
 }
 
 #[cfg(unix)]
@@ -59,8 +72,29 @@ mod tests {
     #[test]
     fn a_script_hands_everything_on_and_adds_its_flags() {
         assert_eq!(
-            text(&["-Copt-level=1", "--cfg=fuzzing"]),
+            text(&["-Copt-level=1", "--cfg=fuzzing"], Scope::Everything),
             "#!/bin/sh\nexec \"$@\" -Copt-level=1 --cfg=fuzzing\n"
         );
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_script_can_leave_all_but_libraries_as_they_are() {
+        let compiled = |words: &[&str]| {
+            let mut shell = Command::new("sh");
+            shell
+                .args(["-c", &text(&["-O"], Scope::Libraries), "script", "echo"])
+                .args(words);
+            String::from_utf8(shell.output().unwrap().stdout).unwrap()
+        };
+        assert_eq!(
+            compiled(&["--crate-type", "lib", "a.rs"]),
+            "--crate-type lib a.rs -O\n"
+        );
+        assert_eq!(
+            compiled(&["--crate-type", "bin", "a.rs"]),
+            "--crate-type bin a.rs\n"
+        );
+        assert_eq!(compiled(&["--test", "a.rs"]), "--test a.rs\n");
     }
 }

@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use crate::plan::{Outcome, Step};
 use crate::process::{cargo, run};
-use crate::rustc;
+use crate::rustc::{self, Scope};
 
 /// Worlds of a run in CI: what a minute is enough for.
 const SEEDS: u64 = 5_000;
@@ -46,7 +46,7 @@ pub(crate) fn steps(worlds: Worlds) -> Vec<Step> {
 
 fn live(worlds: Worlds) -> Result<Outcome> {
     let mut test = test();
-    rustc::with_flags(&mut test, &FLAGS)?;
+    rustc::with_flags(&mut test, &FLAGS, Scope::Everything)?;
     let processors = thread::available_parallelism().map_or(1, |n| n.get() as u64);
     test.env("WOPR_SIM_FROM", worlds.from.to_string())
         .env("WOPR_SIM_SEEDS", worlds.seeds.to_string())
@@ -70,6 +70,10 @@ fn test() -> Command {
         "wopr-engine",
         "-p",
         "wopr",
+        "-p",
+        "wopr-fuzz",
+        "-p",
+        "wopr-wire",
         "-p",
         "xtask",
     ]);
