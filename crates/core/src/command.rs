@@ -105,6 +105,8 @@ pub struct Resolve {
     pub voter: Option<String>,
     /// Whether the answer comes by a token alone, without a credential.
     pub by_token: bool,
+    /// Whether the answer is content of another agent: the node's outputs say `contentTrust: untrusted` then.
+    pub is_untrusted: bool,
 }
 
 /// A timer by meaning; its text form is its key in the store.

@@ -396,6 +396,18 @@ pub enum Event {
         /// Its content: a text, or any JSON.
         content: Value,
     },
+    /// A node said a piece of the text it streams.
+    OutputChunk {
+        /// Which execution.
+        visit: Visit,
+        /// Its place among the pieces, from 0.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        index: u32,
+        /// The piece.
+        chunk: String,
+        /// Whether none follows.
+        is_last: bool,
+    },
     /// A bound was exceeded; the run fails next.
     CapBreached {
         /// Which bound.
@@ -529,6 +541,7 @@ impl Event {
             | Self::VariableChanged { .. }
             | Self::ChannelWritten { .. }
             | Self::ArtifactCreated { .. }
+            | Self::OutputChunk { .. }
             | Self::CapBreached { .. } => None,
         }
     }

@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// The code of a run that declined what it was asked to do; only `core.a2a.reject` fails with it.
+pub const REJECTED: &str = "rejected";
+
 /// The error of a node or a run, as the log keeps it and every face shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {

@@ -280,6 +280,7 @@ pub fn check_run(run: &Run, plan: &Plan, standing: &Standing) -> Result<(), Viol
             ordinal,
             attempt,
             wait,
+            ..
         }) = &state.phase
         else {
             continue;
@@ -419,7 +420,8 @@ fn visit_of(event: &Event) -> Option<&Visit> {
         | Event::ApprovalReceived { visit, .. }
         | Event::ClarificationRequested { visit, .. }
         | Event::ClarificationResolved { visit, .. }
-        | Event::ArtifactCreated { visit, .. } => Some(visit),
+        | Event::ArtifactCreated { visit, .. }
+        | Event::OutputChunk { visit, .. } => Some(visit),
         Event::RunStarted(_)
         | Event::RunCompleted { .. }
         | Event::RunFailed { .. }

@@ -31,12 +31,12 @@ pub use event::{
     ApprovalAction, Cap, DrainPolicy, Event, Limits, Object, Origin, Parent, Recorded, RunStarted, Visit,
 };
 pub use expression::{Expression, ExpressionError, Template};
-pub use failure::Failure;
+pub use failure::{Failure, REJECTED};
 pub use id::{
     ContentHash, Entropy, IdError, NodeId, PrincipalId, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId,
 };
 pub use measure::MAX_NESTING;
 pub use node::Offer;
 pub use plan::Plan;
-pub use run::{ApplyError, Artifact, Asked, Child, Open, OpenInterrupt, Run};
+pub use run::{ApplyError, Artifact, Asked, Child, Open, OpenInterrupt, Run, Streaming};
 pub use status::{InterruptKind, RunStatus};

@@ -9,13 +9,13 @@ use jsonschema::Validator;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    ApprovalAction, InterruptKind, WorkflowId, channel,
+    ApprovalAction, InterruptKind, REJECTED, WorkflowId, channel,
     definition::Node,
     expression::{Expression, ExpressionError, Template, is_template},
 };
 
-pub(crate) use config::whole;
 use config::{Config, known_keys};
+pub(crate) use config::{MAX_PIECES, whole};
 
 /// Which optional node types a host offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -42,6 +42,18 @@ pub(crate) enum NodeKind {
         message: String,
         /// Whether retries apply.
         retryable: bool,
+    },
+    /// `core.a2a.reject`: declines what the run was asked to do.
+    Reject {
+        /// Why.
+        message: Template,
+    },
+    /// `core.stream`: says a text piece by piece.
+    Stream {
+        /// The pieces.
+        pieces: Pieces,
+        /// How long it waits between two of them, in milliseconds.
+        interval_ms: u64,
     },
     /// `core.approvalGate`, and `core.interrupt` of kind approval.
     Approval(Box<ApprovalGate>),
@@ -114,6 +126,15 @@ pub(crate) enum Assigned {
     Template(Template),
     /// By the input port only.
     Input,
+}
+
+/// The pieces of a text to stream.
+#[derive(Debug)]
+pub(crate) enum Pieces {
+    /// One by one, each rendered when its turn comes.
+    Templates(Vec<Template>),
+    /// The items of a list.
+    List(Expression),
 }
 
 /// An approval gate.
@@ -196,13 +217,16 @@ const HTTP_TIMEOUT_MS: u64 = 30_000;
 /// Longest time limit of an HTTP attempt.
 const HTTP_MAX_TIMEOUT_MS: u64 = 600_000;
 
+/// Longest interval between two pieces of a streamed text.
+const STREAM_MAX_INTERVAL_MS: u64 = 3_600_000;
+
 /// Most questions of one clarification.
 const MAX_QUESTIONS: usize = 100;
 
 impl NodeKind {
-    /// Whether it waits for a timer.
+    /// Whether it waits for a timer of its own.
     pub(crate) const fn is_delay(&self) -> bool {
-        matches!(self, Self::Delay { .. })
+        matches!(self, Self::Delay { .. } | Self::Stream { .. })
     }
 
     /// Whether its work is an effect.
@@ -237,15 +261,31 @@ impl NodeKind {
             }
             "core.delay" => Ok(Self::Delay { ms: config.delay()? }),
             "core.fail" => Ok(Self::Fail {
-                code: config
-                    .text("code")?
-                    .unwrap_or("conformance_test_failure")
-                    .to_owned(),
+                code: match config.text("code")? {
+                    Some(REJECTED) => {
+                        return Err(format!("config.code '{REJECTED}' is that of core.a2a.reject"));
+                    }
+                    Some(code) => code.to_owned(),
+                    None => "conformance_test_failure".to_owned(),
+                },
                 message: config
                     .text("message")?
                     .unwrap_or("Intentional conformance failure")
                     .to_owned(),
                 retryable: config.flag("retryable")?.unwrap_or(false),
+            }),
+            "core.a2a.reject" => {
+                let source = config.text("message")?.unwrap_or("The request was declined.");
+                Template::parse(source)
+                    .map(|message| Self::Reject { message })
+                    .map_err(|e| format!("config.message: {e}"))
+            }
+            "core.stream" => Ok(Self::Stream {
+                pieces: config.pieces()?,
+                interval_ms: match config.millis("intervalMs")?.unwrap_or(0) {
+                    ms if ms <= STREAM_MAX_INTERVAL_MS => ms,
+                    _ => return Err(format!("config.intervalMs is more than {STREAM_MAX_INTERVAL_MS}")),
+                },
             }),
             "core.approvalGate" => Ok(Self::Approval(Box::new(ApprovalGate::read(node, &node.config)?))),
             "core.clarificationGate" => Self::clarification(&node.config, config.millis("timeoutMs")?),
@@ -291,6 +331,8 @@ impl NodeKind {
             }
             "core.subWorkflow" => SubWorkflow::read(config).map(|sub| Self::SubWorkflow(Box::new(sub))),
             "core.http.request" => HttpNode::read(config).map(|http| Self::Http(Box::new(http))),
+            // A start that holds a workflow to the mode it was made for: elsewhere it does not compile.
+            "conformance.start" if offer.conformance => Ok(Self::Pass),
             "core.conformance.side-effect" if offer.conformance => Ok(Self::SideEffect),
             "conformance.artifact.emit" if offer.conformance => Ok(Self::ArtifactEmit {
                 artifact_type: config

@@ -63,6 +63,21 @@ pub(crate) struct PlanNode {
     pub(crate) back: Vec<usize>,
 }
 
+impl Plan {
+    /// What a node's outputs become, if it makes an artifact of them: its type and its name for people.
+    #[must_use]
+    pub fn artifact_of(&self, node: &NodeId) -> Option<(&str, &str)> {
+        self.nodes.get(self.position(node)?)?.artifact()
+    }
+}
+
+impl PlanNode {
+    /// What its outputs become: the artifact's type and its name for people.
+    pub(crate) fn artifact(&self) -> Option<(&str, &str)> {
+        Some((self.artifact_type.as_deref()?, self.name.as_str()))
+    }
+}
+
 /// Where the value of an input port comes from.
 #[derive(Debug)]
 pub(crate) enum Port {

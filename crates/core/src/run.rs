@@ -19,7 +19,7 @@ use trigger::{Signal, Slot};
 use view::project;
 
 pub(crate) use trigger::Readiness;
-pub use view::{Asked, OpenInterrupt};
+pub use view::{Asked, OpenInterrupt, Streaming};
 pub(crate) use view::{Context, artifact_content};
 
 /// What the log says of a run.
@@ -125,6 +125,16 @@ pub(crate) struct Active {
     pub(crate) ordinal: u32,
     pub(crate) attempt: u32,
     pub(crate) wait: Wait,
+    /// What it has said of a text it streams.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) streamed: Option<Box<Streamed>>,
+}
+
+/// The pieces of a streamed text so far.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub(crate) struct Streamed {
+    pub(crate) n_pieces: u32,
+    pub(crate) text: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -485,7 +495,11 @@ impl Run {
                 self.channels.insert(channel.clone(), next);
                 Ok(())
             }
-            Event::ArtifactCreated { artifact, .. } => {
+            Event::ArtifactCreated { visit, artifact, .. } => {
+                // What was streamed so far is in the artifact now.
+                if let Ok(active) = self.active(plan, visit) {
+                    active.streamed = None;
+                }
                 self.artifacts.push(Artifact {
                     id: artifact.clone(),
                     seq: recorded.seq,
@@ -509,6 +523,17 @@ impl Run {
             | Event::ApprovalRequested { visit, .. }
             | Event::ClarificationRequested { visit, .. }
             | Event::ClarificationResolved { visit, .. } => self.active(plan, visit).map(drop),
+            Event::OutputChunk {
+                visit, index, chunk, ..
+            } => {
+                let streamed = self.active(plan, visit)?.streamed.get_or_insert_default();
+                if streamed.n_pieces != *index {
+                    return Err(illegal("piece out of turn", &visit.node));
+                }
+                streamed.n_pieces += 1;
+                streamed.text.push_str(chunk);
+                Ok(())
+            }
             Event::CapBreached { .. } => Ok(()),
         }
     }
@@ -583,6 +608,7 @@ impl Run {
             ordinal: visit.ordinal,
             attempt: 0,
             wait: Wait::Work,
+            streamed: None,
         });
         Ok(())
     }

@@ -28,3 +28,5 @@ mod pausing;
 mod properties;
 #[path = "suite/stored.rs"]
 mod stored;
+#[path = "suite/streaming.rs"]
+mod streaming;

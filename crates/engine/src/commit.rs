@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use wopr_core::{
-    Call, ContentHash, Decision, Effect, InterruptKind, NewChild, NodeId, Recorded, Run, RunId, RunKey,
-    RunStatus, Timestamp, Visit, WorkflowId, format,
+    Call, ContentHash, Decision, Effect, Failure, InterruptKind, NewChild, NodeId, REJECTED, Recorded, Run,
+    RunId, RunKey, RunStatus, Timestamp, Visit, WorkflowId, format,
 };
 use wopr_store::{
     Batch, ChildRow, EffectKey, EffectRow, Epoch, Fence, Guard, InboxRow, Settled, Snapshot, StoredEvent,
@@ -29,9 +29,14 @@ pub(crate) struct StoredEffect {
     pub(crate) request: Request,
 }
 
-/// The state of the A2A task a run is, and what it waits for (seed 000, forward projection).
+/// The state of the A2A task a run is, and what it waits for (seed 000, forward projection). A run that declined
+/// what it was asked is the one that is `rejected`.
 #[must_use]
-pub fn task_state(status: RunStatus, kind: Option<InterruptKind>) -> (TaskState, Option<TaskInterrupt>) {
+pub fn task_state(
+    status: RunStatus,
+    error: Option<&Failure>,
+    kind: Option<InterruptKind>,
+) -> (TaskState, Option<TaskInterrupt>) {
     let state = match status {
         RunStatus::Pending => TaskState::Submitted,
         RunStatus::Running | RunStatus::Paused | RunStatus::Cancelling => TaskState::Working,
@@ -39,6 +44,7 @@ pub fn task_state(status: RunStatus, kind: Option<InterruptKind>) -> (TaskState,
             TaskState::InputRequired
         }
         RunStatus::Completed => TaskState::Completed,
+        RunStatus::Failed if error.is_some_and(|error| error.code == REJECTED) => TaskState::Rejected,
         RunStatus::Failed => TaskState::Failed,
         RunStatus::Cancelled => TaskState::Canceled,
     };
@@ -116,7 +122,9 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision) -> Prepared {
     };
     let mut batch = Batch::new(key.clone(), *guard, stored, summary.clone());
 
-    let (state, interrupt) = task_state(run.status, run.interrupt(&view.plan).map(|open| open.kind()));
+    let error = run.error.as_ref().map(|(error, _)| error);
+    let asked = run.interrupt(&view.plan).map(|open| open.kind());
+    let (state, interrupt) = task_state(run.status, error, asked);
     let unchanged = context
         .task_before
         .is_some_and(|row| row.state == state && row.interrupt == interrupt);
@@ -214,7 +222,7 @@ fn child_rows(parent: &View, child: &NewChild, now: Timestamp) -> (ChildRow, Inb
         created_at: now,
         updated_at: now,
     };
-    let (state, interrupt) = task_state(RunStatus::Pending, None);
+    let (state, interrupt) = task_state(RunStatus::Pending, None, None);
     let task = TaskRow {
         context: None,
         state,

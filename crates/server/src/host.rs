@@ -247,6 +247,12 @@ impl Host {
             ..wopr_engine::Options::default()
         };
         let engine = Engine::start(port, Arc::new(executors.clone()), clock, options).await?;
+        if config.conformance
+            && let Err(error) = crate::a2a::conformance::register(&engine).await
+        {
+            engine.stop().await;
+            return Err(StartError::Workflows(error.to_string()));
+        }
         let mut rejected = Vec::new();
         for folder in &config.workflows {
             if let Err(error) = load_folder(&engine, folder, &mut rejected).await {

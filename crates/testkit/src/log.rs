@@ -198,6 +198,18 @@ fn describe(event: &Event, name: &impl Fn(&RunId) -> String) -> (&'static str, V
                 content.to_string(),
             ],
         ),
+        Event::OutputChunk {
+            visit,
+            index,
+            chunk,
+            is_last,
+        } => (
+            "output.chunk",
+            vec![
+                at(visit),
+                format!("{index} {chunk:?}{}", if *is_last { " last" } else { "" }),
+            ],
+        ),
         Event::CapBreached {
             kind,
             limit,

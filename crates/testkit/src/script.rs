@@ -338,6 +338,7 @@ impl Script {
             by: PrincipalId::parse("ada").unwrap(),
             voter: None,
             by_token: false,
+            is_untrusted: false,
         }
     }
 

@@ -259,11 +259,12 @@ fn name(event: &Event) -> &'static str {
         Event::VariableChanged { .. } => "variable_changed",
         Event::ChannelWritten { .. } => "channel_written",
         Event::ArtifactCreated { .. } => "artifact_created",
+        Event::OutputChunk { .. } => "output_chunk",
         Event::CapBreached { .. } => "cap_breached",
     }
 }
 
-const N_VARIANTS: usize = 27;
+const N_VARIANTS: usize = 28;
 
 /// Every status, every event and every kind of timer is there.
 async fn check_coverage(world: &World) {

@@ -70,6 +70,7 @@ impl Scribe<'_> {
     }
 
     pub(super) fn resolve(&mut self, resolve: &Resolve) -> Result<(), Refusal> {
+        self.is_untrusted = resolve.is_untrusted;
         let plan: &Plan = self.plan;
         let position = plan.position(&resolve.node).ok_or(Refusal::NoInterrupt)?;
         let state = self.run.nodes.get(position).ok_or(Refusal::NoInterrupt)?;
@@ -131,7 +132,8 @@ impl Scribe<'_> {
                 };
                 let cause = self.record(Some(resolved), event);
                 let cause = self.resume_node(&visit, cause, without_claims(&resolve.value));
-                self.complete_node(&visit, cause, fields(json!({ "answers": answers })));
+                let outputs = self.marked(fields(json!({ "answers": answers })));
+                self.complete_node(&visit, cause, outputs);
                 Ok(())
             }
             NodeKind::Interrupt { kind, data, .. } => {
@@ -141,7 +143,7 @@ impl Scribe<'_> {
                         &resolve.value
                     }
                 };
-                let outputs = fields(json!({ "event": event, "resumeValue": resolve.value }));
+                let outputs = self.marked(fields(json!({ "event": event, "resumeValue": resolve.value })));
                 let by = Some(resolve.by.to_string());
                 let cause = self.close(&visit, open.kind, Some(resolve.value.clone()), by, None);
                 let cause = self.resume_node(&visit, cause, resolve.value.clone());
@@ -311,9 +313,18 @@ impl Scribe<'_> {
                         outputs.insert(name.to_owned(), value);
                     }
                 }
+                let outputs = self.marked(outputs);
                 self.complete_node(visit, cause, outputs);
             }
         }
+    }
+
+    /// Outputs made of an answer, marked where its words are another agent's.
+    fn marked(&self, mut outputs: Object) -> Object {
+        if self.is_untrusted {
+            outputs.insert("contentTrust".to_owned(), "untrusted".into());
+        }
+        outputs
     }
 
     fn close(

@@ -108,6 +108,7 @@ impl Scribe<'_> {
                 ordinal,
                 attempt,
                 wait,
+                streamed: _,
             } = active;
             let visit = self.visit(position, *ordinal);
             let child = match wait {

@@ -10,6 +10,7 @@ mod end;
 mod node;
 mod schedule;
 mod start;
+mod stream;
 
 use std::collections::{HashSet, VecDeque};
 
@@ -76,6 +77,8 @@ struct Scribe<'a> {
     notices: Vec<(RunId, Seq, Notice)>,
     /// Nodes whose readiness may have changed.
     dirty: VecDeque<usize>,
+    /// Whether the command is an answer of somebody outside, whose words are not to be trusted.
+    is_untrusted: bool,
     /// Whether the decision was cut off and a `continue` timer is set.
     cut: bool,
 }
@@ -95,6 +98,7 @@ impl<'a> Scribe<'a> {
             children: Vec::new(),
             notices: Vec::new(),
             dirty: VecDeque::new(),
+            is_untrusted: false,
             cut: false,
         }
     }
@@ -253,6 +257,7 @@ impl<'a> Scribe<'a> {
                 ordinal,
                 attempt,
                 wait: Wait::Retry { due },
+                ..
             }) = &self.run.nodes[position].phase
             {
                 let (ordinal, next, due) = (*ordinal, attempt + 1, *due);
@@ -275,6 +280,7 @@ fn size_of_event(event: &Event) -> usize {
             }
             Event::ChannelWritten { value, .. } => size_of(value),
             Event::ArtifactCreated { content, .. } => size_of(content),
+            Event::OutputChunk { chunk, .. } => chunk.len(),
             Event::InterruptRequested { data, .. } | Event::ApprovalRequested { data, .. } => size_of(data),
             Event::RunStarted(started) => size_of_object(&started.inputs) + size_of_object(&started.metadata),
             _ => 0,

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::{
-    Call, Effect, Event, Failure, InterruptKind, Object, Refusal, Seq, Timer, Visit,
+    Call, Effect, Event, Failure, InterruptKind, Object, REJECTED, Refusal, Seq, Timer, Visit,
     definition::TriggerRule,
     event::Recorded,
     expression::Template,
@@ -79,6 +79,14 @@ impl Scribe<'_> {
                 };
                 self.attempt_failed(position, &visit, (attempt, None), started, failure);
             }
+            NodeKind::Reject { message } => {
+                let failure = match self.render(message) {
+                    Ok(message) => Failure::new(REJECTED, message),
+                    Err(failure) => failure,
+                };
+                self.fail_node(&visit, started, failure);
+            }
+            NodeKind::Stream { pieces, interval_ms } => self.stream_on(pieces, *interval_ms, &visit, started),
             NodeKind::Approval(gate) => {
                 self.open_interrupt(
                     &visit,
@@ -243,7 +251,7 @@ impl Scribe<'_> {
         Ok(inputs)
     }
 
-    fn context(&self) -> Context<'_> {
+    pub(super) fn context(&self) -> Context<'_> {
         Context::of(&self.run, self.plan)
     }
 
@@ -262,7 +270,7 @@ impl Scribe<'_> {
         }
     }
 
-    fn render(&self, template: &Template) -> Result<String, Failure> {
+    pub(super) fn render(&self, template: &Template) -> Result<String, Failure> {
         template
             .render_in(&self.context())
             .map_err(|error| Failure::new("template_failed", error.to_string()))
@@ -435,7 +443,13 @@ impl Scribe<'_> {
         let Some((position, active)) = self.active(visit) else {
             return Ok(());
         };
-        if !matches!(self.plan.nodes[position].kind, NodeKind::Delay { .. }) || active.wait != Wait::Work {
+        if active.wait != Wait::Work {
+            return Ok(());
+        }
+        let plan: &Plan = self.plan;
+        if let NodeKind::Stream { pieces, interval_ms } = &plan.nodes[position].kind {
+            let cause = self.last().unwrap_or_default();
+            self.stream_on(pieces, *interval_ms, visit, cause);
             return Ok(());
         }
         let inputs = self.resolve_inputs(position).unwrap_or_default();
@@ -529,6 +543,7 @@ impl Scribe<'_> {
                 ordinal,
                 attempt,
                 wait: Wait::Work,
+                ..
             }) if is_effect => Some((self.visit(position, *ordinal), *attempt)),
             Phase::Active(_)
             | Phase::Idle

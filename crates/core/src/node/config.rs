@@ -2,14 +2,19 @@
 
 use serde_json::{Map, Value};
 
-use super::Assigned;
+use super::{Assigned, Pieces};
 use crate::expression::{Expression, Template, is_template};
+
+/// Most pieces of a streamed text.
+pub(crate) const MAX_PIECES: usize = 1_000;
 
 /// What the configuration of a type may hold; `None` where it is open.
 pub(super) fn known_keys(type_id: &str) -> Option<&'static [&'static str]> {
     Some(match type_id {
         "core.delay" => &["delayMs", "durationMs", "ms", "delaySeconds"],
         "core.fail" => &["code", "message", "retryable"],
+        "core.a2a.reject" => &["message"],
+        "core.stream" => &["chunks", "expression", "intervalMs"],
         "core.template" => &["template"],
         "core.setVariable" => &["name", "variableName", "variable", "value", "expression"],
         "core.channelWrite" => &["channelName", "channel", "value", "reducer", "ttlMs", "maxSize"],
@@ -100,6 +105,30 @@ impl<'a> Config<'a> {
                 })
                 .collect(),
             Some(_) => Err(format!("config.{field} is not an object")),
+        }
+    }
+
+    pub(super) fn pieces(self) -> Result<Pieces, String> {
+        match (self.0.get("chunks"), self.text("expression")?) {
+            (Some(_), Some(_)) => Err("config has both chunks and expression".to_owned()),
+            (None, None) => Err("config has neither chunks nor expression".to_owned()),
+            (None, Some(source)) => Expression::parse(source)
+                .map(Pieces::List)
+                .map_err(|e| format!("config.expression: {e}")),
+            (Some(Value::Array(items)), None) if (1..=MAX_PIECES).contains(&items.len()) => items
+                .iter()
+                .enumerate()
+                .map(|(n, item)| {
+                    let source = item
+                        .as_str()
+                        .ok_or_else(|| format!("config.chunks[{n}] is not a string"))?;
+                    Template::parse(source).map_err(|e| format!("config.chunks[{n}]: {e}"))
+                })
+                .collect::<Result<_, _>>()
+                .map(Pieces::Templates),
+            (Some(_), None) => Err(format!(
+                "config.chunks is not an array of 1 to {MAX_PIECES} texts"
+            )),
         }
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use minijinja::{Value as Dynamic, value::Serde};
 use serde_json::{Value, json};
 
-use crate::{InterruptKind, NodeId, Object, Parent, Plan, RunId, Timestamp};
+use crate::{InterruptKind, NodeId, Object, Parent, Plan, RunId, Timestamp, Visit};
 
 use super::{Open, Phase, Run, Wait};
 
@@ -29,6 +29,17 @@ pub enum Asked<'a> {
     Child(&'a RunId, InterruptKind, &'a str),
 }
 
+/// A text that a node is in the middle of saying.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Streaming<'a> {
+    /// Which execution says it.
+    pub visit: Visit,
+    /// The artifact it becomes part of, if it becomes one: its type and its name for people.
+    pub artifact: Option<(&'a str, &'a str)>,
+    /// What was said so far.
+    pub text: &'a str,
+}
+
 impl OpenInterrupt<'_> {
     /// What is asked.
     #[must_use]
@@ -50,6 +61,24 @@ impl OpenInterrupt<'_> {
 }
 
 impl Run {
+    /// The texts that nodes are saying now, in the order of the definition.
+    pub fn streaming<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = Streaming<'a>> {
+        self.nodes.iter().zip(&plan.nodes).filter_map(|(state, node)| {
+            let Phase::Active(active) = &state.phase else {
+                return None;
+            };
+            let streamed = active.streamed.as_ref()?;
+            Some(Streaming {
+                visit: Visit {
+                    node: node.id.clone(),
+                    ordinal: active.ordinal,
+                },
+                artifact: node.artifact(),
+                text: &streamed.text,
+            })
+        })
+    }
+
     /// The parent, if this run is a child.
     #[must_use]
     pub fn parent(&self) -> Option<&Parent> {

@@ -71,11 +71,12 @@ fn name(event: &Event) -> &'static str {
         Event::VariableChanged { .. } => "variable_changed",
         Event::ChannelWritten { .. } => "channel_written",
         Event::ArtifactCreated { .. } => "artifact_created",
+        Event::OutputChunk { .. } => "output_chunk",
         Event::CapBreached { .. } => "cap_breached",
     }
 }
 
-const N_VARIANTS: usize = 27;
+const N_VARIANTS: usize = 28;
 
 /// Every variant with every field filled.
 fn samples() -> Vec<Event> {
@@ -237,6 +238,12 @@ fn samples() -> Vec<Event> {
             artifact_type: "doc".to_owned(),
             name: "Brief".to_owned(),
             content: json!("text"),
+        },
+        Event::OutputChunk {
+            visit: visit(),
+            index: 2,
+            chunk: "piece".to_owned(),
+            is_last: true,
         },
         Event::CapBreached {
             kind: Cap::RunDuration,

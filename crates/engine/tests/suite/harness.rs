@@ -148,6 +148,7 @@ pub(crate) fn answer(node: &str, value: Value) -> Command {
         by: principal(),
         voter: None,
         by_token: false,
+        is_untrusted: false,
     })
 }
 

@@ -97,7 +97,7 @@ async fn put(store: &MemoryStore, n: u64, parent: Option<u64>, status: RunStatus
         body: vec![1],
     };
     let mut batch = Batch::new(key, guard, vec![event], summary);
-    let (state, interrupt) = wopr_engine::task_state(status, None);
+    let (state, interrupt) = wopr_engine::task_state(status, None, None);
     batch.task = Some(TaskRow {
         context: None,
         state,
@@ -269,7 +269,7 @@ async fn a_repeated_request_outlives_its_run_and_starts_no_second_one() {
 async fn the_task_of_a_run_says_when_it_ended() {
     // The state of a task is what roots are found by: every end of a run is one of its ends.
     for status in RunStatus::ALL {
-        let (state, _) = wopr_engine::task_state(status, None);
+        let (state, _) = wopr_engine::task_state(status, None, None);
         let is_end = matches!(
             state,
             TaskState::Completed | TaskState::Failed | TaskState::Canceled | TaskState::Rejected

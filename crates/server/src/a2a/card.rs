@@ -24,6 +24,7 @@ use wopr_wire::a2a::{
 use super::{
     Binding, EXTENSIONS, Extension, INPUT_MODES, OUTPUT_MODES,
     card_security::{self, Security},
+    modes::Modes,
 };
 use crate::{Host, auth::hex, host::default_tenant};
 
@@ -301,6 +302,7 @@ fn skill(plan: &Plan) -> AgentSkill {
     if tags.is_empty() {
         tags.push(TAG.to_owned());
     }
+    let (input_modes, output_modes) = Modes::of(plan).told();
     let name = definition.name.clone();
     let description = (definition.description.clone()).filter(|text| !text.is_empty());
     AgentSkill {
@@ -309,6 +311,8 @@ fn skill(plan: &Plan) -> AgentSkill {
         name,
         tags,
         examples: texts("examples"),
+        input_modes,
+        output_modes,
         ..AgentSkill::default()
     }
 }

@@ -17,9 +17,11 @@
 //! message was taken already, what clients said and the bytes they sent commit with the run's own events.
 
 mod answer;
+mod artifacts;
 mod card;
 mod card_security;
 mod card_sign;
+pub(crate) mod conformance;
 mod door;
 mod extended;
 mod grpc;
@@ -27,11 +29,13 @@ mod history;
 mod inputs;
 mod jsonrpc;
 mod metadata;
+mod modes;
 mod page;
 mod perform;
 mod projection;
 mod question;
 mod render;
+mod reply;
 mod rest;
 mod routes;
 mod select;

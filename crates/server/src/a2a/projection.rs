@@ -4,14 +4,14 @@
 //! or over. It is small, so a stream keeps one instead of a run. Folding a log up to an event and looking at a
 //! run of that length give the same standing, which is why a snapshot and the updates after it fit together.
 
-use wopr_core::{Event, InterruptKind, Run, RunId, RunStatus, Visit};
+use wopr_core::{Event, Failure, InterruptKind, Run, RunId, RunStatus, Visit};
 use wopr_engine::task_state;
 use wopr_store::TaskState as StoredState;
 use wopr_wire::a2a::model::TaskState;
 
-/// The state of a task whose run has a status.
-pub(super) fn state_of(status: RunStatus) -> TaskState {
-    wire_state(task_state(status, None).0)
+/// The state of a task whose run has a status, and has failed with an error if it has.
+pub(super) fn state_of(status: RunStatus, error: Option<&Failure>) -> TaskState {
+    wire_state(task_state(status, error, None).0)
 }
 
 /// The state as 1.0 names it.
@@ -81,6 +81,10 @@ pub(super) struct Standing {
     is_paused: bool,
     is_cancelling: bool,
     ended: Option<RunStatus>,
+    /// What it failed with.
+    error: Option<Failure>,
+    /// Executions that are saying a text piece by piece.
+    streaming: Vec<Visit>,
 }
 
 /// What an event is to a client of the task.
@@ -92,6 +96,8 @@ pub(super) enum Change {
     Status,
     /// There is an artifact.
     Artifact,
+    /// An artifact, if it becomes one, has another piece.
+    Piece,
 }
 
 impl Standing {
@@ -104,6 +110,8 @@ impl Standing {
             is_paused: run.status == RunStatus::Paused,
             is_cancelling: run.status == RunStatus::Cancelling,
             ended: Some(run.status).filter(|status| status.is_terminal()),
+            error: run.error.as_ref().map(|(error, _)| error.clone()),
+            streaming: run.streaming(plan).map(|streaming| streaming.visit).collect(),
         }
     }
 
@@ -121,7 +129,7 @@ impl Standing {
 
     /// The task's state.
     pub(super) fn state(&self) -> TaskState {
-        state_of(self.status())
+        state_of(self.status(), self.error.as_ref())
     }
 
     /// What is asked, if the run waits.
@@ -142,7 +150,11 @@ impl Standing {
             }
             Event::RunCompleted { .. } | Event::RunFailed { .. } | Event::RunCancelled { .. } => {
                 self.ended = event.terminal();
+                if let Event::RunFailed { error, .. } = event {
+                    self.error = Some(error.clone());
+                }
                 self.waiting.clear();
+                self.streaming.clear();
                 Change::Status
             }
             Event::CancelRequested { .. } => {
@@ -190,6 +202,7 @@ impl Standing {
             Event::NodeResumed { visit, .. }
             | Event::NodeCompleted { visit, .. }
             | Event::NodeFailed { visit, .. } => {
+                self.is_said(visit);
                 if self.close(visit) {
                     Change::Status
                 } else {
@@ -198,10 +211,19 @@ impl Standing {
             }
             // Only a cancel does this, and tells of itself; the task does not go back to work in between.
             Event::NodeCancelled { visit, .. } => {
+                self.is_said(visit);
                 self.close(visit);
                 Change::None
             }
+            // What was said piece by piece is not said again.
+            Event::ArtifactCreated { visit, .. } if self.is_said(visit) => Change::None,
             Event::ArtifactCreated { .. } => Change::Artifact,
+            Event::OutputChunk { visit, .. } => {
+                if !self.streaming.contains(visit) {
+                    self.streaming.push(visit.clone());
+                }
+                Change::Piece
+            }
             Event::NodeSuspended { child: None, .. }
             | Event::NodeStarted { .. }
             | Event::NodeRetried { .. }
@@ -216,6 +238,13 @@ impl Standing {
             | Event::ChannelWritten { .. }
             | Event::CapBreached { .. } => Change::None,
         }
+    }
+
+    /// Ends a streamed text; whether there was one.
+    fn is_said(&mut self, visit: &Visit) -> bool {
+        let before = self.streaming.len();
+        self.streaming.retain(|streaming| streaming != visit);
+        self.streaming.len() < before
     }
 
     fn close(&mut self, visit: &Visit) -> bool {

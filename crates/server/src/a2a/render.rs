@@ -5,26 +5,26 @@
 //! something in the append that created it is shown without reading anything.
 
 use serde_json::{Value, json};
-use wopr_core::{Event, Failure, Recorded, RunKey, Seq, Timestamp};
+use wopr_core::{Failure, RunKey, Timestamp};
 use wopr_engine::View;
 use wopr_wire::{
-    a2a::model::{Artifact, Message, Metadata, Part, Role, Task, TaskState, TaskStatus},
+    a2a::model::{Message, Metadata, Part, Role, Task, TaskState, TaskStatus},
     json::Object,
     time,
 };
 
 use super::{
+    artifacts,
     history::{self, Wanted},
     projection::{Standing, state_of, wire_state},
     question::{self, Question},
+    reply,
     service::{Error, Service},
 };
 use crate::auth::{Caller, Scope};
 
 /// Messages of a task shown at most.
 pub(super) const MAX_HISTORY: u32 = 100;
-/// Events read at once while artifacts are collected.
-const PAGE: u64 = 256;
 
 /// How much of a task is shown.
 #[derive(Debug, Clone, Copy)]
@@ -105,19 +105,19 @@ impl Service {
         let mut about = self.about(caller, standing.status(), &questions, error);
         about.insert("runId".to_owned(), view.key.run.as_str().into());
         about.insert("workflowId".to_owned(), view.plan.id().as_str().into());
-        let artifacts = if shown.artifacts && !run.artifacts.is_empty() {
-            self.artifacts(view).await?
+        let artifacts = if shown.artifacts {
+            artifacts::of_run(engine, view).await?
         } else {
             Vec::new()
         };
+        let said = reply::last_words(&view.plan, run.outputs.as_ref());
         Ok(Task {
             id: view.key.run.to_string(),
             status: status(
                 &view.key,
                 &context_id,
-                state_of(run.status),
-                questions.first(),
-                error,
+                standing.state(),
+                &Words::of(questions.first(), error, said.as_deref()),
                 timestamp,
             ),
             context_id,
@@ -171,60 +171,43 @@ impl Service {
         if run.started.is_none() {
             return Ok(view.summary.created_at);
         }
+        let error = run.error.as_ref().map(|(error, _)| error);
         // The row keeps what the fold does not: when the state was reached, however much happened since.
         let row = self.host.engine().store().task(&view.key).await?;
         Ok(match row {
-            Some((row, _)) if wire_state(row.state) == state_of(run.status) => row.updated_at,
+            Some((row, _)) if wire_state(row.state) == state_of(run.status, error) => row.updated_at,
             Some(_) | None => run.updated_at,
         })
     }
-
-    async fn artifacts(&self, view: &View) -> Result<Vec<Artifact>, Error> {
-        let places: Vec<u64> = view.run.artifacts.iter().map(|artifact| artifact.seq.0).collect();
-        let mut artifacts = Vec::with_capacity(places.len());
-        let mut rest = places.as_slice();
-        while let Some(&first) = rest.first() {
-            // As many of the next ones as one page reaches.
-            let n = rest.iter().take_while(|place| **place < first + PAGE).count();
-            let (these, others) = rest.split_at(n);
-            rest = others;
-            let last = these.last().copied().unwrap_or(first);
-            let limit = usize::try_from(last - first + 1).unwrap_or(usize::MAX);
-            let Some(page) = self.host.engine().events(&view.key, Seq(first), limit).await? else {
-                break;
-            };
-            artifacts.extend(page.events.iter().filter_map(artifact));
-        }
-        Ok(artifacts)
-    }
 }
 
-/// The artifact an event tells of.
-pub(super) fn artifact(recorded: &Recorded) -> Option<Artifact> {
-    let Event::ArtifactCreated {
-        artifact,
-        artifact_type,
-        name,
-        content,
-        ..
-    } = &recorded.event
-    else {
-        return None;
-    };
-    let part = match content {
-        Value::String(text) => Part::text(text.clone()),
-        other => Part::data(other.clone()),
-    };
-    let mut about = Object::new();
-    about.insert("artifactType".to_owned(), artifact_type.as_str().into());
-    Some(Artifact {
-        artifact_id: artifact.clone(),
-        name: Some(name.clone()).filter(|name| !name.is_empty()),
-        description: None,
-        parts: vec![part],
-        metadata: wrap(about),
-        extensions: Vec::new(),
-    })
+/// What the agent says with a status.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Words<'a> {
+    /// Nothing.
+    None,
+    /// What it asks.
+    Asks(&'a Question),
+    /// Why it failed, or declined.
+    Fails(&'a Failure),
+    /// Its result.
+    Says(&'a str),
+}
+
+impl<'a> Words<'a> {
+    /// The first of these that there is.
+    pub(super) fn of(
+        question: Option<&'a Question>,
+        error: Option<&'a Failure>,
+        said: Option<&'a str>,
+    ) -> Self {
+        match (question, error, said) {
+            (Some(question), _, _) => Self::Asks(question),
+            (None, Some(error), _) => Self::Fails(error),
+            (None, None, Some(said)) => Self::Says(said),
+            (None, None, None) => Self::None,
+        }
+    }
 }
 
 /// The status of a task: its state, since when, and what the agent says.
@@ -232,21 +215,22 @@ pub(super) fn status(
     key: &RunKey,
     context: &str,
     state: TaskState,
-    question: Option<&Question>,
-    error: Option<&Failure>,
+    words: &Words<'_>,
     at: Timestamp,
 ) -> TaskStatus {
     let run = key.run.as_str();
-    let message = match (question, error) {
-        (Some(question), _) => Some(question.message(run, context)),
-        (None, Some(error)) if state == TaskState::Failed => {
-            let parts = vec![Part::text(error.message.clone())];
-            let mut message = Message::new(format!("{run}.failed"), Role::Agent, parts);
-            message.task_id = Some(run.to_owned());
-            message.context_id = Some(context.to_owned());
-            Some(message)
-        }
-        (None, Some(_) | None) => None,
+    let says = |name: &str, text: &str| {
+        let parts = vec![Part::text(text)];
+        let mut message = Message::new(format!("{run}.{name}"), Role::Agent, parts);
+        message.task_id = Some(run.to_owned());
+        message.context_id = Some(context.to_owned());
+        message
+    };
+    let message = match words {
+        Words::None => None,
+        Words::Asks(question) => Some(question.message(run, context)),
+        Words::Fails(error) => Some(says("failed", &error.message)),
+        Words::Says(text) => Some(says("completed", text)),
     };
     TaskStatus {
         state,

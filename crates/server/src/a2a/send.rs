@@ -18,12 +18,13 @@ use wopr_wire::a2a::{
 };
 
 use super::{
-    answer, history,
+    answer, artifacts, conformance, history,
     inputs::{self, Inputs},
+    modes::Modes,
     projection::{Standing, Waiting, waiting},
     question::{self, AskedAt},
     render::{Shown, context_of},
-    select,
+    reply, select,
     service::{Call, Error, Service, check_configuration, is_settled, require, task_word},
 };
 use crate::auth::{Caller, Scope};
@@ -79,6 +80,9 @@ impl Service {
         let caller = &call.caller;
         let view = match self.accept(call, request).await? {
             Sent::New { view, message } if !waits || is_settled(view.run.status) => {
+                if reply::is_message(&view) {
+                    return self.told(caller, &view, shown).await;
+                }
                 let task = self.new_task(caller, &view, message, shown).await?;
                 return Ok(SendMessageResponse::Task(task));
             }
@@ -102,7 +106,16 @@ impl Service {
             Sent::Repeated { key } if waits => self.settled(&key, None).await?,
             Sent::Repeated { key } => self.view(&key).await?,
         };
-        Ok(SendMessageResponse::Task(self.task(caller, &view, shown).await?))
+        self.told(caller, &view, shown).await
+    }
+
+    /// The task of a run, or the message it is answered by.
+    async fn told(&self, caller: &Caller, view: &View, shown: Shown) -> Result<SendMessageResponse, Error> {
+        if reply::is_message(view) {
+            let artifacts = artifacts::of_run(self.host.engine(), view).await?;
+            return Ok(SendMessageResponse::Message(reply::message(view, artifacts)));
+        }
+        Ok(SendMessageResponse::Task(self.task(caller, view, shown).await?))
     }
 
     /// Takes a message.
@@ -113,7 +126,7 @@ impl Service {
         }
         match request.message.task_id.clone() {
             None => self.begin(call, request).await,
-            Some(task) => self.answer(call, &task, request.message).await,
+            Some(task) => self.answer(call, &task, request).await,
         }
     }
 
@@ -139,15 +152,28 @@ impl Service {
             caller, interface, ..
         } = call;
         let SendMessageRequest {
-            message, metadata, ..
+            message,
+            metadata,
+            configuration,
+            ..
         } = request;
-        let default = self.host.config().default_workflow.as_ref();
+        let is_conformance = self.host.config().conformance;
+        let own = is_conformance.then(conformance::skill);
+        let default = self.host.config().default_workflow.as_ref().or(own.as_ref());
         let choice = select::choose(&message, &metadata, interface.as_ref(), default)?;
         let workflow = match choice {
             Some(choice) => self.skill(caller, &choice.workflow).await?.ok_or(choice.field),
             None => Err(select::FIELD.to_owned()),
         };
-        let workflow = workflow.map_err(|field| self.no_skill(caller, field))?;
+        let mut workflow = workflow.map_err(|field| self.no_skill(caller, field))?;
+        if own.is_some_and(|own| *workflow.id() == own) {
+            let steered = conformance::steer(call.version, &message.message_id);
+            let found = self.host.engine().find_workflow(&caller.tenant, &steered).await?;
+            workflow = found.ok_or(CommandError::UnknownWorkflow)?;
+        }
+        let modes = Modes::of(&workflow);
+        modes.check_accepted(&configuration.accepted_output_modes)?;
+        modes.check_message(&message)?;
         let name = name(caller, &message);
         let Inputs { inputs, blobs } = inputs::read(&message, &name)?;
 
@@ -180,6 +206,7 @@ impl Service {
                 idempotency: Some(once),
                 messages: vec![row],
                 blobs,
+                push: None,
             },
         };
         match engine.create(create).await? {
@@ -191,7 +218,12 @@ impl Service {
         }
     }
 
-    async fn answer(&self, call: &Call, task: &str, message: Message) -> Result<Sent, Error> {
+    async fn answer(&self, call: &Call, task: &str, request: SendMessageRequest) -> Result<Sent, Error> {
+        let SendMessageRequest {
+            message,
+            configuration,
+            ..
+        } = request;
         let caller = &call.caller;
         let view = self.visible(call, task).await?;
         require(caller, Scope::ApprovalsRespond)?;
@@ -210,6 +242,9 @@ impl Service {
                 Err(CommandError::KeyReused.into())
             };
         }
+        let modes = Modes::of(&view.plan);
+        modes.check_accepted(&configuration.accepted_output_modes)?;
+        modes.check_message(&message)?;
         let standing = Standing::of(&view.run, &view.plan);
         if standing.asked().is_empty() {
             let status = task_word(standing.status());
@@ -234,6 +269,7 @@ impl Service {
                 idempotency: None,
                 messages: vec![history::row(&message, &name, is_forwarded)?],
                 blobs: inputs::blobs(&message, &name),
+                push: None,
             }
         };
         // Straight to whoever asks, and for this question alone: a child may ask another one by now.
@@ -244,6 +280,7 @@ impl Service {
             by: caller.principal.clone(),
             voter: None,
             by_token: false,
+            is_untrusted: true,
         });
         // The batch of an answer that goes on to a child is the child's; the message belongs to this task.
         let (now, later) = if is_forwarded {
@@ -286,7 +323,7 @@ impl Service {
     }
 
     /// Waits until a run has ended or asks something, other than what has just been answered; but not for ever.
-    async fn settled(&self, key: &RunKey, answered: Option<&Waiting>) -> Result<View, Error> {
+    pub(super) async fn settled(&self, key: &RunKey, answered: Option<&Waiting>) -> Result<View, Error> {
         let engine = self.host.engine();
         let mut tail = engine.tail(key);
         let mut closing = self.host.closing();

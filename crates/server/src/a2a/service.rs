@@ -300,50 +300,5 @@ pub(super) fn check_configuration(configuration: &SendMessageConfiguration) -> R
     if configuration.task_push_notification_config.is_some() {
         return Err(A2aError::PushNotificationNotSupported);
     }
-    let modes = &configuration.accepted_output_modes;
-    if modes.is_empty() || modes.iter().any(|mode| is_offered(mode)) {
-        return Ok(());
-    }
-    Err(A2aError::ContentTypeNotSupported {
-        detail: format!(
-            "none of the accepted output modes is offered, which are {}",
-            super::OUTPUT_MODES.join(", ")
-        ),
-    })
-}
-
-/// `text` and `json` are what early clients call the two types.
-fn is_offered(mode: &str) -> bool {
-    let essence = mode
-        .split(';')
-        .next()
-        .unwrap_or_default()
-        .trim()
-        .to_ascii_lowercase();
-    let wildcards = ["*", "*/*", "text/*", "application/*", "text", "json"];
-    super::OUTPUT_MODES.contains(&essence.as_str()) || wildcards.contains(&essence.as_str())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn output_modes_are_matched() {
-        for (modes, wanted) in [
-            (&[][..], true),
-            (&["text/plain"][..], true),
-            (&["image/png", "application/json; charset=utf-8"][..], true),
-            (&["*/*"][..], true),
-            (&["TEXT"][..], true),
-            (&["image/png"][..], false),
-            (&["text/html"][..], false),
-        ] {
-            let configuration = SendMessageConfiguration {
-                accepted_output_modes: modes.iter().map(ToString::to_string).collect(),
-                ..SendMessageConfiguration::default()
-            };
-            assert_eq!(check_configuration(&configuration).is_ok(), wanted, "{modes:?}");
-        }
-    }
+    Ok(())
 }

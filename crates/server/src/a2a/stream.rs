@@ -5,24 +5,26 @@
 //! is the task up to the cursor, so nothing is missed between the two and nothing said twice. A wake-up only saves
 //! a poll.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::watch, time::Instant};
-use wopr_core::{Event, Recorded, RunKey, Seq};
+use wopr_core::{Event, Object, Plan, Recorded, RunKey, Seq};
 use wopr_engine::{Tail, View};
 use wopr_wire::a2a::{
     error::A2aError,
     model::{
-        Message, SendMessageRequest, StreamResponse, SubscribeToTaskRequest, Task, TaskArtifactUpdateEvent,
-        TaskState, TaskStatus, TaskStatusUpdateEvent,
+        Message, Part, SendMessageRequest, StreamResponse, SubscribeToTaskRequest, Task,
+        TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
     },
 };
 
 use super::{
+    artifacts,
     history::{self, Wanted},
     projection::{Change, Standing},
     question::{self, Question},
-    render::{self, Shown, context_of, status, wire_time, wrap},
+    render::{Shown, Words, context_of, status, wire_time, wrap},
+    reply::{self, Reply},
     send::Sent,
     service::{Call, Error, Service, check_configuration, task_word},
 };
@@ -69,6 +71,7 @@ pub(super) struct TaskStream {
     service: Service,
     caller: Caller,
     key: RunKey,
+    plan: Arc<Plan>,
     context: String,
     mode: Mode,
     tail: Tail,
@@ -100,6 +103,11 @@ impl Service {
             artifacts: true,
         };
         match self.accept(call, request).await? {
+            Sent::New { view, .. } | Sent::Answered { before: view, .. }
+                if Reply::of(&view.plan) == Reply::Message =>
+            {
+                self.message_stream(call, &view.key, shown).await
+            }
             Sent::New { view, message } => {
                 let task = self.submitted(call, &view, message, shown);
                 let mut stream = self.stream(call, &view, Mode::Send);
@@ -125,17 +133,50 @@ impl Service {
                 stream.begin_with(task);
                 Ok(stream)
             }
+            Sent::Repeated { key } if call.last_event_id.is_none() => {
+                self.repeated_stream(call, &key, shown).await
+            }
             Sent::Repeated { key } => {
                 let view = self.view(&key).await?;
                 let mut stream = self.stream(call, &view, Mode::Send);
                 stream.rests_at = Some(view.run.head);
-                match call.last_event_id {
-                    Some(last) => stream.go_back(last, view.run.head).await?,
-                    None => stream.begin_with(self.task(&call.caller, &view, shown).await?),
+                if let Some(last) = call.last_event_id {
+                    stream.go_back(last, view.run.head).await?;
                 }
                 Ok(stream)
             }
         }
+    }
+
+    /// A stream of a task for a message that was taken before.
+    async fn repeated_stream(&self, call: &Call, key: &RunKey, shown: Shown) -> Result<TaskStream, Error> {
+        let view = self.view(key).await?;
+        if Reply::of(&view.plan) == Reply::Message {
+            return self.message_stream(call, key, shown).await;
+        }
+        let mut stream = self.stream(call, &view, Mode::Send);
+        stream.rests_at = Some(view.run.head);
+        stream.begin_with(self.task(&call.caller, &view, shown).await?);
+        Ok(stream)
+    }
+
+    /// A stream of the one message a run is answered by; of its task, if it does not come to one.
+    async fn message_stream(&self, call: &Call, key: &RunKey, shown: Shown) -> Result<TaskStream, Error> {
+        let view = self.settled(key, None).await?;
+        let mut stream = self.stream(call, &view, Mode::Send);
+        if reply::is_message(&view) {
+            let artifacts = artifacts::of_run(self.host.engine(), &view).await?;
+            stream.first = Some(Item {
+                id: None,
+                response: StreamResponse::Message(reply::message(&view, artifacts)),
+                is_final: true,
+            });
+            stream.is_done = true;
+            return Ok(stream);
+        }
+        stream.rests_at = Some(view.run.head);
+        stream.begin_with(self.task(&call.caller, &view, shown).await?);
+        Ok(stream)
     }
 
     /// Streams a task from now on, or from where a broken stream ended.
@@ -168,6 +209,7 @@ impl Service {
             service: self.clone(),
             caller: call.caller.clone(),
             key: view.key.clone(),
+            plan: Arc::clone(&view.plan),
             context: context_of(view),
             mode,
             tail: self.host.engine().tail(&view.key),
@@ -224,7 +266,7 @@ impl Service {
         if is_resumed {
             let engine = self.host.engine();
             let state = TaskState::Working;
-            task.status = status(&before.key, &task.context_id, state, None, None, engine.now());
+            task.status = status(&before.key, &task.context_id, state, &Words::None, engine.now());
             if let Some(about) = task
                 .metadata
                 .get_mut("openwop")
@@ -363,7 +405,8 @@ impl TaskStream {
         let response = match self.standing.apply(&recorded.event) {
             Change::None => return Ok(None),
             Change::Artifact => {
-                let Some(artifact) = render::artifact(recorded) else {
+                let engine = self.service.host.engine();
+                let Some(artifact) = artifacts::created(engine, &self.key, recorded).await? else {
                     return Ok(None);
                 };
                 StreamResponse::ArtifactUpdate(TaskArtifactUpdateEvent {
@@ -372,9 +415,13 @@ impl TaskStream {
                     artifact,
                     append: false,
                     last_chunk: true,
-                    metadata: wopr_core::Object::new(),
+                    metadata: Object::new(),
                 })
             }
+            Change::Piece => match self.piece(recorded) {
+                Some(update) => StreamResponse::ArtifactUpdate(update),
+                None => return Ok(None),
+            },
             Change::Status => {
                 let state = self.standing.state();
                 self.said = Some(state);
@@ -387,6 +434,30 @@ impl TaskStream {
             response,
             is_final: self.is_done,
         }))
+    }
+
+    /// The piece of an artifact that an event is; none if its node makes no artifact.
+    fn piece(&self, recorded: &Recorded) -> Option<TaskArtifactUpdateEvent> {
+        let Event::OutputChunk {
+            visit,
+            index,
+            chunk,
+            is_last,
+        } = &recorded.event
+        else {
+            return None;
+        };
+        let (artifact_type, name) = self.plan.artifact_of(&visit.node)?;
+        let id = format!("{}-{}", visit.node, visit.ordinal);
+        let parts = vec![Part::text(chunk.clone())];
+        Some(TaskArtifactUpdateEvent {
+            task_id: self.key.run.to_string(),
+            context_id: self.context.clone(),
+            artifact: artifacts::artifact(id, artifact_type, name, parts),
+            append: *index > 0,
+            last_chunk: *is_last,
+            metadata: Object::new(),
+        })
     }
 
     /// The last word of a stream that rests without an event that says so: after a vote, or for a repeat.
@@ -428,6 +499,14 @@ impl TaskStream {
                 view.run.error.map(|(error, _)| error)
             }
         };
+        let said = match because.map(|recorded| &recorded.event) {
+            Some(Event::RunCompleted { outputs }) => reply::last_words(&self.plan, Some(outputs)),
+            Some(_) => None,
+            None => {
+                let view = self.service.view(&self.key).await?;
+                reply::last_words(&self.plan, view.run.outputs.as_ref())
+            }
+        };
         let asked_at = questions.first().and_then(|question| question.asked.as_ref());
         let at = match (because, asked_at) {
             (Some(recorded), _) => recorded.at,
@@ -445,8 +524,7 @@ impl TaskStream {
                 &self.key,
                 &self.context,
                 state,
-                questions.first(),
-                error.as_ref(),
+                &Words::of(questions.first(), error.as_ref(), said.as_deref()),
                 at,
             ),
             metadata: wrap(about),

@@ -19,7 +19,7 @@ use wopr_core::{Event, Plan, Recorded, Run, RunKey, RunStatus, Seq};
 use wopr_engine::{Engine, Events, Tail, View};
 use wopr_store::{ReadError, Summary};
 use wopr_wire::{
-    openwop::stream::{StreamModes, forces_flush, parse_buffer},
+    openwop::stream::{StreamMode, StreamModes, forces_flush, parse_buffer},
     sse,
 };
 
@@ -401,7 +401,12 @@ fn show(
     let name = event_type(&recorded.event);
     let Some(mode) = modes.admitting(name) else { return };
     let doc = render::event(recorded, key, mask);
-    let shown_as = if modes.is_mixed() { mode.as_str() } else { name };
+    let shown_as = match (modes.is_mixed(), mode, name) {
+        (true, ..) => mode.as_str(),
+        // What a node says is called so where only that is streamed.
+        (false, StreamMode::Messages, "output.chunk") => "ai.message.chunk",
+        (false, ..) => name,
+    };
     batch.put(recorded.seq.0, shown_as, &doc, forces_flush(name), out);
 }
 

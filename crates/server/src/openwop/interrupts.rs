@@ -78,6 +78,7 @@ async fn answer(call: &Call, value: Value) -> Answer {
         by: caller.principal.clone(),
         voter,
         by_token: false,
+        is_untrusted: false,
     };
     let run = key.run.clone();
     let respond = move |view: &View| (StatusCode::OK, resolved(&run, &node, view));
@@ -174,6 +175,7 @@ pub(super) fn resolve_by_token(call: Call) -> BoxFuture<'static, Answer> {
             value: request.resume_value,
             by,
             by_token: true,
+            is_untrusted: false,
         };
         let done = engine.command(&key, Command::Resolve(resolve), Extras::default());
         match done.await {

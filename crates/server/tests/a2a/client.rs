@@ -351,6 +351,7 @@ impl Frame {
             "task" => "task",
             "statusUpdate" | "status-update" => "status",
             "artifactUpdate" | "artifact-update" => "artifact",
+            "message" | "msg" => "message",
             other => panic!("{other}"),
         };
         Self { id, kind, value }
@@ -363,6 +364,7 @@ impl Frame {
                 "artifact:{}",
                 self.value["artifact"]["artifactId"].as_str().unwrap()
             ),
+            "message" => "message".to_owned(),
             kind => format!("{kind}:{}", state_of(&self.value)),
         }
     }

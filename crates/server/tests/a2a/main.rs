@@ -14,6 +14,7 @@ mod answers;
 mod bindings;
 mod card;
 mod client;
+mod conformance;
 mod errors;
 mod grpc;
 mod http2;

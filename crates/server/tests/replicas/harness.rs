@@ -221,6 +221,7 @@ pub(crate) fn accept() -> Command {
         by: PrincipalId::parse("bob").unwrap(),
         voter: None,
         by_token: false,
+        is_untrusted: false,
     })
 }
 

@@ -220,6 +220,7 @@ impl Client {
             by: principal(),
             voter: Some(format!("voter-{}", fate.below(4))),
             by_token: false,
+            is_untrusted: false,
         }))
     }
 

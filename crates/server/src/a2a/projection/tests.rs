@@ -357,6 +357,7 @@ async fn a_log_folds_to_what_its_run_shows() {
                     by: principal.clone(),
                     voter: None,
                     by_token: false,
+                    is_untrusted: false,
                 }),
             };
             engine.command(&key, command, Extras::default()).await.unwrap();

@@ -66,6 +66,7 @@ pub const fn event_type(event: &Event) -> &'static str {
         Event::VariableChanged { .. } => "variable.changed",
         Event::ChannelWritten { .. } => "channel.written",
         Event::ArtifactCreated { .. } => "artifact.created",
+        Event::OutputChunk { .. } => "output.chunk",
         Event::CapBreached { .. } => "cap.breached",
     }
 }
@@ -325,6 +326,19 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
                 .with("artifactType", artifact_type.as_str())
                 .with("summary", name.as_str())
                 .with("registered", false),
+        ),
+        Event::OutputChunk {
+            visit,
+            index: _,
+            chunk,
+            is_last,
+        } => of(
+            visit,
+            Payload::node(visit)
+                .with("runId", key.run.as_str())
+                // The pieces are the output port `text`.
+                .with("chunk", mask.value("text", &Value::from(chunk.as_str())))
+                .with("isLast", *is_last),
         ),
         Event::CapBreached {
             kind,

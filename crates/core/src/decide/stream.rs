@@ -1,0 +1,107 @@
+//! Streaming a text: pieces of it are events of their own, one after the other, at an interval or at once.
+//!
+//! A piece is made when its turn comes, from the run as it is then, and recorded; what was said is never made again.
+//! Between two pieces the node waits for its timer, as a delay does. Its output `text` is all pieces together.
+
+use serde_json::{Value, json};
+
+use crate::{
+    Event, Failure, Seq, Timer, Visit,
+    node::{MAX_PIECES, Pieces},
+};
+
+use super::{Scribe, node::fields};
+
+/// Pieces said in one go where there is no interval; then others have their turn.
+const AT_ONCE: usize = 64;
+/// Most bytes of a streamed text.
+const MAX_TEXT: usize = 1024 * 1024;
+
+/// One piece.
+struct Piece {
+    text: String,
+    is_last: bool,
+}
+
+impl Scribe<'_> {
+    /// Says what is next of a text, and waits for the rest or ends.
+    pub(super) fn stream_on(&mut self, pieces: &Pieces, interval_ms: u64, visit: &Visit, cause: Seq) {
+        let mut cause = cause;
+        for _ in 0..AT_ONCE {
+            let Some((_, active)) = self.active(visit) else {
+                return;
+            };
+            let (n, length) = (active.streamed.as_ref())
+                .map_or((0, 0), |streamed| (streamed.n_pieces, streamed.text.len()));
+            let piece = match self.piece(pieces, n as usize) {
+                Ok(Some(piece)) => piece,
+                Ok(None) => return self.complete_node(visit, cause, fields(json!({ "text": "" }))),
+                Err(failure) => return self.fail_node(visit, cause, failure),
+            };
+            if length + piece.text.len() > MAX_TEXT {
+                let failure = Failure::new(
+                    "output_too_large",
+                    format!("the text has more than {MAX_TEXT} bytes"),
+                );
+                return self.fail_node(visit, cause, failure);
+            }
+            let is_last = piece.is_last;
+            let said = Event::OutputChunk {
+                visit: visit.clone(),
+                index: n,
+                chunk: piece.text,
+                is_last,
+            };
+            cause = self.record(Some(cause), said);
+            if is_last {
+                let text = self.active(visit).and_then(|(_, active)| active.streamed.clone());
+                let text = text.map_or_else(String::new, |streamed| streamed.text);
+                return self.complete_node(visit, cause, fields(json!({ "text": text })));
+            }
+            if interval_ms > 0 {
+                break;
+            }
+        }
+        let due = self.input.now.plus_millis(interval_ms);
+        self.timers_set.push((Timer::Delay(visit.clone()), due));
+    }
+
+    /// The piece whose turn it is; none where there is nothing to say at all.
+    fn piece(&self, pieces: &Pieces, n: usize) -> Result<Option<Piece>, Failure> {
+        match pieces {
+            Pieces::Templates(templates) => templates
+                .get(n)
+                .map(|template| {
+                    Ok(Piece {
+                        text: self.render(template)?,
+                        is_last: n + 1 == templates.len(),
+                    })
+                })
+                .transpose(),
+            Pieces::List(expression) => {
+                let list = expression
+                    .evaluate_in(&self.context())
+                    .map_err(|error| Failure::new("expression_failed", error.to_string()))?;
+                let Some(Value::Array(items)) = list else {
+                    return Err(Failure::new("invalid_input", "the expression gives no list"));
+                };
+                if items.len() > MAX_PIECES {
+                    let message = format!("the list has more than {MAX_PIECES} items");
+                    return Err(Failure::new("output_too_large", message));
+                }
+                Ok(match items.get(n) {
+                    Some(item) => Some(Piece {
+                        text: item.as_str().map_or_else(|| item.to_string(), ToOwned::to_owned),
+                        is_last: n + 1 == items.len(),
+                    }),
+                    None if n == 0 => None,
+                    // The list has shrunk since: readers are told that this was all.
+                    None => Some(Piece {
+                        text: String::new(),
+                        is_last: true,
+                    }),
+                })
+            }
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Artifacts of a run as A2A has them.
+//!
+//! The content of an artifact is a text or JSON. JSON with the one member `file`, or `files`, is files: each is
+//! `{"url"}`, `{"bytes"}` in base64 or `{"blob"}`, the reference under which the bytes of a message came into the run,
+//! with `name` and `mediaType`. So what a run was sent as `inputs.files` it can give back as it is.
+
+use serde_json::{Value, json};
+use wopr_core::{Event, Recorded, RunKey, Seq};
+use wopr_engine::{Engine, View};
+use wopr_store::ReadError;
+use wopr_wire::{
+    a2a::model::{Artifact, Part},
+    json::{Decode as _, Object},
+};
+
+use super::{render::wrap, service::Error};
+
+/// Events read at once while artifacts are collected.
+const PAGE: u64 = 256;
+
+/// The artifacts of a run, the one that is being said last, as far as it is.
+pub(super) async fn of_run(engine: &Engine, view: &View) -> Result<Vec<Artifact>, Error> {
+    let places: Vec<u64> = view.run.artifacts.iter().map(|artifact| artifact.seq.0).collect();
+    let mut artifacts = Vec::with_capacity(places.len());
+    let mut rest = places.as_slice();
+    while let Some(&first) = rest.first() {
+        // As many of the next ones as one page reaches.
+        let n = rest.iter().take_while(|place| **place < first + PAGE).count();
+        let (these, others) = rest.split_at(n);
+        rest = others;
+        let last = these.last().copied().unwrap_or(first);
+        let limit = usize::try_from(last - first + 1).unwrap_or(usize::MAX);
+        let Some(page) = engine.events(&view.key, Seq(first), limit).await? else {
+            break;
+        };
+        for recorded in &page.events {
+            artifacts.extend(created(engine, &view.key, recorded).await?);
+        }
+    }
+    for streaming in view.run.streaming(&view.plan) {
+        if let Some((artifact_type, name)) = streaming.artifact {
+            let id = format!("{}-{}", streaming.visit.node, streaming.visit.ordinal);
+            artifacts.push(artifact(
+                id,
+                artifact_type,
+                name,
+                vec![Part::text(streaming.text)],
+            ));
+        }
+    }
+    Ok(artifacts)
+}
+
+/// The artifact an event tells of.
+pub(super) async fn created(
+    engine: &Engine,
+    key: &RunKey,
+    recorded: &Recorded,
+) -> Result<Option<Artifact>, ReadError> {
+    let Event::ArtifactCreated {
+        artifact: id,
+        artifact_type,
+        name,
+        content,
+        ..
+    } = &recorded.event
+    else {
+        return Ok(None);
+    };
+    let parts = parts(engine, key, content).await?;
+    Ok(Some(artifact(id.clone(), artifact_type, name, parts)))
+}
+
+/// An artifact with these parts.
+pub(super) fn artifact(id: String, artifact_type: &str, name: &str, parts: Vec<Part>) -> Artifact {
+    let mut about = Object::new();
+    about.insert("artifactType".to_owned(), artifact_type.into());
+    Artifact {
+        artifact_id: id,
+        name: Some(name.to_owned()).filter(|name| !name.is_empty()),
+        description: None,
+        parts,
+        metadata: wrap(about),
+        extensions: Vec::new(),
+    }
+}
+
+async fn parts(engine: &Engine, key: &RunKey, content: &Value) -> Result<Vec<Part>, ReadError> {
+    if let Value::String(text) = content {
+        return Ok(vec![Part::text(text.clone())]);
+    }
+    let mut parts = Vec::new();
+    for file in files(content) {
+        match file_part(engine, key, file).await? {
+            Some(part) => parts.push(part),
+            // What is no file after all is shown as it is.
+            None => return Ok(vec![Part::data(content.clone())]),
+        }
+    }
+    if parts.is_empty() {
+        parts.push(Part::data(content.clone()));
+    }
+    Ok(parts)
+}
+
+/// The files that content consists of; none if it is anything else.
+fn files(content: &Value) -> &[Value] {
+    let Some(members) = content.as_object().filter(|members| members.len() == 1) else {
+        return &[];
+    };
+    match (members.get("file"), members.get("files")) {
+        (Some(file), _) => std::slice::from_ref(file),
+        (None, Some(Value::Array(files))) => files,
+        (None, _) => &[],
+    }
+}
+
+async fn file_part(engine: &Engine, key: &RunKey, file: &Value) -> Result<Option<Part>, ReadError> {
+    let text = |name: &str| file.get(name).and_then(Value::as_str);
+    let mut part = match (text("url"), text("bytes"), text("blob")) {
+        (Some(url), None, None) => json!({ "url": url }),
+        (None, Some(bytes), None) => json!({ "raw": bytes }),
+        (None, None, Some(id)) => {
+            let Some(blob) = engine.store().blob(key, id).await? else {
+                return Ok(None);
+            };
+            let mut part = Part::from(wopr_wire::a2a::model::PartContent::Raw(blob.bytes));
+            part.media_type = Some(text("mediaType").map_or(blob.media_type, str::to_owned));
+            part.filename = text("name").map(str::to_owned);
+            return Ok(Some(part));
+        }
+        _ => return Ok(None),
+    };
+    for (name, member) in [("mediaType", "mediaType"), ("filename", "name")] {
+        if let Some(text) = text(member) {
+            part[name] = text.into();
+        }
+    }
+    Ok(Part::decode(part).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_content_that_is_nothing_else_is_files() {
+        for (content, n) in [
+            (json!({"file": {"url": "https://a.example"}}), 1),
+            (json!({"files": [{}, {}]}), 2),
+            (json!({"files": []}), 0),
+            (json!({"files": "a"}), 0),
+            (json!({"file": {}, "text": "a"}), 0),
+            (json!({"a": 1}), 0),
+            (json!([1]), 0),
+        ] {
+            assert_eq!(files(&content).len(), n, "{content}");
+        }
+    }
+}
