@@ -98,8 +98,11 @@ CREATE TABLE inbox (
     UNIQUE (tenant, target, source, source_seq)
 ) STRICT;
 
--- The keys are hashes and fall anywhere in their index, so the index had better be small: no response in it.
+-- Keys of requests fall anywhere. So a record goes to the end of its table, and many at once, in the order of their
+-- hashes, into the index: all up to the place noted last, and perhaps some behind it.
 CREATE TABLE idempotency (
+    place      INTEGER PRIMARY KEY,
+    hash       INTEGER NOT NULL,
     tenant     TEXT    NOT NULL,
     principal  TEXT    NOT NULL,
     scope      TEXT    NOT NULL,
@@ -107,11 +110,23 @@ CREATE TABLE idempotency (
     digest     TEXT    NOT NULL,
     run        TEXT,
     response   BLOB    NOT NULL,
-    expires_at INTEGER NOT NULL,
-    PRIMARY KEY (tenant, principal, scope, key)
+    expires_at INTEGER NOT NULL
 ) STRICT;
 
 CREATE INDEX idempotency_by_expiry ON idempotency (expires_at);
+
+CREATE TABLE idempotency_index (
+    hash  INTEGER NOT NULL,
+    place INTEGER NOT NULL,
+    PRIMARY KEY (hash, place)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE idempotency_indexed (
+    one   INTEGER PRIMARY KEY CHECK (one = 1),
+    place INTEGER NOT NULL
+) STRICT;
+
+INSERT INTO idempotency_indexed (one, place) VALUES (1, 0);
 
 CREATE TABLE messages (
     tenant TEXT    NOT NULL,

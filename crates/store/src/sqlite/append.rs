@@ -12,15 +12,13 @@ use super::{
     bundle,
     fault::{Failure, Fault},
     push,
+    records::{Found, Records},
     retention::{self, present},
     rows,
     stats::Counters,
     writer::Job,
 };
-use crate::{
-    AppendError, Batch, EffectRow, Fence, Guard, IdempotencyKey, IdempotencyRecord, StoredEvent, Summary,
-    TaskRow,
-};
+use crate::{AppendError, Batch, EffectRow, Fence, Guard, StoredEvent, Summary, TaskRow};
 
 /// What a batch costs in a queue besides the bodies it carries.
 const BATCH_OVERHEAD: usize = 1024;
@@ -30,13 +28,14 @@ pub(super) struct Append {
     pub(super) batch: Batch,
     pub(super) reply: oneshot::Sender<Result<(), AppendError>>,
     pub(super) counters: std::sync::Arc<Counters>,
+    pub(super) records: std::sync::Arc<Records>,
     pub(super) refusal: Option<AppendError>,
 }
 
 impl Job for Append {
     fn run(&mut self, conn: &Connection) -> Result<bool, Fault> {
         self.refusal = None;
-        self.refusal = append(conn, &self.batch)?.err();
+        self.refusal = append(conn, &self.records, &self.batch)?.err();
         Ok(self.refusal.is_none())
     }
 
@@ -76,7 +75,15 @@ pub(super) fn weight(batch: &Batch) -> usize {
 }
 
 /// Writes a batch, or says why not and writes nothing.
-fn append(conn: &Connection, batch: &Batch) -> Result<Result<(), AppendError>, Fault> {
+fn append(conn: &Connection, records: &Records, batch: &Batch) -> Result<Result<(), AppendError>, Fault> {
+    let found = match &batch.idempotency {
+        None => Found::Nothing,
+        Some(record) => records.find(conn, &record.key, batch.summary.updated_at)?,
+    };
+    let expired = found.expired();
+    if let Some(existing) = found.unexpired() {
+        return Ok(Err(AppendError::Duplicate(Box::new(existing))));
+    }
     if let Some(refusal) = refusal(conn, batch)? {
         return Ok(Err(refusal));
     }
@@ -89,17 +96,15 @@ fn append(conn: &Connection, batch: &Batch) -> Result<Result<(), AppendError>, F
     write_events(conn, &batch.run, &batch.events)?;
     write_work(conn, batch)?;
     write_relations(conn, batch)?;
+    if let Some(record) = &batch.idempotency {
+        records.write(conn, record, expired)?;
+    }
     write_side_rows(conn, batch)?;
     Ok(Ok(()))
 }
 
-/// Every reason to refuse a batch but its guard.
+/// Every reason to refuse a batch but its guard and its request's record.
 fn refusal(conn: &Connection, batch: &Batch) -> Result<Option<AppendError>, Fault> {
-    if let Some(record) = &batch.idempotency
-        && let Some(existing) = unexpired(conn, &record.key, batch.summary.updated_at)?
-    {
-        return Ok(Some(AppendError::Duplicate(Box::new(existing))));
-    }
     for settled in &batch.effects_settled {
         let Some(fence) = settled.fence else { continue };
         let stored: Option<i64> = conn
@@ -379,12 +384,9 @@ fn write_relations(conn: &Connection, batch: &Batch) -> Result<(), Fault> {
     Ok(())
 }
 
-/// What the log does not hold: the request's record, messages and blobs.
+/// What the log does not hold: messages and blobs.
 fn write_side_rows(conn: &Connection, batch: &Batch) -> Result<(), Fault> {
     let (tenant, run) = (batch.run.tenant.as_str(), batch.run.run.as_str());
-    if let Some(record) = &batch.idempotency {
-        write_record(conn, record)?;
-    }
     for message in &batch.messages {
         conn.prepare_cached(
             "INSERT INTO messages (tenant, run, seq, id, body) VALUES (?1, ?2, ?3, ?4, ?5)
@@ -405,49 +407,5 @@ fn write_side_rows(conn: &Connection, batch: &Batch) -> Result<(), Fault> {
         )?
         .execute(params![tenant, run, blob.id, blob.media_type, blob.bytes])?;
     }
-    Ok(())
-}
-
-/// Reads the unexpired record of a request.
-pub(super) fn unexpired(
-    conn: &Connection,
-    key: &IdempotencyKey,
-    now: Timestamp,
-) -> Result<Option<IdempotencyRecord>, Fault> {
-    // The text is spelled out because formatting it anew for every batch would cost more than the lookup.
-    const SELECT: &str = "SELECT digest, run, response, expires_at FROM idempotency
-         WHERE tenant = ?1 AND principal = ?2 AND scope = ?3 AND key = ?4 AND expires_at > ?5";
-    let mut statement = conn.prepare_cached(SELECT)?;
-    let mut found = statement.query(params![
-        key.tenant.as_str(),
-        key.principal.as_str(),
-        key.scope,
-        key.key,
-        now.millis()
-    ])?;
-    match found.next()? {
-        Some(row) => Ok(Some(rows::record(row, key)?)),
-        None => Ok(None),
-    }
-}
-
-/// Writes a record over the expired one that may be there.
-pub(super) fn write_record(conn: &Connection, record: &IdempotencyRecord) -> Result<(), Fault> {
-    conn.prepare_cached(
-        "INSERT INTO idempotency (tenant, principal, scope, key, digest, run, response, expires_at)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
-         ON CONFLICT (tenant, principal, scope, key) DO UPDATE SET digest = excluded.digest, run = excluded.run,
-             response = excluded.response, expires_at = excluded.expires_at",
-    )?
-    .execute(params![
-        record.key.tenant.as_str(),
-        record.key.principal.as_str(),
-        record.key.scope,
-        record.key.key,
-        record.digest,
-        record.run.as_ref().map(wopr_core::RunId::as_str),
-        record.response,
-        record.expires_at.millis(),
-    ])?;
     Ok(())
 }

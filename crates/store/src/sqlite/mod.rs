@@ -17,6 +17,7 @@ mod push;
 mod queue;
 mod read;
 mod reader;
+mod records;
 mod registry;
 mod retention;
 mod rows;
@@ -49,6 +50,7 @@ use self::{
     open::Lock,
     queue::Queue,
     reader::Read,
+    records::Records,
     stats::Counters,
     writer::{Job, Writer},
 };
@@ -97,6 +99,7 @@ pub struct SqliteStore {
     writes: Arc<Queue<Box<dyn Job>>>,
     reads: Arc<Queue<Read>>,
     counters: Arc<Counters>,
+    records: Arc<Records>,
     threads: Mutex<Option<Threads>>,
 }
 
@@ -123,6 +126,7 @@ impl SqliteStore {
         schema::set_up(&mut conn, options.max_bytes, found)?;
 
         let counters = Arc::new(Counters::default());
+        let records = Arc::new(Records::load(&conn, records::MANY)?);
         let mark = Arc::new(Mark::new(options.checkpoint_pages));
         let gate = Arc::new(Mutex::new(()));
         let (wishes, wished) = sync_channel(PENDING_WISHES);
@@ -171,6 +175,7 @@ impl SqliteStore {
             queue: Arc::clone(&writes),
             gate,
             counters: Arc::clone(&counters),
+            records: Arc::clone(&records),
             commit: writer::commit,
         };
 
@@ -193,6 +198,7 @@ impl SqliteStore {
             writes,
             reads,
             counters,
+            records,
             threads: Mutex::new(Some(threads)),
         })
     }

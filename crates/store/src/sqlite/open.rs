@@ -10,8 +10,7 @@ use std::{
 use rusqlite::{Connection, OpenFlags, config::DbConfig};
 
 /// A body fills at most the page it is in, so 8 KiB keep most of them out of overflow pages. With 16 KiB a commit
-/// that touches random pages (idempotency keys) writes twice as much; with 4 KiB a body of 3 kB wastes a quarter of
-/// its page.
+/// that touches pages here and there writes twice as much; with 4 KiB a body of 3 kB wastes a quarter of its page.
 const PAGE_SIZE: u32 = 8192;
 
 /// The writer's page cache, in KiB: several groups' dirty pages and the inner nodes of every index.

@@ -1,5 +1,7 @@
 //! The ports, carried to the threads that own connections.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use rusqlite::Connection;
 use tokio::sync::oneshot;
@@ -13,7 +15,7 @@ use super::{
     queue::Refused,
     read,
     reader::as_of_one_moment,
-    registry, retention, work,
+    records, registry, retention, work,
     writer::{Job, Task},
 };
 use crate::{
@@ -96,7 +98,8 @@ impl Log for SqliteStore {
         let job = Append {
             batch,
             reply,
-            counters: std::sync::Arc::clone(&self.counters),
+            counters: Arc::clone(&self.counters),
+            records: Arc::clone(&self.records),
             refusal: None,
         };
         self.enqueue(Box::new(job), bytes)
@@ -166,8 +169,9 @@ impl Log for SqliteStore {
         key: &IdempotencyKey,
         now: Timestamp,
     ) -> Result<Option<IdempotencyRecord>, ReadError> {
-        let key = key.clone();
-        self.read(move |conn| append::unexpired(conn, &key, now)).await
+        let (key, records) = (key.clone(), Arc::clone(&self.records));
+        self.read(move |conn| Ok(records.find(conn, &key, now)?.unexpired()))
+            .await
     }
 
     async fn remember(
@@ -176,10 +180,13 @@ impl Log for SqliteStore {
         now: Timestamp,
     ) -> Result<Option<IdempotencyRecord>, WriteError> {
         let bytes = SMALL + record.response.len();
+        let records = Arc::clone(&self.records);
         self.write(bytes, move |conn| {
-            let existing = append::unexpired(conn, &record.key, now)?;
+            let found = records.find(conn, &record.key, now)?;
+            let expired = found.expired();
+            let existing = found.unexpired();
             if existing.is_none() {
-                append::write_record(conn, &record)?;
+                records.write(conn, &record, expired)?;
             }
             Ok(existing)
         })
@@ -187,7 +194,7 @@ impl Log for SqliteStore {
     }
 
     async fn forget_expired(&self, now: Timestamp, limit: usize) -> Result<usize, WriteError> {
-        self.write(SMALL, move |conn| work::forget_expired(conn, now, limit))
+        self.write(SMALL, move |conn| records::forget_expired(conn, now, limit))
             .await
     }
 }

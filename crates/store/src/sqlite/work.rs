@@ -168,18 +168,6 @@ pub(super) fn runs_with_inbox(
     Ok(runs)
 }
 
-/// Deletes expired records of requests.
-pub(super) fn forget_expired(conn: &Connection, now: Timestamp, limit: usize) -> Result<usize, Fault> {
-    let forgotten = conn
-        .prepare_cached(
-            "DELETE FROM idempotency WHERE rowid IN (
-                 SELECT rowid FROM idempotency INDEXED BY idempotency_by_expiry
-                 WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2)",
-        )?
-        .execute(params![now.millis(), rows::limit(limit)])?;
-    Ok(forgotten)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

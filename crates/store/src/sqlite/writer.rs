@@ -26,6 +26,7 @@ use tokio::sync::oneshot;
 use super::{
     fault::{Failure, FailureKind, Fault, is_full},
     queue::{Gathered, Queue},
+    records::Records,
     stats::Counters,
 };
 use crate::WriteError;
@@ -101,6 +102,7 @@ pub(super) struct Writer {
     /// Held during a transaction; a checkpoint that needs the writer out of the way takes it in between.
     pub(super) gate: Arc<Mutex<()>>,
     pub(super) counters: Arc<Counters>,
+    pub(super) records: Arc<Records>,
     pub(super) commit: Commit,
 }
 
@@ -129,6 +131,7 @@ impl Writer {
         let mut is_crowded = false;
         while self.queue.drain(&mut group, MAX_GROUP, MAX_GROUP_BYTES) {
             is_crowded |= group.len() >= CROWD;
+            group.extend(self.records.due(group.len()));
             self.write(&mut group);
             if is_crowded {
                 is_crowded = self.queue.gather(CROWDS_GROUP, LULL, PATIENCE) == Gathered::Enough;
@@ -301,17 +304,19 @@ mod tests {
     use rusqlite::{Error, ffi};
 
     use super::*;
-    use crate::sqlite::{open, schema::tests::database};
+    use crate::sqlite::{open, records::MANY, schema::tests::database};
 
     fn writer() -> (tempfile::TempDir, Writer) {
         let (files, conn) = database();
         let again = files.path().join("db");
+        let records = Arc::new(Records::load(&conn, MANY).expect("records"));
         let writer = Writer {
             conn: Some(conn),
             reopen: Box::new(move || open::writing(&again)),
             queue: Arc::new(Queue::new(1, 1)),
             gate: Arc::default(),
             counters: Arc::default(),
+            records,
             commit,
         };
         (files, writer)
