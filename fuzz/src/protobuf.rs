@@ -48,7 +48,7 @@ fn is_sound(version: Version, message: &Message, object: &Object) {
     protobuf::canonical(message, &mut spelled);
     assert_eq!(&spelled, object, "read from bytes, and not canonical");
     // Numbers of enumerations that nobody knows are read, for whoever takes the document to refuse, and not written.
-    if let Ok(written) = protobuf::write(message, &object) {
+    if let Ok(written) = protobuf::write(message, object) {
         assert_eq!(
             protobuf::read(message, &written).as_ref(),
             Ok(object),

@@ -359,7 +359,7 @@ pub enum Event {
     VariableChanged {
         /// Its name.
         name: String,
-        /// Its value before.
+        /// Its value before; none for `null`, which is read as none.
         previous: Option<Value>,
         /// Its value now.
         next: Value,

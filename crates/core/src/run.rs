@@ -215,6 +215,13 @@ impl Default for Run {
 }
 
 impl Run {
+    /// A variable's value, as an event tells it that gives the variable another one. A `null` is left out there: stored
+    /// it would be read as none.
+    pub(crate) fn previous(&self, name: &str) -> Option<Value> {
+        let value = self.variables.get(name);
+        value.filter(|value| !value.is_null()).cloned()
+    }
+
     /// Folds events onto this run.
     ///
     /// # Errors

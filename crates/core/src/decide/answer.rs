@@ -244,7 +244,7 @@ impl Scribe<'_> {
     /// A question to the asker: kept with the run, the gate stays open.
     fn ask(&mut self, visit: &Visit, by: &str, answer: &Answer) {
         let name = format!("_askExchanges:{}", visit.node);
-        let previous = self.run.variables.get(&name).cloned();
+        let previous = self.run.previous(&name);
         let mut exchanges = previous
             .as_ref()
             .and_then(Value::as_array)

@@ -266,7 +266,7 @@ impl Scribe<'_> {
                     Some(cause),
                     Event::VariableChanged {
                         name: name.clone(),
-                        previous: self.run.variables.get(name).cloned(),
+                        previous: self.run.previous(name),
                         next: next.clone(),
                         node: Some(visit.node.clone()),
                     },

@@ -117,7 +117,7 @@ impl Scribe<'_> {
             NodeKind::SetVariable { name, value } => match self.assigned(value, &inputs) {
                 Ok(next) if too_deep(&next) => self.fail_node(&visit, started, nested("the value")),
                 Ok(next) => {
-                    let previous = self.run.variables.get(name).cloned();
+                    let previous = self.run.previous(name);
                     let changed = Event::VariableChanged {
                         name: name.clone(),
                         previous,
