@@ -1,17 +1,30 @@
-//! Reading the bodies of requests: bounded in size and in time, for every face alike.
+//! Reading the bodies of requests: bounded in size, in time, and all of them together in memory, for every face alike.
 //!
 //! A body that is refused is read on for a while and dropped, because closing the connection at once would reset
 //! it under the answer.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use axum::body::{Body, Bytes, HttpBody as _};
 use futures_util::stream::StreamExt as _;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// How much of a refused body is read and dropped, so that a client that is still sending can read the answer.
 const MAX_DRAINED: usize = 256 << 20;
 /// And for how long.
 const DRAIN_TIME: Duration = Duration::from_secs(5);
+
+/// Bytes of bodies that this process holds at once, each until its request has been read. Ten thousand connections with
+/// bodies as large as allowed would take far more than any machine has.
+const MAX_HELD: usize = 256 << 20;
+/// What one body counts at most, so that a host which allows huge ones takes one now and then.
+const MAX_COUNTED: usize = MAX_HELD / 2;
+
+/// One permit for each byte that may be held.
+static HELD: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(MAX_HELD)));
 
 /// Why there is no body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -25,6 +38,21 @@ pub(crate) enum BodyError {
     /// It did not arrive in time.
     #[error("read a body in time")]
     Slow,
+    /// Those of other requests fill the memory there is for bodies.
+    #[error("read a body beside so many others")]
+    Busy,
+}
+
+/// A body with its share of the memory.
+struct Held {
+    bytes: Bytes,
+    _share: Option<OwnedSemaphorePermit>,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 /// Reads a body.
@@ -34,24 +62,31 @@ pub(crate) async fn read(body: Body, limit: usize, patience: Duration) -> Result
         drain(body).await;
         return Err(BodyError::TooLarge);
     }
-    match tokio::time::timeout(patience, collect(body, limit)).await {
+    match tokio::time::timeout(patience, collect(body, limit, &HELD)).await {
         Ok(read) => read,
         Err(_) => Err(BodyError::Slow),
     }
 }
 
-async fn collect(body: Body, limit: usize) -> Result<Bytes, BodyError> {
+async fn collect(body: Body, limit: usize, held: &Arc<Semaphore>) -> Result<Bytes, BodyError> {
     let capacity = usize::try_from(body.size_hint().lower()).unwrap_or(0);
     let mut stream = body.into_data_stream();
     let mut first = None;
     let mut rest: Vec<u8> = Vec::new();
     let mut total = 0;
+    let mut share = None;
     while let Some(chunk) = stream.next().await {
         let chunk = chunk.map_err(|_| BodyError::CutOff)?;
+        let counted = chunk.len().min(MAX_COUNTED.saturating_sub(total));
         total += chunk.len();
         if total > limit {
             drain(Body::from_stream(stream)).await;
             return Err(BodyError::TooLarge);
+        }
+        if !take(held, counted, &mut share) {
+            drop((first, rest));
+            drain(Body::from_stream(stream)).await;
+            return Err(BodyError::Busy);
         }
         // Most bodies arrive in one piece, which is then not copied.
         match (&first, rest.is_empty()) {
@@ -65,7 +100,21 @@ async fn collect(body: Body, limit: usize) -> Result<Bytes, BodyError> {
             }
         }
     }
-    Ok(first.unwrap_or_else(|| Bytes::from(rest)))
+    let bytes = first.unwrap_or_else(|| Bytes::from(rest));
+    Ok(Bytes::from_owner(Held { bytes, _share: share }))
+}
+
+/// Adds to a body's share of the memory; `false` if there is not as much.
+fn take(held: &Arc<Semaphore>, n_bytes: usize, share: &mut Option<OwnedSemaphorePermit>) -> bool {
+    let n_bytes = u32::try_from(n_bytes).unwrap_or(u32::MAX);
+    let Ok(more) = Arc::clone(held).try_acquire_many_owned(n_bytes) else {
+        return false;
+    };
+    match share {
+        Some(share) => share.merge(more),
+        None => *share = Some(more),
+    }
+    true
 }
 
 /// Drops what a client is still sending.
@@ -82,4 +131,35 @@ pub(crate) async fn drain(body: Body) {
     };
     // Whether it ended or ran out of time, the answer comes next.
     let _ = tokio::time::timeout(DRAIN_TIME, drained).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream;
+
+    use super::*;
+
+    fn body(n_chunks: usize) -> Body {
+        let chunks = (0..n_chunks).map(|_| Ok::<_, std::convert::Infallible>(Bytes::from(vec![b'x'; 1_000])));
+        Body::from_stream(stream::iter(chunks.collect::<Vec<_>>()))
+    }
+
+    #[tokio::test]
+    async fn bodies_share_the_memory_until_they_are_dropped() {
+        let held = Arc::new(Semaphore::new(10_000));
+        let first = collect(body(6), 1 << 20, &held).await.unwrap();
+        assert_eq!((first.len(), held.available_permits()), (6_000, 4_000));
+        let refused = collect(body(5), 1 << 20, &held).await;
+        assert_eq!(refused, Err(BodyError::Busy));
+        assert_eq!(held.available_permits(), 4_000, "what was refused holds nothing");
+        let second = collect(body(4), 1 << 20, &held).await.unwrap();
+        assert_eq!(collect(body(1), 1 << 20, &held).await, Err(BodyError::Busy));
+        let part = first.slice(..10);
+        drop(first);
+        assert_eq!(held.available_permits(), 0, "a part keeps the whole");
+        drop((part, second));
+        assert_eq!(held.available_permits(), 10_000);
+        assert_eq!(collect(body(11), 10_999, &held).await, Err(BodyError::TooLarge));
+        assert_eq!(held.available_permits(), 10_000);
+    }
 }

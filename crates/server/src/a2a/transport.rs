@@ -107,24 +107,24 @@ pub(super) fn refuse(host: &Host, error: &Error, version: Version) -> Response {
 
 /// There is no body to read a request from.
 pub(super) fn no_body(error: BodyError) -> Response {
-    let (status, name, message) = match error {
-        BodyError::TooLarge => (
+    let mut response = match error {
+        BodyError::TooLarge => status_response(
             StatusCode::PAYLOAD_TOO_LARGE,
             "RESOURCE_EXHAUSTED",
             "the body is too large",
         ),
-        BodyError::CutOff => (
+        BodyError::CutOff => status_response(
             StatusCode::BAD_REQUEST,
             "INVALID_ARGUMENT",
             "the body was cut off",
         ),
-        BodyError::Slow => (
+        BodyError::Slow => status_response(
             StatusCode::REQUEST_TIMEOUT,
             "DEADLINE_EXCEEDED",
             "the body took too long",
         ),
+        BodyError::Busy => unavailable(),
     };
-    let mut response = status_response(status, name, message);
     let close = HeaderValue::from_static("close");
     response.headers_mut().insert(header::CONNECTION, close);
     response

@@ -203,6 +203,9 @@ async fn read_body(host: &Host, route: &Route, headers: &HeaderMap, body: Body) 
         Ok(read) => Ok(read),
         Err(BodyError::TooLarge) => Err(too_large(limit)),
         Err(BodyError::CutOff) => Err(Problem::invalid("the body was cut off")),
+        Err(BodyError::Busy) => {
+            Err(Problem::unavailable(1).header(header::CONNECTION, HeaderValue::from_static("close")))
+        }
         Err(BodyError::Slow) => Err(Problem::new(
             StatusCode::REQUEST_TIMEOUT,
             "request_timeout",

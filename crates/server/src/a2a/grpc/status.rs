@@ -16,13 +16,16 @@ pub(super) fn of(host: &Host, error: &Error) -> Status {
         Error::Forbidden(scope) => {
             Status::permission_denied(format!("the credential lacks the scope {}", scope.as_str()))
         }
-        Error::Unavailable => {
-            let mut status = Status::unavailable("the host cannot take this request now");
-            let wait = MetadataValue::from(RETRY_AFTER);
-            status.metadata_mut().insert("retry-after", wait);
-            status
-        }
+        Error::Unavailable => unavailable(),
     }
+}
+
+/// The host cannot take this now.
+fn unavailable() -> Status {
+    let mut status = Status::unavailable("the host cannot take this request now");
+    let wait = MetadataValue::from(RETRY_AFTER);
+    status.metadata_mut().insert("retry-after", wait);
+    status
 }
 
 fn of_a2a(host: &Host, error: &A2aError) -> Status {
@@ -54,6 +57,7 @@ pub(super) fn no_body(error: BodyError) -> Status {
         BodyError::TooLarge => Status::resource_exhausted("the message is too large"),
         BodyError::CutOff => Status::cancelled("the message was cut off"),
         BodyError::Slow => Status::deadline_exceeded("the message took too long"),
+        BodyError::Busy => unavailable(),
     }
 }
 
