@@ -133,6 +133,11 @@ impl Host {
         born.unwrap_or_else(|error| panic!("{error}\n{}", self.said()))
     }
 
+    /// The URL of its store.
+    pub(crate) fn store(&self) -> &str {
+        &self.store
+    }
+
     /// The process, while there is one.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.child.as_ref()?.id()

@@ -22,3 +22,4 @@ mod bench;
 mod chaos;
 mod host;
 mod interop;
+mod pressure;

@@ -1,0 +1,271 @@
+//! More comes than the database takes: it stands still, and requests go on coming. What cannot wait within bounds is
+//! refused with 503 and `Retry-After`, over every protocol; memory stays within bounds; nothing that was acknowledged is
+//! lost; and when the database goes on, so does the host.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use rusqlite::Connection;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    task::JoinSet,
+    time::timeout,
+};
+use tokio_postgres::NoTls;
+
+use crate::host::{Host, KEY, place};
+
+/// Requests at once: with their bodies, more than twice what may wait for SQLite's writer.
+const WAVE: usize = 400;
+/// A run holds its input, the output of its node and its own, about three times this.
+const TEXT: usize = 128 << 10;
+/// No answer takes longer, on any machine.
+const LIMIT: Duration = Duration::from_secs(60);
+/// What the host may hold: the queue's 64 MiB, the group that is being written and the page caches; and a run that waits
+/// is there several times, as it was asked for, as it is decided, as it is stored.
+const MEMORY_MIB: u64 = 1_024;
+
+/// An answer, and how long it took.
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    head: String,
+    body: Value,
+    took: Duration,
+}
+
+impl Answer {
+    /// The run that was made, if one was; otherwise it was refused as it has to be.
+    fn run(&self) -> Option<String> {
+        if self.status == 503 {
+            assert!(self.head.to_lowercase().contains("\r\nretry-after: "), "{self:?}");
+            let code = self.body["error"]
+                .as_str()
+                .or_else(|| self.body["error"]["status"].as_str());
+            assert!(
+                matches!(code, Some("service_unavailable" | "UNAVAILABLE")),
+                "{self:?}"
+            );
+            return None;
+        }
+        // OpenWOP names the run, A2A the task.
+        let id = self.body["runId"]
+            .as_str()
+            .or_else(|| self.body["result"]["id"].as_str());
+        assert!(matches!(self.status, 200 | 201) && id.is_some(), "{self:?}");
+        id.map(str::to_owned)
+    }
+}
+
+async fn ask(address: SocketAddr, method: &str, path: &str, body: &str) -> Answer {
+    let since = Instant::now();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nhost: t\r\nauthorization: Bearer {KEY}\r\ncontent-type: application/json\r\n\
+         connection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut bytes = Vec::new();
+    let asking = async {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        stream.read_to_end(&mut bytes).await.unwrap();
+    };
+    timeout(LIMIT, asking).await.expect("every request is answered");
+    let text = String::from_utf8(bytes).unwrap();
+    let (head, rest) = text.split_once("\r\n\r\n").expect("an answer has a head");
+    Answer {
+        status: head[9..12].parse().unwrap(),
+        head: head.to_owned(),
+        body: serde_json::from_str(rest).unwrap_or(Value::Null),
+        took: since.elapsed(),
+    }
+}
+
+/// Many new runs at once, over OpenWOP and A2A in turn.
+fn wave(address: SocketAddr, name: &str, n_requests: usize, n_bytes: usize) -> JoinSet<Answer> {
+    let text = "x".repeat(n_bytes);
+    let mut answers = JoinSet::new();
+    for n in 0..n_requests {
+        let (path, body) = if n % 2 == 0 {
+            (
+                "/v1/runs",
+                json!({ "workflowId": "pure", "inputs": { "prompt": text } }),
+            )
+        } else {
+            let parts = json!([{ "kind": "text", "text": text }]);
+            let message = json!({
+                "kind": "message", "role": "user", "messageId": format!("{name}-{n}"), "parts": parts,
+            });
+            let params = json!({ "message": message });
+            (
+                "/a2a/w/pure",
+                json!({ "jsonrpc": "2.0", "id": n, "method": "message/send", "params": params }),
+            )
+        };
+        let body = body.to_string();
+        answers.spawn(async move { ask(address, "POST", path, &body).await });
+    }
+    answers
+}
+
+/// The most memory a process ever had, in MiB.
+fn peak_mib(host: &Host) -> u64 {
+    let pid = host.pid().expect("the host runs");
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
+}
+
+/// A counter of the host.
+async fn counter(address: SocketAddr, name: &str) -> u64 {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = b"GET /metrics HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n";
+    stream.write_all(request).await.unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.unwrap();
+    let line = text.lines().find(|line| line.starts_with(&format!("{name} ")));
+    line.unwrap_or_else(|| panic!("no {name} in {text}"))
+        .split(' ')
+        .nth(1)
+        .unwrap()
+        .parse()
+        .unwrap()
+}
+
+/// Every run that was acknowledged is there and has ended.
+async fn are_there(address: SocketAddr, runs: &[String]) {
+    for run in runs {
+        let answer = ask(address, "GET", &format!("/v1/runs/{run}"), "").await;
+        assert_eq!(answer.body["status"], "completed", "{answer:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sqlite_that_stands_still_refuses_what_cannot_wait() {
+    let mut host = Host::new();
+    let address = host.start().await;
+    let count = |database: &Connection| -> usize {
+        let rows: u32 = database
+            .query_row("SELECT count(*) FROM runs", [], |row| row.get(0))
+            .unwrap();
+        usize::try_from(rows).unwrap()
+    };
+    let database = Connection::open(host.store().trim_start_matches("sqlite:")).unwrap();
+    let before = count(&database);
+    database.execute_batch("BEGIN IMMEDIATE").unwrap();
+
+    let mut peaks = Vec::new();
+    for name in ["first", "second"] {
+        let answers = wave(address, name, WAVE, TEXT).join_all().await;
+        let made: Vec<_> = answers.iter().filter_map(Answer::run).collect();
+        assert_eq!(made, [""; 0], "nothing is acknowledged that is not written");
+        peaks.push(peak_mib(&host));
+    }
+    let refused = counter(address, "wopr_store_refused_total").await;
+    assert!(
+        refused >= WAVE as u64 / 4,
+        "the queue was full for {refused} only"
+    );
+    assert!(peaks[1] < MEMORY_MIB, "{peaks:?} MiB");
+    assert!(peaks[1] < peaks[0] + peaks[0] / 4 + 32, "it grows: {peaks:?} MiB");
+
+    // It goes on while requests wait, and more come than may.
+    let mut answers = wave(address, "third", WAVE, TEXT);
+    let mut runs = Vec::new();
+    let mut fastest = LIMIT;
+    while let Some(answer) = answers.join_next().await {
+        let answer = answer.unwrap();
+        let run = answer.run();
+        if run.is_none() && fastest == LIMIT {
+            database.execute_batch("ROLLBACK").unwrap();
+        }
+        fastest = fastest.min(answer.took);
+        runs.extend(run);
+    }
+    assert!(!runs.is_empty() && runs.len() < WAVE, "{} of {WAVE}", runs.len());
+    are_there(address, &runs).await;
+    assert_eq!(
+        count(&database) - before,
+        runs.len(),
+        "what was refused has left nothing"
+    );
+
+    let answers = wave(address, "last", 20, 16).join_all().await;
+    assert_eq!(
+        answers.iter().filter_map(Answer::run).count(),
+        20,
+        "as if nothing had been"
+    );
+    println!(
+        "refused {refused} at the queue, peaks {peaks:?} MiB, {} of {WAVE} went through",
+        runs.len()
+    );
+    host.terminate().await;
+}
+
+/// The URL of a schema of its own, on the server that the set-up of the tests started.
+async fn schema() -> String {
+    let server = std::env::var("WOPR_TEST_POSTGRES").expect(
+        "WOPR_TEST_POSTGRES is set: run `cargo xtask test`, or a few tests with `cargo xtask pg -- cargo nextest run …`",
+    );
+    let name = format!("wopr_test_{:016x}", rand::random::<u64>());
+    let (client, connection) = tokio_postgres::connect(&server, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let create = format!("CREATE SCHEMA {name}");
+    client.batch_execute(&create).await.unwrap();
+    let mark = if server.contains('?') { '&' } else { '?' };
+    format!("{server}{mark}options=-csearch_path%3D{name}")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn postgres_that_stands_still_refuses_what_cannot_wait() {
+    let folder = tempfile::tempdir_in(place()).unwrap();
+    let url = schema().await;
+    let (database, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let mut host = Host::over(folder.path(), "host", format!("{url}&connections=4"))
+        .variable("WOPR_MASTER_KEY", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=");
+    let address = host.start().await;
+    database
+        .batch_execute("BEGIN; LOCK TABLE runs IN ACCESS EXCLUSIVE MODE")
+        .await
+        .unwrap();
+
+    let mut answers = wave(address, "first", WAVE, TEXT);
+    let mut runs = Vec::new();
+    let (mut n_refused, mut is_locked) = (0, true);
+    while let Some(answer) = answers.join_next().await {
+        let answer = answer.unwrap();
+        match answer.run() {
+            Some(run) => runs.push(run),
+            None => n_refused += 1,
+        }
+        // As many as there are connections wait for the lock, or fewer where others of the host do.
+        if is_locked && n_refused == WAVE - 4 {
+            is_locked = false;
+            assert_eq!(runs, [""; 0], "nothing is acknowledged that is not written");
+            database.batch_execute("ROLLBACK").await.unwrap();
+        }
+    }
+    assert!(n_refused >= WAVE - 4, "{n_refused}");
+    let refused = counter(address, "wopr_store_refused_total").await;
+    let peak = peak_mib(&host);
+    assert!(peak < MEMORY_MIB, "{peak} MiB");
+    are_there(address, &runs).await;
+
+    let answers = wave(address, "last", 4, 16).join_all().await;
+    runs.extend(answers.iter().filter_map(Answer::run));
+    let stored = database
+        .query_one("SELECT count(*) FROM runs", &[])
+        .await
+        .unwrap();
+    assert_eq!(stored.get::<_, i64>(0), i64::try_from(runs.len()).unwrap());
+    assert!(runs.len() >= 4, "as if nothing had been");
+    println!("refused {n_refused} of {WAVE}, {refused} for want of a connection, peak {peak} MiB");
+    host.terminate().await;
+}
