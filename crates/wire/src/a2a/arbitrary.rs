@@ -10,6 +10,9 @@ use super::model::{
 };
 use crate::{json::Object, time::Timestamp};
 
+/// The beginning of the year 1, in milliseconds.
+const YEAR_1: i64 = -62_135_596_800_000;
+
 /// Any JSON value of moderate size. No fractions: their text is not the matter here.
 pub(crate) fn json_value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
@@ -164,7 +167,8 @@ pub(crate) fn message() -> impl Strategy<Value = Message> {
 }
 
 fn status() -> impl Strategy<Value = TaskStatus> {
-    let instant = (Timestamp::MIN.as_millis()..=Timestamp::MAX.as_millis()).prop_map(Timestamp::from_millis);
+    // Year 0 is no instant of protocol buffers.
+    let instant = (YEAR_1..=Timestamp::MAX.as_millis()).prop_map(Timestamp::from_millis);
     (
         prop::sample::select(TaskState::ALL),
         option::of(message()),

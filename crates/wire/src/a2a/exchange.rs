@@ -3,10 +3,14 @@
 //! A binding finds the operation, makes the parameters one JSON document, and reads a [`Request`] from it in the
 //! [`Form`] of its version. What it is given back, a [`Reply`] or the items of a stream, it writes in the same form.
 //! So an operation is the same in every binding by construction: only names and shapes differ, and those are here
-//! and below.
+//! and below. The side of the client, which writes the former and reads the latter, is in [`client`].
+
+mod client;
 
 use serde::Serialize;
 use serde_json::Value;
+
+pub use client::read_item;
 
 use super::{
     method::{Operation, Version},

@@ -215,6 +215,18 @@ pub fn bind(
     }
 }
 
+/// Takes out of a request what its path says, for a query: the reverse of [`bind`].
+pub fn unbind(version: Version, names: &Names, request: &mut Object) {
+    let fields: &[&str] = match (version, &names.task) {
+        (_, None) => &[],
+        (Version::V1_0, Some(_)) => &["taskId", "id"],
+        (Version::V0_3, Some(_)) => &["name", "parent"],
+    };
+    for field in fields {
+        request.remove(*field);
+    }
+}
+
 fn put(request: &mut Object, field: &str, value: &str) -> Result<(), DecodeError> {
     match request.get(field) {
         None | Some(Value::Null) => {
@@ -229,12 +241,22 @@ fn put(request: &mut Object, field: &str, value: &str) -> Result<(), DecodeError
     }
 }
 
+/// The verbs of an operation, the preferred one first: an agent may take only the other.
+#[must_use]
+pub fn verbs(operation: Operation) -> &'static [Verb] {
+    row_of(operation).verbs
+}
+
+fn row_of(operation: Operation) -> &'static Row {
+    let row = ROWS.iter().find(|row| row.operation == operation);
+    row.expect("the table has a row for every operation")
+}
+
 /// The verb and the path of an operation, to call it by, below the address of an interface and without a first
 /// slash. A name is written with its reserved characters escaped.
 #[must_use]
 pub fn path_of(version: Version, operation: Operation, names: &Names) -> (Verb, String) {
-    let row = ROWS.iter().find(|row| row.operation == operation);
-    let row = row.expect("the table has a row for every operation");
+    let row = row_of(operation);
     let mut path = match prefix(version) {
         Some(prefix) => format!("{prefix}/{}", row.path(version)),
         None => row.path(version).to_owned(),
@@ -361,6 +383,30 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_a_path_says_is_no_query() {
+        for version in Version::ALL {
+            for (operation, config) in [
+                (Operation::GetTask, None),
+                (Operation::GetPushConfig, Some("c".to_owned())),
+                (Operation::ListPushConfigs, None),
+            ] {
+                let names = Names {
+                    task: Some("t".to_owned()),
+                    config,
+                };
+                let mut request = json!({"pageSize": 1}).as_object().unwrap().clone();
+                bind(*version, operation, &names, &mut request).unwrap();
+                unbind(*version, &names, &mut request);
+                assert_eq!(Value::Object(request), json!({"pageSize": 1}));
+            }
+        }
+        let mut request = json!({"id": "i", "name": "n"}).as_object().unwrap().clone();
+        unbind(Version::V1_0, &Names::default(), &mut request);
+        assert_eq!(request.len(), 2);
+        assert_eq!(verbs(Operation::SubscribeToTask), [Verb::Post, Verb::Get]);
     }
 
     #[test]

@@ -20,7 +20,7 @@ mod write;
 
 pub use canonical::canonical;
 pub use read::read;
-pub use rpc_status::rpc_status;
+pub use rpc_status::{rpc_status, status_reason};
 pub use schema::{Enum, Field, Kind, Message, Shape};
 pub use write::write;
 

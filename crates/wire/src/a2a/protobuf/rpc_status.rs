@@ -3,10 +3,14 @@
 use serde_json::{Value, json};
 
 use super::{
+    read,
     schema::{Kind, Message, field, message, named},
     write,
 };
-use crate::{a2a::model::encode_base64, json::Object};
+use crate::{
+    a2a::model::{decode_base64, encode_base64},
+    json::Object,
+};
 
 static STATUS: Message = message(
     "Status",
@@ -68,4 +72,42 @@ fn any(detail: &Value) -> Option<Value> {
     };
     let value = encode_base64(&write(message, &members).ok()?);
     Some(json!({ "typeUrl": type_url, "value": value }))
+}
+
+/// Reads the reason out of a status of anybody's, if there is one.
+#[must_use]
+pub fn status_reason(bytes: &[u8]) -> Option<String> {
+    let mut status = read(&STATUS, bytes).ok()?;
+    let Value::Array(details) = status.remove("details")? else {
+        return None;
+    };
+    details.iter().find_map(|detail| {
+        let type_url = detail.get("typeUrl")?.as_str()?;
+        if !type_url.ends_with("google.rpc.ErrorInfo") {
+            return None;
+        }
+        let info = decode_base64(detail.get("value")?.as_str()?).ok()?;
+        match read(&ERROR_INFO, &info).ok()?.remove("reason")? {
+            Value::String(reason) => Some(reason),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => None,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::a2a::error::A2aError;
+
+    #[test]
+    fn a_reason_comes_back() {
+        let data = A2aError::task_not_found("t").data().unwrap();
+        let status = rpc_status(5, "no such task", data.as_array().unwrap());
+        assert_eq!(status_reason(&status).as_deref(), Some("TASK_NOT_FOUND"));
+        let data = A2aError::invalid_param("x", "is wrong").data().unwrap();
+        assert_eq!(status_reason(&rpc_status(3, "", data.as_array().unwrap())), None);
+        for bytes in [&b""[..], b"\x1a", b"\xff\xff", &[0x1a, 2, 0x12, 0]] {
+            assert_eq!(status_reason(bytes), None);
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! Writing the agent card, which only gRPC gives in this shape.
+//! The agent card, which only gRPC gives in this shape.
 
 use serde::{Serialize, Serializer, ser::Error as _};
 use serde_json::{Value, json};
@@ -7,6 +7,53 @@ use super::{
     super::{super::model, AgentCard},
     Proto,
 };
+use crate::json::{Decode, DecodeError, Object};
+
+impl Decode for Proto<model::AgentCard> {
+    fn decode(value: Value) -> Result<Self, DecodeError> {
+        let mut members = Object::decode(value)?;
+        // What JSON-RPC demands and bytes leave out when it is empty.
+        for (name, empty) in [
+            ("protocolVersion", json!("0.3.0")),
+            ("name", json!("")),
+            ("description", json!("")),
+            ("version", json!("")),
+            ("capabilities", json!({})),
+            ("defaultInputModes", json!([])),
+            ("defaultOutputModes", json!([])),
+            ("skills", json!([])),
+        ] {
+            members.entry(name).or_insert(empty);
+        }
+        let mut wrapped = |name: &str| members.remove(name).filter(|value| !value.is_null());
+        let (schemes, security) = (wrapped("securitySchemes"), wrapped("security"));
+        // Those of skills only narrow what the card asks for, and whoever calls learns that from the refusal.
+        for skill in members
+            .get_mut("skills")
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+        {
+            if let Value::Object(skill) = skill {
+                skill.remove("security");
+                for name in ["name", "description"] {
+                    skill.entry(name).or_insert_with(|| "".into());
+                }
+                skill.entry("tags").or_insert_with(|| json!([]));
+            }
+        }
+        let mut card = model::AgentCard::from(AgentCard::decode(Value::Object(members))?);
+        if let Some(schemes) = schemes {
+            card.security_schemes =
+                Decode::decode(schemes).map_err(|error: DecodeError| error.in_field("securitySchemes"))?;
+        }
+        if let Some(security) = security {
+            card.security_requirements =
+                Decode::decode(security).map_err(|error: DecodeError| error.in_field("security"))?;
+        }
+        Ok(Self(card))
+    }
+}
 
 impl Serialize for Proto<&model::AgentCard> {
     /// As in JSON-RPC, but for what concerns security: schemes and requirements are wrapped as in 1.0.

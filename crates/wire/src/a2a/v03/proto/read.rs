@@ -1,16 +1,18 @@
-//! Reading tasks, messages and events.
+//! Reading tasks, messages and events, and what else a server answers.
 
 use serde_json::Value;
 
 use super::{
     super::{
         super::model::{
-            Artifact, Message, Metadata, Part, PartContent, SendMessageResponse, StreamResponse, Task,
-            TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent, decode_base64,
+            Artifact, ListTaskPushNotificationConfigsResponse, ListTasksResponse, Message, Metadata, Part,
+            PartContent, SendMessageResponse, StreamResponse, Task, TaskArtifactUpdateEvent,
+            TaskPushNotificationConfig, TaskState, TaskStatus, TaskStatusUpdateEvent, decode_base64,
         },
-        convert::unbox_data,
+        PushNotificationConfig,
+        convert::{unbox_data, with_task},
     },
-    Proto,
+    Proto, request,
 };
 use crate::json::{Decode, DecodeError, Fields, Object};
 
@@ -193,5 +195,48 @@ impl Decode for Proto<StreamResponse> {
             _ => Proto::decode(value).map(|Proto(event)| StreamResponse::ArtifactUpdate(event)),
         };
         response.map(Self).map_err(|error| error.in_field(name))
+    }
+}
+
+impl Decode for Proto<ListTasksResponse> {
+    fn decode(value: Value) -> Result<Self, DecodeError> {
+        let mut fields = Fields::of(value)?;
+        Ok(Self(ListTasksResponse {
+            tasks: each(fields.or_default("tasks")?),
+            next_page_token: fields.or_default("nextPageToken")?,
+            page_size: fields.or_default("pageSize")?,
+            total_size: fields.or_default("totalSize")?,
+        }))
+    }
+}
+
+/// Reads a push configuration that a server has, which its name says is of which task.
+pub(in super::super::super) fn known_config(value: Value) -> Result<TaskPushNotificationConfig, DecodeError> {
+    let mut fields = Fields::of(value)?;
+    let Proto(config) = fields.required::<Proto<PushNotificationConfig>>("pushNotificationConfig")?;
+    let name: String = fields.required("name")?;
+    let (task, id) = request::config_name(&name).map_err(|error| error.in_field("name"))?;
+    Ok(TaskPushNotificationConfig {
+        id: Some(id),
+        ..with_task(Some(task), config)
+    })
+}
+
+struct Known(TaskPushNotificationConfig);
+
+impl Decode for Known {
+    fn decode(value: Value) -> Result<Self, DecodeError> {
+        known_config(value).map(Self)
+    }
+}
+
+impl Decode for Proto<ListTaskPushNotificationConfigsResponse> {
+    fn decode(value: Value) -> Result<Self, DecodeError> {
+        let mut fields = Fields::of(value)?;
+        let configs: Vec<Known> = fields.or_default("configs")?;
+        Ok(Self(ListTaskPushNotificationConfigsResponse {
+            configs: configs.into_iter().map(|Known(config)| config).collect(),
+            next_page_token: fields.or_default("nextPageToken")?,
+        }))
     }
 }

@@ -73,7 +73,7 @@ fn task_name(name: &str) -> Result<String, DecodeError> {
 }
 
 /// Reads the name of a push configuration.
-fn config_name(name: &str) -> Result<(String, String), DecodeError> {
+pub(super) fn config_name(name: &str) -> Result<(String, String), DecodeError> {
     let parts: Vec<_> = name.split('/').collect();
     match parts.as_slice() {
         ["tasks", task, "pushNotificationConfigs", config] if !task.is_empty() && !config.is_empty() => {

@@ -265,6 +265,27 @@ fn a_card_wraps_its_security() {
     );
 }
 
+#[test]
+fn a_card_comes_back_but_for_what_skills_ask() {
+    let card = json!({
+        "name": "n", "description": "d", "version": "1",
+        "supportedInterfaces": [{"url": "e.com:443", "protocolBinding": "GRPC", "protocolVersion": "0.3"}],
+        "capabilities": {"streaming": true},
+        "securitySchemes": {"key": {"httpAuthSecurityScheme": {"scheme": "Bearer"}}},
+        "securityRequirements": [{"schemes": {"key": {"list": ["s"]}}}],
+        "defaultInputModes": ["text/plain"], "defaultOutputModes": [],
+        "skills": [{"id": "s", "name": "s", "description": "s", "tags": ["t"]}],
+    });
+    let card = model::AgentCard::decode(card).unwrap();
+    assert_eq!(read::<model::AgentCard>(written(&card)), card);
+    // Bytes leave out what is empty.
+    let bare: model::AgentCard = read(json!({"url": "u", "skills": [{"id": "s", "security": [7]}]}));
+    assert_eq!((bare.name.as_str(), bare.skills.len()), ("", 1));
+    assert!(
+        refused::<model::AgentCard>(json!({"url": "u", "securitySchemes": 7})).contains("securitySchemes")
+    );
+}
+
 /// What this shape cannot say, taken away.
 fn plain_part(mut part: Part) -> Part {
     if let PartContent::Text(_) | PartContent::Data(_) = part.content {

@@ -44,14 +44,22 @@ where
 }
 
 /// Writes members that are absent when they say nothing.
-struct Members<M>(M);
+pub(super) struct Members<M>(M);
 
 impl<M: SerializeMap> Members<M> {
-    fn put(&mut self, name: &'static str, value: &(impl Serialize + ?Sized)) -> Result<(), M::Error> {
+    pub(super) fn put(
+        &mut self,
+        name: &'static str,
+        value: &(impl Serialize + ?Sized),
+    ) -> Result<(), M::Error> {
         self.0.serialize_entry(name, value)
     }
 
-    fn some(&mut self, name: &'static str, value: Option<&impl Serialize>) -> Result<(), M::Error> {
+    pub(super) fn some(
+        &mut self,
+        name: &'static str,
+        value: Option<&impl Serialize>,
+    ) -> Result<(), M::Error> {
         value.map_or(Ok(()), |value| self.put(name, value))
     }
 
@@ -65,14 +73,14 @@ impl<M: SerializeMap> Members<M> {
         self.put(name, &Each(list))
     }
 
-    fn texts(&mut self, name: &'static str, texts: &[String]) -> Result<(), M::Error> {
+    pub(super) fn texts(&mut self, name: &'static str, texts: &[String]) -> Result<(), M::Error> {
         if texts.is_empty() {
             return Ok(());
         }
         self.put(name, texts)
     }
 
-    fn metadata(&mut self, metadata: &Metadata) -> Result<(), M::Error> {
+    pub(super) fn metadata(&mut self, metadata: &Metadata) -> Result<(), M::Error> {
         if metadata.is_empty() {
             return Ok(());
         }
@@ -80,7 +88,7 @@ impl<M: SerializeMap> Members<M> {
     }
 }
 
-fn object<S: Serializer>(
+pub(super) fn object<S: Serializer>(
     serializer: S,
     write: impl FnOnce(&mut Members<S::SerializeMap>) -> Result<(), S::Error>,
 ) -> Result<S::Ok, S::Error> {
@@ -90,7 +98,11 @@ fn object<S: Serializer>(
 }
 
 /// An object with one member.
-fn only<S: Serializer>(serializer: S, name: &'static str, value: &impl Serialize) -> Result<S::Ok, S::Error> {
+pub(super) fn only<S: Serializer>(
+    serializer: S,
+    name: &'static str,
+    value: &impl Serialize,
+) -> Result<S::Ok, S::Error> {
     object(serializer, |members| members.put(name, value))
 }
 
