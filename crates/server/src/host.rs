@@ -91,6 +91,7 @@ pub struct Host {
     secrets: Secrets,
     tokens: Tokens,
     card_signer: Option<CardSigner>,
+    gate: egress::Gate,
     executors: Executors,
     metrics: Metrics,
     discovery: Discovery,
@@ -230,7 +231,7 @@ impl Host {
             &clock,
         );
         let ledger = config.conformance_ledger.clone();
-        let executors = Executors::new(gate, wopr_connect::Options { ledger });
+        let executors = Executors::new(gate.clone(), wopr_connect::Options { ledger });
         let options = wopr_engine::Options {
             bounds: HostBounds {
                 node_executions: config.limits.max_node_executions,
@@ -266,6 +267,7 @@ impl Host {
             auth,
             secrets,
             card_signer,
+            gate,
             executors,
             rejected,
         })
@@ -323,6 +325,12 @@ impl Host {
     #[must_use]
     pub fn discovery(&self) -> &Discovery {
         &self.discovery
+    }
+
+    /// The way out of the process.
+    #[must_use]
+    pub fn gate(&self) -> &egress::Gate {
+        &self.gate
     }
 
     /// The executors of effects.
@@ -409,6 +417,7 @@ struct Built {
     auth: Auth,
     secrets: Secrets,
     card_signer: Option<CardSigner>,
+    gate: egress::Gate,
     executors: Executors,
     rejected: Vec<Rejected>,
 }
@@ -421,6 +430,7 @@ impl Built {
             auth,
             secrets,
             card_signer,
+            gate,
             executors,
             rejected,
         } = self;
@@ -440,6 +450,7 @@ impl Built {
             secrets,
             tokens,
             card_signer,
+            gate,
             executors,
             metrics: Metrics::default(),
             discovery,

@@ -215,6 +215,21 @@ pub(crate) fn skill() -> WorkflowId {
     Complete.workflow()
 }
 
+/// States that the suite wants a task in, and what brings it there.
+pub(crate) const SCENARIOS: [(&str, &str); 5] = [
+    ("paused-at-approval", Approve.id()),
+    ("paused-at-clarification", Ask.id()),
+    ("working", Work.id()),
+    ("completed", Complete.id()),
+    ("rejected", Reject.id()),
+];
+
+/// The workflow that brings a task into a state; none for a state that is not in the table.
+pub(crate) fn scenario(name: &str) -> Option<WorkflowId> {
+    let (_, id) = SCENARIOS.iter().find(|(known, _)| *known == name)?;
+    WorkflowId::parse(id).ok()
+}
+
 /// The workflow a message for the skill is handed to.
 pub(crate) fn steer(version: Version, message_id: &str) -> WorkflowId {
     let asked = STEERED

@@ -24,6 +24,7 @@ mod problem;
 pub mod render;
 mod routes;
 mod runs;
+mod sample;
 mod schemas;
 mod table;
 mod tasks;

@@ -368,6 +368,13 @@ fn host() -> Value {
             json!({ "keys": { "type": "array", "items": shape(&required, key, true) } }),
             true,
         ),
+        "StartSampleA2ATaskRequest": shape(&["scenario"], json!({ "scenario": text() }), false),
+        "StartedSampleA2ATask": shape(&["taskId"], json!({ "taskId": text() }), true),
+        "SampleA2APushConfigRequest": shape(
+            &["taskId", "url"],
+            json!({ "taskId": text(), "url": text() }),
+            false,
+        ),
         "A2ATaskState": shape(
             &["taskId", "runId", "state", "updatedAt"],
             json!({

@@ -8,7 +8,7 @@ use super::{
     call::Handler,
     control, events, interrupts, keys, operations, poll,
     routes::{Access, Exists, Input, Param, Route, Success, Verb},
-    runs, tasks, workflows,
+    runs, sample, tasks, workflows,
 };
 use crate::auth::Scope;
 
@@ -347,6 +347,28 @@ pub(super) static ROUTES: &[Route] = &[
     .only_in_conformance()
     .answers(200, "A2ATaskState")
     .fails(&[404, 503]),
+    post(
+        "/v1/host/sample/a2a/tasks/start",
+        "startSampleA2aTask",
+        sample::start_task,
+    )
+    .about("Begins a task in a state that the conformance suite wants to look at.")
+    .needs(&[Scope::RunsCreate])
+    .only_in_conformance()
+    .reads(Input::Required("StartSampleA2ATaskRequest"))
+    .answers(201, "StartedSampleA2ATask")
+    .fails(&[400, 413, 415, 422, 503]),
+    post(
+        "/v1/host/sample/a2a/tasks/push-config",
+        "setSampleA2aPushConfig",
+        sample::register_push,
+    )
+    .about("Registers where a task's changes are pushed to; the address is judged before the task is looked for.")
+    .needs(&[Scope::RunsRead])
+    .only_in_conformance()
+    .reads(Input::Required("SampleA2APushConfigRequest"))
+    .answers(201, "A2ATaskState")
+    .fails(&[400, 404, 413, 415, 501, 503]),
 ];
 
 /// Parts of the protocol this host does not have and that must be answered with 501 (section 5.4). `*` stands

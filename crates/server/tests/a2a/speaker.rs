@@ -316,10 +316,22 @@ fn old_body(names: &Names, request: Value) -> Value {
 }
 
 fn old_part(part: &Value) -> Value {
-    match part.get("data") {
-        Some(data) => json!({"data": {"data": data}}),
-        None => part.clone(),
+    if let Some(data) = part.get("data") {
+        return json!({"data": {"data": data}});
     }
+    let file = [("raw", "fileWithBytes"), ("url", "fileWithUri")];
+    for (new, old) in file {
+        if let Some(content) = part.get(new) {
+            let mut file = json!({ old: content });
+            for (new, old) in [("mediaType", "mimeType"), ("filename", "name")] {
+                if let Some(text) = part.get(new) {
+                    file[old] = text.clone();
+                }
+            }
+            return json!({ "file": file });
+        }
+    }
+    part.clone()
 }
 
 fn json(value: &impl Serialize) -> Value {

@@ -134,7 +134,7 @@ impl Server {
     }
 }
 
-fn node(id: &str, type_id: &str, config: Value) -> Value {
+pub(crate) fn node(id: &str, type_id: &str, config: Value) -> Value {
     json!({"id": id, "typeId": type_id, "name": id, "position": {"x": 0, "y": 0}, "config": config, "inputs": {}})
 }
 

@@ -1,0 +1,100 @@
+//! Seams of conformance mode: what the suite asks of a host besides its API (RFC 0100).
+//!
+//! They begin what the suite wants to look at and judge addresses as registrations do. Nothing here is reachable
+//! outside the mode, and everything asks for the scopes that the API asks for.
+
+use futures_util::{FutureExt as _, future::BoxFuture};
+use http::StatusCode;
+use serde_json::json;
+use wopr_core::{Object, Origin, RunId, RunKey};
+use wopr_engine::{Create, Extras, Start};
+use wopr_wire::json::{Decode, DecodeError, Fields};
+
+use super::{
+    call::{Answer, Call, json_response},
+    problem::Problem,
+};
+use crate::a2a::conformance;
+
+/// The body of `POST /v1/host/sample/a2a/tasks/start`.
+#[derive(Debug)]
+struct StartTask {
+    scenario: String,
+}
+
+impl Decode for StartTask {
+    fn decode(value: serde_json::Value) -> Result<Self, DecodeError> {
+        let mut fields = Fields::of(value)?;
+        Ok(Self {
+            scenario: fields.required_text("scenario")?,
+        })
+    }
+}
+
+/// `POST /v1/host/sample/a2a/tasks/start`
+pub(super) fn start_task(call: Call) -> BoxFuture<'static, Answer> {
+    async move {
+        let request: StartTask = call.decode()?;
+        let workflow = conformance::scenario(&request.scenario).ok_or_else(|| {
+            let known = conformance::SCENARIOS.map(|(name, _)| name).join(", ");
+            Problem::field("scenario", &format!("must be one of {known}"))
+        })?;
+        let caller = call.caller();
+        let run = call.host.engine().new_run_id();
+        let create = Create {
+            run: run.clone(),
+            workflow,
+            start: Start {
+                tenant: caller.tenant.clone(),
+                principal: caller.principal.clone(),
+                origin: Origin::A2a,
+                inputs: Object::new(),
+                configurable: Object::new(),
+                tags: Vec::new(),
+                metadata: Object::new(),
+                context: None,
+                trace: call.header("traceparent").map(ToOwned::to_owned),
+            },
+            extras: Extras::default(),
+        };
+        call.host.engine().create(create).await?;
+        json_response(StatusCode::CREATED, &json!({ "taskId": run.as_str() }))
+    }
+    .boxed()
+}
+
+/// The body of `POST /v1/host/sample/a2a/tasks/push-config`; what else a configuration has is left alone.
+#[derive(Debug)]
+struct Register {
+    task_id: String,
+    url: String,
+}
+
+impl Decode for Register {
+    fn decode(value: serde_json::Value) -> Result<Self, DecodeError> {
+        let mut fields = Fields::of(value)?;
+        Ok(Self {
+            task_id: fields.required_text("taskId")?,
+            url: fields.required_text("url")?,
+        })
+    }
+}
+
+/// `POST /v1/host/sample/a2a/tasks/push-config`
+///
+/// The address comes first: to the suite, not found means that there is no such seam.
+pub(super) fn register_push(call: Call) -> BoxFuture<'static, Answer> {
+    async move {
+        let request: Register = call.decode()?;
+        call.host.gate().register(&request.url).await.map_err(|refusal| {
+            let message = format!("url is refused: no notification may {refusal}");
+            Problem::new(StatusCode::BAD_REQUEST, "webhook_url_rejected", message).with("field", "url")
+        })?;
+        let missing = || Problem::not_found("no such task");
+        let run = RunId::parse(&request.task_id).map_err(|_| missing())?;
+        let key = RunKey::new(call.caller().tenant.clone(), run);
+        call.host.engine().store().task(&key).await?.ok_or_else(missing)?;
+        Err(Problem::not_provided("push notifications are not provided"))
+    }
+    .boxed()
+}
