@@ -18,39 +18,39 @@ const LIMIT: Duration = Duration::from_secs(150);
 
 /// A client in Python, by the variable that names its Python and the place of that Python below `target/interop`.
 #[derive(Debug, Clone, Copy)]
-struct Client(&'static str, &'static str);
+pub(crate) struct Client(&'static str, &'static str);
 
-const A2A_03: Client = Client("WOPR_INTEROP_A2A_03", "a2a-0.3");
-const A2A_1: Client = Client("WOPR_INTEROP_A2A_1", "a2a-1");
+pub(crate) const A2A_03: Client = Client("WOPR_INTEROP_A2A_03", "a2a-0.3");
+pub(crate) const A2A_1: Client = Client("WOPR_INTEROP_A2A_1", "a2a-1");
 const OPENWOP: Client = Client("WOPR_INTEROP_OPENWOP", "openwop");
 
 /// A client in JavaScript: the folder of its script below `tests/interop`, and the variable that names the folder with
 /// its packages, else below `target/interop`.
 #[derive(Debug, Clone, Copy)]
-struct Script {
+pub(crate) struct Script {
     sources: &'static str,
     variable: &'static str,
     packages: &'static str,
 }
 
-const JS_03: Script = Script {
+pub(crate) const JS_03: Script = Script {
     sources: "js-0.3",
     variable: "WOPR_INTEROP_JS_03",
     packages: "a2a-js-0.3",
 };
-const JS_1: Script = Script {
+pub(crate) const JS_1: Script = Script {
     sources: "js-1",
     variable: "WOPR_INTEROP_JS_1",
     packages: "a2a-js-1",
 };
 
 /// The root of the workspace.
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 impl Client {
-    fn python(self) -> PathBuf {
+    pub(crate) fn python(self) -> PathBuf {
         let Self(variable, folder) = self;
         let default = root().join("target/interop").join(folder).join("bin/python");
         let python = env::var_os(variable).map_or(default, PathBuf::from);
@@ -72,8 +72,8 @@ impl Client {
 }
 
 impl Script {
-    /// Runs the journey against a host, beside its packages: that is where Node looks for them.
-    async fn run(self, address: SocketAddr, arguments: &[&str]) {
+    /// Where its packages are, and with them whatever wants to use them.
+    pub(crate) fn packages(self) -> PathBuf {
         let default = root().join("target/interop").join(self.packages);
         let packages = env::var_os(self.variable).map_or(default, PathBuf::from);
         assert!(
@@ -81,6 +81,12 @@ impl Script {
             "{} has no packages: run this by `cargo xtask test`, or run `cargo xtask setup` first",
             packages.display()
         );
+        packages
+    }
+
+    /// Runs the journey against a host, beside its packages: that is where Node looks for them.
+    async fn run(self, address: SocketAddr, arguments: &[&str]) {
+        let packages = self.packages();
         let source = root()
             .join("tests/interop")
             .join(self.sources)

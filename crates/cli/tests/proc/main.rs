@@ -22,4 +22,4 @@ mod bench;
 mod chaos;
 mod host;
 mod interop;
-mod pressure;
+mod interop_snippets;
