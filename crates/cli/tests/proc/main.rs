@@ -23,3 +23,4 @@ mod chaos;
 mod host;
 mod interop;
 mod interop_snippets;
+mod pressure;
