@@ -128,6 +128,10 @@ impl Engine {
             })
             .collect();
         batch.blobs.clone_from(&extras.blobs);
+        if let (Guard::Create, Some(push)) = (batch.guard, &extras.push) {
+            self.shared.pushes.is_used();
+            batch.push = Some(Box::new(push.clone()));
+        }
         let follow_up = FollowUp {
             was_terminal: view.run.status.is_terminal(),
             settled: batch.effects_settled.iter().map(|s| s.key.clone()).collect(),
@@ -217,6 +221,7 @@ impl Engine {
             shared.recent.keep(&after.key, ended, bytes);
         }
         shared.tails.wake(&after.key);
+        shared.pushes.stir();
         for key in settled {
             shared.effects.settled(&after.key, &key);
         }

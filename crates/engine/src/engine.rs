@@ -17,6 +17,7 @@ use crate::{
     inbox::Inboxes,
     lease_clock::LeaseClock,
     locks::Locks,
+    pushes::Pushes,
     recent::Recent,
     setbacks::Setbacks,
     stats::Counters,
@@ -57,6 +58,7 @@ pub(crate) struct Shared {
     pub(crate) timers: Timers,
     pub(crate) effects: Effects,
     pub(crate) inboxes: Inboxes,
+    pub(crate) pushes: Pushes,
     pub(crate) nudges: Nudges,
     pub(crate) setbacks: Setbacks,
     pub(crate) stop: CancellationToken,
@@ -82,6 +84,7 @@ impl Engine {
         let epoch = store.begin_epoch(clock.now()).await?;
         let lease_clock = LeaseClock::start(&*store, clock.now()).await?;
         let catalog = Catalog::load(&*store, options.offer).await?;
+        let max_pushes = options.push.max_active;
         let shared = Arc::new(Shared {
             effects: Effects::new(options.max_effects),
             dice: Dice::new(options.seed),
@@ -97,6 +100,7 @@ impl Engine {
             counters: Counters::default(),
             timers: Timers::default(),
             inboxes: Inboxes::default(),
+            pushes: Pushes::new(max_pushes),
             nudges: Nudges::default(),
             setbacks: Setbacks::default(),
             stop: CancellationToken::new(),
@@ -111,6 +115,9 @@ impl Engine {
         tasks.spawn(engine.clone().keep("inboxes", Self::run_inboxes));
         tasks.spawn(engine.clone().keep("retention", Self::run_retention));
         tasks.spawn(engine.clone().keep("registry", Self::run_registry));
+        if engine.shared.options.courier.is_some() {
+            tasks.spawn(engine.clone().keep("pushes", Self::run_pushes));
+        }
         if let Some(hints) = hints {
             let looping = move |engine: Self| engine.run_hints(hints.resubscribe());
             tasks.spawn(engine.clone().keep("hints", looping));

@@ -27,6 +27,7 @@ pub(crate) struct Nudges {
     pub(crate) effects: Notify,
     pub(crate) inboxes: Notify,
     pub(crate) registry: Notify,
+    pub(crate) pushes: Notify,
 }
 
 impl Nudges {
@@ -34,6 +35,7 @@ impl Nudges {
         self.timers.notify_one();
         self.effects.notify_one();
         self.inboxes.notify_one();
+        self.pushes.notify_one();
     }
 }
 

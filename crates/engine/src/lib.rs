@@ -4,7 +4,8 @@
 //!   faces -> Engine -> lock(run) -> load + fold -> decide -> append -> wake tails
 //!                                                              |-> effects  (leased, renewed, recorded)
 //!                                                              |-> timers   (rows; one loop)
-//!                                                              '-> inboxes  (children, parents)
+//!                                                              |-> inboxes  (children, parents)
+//!                                                              '-> pushes   (receivers of updates)
 //! ```
 //!
 //! A run that waits is rows and nothing else. Recovery is the loops' first round: they read work rows, never all
@@ -27,6 +28,8 @@ mod lease_clock;
 mod locks;
 mod options;
 mod panics;
+mod push;
+mod pushes;
 mod recent;
 mod request;
 mod retention;
@@ -44,6 +47,8 @@ pub use effect::{Attempt, Executor, HttpCall, Outcome, Request};
 pub use engine::{Engine, StartError};
 pub use error::CommandError;
 pub use options::Options;
+pub use push::{Courier, Parcel, Undelivered};
+pub use pushes::Options as PushOptions;
 pub use recent::Ended;
 pub use request::{Create, Done, Extras, NewMessage, Once, Respond, Start};
 pub use stats::Stats;

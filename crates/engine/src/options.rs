@@ -1,8 +1,10 @@
 //! How an engine runs.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use wopr_core::{HostBounds, Offer};
+
+use crate::{Courier, PushOptions};
 
 /// How an engine runs.
 #[derive(Debug, Clone)]
@@ -19,6 +21,10 @@ pub struct Options {
     pub poll: Duration,
     /// How long a tree of runs is kept after the last of them ended; `None` keeps all.
     pub retention: Option<Duration>,
+    /// Who tells others what happens to runs; without one nobody is told.
+    pub courier: Option<Arc<dyn Courier>>,
+    /// When and how often they are told.
+    pub push: PushOptions,
     /// Makes ids and pauses repeatable, for simulations only: run ids can then be guessed.
     pub seed: Option<u64>,
 }
@@ -35,6 +41,8 @@ impl Default for Options {
             lease: Duration::from_secs(30),
             poll: Duration::from_secs(1),
             retention: None,
+            courier: None,
+            push: PushOptions::default(),
             seed: None,
         }
     }

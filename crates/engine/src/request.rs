@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use wopr_core::{Object, Origin, PrincipalId, RunId, TenantId, Timestamp, WorkflowId};
-use wopr_store::{BlobRow, IdempotencyKey, IdempotencyRecord};
+use wopr_store::{BlobRow, IdempotencyKey, IdempotencyRecord, PushRow};
 
 use crate::View;
 
@@ -52,6 +52,8 @@ pub struct Extras {
     pub messages: Vec<NewMessage>,
     /// Bytes the run refers to.
     pub blobs: Vec<BlobRow>,
+    /// Who is told what happens to the run, from its first event on. Only a run that is created takes one.
+    pub push: Option<PushRow>,
 }
 
 /// An A2A message to keep.

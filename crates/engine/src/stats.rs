@@ -29,6 +29,16 @@ pub struct Stats {
     pub effects_active: u64,
     /// Runs removed after their time.
     pub runs_removed: u64,
+    /// Updates that receivers are to be told, not counted once for each.
+    pub pushes_made: u64,
+    /// Attempts to tell a receiver that it took.
+    pub pushes_delivered: u64,
+    /// Attempts in vain after which another follows.
+    pub pushes_failed: u64,
+    /// Deliveries given up.
+    pub pushes_given_up: u64,
+    /// Attempts under way.
+    pub pushes_active: u64,
     /// Panics that were caught, of work at a run and of loops; those of requests are not among them.
     pub panics: u64,
 }
@@ -46,6 +56,11 @@ pub(crate) struct Counters {
     pub(crate) effects_dropped: AtomicU64,
     pub(crate) effects_active: AtomicU64,
     pub(crate) runs_removed: AtomicU64,
+    pub(crate) pushes_made: AtomicU64,
+    pub(crate) pushes_delivered: AtomicU64,
+    pub(crate) pushes_failed: AtomicU64,
+    pub(crate) pushes_given_up: AtomicU64,
+    pub(crate) pushes_active: AtomicU64,
     pub(crate) panics: AtomicU64,
 }
 
@@ -83,6 +98,11 @@ impl Counters {
             effects_dropped: get(&self.effects_dropped),
             effects_active: get(&self.effects_active),
             runs_removed: get(&self.runs_removed),
+            pushes_made: get(&self.pushes_made),
+            pushes_delivered: get(&self.pushes_delivered),
+            pushes_failed: get(&self.pushes_failed),
+            pushes_given_up: get(&self.pushes_given_up),
+            pushes_active: get(&self.pushes_active),
             panics: get(&self.panics),
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use wopr_core::{Plan, Recorded, Run, RunKey, RunStatus, Seq, format};
-use wopr_store::{InboxRow, Loaded, ReadError, StoredEvent, Summary, TaskRow};
+use wopr_store::{InboxRow, Loaded, ReadError, Snapshot, StoredEvent, Summary, TaskRow};
 
 /// A run as of one moment.
 #[derive(Debug, Clone)]
@@ -47,12 +47,17 @@ pub(crate) fn decode_events(stored: &[StoredEvent]) -> Result<Vec<Recorded>, Rea
         .collect()
 }
 
+/// Reads a fold of a log's prefix.
+pub(crate) fn decode_base(key: &RunKey, snapshot: &Snapshot) -> Result<Run, ReadError> {
+    format::decode_run(&snapshot.body).map_err(|error| ReadError::Corrupt(format!("run {key}: {error}")))
+}
+
 /// Folds what was loaded.
 pub(crate) fn open(key: &RunKey, plan: Arc<Plan>, loaded: Loaded) -> Result<Open, ReadError> {
     let corrupt = |error: &dyn std::fmt::Display| ReadError::Corrupt(format!("run {key}: {error}"));
     let base = match &loaded.snapshot {
         None => Run::default(),
-        Some(snapshot) => format::decode_run(&snapshot.body).map_err(|error| corrupt(&error))?,
+        Some(snapshot) => decode_base(key, snapshot)?,
     };
     let tail = decode_events(&loaded.tail)?;
     let run = base.fold(&plan, &tail).map_err(|error| corrupt(&error))?;

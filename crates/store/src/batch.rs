@@ -57,7 +57,7 @@ pub struct Batch {
     /// Bytes that events refer to; one whose id the run knows already is ignored.
     pub blobs: Vec<BlobRow>,
     /// A receiver of what happens to the run, which hears of these events too. Only with [`Guard::Create`].
-    pub push: Option<PushRow>,
+    pub push: Option<Box<PushRow>>,
 }
 
 impl Batch {

@@ -162,6 +162,11 @@ fn render_engine(out: &mut String, stats: &Stats) {
         effects_dropped,
         effects_active,
         runs_removed,
+        pushes_made,
+        pushes_delivered,
+        pushes_failed,
+        pushes_given_up,
+        pushes_active,
         // Counted together with those of requests.
         panics: _,
     } = *stats;
@@ -221,6 +226,36 @@ fn render_engine(out: &mut String, stats: &Stats) {
             "counter",
             "Runs removed after their time.",
             runs_removed,
+        ),
+        (
+            "wopr_push_updates_total",
+            "counter",
+            "Updates of runs that are pushed, each counted once however many receivers there are.",
+            pushes_made,
+        ),
+        (
+            "wopr_push_delivered_total",
+            "counter",
+            "Pushes that a receiver took.",
+            pushes_delivered,
+        ),
+        (
+            "wopr_push_failed_total",
+            "counter",
+            "Attempts to push that failed and are made again.",
+            pushes_failed,
+        ),
+        (
+            "wopr_push_given_up_total",
+            "counter",
+            "Pushes given up; see `wopr deliveries list`.",
+            pushes_given_up,
+        ),
+        (
+            "wopr_push_active",
+            "gauge",
+            "Attempts to push under way.",
+            pushes_active,
         ),
     ] {
         one(out, name, kind, help, value);

@@ -150,7 +150,7 @@ impl State {
         }
 
         if let Some(push) = batch.push {
-            self.add_push(&key, push, before, Fence(0));
+            self.add_push(&key, *push, before, Fence(0));
         }
         self.note(&key, before, after);
 

@@ -209,7 +209,7 @@ prop_compose! {
             .map(|id| BlobRow { id: id.to_owned(), media_type: flow.to_owned(), bytes: vec![9] })
             .into_iter()
             .collect();
-        batch.push = receiver.filter(|_| matches!(place, Place::Create)).map(push);
+        batch.push = receiver.filter(|_| matches!(place, Place::Create)).map(|id| Box::new(push(id)));
         Draft { run, place, n_events, snapshot, batch }
     }
 }

@@ -158,7 +158,7 @@ async fn the_notes_of_several_appends_are_one(store: Arc<dyn Store>) {
 async fn a_run_created_with_a_receiver_tells_of_its_beginning(store: Arc<dyn Store>) {
     for n in [1, 2, 3] {
         let mut batch = create(&run(n), 2);
-        batch.push = Some(push("a"));
+        batch.push = Some(Box::new(push("a")));
         store.append(batch).await.expect("create");
     }
     let notes = [1, 2, 3].map(|n| note(&run(n), 0, 2));
@@ -179,7 +179,7 @@ async fn a_refused_append_notes_nothing(store: Arc<dyn Store>) {
     assert_eq!(put(&*store, &run(1), "a").await, Put::Added);
     assert!(store.append(append(&run(1), 1, 1)).await.is_err());
     let mut batch = create(&run(1), 2);
-    batch.push = Some(push("b"));
+    batch.push = Some(Box::new(push("b")));
     assert!(store.append(batch).await.is_err());
     assert_eq!(outbox(&*store).await, []);
     assert_eq!(store.pushes(&run(1)).await.expect("pushes"), [push("a")]);

@@ -43,6 +43,7 @@ mod fate;
 mod late;
 mod mines;
 mod process;
+mod pushes;
 mod store;
 mod witness;
 mod workflows;

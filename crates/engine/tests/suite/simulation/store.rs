@@ -110,14 +110,14 @@ impl Server {
     }
 
     /// Takes an append that is to be left in doubt.
-    fn hold(&self, batch: Batch) -> Result<(), Batch> {
+    fn hold(&self, batch: Batch) -> Result<(), Box<Batch>> {
         let mut doubt = self.doubt.lock();
         match &*doubt {
             Doubt::Next => {
                 *doubt = Doubt::InFlight(Box::new(batch));
                 Ok(())
             }
-            Doubt::None | Doubt::InFlight(_) => Err(batch),
+            Doubt::None | Doubt::InFlight(_) => Err(Box::new(batch)),
         }
     }
 
@@ -234,7 +234,7 @@ impl Log for Connection {
         self.process.step("append").await;
         let batch = match self.server.hold(batch) {
             Ok(()) => return Err(AppendError::Unknown("simulated, it is in flight".to_owned())),
-            Err(batch) => batch,
+            Err(batch) => *batch,
         };
         let (fate, odds) = (self.fate(), &self.fate().odds);
         if fate.strikes(odds.unavailable) {

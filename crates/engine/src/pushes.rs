@@ -1,0 +1,506 @@
+//! Telling receivers what happens to their runs: at least once, in order for each, for up to a day.
+//!
+//! ```text
+//!   outbox --expand--> deliveries --(receiver leased, one attempt at a time)--> delivered
+//!                          ^                                               '--> failed: pause, then again
+//!                          '--------------------------------------------------- given up after a day
+//! ```
+//!
+//! The rows are the truth; what an append says only shortens the wait. A receiver that is slow or away costs a slot
+//! while an attempt lasts and then waits for its time, so it keeps nobody else from being told, and no run waits for
+//! any. A process that dies leaves a lease, and whoever takes it over tells what was not settled once more.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    sync::{Notify, OwnedSemaphorePermit, Semaphore},
+    task::JoinSet,
+    time::Instant,
+};
+use wopr_core::{Run, RunKey, Seq, Timestamp};
+use wopr_store::{Attempted, Delivery, LeasedPush, OutboxRow, PushRow, Put, ReadError, Then, WriteError};
+
+use crate::{
+    CommandError, Courier, Engine, Parcel, Undelivered, View,
+    panics::{Panicked, caught},
+    stats::Counters,
+    view::{decode_base, decode_events},
+};
+
+/// Runs whose events are made deliveries of at once.
+const ROUND: usize = 64;
+/// Events of a run read at once.
+const PAGE: usize = 256;
+/// What a receiver is told in a row before others have their turn.
+const BURST: usize = 16;
+/// Rounds are at least this far apart: what is appended meanwhile costs one look and not one each.
+const GATHER: Duration = Duration::from_millis(20);
+/// Pause before a receiver is looked at again whose deliveries could not be read, or could not be settled.
+const AFTER_TROUBLE: Duration = Duration::from_millis(500);
+/// Tries to say how an attempt ended while the store is away, before it is left to the next lease.
+const SETTLE_TRIES: u32 = 8;
+
+/// Who tells, and how many at once.
+#[derive(Debug)]
+pub(crate) struct Pushes {
+    slots: Arc<Semaphore>,
+    freed: Notify,
+    stirred: Notify,
+    /// Whether this process has heard of a receiver at all; without one an append wakes nobody.
+    is_used: AtomicBool,
+}
+
+impl Pushes {
+    pub(crate) fn new(max_active: usize) -> Self {
+        Self {
+            slots: Arc::new(Semaphore::new(max_active)),
+            freed: Notify::new(),
+            stirred: Notify::new(),
+            is_used: AtomicBool::new(false),
+        }
+    }
+
+    /// Something was appended.
+    pub(crate) fn stir(&self) {
+        if self.is_used.load(Ordering::Relaxed) {
+            self.stirred.notify_one();
+        }
+    }
+
+    pub(crate) fn is_used(&self) {
+        self.is_used.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What comes after an attempt.
+enum Next {
+    /// The one behind it.
+    GoOn,
+    /// Nothing, for now.
+    Stop,
+}
+
+impl Engine {
+    /// Registers a receiver with a run, at most so many.
+    ///
+    /// # Errors
+    /// See [`WriteError`].
+    pub async fn put_push(&self, run: &RunKey, row: PushRow, most: usize) -> Result<Put, WriteError> {
+        self.shared.pushes.is_used();
+        let put = self
+            .shared
+            .store
+            .put_push(run, row, most, self.lease_time())
+            .await?;
+        self.shared.nudges.pushes.notify_one();
+        Ok(put)
+    }
+
+    /// Lets what was given up be tried again: all of a receiver's, or the one of an event. Says how many there were.
+    ///
+    /// # Errors
+    /// See [`WriteError`].
+    pub async fn retry_push(&self, run: &RunKey, push: &str, seq: Option<Seq>) -> Result<usize, WriteError> {
+        let now = self.lease_time();
+        let n_retried = self.shared.store.retry_push(run, push, seq, now).await?;
+        self.shared.pushes.is_used();
+        self.shared.nudges.pushes.notify_one();
+        Ok(n_retried)
+    }
+
+    fn lease_time(&self) -> Timestamp {
+        self.shared.lease_clock.lease(Duration::ZERO).0
+    }
+
+    /// Makes deliveries, leases receivers that are due, and tells them.
+    pub(crate) async fn run_pushes(self) {
+        let Some(courier) = self.shared.options.courier.clone() else {
+            return;
+        };
+        let stop = self.shared.stop.clone();
+        let mut next_look = Instant::now();
+        while !stop.is_cancelled() {
+            let began = Instant::now();
+            let n_expanded = self.expand_all(&courier).await;
+            let mut is_full = false;
+            if n_expanded > 0 || began >= next_look {
+                is_full = self.lease_due(&courier).await;
+                next_look = began + self.shared.options.poll;
+            }
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => {}
+                () = self.shared.pushes.freed.notified(), if is_full => next_look = began,
+                () = self.shared.pushes.stirred.notified() => {}
+                () = self.shared.nudges.pushes.notified() => next_look = began,
+                () = tokio::time::sleep_until(next_look) => {}
+            }
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => {}
+                () = tokio::time::sleep_until(began + GATHER) => {}
+            }
+        }
+    }
+
+    /// Makes deliveries of everything that was appended; of how many runs.
+    async fn expand_all(&self, courier: &Arc<dyn Courier>) -> usize {
+        let mut n_expanded = 0;
+        let mut after = None;
+        loop {
+            let notes = match self.shared.store.outbox(after.as_ref(), ROUND).await {
+                Ok(notes) => notes,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot read what is to be pushed");
+                    return n_expanded;
+                }
+            };
+            let is_last = notes.len() < ROUND;
+            after = notes.last().map(|note| note.run.clone());
+            let mut round = JoinSet::new();
+            for note in notes {
+                if self.shared.setbacks.is_left_alone(&note.run) {
+                    continue;
+                }
+                let (engine, courier) = (self.clone(), Arc::clone(courier));
+                round.spawn(async move {
+                    let run = note.run.clone();
+                    let expanded = engine
+                        .attend(&run, Box::pin(engine.expand(&*courier, note)))
+                        .await;
+                    if let Err(error) = &expanded {
+                        tracing::warn!(%run, %error, "deliveries not made yet");
+                    }
+                    expanded.is_ok()
+                });
+            }
+            while let Some(expanded) = round.join_next().await {
+                n_expanded += usize::from(expanded.unwrap_or(false));
+            }
+            if is_last {
+                if n_expanded > 0 {
+                    self.shared.pushes.is_used();
+                }
+                return n_expanded;
+            }
+        }
+    }
+
+    /// Makes deliveries of what was appended to a run.
+    async fn expand(&self, courier: &dyn Courier, note: OutboxRow) -> Result<(), CommandError> {
+        let store = &self.shared.store;
+        let Some(mut before) = self.as_of(&note.run, note.from).await? else {
+            return Ok(());
+        };
+        let mut from = note.from;
+        while from < note.to {
+            let limit = usize::try_from(note.to.0 - from.0).map_or(PAGE, |left| left.min(PAGE));
+            let Some(page) = store.events(&note.run, from, limit).await? else {
+                return Ok(());
+            };
+            let events = decode_events(&page.events)?;
+            let Some(last) = events.last() else {
+                let why = format!("run {}: the log ends before event {from}", note.run);
+                return Err(CommandError::Internal(why));
+            };
+            let part = OutboxRow {
+                run: note.run.clone(),
+                from,
+                to: last.seq.next(),
+            };
+            let updates = courier.updates(&before, &events);
+            let n_made = updates.len();
+            match store.expand(&part, &updates, self.lease_time()).await {
+                Ok(true) => Counters::add(&self.shared.counters.pushes_made, n_made),
+                // More was appended meanwhile, or another process was first: it is looked at again.
+                Ok(false) => return Ok(()),
+                Err(WriteError::Unavailable(why)) => return Err(CommandError::Unavailable(why)),
+                Err(WriteError::Corrupt(why)) => return Err(CommandError::Internal(why)),
+            }
+            from = part.to;
+            before.run = fold(&before, &events)?;
+        }
+        Ok(())
+    }
+
+    /// A run as it was when its log had a length; none if it is gone.
+    async fn as_of(&self, key: &RunKey, head: Seq) -> Result<Option<View>, ReadError> {
+        let Some(loaded) = self.shared.store.load(key).await? else {
+            return Ok(None);
+        };
+        let (workflow, version) = (&loaded.summary.workflow, &loaded.summary.version);
+        let catalog = &self.shared.catalog;
+        let plan = catalog
+            .version(&*self.shared.store, &key.tenant, workflow, version)
+            .await?;
+        let base = match &loaded.snapshot {
+            Some(snapshot) if snapshot.head <= head => decode_base(key, snapshot)?,
+            Some(_) | None => Run::default(),
+        };
+        let mut view = View {
+            key: key.clone(),
+            plan,
+            run: base,
+            summary: loaded.summary,
+        };
+        while view.run.head < head {
+            let limit = usize::try_from(head.0 - view.run.head.0).map_or(PAGE, |left| left.min(PAGE));
+            let Some(page) = self.shared.store.events(key, view.run.head, limit).await? else {
+                return Ok(None);
+            };
+            if page.events.is_empty() {
+                return Err(ReadError::Corrupt(format!(
+                    "run {key}: the log ends before {head}"
+                )));
+            }
+            view.run = fold(&view, &decode_events(&page.events)?)?;
+        }
+        Ok(Some(view))
+    }
+
+    /// Leases receivers that are due, as many as there are free slots; whether there may be more.
+    async fn lease_due(&self, courier: &Arc<dyn Courier>) -> bool {
+        let shared = &self.shared;
+        let free = shared.pushes.slots.available_permits();
+        if free == 0 {
+            return true;
+        }
+        if let Err(error) = shared.lease_clock.set(&*shared.store).await {
+            tracing::warn!(%error, "cannot read the store's clock");
+        }
+        let (now, until) = shared.lease_clock.lease(self.push_lease());
+        let leased = match shared.store.lease_pushes(shared.epoch, now, until, free).await {
+            Ok(leased) => leased,
+            Err(error) => {
+                tracing::warn!(%error, "cannot lease receivers of pushes");
+                return false;
+            }
+        };
+        let is_full = leased.len() == free;
+        for lease in leased {
+            shared.pushes.is_used();
+            let permit = Arc::clone(&shared.pushes.slots).try_acquire_owned().ok();
+            let (engine, courier) = (self.clone(), Arc::clone(courier));
+            shared.tasks.spawn(async move {
+                engine.tell(&*courier, &lease, permit).await;
+                engine.shared.pushes.freed.notify_one();
+            });
+        }
+        is_full
+    }
+
+    /// Longer than an attempt and what is settled around it, so that no lease ends while its holder lives.
+    fn push_lease(&self) -> Duration {
+        let Options { timeout, .. } = self.shared.options.push;
+        self.shared.options.lease.max(timeout.saturating_mul(2))
+    }
+
+    /// Tells a receiver what waits for it, one after the other, until one attempt fails.
+    async fn tell(&self, courier: &dyn Courier, lease: &LeasedPush, permit: Option<OwnedSemaphorePermit>) {
+        let waiting = match self.shared.store.waiting(&lease.run, &lease.id, BURST).await {
+            Ok(waiting) if permit.is_some() => waiting,
+            // Without a slot somebody else may begin at once.
+            Ok(_) => return self.let_lease_go(lease, Duration::ZERO).await,
+            Err(error) => {
+                tracing::warn!(run = %lease.run, %error, "cannot read what waits for a receiver");
+                return self.let_lease_go(lease, AFTER_TROUBLE).await;
+            }
+        };
+        let Some(n_before_last) = waiting.len().checked_sub(1) else {
+            let rest = Then::Rest(self.lease_time());
+            self.settle_attempt(lease, None, rest).await;
+            return;
+        };
+        for (n, delivery) in waiting.into_iter().enumerate() {
+            let then = if n < n_before_last {
+                None
+            } else if n + 1 < BURST {
+                Some(Then::Rest(self.lease_time()))
+            } else {
+                Some(Then::Due(self.lease_time()))
+            };
+            match self.attempt_push(courier, lease, delivery, then).await {
+                Next::GoOn => {}
+                Next::Stop => return,
+            }
+        }
+    }
+
+    /// Makes one attempt and says how it ended. `then` is what follows unless it has to be made again; without it
+    /// another delivery waits.
+    async fn attempt_push(
+        &self,
+        courier: &dyn Courier,
+        lease: &LeasedPush,
+        delivery: Delivery,
+        then: Option<Then>,
+    ) -> Next {
+        let Delivery {
+            seq,
+            body,
+            attempts,
+            enqueued_at,
+            ..
+        } = delivery;
+        let parcel = Parcel {
+            run: lease.run.clone(),
+            push: lease.id.clone(),
+            receiver: lease.body.clone(),
+            seq,
+            body,
+        };
+        let counters = &self.shared.counters;
+        Counters::add(&counters.pushes_active, 1);
+        let timeout = self.shared.options.push.timeout;
+        let outcome = tokio::select! {
+            biased;
+            outcome = tokio::time::timeout(timeout, caught(courier.deliver(&parcel))) => Some(outcome),
+            () = self.shared.stop.cancelled() => None,
+        };
+        counters.pushes_active.fetch_sub(1, Ordering::Relaxed);
+        let failure = match outcome {
+            None => {
+                self.let_lease_go(lease, Duration::ZERO).await;
+                return Next::Stop;
+            }
+            Some(Ok(Ok(Ok(())))) => None,
+            Some(Ok(Ok(Err(failure)))) => Some(failure),
+            Some(Ok(Err(Panicked(text)))) => {
+                Counters::add(&counters.panics, 1);
+                tracing::error!(run = %lease.run, panic = text, "push panicked");
+                Some(undelivered("the attempt broke off by a fault of this host"))
+            }
+            Some(Err(_)) => Some(undelivered("no answer in time")),
+        };
+        let now = self.lease_time();
+        let go_on = || then.unwrap_or_else(|| Then::GoOn(self.shared.lease_clock.lease(self.push_lease()).1));
+        let (attempted, then, next) = match failure {
+            None => {
+                Counters::add(&counters.pushes_delivered, 1);
+                (Attempted::Delivered, go_on(), Next::GoOn)
+            }
+            Some(Undelivered { reason, .. }) if self.is_too_old(enqueued_at, now) => {
+                Counters::add(&counters.pushes_given_up, 1);
+                tracing::warn!(run = %lease.run, push = lease.id, seq = seq.0, reason, "push given up");
+                let given_up = Attempted::GivenUp {
+                    error: reason,
+                    at: now,
+                };
+                (given_up, go_on(), Next::GoOn)
+            }
+            Some(Undelivered { reason, retry_after }) => {
+                Counters::add(&counters.pushes_failed, 1);
+                tracing::debug!(run = %lease.run, push = lease.id, seq = seq.0, attempts, reason, "push failed");
+                let pause = self.push_pause(attempts, retry_after);
+                let due = now.plus_millis(millis(pause));
+                (Attempted::Failed { error: reason }, Then::Due(due), Next::Stop)
+            }
+        };
+        if self.settle_attempt(lease, Some((seq, attempted)), then).await {
+            next
+        } else {
+            Next::Stop
+        }
+    }
+
+    fn is_too_old(&self, enqueued_at: Timestamp, now: Timestamp) -> bool {
+        let age = now.millis().saturating_sub(enqueued_at.millis());
+        u64::try_from(age).is_ok_and(|age| age >= millis(self.shared.options.push.give_up_after))
+    }
+
+    /// Twice as long as the last one, up to a bound, and never the same for two.
+    fn push_pause(&self, attempts: u64, retry_after: Option<Duration>) -> Duration {
+        let Options {
+            first_pause,
+            longest_pause,
+            ..
+        } = self.shared.options.push;
+        let doublings = u32::try_from(attempts).unwrap_or(u32::MAX).min(30);
+        let longest = first_pause.saturating_mul(1 << doublings).min(longest_pause);
+        let [dice] = self.shared.dice.roll::<1>();
+        let pause = longest / 2 + longest.mul_f64(f64::from(dice) / 510.0);
+        pause.max(retry_after.unwrap_or_default().min(longest_pause))
+    }
+
+    /// Ends a lease without an attempt.
+    async fn let_lease_go(&self, lease: &LeasedPush, pause: Duration) {
+        let due = self.lease_time().plus_millis(millis(pause));
+        self.settle_attempt(lease, None, Then::Due(due)).await;
+    }
+
+    /// Says how an attempt ended; whether the lease is still this process's. What could not be said in time is tried
+    /// again by whoever has the next lease.
+    async fn settle_attempt(
+        &self,
+        lease: &LeasedPush,
+        attempted: Option<(Seq, Attempted)>,
+        then: Then,
+    ) -> bool {
+        let mut pause = Duration::from_millis(50);
+        for _ in 0..SETTLE_TRIES {
+            match self
+                .shared
+                .store
+                .settle_push(lease, attempted.clone(), then)
+                .await
+            {
+                Ok(is_ours) => return is_ours,
+                Err(error) => tracing::warn!(run = %lease.run, %error, "push not settled"),
+            }
+            if self.paused_for(pause).await {
+                break;
+            }
+            pause *= 2;
+        }
+        false
+    }
+}
+
+fn undelivered(reason: &str) -> Undelivered {
+    Undelivered {
+        reason: reason.to_owned(),
+        retry_after: None,
+    }
+}
+
+fn fold(view: &View, events: &[wopr_core::Recorded]) -> Result<Run, ReadError> {
+    let folded = view.run.clone().fold(&view.plan, events);
+    folded.map_err(|error| ReadError::Corrupt(format!("run {}: {error}", view.key)))
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// How others are told what happens to runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Receivers that are told something at once.
+    pub max_active: usize,
+    /// How long an attempt may take.
+    pub timeout: Duration,
+    /// The pause after a first attempt that failed; about half of it at least.
+    pub first_pause: Duration,
+    /// The longest pause between two attempts.
+    pub longest_pause: Duration,
+    /// How long something is tried before it is given up.
+    pub give_up_after: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            max_active: 256,
+            timeout: Duration::from_secs(15),
+            first_pause: Duration::from_secs(1),
+            longest_pause: Duration::from_secs(3_600),
+            give_up_after: Duration::from_secs(24 * 3_600),
+        }
+    }
+}

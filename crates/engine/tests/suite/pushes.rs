@@ -1,0 +1,373 @@
+//! Receivers are told at least once and in order, whatever becomes of other receivers or of the process. Time is virtual.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::{sync::Notify, time::Instant};
+use wopr_core::{Command, Recorded, RunKey, RunStatus, Seq, Timestamp};
+use wopr_engine::{Clock, Courier, Engine, Extras, Options, Parcel, Undelivered, View};
+use wopr_store::{Delivery, DeliveryFilter, MemoryStore, PushRow, Pushes as _, Put, Update};
+
+use crate::harness::{answer, create, fresh, node, reaches, steered, tenant, workflow};
+
+/// Follows the virtual time of the runtime.
+#[derive(Debug)]
+struct Virtual(Instant);
+
+impl Clock for Virtual {
+    fn now(&self) -> Timestamp {
+        let since = i64::try_from(self.0.elapsed().as_millis()).expect("a test ends");
+        Timestamp::from_millis(1_000_000 + since)
+    }
+}
+
+/// How a receiver answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mood {
+    Takes,
+    Fails,
+    Hangs,
+    Panics,
+}
+
+/// Keeps what it was given to deliver.
+#[derive(Debug, Default)]
+struct Postbox {
+    moods: Mutex<BTreeMap<String, Mood>>,
+    attempts: Mutex<Vec<(String, u64, Instant)>>,
+    told: Mutex<Vec<(String, u64)>>,
+    heard: Notify,
+}
+
+impl Postbox {
+    fn mood(&self, push: &str, mood: Mood) {
+        self.moods.lock().insert(push.to_owned(), mood);
+    }
+
+    fn told(&self, push: &str) -> Vec<u64> {
+        let told = self.told.lock();
+        told.iter()
+            .filter(|(to, _)| to == push)
+            .map(|(_, seq)| *seq)
+            .collect()
+    }
+
+    fn attempts(&self, push: &str, seq: u64) -> Vec<Instant> {
+        let attempts = self.attempts.lock();
+        attempts
+            .iter()
+            .filter(|(to, of, _)| to == push && *of == seq)
+            .map(|(_, _, at)| *at)
+            .collect()
+    }
+
+    /// Waits until a receiver was told of the event.
+    async fn has(&self, push: &str, seq: u64) {
+        while !self.told(push).contains(&seq) {
+            self.heard.notified().await;
+        }
+    }
+}
+
+#[async_trait]
+impl Courier for Postbox {
+    fn updates(&self, before: &View, events: &[Recorded]) -> Vec<Update> {
+        assert_eq!(Some(before.run.head), events.first().map(|event| event.seq));
+        events
+            .iter()
+            .map(|event| Update {
+                seq: event.seq,
+                body: format!("{}", event.seq).into_bytes(),
+            })
+            .collect()
+    }
+
+    async fn deliver(&self, parcel: &Parcel) -> Result<(), Undelivered> {
+        let seq = parcel.seq.0;
+        assert_eq!(parcel.body, format!("{seq}").into_bytes());
+        assert_eq!(parcel.receiver, format!("to {}", parcel.push).into_bytes());
+        let attempt = (parcel.push.clone(), seq, Instant::now());
+        self.attempts.lock().push(attempt);
+        let mood = self.moods.lock().get(&parcel.push).copied();
+        match mood.unwrap_or(Mood::Takes) {
+            Mood::Takes => {
+                self.told.lock().push((parcel.push.clone(), seq));
+                self.heard.notify_waiters();
+                self.heard.notify_one();
+                Ok(())
+            }
+            Mood::Fails => Err(Undelivered {
+                reason: "answered 500".to_owned(),
+                retry_after: None,
+            }),
+            Mood::Hangs => std::future::pending().await,
+            Mood::Panics => panic!("on purpose"),
+        }
+    }
+}
+
+struct World {
+    store: Arc<MemoryStore>,
+    postbox: Arc<Postbox>,
+    engine: Engine,
+}
+
+impl World {
+    async fn new() -> Self {
+        Self::on(Arc::new(MemoryStore::new())).await
+    }
+
+    async fn on(store: Arc<MemoryStore>) -> Self {
+        let (executor, _attempts) = steered();
+        let postbox = Arc::new(Postbox::default());
+        let options = Options {
+            courier: Some(postbox.clone()),
+            ..Options::default()
+        };
+        let clock = Arc::new(Virtual(Instant::now()));
+        let engine = Engine::start(store.clone(), executor, clock, options)
+            .await
+            .expect("starts");
+        let approval = [
+            node("ask", "core.approvalGate", json!({})),
+            node("say", "core.noop", json!({})),
+        ];
+        engine
+            .register(None, workflow("ask", &approval, &[("ask", "say")]))
+            .await
+            .expect("valid");
+        let delay = node("wait", "core.delay", json!({"delayMs": 86_400_000}));
+        let registered = engine.register(None, workflow("wait", &[delay], &[])).await;
+        registered.expect("valid");
+        Self {
+            store,
+            postbox,
+            engine,
+        }
+    }
+
+    /// A run that waits, with receivers that hear of what comes then.
+    async fn asks(&self, pushes: &[&str]) -> View {
+        let view = fresh(create(&self.engine, "ask", json!({}), Extras::default()).await);
+        assert_eq!(view.run.status, RunStatus::WaitingApproval);
+        for id in pushes {
+            let put = self.engine.put_push(&view.key, push(id), 10).await;
+            assert_eq!(put.expect("put"), Put::Added);
+        }
+        view
+    }
+
+    async fn command(&self, run: &RunKey, command: Command) -> View {
+        let done = self.engine.command(run, command, Extras::default()).await;
+        fresh(done.expect("taken"))
+    }
+
+    async fn approve(&self, run: &RunKey) -> View {
+        self.command(run, answer("ask", json!({"action": "accept"})))
+            .await
+    }
+
+    async fn deliveries(&self, given_up: bool) -> Vec<Delivery> {
+        let filter = DeliveryFilter {
+            tenant: tenant(),
+            run: None,
+            given_up,
+        };
+        self.store.deliveries(&filter, None, 99).await.expect("lists")
+    }
+}
+
+fn push(id: &str) -> PushRow {
+    PushRow {
+        id: id.to_owned(),
+        body: format!("to {id}").into_bytes(),
+        created_at: Timestamp::from_millis(1),
+    }
+}
+
+fn pause() -> Command {
+    Command::Pause {
+        reason: None,
+        drain: wopr_core::DrainPolicy::default(),
+    }
+}
+
+fn seqs(from: u64, view: &View) -> Vec<u64> {
+    (from..view.run.head.0).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_created_with_a_receiver_tells_it_everything_in_order() {
+    let world = World::new().await;
+    let extras = Extras {
+        push: Some(push("a")),
+        ..Extras::default()
+    };
+    let view = fresh(create(&world.engine, "ask", json!({}), extras).await);
+    let ended = world.approve(&view.key).await;
+    assert_eq!(ended.run.status, RunStatus::Completed);
+    world.postbox.has("a", ended.run.head.0 - 1).await;
+    assert_eq!(world.postbox.told("a"), seqs(0, &ended));
+    let stats = world.engine.stats();
+    assert_eq!(stats.pushes_made, ended.run.head.0);
+    assert_eq!(stats.pushes_delivered, ended.run.head.0);
+    assert_eq!((stats.pushes_failed, stats.pushes_given_up), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn receivers_that_hang_or_fail_delay_nobody_else() {
+    let world = World::new().await;
+    world.postbox.mood("hangs", Mood::Hangs);
+    world.postbox.mood("fails", Mood::Fails);
+    world.postbox.mood("breaks", Mood::Panics);
+    let view = world.asks(&["hangs", "fails", "breaks", "well"]).await;
+    let began = Instant::now();
+    let ended = world.approve(&view.key).await;
+    assert_eq!(ended.run.status, RunStatus::Completed);
+    world.postbox.has("well", ended.run.head.0 - 1).await;
+    assert!(began.elapsed() < Duration::from_secs(1));
+    assert_eq!(world.postbox.told("well"), seqs(view.run.head.0, &ended));
+
+    // They are tried again, and once they take something it is all of it, in order.
+    for id in ["hangs", "fails", "breaks"] {
+        let first = view.run.head.0;
+        while world.postbox.attempts(id, first).len() < 3 {
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!(world.postbox.told(id), [0_u64; 0]);
+        world.postbox.mood(id, Mood::Takes);
+    }
+    for id in ["hangs", "fails", "breaks"] {
+        world.postbox.has(id, ended.run.head.0 - 1).await;
+        assert_eq!(world.postbox.told(id), seqs(view.run.head.0, &ended));
+    }
+    assert_eq!(world.deliveries(false).await, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_refused_for_a_day_is_given_up_and_can_be_tried_again() {
+    let world = World::new().await;
+    world.postbox.mood("a", Mood::Fails);
+    let view = world.asks(&["a"]).await;
+    let ended = world.approve(&view.key).await;
+    let first = view.run.head.0;
+    let day = Duration::from_secs(24 * 3_600);
+    let began = Instant::now();
+    while world.deliveries(true).await.is_empty() {
+        assert!(began.elapsed() < 2 * day, "given up in time");
+        // sleep: time is virtual, and passes here from one attempt to the next
+        tokio::time::sleep(Duration::from_secs(60)).await;
+    }
+    let attempts = world.postbox.attempts("a", first);
+    let pauses: Vec<_> = attempts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!((30..60).contains(&attempts.len()), "{}", attempts.len());
+    assert!(pauses[0] < Duration::from_secs(2), "{pauses:?}");
+    let longest = Duration::from_secs(3_600 + 20);
+    assert!(pauses.iter().all(|pause| *pause < longest), "{pauses:?}");
+    assert!(
+        pauses
+            .last()
+            .is_some_and(|last| *last > Duration::from_secs(1_700))
+    );
+    // None of those behind was tried before: they have as little time left.
+    while world.deliveries(true).await.len() < seqs(first, &ended).len() {
+        // sleep: time is virtual, and passes here from one attempt to the next
+        tokio::time::sleep(Duration::from_secs(60)).await;
+    }
+    for delivery in world.deliveries(true).await {
+        assert_eq!(delivery.error.as_deref(), Some("answered 500"));
+        let age = delivery.dead_at.expect("given up").millis() - delivery.enqueued_at.millis();
+        assert!(u128::try_from(age).is_ok_and(|age| age >= day.as_millis()));
+    }
+    assert_eq!(
+        world.engine.stats().pushes_given_up,
+        seqs(first, &ended).len() as u64
+    );
+
+    world.postbox.mood("a", Mood::Takes);
+    let one = world
+        .engine
+        .retry_push(&view.key, "a", Some(Seq(first + 1)))
+        .await;
+    assert_eq!(one.expect("retried"), 1);
+    world.postbox.has("a", first + 1).await;
+    let rest = world.engine.retry_push(&view.key, "a", None).await;
+    assert_eq!(rest.expect("retried"), seqs(first, &ended).len() - 1);
+    world.postbox.has("a", ended.run.head.0 - 1).await;
+    assert_eq!(world.deliveries(false).await, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_process_tells_what_the_last_one_left() {
+    for is_orderly in [true, false] {
+        let world = World::new().await;
+        world.postbox.mood("a", Mood::Hangs);
+        let view = world.asks(&["a"]).await;
+        let ended = world.approve(&view.key).await;
+        while world.postbox.attempts("a", view.run.head.0).is_empty() {
+            tokio::time::advance(Duration::from_millis(50)).await;
+        }
+        if is_orderly {
+            world.engine.stop().await;
+        }
+        let next = World::on(world.store.clone()).await;
+        next.postbox.has("a", ended.run.head.0 - 1).await;
+        assert_eq!(next.postbox.told("a"), seqs(view.run.head.0, &ended));
+        assert_eq!(world.postbox.told("a"), [0_u64; 0]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_receiver_that_is_dropped_hears_nothing_more() {
+    let world = World::new().await;
+    world.postbox.mood("a", Mood::Fails);
+    let view = world.asks(&["a", "b"]).await;
+    let ended = world.approve(&view.key).await;
+    world.postbox.has("b", ended.run.head.0 - 1).await;
+    while world.postbox.attempts("a", view.run.head.0).is_empty() {
+        tokio::time::advance(Duration::from_millis(50)).await;
+    }
+    assert!(world.store.drop_push(&view.key, "a").await.expect("dropped"));
+    world.postbox.mood("a", Mood::Takes);
+    tokio::time::advance(Duration::from_secs(7_200)).await;
+    let later = world.asks(&["b"]).await;
+    let later = world.approve(&later.key).await;
+    world.postbox.has("b", later.run.head.0 - 1).await;
+    assert_eq!(world.postbox.told("a"), [0_u64; 0]);
+    assert_eq!(world.deliveries(false).await, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_log_is_told_from_where_a_receiver_came() {
+    let world = World::new().await;
+    let view = fresh(create(&world.engine, "wait", json!({}), Extras::default()).await);
+    // Commands work on, but nobody is told.
+    world.engine.stop().await;
+    let mut since = None;
+    // Past a snapshot, and a page.
+    for n in 0..350 {
+        if n == 130 {
+            let put = world.engine.put_push(&view.key, push("a"), 10).await;
+            assert_eq!(put.expect("put"), Put::Added);
+        }
+        let paused = world.command(&view.key, pause()).await;
+        if n == 130 {
+            since = Some(paused.run.head.0 - 1);
+        }
+        world.command(&view.key, Command::Resume { reason: None }).await;
+    }
+    let world = World::on(world.store.clone()).await;
+    let waiting = reaches(&world.engine, &view.key, RunStatus::Running).await;
+    world.postbox.has("a", waiting.run.head.0 - 1).await;
+    let told = world.postbox.told("a");
+    assert_eq!(told.first().copied(), since);
+    assert_eq!(told, seqs(told[0], &waiting));
+    assert!(
+        told[0] > 256 && told.len() > 400,
+        "{} from {}",
+        told.len(),
+        told[0]
+    );
+}
