@@ -24,7 +24,13 @@ macro_rules! examples {
     };
 }
 
-examples!("campaign-brief", "clarify-order", "hello", "nightly-report");
+examples!(
+    "a2a-echo",
+    "campaign-brief",
+    "clarify-order",
+    "hello",
+    "nightly-report"
+);
 
 impl Example {
     /// The definition as a document.

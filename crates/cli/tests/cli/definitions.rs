@@ -36,7 +36,13 @@ fn the_examples_hold() {
     ids.sort_unstable();
     assert_eq!(
         ids,
-        ["campaign-brief", "clarify-order", "hello", "nightly-report"]
+        [
+            "a2a-echo",
+            "campaign-brief",
+            "clarify-order",
+            "hello",
+            "nightly-report"
+        ]
     );
 }
 

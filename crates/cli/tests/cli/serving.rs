@@ -106,7 +106,13 @@ fn dev_makes_a_key_and_serves_the_examples() {
     place.set("WOPR_SERVER", &host.origin);
     place.set("WOPR_API_KEY", host.line["key"].as_str().unwrap());
     let out = place.ends(0, &["workflows", "list"]).out;
-    for id in ["campaign-brief", "clarify-order", "hello", "nightly-report"] {
+    for id in [
+        "a2a-echo",
+        "campaign-brief",
+        "clarify-order",
+        "hello",
+        "nightly-report",
+    ] {
         assert!(out.contains(id), "{out}");
     }
     let said = place.ends(6, &["a2a", "send", "a sale"]);

@@ -23,6 +23,8 @@ mod card_security;
 mod card_sign;
 pub(crate) mod conformance;
 mod door;
+#[cfg(test)]
+mod error_table;
 mod extended;
 mod grpc;
 mod history;

@@ -138,7 +138,7 @@ pub(crate) fn node(id: &str, type_id: &str, config: Value) -> Value {
     json!({"id": id, "typeId": type_id, "name": id, "position": {"x": 0, "y": 0}, "config": config, "inputs": {}})
 }
 
-fn chain(id: &str, nodes: Vec<Value>) -> Value {
+pub(crate) fn chain(id: &str, nodes: Vec<Value>) -> Value {
     let ids: Vec<_> = nodes
         .iter()
         .map(|node| node["id"].as_str().unwrap().to_owned())

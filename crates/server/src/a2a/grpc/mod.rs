@@ -9,7 +9,7 @@ mod answer;
 mod descriptor;
 mod health;
 mod message;
-mod status;
+pub(super) mod status;
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 

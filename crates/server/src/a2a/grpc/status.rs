@@ -10,7 +10,7 @@ use super::super::{
 use crate::{Host, auth::AuthError, body::BodyError};
 
 /// An error of an operation.
-pub(super) fn of(host: &Host, error: &Error) -> Status {
+pub(in crate::a2a) fn of(host: &Host, error: &Error) -> Status {
     match error {
         Error::A2a(error) => of_a2a(host, error),
         Error::Forbidden(scope) => {

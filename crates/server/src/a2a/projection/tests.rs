@@ -89,8 +89,62 @@ fn every_status_has_its_state() {
     ];
     assert_eq!(table.len(), RunStatus::ALL.len());
     for (status, state) in table {
-        assert_eq!(state_of(RunStatus::parse(status).unwrap()), state, "{status}");
+        let status = RunStatus::parse(status).unwrap();
+        assert_eq!(state_of(status, None), state, "{status:?}");
+        let error = Failure::new("no_luck", "it did not work");
+        assert_eq!(state_of(status, Some(&error)), state, "{status:?}");
     }
+}
+
+#[test]
+fn only_a_run_that_declined_is_rejected() {
+    let mut standing = begun();
+    let declined = Event::RunFailed {
+        error: Failure::new(wopr_core::REJECTED, "no"),
+        node: None,
+    };
+    assert_eq!(standing.apply(&declined), Change::Status);
+    assert_eq!(standing.status(), RunStatus::Failed);
+    assert_eq!(standing.state(), TaskState::Rejected);
+    let error = Failure::new(wopr_core::REJECTED, "no");
+    for status in RunStatus::ALL
+        .iter()
+        .filter(|status| **status != RunStatus::Failed)
+    {
+        assert_ne!(state_of(*status, Some(&error)), TaskState::Rejected, "{status:?}");
+    }
+}
+
+#[test]
+fn what_was_said_by_pieces_is_no_artifact_again() {
+    let piece = |index, is_last| Event::OutputChunk {
+        visit: visit("say"),
+        index,
+        chunk: "a".to_owned(),
+        is_last,
+    };
+    let made = |node: &str| Event::ArtifactCreated {
+        visit: visit(node),
+        artifact: format!("{node}-0"),
+        artifact_type: "text".to_owned(),
+        name: node.to_owned(),
+        content: json!("aa"),
+    };
+    let mut standing = begun();
+    assert_eq!(standing.apply(&piece(0, false)), Change::Piece);
+    assert_eq!(standing.apply(&made("other")), Change::Artifact);
+    assert_eq!(standing.apply(&piece(1, true)), Change::Piece);
+    assert_eq!(standing.apply(&made("say")), Change::None);
+    assert_eq!(standing, begun());
+    assert_eq!(standing.apply(&made("say")), Change::Artifact);
+    // Whatever ends its node ends it.
+    let cancelled = Event::NodeCancelled {
+        visit: visit("say"),
+        reason: String::new(),
+    };
+    standing.apply(&piece(0, false));
+    standing.apply(&cancelled);
+    assert_eq!(standing, begun());
 }
 
 #[test]
