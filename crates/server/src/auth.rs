@@ -31,6 +31,7 @@ use self::{
 };
 use crate::config;
 
+pub(crate) use door::admit;
 pub use door::caller;
 
 macro_rules! scopes {

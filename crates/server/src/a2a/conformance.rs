@@ -8,9 +8,14 @@
 //! remembers them.
 
 use serde_json::{Value, json};
-use wopr_core::WorkflowId;
+use wopr_core::{PrincipalId, WorkflowId};
 use wopr_engine::{Engine, RegisterError};
 use wopr_wire::a2a::method::Version;
+
+use crate::{
+    auth::{Caller, Scopes},
+    host::default_tenant,
+};
 
 /// What the completing behaviour says.
 const HELLO: &str = "Hello from TCK";
@@ -213,6 +218,16 @@ fn artifact(mut node: Value) -> Value {
 /// The skill.
 pub(crate) fn skill() -> WorkflowId {
     Complete.workflow()
+}
+
+/// Who calls without a credential, where that is let in.
+pub(crate) fn caller() -> Caller {
+    Caller {
+        key_id: "conformance".into(),
+        tenant: default_tenant(),
+        principal: PrincipalId::parse("conformance").expect("the name holds"),
+        scopes: Scopes::ALL,
+    }
 }
 
 /// States that the suite wants a task in, and what brings it there.

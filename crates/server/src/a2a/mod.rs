@@ -58,7 +58,7 @@ use http::{HeaderName, HeaderValue};
 use wopr_wire::a2a::{method::Version, model::binding, paths::Verb};
 
 use self::routes::Place;
-use crate::Host;
+use crate::{Host, auth};
 
 pub use card_sign::CardSigner;
 
@@ -147,13 +147,20 @@ pub fn before(rest: Router, host: Arc<Host>) -> Router {
     rest.layer(middleware::from_fn_with_state(face, answer))
 }
 
-async fn answer(State(face): State<Face>, request: Request, next: Next) -> Response {
-    if grpc::is_grpc(request.headers()) {
+async fn answer(State(face): State<Face>, mut request: Request, next: Next) -> Response {
+    let is_grpc = grpc::is_grpc(request.headers());
+    let place = routes::find(request.method(), request.uri().path());
+    let config = face.host.config();
+    // What is not of this face stays closed.
+    if config.conformance && config.conformance_open && (is_grpc || place.is_some()) {
+        auth::admit(request.extensions_mut(), conformance::caller);
+    }
+    if is_grpc {
         let activated = door::activated(request.headers());
         let response = grpc::respond(face.host, &face.services, request).await;
         return with_extensions(response, activated);
     }
-    let Some(place) = routes::find(request.method(), request.uri().path()) else {
+    let Some(place) = place else {
         return next.run(request).await;
     };
     let Face { host, freshness, .. } = face;

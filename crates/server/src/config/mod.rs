@@ -47,6 +47,9 @@ pub struct Config {
     pub default_workflow: Option<WorkflowId>,
     /// Whether conformance nodes and seams exist.
     pub conformance: bool,
+    /// Whether A2A requests without a credential are let in, with every scope in the default tenant. For kits that
+    /// cannot send one; only in conformance mode.
+    pub conformance_open: bool,
     /// Where conformance side effects are recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conformance_ledger: Option<PathBuf>,
@@ -231,6 +234,7 @@ impl Default for Config {
             workflows: Vec::new(),
             default_workflow: None,
             conformance: false,
+            conformance_open: false,
             conformance_ledger: None,
             server: Server::default(),
             limits: Limits::default(),
@@ -455,6 +459,9 @@ impl Config {
                 rule: rule.to_owned(),
             })
         };
+        if self.conformance_open && !self.conformance {
+            return invalid("conformance_open", "needs conformance");
+        }
         if self.server.max_body_bytes < 1_024 {
             return invalid("server.max_body_bytes", "must be at least 1024");
         }

@@ -38,6 +38,9 @@ pub const SETTINGS: &[Setting] = &[
     setting("conformance", "WOPR_CONFORMANCE", |c, t| {
         switch(&mut c.conformance, t)
     }),
+    setting("conformance_open", "WOPR_CONFORMANCE_OPEN", |c, t| {
+        switch(&mut c.conformance_open, t)
+    }),
     setting("conformance_ledger", "WOPR_CONFORMANCE_LEDGER", |c, t| {
         c.conformance_ledger = Some(PathBuf::from(t));
         Ok(())

@@ -376,3 +376,41 @@ async fn outside_the_mode_there_is_no_such_skill() {
     let discovery = client.get("/.well-known/openwop").await.json();
     assert!(!discovery.to_string().contains("a2a-conformance"), "{discovery}");
 }
+
+#[tokio::test]
+async fn a_kit_without_a_credential_is_let_in_where_it_is_asked_for() {
+    for is_open in [true, false] {
+        let mut config = config();
+        config.conformance = true;
+        config.conformance_open = is_open;
+        let server = Server::open(config).await;
+        for version in ["1.0", ""] {
+            let mut client = server.client(version);
+            client.key = None;
+            let params = client.text(&format!("m{version}"), "x", json!({}));
+            let method = if version == "1.0" {
+                "SendMessage"
+            } else {
+                "message/send"
+            };
+            let body = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
+            let answer = client.raw("POST", body.to_string().as_bytes()).await;
+            assert_eq!(answer.status, if is_open { 200 } else { 401 }, "{version}");
+            // A credential that is wrong stays wrong, and what is not A2A stays closed.
+            let wrong = client
+                .clone()
+                .by("nobody")
+                .raw("POST", body.to_string().as_bytes())
+                .await;
+            assert_eq!(wrong.status, 401);
+            assert_eq!(client.get("/v1/runs").await.status, 401);
+        }
+        if is_open {
+            for speaker in kit(&server) {
+                let speaker = speaker.without_key();
+                let task = speaker.send(message(&speaker, "open")).await.unwrap();
+                assert_eq!(state_of(&task), "completed", "{}", speaker.name());
+            }
+        }
+    }
+}

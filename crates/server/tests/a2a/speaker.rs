@@ -78,6 +78,12 @@ impl Speaker {
         self
     }
 
+    /// The same without a credential.
+    pub(crate) fn without_key(mut self) -> Self {
+        self.client.key = None;
+        self
+    }
+
     /// A name for what goes wrong, and for messages.
     pub(crate) fn name(&self) -> String {
         format!("{:?}-{}", self.binding, self.version)
@@ -185,6 +191,9 @@ impl Speaker {
         if self.version == Version::V1_0 {
             return request;
         }
+        if let Some(old) = old_push(&request) {
+            return old;
+        }
         if request.get("message").is_none() {
             return Value::Object(grpc::old_names(&request));
         }
@@ -201,6 +210,14 @@ impl Speaker {
                 let request = model::SendMessageRequest::decode(request).unwrap();
                 json(&v03::MessageSendParams::from(request))
             }
+            Operation::CreatePushConfig => {
+                let config = model::TaskPushNotificationConfig::decode(request).unwrap();
+                json(&v03::TaskPushNotificationConfig::from(config))
+            }
+            Operation::ListPushConfigs => json!({ "id": request["taskId"] }),
+            Operation::GetPushConfig | Operation::DeletePushConfig => {
+                json!({ "id": request["taskId"], "pushNotificationConfigId": request["id"] })
+            }
             _ => request,
         }
     }
@@ -208,13 +225,23 @@ impl Speaker {
     /// Where a request goes, by which verb and with which body; one that reads has a query instead.
     fn rest(&self, operation: Operation, request: Value) -> (Client, &'static str, Value) {
         let mut request = request;
-        let task = request.get("id").and_then(Value::as_str).map(str::to_owned);
-        let names = Names { task, config: None };
+        let text = |name| request.get(name).and_then(Value::as_str).map(str::to_owned);
+        let names = match text("taskId") {
+            None => Names {
+                task: text("id"),
+                config: None,
+            },
+            task => Names {
+                task,
+                config: text("id"),
+            },
+        };
         let (verb, path) = path_of(self.version, operation, &names);
         let mut path = format!("{}/{path}", self.client.path);
         if verb.as_str() == "GET" {
             let pairs = request.as_object().unwrap().iter();
-            let pairs = pairs.filter(|(name, _)| *name != "id").map(|(name, value)| {
+            let in_path = |name: &str| matches!(name, "id" | "taskId");
+            let pairs = pairs.filter(|(name, _)| !in_path(name)).map(|(name, value)| {
                 let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
                 format!("{name}={text}")
             });
@@ -223,8 +250,10 @@ impl Speaker {
                 path = format!("{path}?{query}");
             }
             request = Value::Null;
+        } else if verb.as_str() == "DELETE" {
+            request = Value::Null;
         } else if self.version == Version::V0_3 {
-            request = old_body(&names, request);
+            request = old_push(&request).unwrap_or_else(|| old_body(&names, request));
         }
         (self.client.clone().at(&path), verb.as_str(), request)
     }
@@ -232,6 +261,44 @@ impl Speaker {
     /// A result in the words of 1.0.
     fn understand(&self, operation: Operation, result: Value) -> Value {
         match (self.version, self.binding, operation) {
+            (_, _, Operation::DeletePushConfig) => {
+                let is_nothing = result.is_null() || result == json!({});
+                assert!(is_nothing, "{result}");
+                Value::Null
+            }
+            (_, _, Operation::ListPushConfigs) => {
+                let page = match result {
+                    Value::Array(configs) => configs,
+                    mut page => match page["configs"].take() {
+                        Value::Array(configs) => configs,
+                        _ => Vec::new(),
+                    },
+                };
+                page.into_iter()
+                    .map(|config| self.understand(Operation::GetPushConfig, config))
+                    .collect()
+            }
+            (Version::V1_0, _, Operation::CreatePushConfig | Operation::GetPushConfig) => {
+                json(&model::TaskPushNotificationConfig::decode(result).unwrap())
+            }
+            (Version::V0_3, Binding::Rpc, Operation::CreatePushConfig | Operation::GetPushConfig) => {
+                let config = v03::TaskPushNotificationConfig::decode(result).unwrap();
+                json(&model::TaskPushNotificationConfig::from(config))
+            }
+            (Version::V0_3, _, Operation::CreatePushConfig | Operation::GetPushConfig) => {
+                let mut config = result["pushNotificationConfig"].clone();
+                let name = result["name"].as_str().unwrap();
+                let (task, id) = name
+                    .strip_prefix("tasks/")
+                    .and_then(|rest| rest.split_once("/pushNotificationConfigs/"))
+                    .unwrap();
+                assert_eq!(config["id"], id);
+                config["taskId"] = task.into();
+                if let Some(scheme) = config["authentication"]["schemes"].get(0).cloned() {
+                    config["authentication"] = json!({ "scheme": scheme });
+                }
+                config
+            }
             // Bytes leave out what is empty, which the shapes of JSON have.
             (Version::V1_0, Binding::Grpc, Operation::SendMessage) => {
                 json(&model::SendMessageResponse::decode(result).unwrap())
@@ -312,7 +379,31 @@ fn old_body(names: &Names, request: Value) -> Value {
             old[name] = value.clone();
         }
     }
+    if let Some(config) = configuration.get("taskPushNotificationConfig") {
+        let config = model::TaskPushNotificationConfig::decode(config.clone()).unwrap();
+        let config = json(&v03::TaskPushNotificationConfig::from(config));
+        old["pushNotification"] = config["pushNotificationConfig"].clone();
+    }
     json!({"message": message, "configuration": old})
+}
+
+/// A request about push configurations as the proto of 0.3 has it; none if it is another.
+fn old_push(request: &Value) -> Option<Value> {
+    let task = request.get("taskId")?.as_str()?;
+    let id = request.get("id").and_then(Value::as_str);
+    Some(match (request.get("url"), id) {
+        (None, None) => json!({ "parent": format!("tasks/{task}") }),
+        (None, Some(id)) => json!({ "name": format!("tasks/{task}/pushNotificationConfigs/{id}") }),
+        (Some(_), _) => {
+            let config = model::TaskPushNotificationConfig::decode(request.clone()).unwrap();
+            let config = v03::TaskPushNotificationConfig::from(config);
+            json!({
+                "parent": format!("tasks/{task}"),
+                "configId": id.unwrap_or_default(),
+                "config": { "pushNotificationConfig": json(&config)["pushNotificationConfig"] },
+            })
+        }
+    })
 }
 
 fn old_part(part: &Value) -> Value {
