@@ -29,13 +29,13 @@ fn call() -> Value {
     call
 }
 
-/// Variables, an artifact, a vote, a channel, and a node that is skipped.
+/// Variables, an artifact said by pieces, a vote, a channel, and a node that is skipped.
 fn brief() -> Value {
     let quorum = json!({ "actions": ["accept", "reject"], "requiredApprovals": 2 });
     let mut draft = node(
         "draft",
-        "core.template",
-        &json!({ "template": "About {{ inputs.prompt }}" }),
+        "core.stream",
+        &json!({ "chunks": ["About ", "{{ inputs.prompt }}"] }),
     );
     draft["artifactType"] = "letter".into();
     let mut brief = chain(
