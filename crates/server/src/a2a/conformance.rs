@@ -108,15 +108,15 @@ impl Behavior {
 
     /// Its nodes after the first, each with its type, its settings and what it is given; one after the other.
     fn nodes(self) -> Vec<Value> {
-        let hello = || node("say", "core.template", json!({ "template": HELLO }));
-        let text = |id: &str, text: &str| artifact(node(id, "core.template", json!({ "template": text })));
-        let file = |file: Value| artifact(given("file", json!({ "file": file })));
+        let hello = || node("say", "core.template", &json!({ "template": HELLO }));
+        let text = |id: &str, text: &str| artifact(node(id, "core.template", &json!({ "template": text })));
+        let file = |file: Value| artifact(given("file", &json!({ "file": file })));
         let ask = || {
             let question = json!({ "id": "input", "question": "What else should I know?" });
             node(
                 "ask",
                 "core.clarificationGate",
-                json!({ "questions": [question] }),
+                &json!({ "questions": [question] }),
             )
         };
         match self {
@@ -129,18 +129,18 @@ impl Behavior {
             ArtifactFileUrl => vec![file(json!({
                 "url": "https://example.com/output.txt", "name": "output.txt", "mediaType": "text/plain",
             }))],
-            ArtifactData => vec![artifact(given("data", json!({ "key": "value", "count": 42 })))],
+            ArtifactData => vec![artifact(given("data", &json!({ "key": "value", "count": 42 })))],
             Message => vec![node(
                 "say",
                 "core.template",
-                json!({ "template": "Direct message response" }),
+                &json!({ "template": "Direct message response" }),
             )],
             Ask => vec![ask(), artifact(hello())],
-            AskAgain => vec![ask(), node("again", "core.noop", json!({}))],
+            AskAgain => vec![ask(), node("again", "core.noop", &json!({}))],
             Reject => vec![node(
                 "reject",
                 "core.a2a.reject",
-                json!({ "message": "I decline." }),
+                &json!({ "message": "I decline." }),
             )],
             Ordered => vec![
                 text("one", "First"),
@@ -149,13 +149,13 @@ impl Behavior {
             ],
             Chunked => {
                 let chunks = json!({ "chunks": ["First chunk, ", "second chunk, ", "last chunk."] });
-                vec![artifact(node("chunks", "core.stream", chunks))]
+                vec![artifact(node("chunks", "core.stream", &chunks))]
             }
             Work => vec![
-                node("work", "core.delay", json!({ "delayMs": WORK_MS })),
+                node("work", "core.delay", &json!({ "delayMs": WORK_MS })),
                 artifact(hello()),
             ],
-            Approve => vec![node("gate", "core.approvalGate", json!({ "title": "Go on?" }))],
+            Approve => vec![node("gate", "core.approvalGate", &json!({ "title": "Go on?" }))],
         }
     }
 
@@ -170,7 +170,7 @@ impl Behavior {
     }
 
     fn definition(self) -> Value {
-        let mut nodes = vec![node("start", "conformance.start", json!({}))];
+        let mut nodes = vec![node("start", "conformance.start", &json!({}))];
         nodes.extend(self.nodes());
         let edge = |n: usize, from: &Value, to: &Value| json!({ "id": format!("e{n}"), "sourceNodeId": from["id"], "targetNodeId": to["id"] });
         let pairs = nodes.windows(2).enumerate();
@@ -195,15 +195,15 @@ impl Behavior {
     }
 }
 
-fn node(id: &str, type_id: &str, config: Value) -> Value {
+fn node(id: &str, type_id: &str, config: &Value) -> Value {
     json!({
         "id": id, "typeId": type_id, "name": id, "position": { "x": 0, "y": 0 }, "config": config, "inputs": {},
     })
 }
 
 /// A node whose outputs are what it is given.
-fn given(id: &str, values: Value) -> Value {
-    let mut node = node(id, "core.identity", json!({}));
+fn given(id: &str, values: &Value) -> Value {
+    let mut node = node(id, "core.identity", &json!({}));
     for (name, value) in values.as_object().into_iter().flatten() {
         node["inputs"][name] = json!({ "type": "static", "value": value });
     }

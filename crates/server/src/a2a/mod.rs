@@ -157,7 +157,8 @@ async fn answer(State(face): State<Face>, mut request: Request, next: Next) -> R
     }
     if is_grpc {
         let activated = door::activated(request.headers());
-        let response = grpc::respond(face.host, &face.services, request).await;
+        // It holds the state of every operation, so it is kept apart.
+        let response = Box::pin(grpc::respond(face.host, &face.services, request)).await;
         return with_extensions(response, activated);
     }
     let Some(place) = place else {
