@@ -127,7 +127,7 @@ fn is_transient(status: StatusCode) -> bool {
 }
 
 /// How long the peer asks to be left alone: seconds, or a date, which is read by the peer's own clock if it tells it.
-fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+pub(crate) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = |name| {
         headers
             .get(name)

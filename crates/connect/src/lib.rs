@@ -8,8 +8,10 @@ pub mod egress;
 
 mod executors;
 mod http;
+mod push;
 mod side_effect;
 
 pub use executors::{Executors, Options};
 pub use http::Http;
+pub use push::{Push, push, secret_header};
 pub use side_effect::SideEffect;
