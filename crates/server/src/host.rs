@@ -20,7 +20,10 @@ use wopr_engine::{Clock, Engine, RegisterError, SystemClock};
 use wopr_store::{MemoryStore, PostgresStore, ReadError, SqliteStore, Store, postgres, sqlite};
 
 use crate::{
-    a2a::CardSigner,
+    a2a::{
+        CardSigner,
+        push::{Courier, Vault},
+    },
     auth::Auth,
     config::{CidrText, Config, Keep, Period, StoreUrl},
     openwop::Discovery,
@@ -90,6 +93,7 @@ pub struct Host {
     following_keys: Mutex<Option<JoinHandle<()>>>,
     secrets: Secrets,
     tokens: Tokens,
+    vault: Vault,
     card_signer: Option<CardSigner>,
     gate: egress::Gate,
     executors: Executors,
@@ -232,7 +236,15 @@ impl Host {
         );
         let ledger = config.conformance_ledger.clone();
         let executors = Executors::new(gate.clone(), wopr_connect::Options { ledger });
+        let vault = Vault::new(&secrets);
+        let courier = Courier::new(vault.clone(), gate.clone(), config.public_url());
         let options = wopr_engine::Options {
+            courier: Some(Arc::new(courier)),
+            push: wopr_engine::PushOptions {
+                timeout: config.a2a.push_timeout.as_duration(),
+                give_up_after: config.a2a.push_give_up.as_duration(),
+                ..wopr_engine::PushOptions::default()
+            },
             bounds: HostBounds {
                 node_executions: config.limits.max_node_executions,
                 run_duration_ms: config.limits.max_run_duration.map(Period::as_millis),
@@ -266,6 +278,7 @@ impl Host {
             engine,
             auth,
             secrets,
+            vault,
             card_signer,
             gate,
             executors,
@@ -313,6 +326,12 @@ impl Host {
     #[must_use]
     pub fn card_signer(&self) -> Option<&CardSigner> {
         self.card_signer.as_ref()
+    }
+
+    /// What opens and seals push configurations.
+    #[must_use]
+    pub(crate) const fn vault(&self) -> &Vault {
+        &self.vault
     }
 
     /// What is counted.
@@ -416,6 +435,7 @@ struct Built {
     engine: Engine,
     auth: Auth,
     secrets: Secrets,
+    vault: Vault,
     card_signer: Option<CardSigner>,
     gate: egress::Gate,
     executors: Executors,
@@ -429,6 +449,7 @@ impl Built {
             engine,
             auth,
             secrets,
+            vault,
             card_signer,
             gate,
             executors,
@@ -449,6 +470,7 @@ impl Built {
             following_keys: Mutex::new(Some(following)),
             secrets,
             tokens,
+            vault,
             card_signer,
             gate,
             executors,

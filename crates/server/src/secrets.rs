@@ -13,6 +13,7 @@ use std::{
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use rand::{TryRngCore as _, rngs::OsRng};
+use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use sha2::Sha256;
 
 use crate::{
@@ -22,6 +23,8 @@ use crate::{
 
 /// The length of the master key and of every subkey.
 const KEY_BYTES: usize = 32;
+/// The length of a subkey's public id.
+const KID_BYTES: usize = 8;
 
 /// The master key.
 #[derive(Clone)]
@@ -32,6 +35,20 @@ pub struct Secrets([u8; KEY_BYTES]);
 pub struct Subkey {
     kid: String,
     bytes: [u8; KEY_BYTES],
+}
+
+/// Why a secret cannot be sealed or read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SealError {
+    /// The system has no randomness to give.
+    #[error("draw a nonce from the system")]
+    Entropy,
+    /// It was sealed under another master key.
+    #[error("open what another master key sealed")]
+    OtherKey,
+    /// It was changed, or belongs elsewhere.
+    #[error("open what was not sealed here")]
+    Forged,
 }
 
 /// Why there is no master key.
@@ -91,7 +108,7 @@ impl Secrets {
     #[must_use]
     pub fn subkey(&self, purpose: &str) -> Subkey {
         let bytes = mac(&self.0, &["wopr/subkey/", purpose]);
-        let kid = hex(&mac(&bytes, &["wopr/kid"])[..4]);
+        let kid = hex(&mac(&bytes, &["wopr/kid"])[..KID_BYTES / 2]);
         Subkey { kid, bytes }
     }
 
@@ -162,6 +179,46 @@ impl Subkey {
     #[must_use]
     pub fn seed(&self, counter: u32) -> [u8; 32] {
         mac_bytes(&self.bytes, &[b"wopr/seed/", &counter.to_be_bytes()])
+    }
+
+    /// Seals a secret that belongs to one place: nobody without the master key reads it, and it opens nowhere else.
+    /// Each place has a key of its own, so that no number of secrets makes nonces meet.
+    ///
+    /// # Errors
+    /// See [`SealError`].
+    pub fn seal(&self, place: &[u8], secret: &[u8]) -> Result<Vec<u8>, SealError> {
+        let mut nonce = [0; NONCE_LEN];
+        OsRng.try_fill_bytes(&mut nonce).map_err(|_| SealError::Entropy)?;
+        let mut text = secret.to_vec();
+        self.cipher(place)?
+            .seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), Aad::from(place), &mut text)
+            .map_err(|_| SealError::Forged)?;
+        Ok([self.kid.as_bytes(), &nonce, &text].concat())
+    }
+
+    /// Opens what [`Subkey::seal`] made for the same place.
+    ///
+    /// # Errors
+    /// See [`SealError`].
+    pub fn open(&self, place: &[u8], sealed: &[u8]) -> Result<Vec<u8>, SealError> {
+        let (kid, rest) = sealed.split_at_checked(KID_BYTES).ok_or(SealError::Forged)?;
+        if kid != self.kid.as_bytes() {
+            return Err(SealError::OtherKey);
+        }
+        let (nonce, text) = rest.split_at_checked(NONCE_LEN).ok_or(SealError::Forged)?;
+        let nonce = Nonce::try_assume_unique_for_key(nonce).map_err(|_| SealError::Forged)?;
+        let mut text = text.to_vec();
+        let opened = self
+            .cipher(place)?
+            .open_in_place(nonce, Aad::from(place), &mut text)
+            .map_err(|_| SealError::Forged)?;
+        Ok(opened.to_vec())
+    }
+
+    fn cipher(&self, place: &[u8]) -> Result<LessSafeKey, SealError> {
+        let key = mac_bytes(&self.bytes, &[b"wopr/seal/", place]);
+        let key = UnboundKey::new(&CHACHA20_POLY1305, &key).map_err(|_| SealError::Forged)?;
+        Ok(LessSafeKey::new(key))
     }
 
     /// HMAC-SHA256 of a message.
@@ -250,6 +307,24 @@ mod tests {
             Secrets::open(&config::Secrets::default(), &postgres),
             Err(SecretsError::Required)
         ));
+    }
+
+    #[test]
+    fn what_is_sealed_opens_in_its_place_alone() {
+        let key = Secrets([1; KEY_BYTES]).subkey("a");
+        let sealed = key.seal(b"here", b"hush").unwrap();
+        assert_ne!(sealed, key.seal(b"here", b"hush").unwrap());
+        assert!(!sealed.windows(4).any(|bytes| bytes == b"hush"));
+        assert_eq!(key.open(b"here", &sealed).unwrap(), b"hush");
+        assert_eq!(key.open(b"there", &sealed), Err(SealError::Forged));
+        let other = Secrets([2; KEY_BYTES]).subkey("a");
+        assert_eq!(other.open(b"here", &sealed), Err(SealError::OtherKey));
+        for n in 0..sealed.len() {
+            let mut forged = sealed.clone();
+            forged[n] ^= 1;
+            assert!(key.open(b"here", &forged).is_err(), "{n}");
+            assert!(key.open(b"here", &sealed[..n]).is_err(), "{n}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //!                                                     v
 //!                                                  perform
 //!                                                     v
-//!   card      service (get, list, cancel) . send . stream . extended
+//!   card      service (get, list, cancel) . send . stream . push . extended
 //!    |              |          |        |         |
 //!    |           render     history   select    projection      views of a run, and messages as commands;
 //!    |              '--- question ---'  inputs, answer          all but `question` and `history` pure
@@ -35,6 +35,7 @@ mod modes;
 mod page;
 mod perform;
 mod projection;
+pub(crate) mod push;
 mod question;
 mod render;
 mod reply;
@@ -99,7 +100,7 @@ pub const INTERFACES: &[(Binding, Version)] = &[
 /// Whether tasks can be streamed.
 pub const STREAMING: bool = true;
 /// Whether updates are pushed.
-pub const PUSH_NOTIFICATIONS: bool = false;
+pub const PUSH_NOTIFICATIONS: bool = true;
 /// Whether authenticated callers get a card of their own.
 pub const EXTENDED_CARD: bool = true;
 /// The extensions of the protocol in use; a client need not ask for them.

@@ -62,10 +62,15 @@ impl Service {
                 let stream = self.subscribe(call, request).await?;
                 return Ok(Answer::Stream(Box::new(stream)));
             }
-            Request::CreatePushConfig(_)
-            | Request::GetPushConfig { .. }
-            | Request::ListPushConfigs(_)
-            | Request::DeletePushConfig(_) => return Err(A2aError::PushNotificationNotSupported.into()),
+            Request::CreatePushConfig(config) => Reply::PushConfig(self.create_push(call, config).await?),
+            Request::GetPushConfig { task_id, id } => {
+                Reply::PushConfig(self.get_push(call, &task_id, id.as_deref()).await?)
+            }
+            Request::ListPushConfigs(request) => Reply::PushConfigs(self.list_pushes(call, request).await?),
+            Request::DeletePushConfig(request) => {
+                self.delete_push(call, request).await?;
+                Reply::Deleted
+            }
             Request::GetExtendedAgentCard(_) => Reply::Card(self.extended_card(call)?),
         };
         Ok(Answer::Reply(Box::new(reply)))

@@ -25,7 +25,7 @@ use super::{
     question::{self, AskedAt},
     render::{Shown, context_of},
     reply, select,
-    service::{Call, Error, Service, check_configuration, is_settled, require, task_word},
+    service::{Call, Error, Service, is_settled, require, task_word},
 };
 use crate::auth::{Caller, Scope};
 
@@ -71,7 +71,6 @@ impl Service {
         call: &Call,
         request: SendMessageRequest,
     ) -> Result<SendMessageResponse, Error> {
-        check_configuration(&request.configuration)?;
         let shown = Shown {
             history: request.configuration.history_length,
             artifacts: true,
@@ -179,6 +178,9 @@ impl Service {
 
         let engine = self.host.engine();
         let run = engine.new_run_id();
+        let key = RunKey::new(caller.tenant.clone(), run.clone());
+        let config = configuration.task_push_notification_config.as_ref();
+        let push = self.push_along(call, &key, config, &message.message_id).await?;
         let context = message.context_id.clone().unwrap_or_else(|| new_context(&run));
         let mut message = message;
         message.task_id = Some(run.to_string());
@@ -206,7 +208,7 @@ impl Service {
                 idempotency: Some(once),
                 messages: vec![row],
                 blobs,
-                push: None,
+                push,
             },
         };
         match engine.create(create).await? {
@@ -293,7 +295,15 @@ impl Service {
             idempotency: Some(once),
             ..now
         };
-        let after = match engine.command(&asked.key, command, extras).await {
+        let config = configuration.task_push_notification_config.as_ref();
+        let registered = self
+            .put_along(call, &view.key, config, &message.message_id)
+            .await?;
+        let taken = engine.command(&asked.key, command, extras).await;
+        if let (Err(_), Some(id)) = (&taken, &registered) {
+            self.take_back(&view.key, id).await;
+        }
+        let after = match taken {
             Ok(Done::Fresh(after)) => after,
             Ok(Done::Replayed(_)) => return Ok(Sent::Repeated { key: view.key }),
             Err(CommandError::Refused(refusal)) => {

@@ -12,10 +12,7 @@ use wopr_store::{ReadError, TaskFilter, TaskRow};
 use wopr_wire::a2a::{
     error::A2aError,
     method::Version,
-    model::{
-        CancelTaskRequest, GetTaskRequest, ListTasksRequest, ListTasksResponse, SendMessageConfiguration,
-        Task,
-    },
+    model::{CancelTaskRequest, GetTaskRequest, ListTasksRequest, ListTasksResponse, Task},
 };
 
 use super::{page, projection::stored_state, render::Shown};
@@ -293,12 +290,4 @@ pub(super) fn require(caller: &Caller, scope: Scope) -> Result<(), Error> {
 /// Claims that the client of a run has something to do, or nothing more to expect.
 pub(super) const fn is_settled(status: RunStatus) -> bool {
     status.is_terminal() || status.is_waiting()
-}
-
-/// Checks that the client takes what this agent gives.
-pub(super) fn check_configuration(configuration: &SendMessageConfiguration) -> Result<(), A2aError> {
-    if configuration.task_push_notification_config.is_some() {
-        return Err(A2aError::PushNotificationNotSupported);
-    }
-    Ok(())
 }

@@ -26,7 +26,7 @@ use super::{
     render::{Shown, Words, context_of, status, wire_time, wrap},
     reply::{self, Reply},
     send::Sent,
-    service::{Call, Error, Service, check_configuration, task_word},
+    service::{Call, Error, Service, task_word},
 };
 use crate::{
     auth::Caller,
@@ -97,7 +97,6 @@ impl Service {
         call: &Call,
         request: SendMessageRequest,
     ) -> Result<TaskStream, Error> {
-        check_configuration(&request.configuration)?;
         let shown = Shown {
             history: request.configuration.history_length,
             artifacts: true,

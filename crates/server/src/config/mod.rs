@@ -191,6 +191,12 @@ pub struct A2a {
     pub card_signing: Vec<CardAlgorithm>,
     /// The generations of signing keys in use, each derived from the master key.
     pub card_keys: Vec<u32>,
+    /// Push configurations a task may have.
+    pub push_configs: usize,
+    /// How long a receiver may take to answer a push.
+    pub push_timeout: Period,
+    /// How long a push is tried before it is given up.
+    pub push_give_up: Period,
 }
 
 /// Idempotency keys.
@@ -308,6 +314,9 @@ impl Default for A2a {
             error_profile: ErrorProfile::default(),
             card_signing: Vec::new(),
             card_keys: vec![1],
+            push_configs: 10,
+            push_timeout: Period::from_secs(15),
+            push_give_up: Period::from_secs(24 * 3_600),
         }
     }
 }
@@ -514,6 +523,12 @@ impl Config {
         }
         if !is_set_of(&self.a2a.card_signing, 0) {
             return invalid("a2a.card_signing", "must not name an algorithm twice");
+        }
+        if !(1..=100).contains(&self.a2a.push_configs) {
+            return invalid("a2a.push_configs", "must be 1 to 100");
+        }
+        if self.a2a.push_timeout.as_millis() < 100 {
+            return invalid("a2a.push_timeout", "must be at least 100ms");
         }
         if !is_set_of(&self.a2a.card_keys, 1) {
             return invalid("a2a.card_keys", "must be one to four different numbers");

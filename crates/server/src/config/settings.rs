@@ -121,6 +121,15 @@ pub const SETTINGS: &[Setting] = &[
         c.a2a.card_keys = numbers.map_err(|_| "must be whole numbers with commas between".to_owned())?;
         Ok(())
     }),
+    setting("a2a.push_configs", "WOPR_A2A_PUSH_CONFIGS", |c, t| {
+        number(&mut c.a2a.push_configs, t)
+    }),
+    setting("a2a.push_timeout", "WOPR_A2A_PUSH_TIMEOUT", |c, t| {
+        put(&mut c.a2a.push_timeout, t)
+    }),
+    setting("a2a.push_give_up", "WOPR_A2A_PUSH_GIVE_UP", |c, t| {
+        put(&mut c.a2a.push_give_up, t)
+    }),
     setting("idempotency.retention", "WOPR_IDEMPOTENCY_RETENTION", |c, t| {
         put(&mut c.idempotency.retention, t)
     }),

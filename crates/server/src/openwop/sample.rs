@@ -14,7 +14,7 @@ use super::{
     call::{Answer, Call, json_response},
     problem::Problem,
 };
-use crate::a2a::conformance;
+use crate::a2a::{conformance, push};
 
 /// The body of `POST /v1/host/sample/a2a/tasks/start`.
 #[derive(Debug)]
@@ -86,7 +86,7 @@ impl Decode for Register {
 pub(super) fn register_push(call: Call) -> BoxFuture<'static, Answer> {
     async move {
         let request: Register = call.decode()?;
-        call.host.gate().register(&request.url).await.map_err(|refusal| {
+        let url = call.host.gate().register(&request.url).await.map_err(|refusal| {
             let message = format!("url is refused: no notification may {refusal}");
             Problem::new(StatusCode::BAD_REQUEST, "webhook_url_rejected", message).with("field", "url")
         })?;
@@ -94,7 +94,11 @@ pub(super) fn register_push(call: Call) -> BoxFuture<'static, Answer> {
         let run = RunId::parse(&request.task_id).map_err(|_| missing())?;
         let key = RunKey::new(call.caller().tenant.clone(), run);
         call.host.engine().store().task(&key).await?.ok_or_else(missing)?;
-        Err(Problem::not_provided("push notifications are not provided"))
+        if !push::set(&call.host, &key, url.clone()).await? {
+            return Err(missing());
+        }
+        let registered = json!({ "taskId": request.task_id, "pushConfig": { "url": url.as_str() } });
+        json_response(StatusCode::CREATED, &registered)
     }
     .boxed()
 }

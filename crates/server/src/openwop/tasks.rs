@@ -2,14 +2,16 @@
 
 use futures_util::{FutureExt as _, future::BoxFuture};
 use http::StatusCode;
-use wopr_store::{TaskInterrupt, TaskRow, TaskState};
-use wopr_wire::openwop::task_state::{A2aTaskState, StoredInterruptKind, StoredTaskState};
+use wopr_core::RunKey;
+use wopr_store::{PushRow, TaskInterrupt, TaskRow, TaskState};
+use wopr_wire::openwop::task_state::{A2aTaskState, PushConfig, StoredInterruptKind, StoredTaskState};
 
 use super::{
     call::{Answer, Call, json_response},
     problem::Problem,
     render,
 };
+use crate::Host;
 
 /// `GET /v1/a2a/tasks/{taskId}`
 pub(super) fn show(call: Call) -> BoxFuture<'static, Answer> {
@@ -24,6 +26,11 @@ pub(super) fn show(call: Call) -> BoxFuture<'static, Answer> {
             }
         }
         let (row, _) = store.task(&key).await?.ok_or_else(missing)?;
+        let pushes = store.pushes(&key).await?;
+        let push_config = match pushes.last() {
+            Some(row) => Some(push_config(&call.host, &key, row)?),
+            None => None,
+        };
         let TaskRow {
             context,
             state,
@@ -40,11 +47,24 @@ pub(super) fn show(call: Call) -> BoxFuture<'static, Answer> {
                 TaskInterrupt::Clarification => StoredInterruptKind::Clarification,
             }),
             updated_at: render::time(updated_at),
-            push_config: None,
+            push_config,
         };
         json_response(StatusCode::OK, &record)
     }
     .boxed()
+}
+
+/// What the record shows of the configuration set last.
+fn push_config(host: &Host, key: &RunKey, row: &PushRow) -> Result<PushConfig, Problem> {
+    let vault = host.vault();
+    let receiver = vault.open(key, &row.id, &row.body).map_err(|error| {
+        tracing::error!(run = %key, push = row.id, %error, "push configuration not readable");
+        Problem::internal()
+    })?;
+    Ok(PushConfig {
+        url: receiver.url().to_owned(),
+        token_fingerprint: vault.fingerprint(&receiver),
+    })
 }
 
 const fn stored_state(state: TaskState) -> StoredTaskState {

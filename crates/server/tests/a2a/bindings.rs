@@ -195,16 +195,11 @@ async fn errors_have_the_same_reason_in_every_binding() {
             ),
             (
                 Operation::ListPushConfigs,
-                json!({"taskId": done}),
-                "PUSH_NOTIFICATION_NOT_SUPPORTED",
+                json!({"taskId": gone}),
+                "TASK_NOT_FOUND",
             ),
         ] {
             let about = format!("{} {operation:?} {request}", speaker.name());
-            // The path of a push configuration has a task.
-            let request = match operation {
-                Operation::ListPushConfigs if speaker.binding != Binding::Grpc => json!({ "id": done }),
-                _ => request,
-            };
             assert_eq!(
                 speaker.ask(operation, request).await.unwrap_err(),
                 wanted,

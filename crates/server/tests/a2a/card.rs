@@ -26,7 +26,7 @@ async fn both_versions_read_the_card() {
     assert_eq!(union["protocolVersion"], "0.3.0");
     assert_eq!(union["preferredTransport"], "JSONRPC");
     assert_eq!(union["capabilities"]["streaming"], true);
-    assert_eq!(union["capabilities"]["pushNotifications"], false);
+    assert_eq!(union["capabilities"]["pushNotifications"], true);
     assert_eq!(union["capabilities"]["extendedAgentCard"], true);
     assert_eq!(union["supportsAuthenticatedExtendedCard"], true);
 

@@ -71,17 +71,17 @@ async fn every_error_has_its_code() {
         }
         let push = if is_new {
             [
-                ("CreateTaskPushNotificationConfig", -32003),
-                ("GetTaskPushNotificationConfig", -32003),
-                ("ListTaskPushNotificationConfigs", -32003),
-                ("DeleteTaskPushNotificationConfig", -32003),
+                ("CreateTaskPushNotificationConfig", -32602),
+                ("GetTaskPushNotificationConfig", -32602),
+                ("ListTaskPushNotificationConfigs", -32602),
+                ("DeleteTaskPushNotificationConfig", -32602),
             ]
         } else {
             [
-                ("tasks/pushNotificationConfig/set", -32003),
-                ("tasks/pushNotificationConfig/get", -32003),
-                ("tasks/pushNotificationConfig/list", -32003),
-                ("tasks/pushNotificationConfig/delete", -32003),
+                ("tasks/pushNotificationConfig/set", -32602),
+                ("tasks/pushNotificationConfig/get", -32602),
+                ("tasks/pushNotificationConfig/list", -32602),
+                ("tasks/pushNotificationConfig/delete", -32602),
             ]
         };
         for (method, code) in push {

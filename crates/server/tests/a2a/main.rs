@@ -23,6 +23,7 @@ mod journey;
 mod lists;
 mod once;
 mod operational;
+mod push;
 mod records;
 mod rest;
 mod retention;

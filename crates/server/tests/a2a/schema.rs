@@ -5,14 +5,19 @@ use std::{collections::HashMap, path::Path, sync::OnceLock};
 use jsonschema::Validator;
 use serde_json::{Value, json};
 
-const DEFINITIONS: [&str; 7] = [
+const DEFINITIONS: [&str; 12] = [
     "AgentCard",
     "CancelTaskResponse",
+    "DeleteTaskPushNotificationConfigResponse",
     "GetAuthenticatedExtendedCardResponse",
+    "GetTaskPushNotificationConfigResponse",
     "GetTaskResponse",
     "JSONRPCErrorResponse",
+    "ListTaskPushNotificationConfigResponse",
     "SendMessageResponse",
     "SendStreamingMessageResponse",
+    "SetTaskPushNotificationConfigResponse",
+    "Task",
 ];
 
 /// Holds a document against a definition; without the schema beside the project there is nothing to hold it against.
@@ -46,6 +51,10 @@ pub(crate) fn answer_of(method: &str) -> &'static str {
         "message/send" => "SendMessageResponse",
         "tasks/get" => "GetTaskResponse",
         "tasks/cancel" => "CancelTaskResponse",
+        "tasks/pushNotificationConfig/set" => "SetTaskPushNotificationConfigResponse",
+        "tasks/pushNotificationConfig/get" => "GetTaskPushNotificationConfigResponse",
+        "tasks/pushNotificationConfig/list" => "ListTaskPushNotificationConfigResponse",
+        "tasks/pushNotificationConfig/delete" => "DeleteTaskPushNotificationConfigResponse",
         "agent/getAuthenticatedExtendedCard" => "GetAuthenticatedExtendedCardResponse",
         _ => "JSONRPCErrorResponse",
     }

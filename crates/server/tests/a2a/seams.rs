@@ -123,6 +123,12 @@ async fn an_address_is_judged_before_its_task_is_looked_for() {
     let good = "https://push.example.com/push";
     let answer = post(&client, PUSH, json!({ "taskId": "run_x", "url": good })).await;
     assert_eq!(answer.status, 404);
+    let task = client.send(client.text("m", "x", json!({}))).await;
+    let registered = post(&client, PUSH, json!({ "taskId": task["id"], "url": good })).await;
+    assert_eq!(registered.status, 201);
+    let record = format!("/v1/a2a/tasks/{}", task["id"].as_str().unwrap());
+    let record = client.get(&record).await.json();
+    assert_eq!(record["pushConfig"], json!({ "url": good }));
     assert_eq!(post(&client, PUSH, json!({ "url": good })).await.status, 400);
     assert_eq!(
         post(&client, PUSH, json!({ "taskId": "run_x" })).await.status,

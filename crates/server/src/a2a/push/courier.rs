@@ -1,0 +1,95 @@
+//! The engine's courier: opens the receiver, writes the body in its version, and sends it through the gate.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::HeaderValue;
+use wopr_connect::{Push, egress::Gate, push, secret_header};
+use wopr_core::Recorded;
+use wopr_engine::{Parcel, Undelivered, View};
+use wopr_store::Update;
+use wopr_wire::a2a::method::Version;
+
+use super::{
+    receiver::{Receiver, Vault},
+    update::{self, Kept},
+};
+
+/// Tells receivers of tasks.
+#[derive(Debug)]
+pub(crate) struct Courier {
+    vault: Vault,
+    gate: Gate,
+    public_url: String,
+}
+
+impl Courier {
+    /// A courier that goes out by a gate.
+    pub(crate) const fn new(vault: Vault, gate: Gate, public_url: String) -> Self {
+        Self {
+            vault,
+            gate,
+            public_url,
+        }
+    }
+
+    fn push(&self, parcel: &Parcel) -> Result<Push, Undelivered> {
+        let Parcel {
+            run,
+            push: id,
+            receiver,
+            seq,
+            body,
+        } = parcel;
+        let receiver = self.vault.open(run, id, receiver).map_err(|error| {
+            tracing::error!(%run, push = id, %error, "push configuration not readable");
+            undelivered("could not open the configuration: the master key is another one, or it was changed")
+        })?;
+        let kept = Kept::read(body).map_err(|error| {
+            tracing::error!(%run, %error, "update not understood");
+            undelivered("could not read the update")
+        })?;
+        let body = kept
+            .body(receiver.version, run, seq.0, &self.public_url)
+            .map_err(|_| undelivered("could not write the update"))?;
+        let header =
+            |text: &str| secret_header(text).map_err(|_| undelivered("could not put a secret into a header"));
+        Ok(Push {
+            url: receiver
+                .url
+                .parse()
+                .map_err(|_| undelivered("could not read the url"))?,
+            token: receiver.token.as_deref().map(header).transpose()?,
+            authorization: receiver.authorization().as_deref().map(header).transpose()?,
+            content_type: HeaderValue::from_static(content_type(&receiver)),
+            body: Bytes::from(body),
+            traceparent: kept.trace,
+        })
+    }
+}
+
+/// What the specification of each version names.
+const fn content_type(receiver: &Receiver) -> &'static str {
+    match receiver.version {
+        Version::V0_3 => "application/json",
+        Version::V1_0 => "application/a2a+json",
+    }
+}
+
+fn undelivered(reason: &str) -> Undelivered {
+    Undelivered {
+        reason: reason.to_owned(),
+        retry_after: None,
+    }
+}
+
+#[async_trait]
+impl wopr_engine::Courier for Courier {
+    fn updates(&self, before: &View, events: &[Recorded]) -> Vec<Update> {
+        update::updates(before, events)
+    }
+
+    async fn deliver(&self, parcel: &Parcel) -> Result<(), Undelivered> {
+        let ready = self.push(parcel)?;
+        push(&self.gate, ready).await
+    }
+}

@@ -1,0 +1,20 @@
+//! Push notifications: who is told of a task, and what.
+//!
+//! ```text
+//!   service   create, get, list, delete; what comes along with a message
+//!   receiver  a configuration as it is kept: sealed, with nothing of it in the open
+//!   update    from events to what a receiver may know, and to a body of the version it registered with
+//!   courier   the engine's port: both of these, and the way out
+//! ```
+//!
+//! When, in which order and how often is the engine's business. A body holds the state of the task and where artifacts
+//! are, never what anybody said.
+
+mod courier;
+mod receiver;
+mod service;
+mod update;
+
+pub(crate) use courier::Courier;
+pub(crate) use receiver::Vault;
+pub(crate) use service::set;

@@ -1,0 +1,302 @@
+//! The operations on push configurations, and those that come along with a message.
+//!
+//! They ask for what reading the task asks for: who may not read it finds no task. A URL is judged before anything is
+//! kept, without a look-up where that decides nothing; whether its addresses may be reached is judged at each push.
+
+use rand::{TryRngCore as _, rngs::OsRng};
+use sha2::{Digest, Sha256};
+use url::Url;
+use wopr_connect::secret_header;
+use wopr_core::RunKey;
+use wopr_engine::CommandError;
+use wopr_store::{PushRow, Put, WriteError};
+use wopr_wire::a2a::{
+    error::A2aError,
+    method::Version,
+    model::{
+        DeleteTaskPushNotificationConfigRequest, ListTaskPushNotificationConfigsRequest,
+        ListTaskPushNotificationConfigsResponse, TaskPushNotificationConfig,
+    },
+};
+
+use super::receiver::Receiver;
+use crate::{
+    Host,
+    a2a::service::{Call, Error, Service, require},
+    auth::{Scope, hex},
+};
+
+/// Most characters of a configuration's id.
+const MAX_ID: usize = 128;
+/// Most bytes of a token, and of credentials.
+const MAX_SECRET: usize = 4096;
+
+/// Where in a request a configuration is.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    /// It is what the request is about.
+    Alone,
+    /// It comes along with a message.
+    Along,
+}
+
+impl Place {
+    /// The name of a member, as the client wrote it.
+    fn field(self, version: Version, member: &str) -> String {
+        let config = match (self, version) {
+            (Self::Alone, Version::V1_0) => return member.to_owned(),
+            (Self::Alone, Version::V0_3) => "pushNotificationConfig",
+            (Self::Along, Version::V1_0) => "configuration.taskPushNotificationConfig",
+            (Self::Along, Version::V0_3) => "configuration.pushNotificationConfig",
+        };
+        format!("{config}.{member}")
+    }
+}
+
+impl Service {
+    /// Registers a configuration with a task, or sets the one of its id anew.
+    pub(in crate::a2a) async fn create_push(
+        &self,
+        call: &Call,
+        config: TaskPushNotificationConfig,
+    ) -> Result<TaskPushNotificationConfig, Error> {
+        let task = config.task_id.as_deref();
+        let task = task.ok_or_else(|| A2aError::invalid_param("taskId", "is required"))?;
+        let view = self.visible(call, task).await?;
+        let id = match &config.id {
+            Some(id) => id.clone(),
+            None => random_id()?,
+        };
+        let receiver = self.judged(call.version, &config, &id, Place::Alone).await?;
+        let row = self.sealed(&view.key, id.clone(), &receiver)?;
+        match self.put(&view.key, row).await? {
+            Put::Added | Put::Replaced => Ok(receiver.shown(&view.key, &id)),
+            Put::Full => Err(self.full()),
+            Put::Missing => Err(A2aError::task_not_found(task).into()),
+        }
+    }
+
+    /// Reads a configuration; without an id the one set last.
+    pub(in crate::a2a) async fn get_push(
+        &self,
+        call: &Call,
+        task: &str,
+        id: Option<&str>,
+    ) -> Result<TaskPushNotificationConfig, Error> {
+        let view = self.visible(call, task).await?;
+        let rows = self.host.engine().store().pushes(&view.key).await?;
+        let found = match id {
+            Some(id) => rows.iter().find(|row| row.id == id),
+            None => rows.last(),
+        };
+        // The table of errors has no other word for a configuration that is not there.
+        let row = found.ok_or_else(|| A2aError::task_not_found(task))?;
+        Ok(self.opened(&view.key, row)?.shown(&view.key, &row.id))
+    }
+
+    /// Lists the configurations of a task, the one set first ahead.
+    pub(in crate::a2a) async fn list_pushes(
+        &self,
+        call: &Call,
+        request: ListTaskPushNotificationConfigsRequest,
+    ) -> Result<ListTaskPushNotificationConfigsResponse, Error> {
+        let view = self.visible(call, &request.task_id).await?;
+        let rows = self.host.engine().store().pushes(&view.key).await?;
+        let from = match &request.page_token {
+            None => 0,
+            Some(token) => {
+                let place = rows.iter().position(|row| row.id == *token);
+                place.ok_or_else(|| A2aError::invalid_param("pageToken", "is of no page of this list"))? + 1
+            }
+        };
+        let most = request
+            .page_size
+            .map_or(usize::MAX, |size| usize::try_from(size).unwrap_or(usize::MAX));
+        let page: Vec<_> = rows.iter().skip(from).take(most).collect();
+        let next_page_token = match page.last() {
+            Some(last) if from + page.len() < rows.len() => last.id.clone(),
+            Some(_) | None => String::new(),
+        };
+        let shown = |row: &&PushRow| Ok(self.opened(&view.key, row)?.shown(&view.key, &row.id));
+        Ok(ListTaskPushNotificationConfigsResponse {
+            configs: page.iter().map(shown).collect::<Result<_, Error>>()?,
+            next_page_token,
+        })
+    }
+
+    /// Removes a configuration and whatever still waits for it. Removing it twice is removing it once.
+    pub(in crate::a2a) async fn delete_push(
+        &self,
+        call: &Call,
+        request: DeleteTaskPushNotificationConfigRequest,
+    ) -> Result<(), Error> {
+        let view = self.visible(call, &request.task_id).await?;
+        let store = self.host.engine().store();
+        store.drop_push(&view.key, &request.id).await.map_err(unwritten)?;
+        Ok(())
+    }
+
+    /// The configuration that comes with a message which begins a task.
+    pub(in crate::a2a) async fn push_along(
+        &self,
+        call: &Call,
+        run: &RunKey,
+        config: Option<&TaskPushNotificationConfig>,
+        message_id: &str,
+    ) -> Result<Option<PushRow>, Error> {
+        let Some(config) = config else { return Ok(None) };
+        require(&call.caller, Scope::RunsRead)?;
+        // The same message names the same configuration, however often it is sent.
+        let id = config.id.clone().unwrap_or_else(|| id_of(message_id));
+        let receiver = self.judged(call.version, config, &id, Place::Along).await?;
+        self.sealed(run, id, &receiver).map(Some)
+    }
+
+    /// Registers the configuration that comes with an answer to a task, before the answer is taken: of what follows
+    /// from it nothing is missed. Says which one to take back if the answer is refused.
+    pub(in crate::a2a) async fn put_along(
+        &self,
+        call: &Call,
+        run: &RunKey,
+        config: Option<&TaskPushNotificationConfig>,
+        message_id: &str,
+    ) -> Result<Option<String>, Error> {
+        let Some(row) = self.push_along(call, run, config, message_id).await? else {
+            return Ok(None);
+        };
+        let id = row.id.clone();
+        match self.put(run, row).await? {
+            Put::Added => Ok(Some(id)),
+            Put::Replaced => Ok(None),
+            Put::Full => Err(self.full()),
+            Put::Missing => Err(A2aError::task_not_found(run.run.as_str()).into()),
+        }
+    }
+
+    /// Takes back what came with an answer that was refused.
+    pub(in crate::a2a) async fn take_back(&self, run: &RunKey, id: &str) {
+        if let Err(error) = self.host.engine().store().drop_push(run, id).await {
+            tracing::warn!(%run, %error, "push configuration of a refused message not taken back");
+        }
+    }
+
+    /// Checks a configuration and reads it.
+    async fn judged(
+        &self,
+        version: Version,
+        config: &TaskPushNotificationConfig,
+        id: &str,
+        place: Place,
+    ) -> Result<Receiver, Error> {
+        let refused = |member: &str, rule: &str| A2aError::invalid_param(place.field(version, member), rule);
+        // The proto of 0.3 names a configuration by a path.
+        let is_id = |text: &str| {
+            !text.is_empty()
+                && text.chars().count() <= MAX_ID
+                && !text.chars().any(|c| c.is_control() || c == '/')
+        };
+        if !is_id(id) {
+            let rule = "must be 1 to 128 characters without slashes and control characters";
+            return Err(refused("id", rule).into());
+        }
+        let receiver = Receiver::of(config, version);
+        let secrets = [
+            ("token", receiver.token.clone()),
+            ("authentication", receiver.authorization()),
+        ];
+        for (member, secret) in secrets {
+            let Some(secret) = secret else { continue };
+            if secret.len() > MAX_SECRET {
+                return Err(refused(member, "must be at most 4096 bytes").into());
+            }
+            if secret_header(&secret).is_err() {
+                return Err(refused(member, "cannot stand in a header").into());
+            }
+        }
+        let judged = self.host.gate().register(&receiver.url).await;
+        let url = judged
+            .map_err(|refusal| refused("url", &format!("is refused: no notification may {refusal}")))?;
+        Ok(Receiver {
+            url: url.into(),
+            ..receiver
+        })
+    }
+
+    fn sealed(&self, run: &RunKey, id: String, receiver: &Receiver) -> Result<PushRow, Error> {
+        let body = self.host.vault().seal(run, &id, receiver).map_err(|error| {
+            tracing::error!(%error, "push configuration not sealed");
+            A2aError::Internal
+        })?;
+        Ok(PushRow {
+            id,
+            body,
+            created_at: self.host.engine().now(),
+        })
+    }
+
+    fn opened(&self, run: &RunKey, row: &PushRow) -> Result<Receiver, Error> {
+        self.host.vault().open(run, &row.id, &row.body).map_err(|error| {
+            tracing::error!(%run, push = row.id, %error, "push configuration not readable");
+            A2aError::Internal.into()
+        })
+    }
+
+    async fn put(&self, run: &RunKey, row: PushRow) -> Result<Put, Error> {
+        let most = self.host.config().a2a.push_configs;
+        let put = self.host.engine().put_push(run, row, most).await;
+        put.map_err(unwritten)
+    }
+
+    fn full(&self) -> Error {
+        let most = self.host.config().a2a.push_configs;
+        A2aError::unsupported(format!("a task has at most {most} push configurations")).into()
+    }
+}
+
+/// Registers a receiver without secrets, whose URL has been judged; `false` if there is no such task, or no room.
+pub(crate) async fn set(host: &Host, run: &RunKey, url: Url) -> Result<bool, CommandError> {
+    let receiver = Receiver::at(url);
+    let id = random_id().map_err(|_| CommandError::Internal("no randomness for an id".to_owned()))?;
+    let sealed = host.vault().seal(run, &id, &receiver);
+    let row = PushRow {
+        id,
+        body: sealed.map_err(|error| CommandError::Internal(error.to_string()))?,
+        created_at: host.engine().now(),
+    };
+    match host
+        .engine()
+        .put_push(run, row, host.config().a2a.push_configs)
+        .await
+    {
+        Ok(put) => Ok(matches!(put, Put::Added | Put::Replaced)),
+        Err(WriteError::Unavailable(why)) => Err(CommandError::Unavailable(why)),
+        Err(WriteError::Corrupt(why)) => Err(CommandError::Internal(why)),
+    }
+}
+
+fn unwritten(error: WriteError) -> Error {
+    match error {
+        WriteError::Unavailable(why) => {
+            tracing::warn!(error = %why, "store unavailable");
+            Error::Unavailable
+        }
+        WriteError::Corrupt(why) => {
+            tracing::error!(error = %why, "push configuration not written");
+            A2aError::Internal.into()
+        }
+    }
+}
+
+fn random_id() -> Result<String, Error> {
+    let mut bytes = [0; 16];
+    OsRng.try_fill_bytes(&mut bytes).map_err(|error| {
+        tracing::error!(%error, "no randomness for an id");
+        A2aError::Internal
+    })?;
+    Ok(hex(&bytes))
+}
+
+fn id_of(message_id: &str) -> String {
+    let digest: [u8; 32] = Sha256::digest(message_id.as_bytes()).into();
+    hex(&digest[..16])
+}

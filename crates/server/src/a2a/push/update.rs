@@ -1,0 +1,188 @@
+//! What a receiver is told, and in which words.
+//!
+//! Of a log there is told what a stream of the task tells, in the same order, without what was said in it: the state,
+//! what kind of answer is waited for, and where an artifact can be read by whoever may. It is decided when the event is
+//! looked at first and kept, so that every attempt sends the same.
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use wopr_core::{Event, InterruptKind, Object, Recorded, RunKey, Timestamp};
+use wopr_engine::View;
+use wopr_store::{TaskState as StoredState, Update};
+use wopr_wire::a2a::{
+    method::Version,
+    model::{
+        Artifact, Part, PartContent, StreamResponse, Task, TaskArtifactUpdateEvent, TaskStatus,
+        TaskStatusUpdateEvent,
+    },
+    v03,
+};
+
+use crate::a2a::{
+    projection::{Change, Standing, stored_state, wire_state},
+    render::{wire_time, wrap},
+};
+
+/// What is kept of an update.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Kept {
+    context: String,
+    /// When it happened, in milliseconds since the epoch.
+    at: i64,
+    /// The state, as rows spell it.
+    state: String,
+    /// OpenWOP's status.
+    status: String,
+    /// What kind of answer is waited for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    asks: Option<String>,
+    /// The artifact that there is now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    artifact: Option<String>,
+    /// The trace that the run belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) trace: Option<String>,
+}
+
+/// What events of a run are to those who are told of it.
+pub(super) fn updates(before: &View, events: &[Recorded]) -> Vec<Update> {
+    let mut started = before.run.started.as_deref();
+    if let (None, Some(Event::RunStarted(begins))) = (started, events.first().map(|first| &first.event)) {
+        started = Some(begins);
+    }
+    let context = started.and_then(|started| started.context.clone());
+    let context = context.unwrap_or_else(|| before.key.run.to_string());
+    let trace = started.and_then(|started| started.trace.clone());
+    let mut standing = Standing::of(&before.run, &before.plan);
+    let mut updates = Vec::new();
+    for recorded in events {
+        let change = standing.apply(&recorded.event);
+        let artifact = match (&recorded.event, change) {
+            // Whoever saw no piece of it has to be told, however it came to be.
+            (Event::ArtifactCreated { artifact, .. }, _) => Some(artifact.clone()),
+            (_, Change::Status) => None,
+            (_, Change::None | Change::Artifact | Change::Piece) => continue,
+        };
+        let kept = Kept {
+            context: context.clone(),
+            at: recorded.at.millis(),
+            state: stored_state(standing.state())
+                .unwrap_or(StoredState::Working)
+                .as_str()
+                .to_owned(),
+            status: standing.status().as_str().to_owned(),
+            asks: standing.asked().first().map(|waiting| asked(waiting.kind)),
+            artifact,
+            trace: trace.clone(),
+        };
+        match serde_json::to_vec(&kept) {
+            Ok(body) => updates.push(Update {
+                seq: recorded.seq,
+                body,
+            }),
+            Err(error) => tracing::error!(run = %before.key, %error, "update does not serialise"),
+        }
+    }
+    updates
+}
+
+/// The two words RFC 0100 has for it.
+fn asked(kind: InterruptKind) -> String {
+    match kind {
+        InterruptKind::Approval => "approval",
+        InterruptKind::Clarification | InterruptKind::ExternalEvent | InterruptKind::Custom => {
+            "clarification"
+        }
+    }
+    .to_owned()
+}
+
+impl Kept {
+    /// Reads what [`updates`] kept.
+    pub(super) fn read(body: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(body)
+    }
+
+    /// The body of a push: a task in 0.3, an item of a stream in 1.0.
+    pub(super) fn body(
+        &self,
+        version: Version,
+        run: &RunKey,
+        seq: u64,
+        public_url: &str,
+    ) -> Result<Vec<u8>, serde_json::Error> {
+        let task_id = run.run.to_string();
+        let artifact = self.artifact.as_ref().map(|id| reference(run, id, public_url));
+        let state = StoredState::parse(&self.state).unwrap_or(StoredState::Working);
+        let status = TaskStatus {
+            state: wire_state(state),
+            message: None,
+            timestamp: Some(wire_time(Timestamp::from_millis(self.at))),
+        };
+        let context_id = self.context.clone();
+        let metadata = wrap(self.about(seq));
+        match (version, artifact) {
+            (Version::V0_3, artifact) => {
+                let task = Task {
+                    id: task_id,
+                    context_id,
+                    status,
+                    artifacts: artifact.into_iter().collect(),
+                    history: Vec::new(),
+                    metadata,
+                };
+                serde_json::to_vec(&v03::Task::from(task))
+            }
+            (Version::V1_0, Some(artifact)) => {
+                serde_json::to_vec(&StreamResponse::ArtifactUpdate(TaskArtifactUpdateEvent {
+                    task_id,
+                    context_id,
+                    artifact,
+                    append: false,
+                    last_chunk: true,
+                    metadata,
+                }))
+            }
+            (Version::V1_0, None) => {
+                serde_json::to_vec(&StreamResponse::StatusUpdate(TaskStatusUpdateEvent {
+                    task_id,
+                    context_id,
+                    status,
+                    metadata,
+                }))
+            }
+        }
+    }
+
+    /// `metadata.openwop`. The sequence tells an update that came twice from two.
+    fn about(&self, seq: u64) -> Object {
+        let mut about = Object::new();
+        about.insert("sequence".to_owned(), seq.into());
+        about.insert("status".to_owned(), self.status.as_str().into());
+        if let Some(kind) = &self.asks {
+            about.insert("interrupt".to_owned(), json!({ "kind": kind }));
+        }
+        about
+    }
+}
+
+/// An artifact without its content: where to read it.
+fn reference(run: &RunKey, id: &str, public_url: &str) -> Artifact {
+    // Both ids are of characters that stand in a path as they are, but for what a node may be called.
+    let escaped: String = url::form_urlencoded::byte_serialize(id.as_bytes()).collect();
+    let url = format!(
+        "{public_url}/v1/runs/{}/artifacts/{}",
+        run.run,
+        escaped.replace('+', "%20")
+    );
+    let mut part = Part::from(PartContent::Url(url));
+    part.media_type = Some("application/json".to_owned());
+    Artifact {
+        artifact_id: id.to_owned(),
+        name: None,
+        description: None,
+        parts: vec![part],
+        metadata: Object::new(),
+        extensions: Vec::new(),
+    }
+}

@@ -1,0 +1,695 @@
+//! Push notifications: every update arrives, in order, in the version it was asked for in, whatever becomes of the
+//! receiver, of its neighbors or of the host; and nobody learns a secret or another tenant's task on the way.
+
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+
+use axum::{
+    Router,
+    body::Bytes,
+    extract::{Path as At, State},
+    http::{HeaderMap, StatusCode},
+    response::{IntoResponse, Response},
+    routing::post,
+};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::{net::TcpListener, sync::Notify, task::JoinHandle};
+use wopr_server::{
+    Config,
+    config::{Period, StoreUrl},
+};
+use wopr_wire::a2a::method::{Operation, Version};
+
+use crate::{
+    client::{Client, state_of},
+    schema,
+    speaker::Speaker,
+    support::{Server, config},
+};
+
+const TOKEN: &str = "token-5f1cbb7a09";
+const CREDENTIALS: &str = "credentials-93be02d4";
+
+/// What came to a receiver.
+#[derive(Debug, Clone)]
+struct Pushed {
+    headers: HeaderMap,
+    body: Value,
+}
+
+impl Pushed {
+    /// Its place in the task's log.
+    fn sequence(&self) -> u64 {
+        let about = |item: &Value| item["metadata"]["openwop"]["sequence"].as_u64();
+        let body = &self.body;
+        [body, &body["statusUpdate"], &body["artifactUpdate"]]
+            .into_iter()
+            .find_map(about)
+            .unwrap_or_else(|| panic!("{body}"))
+    }
+
+    /// The state it tells, in the words of 0.3; nothing for an artifact of 1.0.
+    fn state(&self) -> Option<String> {
+        let state = match &self.body["kind"] {
+            Value::Null => &self.body["statusUpdate"]["status"]["state"],
+            _ => &self.body["status"]["state"],
+        };
+        let state = state.as_str()?.trim_start_matches("TASK_STATE_");
+        Some(state.to_ascii_lowercase().replace('_', "-"))
+    }
+
+    fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+}
+
+/// How a receiver answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mood {
+    Takes,
+    Answers(u16),
+    Redirects,
+    Hangs,
+}
+
+/// Receivers on one port, told apart by their paths.
+#[derive(Debug, Default)]
+struct Inbox {
+    moods: Mutex<BTreeMap<String, Mood>>,
+    tried: Mutex<BTreeMap<String, usize>>,
+    taken: Mutex<BTreeMap<String, Vec<Pushed>>>,
+    news: Notify,
+}
+
+struct Receivers {
+    address: String,
+    inbox: Arc<Inbox>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Receivers {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Receivers {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let inbox = Arc::new(Inbox::default());
+        let router = Router::new()
+            .route("/{name}", post(take))
+            .with_state(Arc::clone(&inbox));
+        let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        Self { address, inbox, task }
+    }
+
+    fn url(&self, name: &str) -> String {
+        format!("http://{}/{name}", self.address)
+    }
+
+    fn mood(&self, name: &str, mood: Mood) {
+        self.inbox.moods.lock().insert(name.to_owned(), mood);
+    }
+
+    fn taken(&self, name: &str) -> Vec<Pushed> {
+        self.inbox.taken.lock().get(name).cloned().unwrap_or_default()
+    }
+
+    /// Waits until something is so.
+    async fn until(&self, what: &str, is_so: impl Fn(&Inbox) -> bool) {
+        let waiting = async {
+            loop {
+                let news = self.inbox.news.notified();
+                if is_so(&self.inbox) {
+                    return;
+                }
+                news.await;
+            }
+        };
+        let waited = tokio::time::timeout(Duration::from_secs(30), waiting).await;
+        assert!(waited.is_ok(), "{what}: {:?}", self.inbox);
+    }
+
+    async fn has_tried(&self, name: &str, n: usize) {
+        let tried = |inbox: &Inbox| inbox.tried.lock().get(name).copied().unwrap_or(0) >= n;
+        self.until(&format!("{name} is tried {n} times"), tried).await;
+    }
+
+    /// Waits for a state, and gives what came up to it.
+    async fn told(&self, name: &str, state: &str) -> Vec<Pushed> {
+        let is_told = |inbox: &Inbox| {
+            let taken = inbox.taken.lock();
+            let mut states = taken.get(name).into_iter().flatten();
+            states.any(|pushed| pushed.state().as_deref() == Some(state))
+        };
+        self.until(&format!("{name} is told {state}"), is_told).await;
+        self.taken(name)
+    }
+}
+
+async fn take(
+    State(inbox): State<Arc<Inbox>>,
+    At(name): At<String>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    *inbox.tried.lock().entry(name.clone()).or_default() += 1;
+    inbox.news.notify_waiters();
+    let mood = inbox.moods.lock().get(&name).copied().unwrap_or(Mood::Takes);
+    match mood {
+        Mood::Takes => {
+            let body = serde_json::from_slice(&body).unwrap();
+            let pushed = Pushed { headers, body };
+            inbox.taken.lock().entry(name).or_default().push(pushed);
+            inbox.news.notify_waiters();
+            StatusCode::NO_CONTENT.into_response()
+        }
+        Mood::Answers(status) => StatusCode::from_u16(status).unwrap().into_response(),
+        Mood::Redirects => (StatusCode::TEMPORARY_REDIRECT, [("location", "/elsewhere")]).into_response(),
+        Mood::Hangs => std::future::pending().await,
+    }
+}
+
+/// Loopback may be reached, and nothing takes long.
+fn reaching() -> Config {
+    let mut config = config();
+    config.egress.allow = vec!["127.0.0.0/8".parse().unwrap()];
+    config.a2a.push_timeout = "500ms".parse::<Period>().unwrap();
+    config
+}
+
+fn on(path: &Path) -> Config {
+    Config {
+        store: StoreUrl::Sqlite(path.to_owned()),
+        ..reaching()
+    }
+}
+
+fn wanted(task: &Value, id: &str, url: &str) -> Value {
+    json!({
+        "taskId": task, "id": id, "url": url, "token": TOKEN,
+        "authentication": {"scheme": "Bearer", "credentials": CREDENTIALS},
+    })
+}
+
+/// A task that waits for an approval.
+async fn asks(speaker: &Speaker) -> Value {
+    let task = speaker.send(speaker.text("push", "it", "approve")).await.unwrap();
+    task["id"].clone()
+}
+
+async fn approve(speaker: &Speaker, task: &Value) {
+    let yes = speaker.answer("yes", "approve", task.as_str().unwrap());
+    let task = speaker.send(yes).await.unwrap();
+    assert_eq!(task["status"]["state"], "TASK_STATE_COMPLETED");
+}
+
+fn assert_in_order(pushes: &[Pushed]) {
+    let places: Vec<_> = pushes.iter().map(Pushed::sequence).collect();
+    assert!(places.is_sorted_by(|a, b| a < b), "{places:?}");
+}
+
+#[tokio::test]
+async fn every_binding_and_version_sets_reads_lists_and_removes() {
+    let receivers = Receivers::start().await;
+    let server = Server::open(reaching()).await;
+    for speaker in Speaker::all(&server) {
+        let about = speaker.name();
+        let task = asks(&speaker).await;
+        let url = receivers.url(&format!("one-{about}"));
+        let shown = json!({
+            "taskId": task, "id": "one", "url": url, "authentication": {"scheme": "Bearer"},
+        });
+        let set = speaker
+            .ask(Operation::CreatePushConfig, wanted(&task, "one", &url))
+            .await;
+        assert_eq!(set.unwrap(), shown, "{about}");
+        let second = receivers.url("two");
+        let two = json!({ "taskId": task, "id": "two", "url": second });
+        let set = speaker.ask(Operation::CreatePushConfig, two.clone()).await;
+        assert_eq!(set.unwrap(), two, "{about}");
+
+        let one = json!({ "taskId": task, "id": "one" });
+        let read = speaker.ask(Operation::GetPushConfig, one.clone()).await;
+        assert_eq!(read.unwrap(), shown, "{about}");
+        let list = json!({ "taskId": task });
+        let all = speaker.ask(Operation::ListPushConfigs, list.clone()).await;
+        assert_eq!(all.unwrap(), json!([shown, two]), "{about}");
+
+        let other = json!({ "taskId": task, "id": "two" });
+        for _ in 0..2 {
+            let gone = speaker.ask(Operation::DeletePushConfig, other.clone()).await;
+            assert_eq!(gone.unwrap(), Value::Null, "{about}");
+        }
+        let read = speaker.ask(Operation::GetPushConfig, other).await;
+        assert_eq!(read.unwrap_err(), "TASK_NOT_FOUND", "{about}");
+        let all = speaker.ask(Operation::ListPushConfigs, list).await;
+        assert_eq!(all.unwrap(), json!([shown]), "{about}");
+
+        approve(&speaker, &task).await;
+        let told = receivers.told(&format!("one-{about}"), "completed").await;
+        assert_in_order(&told);
+        for pushed in &told {
+            assert_eq!(pushed.header("x-a2a-notification-token"), Some(TOKEN));
+            assert_eq!(pushed.header("a2a-notification-token"), Some(TOKEN));
+            let authorization = format!("Bearer {CREDENTIALS}");
+            assert_eq!(pushed.header("authorization"), Some(&*authorization));
+            let text = pushed.body.to_string();
+            assert!(
+                !text.contains("brief") || text.contains("/artifacts/brief-"),
+                "{text}"
+            );
+            assert!(!text.contains("approved"), "{text}");
+            match speaker.version {
+                Version::V0_3 => {
+                    schema::check("Task", &pushed.body);
+                    assert_eq!(pushed.header("content-type"), Some("application/json"));
+                    assert_eq!(
+                        (&pushed.body["kind"], &pushed.body["id"]),
+                        (&json!("task"), &task)
+                    );
+                }
+                Version::V1_0 => {
+                    assert_eq!(pushed.header("content-type"), Some("application/a2a+json"));
+                    let members: Vec<_> = pushed.body.as_object().unwrap().keys().collect();
+                    assert!(members == ["statusUpdate"] || members == ["artifactUpdate"]);
+                    assert_eq!(pushed.body[members[0]]["taskId"], task);
+                }
+            }
+        }
+        let states: Vec<_> = told.iter().filter_map(Pushed::state).collect();
+        assert_eq!(states.first().map(String::as_str), Some("working"), "{about}");
+        assert_eq!(states.last().map(String::as_str), Some("completed"), "{about}");
+    }
+    assert!(receivers.taken("two").is_empty());
+}
+
+#[tokio::test]
+async fn an_artifact_is_told_by_reference_alone() {
+    let receivers = Receivers::start().await;
+    let server = Server::open(reaching()).await;
+    for (version, client) in [(Version::V1_0, server.v1()), (Version::V0_3, server.v03())] {
+        let name = format!("{version}");
+        let mut request = client.text(&name, "SECRET WORDS", json!({}));
+        let config = json!({ "url": receivers.url(&name) });
+        request["configuration"] = match version {
+            Version::V1_0 => json!({ "taskPushNotificationConfig": config }),
+            Version::V0_3 => json!({ "pushNotificationConfig": config }),
+        };
+        let task = client.send(request).await;
+        let told = receivers.told(&name, "completed").await;
+        // From the first event on, because it came along with the message.
+        assert_eq!(told[0].state().as_deref(), Some("working"));
+        let artifacts: Vec<_> = told
+            .iter()
+            .filter_map(|pushed| match version {
+                Version::V1_0 => pushed.body["artifactUpdate"].get("artifact").cloned(),
+                Version::V0_3 => pushed.body["artifacts"].get(0).cloned(),
+            })
+            .collect();
+        assert_eq!(artifacts.len(), 1, "{told:?}");
+        let artifact = &artifacts[0];
+        assert_eq!(artifact["artifactId"], "greet-0");
+        let part = &artifact["parts"][0];
+        let url = match version {
+            Version::V1_0 => &part["url"],
+            Version::V0_3 => &part["file"]["uri"],
+        };
+        let url = url.as_str().unwrap();
+        let path = url.strip_prefix(server.host.public_url()).unwrap();
+        let read = client.get(path).await.json();
+        assert_eq!(read["content"], "hello SECRET WORDS");
+        assert!(path.contains(task["id"].as_str().unwrap()));
+        assert!(!format!("{told:?}").contains("SECRET WORDS"));
+    }
+}
+
+#[tokio::test]
+async fn what_comes_with_a_message_is_registered_once() {
+    let receivers = Receivers::start().await;
+    let server = Server::open(reaching()).await;
+    for speaker in Speaker::all(&server) {
+        let about = speaker.name();
+        let with = |mut request: Value, name: &str| {
+            request["configuration"] = json!({
+                "taskPushNotificationConfig": { "url": receivers.url(&format!("{name}-{about}")) },
+            });
+            request
+        };
+        let begin = with(speaker.text("along", "it", "approve"), "begun");
+        let task = speaker.send(begin.clone()).await.unwrap();
+        let again = speaker.send(begin).await.unwrap();
+        assert_eq!(task["id"], again["id"], "{about}");
+        let list = json!({ "taskId": task["id"] });
+        let all = speaker
+            .ask(Operation::ListPushConfigs, list.clone())
+            .await
+            .unwrap();
+        assert_eq!(all.as_array().unwrap().len(), 1, "{about}: {all}");
+
+        // A message that is refused leaves nothing behind.
+        let mut refused = speaker.answer("no", "x", task["id"].as_str().unwrap());
+        refused["message"]["parts"] = json!([{"data": {"openwop": {"action": "dance"}}}]);
+        refused["message"]["metadata"] = json!({"openwop": {"action": "dance"}});
+        speaker.send(with(refused, "refused")).await.unwrap_err();
+        let all = speaker
+            .ask(Operation::ListPushConfigs, list.clone())
+            .await
+            .unwrap();
+        assert_eq!(all.as_array().unwrap().len(), 1, "{about}: {all}");
+
+        let yes = speaker.answer("yes", "approve", task["id"].as_str().unwrap());
+        speaker.send(with(yes, "answered")).await.unwrap();
+        let begun = receivers.told(&format!("begun-{about}"), "completed").await;
+        let answered = receivers.told(&format!("answered-{about}"), "completed").await;
+        let states = |pushes: &[Pushed]| pushes.iter().filter_map(Pushed::state).collect::<Vec<_>>();
+        assert!(states(&begun).contains(&"input-required".to_owned()), "{about}");
+        assert!(
+            !states(&answered).contains(&"input-required".to_owned()),
+            "{about}"
+        );
+        assert_in_order(&begun);
+        assert_in_order(&answered);
+        assert!(receivers.taken(&format!("refused-{about}")).is_empty());
+    }
+}
+
+#[tokio::test]
+async fn receivers_that_fail_hang_or_redirect_delay_nobody_and_get_everything_in_the_end() {
+    let receivers = Receivers::start().await;
+    let server = Server::open(reaching()).await;
+    let speaker = Speaker::all(&server).remove(0);
+    let task = asks(&speaker).await;
+    let moody = [
+        ("fails", Mood::Answers(500)),
+        ("refuses", Mood::Answers(404)),
+        ("redirects", Mood::Redirects),
+        ("hangs", Mood::Hangs),
+    ];
+    for (name, mood) in moody {
+        receivers.mood(name, mood);
+    }
+    for name in ["fails", "refuses", "redirects", "hangs", "well"] {
+        let config = json!({ "taskId": task, "id": name, "url": receivers.url(name) });
+        speaker.ask(Operation::CreatePushConfig, config).await.unwrap();
+    }
+    approve(&speaker, &task).await;
+    let well = receivers.told("well", "completed").await;
+    for (name, _) in moody {
+        receivers.has_tried(name, 2).await;
+        assert!(receivers.taken(name).is_empty());
+        receivers.mood(name, Mood::Takes);
+    }
+    for (name, _) in moody {
+        let told = receivers.told(name, "completed").await;
+        assert_in_order(&told);
+        let places = |pushes: &[Pushed]| pushes.iter().map(Pushed::sequence).collect::<Vec<_>>();
+        assert_eq!(places(&told), places(&well), "{name}");
+    }
+    assert!(receivers.taken("elsewhere").is_empty(), "no redirect is followed");
+    let metrics = server.v1().get("/metrics").await;
+    let metrics = String::from_utf8_lossy(&metrics.body).into_owned();
+    assert!(metrics.contains("\nwopr_push_given_up_total 0\n"), "{metrics}");
+    assert!(!metrics.contains("\nwopr_push_failed_total 0\n"), "{metrics}");
+}
+
+#[tokio::test]
+async fn what_waits_survives_a_restart_and_a_removal_takes_it_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("wopr.db");
+    let receivers = Receivers::start().await;
+    receivers.mood("late", Mood::Answers(503));
+    receivers.mood("never", Mood::Answers(503));
+    let server = Server::open(on(&path)).await;
+    let speaker = Speaker::all(&server).remove(0);
+    let task = asks(&speaker).await;
+    for name in ["late", "never"] {
+        speaker
+            .ask(
+                Operation::CreatePushConfig,
+                wanted(&task, name, &receivers.url(name)),
+            )
+            .await
+            .unwrap();
+    }
+    approve(&speaker, &task).await;
+    receivers.has_tried("late", 1).await;
+    receivers.has_tried("never", 1).await;
+    drop(speaker);
+    server.stop().await;
+
+    let server = Server::open(on(&path)).await;
+    let speaker = Speaker::all(&server).remove(0);
+    let gone = json!({ "taskId": task, "id": "never" });
+    speaker.ask(Operation::DeletePushConfig, gone).await.unwrap();
+    for name in ["late", "never"] {
+        receivers.mood(name, Mood::Takes);
+    }
+    assert_in_order(&receivers.told("late", "completed").await);
+    assert!(receivers.taken("never").is_empty());
+    drop(speaker);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn secrets_are_nowhere_to_be_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("wopr.db");
+    let receivers = Receivers::start().await;
+    receivers.mood("fails-SECRETPATH", Mood::Answers(500));
+    let server = Server::open(on(&path)).await;
+    let client = server.v1();
+    let speaker = Speaker::all(&server).remove(0);
+    let task = asks(&speaker).await;
+    let url = receivers.url("fails-SECRETPATH");
+    let set = speaker
+        .ask(Operation::CreatePushConfig, wanted(&task, "one", &url))
+        .await;
+    let mut shown = vec![set.unwrap().to_string()];
+    approve(&speaker, &task).await;
+    receivers.has_tried("fails-SECRETPATH", 1).await;
+    let id = task.as_str().unwrap();
+    let record = client.get(&format!("/v1/a2a/tasks/{id}")).await.json();
+    let fingerprint = record["pushConfig"]["tokenFingerprint"].as_str().unwrap();
+    assert_eq!(record["pushConfig"]["url"], url);
+    assert_eq!(fingerprint.len(), 16);
+    shown.push(record.to_string());
+    for path in [
+        format!("/v1/runs/{id}"),
+        format!("/v1/runs/{id}/events/poll"),
+        format!("/a2a/tasks/{id}"),
+        format!("/a2a/tasks/{id}/pushNotificationConfigs"),
+    ] {
+        shown.push(client.get(&path).await.json().to_string());
+    }
+    for text in &shown {
+        assert!(!text.contains(TOKEN) && !text.contains(CREDENTIALS), "{text}");
+    }
+    drop(speaker);
+    server.stop().await;
+    let mut n_files = 0;
+    for file in std::fs::read_dir(folder.path()).unwrap() {
+        let bytes = std::fs::read(file.unwrap().path()).unwrap();
+        n_files += 1;
+        for secret in [TOKEN, CREDENTIALS, "SECRETPATH"] {
+            let is_there = bytes
+                .windows(secret.len())
+                .any(|bytes| bytes == secret.as_bytes());
+            assert!(!is_there, "{secret}");
+        }
+    }
+    assert!(n_files >= 2, "a database and a key");
+}
+
+#[tokio::test]
+async fn who_may_not_read_a_task_finds_none_to_push() {
+    let receivers = Receivers::start().await;
+    let server = Server::open(reaching()).await;
+    let client = server.v1();
+    let task = client
+        .send(client.text("mine", "it", json!({"metadata": {"skillId": "approve"}})))
+        .await;
+    let task = task["id"].clone();
+    let config = wanted(&task, "one", &receivers.url("one"));
+    client
+        .ok("CreateTaskPushNotificationConfig", config.clone())
+        .await;
+    let calls = |task: &Value| {
+        [
+            (
+                "CreateTaskPushNotificationConfig",
+                wanted(task, "two", &receivers.url("two")),
+            ),
+            (
+                "GetTaskPushNotificationConfig",
+                json!({ "taskId": task, "id": "one" }),
+            ),
+            ("ListTaskPushNotificationConfigs", json!({ "taskId": task })),
+            (
+                "DeleteTaskPushNotificationConfig",
+                json!({ "taskId": task, "id": "one" }),
+            ),
+        ]
+    };
+    let missing = json!("run_0123456789abcdef");
+    for other in ["carol", "starter", "canceller"] {
+        let other = client.clone().by(other);
+        for ((method, params), (_, nowhere)) in calls(&task).into_iter().zip(calls(&missing)) {
+            let (code, text) = other.err(method, params).await;
+            assert_eq!(code, -32001, "{method}");
+            // The same words as for one that is not there.
+            let (code, same) = other.err(method, nowhere).await;
+            let same = same.replace(missing.as_str().unwrap(), task.as_str().unwrap());
+            assert_eq!((code, same), (-32001, text), "{method}");
+        }
+    }
+    // Reading is all it takes, and what others tried had no effect.
+    let reader = client.clone().by("reader");
+    let all = reader
+        .ok("ListTaskPushNotificationConfigs", json!({ "taskId": task }))
+        .await;
+    assert_eq!(all["configs"].as_array().unwrap().len(), 1);
+    // One that comes with a message asks for the same.
+    let mut request = client.text("along", "it", json!({}));
+    request["configuration"] = json!({ "taskPushNotificationConfig": { "url": receivers.url("x") } });
+    let starter = client.clone().by("starter");
+    let envelope = json!({ "jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": request });
+    let answer = starter.raw("POST", envelope.to_string().as_bytes()).await;
+    assert_eq!(answer.status, 403);
+}
+
+#[tokio::test]
+async fn what_cannot_be_pushed_to_is_refused_before_anything_is_kept() {
+    let server = Server::start().await;
+    let client = server.v1();
+    let task = client
+        .send(client.text("hostile", "it", json!({"metadata": {"skillId": "approve"}})))
+        .await;
+    let task = task["id"].clone();
+    let create = "CreateTaskPushNotificationConfig";
+    for url in [
+        "https://10.0.0.5/push",
+        "http://push.example.com/push",
+        "https://[::ffff:127.0.0.1]/",
+        "https://2130706433/",
+        "https://user:pass@push.example.com/",
+        "https://localhost/",
+        "gopher://push.example.com",
+        "nothing",
+    ] {
+        let params = json!({ "taskId": task, "url": url });
+        let envelope = client.call(create, params).await;
+        assert_eq!(envelope["error"]["code"], -32602, "{url}");
+        let field = &envelope["error"]["data"][0]["fieldViolations"][0]["field"];
+        assert_eq!(field, "url", "{url}");
+        let mut along = client.text(&format!("along {url}"), "it", json!({}));
+        along["configuration"] = json!({ "taskPushNotificationConfig": { "url": url } });
+        let envelope = client.call("SendMessage", along).await;
+        let field = &envelope["error"]["data"][0]["fieldViolations"][0]["field"];
+        assert_eq!(field, "configuration.taskPushNotificationConfig.url", "{url}");
+    }
+    let good = "https://push.example.com/";
+    for (member, value) in [
+        ("id", json!("a/b")),
+        ("id", json!("x".repeat(129))),
+        ("token", json!("x".repeat(5_000))),
+        ("token", json!("a\r\nb")),
+        (
+            "authentication",
+            json!({"scheme": "Bearer", "credentials": "x".repeat(5_000)}),
+        ),
+        ("authentication", json!({"scheme": "Bea rer"})),
+    ] {
+        let mut params = json!({ "taskId": task, "url": good });
+        params[member] = value.clone();
+        assert_eq!(client.err(create, params).await.0, -32602, "{member} {value}");
+    }
+    assert_eq!(client.err(create, json!({ "url": good })).await.0, -32602);
+    let list = json!({ "taskId": task });
+    let none = client.ok("ListTaskPushNotificationConfigs", list.clone()).await;
+    assert_eq!(none["configs"], json!([]));
+
+    // As many as a task may have; one that is there may be set anew.
+    for n in 0..10 {
+        let params = json!({ "taskId": task, "id": format!("c{n}"), "url": good });
+        client.ok(create, params).await;
+    }
+    let params = json!({ "taskId": task, "url": good });
+    assert_eq!(client.err(create, params).await.0, -32004);
+    let params = json!({ "taskId": task, "id": "c3", "url": "https://other.example.com/" });
+    client.ok(create, params).await;
+    let page = |token: &str| json!({ "taskId": task, "pageSize": 4, "pageToken": token });
+    let mut names = Vec::new();
+    let mut token = String::new();
+    loop {
+        let found = client.ok("ListTaskPushNotificationConfigs", page(&token)).await;
+        let configs = found["configs"].as_array().unwrap().clone();
+        names.extend(
+            configs
+                .iter()
+                .map(|config| config["id"].as_str().unwrap().to_owned()),
+        );
+        match found["nextPageToken"].as_str() {
+            Some(next) if !next.is_empty() => token = next.to_owned(),
+            Some(_) | None => break,
+        }
+    }
+    names.sort();
+    let expected: Vec<_> = (0..10).map(|n| format!("c{n}")).collect();
+    assert_eq!(names, expected);
+    let bad = client
+        .err("ListTaskPushNotificationConfigs", page("nowhere"))
+        .await;
+    assert_eq!(bad.0, -32602);
+}
+
+#[tokio::test]
+async fn an_address_that_is_private_by_then_gets_nothing() {
+    // Registered where it is allowed, and delivered where it is not any more.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("wopr.db");
+    let receivers = Receivers::start().await;
+    let server = Server::open(on(&path)).await;
+    let client = server.v1();
+    let task = client
+        .send(client.text("moved", "it", json!({"metadata": {"skillId": "approve"}})))
+        .await;
+    let config = json!({ "taskId": task["id"], "id": "one", "url": receivers.url("one") });
+    client.ok("CreateTaskPushNotificationConfig", config).await;
+    server.stop().await;
+
+    let mut strict = on(&path);
+    strict.egress.allow = Vec::new();
+    strict.a2a.push_give_up = "1ms".parse().unwrap();
+    let server = Server::open(strict).await;
+    let client = server.v1();
+    let yes = client.text("yes", "approve", json!({ "taskId": task["id"] }));
+    assert_eq!(state_of(&client.send(yes).await), "completed");
+    given_up(&client, 2).await;
+    assert!(receivers.taken("one").is_empty());
+    assert_eq!(receivers.inbox.tried.lock().get("one"), None);
+    server.stop().await;
+}
+
+/// Waits until so many pushes were given up.
+async fn given_up(client: &Client, n: u64) {
+    let waiting = async {
+        loop {
+            let metrics = client.get("/metrics").await;
+            let text = String::from_utf8_lossy(&metrics.body).into_owned();
+            let count = text
+                .lines()
+                .find_map(|line| line.strip_prefix("wopr_push_given_up_total "))
+                .and_then(|count| count.parse::<u64>().ok());
+            if count.is_some_and(|count| count >= n) {
+                return;
+            }
+            // sleep: the counter tells nobody when it moves
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(30), waiting).await;
+    assert!(waited.is_ok(), "{n} are given up");
+}
