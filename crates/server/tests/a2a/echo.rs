@@ -239,3 +239,40 @@ async fn parts_and_accepted_modes_are_held_against_the_skill() {
         assert_eq!(state_of(&read), "input-required");
     }
 }
+
+#[tokio::test]
+async fn observers_of_every_binding_see_the_same_in_the_same_order() {
+    let server = server().await;
+    let speakers = Speaker::all(&server);
+    let asked = speakers[0]
+        .send(speakers[0].text("seen", "ask", "a2a-echo"))
+        .await
+        .unwrap();
+    let id = asked["id"].as_str().unwrap();
+    let mut observers = Vec::new();
+    for speaker in &speakers {
+        let mut seen = speaker
+            .stream(Operation::SubscribeToTask, json!({ "id": id }))
+            .await;
+        assert_eq!(
+            seen.next().await.unwrap().short(),
+            "task:input-required",
+            "{}",
+            speaker.name()
+        );
+        observers.push(seen);
+    }
+    // One of them leaves, which is nothing to the others.
+    drop(observers.swap_remove(2));
+    speakers[3]
+        .send(speakers[3].answer("seen-yes", "blue", id))
+        .await
+        .unwrap();
+    for seen in observers {
+        let shorts = shorts(&seen.all().await);
+        assert_eq!(
+            shorts,
+            ["status:working", "artifact:answer-0", "status:completed"]
+        );
+    }
+}

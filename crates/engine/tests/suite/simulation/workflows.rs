@@ -31,6 +31,7 @@ pub(crate) fn all(edition: u64) -> Vec<Value> {
     let retries = json!({ "maxRetries": 3, "retryDelayMs": 100 });
     let timed = json!({ "timeoutMs": 900 });
     let quorum = json!({ "requiredApprovals": 2 });
+    let said = json!({ "chunks": ["one ", "two ", "three"], "intervalMs": 100 });
     let revision = Workflow::new("gate")
         .gate("gate")
         .set("version", json!(format!("{edition}")));
@@ -41,7 +42,10 @@ pub(crate) fn all(edition: u64) -> Vec<Value> {
     };
     [
         Workflow::new("pure").noops("a b").edges("a -> b"),
-        Workflow::new("delay").delay("wait", 1_500),
+        Workflow::new("delay")
+            .delay("wait", 1_500)
+            .node("say", "core.stream", said)
+            .edges("wait -> say"),
         gate,
         Workflow::new("timed-gate").node("gate", "core.approvalGate", timed),
         Workflow::new("quorum").node("gate", "core.approvalGate", quorum),
