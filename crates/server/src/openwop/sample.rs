@@ -13,6 +13,7 @@ use wopr_wire::json::{Decode, DecodeError, Fields};
 use super::{
     call::{Answer, Call, json_response},
     problem::Problem,
+    tasks,
 };
 use crate::a2a::{conformance, push};
 
@@ -90,15 +91,14 @@ pub(super) fn register_push(call: Call) -> BoxFuture<'static, Answer> {
             let message = format!("url is refused: no notification may {refusal}");
             Problem::new(StatusCode::BAD_REQUEST, "webhook_url_rejected", message).with("field", "url")
         })?;
-        let missing = || Problem::not_found("no such task");
-        let run = RunId::parse(&request.task_id).map_err(|_| missing())?;
+        let run = RunId::parse(&request.task_id).map_err(|_| tasks::no_task())?;
         let key = RunKey::new(call.caller().tenant.clone(), run);
-        call.host.engine().store().task(&key).await?.ok_or_else(missing)?;
-        if !push::set(&call.host, &key, url.clone()).await? {
-            return Err(missing());
+        // Whether the caller may see it, before anything is kept.
+        tasks::record(&call, &key).await?;
+        if !push::set(&call.host, &key, url).await? {
+            return Err(tasks::no_task());
         }
-        let registered = json!({ "taskId": request.task_id, "pushConfig": { "url": url.as_str() } });
-        json_response(StatusCode::CREATED, &registered)
+        json_response(StatusCode::CREATED, &tasks::record(&call, &key).await?)
     }
     .boxed()
 }

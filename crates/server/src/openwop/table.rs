@@ -368,7 +368,7 @@ pub(super) static ROUTES: &[Route] = &[
     .only_in_conformance()
     .reads(Input::Required("SampleA2APushConfigRequest"))
     .answers(201, "A2ATaskState")
-    .fails(&[400, 404, 413, 415, 501, 503]),
+    .fails(&[400, 404, 413, 415, 503]),
 ];
 
 /// Parts of the protocol this host does not have and that must be answered with 501 (section 5.4). `*` stands

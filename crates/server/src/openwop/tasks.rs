@@ -16,42 +16,50 @@ use crate::Host;
 /// `GET /v1/a2a/tasks/{taskId}`
 pub(super) fn show(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let missing = || Problem::not_found("no such task");
-        let key = call.run().map_err(|_| missing())?;
-        let store = call.host.engine().store();
-        if call.host.config().a2a.private_tasks {
-            let (summary, _) = store.summary(&key).await?.ok_or_else(missing)?;
-            if summary.principal != call.caller().principal {
-                return Err(missing());
-            }
-        }
-        let (row, _) = store.task(&key).await?.ok_or_else(missing)?;
-        let pushes = store.pushes(&key).await?;
-        let push_config = match pushes.last() {
-            Some(row) => Some(push_config(&call.host, &key, row)?),
-            None => None,
-        };
-        let TaskRow {
-            context,
-            state,
-            interrupt,
-            updated_at,
-        } = row;
-        let record = A2aTaskState {
-            task_id: key.run.to_string(),
-            run_id: key.run.to_string(),
-            context_id: context,
-            state: stored_state(state),
-            interrupt_kind: interrupt.map(|kind| match kind {
-                TaskInterrupt::Approval => StoredInterruptKind::Approval,
-                TaskInterrupt::Clarification => StoredInterruptKind::Clarification,
-            }),
-            updated_at: render::time(updated_at),
-            push_config,
-        };
-        json_response(StatusCode::OK, &record)
+        let key = call.run().map_err(|_| no_task())?;
+        json_response(StatusCode::OK, &record(&call, &key).await?)
     }
     .boxed()
+}
+
+/// There is no such task, or it is not the caller's.
+pub(super) fn no_task() -> Problem {
+    Problem::not_found("no such task")
+}
+
+/// The record of a task that the caller may see.
+pub(super) async fn record(call: &Call, key: &RunKey) -> Result<A2aTaskState, Problem> {
+    let store = call.host.engine().store();
+    if call.host.config().a2a.private_tasks {
+        let (summary, _) = store.summary(key).await?.ok_or_else(no_task)?;
+        if summary.principal != call.caller().principal {
+            return Err(no_task());
+        }
+    }
+    let (row, _) = store.task(key).await?.ok_or_else(no_task)?;
+    let pushes = store.pushes(key).await?;
+    let push_config = match pushes.last() {
+        Some(row) => Some(push_config(&call.host, key, row)?),
+        None => None,
+    };
+    let TaskRow {
+        context,
+        state,
+        interrupt,
+        updated_at,
+    } = row;
+    Ok(A2aTaskState {
+        task_id: key.run.to_string(),
+        run_id: key.run.to_string(),
+        context_id: context,
+        state: stored_state(state),
+        interrupt_kind: interrupt.map(|kind| match kind {
+            TaskInterrupt::Approval => StoredInterruptKind::Approval,
+            TaskInterrupt::Clarification => StoredInterruptKind::Clarification,
+        }),
+        updated_at: render::time(updated_at),
+        push_config,
+    })
 }
 
 /// What the record shows of the configuration set last.

@@ -16,7 +16,7 @@ use crate::{
 const MARK: &str = "HOSTILE";
 
 /// Holds a record against the published schema, if it lies beside the project, and against what it says anyway.
-fn check(record: &Value) {
+pub(crate) fn check(record: &Value) {
     static SCHEMA: OnceLock<Option<Validator>> = OnceLock::new();
     let schema = SCHEMA.get_or_init(|| {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -126,9 +126,11 @@ async fn an_address_is_judged_before_its_task_is_looked_for() {
     let task = client.send(client.text("m", "x", json!({}))).await;
     let registered = post(&client, PUSH, json!({ "taskId": task["id"], "url": good })).await;
     assert_eq!(registered.status, 201);
+    crate::records::check(&registered.json());
     let record = format!("/v1/a2a/tasks/{}", task["id"].as_str().unwrap());
     let record = client.get(&record).await.json();
     assert_eq!(record["pushConfig"], json!({ "url": good }));
+    assert_eq!(record, registered.json());
     assert_eq!(post(&client, PUSH, json!({ "url": good })).await.status, 400);
     assert_eq!(
         post(&client, PUSH, json!({ "taskId": "run_x" })).await.status,
