@@ -4,6 +4,7 @@ mod a2a;
 mod backup;
 mod completions;
 mod config;
+mod deliveries;
 mod demo;
 mod dev;
 mod doctor;
@@ -33,6 +34,7 @@ pub(crate) enum Command {
     Workflows(workflows::Workflows),
     #[command(name = "a2a")]
     A2a(a2a::A2a),
+    Deliveries(deliveries::Deliveries),
     Keys(keys::Keys),
     Config(config::Config),
     Migrate(migrate::Migrate),
@@ -55,6 +57,7 @@ pub(crate) async fn run(command: Command) -> Result<Exit> {
         Command::Interrupts(command) => Box::pin(command.run()).await,
         Command::Workflows(command) => Box::pin(command.run()).await,
         Command::A2a(command) => Box::pin(command.run()).await,
+        Command::Deliveries(command) => Box::pin(command.run()).await,
         Command::Keys(command) => Box::pin(command.run()).await,
         Command::Config(command) => command.run(),
         Command::Migrate(command) => Box::pin(command.run()).await,

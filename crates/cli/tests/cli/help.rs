@@ -17,6 +17,7 @@ fn every_command_explains_itself() {
         "interrupts",
         "workflows",
         "a2a",
+        "deliveries",
         "keys",
         "config",
         "migrate",

@@ -18,5 +18,6 @@ mod demo;
 mod help;
 mod journey;
 mod keys;
+mod pushes;
 mod serving;
 mod stores;

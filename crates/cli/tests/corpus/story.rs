@@ -128,6 +128,7 @@ async fn live(world: &World, runs: &mut Map<String, Value>) -> String {
             .await;
     }
     world.reaches(&brief, "completed").await;
+    has_deliveries(world, &brief).await;
     keep("brief", &brief);
 
     let asked = world.run("ask", None, nothing()).await;
@@ -190,6 +191,8 @@ async fn live(world: &World, runs: &mut Map<String, Value>) -> String {
 async fn leave(world: &World, runs: &mut Map<String, Value>) {
     world.advance(Duration::from_secs(1));
     let cancelling = runs["cancelling"].as_str().unwrap();
+    let push = json!({ "taskId": cancelling, "id": "late", "url": NOBODY });
+    world.a2a("CreateTaskPushNotificationConfig", push).await;
     world
         .post(&format!("/v1/runs/{cancelling}/cancel"), &json!({}))
         .await;
@@ -212,7 +215,31 @@ fn message() -> Value {
             "parts": [{ "text": "spring" }, { "raw": "aGVsbG8=", "filename": "a.txt", "mediaType": "text/plain" }],
             "metadata": { "openwop.workflowId": "brief" },
         },
+        "configuration": { "taskPushNotificationConfig": {
+            "url": NOBODY, "token": "a token", "authentication": { "scheme": "Bearer", "credentials": "secret" },
+        } },
     })
+}
+
+/// Where nobody takes a push.
+const NOBODY: &str = "http://127.0.0.1:1/push";
+
+/// Waits until something is to be pushed of a run.
+async fn has_deliveries(world: &World, run: &str) {
+    let give_up = tokio::time::Instant::now() + PATIENCE;
+    let path = format!("/v1/host/wopr/deliveries?runId={run}");
+    loop {
+        assert!(
+            tokio::time::Instant::now() < give_up,
+            "nothing of {run} is pushed"
+        );
+        let listed = world.get(&path).await;
+        if !listed["deliveries"].as_array().unwrap().is_empty() {
+            return;
+        }
+        // sleep: deliveries are made by a loop that tells nobody
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 /// Waits until a log shows an event.
@@ -326,6 +353,7 @@ pub(crate) async fn hold(corpus: &Corpus, backend: Backend) {
 async fn go_on(world: &World, shown: &Shown) {
     // What takes nothing but a host.
     world.reaches(shown.run("cancelling"), "cancelled").await;
+    has_deliveries(world, shown.run("cancelling")).await;
     let accept = || json!({ "action": "accept" });
     for name in ["pending", "long", "gate", "parent", "changes"] {
         let run = shown.run(name);

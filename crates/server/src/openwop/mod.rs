@@ -13,6 +13,7 @@ mod artifacts;
 mod call;
 mod capability;
 mod control;
+mod deliveries;
 mod events;
 mod interrupts;
 mod keys;

@@ -368,6 +368,33 @@ fn host() -> Value {
             json!({ "keys": { "type": "array", "items": shape(&required, key, true) } }),
             true,
         ),
+        "DeliveryList": shape(
+            &["deliveries"],
+            json!({
+                "deliveries": { "type": "array", "items": shape(
+                    &["runId", "configId", "sequence", "state", "attempts", "enqueuedAt"],
+                    json!({
+                        "runId": text(),
+                        "configId": text(),
+                        "sequence": count(),
+                        "state": { "type": "string", "enum": ["waiting", "given-up"] },
+                        "attempts": count(),
+                        "enqueuedAt": instant(),
+                        "error": text(),
+                        "givenUpAt": instant(),
+                    }),
+                    true,
+                ) },
+                "nextCursor": text(),
+            }),
+            true,
+        ),
+        "RetryDeliveriesRequest": shape(
+            &["runId"],
+            json!({ "runId": text(), "configId": text(), "sequence": count() }),
+            true,
+        ),
+        "RetriedDeliveries": shape(&["retried"], json!({ "retried": count() }), true),
         "StartSampleA2ATaskRequest": shape(&["scenario"], json!({ "scenario": text() }), false),
         "StartedSampleA2ATask": shape(&["taskId"], json!({ "taskId": text() }), true),
         "SampleA2APushConfigRequest": shape(

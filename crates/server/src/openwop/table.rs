@@ -6,7 +6,7 @@
 use super::{
     artifacts,
     call::Handler,
-    control, events, interrupts, keys, operations, poll,
+    control, deliveries, events, interrupts, keys, operations, poll,
     routes::{Access, Exists, Input, Param, Route, Success, Verb},
     runs, sample, tasks, workflows,
 };
@@ -136,6 +136,12 @@ const LISTING: &[Param] = &[
     query("status", "Only these statuses; several joined by commas."),
     query("workflowId", "Only runs of this workflow."),
     query("parentRunId", "Only children of this run."),
+    LIMIT,
+    CURSOR,
+];
+const DELIVERIES: &[Param] = &[
+    query("runId", "Only those of this run."),
+    query("givenUp", "Only those that were given up."),
     LIMIT,
     CURSOR,
 ];
@@ -332,6 +338,18 @@ pub(super) static ROUTES: &[Route] = &[
         .needs(&[Scope::KeysManage])
         .answers_as(204, "")
         .fails(&[404, 503]),
+    get("/v1/host/wopr/deliveries", "listDeliveries", deliveries::list)
+        .about("Push notifications of the caller's tenant that wait for their receiver, or were given up.")
+        .needs(&[Scope::WebhooksManage])
+        .with(DELIVERIES)
+        .answers(200, "DeliveryList")
+        .fails(&[400, 503]),
+    post("/v1/host/wopr/deliveries:retry", "retryDeliveries", deliveries::retry)
+        .about("Tries push notifications again that were given up.")
+        .needs(&[Scope::WebhooksManage])
+        .reads(Input::Required("RetryDeliveriesRequest"))
+        .answers(200, "RetriedDeliveries")
+        .fails(&[400, 413, 415, 503]),
     get("/v1/a2a/tasks/{taskId}", "getA2aTaskState", tasks::show)
         .about("The stored state of the A2A task that a run is.")
         .needs(&[Scope::RunsRead])

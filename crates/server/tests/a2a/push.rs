@@ -671,6 +671,77 @@ async fn an_address_that_is_private_by_then_gets_nothing() {
     assert!(receivers.taken("one").is_empty());
     assert_eq!(receivers.inbox.tried.lock().get("one"), None);
     server.stop().await;
+
+    // What was given up is listed, and tried again where it may be reached.
+    let server = Server::open(on(&path)).await;
+    let client = server.v1();
+    let all = client.get("/v1/host/wopr/deliveries?givenUp=true").await.json();
+    let all = all["deliveries"].as_array().unwrap().clone();
+    assert!(all.len() >= 2, "{all:?}");
+    for delivery in &all {
+        assert_eq!(delivery["state"], "given-up");
+        assert_eq!(
+            (&delivery["runId"], &delivery["configId"]),
+            (&task["id"], &json!("one"))
+        );
+        assert_eq!(delivery["error"], "could not reach a loopback address");
+        assert_eq!(delivery["attempts"], 1);
+    }
+    let mut paged = Vec::new();
+    let mut cursor = String::new();
+    loop {
+        let page = format!("/v1/host/wopr/deliveries?limit=1{cursor}");
+        let page = client.get(&page).await.json();
+        paged.extend(page["deliveries"].as_array().unwrap().clone());
+        match page["nextCursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => break,
+        }
+    }
+    assert_eq!(paged, all);
+    let retry = |body: Value| {
+        let client = client.clone().at("/v1/host/wopr/deliveries:retry");
+        async move { client.raw("POST", body.to_string().as_bytes()).await }
+    };
+    let run = &task["id"];
+    for (body, status) in [
+        (json!({}), 400),
+        (json!({ "runId": "x y" }), 400),
+        (json!({ "runId": run, "sequence": 1 }), 400),
+        (json!({ "runId": run, "other": 1 }), 400),
+    ] {
+        assert_eq!(retry(body.clone()).await.status, status, "{body}");
+    }
+    for path in [
+        "?limit=0",
+        "?limit=x",
+        "?cursor=x",
+        "?givenUp=maybe",
+        "?runId=x%20y",
+    ] {
+        let path = format!("/v1/host/wopr/deliveries{path}");
+        assert_eq!(client.get(&path).await.status, 400, "{path}");
+    }
+    let reader = client.clone().by("reader");
+    assert_eq!(reader.get("/v1/host/wopr/deliveries").await.status, 403);
+    let other = client.clone().by("carol");
+    let theirs = other.get("/v1/host/wopr/deliveries").await.json();
+    assert_eq!(theirs, json!({ "deliveries": [] }));
+    let theirs = other.at("/v1/host/wopr/deliveries:retry");
+    let body = json!({ "runId": run, "configId": "one" }).to_string();
+    assert_eq!(
+        theirs.raw("POST", body.as_bytes()).await.json(),
+        json!({ "retried": 0 })
+    );
+
+    let first = json!({ "runId": run, "configId": "one", "sequence": all[0]["sequence"] });
+    assert_eq!(retry(first).await.json(), json!({ "retried": 1 }));
+    assert_eq!(
+        retry(json!({ "runId": run })).await.json(),
+        json!({ "retried": all.len() - 1 })
+    );
+    assert_eq!(receivers.told("one", "completed").await.len(), all.len());
+    server.stop().await;
 }
 
 /// Waits until so many pushes were given up.

@@ -1,0 +1,149 @@
+//! `wopr deliveries`: push notifications that wait, or were given up.
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use crate::{
+    args::{Format, Remote},
+    client::{Client, escape},
+    exit::Exit,
+    output, render,
+};
+
+/// List push notifications that were not delivered, and try them again.
+///
+/// A notification waits for its receiver, with longer and longer pauses, for a day; then it is given up and stays here
+/// until its run is removed. The caller's key needs the scope webhooks:manage.
+#[derive(Debug, Args)]
+pub(crate) struct Deliveries {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// List deliveries, by run, configuration and event
+    List {
+        /// Only those of this run
+        #[arg(long, value_name = "RUN")]
+        run: Option<String>,
+        /// Only those that were given up
+        #[arg(long)]
+        given_up: bool,
+        /// At most so many
+        #[arg(long, default_value_t = 50)]
+        limit: usize,
+        #[command(flatten)]
+        remote: Remote,
+        #[command(flatten)]
+        format: Format,
+    },
+    /// Try what was given up again, as if it were new
+    Retry {
+        /// The run
+        run: String,
+        /// Only what goes to this configuration
+        #[arg(long, value_name = "ID")]
+        push: Option<String>,
+        /// Only what tells of this event
+        #[arg(long, value_name = "SEQUENCE", requires = "push")]
+        event: Option<u64>,
+        #[command(flatten)]
+        remote: Remote,
+        #[command(flatten)]
+        format: Format,
+    },
+}
+
+impl Deliveries {
+    pub(crate) async fn run(self) -> Result<Exit> {
+        match self.verb {
+            Verb::List {
+                run,
+                given_up,
+                limit,
+                remote,
+                format,
+            } => list(&Client::new(&remote)?, run, given_up, limit, format).await,
+            Verb::Retry {
+                run,
+                push,
+                event,
+                remote,
+                format,
+            } => retry(&Client::new(&remote)?, run, push, event, format).await,
+        }
+    }
+}
+
+async fn list(
+    client: &Client,
+    run: Option<String>,
+    given_up: bool,
+    limit: usize,
+    format: Format,
+) -> Result<Exit> {
+    let mut path = format!("/v1/host/wopr/deliveries?givenUp={given_up}");
+    if let Some(run) = run {
+        path.push_str("&runId=");
+        path.push_str(&escape(&run));
+    }
+    let deliveries = client.pages(&path, "deliveries", limit).await?;
+    if format.json {
+        output::json(&json!({ "deliveries": deliveries }))?;
+        return Ok(Exit::Ok);
+    }
+    if deliveries.is_empty() {
+        output::note("nothing waits, and nothing was given up")?;
+        return Ok(Exit::Ok);
+    }
+    let rows: Vec<_> = deliveries
+        .iter()
+        .map(|delivery| {
+            let cell = |name: &str| render::text(delivery, name).to_owned();
+            let number = |name: &str| delivery.get(name).map(Value::to_string).unwrap_or_default();
+            vec![
+                cell("runId"),
+                cell("configId"),
+                number("sequence"),
+                cell("state"),
+                number("attempts"),
+                cell("enqueuedAt"),
+                cell("error"),
+            ]
+        })
+        .collect();
+    output::table(
+        &["RUN", "PUSH", "EVENT", "STATE", "ATTEMPTS", "SINCE", "LAST ERROR"],
+        &rows,
+    )?;
+    Ok(Exit::Ok)
+}
+
+async fn retry(
+    client: &Client,
+    run: String,
+    push: Option<String>,
+    event: Option<u64>,
+    format: Format,
+) -> Result<Exit> {
+    let mut body = json!({ "runId": run });
+    if let Some(push) = push {
+        body["configId"] = push.into();
+    }
+    if let Some(event) = event {
+        body["sequence"] = event.into();
+    }
+    let answer = client.post("/v1/host/wopr/deliveries:retry", &body).await?;
+    if format.json {
+        output::json(&answer)?;
+        return Ok(Exit::Ok);
+    }
+    match answer.get("retried").and_then(Value::as_u64).unwrap_or_default() {
+        0 => output::note("nothing was given up there")?,
+        1 => output::note("1 delivery is tried again")?,
+        n => output::note(format!("{n} deliveries are tried again"))?,
+    }
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,184 @@
+//! Deliveries of push notifications: what waits, and what was given up and can be tried again. A host extension.
+//!
+//! They show which receiver did not take which event and why, as far as an operator may know it: neither where the
+//! receiver is nor what it was sent.
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use futures_util::{FutureExt as _, future::BoxFuture};
+use http::StatusCode;
+use serde::Serialize;
+use serde_json::json;
+use wopr_core::{RunId, RunKey, Seq};
+use wopr_store::{DeliveryCursor, DeliveryFilter};
+use wopr_wire::{
+    json::{Decode, DecodeError, Fields},
+    time::Timestamp,
+};
+
+use super::{
+    call::{Answer, Call, json_response},
+    problem::Problem,
+    render,
+};
+
+/// Deliveries on a page of a list whose client does not say.
+const DEFAULT_PAGE: usize = 50;
+/// Deliveries on a page at most.
+const MAX_PAGE: usize = 100;
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Delivery {
+    run_id: String,
+    config_id: String,
+    /// The event it tells of.
+    sequence: u64,
+    /// `waiting` or `given-up`.
+    state: &'static str,
+    attempts: u64,
+    enqueued_at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    given_up_at: Option<Timestamp>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct List {
+    deliveries: Vec<Delivery>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+/// The body of `POST /v1/host/wopr/deliveries:retry`. Closed.
+#[derive(Debug)]
+struct Retry {
+    run_id: String,
+    config_id: Option<String>,
+    sequence: Option<u64>,
+}
+
+impl Decode for Retry {
+    fn decode(value: serde_json::Value) -> Result<Self, DecodeError> {
+        let mut fields = Fields::of(value)?;
+        let retry = Self {
+            run_id: fields.required_text("runId")?,
+            config_id: fields.optional("configId")?,
+            sequence: fields.optional("sequence")?,
+        };
+        fields.refuse_unknown()?;
+        Ok(retry)
+    }
+}
+
+/// `GET /v1/host/wopr/deliveries`
+pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
+    async move {
+        let mut filter = DeliveryFilter {
+            tenant: call.caller().tenant.clone(),
+            run: None,
+            given_up: false,
+        };
+        let (mut limit, mut after) = (DEFAULT_PAGE, None);
+        for (name, value) in call.queries() {
+            match &*name {
+                "runId" => {
+                    let run =
+                        RunId::parse(&value).map_err(|_| Problem::field("runId", "must be a run's id"))?;
+                    filter.run = Some(run);
+                }
+                "givenUp" => {
+                    filter.given_up = value
+                        .parse()
+                        .map_err(|_| Problem::field("givenUp", "must be true or false"))?;
+                }
+                "limit" => {
+                    let number = value.parse().ok().filter(|n| (1..=MAX_PAGE).contains(n));
+                    limit = number
+                        .ok_or_else(|| Problem::field("limit", "must be a whole number from 1 to 100"))?;
+                }
+                "cursor" => {
+                    let place = read_cursor(&value);
+                    after =
+                        Some(place.ok_or_else(|| Problem::field("cursor", "is not one this host gave out"))?);
+                }
+                _ => {}
+            }
+        }
+        let store = call.host.engine().store();
+        let mut found = store
+            .deliveries(&filter, after.as_ref(), limit.saturating_add(1))
+            .await?;
+        let has_more = found.len() > limit;
+        found.truncate(limit);
+        let next_cursor = found.last().filter(|_| has_more).map(cursor);
+        let deliveries = found.into_iter().map(shown).collect();
+        json_response(
+            StatusCode::OK,
+            &List {
+                deliveries,
+                next_cursor,
+            },
+        )
+    }
+    .boxed()
+}
+
+fn shown(delivery: wopr_store::Delivery) -> Delivery {
+    Delivery {
+        run_id: delivery.run.run.to_string(),
+        config_id: delivery.push,
+        sequence: delivery.seq.0,
+        state: match delivery.dead_at {
+            None => "waiting",
+            Some(_) => "given-up",
+        },
+        attempts: delivery.attempts,
+        enqueued_at: render::time(delivery.enqueued_at),
+        error: delivery.error,
+        given_up_at: delivery.dead_at.map(render::time),
+    }
+}
+
+fn cursor(delivery: &wopr_store::Delivery) -> String {
+    let place = (delivery.run.run.as_str(), &delivery.push, delivery.seq.0);
+    // Text and a number always serialise.
+    URL_SAFE_NO_PAD.encode(serde_json::to_vec(&place).unwrap_or_default())
+}
+
+fn read_cursor(text: &str) -> Option<DeliveryCursor> {
+    let place = URL_SAFE_NO_PAD.decode(text).ok()?;
+    let (run, push, seq): (String, String, u64) = serde_json::from_slice(&place).ok()?;
+    Some(DeliveryCursor {
+        run: RunId::parse(&run).ok()?,
+        push,
+        seq: Seq(seq),
+    })
+}
+
+/// `POST /v1/host/wopr/deliveries:retry`
+pub(super) fn retry(call: Call) -> BoxFuture<'static, Answer> {
+    async move {
+        let request: Retry = call.decode()?;
+        let run = RunId::parse(&request.run_id).map_err(|_| Problem::field("runId", "must be a run's id"))?;
+        let key = RunKey::new(call.caller().tenant.clone(), run);
+        let engine = call.host.engine();
+        let configs = match (request.config_id, request.sequence) {
+            (Some(config), _) => vec![config],
+            (None, Some(_)) => return Err(Problem::field("sequence", "goes with a configId")),
+            (None, None) => {
+                let rows = engine.store().pushes(&key).await?;
+                rows.into_iter().map(|row| row.id).collect()
+            }
+        };
+        let mut n_retried = 0;
+        for config in configs {
+            n_retried += engine
+                .retry_push(&key, &config, request.sequence.map(Seq))
+                .await?;
+        }
+        json_response(StatusCode::OK, &json!({ "retried": n_retried }))
+    }
+    .boxed()
+}
