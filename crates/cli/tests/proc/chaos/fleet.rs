@@ -108,6 +108,9 @@ struct Member {
     host: Host,
     life: u32,
     is_frozen: bool,
+    /// Whether the database was away at any time since it was spawned; it may have been asked for while the process
+    /// stood still, and that is told only now.
+    met_outage: bool,
 }
 
 impl Fleet {
@@ -137,6 +140,7 @@ impl Fleet {
                 host,
                 life: 0,
                 is_frozen: false,
+                met_outage: false,
             }
         };
         let hosts = (0..replicas).map(member).collect();
@@ -279,6 +283,9 @@ impl Fleet {
             Action::Clock(replica, seconds) => self.clocks.set(replica, seconds),
             Action::DatabaseStop(stop) => {
                 self.sky.send_modify(|sky| sky.weather = Weather::Rough);
+                for member in &mut self.hosts {
+                    member.met_outage = true;
+                }
                 let database = self.database.as_mut().expect("only then it is planned");
                 database.stop(stop);
             }
@@ -294,15 +301,16 @@ impl Fleet {
     fn spawn(&mut self, replica: usize) {
         self.lives += 1;
         let life = self.lives;
+        let is_rough = self.is_rough();
         let member = &mut self.hosts[replica];
         member.life = life;
+        member.met_outage = is_rough;
         let birth = member.host.spawn();
         self.births
             .spawn(async move { (replica, life, birth.ready().await) });
     }
 
     async fn born(&mut self, replica: usize, life: u32, born: Result<SocketAddr, String>) {
-        let is_rough = self.is_rough();
         let member = &mut self.hosts[replica];
         if member.life != life {
             // It was ended meanwhile.
@@ -318,7 +326,7 @@ impl Fleet {
                 time::sleep(PAUSE).await;
                 if let Some(pid) = member.host.pid() {
                     let ended = member.host.ended();
-                    self.ledger.hold(is_rough && ended.is_some(), || {
+                    self.ledger.hold(member.met_outage && ended.is_some(), || {
                         format!("replica {replica} did not start ({ended:?}): {why}")
                     });
                     if ended.is_none() {
@@ -333,7 +341,7 @@ impl Fleet {
 
     /// The process of a replica, which must not have ended by itself.
     fn find(&mut self, replica: usize, when: &str) -> Option<u32> {
-        let is_excused = self.is_rough() && !self.is_ready(replica);
+        let is_excused = self.hosts[replica].met_outage && !self.is_ready(replica);
         let host = &mut self.hosts[replica].host;
         let pid = host.pid()?;
         let status = host.ended();
