@@ -4,6 +4,7 @@
 //! Types of the conformance suite exist only where the host asks for them.
 
 mod config;
+mod http;
 
 use jsonschema::Validator;
 use serde_json::{Map, Value, json};
@@ -11,11 +12,12 @@ use serde_json::{Map, Value, json};
 use crate::{
     ApprovalAction, InterruptKind, REJECTED, WorkflowId, channel,
     definition::Node,
-    expression::{Expression, ExpressionError, Template, is_template},
+    expression::{Expression, Template},
 };
 
 use config::{Config, known_keys};
 pub(crate) use config::{MAX_PIECES, whole};
+pub(crate) use http::HttpNode;
 
 /// Which optional node types a host offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -183,39 +185,6 @@ pub(crate) struct SubWorkflow {
     /// Whether a cancel reaches the child.
     pub propagate_cancel: bool,
 }
-
-/// An HTTP call.
-#[derive(Debug)]
-pub(crate) struct HttpNode {
-    /// Upper-case method.
-    pub method: String,
-    /// The URL; an input port `url` wins.
-    pub url: Option<Template>,
-    /// Header fields.
-    pub headers: Vec<(String, Template)>,
-    /// JSON body; an input port `body` wins.
-    pub body: Option<Body>,
-    /// Time limit of an attempt.
-    pub timeout_ms: u64,
-}
-
-/// A JSON value whose texts may be templates.
-#[derive(Debug)]
-pub(crate) enum Body {
-    /// Without templates.
-    Static(Value),
-    /// A text to render.
-    Text(Template),
-    /// Items, some with templates.
-    Array(Vec<Body>),
-    /// Fields, some with templates.
-    Object(Vec<(String, Body)>),
-}
-
-/// Time limit of an HTTP attempt where the node names none.
-const HTTP_TIMEOUT_MS: u64 = 30_000;
-/// Longest time limit of an HTTP attempt.
-const HTTP_MAX_TIMEOUT_MS: u64 = 600_000;
 
 /// Longest interval between two pieces of a streamed text.
 const STREAM_MAX_INTERVAL_MS: u64 = 3_600_000;
@@ -589,91 +558,5 @@ impl SubWorkflow {
             fail_parent,
             propagate_cancel: config.flag("propagateCancellation")?.unwrap_or(true),
         })
-    }
-}
-
-impl HttpNode {
-    fn read(config: Config<'_>) -> Result<Self, String> {
-        let method = config.text("method")?.unwrap_or("GET").to_ascii_uppercase();
-        if !["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"].contains(&method.as_str()) {
-            return Err(format!("config.method '{method}' is not offered by this host"));
-        }
-        let url = match config.text("url")? {
-            None => None,
-            Some(url) => Some(Template::parse(url).map_err(|e| format!("config.url: {e}"))?),
-        };
-        let headers = match config.0.get("headers") {
-            None => Vec::new(),
-            Some(Value::Object(headers)) => headers
-                .iter()
-                .map(|(name, value)| {
-                    let value = value
-                        .as_str()
-                        .ok_or_else(|| format!("config.headers.{name} is not a string"))?;
-                    Ok((
-                        name.clone(),
-                        Template::parse(value).map_err(|e| format!("config.headers.{name}: {e}"))?,
-                    ))
-                })
-                .collect::<Result<Vec<_>, String>>()?,
-            Some(_) => return Err("config.headers is not an object".to_owned()),
-        };
-        let timeout_ms = config.millis("timeoutMs")?.unwrap_or(HTTP_TIMEOUT_MS);
-        if !(1..=HTTP_MAX_TIMEOUT_MS).contains(&timeout_ms) {
-            return Err(format!(
-                "config.timeoutMs is not within 1 to {HTTP_MAX_TIMEOUT_MS}"
-            ));
-        }
-        Ok(Self {
-            method,
-            url,
-            headers,
-            body: match config.0.get("body") {
-                None => None,
-                Some(body) => Some(Body::read(body).map_err(|e| format!("config.body: {e}"))?),
-            },
-            timeout_ms,
-        })
-    }
-}
-
-impl Body {
-    fn read(value: &Value) -> Result<Self, ExpressionError> {
-        Ok(match value {
-            Value::String(text) if is_template(text) => Self::Text(Template::parse(text)?),
-            Value::Array(items) => Self::Array(items.iter().map(Self::read).collect::<Result<_, _>>()?),
-            Value::Object(fields) => Self::Object(
-                fields
-                    .iter()
-                    .map(|(name, field)| Ok((name.clone(), Self::read(field)?)))
-                    .collect::<Result<_, ExpressionError>>()?,
-            ),
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Self::Static(value.clone()),
-        })
-    }
-
-    /// The value with its texts rendered.
-    ///
-    /// # Errors
-    /// The first that `render` returns.
-    pub(crate) fn fill<E>(
-        &self,
-        render: &mut impl FnMut(&Template) -> Result<String, E>,
-    ) -> Result<Value, E> {
-        match self {
-            Self::Static(value) => Ok(value.clone()),
-            Self::Text(template) => render(template).map(Value::String),
-            Self::Array(items) => {
-                let items = items.iter().map(|item| item.fill(render));
-                items.collect::<Result<_, _>>().map(Value::Array)
-            }
-            Self::Object(fields) => {
-                let mut filled = Map::new();
-                for (name, field) in fields {
-                    filled.insert(name.clone(), field.fill(render)?);
-                }
-                Ok(Value::Object(filled))
-            }
-        }
     }
 }
