@@ -28,25 +28,46 @@ use crate::{
 /// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long an answer may take. A blocking send of A2A waits for a minute by default.
-const ANSWER: Duration = Duration::from_secs(90);
+pub(crate) const ANSWER: Duration = Duration::from_secs(90);
 /// The largest answer that is read.
-const MAX_ANSWER: usize = 64 << 20;
+pub(crate) const MAX_ANSWER: usize = 64 << 20;
 /// The largest event of a stream.
-const MAX_EVENT: usize = 16 << 20;
+pub(crate) const MAX_EVENT: usize = 16 << 20;
 
 /// Makes the HTTP client for an address.
 pub(crate) fn http(url: &Url) -> Result<reqwest::Client> {
-    let tls = if url.scheme() == "https" {
-        egress::client_config().map_err(|error| Failure::cannot(Exit::Failed, &error))?
+    built(builder(tls(url)?), is_here(url))
+}
+
+/// Makes the HTTP client for an address that speaks HTTP/2 and nothing else, with TLS or without.
+pub(crate) fn http2(url: &Url) -> Result<reqwest::Client> {
+    let mut tls = tls(url)?;
+    tls.alpn_protocols = vec![b"h2".to_vec()];
+    // Without TLS there is no tunnel, and proxies do not pass HTTP/2 on.
+    built(
+        builder(tls).http2_prior_knowledge(),
+        is_here(url) || url.scheme() == "http",
+    )
+}
+
+fn tls(url: &Url) -> Result<rustls::ClientConfig> {
+    if url.scheme() == "https" {
+        Ok(egress::client_config().map_err(|error| Failure::cannot(Exit::Failed, &error))?)
     } else {
-        rootless()?
-    };
-    let mut builder = reqwest::Client::builder()
+        rootless()
+    }
+}
+
+fn builder(tls: rustls::ClientConfig) -> reqwest::ClientBuilder {
+    reqwest::Client::builder()
         .tls_backend_preconfigured(tls)
         .redirect(redirect::Policy::none())
         .connect_timeout(CONNECT)
-        .user_agent(concat!("wopr/", env!("CARGO_PKG_VERSION")));
-    if is_here(url) {
+        .user_agent(concat!("wopr/", env!("CARGO_PKG_VERSION")))
+}
+
+fn built(mut builder: reqwest::ClientBuilder, is_direct: bool) -> Result<reqwest::Client> {
+    if is_direct {
         builder = builder.no_proxy();
     }
     builder.build().context("set up the HTTP client")
@@ -300,6 +321,27 @@ pub(crate) async fn read(response: Response) -> Result<Vec<u8>, Box<dyn Error + 
     Ok(body)
 }
 
+/// A stream ends before it should.
+pub(crate) fn broken_off(error: &(dyn Error + 'static)) -> Failure {
+    let mut cause = error;
+    while let Some(below) = cause.source() {
+        cause = below;
+    }
+    Failure::new(Exit::Unreachable, format!("the stream broke off: {cause}"))
+}
+
+/// Whether an answer is a stream of events.
+pub(crate) fn is_event_stream(response: &Response) -> bool {
+    let media = response.headers().get(CONTENT_TYPE);
+    let media = media.and_then(|value| value.to_str().ok());
+    media.is_some_and(|media| media.starts_with(sse::CONTENT_TYPE))
+}
+
+/// An answer that should be a stream is none.
+pub(crate) fn no_stream(endpoint: &str) -> Failure {
+    Failure::new(Exit::Failed, format!("{endpoint} answered without a stream"))
+}
+
 /// The events of a stream, as they arrive.
 pub(crate) fn events(response: Response) -> impl Stream<Item = Result<sse::Event>> + Unpin + use<> {
     struct Reading<S> {
@@ -322,13 +364,7 @@ pub(crate) fn events(response: Response) -> impl Stream<Item = Result<sse::Event
                 let Some(chunk) = reading.chunks.next().await else {
                     return Ok(None);
                 };
-                let chunk = chunk.map_err(|error| {
-                    let mut cause: &dyn Error = &error;
-                    while let Some(below) = cause.source() {
-                        cause = below;
-                    }
-                    Failure::new(Exit::Unreachable, format!("the stream broke off: {cause}"))
-                })?;
+                let chunk = chunk.map_err(|error| broken_off(&error))?;
                 let mut events = Vec::new();
                 reading.decoder.feed(&chunk, &mut events)?;
                 reading.ready.extend(events);

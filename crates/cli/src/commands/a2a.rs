@@ -1,5 +1,8 @@
 //! `wopr a2a`: talking to any A2A agent.
 
+mod card;
+mod list;
+mod push_config;
 mod verify;
 
 use anyhow::Result;
@@ -13,7 +16,7 @@ use wopr_wire::a2a::{
 };
 
 use crate::{
-    agent::{self, Agent, Item},
+    agent::{self, Agent, Binding, Item, Wanted},
     args::{Format, Remote},
     client::parse_url,
     exit::{Exit, Failure},
@@ -24,8 +27,8 @@ use crate::{
 
 /// Talk to an A2A agent, of wopr or of anybody.
 ///
-/// The version (1.0 or 0.3) is picked from the agent's card; JSON-RPC is the binding. A task that ended well ends
-/// the command with 0, one that waits for input with 6.
+/// Version (1.0 or 0.3) and binding (JSON-RPC, HTTP+JSON, gRPC) are picked from the agent's card: the newest version
+/// first, then the order of the card. A task that ended well ends the command with 0, one that waits for input with 6.
 #[derive(Debug, Args)]
 pub(crate) struct A2a {
     #[command(subcommand)]
@@ -39,6 +42,9 @@ enum Verb {
         /// The agent, instead of --server
         #[arg(value_name = "URL")]
         agent: Option<String>,
+        /// Show the card that the agent gives to those it knows, in the form of 1.0
+        #[arg(long)]
+        extended: bool,
         #[command(flatten)]
         place: Place,
     },
@@ -75,6 +81,8 @@ enum Verb {
         #[command(flatten)]
         place: Place,
     },
+    /// List tasks, latest change first
+    List(list::List),
     /// Follow a task that is under way
     Subscribe {
         /// The task
@@ -98,6 +106,9 @@ enum Verb {
         #[command(flatten)]
         place: Place,
     },
+    /// Say where an agent posts what becomes of a task
+    #[command(name = "push-config")]
+    PushConfig(push_config::PushConfig),
 }
 
 /// Which agent, and how it is spoken to.
@@ -108,6 +119,9 @@ struct Place {
     /// Speak this version, whatever else the agent offers
     #[arg(long, value_enum)]
     protocol: Option<Protocol>,
+    /// Speak over this binding, whatever else the agent offers
+    #[arg(long, value_enum)]
+    binding: Option<Binding>,
     #[command(flatten)]
     format: Format,
 }
@@ -145,7 +159,13 @@ struct Message {
 impl A2a {
     pub(crate) async fn run(self) -> Result<Exit> {
         match self.verb {
-            Verb::Card { agent, place } => card(&place.at(agent)).await,
+            Verb::Card {
+                agent,
+                extended,
+                place,
+            } => card::show(&place.at(agent), extended).await,
+            Verb::List(list) => list.run().await,
+            Verb::PushConfig(config) => config.run().await,
             Verb::VerifyCard(verify) => verify.run().await,
             Verb::Send {
                 message,
@@ -240,10 +260,13 @@ impl Place {
     }
 
     async fn agent(&self) -> Result<Agent> {
-        let wanted = self.protocol.map(|protocol| match protocol {
-            Protocol::V1 => Version::V1_0,
-            Protocol::V03 => Version::V0_3,
-        });
+        let wanted = Wanted {
+            version: self.protocol.map(|protocol| match protocol {
+                Protocol::V1 => Version::V1_0,
+                Protocol::V03 => Version::V0_3,
+            }),
+            binding: self.binding,
+        };
         Agent::find(&self.remote.server, self.remote.key.clone(), wanted).await
     }
 
@@ -384,50 +407,4 @@ fn show_task(task: &Task) -> Result<()> {
         output::line(render::indented(&render::artifact(artifact), 2))?;
     }
     Ok(())
-}
-
-async fn card(place: &Place) -> Result<Exit> {
-    let agent = place.agent().await?;
-    if place.format.json {
-        output::json(&agent.document)?;
-        return Ok(Exit::Ok);
-    }
-    let paint = Paint::stdout();
-    let card = &agent.card;
-    output::line(format!(
-        "{}  {}",
-        paint.bold(output::plain(&card.name)),
-        paint.dim(output::plain(&card.version))
-    ))?;
-    output::line(output::plain(&card.description))?;
-    output::line("")?;
-    let rows: Vec<_> = card
-        .supported_interfaces
-        .iter()
-        .map(|interface| {
-            let is_chosen = interface.url == agent.endpoint
-                && interface.protocol_version.starts_with(agent.version.as_str());
-            vec![
-                interface.protocol_binding.clone(),
-                interface.protocol_version.clone(),
-                if is_chosen { "spoken here" } else { "" }.to_owned(),
-                interface.url.clone(),
-            ]
-        })
-        .collect();
-    output::table(&["BINDING", "VERSION", "", "URL"], &rows)?;
-    output::line("")?;
-    let rows: Vec<_> = card
-        .skills
-        .iter()
-        .map(|skill| {
-            vec![
-                skill.id.clone(),
-                skill.name.clone(),
-                render::short(&skill.description),
-            ]
-        })
-        .collect();
-    output::table(&["SKILL", "NAME", "DESCRIPTION"], &rows)?;
-    Ok(Exit::Ok)
 }

@@ -1,8 +1,39 @@
-//! `a2a` against a host of ours, in both versions.
+//! `a2a` against a host of ours, in both versions over every binding.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpListener,
+    thread,
+};
 
 use serde_json::{Value, json};
 
-use crate::binary::{Place, members};
+use crate::binary::{Place, Said, members};
+
+/// Every version and binding.
+const PAIRS: [[&str; 2]; 6] = [
+    ["1.0", "jsonrpc"],
+    ["1.0", "http-json"],
+    ["1.0", "grpc"],
+    ["0.3", "jsonrpc"],
+    ["0.3", "http-json"],
+    ["0.3", "grpc"],
+];
+
+/// Runs a command in a version over a binding.
+fn speak(place: &Place, [protocol, binding]: [&str; 2], args: &[&str]) -> Said {
+    let mut all = vec!["a2a"];
+    all.extend(args);
+    all.extend(["--protocol", protocol, "--binding", binding]);
+    place.run(&all)
+}
+
+/// The same, that has to end with a code.
+fn ends(place: &Place, pair: [&str; 2], code: i32, args: &[&str]) -> Said {
+    let said = speak(place, pair, args);
+    assert_eq!(said.code, code, "{pair:?}: {said:#?}");
+    said
+}
 
 fn first_run(place: &Place, status: &str) -> String {
     let listed = place.json(&["runs", "list", "--json", "--status", status]);
@@ -10,7 +41,7 @@ fn first_run(place: &Place, status: &str) -> String {
 }
 
 #[test]
-fn a_card_is_shown_and_both_versions_are_spoken() {
+fn a_card_is_shown_and_every_version_and_binding_is_spoken() {
     let mut place = Place::new();
     let host = place.serve();
     let said = place.ends(0, &["a2a", "card"]);
@@ -29,39 +60,16 @@ fn a_card_is_shown_and_both_versions_are_spoken() {
     let said = place.ends(0, &["a2a", "send", &host.origin, "Ada", "--workflow", "hello"]);
     assert!(said.err.contains("sent as text"), "{said:#?}");
 
-    for protocol in ["1.0", "0.3"] {
-        let said = place.ends(
-            0,
-            &[
-                "a2a",
-                "send",
-                "Ada",
-                "--workflow",
-                "hello",
-                "--protocol",
-                protocol,
-            ],
-        );
+    for pair in PAIRS {
+        let said = ends(&place, pair, 0, &["send", "Ada", "--workflow", "hello"]);
         assert!(
             said.out.contains("completed") && said.out.contains("Hello, Ada!"),
-            "{protocol}: {said:#?}"
+            "{pair:?}: {said:#?}"
         );
-        let args = [
-            "a2a",
-            "send",
-            "Ada",
-            "--workflow",
-            "hello",
-            "--protocol",
-            protocol,
-            "--json",
-        ];
-        let sent = place.json(&args);
+        let sent = ends(&place, pair, 0, &["send", "Ada", "--workflow", "hello", "--json"]).json();
         assert_eq!(members(&sent), ["task"]);
         let task = sent["task"]["id"].as_str().unwrap();
-        let said = place
-            .ends(0, &["a2a", "get", task, "--protocol", protocol, "--json"])
-            .json();
+        let said = ends(&place, pair, 0, &["get", task, "--json"]).json();
         assert_eq!(said["status"]["state"], "TASK_STATE_COMPLETED");
         // The task is the run.
         assert_eq!(
@@ -75,17 +83,12 @@ fn a_card_is_shown_and_both_versions_are_spoken() {
 fn a_task_is_streamed_answered_and_followed_again() {
     let mut place = Place::new();
     let _host = place.serve();
-    for protocol in ["1.0", "0.3"] {
-        let speak = |args: &[&str]| {
-            let mut all = vec!["a2a"];
-            all.extend(args);
-            all.extend(["--protocol", protocol]);
-            place.run(&all)
-        };
+    for pair in PAIRS {
+        let speak = |args: &[&str]| speak(&place, pair, args);
         let said = speak(&["send", "a sale", "--workflow", "campaign-brief", "--json"]);
         assert_eq!(said.code, 6, "{said:#?}");
         let task = said.json()["task"]["id"].as_str().unwrap().to_owned();
-        assert_eq!(first_run(&place, "waiting-approval"), task);
+        assert_eq!(first_run(&place, "waiting-approval"), task, "{pair:?}");
         let said = speak(&["get", &task]);
         assert_eq!(said.code, 6, "{said:#?}");
         assert!(said.out.contains("Approve the campaign brief?"), "{said:#?}");
@@ -121,30 +124,293 @@ fn a_task_is_streamed_answered_and_followed_again() {
 fn a_task_is_cancelled_and_an_unknown_one_is_not_found() {
     let mut place = Place::new();
     let host = place.serve();
-    let args = [
-        "a2a",
-        "send",
-        "a cake",
-        "--workflow",
-        "clarify-order",
-        "--no-wait",
-        "--json",
-    ];
-    let sent = place.run(&args).json();
-    let task = sent["task"]["id"].as_str().unwrap();
-    let said = place.ends(0, &["a2a", "cancel", task]);
-    assert!(said.out.contains("canceled"), "{said:#?}");
-    place.ends(1, &["a2a", "get", task]);
-    place.ends(
-        1,
-        &["a2a", "get", task, &host.origin, "--server", "http://127.0.0.1:1"],
-    );
-    for protocol in ["1.0", "0.3"] {
-        let said = place.ends(4, &["a2a", "get", "run_nope", "--protocol", protocol]);
+    for pair in PAIRS {
+        let args = [
+            "send",
+            "a cake",
+            "--workflow",
+            "clarify-order",
+            "--no-wait",
+            "--json",
+        ];
+        let sent = speak(&place, pair, &args).json();
+        let task = sent["task"]["id"].as_str().unwrap();
+        let said = ends(&place, pair, 0, &["cancel", task]);
+        assert!(said.out.contains("canceled"), "{said:#?}");
+        ends(&place, pair, 1, &["get", task]);
+        ends(
+            &place,
+            pair,
+            1,
+            &["get", task, &host.origin, "--server", "http://127.0.0.1:1"],
+        );
+        let said = ends(&place, pair, 1, &["cancel", task]);
+        assert!(said.err.contains("the agent answered"), "{said:#?}");
+        let said = ends(&place, pair, 4, &["get", "run_nope"]);
+        assert!(said.err.contains("the agent answered"), "{said:#?}");
+        let said = ends(&place, pair, 4, &["subscribe", "run_nope"]);
+        assert!(said.err.contains("the agent answered"), "{said:#?}");
+        let said = ends(&place, pair, 5, &["get", task, "--key", ""]);
+        assert!(said.err.contains("--key"), "{said:#?}");
+        let said = ends(
+            &place,
+            pair,
+            5,
+            &["get", task, "--key", "wopr_not_a_key_of_this_host"],
+        );
+        assert!(said.err.contains("does not know this key"), "{said:#?}");
+    }
+}
+
+#[test]
+fn tasks_are_listed_by_pages() {
+    let mut place = Place::new();
+    let _host = place.serve();
+    let mut tasks = Vec::new();
+    for name in ["Ada", "Grace", "Edsger"] {
+        let sent = place.json(&["a2a", "send", name, "--workflow", "hello", "--json"]);
+        tasks.insert(0, sent["task"]["id"].as_str().unwrap().to_owned());
+    }
+    let ids = |page: &Value| -> Vec<String> {
+        let tasks = page["tasks"].as_array().unwrap().iter();
+        tasks
+            .map(|task| task["id"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    for pair in PAIRS {
+        if pair[0] == "0.3" && pair[1] != "http-json" {
+            let said = ends(&place, pair, 1, &["list"]);
+            assert!(said.err.contains("--binding http-json"), "{said:#?}");
+            continue;
+        }
+        let listed = |args: &[&str]| {
+            let mut all = vec!["list", "--json"];
+            all.extend(args);
+            ends(&place, pair, 0, &all).json()
+        };
+        assert_eq!(ids(&listed(&[])), tasks, "{pair:?}");
+        let page = listed(&["--page-size", "2"]);
+        assert_eq!(
+            (ids(&page).as_slice(), &page["totalSize"]),
+            (&tasks[..2], &json!(3))
+        );
+        let token = page["nextPageToken"].as_str().unwrap();
+        let rest = listed(&["--page-size", "2", "--page-token", token]);
+        assert_eq!(
+            (ids(&rest).as_slice(), &rest["nextPageToken"]),
+            (&tasks[2..], &json!(""))
+        );
+        assert_eq!(ids(&listed(&["--page-size", "1", "--all"])), tasks);
+        assert_eq!(ids(&listed(&["--status", "failed"])), Vec::<String>::new());
+        assert_eq!(ids(&listed(&["--status", "completed"])), tasks);
+        let context = listed(&[])["tasks"][1]["contextId"].as_str().unwrap().to_owned();
+        assert_eq!(ids(&listed(&["--context", &context])), tasks[1..2]);
+        let said = ends(&place, pair, 0, &["list", "--page-size", "1"]);
+        assert!(
+            said.out.contains("STATE") && said.out.contains(&tasks[0]),
+            "{said:#?}"
+        );
+        assert!(said.err.contains("--page-token"), "{said:#?}");
+        let said = ends(&place, pair, 1, &["list", "--page-token", "nonsense"]);
         assert!(said.err.contains("the agent answered"), "{said:#?}");
     }
-    let said = place.ends(5, &["a2a", "get", task, "--key", ""]);
-    assert!(said.err.contains("--key"), "{said:#?}");
+    place.ends(2, &["a2a", "list", "--page-size", "0"]);
+}
+
+#[test]
+fn the_extended_card_is_for_those_the_agent_knows() {
+    let mut place = Place::new();
+    let _host = place.serve();
+    for pair in PAIRS {
+        let said = ends(&place, pair, 0, &["card", "--extended"]);
+        assert!(
+            said.out.contains("hello") && said.out.contains("spoken here"),
+            "{pair:?}: {said:#?}"
+        );
+        let card = ends(&place, pair, 0, &["card", "--extended", "--json"]).json();
+        assert!(card["supportedInterfaces"].is_array(), "{pair:?}: {card:#}");
+        ends(&place, pair, 5, &["card", "--extended", "--key", ""]);
+        let shown = ends(&place, pair, 0, &["card"]).out;
+        let spoken: Vec<_> = shown
+            .lines()
+            .filter(|line| line.contains("spoken here"))
+            .collect();
+        let name = match pair[1] {
+            "http-json" => "HTTP+JSON".to_owned(),
+            name => name.to_uppercase(),
+        };
+        assert!(
+            spoken.len() == 1 && spoken[0].contains(pair[0]) && spoken[0].contains(&name),
+            "{pair:?}: {spoken:?}"
+        );
+    }
+}
+
+/// Answers every request with a document, until the test ends. What was asked is collected.
+fn hostile(document: &'static str) -> (String, std::sync::mpsc::Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let origin = format!("http://{}", listener.local_addr().unwrap());
+    let (sender, receiver) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut head = vec![0; 4096];
+            let n = stream.read(&mut head).unwrap_or(0);
+            let _ = sender.send(String::from_utf8_lossy(&head[..n]).into_owned());
+            let length = document.len();
+            let _ = write!(
+                stream,
+                "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\
+                 connection: close\r\n\r\n{document}"
+            );
+        }
+    });
+    (origin, receiver)
+}
+
+#[test]
+fn a_key_stays_where_the_card_lies() {
+    let place = Place::new();
+    let (elsewhere, asked) = hostile("{}");
+    let authority = elsewhere.strip_prefix("http://").unwrap();
+    for (binding, url) in [
+        ("JSONRPC", elsewhere.as_str()),
+        ("HTTP+JSON", &elsewhere),
+        ("GRPC", authority),
+    ] {
+        let card = json!({
+            "name": "n\u{1b}[2J", "description": "d", "version": "1", "capabilities": {}, "skills": [],
+            "defaultInputModes": [], "defaultOutputModes": [],
+            "supportedInterfaces": [{"url": url, "protocolBinding": binding, "protocolVersion": "1.0"}],
+        });
+        let (origin, fetched) = hostile(card.to_string().leak());
+        let said = place.run(&["a2a", "get", "t", &origin, "--key", "a-secret"]);
+        // What it answers is no answer of A2A.
+        assert!(matches!(said.code, 1 | 7), "{said:#?}");
+        assert!(fetched.recv().unwrap().contains("a-secret"));
+        let request = asked.recv().unwrap();
+        assert!(!request.contains("a-secret"), "{binding}: {request}");
+        let shown = place.ends(0, &["a2a", "card", &origin]);
+        assert!(
+            !shown.out.contains('\u{1b}') && shown.out.contains("spoken here"),
+            "{shown:#?}"
+        );
+    }
+}
+
+#[test]
+fn what_a_card_offers_is_all_there_is() {
+    let place = Place::new();
+    let (origin, _) = hostile(
+        r#"{"name": "n", "description": "d", "version": "1", "capabilities": {}, "skills": [],
+            "defaultInputModes": [], "defaultOutputModes": [], "supportedInterfaces": [
+                {"url": "/a2a", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"},
+                {"url": "file:///etc/passwd", "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"},
+                {"url": "x", "protocolBinding": "CARRIER-PIGEON", "protocolVersion": "1.0"}]}"#,
+    );
+    for args in [
+        ["--binding", "grpc"],
+        ["--binding", "http-json"],
+        ["--protocol", "0.3"],
+    ] {
+        let said = place.ends(1, &["a2a", "get", "t", &origin, args[0], args[1]]);
+        assert!(said.err.contains("CARRIER-PIGEON 1.0"), "{said:#?}");
+    }
+    for document in [
+        "",
+        "[]",
+        "7",
+        "{\"supportedInterfaces\": {}}",
+        "{\"supportedInterfaces\": [7]}",
+    ] {
+        let (origin, _) = hostile(document);
+        let said = place.ends(1, &["a2a", "card", &origin]);
+        assert!(said.err.contains("cannot read the card"), "{document}: {said:#?}");
+    }
+}
+
+#[test]
+fn a_push_configuration_is_set_read_listed_and_removed() {
+    let mut place = Place::new();
+    let _host = place.serve();
+    let sent = place.run(&["a2a", "send", "a sale", "--workflow", "campaign-brief", "--json"]);
+    let task = sent.json()["task"]["id"].as_str().unwrap().to_owned();
+    for pair in PAIRS {
+        let push = |code: i32, args: &[&str]| {
+            let mut all = vec!["push-config"];
+            all.extend(args);
+            ends(&place, pair, code, &all)
+        };
+        let url = "https://example.com/hook";
+        let secrets = [
+            "--token",
+            "a-token",
+            "--auth-scheme",
+            "Bearer",
+            "--auth-credentials",
+            "a-secret",
+        ];
+        let said = push(
+            0,
+            &[&["set", &task, "--url", url, "--id", "c"], &secrets[..]].concat(),
+        );
+        assert!(
+            said.out.contains(url) && !said.out.contains("a-token"),
+            "{pair:?}: {said:#?}"
+        );
+        let told = push(0, &["get", &task, "c", "--json"]).json();
+        assert_eq!(
+            (&told["id"], &told["taskId"], &told["url"]),
+            (&json!("c"), &json!(task), &json!(url))
+        );
+        let made = push(0, &["set", &task, "--url", url, "--json"]).json();
+        let listed = push(0, &["list", &task, "--json"]).json();
+        assert_eq!(
+            listed["configs"].as_array().map(Vec::len),
+            Some(2),
+            "{pair:?}: {listed:#}"
+        );
+        let said = push(0, &["list", &task]);
+        assert!(
+            said.out.contains("CONFIG") && !said.out.contains("a-secret"),
+            "{pair:?}: {said:#?}"
+        );
+        for id in ["c", made["id"].as_str().unwrap()] {
+            push(0, &["delete", &task, id]);
+        }
+        assert_eq!(push(0, &["list", &task, "--json"]).json()["configs"], json!([]));
+        let said = push(4, &["list", "run_nope"]);
+        assert!(said.err.contains("the agent answered"), "{pair:?}: {said:#?}");
+        let said = push(1, &["set", &task, "--url", "http://127.0.0.1:1/"]);
+        assert!(said.err.contains("the agent answered"), "{pair:?}: {said:#?}");
+    }
+    let set = ["a2a", "push-config", "set", &task, "--url", "https://e.com"];
+    for flags in [["--auth-credentials", "x"], ["--token", "a\nb"]] {
+        place.ends(2, &[&set[..], &flags].concat());
+    }
+}
+
+#[test]
+fn who_pushes_nothing_is_followed_instead() {
+    let place = Place::new();
+    // One document for everything: a card, and an error of JSON-RPC.
+    let (origin, _) = hostile(
+        r#"{"name": "n", "description": "d", "version": "1", "capabilities": {}, "skills": [],
+            "defaultInputModes": [], "defaultOutputModes": [],
+            "supportedInterfaces": [{"url": "/", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}],
+            "jsonrpc": "2.0", "id": 1, "error": {"code": -32003, "message": "no \u001b[2Jpush"}}"#,
+    );
+    for args in [
+        &["set", "t", "--url", "https://e.com"][..],
+        &["get", "t", "c"],
+        &["list", "t"],
+        &["delete", "t", "c"],
+    ] {
+        let all = [&["a2a", "push-config"], args, &["--server", &origin]].concat();
+        let said = place.ends(1, &all);
+        assert!(said.err.contains("wopr a2a subscribe"), "{said:#?}");
+        assert!(said.err.contains("no [2Jpush"), "{said:#?}");
+    }
 }
 
 #[test]

@@ -57,7 +57,7 @@ pub(super) async fn respond(host: Arc<Host>, place: Rest, head: &Parts, body: Bo
         Ok(body) => body,
         Err(error) => return transport::no_body(error),
     };
-    let form = form(operation, place.version);
+    let form = Form::http(operation, place.version);
     let service = Service::new(Arc::clone(&host));
     let answered = async {
         door::demand_version(&head.uri, headers, place.version)?;
@@ -90,24 +90,6 @@ pub(super) fn nothing(extensions: &Extensions) -> Response {
     match auth::caller(extensions) {
         Ok(_) => transport::nothing("there is no such operation"),
         Err(error) => transport::unauthenticated(error),
-    }
-}
-
-/// The form of an operation's documents: that of the version's protocol buffers, but for the card, which is the same
-/// document wherever it is read over HTTP.
-const fn form(operation: Operation, version: Version) -> Form {
-    match operation {
-        Operation::GetExtendedAgentCard => Form::rpc(version),
-        Operation::SendMessage
-        | Operation::SendStreamingMessage
-        | Operation::GetTask
-        | Operation::ListTasks
-        | Operation::CancelTask
-        | Operation::SubscribeToTask
-        | Operation::CreatePushConfig
-        | Operation::GetPushConfig
-        | Operation::ListPushConfigs
-        | Operation::DeletePushConfig => Form::proto(version),
     }
 }
 

@@ -53,6 +53,25 @@ impl Form {
             Version::V0_3 => Self::V0_3Proto,
         }
     }
+
+    /// The form of an operation in HTTP+JSON: that of the version's protocol buffers, but for the card, which is the
+    /// same document wherever it is read over HTTP.
+    #[must_use]
+    pub const fn http(operation: Operation, version: Version) -> Self {
+        match operation {
+            Operation::GetExtendedAgentCard => Self::rpc(version),
+            Operation::SendMessage
+            | Operation::SendStreamingMessage
+            | Operation::GetTask
+            | Operation::ListTasks
+            | Operation::CancelTask
+            | Operation::SubscribeToTask
+            | Operation::CreatePushConfig
+            | Operation::GetPushConfig
+            | Operation::ListPushConfigs
+            | Operation::DeletePushConfig => Self::proto(version),
+        }
+    }
 }
 
 /// What a client asks.

@@ -263,7 +263,8 @@ impl Decode for Response {
             (Some(error), None | Some(Value::Null)) => Err(error),
             (None, Some(result)) => Ok(result),
             (Some(_), Some(_)) => return Err(DecodeError::invalid("must have only one of result, error")),
-            (None, None) => return Err(DecodeError::invalid("must have one of result, error")),
+            // Some servers leave a null out, as where something was removed.
+            (None, None) => Ok(Value::Null),
         };
         Ok(Self { id, outcome })
     }
@@ -417,6 +418,8 @@ mod tests {
 
     #[test]
     fn a_response_is_a_result_or_an_error() {
+        let bare = Response::parse(br#"{"jsonrpc":"2.0","id":3}"#).unwrap();
+        assert_eq!(bare.outcome, Ok(Value::Null));
         let ok = Response::parse(br#"{"jsonrpc":"2.0","id":3,"result":null}"#).unwrap();
         assert_eq!(
             ok,
@@ -426,7 +429,6 @@ mod tests {
             }
         );
         for body in [
-            r#"{"jsonrpc":"2.0","id":3}"#,
             r#"{"jsonrpc":"2.0","id":3,"result":1,"error":{"code":1,"message":"x"}}"#,
             r#"{"id":3,"result":1}"#,
             r#"{"jsonrpc":"2.0","id":3,"error":{"message":"x"}}"#,

@@ -15,7 +15,7 @@ use wopr_wire::{
 
 use super::{ourselves, process::Place};
 use crate::{
-    agent::{self, Agent, Item},
+    agent::{self, Agent, Item, Wanted},
     client::{self, Client},
     commands::a2a::lines_of,
     output::{self, Paint, Spinner},
@@ -128,7 +128,7 @@ impl<'a> Story<'a> {
         let client = Client::at(&listening.listening, key.clone())?;
         client.get("/readyz").await?;
         let took = begun.elapsed();
-        let agent = Agent::find(&listening.listening, key, None).await?;
+        let agent = Agent::find(&listening.listening, key, Wanted::default()).await?;
         drop(spinner);
         Ok(Reached {
             agent,
@@ -155,7 +155,8 @@ impl<'a> Story<'a> {
         }
         self.say(self.paint.dim(format!(
             "A2A {} over JSON-RPC at {}",
-            agent.version, agent.endpoint
+            agent.version(),
+            agent.endpoint()
         )))
     }
 

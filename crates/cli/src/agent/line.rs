@@ -1,0 +1,108 @@
+//! The way to an interface: where it is, who calls, and what every request says.
+
+use anyhow::Result;
+use reqwest::{
+    Method, RequestBuilder, Response,
+    header::{ACCEPT, AUTHORIZATION},
+};
+use url::Url;
+use wopr_wire::a2a::method::{Operation, VERSION_HEADER, Version};
+
+use super::{card::Binding, refusal};
+use crate::client::{self, ANSWER, unreachable_failure};
+
+/// The way to an interface.
+#[derive(Debug, Clone)]
+pub(super) struct Line {
+    http: reqwest::Client,
+    endpoint: Url,
+    key: Option<String>,
+    version: Version,
+}
+
+impl Line {
+    /// A way to `endpoint`, which a card at `place` names.
+    pub(super) fn new(
+        place: &Url,
+        endpoint: Url,
+        key: Option<String>,
+        binding: Binding,
+        version: Version,
+    ) -> Result<Self> {
+        Ok(Self {
+            // The interface may lie on another host than the card, with TLS or without.
+            http: match binding {
+                Binding::JsonRpc | Binding::HttpJson => client::http(&endpoint)?,
+                Binding::Grpc => client::http2(&endpoint)?,
+            },
+            // The key was given for where the card lies: a card that points elsewhere must not carry it there.
+            key: key.filter(|key| !key.is_empty() && client::is_same_place(place, &endpoint)),
+            endpoint,
+            version,
+        })
+    }
+
+    pub(super) fn endpoint(&self) -> &str {
+        self.endpoint.as_str()
+    }
+
+    pub(super) const fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Whether the agent is told who calls.
+    pub(super) const fn has_key(&self) -> bool {
+        self.key.is_some()
+    }
+
+    /// An address at the interface with another path, or one below its own.
+    pub(super) fn at(&self, path: impl FnOnce(&str) -> String) -> Url {
+        let mut url = self.endpoint.clone();
+        let path = path(self.endpoint.path());
+        url.set_path(&path);
+        url
+    }
+
+    /// A request of an operation.
+    pub(super) fn request(&self, operation: Operation, method: Method, url: Url) -> RequestBuilder {
+        let mut request = self.http.request(method, url);
+        if self.version == Version::V1_0 {
+            request = request.header(VERSION_HEADER, self.version.as_str());
+        }
+        if let Some(key) = &self.key {
+            request = request.header(AUTHORIZATION, format!("Bearer {key}"));
+        }
+        // A message may take the agent as long as it likes, and a stream lasts as long as its task.
+        if operation.is_streaming() || operation == Operation::SendMessage {
+            request
+        } else {
+            request.timeout(ANSWER)
+        }
+    }
+
+    /// Sends a request.
+    pub(super) async fn send(
+        &self,
+        request: RequestBuilder,
+        accept: &str,
+        last: Option<&str>,
+    ) -> Result<Response> {
+        let mut request = request.header(ACCEPT, accept);
+        if let Some(last) = last {
+            request = request.header("Last-Event-ID", last);
+        }
+        let response = request.send().await;
+        Ok(response.map_err(|error| unreachable_failure(self.endpoint(), &error))?)
+    }
+
+    /// Reads a whole answer.
+    pub(super) async fn read(&self, response: Response) -> Result<Vec<u8>> {
+        let body = client::read(response).await;
+        Ok(body.map_err(|error| unreachable_failure(self.endpoint(), &*error))?)
+    }
+
+    /// The answer is not what it should be.
+    pub(super) fn unreadable(&self, error: &dyn std::fmt::Display) -> anyhow::Error {
+        refusal::unreadable(self.endpoint(), error).into()
+    }
+}

@@ -1,0 +1,218 @@
+//! `wopr a2a push-config`: where an agent posts what becomes of a task.
+//!
+//! Tokens and credentials are sent and never shown, whatever the agent answers.
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use wopr_wire::a2a::model::{AuthenticationInfo, Secret, TaskPushNotificationConfig};
+
+use super::Place;
+use crate::{
+    agent::Agent,
+    exit::{Exit, Failure},
+    output::{self, Paint},
+};
+
+/// The most pages of configurations that are read: an agent may go on for ever.
+const MOST_PAGES: usize = 100;
+
+/// Say where an agent posts what becomes of a task.
+#[derive(Debug, Args)]
+pub(super) struct PushConfig {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Add a configuration to a task
+    Set {
+        #[command(flatten)]
+        config: Box<New>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Show a configuration
+    Get {
+        #[command(flatten)]
+        which: Which,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// List the configurations of a task
+    List {
+        /// The task
+        task: String,
+        /// The agent, instead of --server
+        #[arg(value_name = "URL")]
+        agent: Option<String>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Remove a configuration
+    Delete {
+        #[command(flatten)]
+        which: Which,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+/// One configuration.
+#[derive(Debug, Args)]
+struct Which {
+    /// The task
+    task: String,
+    /// The configuration
+    id: String,
+    /// The agent, instead of --server
+    #[arg(value_name = "URL")]
+    agent: Option<String>,
+}
+
+/// A configuration to be made.
+#[derive(Debug, Args)]
+struct New {
+    /// The task
+    task: String,
+    /// The agent, instead of --server
+    #[arg(value_name = "AGENT")]
+    agent: Option<String>,
+    /// Where to post
+    #[arg(long, value_name = "URL")]
+    url: String,
+    /// The configuration's id [default: the agent makes one]
+    #[arg(long, value_name = "ID")]
+    id: Option<String>,
+    /// What the receiver recognises a notification by
+    #[arg(long, value_name = "TOKEN")]
+    token: Option<String>,
+    /// How the agent authenticates to the receiver, such as Bearer
+    #[arg(long, value_name = "SCHEME")]
+    auth_scheme: Option<String>,
+    /// What it shows the receiver with that
+    #[arg(long, value_name = "TEXT", requires = "auth_scheme")]
+    auth_credentials: Option<String>,
+}
+
+impl PushConfig {
+    pub(super) async fn run(self) -> Result<Exit> {
+        match self.verb {
+            Verb::Set { config, place } => {
+                let place = place.at(config.agent.clone());
+                let config = config.into_model()?;
+                let config = place.agent().await?.set_push_config(config).await?;
+                show(&place, &config)?;
+            }
+            Verb::Get { which, place } => {
+                let place = place.at(which.agent);
+                let config = place
+                    .agent()
+                    .await?
+                    .get_push_config(&which.task, &which.id)
+                    .await?;
+                show(&place, &config)?;
+            }
+            Verb::List { task, agent, place } => {
+                let place = place.at(agent);
+                let configs = all(&place.agent().await?, &task).await?;
+                if place.format.json {
+                    let configs: Vec<_> = configs.iter().map(document).collect();
+                    output::json(&json!({ "configs": configs }))?;
+                } else {
+                    let rows: Vec<_> = configs.iter().map(row).collect();
+                    output::table(&["CONFIG", "AUTH", "URL"], &rows)?;
+                }
+            }
+            Verb::Delete { which, place } => {
+                let place = place.at(which.agent);
+                place
+                    .agent()
+                    .await?
+                    .delete_push_config(&which.task, &which.id)
+                    .await?;
+                if place.format.json {
+                    output::json(&json!({ "deleted": which.id }))?;
+                } else {
+                    output::line(format!("{} is gone", which.id))?;
+                }
+            }
+        }
+        Ok(Exit::Ok)
+    }
+}
+
+impl New {
+    fn into_model(self) -> Result<TaskPushNotificationConfig> {
+        let secret = |text: Option<String>, flag: &str| {
+            let secret = text.map(Secret::new).transpose();
+            secret.map_err(|error| Failure::new(Exit::Usage, format!("{flag}: {error}")))
+        };
+        let credentials = secret(self.auth_credentials, "--auth-credentials")?;
+        Ok(TaskPushNotificationConfig {
+            tenant: None,
+            id: self.id,
+            task_id: Some(self.task),
+            url: self.url,
+            token: secret(self.token, "--token")?,
+            authentication: self
+                .auth_scheme
+                .map(|scheme| AuthenticationInfo { scheme, credentials }),
+        })
+    }
+}
+
+async fn all(agent: &Agent, task: &str) -> Result<Vec<TaskPushNotificationConfig>> {
+    let mut configs = Vec::new();
+    let mut token = None;
+    for _ in 0..MOST_PAGES {
+        let page = agent.push_configs(task, token).await?;
+        configs.extend(page.configs);
+        if page.next_page_token.is_empty() {
+            return Ok(configs);
+        }
+        token = Some(page.next_page_token);
+    }
+    Err(Failure::new(
+        Exit::Failed,
+        "the agent has more configurations than anybody reads",
+    )
+    .into())
+}
+
+fn show(place: &Place, config: &TaskPushNotificationConfig) -> Result<()> {
+    if place.format.json {
+        return output::json(&document(config));
+    }
+    let paint = Paint::stdout();
+    let [id, auth, url] = cells(config);
+    for (name, text) in [("config", id), ("url   ", url), ("auth  ", auth)] {
+        output::line(format!("{} {}", paint.dim(name), output::plain(&text)))?;
+    }
+    Ok(())
+}
+
+/// A configuration without what is nobody's business.
+fn document(config: &TaskPushNotificationConfig) -> Value {
+    let authentication = config.authentication.as_ref();
+    json!({
+        "taskId": config.task_id,
+        "id": config.id,
+        "url": config.url,
+        "authScheme": authentication.map(|info| &info.scheme),
+    })
+}
+
+fn cells(config: &TaskPushNotificationConfig) -> [String; 3] {
+    let authentication = config.authentication.as_ref();
+    [
+        config.id.clone().unwrap_or_default(),
+        authentication.map_or_else(|| "-".to_owned(), |info| info.scheme.clone()),
+        config.url.clone(),
+    ]
+}
+
+fn row(config: &TaskPushNotificationConfig) -> Vec<String> {
+    cells(config).into()
+}
