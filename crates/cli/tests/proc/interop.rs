@@ -14,7 +14,7 @@ use tokio::{process::Command, time::timeout};
 use crate::host::{Host, KEY};
 
 /// More than any script needs.
-const LIMIT: Duration = Duration::from_secs(150);
+pub(crate) const LIMIT: Duration = Duration::from_secs(150);
 
 /// A client in Python, by the variable that names its Python and the place of that Python below `target/interop`.
 #[derive(Debug, Clone, Copy)]

@@ -22,5 +22,6 @@ mod bench;
 mod chaos;
 mod host;
 mod interop;
+mod interop_agents;
 mod interop_snippets;
 mod pressure;

@@ -1,0 +1,297 @@
+//! `wopr a2a` against agents that nobody here wrote: servers of the official SDKs, on loopback.
+
+use std::process::Stdio;
+
+use serde_json::Value;
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader},
+    process::{Child, ChildStdin, ChildStdout, Command},
+    time::timeout,
+};
+
+use crate::interop::{A2A_1, A2A_03, Client, LIMIT, root};
+
+/// An agent that runs; it ends when its standard input closes.
+struct Agent {
+    _child: Child,
+    _stdin: ChildStdin,
+    address: String,
+    tells_the_end: bool,
+}
+
+/// How a command ended, and what it said.
+#[derive(Debug)]
+struct Said {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl Said {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:#?}"))
+    }
+}
+
+async fn first_line(stdout: ChildStdout) -> (String, BufReader<ChildStdout>) {
+    let mut lines = BufReader::new(stdout);
+    let mut line = String::new();
+    let read = timeout(LIMIT, lines.read_line(&mut line)).await;
+    read.unwrap().unwrap();
+    (line, lines)
+}
+
+impl Agent {
+    async fn start(client: Client, script: &str) -> Self {
+        let mut child = Command::new(client.python())
+            .arg(root().join("tests/interop").join(script))
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let (line, _) = first_line(child.stdout.take().unwrap()).await;
+        assert!(
+            line.starts_with("http://"),
+            "{script} says where it listens: {line}"
+        );
+        Self {
+            _stdin: child.stdin.take().unwrap(),
+            _child: child,
+            address: line.trim().to_owned(),
+            tells_the_end: script != "a2a_03_agent.py",
+        }
+    }
+
+    /// `wopr a2a` in a version over a binding.
+    fn command(&self, [version, binding]: [&str; 2], args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_wopr"));
+        command
+            .arg("a2a")
+            .args(args)
+            .args([
+                "--server",
+                &self.address,
+                "--protocol",
+                version,
+                "--binding",
+                binding,
+            ])
+            .env_remove("WOPR_API_KEY")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        command
+    }
+
+    async fn run(&self, pair: [&str; 2], args: &[&str]) -> Said {
+        let output = timeout(LIMIT, self.command(pair, args).output()).await;
+        let output = output.unwrap_or_else(|_| panic!("{pair:?} {args:?} ends in time"));
+        let output = output.unwrap();
+        Said {
+            code: output.status.code(),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    /// The same, that has to end with a code.
+    async fn ends(&self, pair: [&str; 2], code: i32, args: &[&str]) -> Said {
+        let said = self.run(pair, args).await;
+        assert_eq!(said.code, Some(code), "{pair:?} {args:?}: {said:#?}");
+        said
+    }
+}
+
+/// What an artifact says, however many parts it has.
+fn text_of(artifact: &Value) -> String {
+    let parts = artifact["parts"].as_array().unwrap().iter();
+    parts.map(|part| part["text"].as_str().unwrap()).collect()
+}
+
+/// Everything an agent can be asked, in a version over a binding.
+async fn journey(agent: &Agent, pair: [&str; 2]) {
+    let shown = agent.ends(pair, 0, &["card"]).await;
+    assert!(shown.out.contains("spoken here"), "{pair:?}: {shown:#?}");
+    agent.ends(pair, 0, &["card", "--extended"]).await;
+
+    let sent = agent.ends(pair, 0, &["send", "hello", "--json"]).await.json();
+    let task = &sent["task"];
+    assert_eq!(
+        task["status"]["state"], "TASK_STATE_COMPLETED",
+        "{pair:?}: {sent:#}"
+    );
+    assert_eq!(text_of(&task["artifacts"][0]), "hello");
+    let (id, context) = (task["id"].as_str().unwrap(), task["contextId"].as_str().unwrap());
+    let kept = agent.ends(pair, 0, &["get", id, "--json"]).await.json();
+    assert_eq!(text_of(&kept["artifacts"][0]), "hello");
+
+    let said = agent.ends(pair, 0, &["stream", "hello, world", "--json"]).await;
+    let items: Vec<Value> = said
+        .out
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let chunks: Vec<_> = items
+        .iter()
+        .filter_map(|item| item.get("artifactUpdate"))
+        .collect();
+    let texts: String = chunks.iter().map(|chunk| text_of(&chunk["artifact"])).collect();
+    assert_eq!(
+        (chunks.len(), texts.as_str()),
+        (2, "hello, world"),
+        "{pair:?}: {items:#?}"
+    );
+    assert_eq!(
+        (&chunks[1]["append"], &chunks[1]["lastChunk"]),
+        (&true.into(), &true.into())
+    );
+
+    // A question ends the command with 6, and what is said to the task answers it.
+    let asked = agent.ends(pair, 6, &["send", "ask", "--json"]).await.json();
+    let asking = asked["task"]["id"].as_str().unwrap().to_owned();
+    let said = agent.ends(pair, 6, &["get", &asking]).await;
+    assert!(said.out.contains("What shall it be?"), "{pair:?}: {said:#?}");
+    let of = asked["task"]["contextId"].as_str().unwrap();
+    let said = agent
+        .ends(pair, 0, &["send", "tea", "--task", &asking, "--context", of])
+        .await;
+    assert!(said.out.contains("completed"), "{pair:?}: {said:#?}");
+
+    if pair[0] == "1.0" {
+        let listed = agent
+            .ends(pair, 0, &["list", "--context", context, "--json"])
+            .await
+            .json();
+        assert_eq!(listed["tasks"][0]["id"], id, "{pair:?}: {listed:#}");
+        let listed = agent
+            .ends(pair, 0, &["list", "--all", "--page-size", "1", "--json"])
+            .await
+            .json();
+        assert!(
+            listed["tasks"].as_array().unwrap().len() >= 3,
+            "{pair:?}: {listed:#}"
+        );
+    }
+
+    // One that watches sees the task cancelled by another.
+    let sent = agent
+        .ends(pair, 0, &["send", "wait", "--no-wait", "--json"])
+        .await
+        .json();
+    let waiting = sent["task"]["id"].as_str().unwrap();
+    let mut watching = agent
+        .command(pair, &["subscribe", waiting, "--json"])
+        .spawn()
+        .unwrap();
+    let (first, mut rest) = first_line(watching.stdout.take().unwrap()).await;
+    assert!(first.contains(waiting), "{pair:?}: {first}");
+    let said = agent.ends(pair, 0, &["cancel", waiting]).await;
+    assert!(said.out.contains("canceled"), "{pair:?}: {said:#?}");
+    let ended = timeout(LIMIT, watching.wait()).await.unwrap().unwrap();
+    let mut last = first;
+    loop {
+        let mut line = String::new();
+        if rest.read_line(&mut line).await.unwrap() == 0 {
+            break;
+        }
+        last = line;
+    }
+    // The SDK of 0.3 closes the stream of whoever watches before it tells them.
+    if agent.tells_the_end {
+        assert_eq!(ended.code(), Some(1), "{pair:?}: {last}");
+        assert!(last.contains("TASK_STATE_CANCELED"), "{pair:?}: {last}");
+    }
+    agent.ends(pair, 1, &["cancel", waiting]).await;
+    let said = agent.ends(pair, 4, &["get", "no-such-task"]).await;
+    assert!(said.err.contains("the agent answered"), "{pair:?}: {said:#?}");
+
+    push_configs(agent, pair, &asking).await;
+}
+
+/// Push configurations as far as the SDKs keep them: in 0.3 not every binding lists or removes.
+async fn push_configs(agent: &Agent, pair: [&str; 2], task: &str) {
+    let set = [
+        "push-config",
+        "set",
+        task,
+        "--url",
+        "https://example.com/hook",
+        "--id",
+        "c",
+        "--token",
+        "secret",
+        "--auth-scheme",
+        "Bearer",
+        "--auth-credentials",
+        "hidden",
+    ];
+    let made = agent.ends(pair, 0, &set).await;
+    assert!(
+        made.out.contains("https://example.com/hook"),
+        "{pair:?}: {made:#?}"
+    );
+    assert!(
+        !made.out.contains("secret") && !made.out.contains("hidden"),
+        "{pair:?}: {made:#?}"
+    );
+    let got = agent
+        .ends(pair, 0, &["push-config", "get", task, "c", "--json"])
+        .await
+        .json();
+    assert_eq!(
+        (&got["id"], &got["taskId"]),
+        (&"c".into(), &task.into()),
+        "{pair:?}: {got:#}"
+    );
+    if pair == ["0.3", "http-json"] || pair == ["0.3", "grpc"] {
+        return;
+    }
+    let listed = agent
+        .ends(pair, 0, &["push-config", "list", task, "--json"])
+        .await
+        .json();
+    assert_eq!(
+        listed["configs"].as_array().unwrap().len(),
+        1,
+        "{pair:?}: {listed:#}"
+    );
+    agent.ends(pair, 0, &["push-config", "delete", task, "c"]).await;
+    let listed = agent
+        .ends(pair, 0, &["push-config", "list", task, "--json"])
+        .await
+        .json();
+    assert_eq!(
+        listed["configs"].as_array().unwrap().len(),
+        0,
+        "{pair:?}: {listed:#}"
+    );
+}
+
+const BINDINGS: [&str; 3] = ["jsonrpc", "http-json", "grpc"];
+
+#[tokio::test]
+async fn an_agent_of_the_sdk_of_1_0_is_spoken_to_over_every_binding() {
+    let agent = Agent::start(A2A_1, "a2a_1_agent.py").await;
+    for binding in BINDINGS {
+        journey(&agent, ["1.0", binding]).await;
+    }
+}
+
+#[tokio::test]
+async fn an_agent_of_the_sdk_of_1_0_is_spoken_to_in_0_3() {
+    let agent = Agent::start(A2A_1, "a2a_1_agent.py").await;
+    for binding in BINDINGS {
+        journey(&agent, ["0.3", binding]).await;
+    }
+}
+
+#[tokio::test]
+async fn an_agent_of_the_sdk_of_0_3_is_spoken_to_over_every_binding() {
+    let agent = Agent::start(A2A_03, "a2a_03_agent.py").await;
+    for binding in BINDINGS {
+        journey(&agent, ["0.3", binding]).await;
+    }
+}
