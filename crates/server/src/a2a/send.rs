@@ -3,6 +3,10 @@
 //! A message is taken once. Its id, with whoever sent it and what it was sent to, is the key of an idempotency
 //! record that commits with the run or the answer; a repeat waits like the first and shows the task as it is by
 //! then, also after a restart. The same id with another content is refused.
+//!
+//! An answer that goes on to a child is two appends: the child's, with the answer and the record, and the task's, with
+//! the message. Nobody is told that it was taken before both are durable, and a repeat makes up for a second one that
+//! did not happen.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +15,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 use wopr_core::{Command, NodeId, Object, Origin, Plan, Resolve, RunId, RunKey, WorkflowId};
 use wopr_engine::{CommandError, Create, Done, Extras, Once, Start, View};
-use wopr_store::IdempotencyKey;
+use wopr_store::{IdempotencyKey, IdempotencyRecord};
 use wopr_wire::a2a::{
     error::A2aError,
     model::{Message, SendMessageRequest, SendMessageResponse},
@@ -237,9 +241,15 @@ impl Service {
         }
         let once = self.once(call, Some(&view.key.run), &message)?;
         let engine = self.host.engine();
+        let kept = Kept {
+            key: &view.key,
+            context: &context,
+            message: &message,
+            name: name(caller, &message),
+        };
         if let Some(record) = engine.store().idempotency(&once.key, engine.now()).await? {
             return if record.digest == once.digest {
-                Ok(Sent::Repeated { key: view.key })
+                self.answered_before(&record, &kept).await
             } else {
                 Err(CommandError::KeyReused.into())
             };
@@ -261,19 +271,6 @@ impl Service {
         };
         let value = answer::read(&message, question.for_answer())?;
 
-        let name = name(caller, &message);
-        let is_forwarded = asked.key != view.key;
-        let kept = {
-            let mut message = message.clone();
-            message.task_id = Some(view.key.run.to_string());
-            message.context_id = Some(context);
-            Extras {
-                idempotency: None,
-                messages: vec![history::row(&message, &name, is_forwarded)?],
-                blobs: inputs::blobs(&message, &name),
-                push: None,
-            }
-        };
         // Straight to whoever asks, and for this question alone: a child may ask another one by now.
         let command = Command::Resolve(Resolve {
             node: asked.visit.node.clone(),
@@ -285,15 +282,15 @@ impl Service {
             is_untrusted: true,
         });
         // The batch of an answer that goes on to a child is the child's; the message belongs to this task.
-        let (now, later) = if is_forwarded {
-            (Extras::default(), Some(kept))
+        let with_it = if asked.key == view.key {
+            kept.extras(false)?
         } else {
-            (kept, None)
+            Extras::default()
         };
         let repeat = (once.key.clone(), once.digest.clone());
         let extras = Extras {
             idempotency: Some(once),
-            ..now
+            ..with_it
         };
         let config = configuration.task_push_notification_config.as_ref();
         let registered = self
@@ -305,23 +302,19 @@ impl Service {
         }
         let after = match taken {
             Ok(Done::Fresh(after)) => after,
-            Ok(Done::Replayed(_)) => return Ok(Sent::Repeated { key: view.key }),
+            Ok(Done::Replayed(record)) => return self.answered_before(&record, &kept).await,
             Err(CommandError::Refused(refusal)) => {
                 // The same message may have been taken since it was looked for.
                 let taken = engine.store().idempotency(&repeat.0, engine.now()).await?;
-                return if taken.is_some_and(|record| record.digest == repeat.1) {
-                    Ok(Sent::Repeated { key: view.key })
-                } else {
-                    Err(CommandError::Refused(refusal).into())
+                return match taken {
+                    Some(record) if record.digest == repeat.1 => self.answered_before(&record, &kept).await,
+                    Some(_) | None => Err(CommandError::Refused(refusal).into()),
                 };
             }
             Err(error) => return Err(error.into()),
         };
-        if let Some(kept) = later {
-            let nothing = Command::Notices(Vec::new());
-            if let Err(error) = engine.command(&view.key, nothing, kept).await {
-                tracing::warn!(run = %view.key, %error, "message not kept with its task");
-            }
+        if after.key != view.key {
+            self.keep(&kept).await?;
         }
         let is_open = is_asked(&after, asked);
         Ok(Sent::Answered {
@@ -330,6 +323,25 @@ impl Service {
             waiting,
             is_open,
         })
+    }
+
+    /// Completes what a message did that had been taken before.
+    async fn answered_before(&self, record: &IdempotencyRecord, kept: &Kept<'_>) -> Result<Sent, Error> {
+        // The record commits with the answer, so it names the run that was answered.
+        if record.run.as_ref() != Some(&kept.key.run) {
+            self.keep(kept).await?;
+        }
+        Ok(Sent::Repeated {
+            key: kept.key.clone(),
+        })
+    }
+
+    /// Keeps a message with its task whose answer went to a child. One that is kept already stays as it is.
+    async fn keep(&self, kept: &Kept<'_>) -> Result<(), Error> {
+        let nothing = Command::Notices(Vec::new());
+        let engine = self.host.engine();
+        engine.command(kept.key, nothing, kept.extras(true)?).await?;
+        Ok(())
     }
 
     /// Waits until a run has ended or asks something, other than what has just been answered; but not for ever.
@@ -431,6 +443,28 @@ impl Service {
             expires_at: self.host.engine().now().plus_millis(retention),
             // What a repeat sees is the task as it is by then.
             respond: Arc::new(|_| Vec::new()),
+        })
+    }
+}
+
+/// An answer, for the history of its task.
+struct Kept<'m> {
+    key: &'m RunKey,
+    context: &'m str,
+    message: &'m Message,
+    /// See [`name`].
+    name: String,
+}
+
+impl Kept<'_> {
+    fn extras(&self, is_forwarded: bool) -> Result<Extras, Error> {
+        let mut message = self.message.clone();
+        message.task_id = Some(self.key.run.to_string());
+        message.context_id = Some(self.context.to_owned());
+        Ok(Extras {
+            messages: vec![history::row(&message, &self.name, is_forwarded)?],
+            blobs: inputs::blobs(&message, &self.name),
+            ..Extras::default()
         })
     }
 }

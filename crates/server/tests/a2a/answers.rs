@@ -1,5 +1,7 @@
 //! Messages to a task that asks: what answers it, and what leaves it as it was.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use crate::{
@@ -299,6 +301,44 @@ async fn a_child_s_question_is_the_task_s() {
             .await;
         assert_eq!(state_of(&again), "completed");
     }
+}
+
+#[tokio::test]
+async fn an_answer_to_a_child_is_acknowledged_once_it_is_in_the_history() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("wopr.db");
+    let server = Server::sqlite(&path).await;
+    let client = server.v1();
+    let asks = json!({"metadata": {"skillId": "child-asks"}});
+    let task = client.send(client.text("m1", "acme", asks)).await;
+    let id = task["id"].as_str().unwrap();
+    let parts = json!([{"text": "fine"}, {"data": {"approve": true}}, {"raw": "aGk="}]);
+    let reply = client.message("m2", parts, json!({ "taskId": id }));
+
+    // The store takes the child's append and then not the task's.
+    let store = rusqlite::Connection::open(&path).unwrap();
+    store.busy_timeout(Duration::from_secs(10)).unwrap();
+    store
+        .execute_batch(
+            "CREATE TRIGGER refuse BEFORE INSERT ON messages WHEN NEW.id GLOB 'f:*'
+             BEGIN SELECT RAISE(ABORT, 'not now'); END",
+        )
+        .unwrap();
+    client.send_err(reply.clone()).await;
+    assert_eq!(state_of(&client.until(id, "completed").await), "completed");
+    // Nor is a repeat told that it was taken, as long as that is so.
+    client.send_err(reply.clone()).await;
+    store.execute_batch("DROP TRIGGER refuse").unwrap();
+
+    for _ in 0..2 {
+        let done = client.send(reply.clone()).await;
+        assert_eq!(state_of(&done), "completed");
+        let said: Vec<_> = done["history"].as_array().unwrap().iter().collect();
+        let ids: Vec<_> = said.iter().map(|message| message["messageId"].as_str().unwrap()).collect();
+        assert_eq!(ids, ["m1", &format!("{id}.sub:0/gate:0"), "m2"]);
+        assert_eq!(said[2]["parts"][2]["raw"], "aGk=");
+    }
+    server.stop().await;
 }
 
 #[tokio::test]
