@@ -14,7 +14,7 @@ use wopr_core::{
 use wopr_engine::{CommandError, Create, Done, Engine, Extras, Once, Start, View};
 use wopr_store::{IdempotencyKey, ReadError};
 
-use super::{cluster::Cluster, workflows};
+use super::{cluster::Cluster, postman, workflows};
 use crate::harness::{principal, tenant};
 
 /// How long a client waits for an answer before it asks again.
@@ -124,7 +124,10 @@ impl Client {
                 context: None,
                 trace: None,
             },
-            extras: once(&self.name, workflow),
+            extras: Extras {
+                push: self.cluster.fate.once_in(3).then(postman::receiver),
+                ..once(&self.name, workflow)
+            },
         };
         let answer = tokio::time::timeout(PATIENCE, engine.create(create)).await;
         let told = |what: &str| {

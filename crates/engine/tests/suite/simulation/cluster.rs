@@ -11,6 +11,7 @@ use super::{
     aging::KEPT_FOR,
     executor::Fickle,
     fate::Fate,
+    postman::{self, Postman, Taken},
     process::{Process, WallClock},
     store::Server,
     workflows,
@@ -31,6 +32,7 @@ pub(crate) struct Cluster {
     registered: Arc<Mutex<Option<u64>>>,
     deaths: mpsc::UnboundedSender<u64>,
     options: Options,
+    pub(crate) taken: Arc<Taken>,
 }
 
 #[derive(Debug)]
@@ -67,8 +69,10 @@ impl Cluster {
                 lease: Duration::from_millis(2_000 + fate.below(6_000)),
                 poll: Duration::from_millis(200 + fate.below(1_000)),
                 retention: Some(KEPT_FOR),
+                push: postman::options(),
                 ..Options::default()
             },
+            taken: Arc::default(),
         };
         for _ in 0..n_replicas {
             cluster.start_one().await;
@@ -92,7 +96,13 @@ impl Cluster {
             process: Arc::clone(&process),
             fate: Arc::clone(&self.fate),
         };
+        let postman = Postman {
+            taken: Arc::clone(&self.taken),
+            process: Arc::clone(&process),
+            fate: Arc::clone(&self.fate),
+        };
         let options = Options {
+            courier: Some(Arc::new(postman)),
             seed: Some(self.fate.below(u64::MAX)),
             ..self.options.clone()
         };

@@ -42,6 +42,7 @@ mod executor;
 mod fate;
 mod late;
 mod mines;
+mod postman;
 mod process;
 mod pushes;
 mod store;

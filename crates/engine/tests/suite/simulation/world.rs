@@ -124,6 +124,12 @@ async fn pass(fate: &Arc<Fate>) -> Lived {
     for report in &reports {
         check(&cluster, report);
     }
+    for key in cluster.server.witness.keys() {
+        let account = cluster.server.witness.account(&key);
+        let head = account.map_or(0, |account| account.log.len() as u64);
+        let store = &cluster.server.store;
+        cluster.taken.check(fate, store, &key, head).await;
+    }
     if fate.once_in(8) {
         aging::age(&cluster).await;
     }
@@ -156,7 +162,8 @@ async fn rest(cluster: &Cluster) {
                 answer_orphan(cluster, &key).await;
             }
         }
-        if all_over && witness.all_is_heard() {
+        let store = &cluster.server.store;
+        if all_over && witness.all_is_heard() && cluster.taken.is_all(store).await {
             return;
         }
         tokio::time::sleep(Duration::from_millis(500)).await; // sleep: virtual time
@@ -195,7 +202,7 @@ fn stuck(cluster: &Cluster) -> Lived {
     }
     cluster
         .fate
-        .breaks("a client is stuck, or what a run was told is not heard");
+        .breaks("a client is stuck, or what a run was told is not heard, or what happened is not told");
     Lived::default()
 }
 
