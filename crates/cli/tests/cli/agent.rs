@@ -6,9 +6,10 @@ use std::{
     thread,
 };
 
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use serde_json::{Value, json};
 
-use crate::binary::{Place, Said, members};
+use crate::binary::{Host, KEY, Place, Said, examples, members};
 
 /// Every version and binding.
 const PAIRS: [[&str; 2]; 6] = [
@@ -295,6 +296,54 @@ fn a_key_stays_where_the_card_lies() {
             !shown.out.contains('\u{1b}') && shown.out.contains("spoken here"),
             "{shown:#?}"
         );
+    }
+}
+
+#[test]
+fn every_binding_is_spoken_with_tls() {
+    let mut place = Place::new();
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    let certificate = params.signed_by(&key, &authority).unwrap();
+    place.write("cert.pem", &certificate.pem());
+    place.write("key.pem", &key.serialize_pem());
+    let roots = place.write("roots.pem", &authority.pem());
+    place.write(
+        "wopr.toml",
+        "[server.tls]\ncert = \"cert.pem\"\nkey = \"key.pem\"\n",
+    );
+    let args = [
+        "serve",
+        "--while-stdin",
+        "--listen",
+        "127.0.0.1:0",
+        "--store",
+        "memory:",
+        "--config",
+        "wopr.toml",
+    ];
+    let mut command = place.command(&args);
+    command
+        .arg("--workflows")
+        .arg(examples())
+        .env("WOPR_API_KEY", KEY);
+    let host = Host::start(command);
+    assert!(host.origin.starts_with("https://"), "{}", host.origin);
+    place.set("WOPR_SERVER", &host.origin);
+    place.set("WOPR_API_KEY", KEY);
+    for pair in PAIRS {
+        // Whoever vouches for the host is not known here.
+        ends(&place, pair, 7, &["card"]);
+    }
+    place.set("SSL_CERT_FILE", roots.to_str().unwrap());
+    for pair in PAIRS {
+        let said = ends(&place, pair, 0, &["send", "Ada", "--workflow", "hello"]);
+        assert!(said.out.contains("Hello, Ada!"), "{pair:?}: {said:#?}");
+        let said = ends(&place, pair, 0, &["stream", "Ada", "--workflow", "hello"]);
+        assert!(said.out.contains("completed"), "{pair:?}: {said:#?}");
     }
 }
 

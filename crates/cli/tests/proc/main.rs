@@ -23,5 +23,6 @@ mod chaos;
 mod host;
 mod interop;
 mod interop_agents;
+mod interop_rust;
 mod interop_snippets;
 mod pressure;

@@ -1,0 +1,177 @@
+//! Journeys by the official Rust client of A2A, which speaks 1.0 over JSON-RPC and HTTP+JSON.
+
+use std::sync::Arc;
+
+use a2a::{
+    AgentCard, GetExtendedAgentCardRequest, Message, Part, Role, SendMessageRequest, SendMessageResponse,
+    StreamResponse, TRANSPORT_PROTOCOL_HTTP_JSON, TRANSPORT_PROTOCOL_JSONRPC, TaskState,
+};
+use a2a_client::{
+    A2AClient, A2AClientFactory, BoxStream, Transport, agent_card::AgentCardResolver, auth::AuthInterceptor,
+    jsonrpc::JsonRpcTransportFactory, rest::RestTransportFactory,
+};
+use futures_util::StreamExt as _;
+use serde_json::json;
+use tokio::time::timeout;
+
+use crate::{
+    host::{Host, KEY},
+    interop::LIMIT,
+};
+
+type Client = A2AClient<Box<dyn Transport>>;
+type Items = BoxStream<'static, Result<StreamResponse, a2a::A2AError>>;
+
+/// An HTTP client for loopback, which needs no roots.
+fn http() -> reqwest::Client {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(rustls::RootCertStore::empty())
+        .with_no_client_auth();
+    let builder = reqwest::Client::builder().tls_backend_preconfigured(tls);
+    builder.no_proxy().build().unwrap()
+}
+
+async fn client(card: &AgentCard, binding: &str) -> Client {
+    let mut card = card.clone();
+    card.supported_interfaces
+        .retain(|interface| interface.protocol_binding == binding && interface.protocol_version == "1.0");
+    assert_eq!(
+        card.supported_interfaces.len(),
+        1,
+        "the card names {binding} once"
+    );
+    let factory = A2AClientFactory::builder()
+        .no_defaults()
+        .register(Arc::new(JsonRpcTransportFactory::new(Some(http()))))
+        .register(Arc::new(RestTransportFactory::new(Some(http()))))
+        .with_interceptor(Arc::new(AuthInterceptor::bearer(KEY)))
+        .build();
+    factory.create_from_card(&card).await.unwrap()
+}
+
+/// A message to a task, or one that begins one.
+fn message(text: &str, task: Option<&str>) -> SendMessageRequest {
+    let mut message = Message::new(Role::User, vec![Part::text(text)]);
+    message.task_id = task.map(str::to_owned);
+    if task.is_none() {
+        let skill = [("skillId".to_owned(), json!("campaign-brief"))];
+        message.metadata = Some(skill.into_iter().collect());
+    }
+    SendMessageRequest {
+        message,
+        configuration: None,
+        metadata: None,
+        tenant: None,
+    }
+}
+
+async fn next(items: &mut Items) -> Option<StreamResponse> {
+    let next = timeout(LIMIT, items.next()).await.unwrap();
+    next.map(Result::unwrap)
+}
+
+/// The rest of a stream.
+async fn rest(mut items: Items) -> Vec<StreamResponse> {
+    let mut seen = Vec::new();
+    while let Some(item) = next(&mut items).await {
+        seen.push(item);
+    }
+    seen
+}
+
+fn state(item: &StreamResponse) -> Option<TaskState> {
+    match item {
+        StreamResponse::Task(task) => Some(task.status.state.clone()),
+        StreamResponse::StatusUpdate(update) => Some(update.status.state.clone()),
+        StreamResponse::Message(_) | StreamResponse::ArtifactUpdate(_) => None,
+    }
+}
+
+async fn journey(client: &Client) {
+    let mut items = client
+        .send_streaming_message(&message("a launch", None))
+        .await
+        .unwrap();
+    let Some(StreamResponse::Task(task)) = next(&mut items).await else {
+        panic!("a task comes first");
+    };
+    let seen = rest(items).await;
+    assert_eq!(
+        seen.last().and_then(state),
+        Some(TaskState::InputRequired),
+        "{seen:?}"
+    );
+
+    let get = serde_json::from_value(json!({ "id": task.id })).unwrap();
+    let kept = client.get_task(&get).await.unwrap();
+    assert_eq!(kept.status.state, TaskState::InputRequired);
+
+    // A subscription opened while the task waits sees it go on.
+    let subscribe = serde_json::from_value(json!({ "id": task.id })).unwrap();
+    let mut watched = client.subscribe_to_task(&subscribe).await.unwrap();
+    let first = next(&mut watched).await;
+    assert!(matches!(first, Some(StreamResponse::Task(_))), "{first:?}");
+    let answered = client
+        .send_message(&message("approve", Some(&task.id)))
+        .await
+        .unwrap();
+    let SendMessageResponse::Task(done) = answered else {
+        panic!("the answer is the task");
+    };
+    assert_eq!(done.status.state, TaskState::Completed);
+    assert!(done.artifacts.is_some_and(|artifacts| !artifacts.is_empty()));
+    let seen = rest(watched).await;
+    assert_eq!(
+        seen.last().and_then(state),
+        Some(TaskState::Completed),
+        "{seen:?}"
+    );
+    assert!(
+        seen.iter()
+            .any(|item| matches!(item, StreamResponse::ArtifactUpdate(_))),
+        "{seen:?}"
+    );
+
+    let list = json!({ "contextId": task.context_id, "includeArtifacts": true });
+    let page = client
+        .list_tasks(&serde_json::from_value(list).unwrap())
+        .await
+        .unwrap();
+    assert_eq!((page.tasks.len(), page.total_size), (1, 1));
+    assert_eq!(page.tasks[0].id, task.id);
+
+    let sent = client.send_message(&message("another", None)).await.unwrap();
+    let SendMessageResponse::Task(other) = sent else {
+        panic!("the answer is a task");
+    };
+    let cancel = serde_json::from_value(json!({ "id": other.id })).unwrap();
+    assert_eq!(
+        client.cancel_task(&cancel).await.unwrap().status.state,
+        TaskState::Canceled
+    );
+    let refused = client.cancel_task(&cancel).await.unwrap_err();
+    assert_eq!(refused.code, -32002, "{refused}");
+    let unknown = serde_json::from_value(json!({ "id": "run_00000000000000000000000000000000" })).unwrap();
+    let refused = client.get_task(&unknown).await.unwrap_err();
+    assert_eq!(refused.code, -32001, "{refused}");
+
+    let extended = GetExtendedAgentCardRequest { tenant: None };
+    let card = client.get_extended_agent_card(&extended).await.unwrap();
+    assert!(card.skills.iter().any(|skill| skill.id == "campaign-brief"));
+}
+
+#[tokio::test]
+async fn a2a_rust_client_makes_its_journey_over_its_bindings() {
+    let mut host = Host::new();
+    let address = host.start().await;
+    let resolver = AgentCardResolver::new(Some(http()));
+    let card = resolver.resolve(&format!("http://{address}")).await.unwrap();
+    for binding in [TRANSPORT_PROTOCOL_JSONRPC, TRANSPORT_PROTOCOL_HTTP_JSON] {
+        journey(&client(&card, binding).await).await;
+    }
+    let status = host.terminate().await;
+    assert!(status.success(), "stopped in order: {status}\n{}", host.said());
+}
