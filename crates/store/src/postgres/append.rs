@@ -16,6 +16,7 @@
 //! the same is tried again.
 
 use deadpool_postgres::Object;
+use tokio::time::Instant;
 use tokio_postgres::Row;
 use wopr_core::{RunId, RunKey, Seq, Timestamp};
 
@@ -78,14 +79,15 @@ const UNEXPIRED: &str = "SELECT digest, run, response, expires_at FROM idempoten
 
 /// Appends a batch; tries again as long as nothing was written and nothing was decided.
 pub(super) async fn append(pool: &Pool, batch: &Batch, retried: impl Fn()) -> Result<(), AppendError> {
+    let until = pool.deadline();
     let mut attempt = 0;
     loop {
         attempt += 1;
-        let fault = match attempt_once(pool, batch).await {
+        let fault = match attempt_once(pool, batch, until).await {
             Ok(answer) => return answer,
             Err(fault) => fault,
         };
-        if attempt == TRIES || !fault.is_passing() {
+        if attempt == TRIES || !fault.is_passing() || Instant::now() >= until {
             return Err(fault.into());
         }
         retried();
@@ -93,10 +95,13 @@ pub(super) async fn append(pool: &Pool, batch: &Batch, retried: impl Fn()) -> Re
     }
 }
 
-async fn attempt_once(pool: &Pool, batch: &Batch) -> Result<Result<(), AppendError>, Fault> {
-    let mut transaction = Transaction::new(pool.get().await?);
+async fn attempt_once(pool: &Pool, batch: &Batch, until: Instant) -> Result<Result<(), AppendError>, Fault> {
+    let begun = Instant::now();
+    let mut transaction = Transaction::new(pool.get(until).await?, until);
     let outcome = in_transaction(&mut transaction, batch).await;
-    if !matches!(&outcome, Err(Fault::Lost(_) | Fault::InDoubt(_))) {
+    if matches!(&outcome, Err(Fault::Lost(_) | Fault::InDoubt(_))) {
+        pool.lost(begun);
+    } else {
         transaction.end().await;
     }
     outcome
@@ -114,7 +119,7 @@ async fn in_transaction(
     writes::rest(&mut round, batch);
     push::note(&mut round, batch, is_told);
     round.control("COMMIT");
-    let ready = round.prepare(transaction.client()).await?;
+    let ready = round.prepare(transaction.client(), transaction.until).await?;
     let commit = ready.last();
     let Sent { failure, .. } = ready.send(transaction.client()).await;
     match failure {
@@ -163,7 +168,7 @@ async fn begin(transaction: &Transaction, batch: &Batch) -> Result<Result<bool, 
     let guarded = guard(&mut round, batch);
     let created = (!batch.children.is_empty()).then(|| children(&mut round, batch));
     let fenced = fences(&mut round, batch);
-    let mut answers = round.ask(client).await?;
+    let mut answers = round.ask(client, transaction.until).await?;
     let mut answer = |place: usize| answers.get_mut(place).map(std::mem::take).unwrap_or_default();
 
     if let (Some(place), Some(record)) = (claimed, &batch.idempotency)
@@ -171,7 +176,7 @@ async fn begin(transaction: &Transaction, batch: &Batch) -> Result<Result<bool, 
     {
         let at = batch.summary.updated_at;
         return match unexpired(&record.key, at)
-            .ask(client)
+            .ask(client, transaction.until)
             .await?
             .pop()
             .unwrap_or_default()
@@ -374,7 +379,9 @@ enum Head {
 
 async fn head(transaction: &Transaction, run: &RunKey) -> Result<Head, Fault> {
     let values = vec![value(run.tenant.as_str()), value(run.run.as_str())];
-    let mut answers = Round::of(HEAD, values).ask(transaction.client()).await?;
+    let mut answers = Round::of(HEAD, values)
+        .ask(transaction.client(), transaction.until)
+        .await?;
     match answers.pop().unwrap_or_default().first() {
         Some(row) if rows::flag(row, 1)? => Ok(Head::Gone),
         Some(row) => Ok(Head::At(rows::seq(row, 0)?)),
@@ -390,7 +397,7 @@ async fn colliding(transaction: &Transaction, batch: &Batch) -> Result<AppendErr
     let mut round = Round::default();
     round.control("ROLLBACK");
     let place = round.add(HEADS, vec![value(batch.run.tenant.as_str()), value(runs)]);
-    let mut answers = round.ask(transaction.client()).await?;
+    let mut answers = round.ask(transaction.client(), transaction.until).await?;
     let found = answers.get_mut(place).map(std::mem::take).unwrap_or_default();
     for child in &batch.children {
         for row in &found {
@@ -410,13 +417,16 @@ async fn colliding(transaction: &Transaction, batch: &Batch) -> Result<AppendErr
 struct Transaction {
     client: Option<Object>,
     is_open: bool,
+    /// When the call it is for is over.
+    until: Instant,
 }
 
 impl Transaction {
-    fn new(client: Object) -> Self {
+    fn new(client: Object, until: Instant) -> Self {
         Self {
             client: Some(client),
             is_open: true,
+            until,
         }
     }
 
@@ -429,7 +439,7 @@ impl Transaction {
         if self.is_open {
             let mut round = Round::default();
             round.control("ROLLBACK");
-            self.is_open = round.ask(self.client()).await.is_err();
+            self.is_open = round.ask(self.client(), self.until).await.is_err();
         }
     }
 }

@@ -108,9 +108,12 @@ pub(super) fn text(error: &Error) -> String {
 impl From<Fault> for AppendError {
     fn from(fault: Fault) -> Self {
         match fault {
-            Fault::Again(text) | Fault::Lost(text) | Fault::Refused(text) => Self::Unavailable(text),
+            // Others were quicker each time: a busy place, not a damaged one.
+            Fault::Again(text) | Fault::Taken(text) | Fault::Lost(text) | Fault::Refused(text) => {
+                Self::Unavailable(text)
+            }
             Fault::InDoubt(text) => Self::Unknown(text),
-            Fault::Taken(text) | Fault::Damaged(text) => Self::Corrupt(text),
+            Fault::Damaged(text) => Self::Corrupt(text),
         }
     }
 }
@@ -118,10 +121,12 @@ impl From<Fault> for AppendError {
 impl From<Fault> for WriteError {
     fn from(fault: Fault) -> Self {
         match fault {
-            Fault::Again(text) | Fault::Lost(text) | Fault::Refused(text) | Fault::InDoubt(text) => {
-                Self::Unavailable(text)
-            }
-            Fault::Taken(text) | Fault::Damaged(text) => Self::Corrupt(text),
+            Fault::Again(text)
+            | Fault::Taken(text)
+            | Fault::Lost(text)
+            | Fault::Refused(text)
+            | Fault::InDoubt(text) => Self::Unavailable(text),
+            Fault::Damaged(text) => Self::Corrupt(text),
         }
     }
 }
@@ -129,10 +134,12 @@ impl From<Fault> for WriteError {
 impl From<Fault> for ReadError {
     fn from(fault: Fault) -> Self {
         match fault {
-            Fault::Again(text) | Fault::Lost(text) | Fault::Refused(text) | Fault::InDoubt(text) => {
-                Self::Unavailable(text)
-            }
-            Fault::Taken(text) | Fault::Damaged(text) => Self::Corrupt(text),
+            Fault::Again(text)
+            | Fault::Taken(text)
+            | Fault::Lost(text)
+            | Fault::Refused(text)
+            | Fault::InDoubt(text) => Self::Unavailable(text),
+            Fault::Damaged(text) => Self::Corrupt(text),
         }
     }
 }

@@ -54,6 +54,9 @@ pub struct Options {
     pub waiting: usize,
     /// How long a call waits for a connection before it is refused. Default one second.
     pub patience: Duration,
+    /// How long a call may take once it has a connection or waits for one, with all that is tried again, before
+    /// the database is taken for silent. Default 45 seconds: longer than the server lets any statement run.
+    pub deadline: Duration,
     /// Whether to bring an older schema up to date. Default yes.
     pub migrate: bool,
     /// Whether to tell other processes of changes, and to hear of theirs. Default yes; without, they poll.
@@ -66,6 +69,7 @@ impl Default for Options {
             connections: 16,
             waiting: 1_024,
             patience: Duration::from_secs(1),
+            deadline: Duration::from_secs(45),
             migrate: true,
             hints: true,
         }
@@ -93,13 +97,7 @@ impl PostgresStore {
         let connector = open::parse(url, &mut options)?;
         let schema = schema::ensure(&connector, options.migrate).await?;
         let counters = Arc::new(Counters::default());
-        let pool = Pool::new(
-            connector.clone(),
-            options.connections,
-            options.waiting,
-            options.patience,
-            Arc::clone(&counters),
-        )?;
+        let pool = Pool::new(connector.clone(), &options, Arc::clone(&counters))?;
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let hints = options.hints.then(|| {
             let (hints, courier) = Hints::new(connector, schema.clone(), Arc::clone(&counters), stop.clone());

@@ -6,10 +6,14 @@ use deadpool_postgres::{
     Hook, HookError, Manager, ManagerConfig, Object, PoolConfig, PoolError, QueueMode, RecyclingMethod,
     Runtime, Timeouts,
 };
-use tokio::sync::Semaphore;
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout, timeout_at},
+};
 use tokio_postgres::{Error, Row};
 
 use super::{
+    Options,
     fault::{self, Fault},
     open::{Connector, OpenError},
     round::Round,
@@ -31,20 +35,23 @@ const SESSION: &str = "SET statement_timeout = '30s';
     SELECT set_config('synchronous_commit', 'on', false)
         WHERE current_setting('synchronous_commit', true) = 'off'";
 
+/// What is said of a server that says nothing.
+const SILENT: &str = "the database does not answer";
+
 /// A bounded number of connections with a bounded number of callers that wait for one.
 pub(super) struct Pool {
     connections: deadpool_postgres::Pool,
     /// One permit per caller that is being given a connection, so that no more than these wait.
     waiting: Semaphore,
+    /// How long one call may take.
+    deadline: Duration,
     counters: Arc<Counters>,
 }
 
 impl Pool {
     pub(super) fn new(
         connector: Connector,
-        connections: usize,
-        waiting: usize,
-        patience: Duration,
+        options: &Options,
         counters: Arc<Counters>,
     ) -> Result<Self, OpenError> {
         let config = connector.config().clone();
@@ -54,13 +61,18 @@ impl Pool {
         };
         let manager = Manager::from_connect(config, connector, recycling);
         let session = Hook::async_fn(|client: &mut deadpool_postgres::ClientWrapper, _| {
-            Box::pin(async move { client.batch_execute(SESSION).await.map_err(HookError::Backend) })
+            Box::pin(async move {
+                match timeout(CONNECTING, client.batch_execute(SESSION)).await {
+                    Ok(answer) => answer.map_err(HookError::Backend),
+                    Err(_) => Err(HookError::message(SILENT)),
+                }
+            })
         });
         let connections = deadpool_postgres::Pool::builder(manager)
             .config(PoolConfig {
-                max_size: connections.max(1),
+                max_size: options.connections.max(1),
                 timeouts: Timeouts {
-                    wait: Some(patience),
+                    wait: Some(options.patience),
                     create: Some(CONNECTING),
                     recycle: Some(CONNECTING),
                 },
@@ -72,32 +84,49 @@ impl Pool {
             .build()
             .map_err(|error| OpenError::Connect(error.to_string()))?;
         let waiting = Semaphore::new(
-            waiting
+            options
+                .waiting
                 .saturating_add(connections.status().max_size)
                 .min(Semaphore::MAX_PERMITS),
         );
         Ok(Self {
             connections,
             waiting,
+            deadline: options.deadline,
             counters,
         })
     }
 
+    /// Until when a call that begins now may go on, with all that is tried again.
+    pub(super) fn deadline(&self) -> Instant {
+        Instant::now() + self.deadline
+    }
+
+    /// Closes the connections nobody uses that are older than a call that lost its own: whatever became of the
+    /// server then, it is not found out once for each of them.
+    pub(super) fn lost(&self, since: Instant) {
+        let since = since.into_std();
+        self.connections.retain(|_, made| made.created > since);
+    }
+
     /// Gives a connection, or says soon that there is none.
-    pub(super) async fn get(&self) -> Result<Object, Fault> {
+    pub(super) async fn get(&self, until: Instant) -> Result<Object, Fault> {
         let Ok(_waiting) = self.waiting.try_acquire() else {
             self.counters.refused();
             return Err(Fault::Refused(
                 "too many requests wait for the database".to_owned(),
             ));
         };
-        self.connections.get().await.map_err(|error| {
+        let Ok(given) = timeout_at(until, self.connections.get()).await else {
+            return Err(Fault::Refused(SILENT.to_owned()));
+        };
+        given.map_err(|error| {
             Fault::Refused(match error {
                 PoolError::Timeout(deadpool_postgres::TimeoutType::Wait) => {
                     self.counters.refused();
                     "every connection to the database is busy".to_owned()
                 }
-                PoolError::Timeout(_) => "the database does not answer".to_owned(),
+                PoolError::Timeout(_) => SILENT.to_owned(),
                 PoolError::Closed => "the store is closed".to_owned(),
                 PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => {
                     unreachable_database(&error)
@@ -117,11 +146,13 @@ impl Pool {
         is_lost_too: bool,
         round: impl Fn() -> Round<'v>,
     ) -> Result<Vec<Vec<Row>>, Fault> {
+        let until = self.deadline();
         let mut attempt = 0;
         loop {
             attempt += 1;
-            let client = self.get().await?;
-            let fault = match round().ask(&client).await {
+            let begun = Instant::now();
+            let client = self.get(until).await?;
+            let fault = match round().ask(&client, until).await {
                 Ok(rows) => return Ok(rows),
                 Err(fault) => fault,
             };
@@ -130,11 +161,12 @@ impl Pool {
                 Fault::Lost(_) => {
                     // A server that is silent may answer yet, and whoever had the connection next would read that.
                     drop(Object::take(client));
+                    self.lost(begun);
                     is_lost_too
                 }
                 Fault::Refused(_) | Fault::InDoubt(_) | Fault::Damaged(_) => false,
             };
-            if !may_repeat || attempt == TRIES {
+            if !may_repeat || attempt == TRIES || Instant::now() >= until {
                 return Err(fault);
             }
             self.counters.retried();

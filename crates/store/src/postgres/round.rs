@@ -8,20 +8,16 @@ use std::{
     future::poll_fn,
     pin::Pin,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use deadpool_postgres::ClientWrapper;
+use tokio::time::{Instant, timeout_at};
 use tokio_postgres::{
     Error, Row, Statement,
     types::{ToSql, Type},
 };
 
 use super::fault::Fault;
-
-/// How long a server may take to answer. Longer than it lets any statement run, so this is a server that is gone
-/// or stopped without closing its connections.
-const PATIENCE: Duration = Duration::from_secs(45);
 
 /// One parameter.
 pub(super) type Value<'v> = Box<dyn ToSql + Sync + Send + 'v>;
@@ -74,7 +70,7 @@ impl<'v> Round<'v> {
     }
 
     /// Prepares what this connection has not prepared yet. Nothing of the round is sent.
-    pub(super) async fn prepare(self, client: &ClientWrapper) -> Result<Ready<'v>, Fault> {
+    pub(super) async fn prepare(self, client: &ClientWrapper, until: Instant) -> Result<Ready<'v>, Fault> {
         let prepare = async {
             let mut steps = Vec::with_capacity(self.steps.len());
             for step in self.steps {
@@ -88,15 +84,15 @@ impl<'v> Round<'v> {
             }
             Ok::<_, Error>(steps)
         };
-        match tokio::time::timeout(PATIENCE, prepare).await {
-            Ok(steps) => Ok(Ready { steps: steps? }),
+        match timeout_at(until, prepare).await {
+            Ok(steps) => Ok(Ready { steps: steps?, until }),
             Err(_) => Err(silent()),
         }
     }
 
     /// Prepares and sends; the answers, or the first failure.
-    pub(super) async fn ask(self, client: &ClientWrapper) -> Result<Vec<Vec<Row>>, Fault> {
-        let sent = self.prepare(client).await?.send(client).await;
+    pub(super) async fn ask(self, client: &ClientWrapper, until: Instant) -> Result<Vec<Vec<Row>>, Fault> {
+        let sent = self.prepare(client, until).await?.send(client).await;
         match sent.failure {
             Some(Failure {
                 error: Some(error), ..
@@ -116,6 +112,8 @@ enum ReadyStep<'v> {
 /// A round that only has to be sent.
 pub(super) struct Ready<'v> {
     steps: Vec<ReadyStep<'v>>,
+    /// What is not answered by then is given up.
+    until: Instant,
 }
 
 /// What came back.
@@ -148,7 +146,7 @@ impl Ready<'_> {
             rows: Vec::with_capacity(n_steps),
             failure: None,
         };
-        let Ok(answers) = tokio::time::timeout(PATIENCE, in_order(calls)).await else {
+        let Ok(answers) = timeout_at(self.until, in_order(calls)).await else {
             sent.failure = Some(Failure { step: 0, error: None });
             return sent;
         };
@@ -170,7 +168,7 @@ impl Ready<'_> {
 
 /// What a server that says nothing is called.
 pub(super) fn silent() -> Fault {
-    Fault::Lost(format!("the database did not answer within {PATIENCE:?}"))
+    Fault::Lost("the database did not answer in time".to_owned())
 }
 
 type Call<'c> = Pin<Box<dyn Future<Output = Result<Vec<Row>, Error>> + Send + 'c>>;

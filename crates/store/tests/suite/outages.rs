@@ -19,7 +19,7 @@ use crate::{
 
 /// Makes the server do something the first `times` times a row is inserted into a table; counted by a sequence,
 /// which no rollback turns back.
-async fn poison(schema: &Schema, table: &str, is_at_commit: bool, times: u32, poison: &str) {
+pub(crate) async fn poison(schema: &Schema, table: &str, is_at_commit: bool, times: u32, poison: &str) {
     let (constraint, when) = if is_at_commit {
         ("CONSTRAINT", "AFTER INSERT ON {} DEFERRABLE INITIALLY DEFERRED")
     } else {
@@ -37,7 +37,7 @@ async fn poison(schema: &Schema, table: &str, is_at_commit: bool, times: u32, po
     schema.sql(&sql).await;
 }
 
-fn raise(code: &str) -> String {
+pub(crate) fn raise(code: &str) -> String {
     format!("RAISE EXCEPTION 'poisoned' USING ERRCODE = '{code}'")
 }
 
@@ -160,6 +160,60 @@ async fn a_lost_answer_is_unknown_and_settled_by_rereading() {
             "{cut:?}: {again:?}"
         );
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_server_costs_a_call_one_deadline_however_many_connections_are_open() {
+    const DEADLINE: Duration = Duration::from_secs(1);
+    let schema = Schema::new().await;
+    let proxy = Proxy::new(schema.server()).await;
+    let options = Options {
+        deadline: DEADLINE,
+        hints: false,
+        ..Options::default()
+    };
+    let store = PostgresStore::open(&proxy.url(&schema), options)
+        .await
+        .expect("open");
+    let store = Arc::new(store);
+    for (n, is_append) in [(0, false), (1_000, true)] {
+        // As many appends at a time as it takes until several connections are idle.
+        let mut next = n;
+        while store.stats().connections < 4 {
+            let appends = (next..next + 8).map(|n| {
+                let store = Arc::clone(&store);
+                async move { store.append(create(&run(n), 1)).await.expect("append") }
+            });
+            futures_util::future::join_all(appends).await;
+            next += 8;
+        }
+        proxy.arm(Cut::Silence);
+        let begun = Instant::now();
+        if is_append {
+            let refused = store.append(create(&run(n + 999), 1)).await.expect_err("silent");
+            assert!(matches!(refused, AppendError::Unavailable(_)), "{refused:?}");
+        } else {
+            let refused = store.summary(&run(n)).await.expect_err("silent");
+            assert!(matches!(refused, ReadError::Unavailable(_)), "{refused:?}");
+        }
+        assert!(begun.elapsed() < DEADLINE * 2, "{:?}", begun.elapsed());
+        // Nobody has to find the others silent, too.
+        assert_eq!(store.stats().connections, 0);
+        proxy.disarm();
+        assert_eq!(head(&store, n).await, Some(Seq(1)));
+        assert_eq!(head(&store, n + 999).await, None);
+    }
+}
+
+#[tokio::test]
+async fn a_row_that_is_taken_each_time_is_a_busy_store() {
+    let schema = Schema::new().await;
+    let store = schema.open().await;
+    poison(&schema, "events", false, 1_000, &raise("23505")).await;
+    let refused = store.append(create(&run(1), 1)).await.expect_err("poisoned");
+    assert!(matches!(refused, AppendError::Unavailable(_)), "{refused:?}");
+    assert!(store.stats().retries > 1);
+    assert_eq!(head(&store, 1).await, None);
 }
 
 #[tokio::test]

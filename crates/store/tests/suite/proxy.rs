@@ -24,6 +24,8 @@ pub(crate) enum Cut {
     Commit = 1,
     /// After the server has committed, before its answer is heard.
     Answer = 2,
+    /// Nothing is heard any more and nothing is closed, until something else is armed; what is open then stays so.
+    Silence = 3,
 }
 
 /// Listens on a port of its own and carries bytes to the server.
@@ -68,7 +70,12 @@ impl Proxy {
         )
     }
 
-    /// Cuts once.
+    /// Carries new connections again.
+    pub(crate) fn disarm(&self) {
+        self.armed.store(0, SeqCst);
+    }
+
+    /// Cuts once, or from now on for [`Cut::Silence`].
     pub(crate) fn arm(&self, cut: Cut) {
         self.armed.store(cut as u8, SeqCst);
     }
@@ -107,6 +114,9 @@ async fn pass(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin,
         let is_commit = buffer[..n].windows(7).any(|window| window == b"COMMIT\0");
         if is_commit && armed.compare_exchange(cut as u8, 0, SeqCst, SeqCst).is_ok() {
             return;
+        }
+        if armed.load(SeqCst) == Cut::Silence as u8 {
+            std::future::pending::<()>().await;
         }
         if to.write_all(&buffer[..n]).await.is_err() {
             return;
