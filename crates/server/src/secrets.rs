@@ -39,7 +39,7 @@ pub struct Subkey {
 
 /// Why a secret cannot be sealed or read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum SealError {
+pub(crate) enum SealError {
     /// The system has no randomness to give.
     #[error("draw a nonce from the system")]
     Entropy,
@@ -186,7 +186,7 @@ impl Subkey {
     ///
     /// # Errors
     /// See [`SealError`].
-    pub fn seal(&self, place: &[u8], secret: &[u8]) -> Result<Vec<u8>, SealError> {
+    pub(crate) fn seal(&self, place: &[u8], secret: &[u8]) -> Result<Vec<u8>, SealError> {
         let mut nonce = [0; NONCE_LEN];
         OsRng.try_fill_bytes(&mut nonce).map_err(|_| SealError::Entropy)?;
         let mut text = secret.to_vec();
@@ -200,7 +200,7 @@ impl Subkey {
     ///
     /// # Errors
     /// See [`SealError`].
-    pub fn open(&self, place: &[u8], sealed: &[u8]) -> Result<Vec<u8>, SealError> {
+    pub(crate) fn open(&self, place: &[u8], sealed: &[u8]) -> Result<Vec<u8>, SealError> {
         let (kid, rest) = sealed.split_at_checked(KID_BYTES).ok_or(SealError::Forged)?;
         if kid != self.kid.as_bytes() {
             return Err(SealError::OtherKey);
