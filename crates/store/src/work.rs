@@ -13,6 +13,17 @@ use crate::{EffectKey, Fence, ReadError, TimerKey, WriteError};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 
+/// A timer that is due. Their order is that in which they fire.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DueTimer {
+    /// Since when.
+    pub due: Timestamp,
+    /// The run it belongs to.
+    pub run: RunKey,
+    /// Its name.
+    pub key: TimerKey,
+}
+
 /// An effect handed out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeasedEffect {
@@ -50,8 +61,14 @@ pub trait Work: Send + Sync + 'static {
     /// every lease of an earlier epoch ends at once.
     async fn begin_epoch(&self, now: Timestamp) -> Result<Epoch, WriteError>;
 
-    /// Timers due at `now`, the longest due first, at most `limit`; reading does not clear them, the append does.
-    async fn due_timers(&self, now: Timestamp, limit: usize) -> Result<Vec<(RunKey, TimerKey)>, ReadError>;
+    /// Timers due at `now`, the longest due first, after the given one, at most `limit`; reading does not clear them,
+    /// the append does.
+    async fn due_timers(
+        &self,
+        now: Timestamp,
+        after: Option<&DueTimer>,
+        limit: usize,
+    ) -> Result<Vec<DueTimer>, ReadError>;
 
     /// When the next timer is due.
     async fn next_due(&self) -> Result<Option<Timestamp>, ReadError>;

@@ -313,10 +313,10 @@ async fn check_coverage(world: &World) {
     assert_eq!(statuses, all);
     assert_eq!(events.len(), N_VARIANTS, "{events:?}");
     let far = engine.now().plus_millis(u64::try_from(i64::MAX / 2).unwrap());
-    let timers = engine.store().due_timers(far, 1_000).await.unwrap();
+    let timers = engine.store().due_timers(far, None, 1_000).await.unwrap();
     let kinds: BTreeSet<_> = timers
         .iter()
-        .map(|(_, key)| key.0.split(':').next().unwrap())
+        .map(|timer| timer.key.0.split(':').next().unwrap())
         .collect();
     assert_eq!(
         kinds,

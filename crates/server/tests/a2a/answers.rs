@@ -334,7 +334,10 @@ async fn an_answer_to_a_child_is_acknowledged_once_it_is_in_the_history() {
         let done = client.send(reply.clone()).await;
         assert_eq!(state_of(&done), "completed");
         let said: Vec<_> = done["history"].as_array().unwrap().iter().collect();
-        let ids: Vec<_> = said.iter().map(|message| message["messageId"].as_str().unwrap()).collect();
+        let ids: Vec<_> = said
+            .iter()
+            .map(|message| message["messageId"].as_str().unwrap())
+            .collect();
         assert_eq!(ids, ["m1", &format!("{id}.sub:0/gate:0"), "m2"]);
         assert_eq!(said[2]["parts"][2]["raw"], "aGk=");
     }

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use wopr_core::{RunKey, Timestamp};
 
 use super::MemoryStore;
-use crate::{EffectKey, Epoch, Fence, LeasedEffect, ReadError, TimerKey, Work, WriteError};
+use crate::{DueTimer, EffectKey, Epoch, Fence, LeasedEffect, ReadError, Work, WriteError};
 
 #[async_trait]
 impl Work for MemoryStore {
@@ -23,15 +23,25 @@ impl Work for MemoryStore {
         Ok(Epoch(state.epoch))
     }
 
-    async fn due_timers(&self, now: Timestamp, limit: usize) -> Result<Vec<(RunKey, TimerKey)>, ReadError> {
+    async fn due_timers(
+        &self,
+        now: Timestamp,
+        after: Option<&DueTimer>,
+        limit: usize,
+    ) -> Result<Vec<DueTimer>, ReadError> {
         let state = self.state.lock();
-        let mut due: Vec<_> = state.timers.iter().filter(|(_, due)| **due <= now).collect();
-        due.sort_by_key(|(place, due)| (**due, *place));
-        Ok(due
-            .into_iter()
-            .take(limit)
-            .map(|(place, _)| place.clone())
-            .collect())
+        let due = state.timers.iter().filter(|(_, due)| **due <= now);
+        let mut due: Vec<_> = due
+            .map(|((run, key), due)| DueTimer {
+                due: *due,
+                run: run.clone(),
+                key: key.clone(),
+            })
+            .filter(|timer| after.is_none_or(|after| timer > after))
+            .collect();
+        due.sort_unstable();
+        due.truncate(limit);
+        Ok(due)
     }
 
     async fn next_due(&self) -> Result<Option<Timestamp>, ReadError> {

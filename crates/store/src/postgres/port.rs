@@ -8,9 +8,9 @@ use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId
 
 use super::{PostgresStore, append, fault::Fault, lists, read, registry, round::Round, rows, work};
 use crate::{
-    AppendError, Batch, BlobRow, EffectKey, Epoch, EventPage, Fence, Hint, IdempotencyKey, IdempotencyRecord,
-    KeyRow, LeasedEffect, Loaded, Log, MessageRow, ReadError, Registry, Revision, RunFilter, RunPage,
-    Summary, TaskCursor, TaskFilter, TaskPage, TaskRow, TimerKey, Work, WorkflowRow, WriteError,
+    AppendError, Batch, BlobRow, DueTimer, EffectKey, Epoch, EventPage, Fence, Hint, IdempotencyKey,
+    IdempotencyRecord, KeyRow, LeasedEffect, Loaded, Log, MessageRow, ReadError, Registry, Revision,
+    RunFilter, RunPage, Summary, TaskCursor, TaskFilter, TaskPage, TaskRow, Work, WorkflowRow, WriteError,
     check::assert_sound,
 };
 
@@ -147,8 +147,13 @@ impl Work for PostgresStore {
         Ok(work::begin_epoch(&self.pool, now).await?)
     }
 
-    async fn due_timers(&self, now: Timestamp, limit: usize) -> Result<Vec<(RunKey, TimerKey)>, ReadError> {
-        Ok(work::due_timers(&self.pool, now, limit).await?)
+    async fn due_timers(
+        &self,
+        now: Timestamp,
+        after: Option<&DueTimer>,
+        limit: usize,
+    ) -> Result<Vec<DueTimer>, ReadError> {
+        Ok(work::due_timers(&self.pool, now, after, limit).await?)
     }
 
     async fn next_due(&self) -> Result<Option<Timestamp>, ReadError> {

@@ -13,15 +13,15 @@ use super::{
     round::{Round, value},
     rows,
 };
-use crate::{EffectKey, Epoch, Fence, LeasedEffect, TimerKey};
+use crate::{DueTimer, EffectKey, Epoch, Fence, LeasedEffect, TimerKey};
 
 const TIME: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
 const BEGIN_EPOCH: &str = "WITH next AS (UPDATE last_epoch SET epoch = epoch + 1 RETURNING epoch)
      INSERT INTO epochs (epoch, began_at) SELECT epoch, $1 FROM next RETURNING epoch";
 
-const DUE: &str =
-    "SELECT tenant, run, key FROM timers WHERE due <= $1 ORDER BY due, tenant, run, key LIMIT $2";
+const DUE: &str = "SELECT tenant, run, key, due FROM timers
+     WHERE due <= $1 AND (due, tenant, run, key) > ($2, $3, $4, $5) ORDER BY due, tenant, run, key LIMIT $6";
 
 const NEXT_DUE: &str = "SELECT min(due) FROM timers";
 
@@ -79,14 +79,39 @@ pub(super) async fn begin_epoch(pool: &Pool, now: Timestamp) -> Result<Epoch, Fa
 pub(super) async fn due_timers(
     pool: &Pool,
     now: Timestamp,
+    after: Option<&DueTimer>,
     limit: usize,
-) -> Result<Vec<(RunKey, TimerKey)>, Fault> {
-    let found = pool
-        .read(|| Round::of(DUE, vec![value(now.millis()), value(rows::limit(limit))]))
-        .await?;
+) -> Result<Vec<DueTimer>, Fault> {
+    let round = || {
+        // The empty text sorts before every id.
+        let (from, tenant, run, key) = after.map_or((i64::MIN, "", "", ""), |DueTimer { due, run, key }| {
+            (
+                due.millis(),
+                run.tenant.as_str(),
+                run.run.as_str(),
+                key.0.as_str(),
+            )
+        });
+        Round::of(
+            DUE,
+            vec![
+                value(now.millis()),
+                value(from),
+                value(tenant),
+                value(run),
+                value(rows::free(key)),
+                value(rows::limit(limit)),
+            ],
+        )
+    };
+    let found = pool.read(round).await?;
     let mut due = Vec::with_capacity(found.len());
     for row in &found {
-        due.push((rows::run_key(row, 0)?, TimerKey(rows::free_text(row, 2)?)));
+        due.push(DueTimer {
+            due: rows::time(row, 3)?,
+            run: rows::run_key(row, 0)?,
+            key: TimerKey(rows::free_text(row, 2)?),
+        });
     }
     Ok(due)
 }

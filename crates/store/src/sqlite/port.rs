@@ -19,10 +19,10 @@ use super::{
     writer::{Job, Task},
 };
 use crate::{
-    AppendError, Batch, BlobRow, Child, EffectKey, EndedRoots, Epoch, EventPage, Fence, IdempotencyKey,
-    IdempotencyRecord, KeyRow, LeasedEffect, Loaded, Log, MessageRow, ReadError, Registry, Removal,
-    Retention, Revision, RunFilter, RunPage, Summary, Swept, TaskCursor, TaskFilter, TaskPage, TaskRow,
-    TimerKey, Work, WorkflowRow, WriteError, check::assert_sound,
+    AppendError, Batch, BlobRow, Child, DueTimer, EffectKey, EndedRoots, Epoch, EventPage, Fence,
+    IdempotencyKey, IdempotencyRecord, KeyRow, LeasedEffect, Loaded, Log, MessageRow, ReadError, Registry,
+    Removal, Retention, Revision, RunFilter, RunPage, Summary, Swept, TaskCursor, TaskFilter, TaskPage,
+    TaskRow, Work, WorkflowRow, WriteError, check::assert_sound,
 };
 
 /// What a write that carries no body of note costs in the queue.
@@ -205,8 +205,15 @@ impl Work for SqliteStore {
         self.write(SMALL, move |conn| work::begin_epoch(conn, now)).await
     }
 
-    async fn due_timers(&self, now: Timestamp, limit: usize) -> Result<Vec<(RunKey, TimerKey)>, ReadError> {
-        self.read(move |conn| work::due_timers(conn, now, limit)).await
+    async fn due_timers(
+        &self,
+        now: Timestamp,
+        after: Option<&DueTimer>,
+        limit: usize,
+    ) -> Result<Vec<DueTimer>, ReadError> {
+        let after = after.cloned();
+        self.read(move |conn| work::due_timers(conn, now, after.as_ref(), limit))
+            .await
     }
 
     async fn next_due(&self) -> Result<Option<Timestamp>, ReadError> {

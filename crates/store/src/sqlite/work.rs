@@ -4,10 +4,10 @@ use rusqlite::{Connection, params};
 use wopr_core::{RunKey, Timestamp};
 
 use super::{fault::Fault, push, rows};
-use crate::{EffectKey, Epoch, Fence, LeasedEffect, TimerKey};
+use crate::{DueTimer, EffectKey, Epoch, Fence, LeasedEffect, TimerKey};
 
-const DUE: &str = "SELECT tenant, run, key FROM timers INDEXED BY timers_by_due
-     WHERE due <= ?1 ORDER BY due, tenant, run, key LIMIT ?2";
+const DUE: &str = "SELECT tenant, run, key, due FROM timers INDEXED BY timers_by_due
+     WHERE due <= ?1 AND (due, tenant, run, key) > (?2, ?3, ?4, ?5) ORDER BY due, tenant, run, key LIMIT ?6";
 
 const NEXT_DUE: &str = "SELECT min(due) FROM timers";
 
@@ -41,13 +41,27 @@ pub(super) fn begin_epoch(conn: &Connection, now: Timestamp) -> Result<Epoch, Fa
 pub(super) fn due_timers(
     conn: &Connection,
     now: Timestamp,
+    after: Option<&DueTimer>,
     limit: usize,
-) -> Result<Vec<(RunKey, TimerKey)>, Fault> {
+) -> Result<Vec<DueTimer>, Fault> {
+    // The empty text sorts before every id.
+    let (from, tenant, run, key) = after.map_or((i64::MIN, "", "", ""), |DueTimer { due, run, key }| {
+        (
+            due.millis(),
+            run.tenant.as_str(),
+            run.run.as_str(),
+            key.0.as_str(),
+        )
+    });
     let mut statement = conn.prepare_cached(DUE)?;
-    let mut found = statement.query(params![now.millis(), rows::limit(limit)])?;
+    let mut found = statement.query(params![now.millis(), from, tenant, run, key, rows::limit(limit)])?;
     let mut due = Vec::new();
     while let Some(row) = found.next()? {
-        due.push((rows::run_key(row, 0)?, TimerKey(rows::text(row, 2)?.to_owned())));
+        due.push(DueTimer {
+            due: rows::time(row, 3)?,
+            run: rows::run_key(row, 0)?,
+            key: TimerKey(rows::text(row, 2)?.to_owned()),
+        });
     }
     Ok(due)
 }

@@ -5,7 +5,7 @@ use wopr_core::{
 };
 use wopr_store::{
     Batch, ChildRow, EffectKey, EffectRow, Epoch, Fence, Guard, IdempotencyKey, IdempotencyRecord, InboxRow,
-    PushRow, Settled, StoredEvent, Summary, TaskRow, TaskState, TimerKey, TimerRow,
+    PushRow, Settled, Store, StoredEvent, Summary, TaskRow, TaskState, TimerKey, TimerRow,
 };
 
 pub(crate) fn tenant(name: &str) -> TenantId {
@@ -101,6 +101,12 @@ pub(crate) fn timer(key: &str, due: i64) -> TimerRow {
 
 pub(crate) fn timer_key(key: &str) -> TimerKey {
     TimerKey(key.to_owned())
+}
+
+/// What is due, the longest due first.
+pub(crate) async fn due(store: &dyn Store, now: i64, limit: usize) -> Vec<(RunKey, TimerKey)> {
+    let due = store.due_timers(at(now), None, limit).await.expect("due");
+    due.into_iter().map(|timer| (timer.run, timer.key)).collect()
 }
 
 pub(crate) fn effect_key(key: &str) -> EffectKey {

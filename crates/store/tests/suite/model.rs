@@ -457,7 +457,10 @@ async fn read_everything(store: &dyn Store) -> Vec<String> {
         }
     }
     for now in [0, 20, 99] {
-        read.push(format!("due {now}: {:?}", store.due_timers(at(now), 5).await));
+        read.push(format!(
+            "due {now}: {:?}",
+            store.due_timers(at(now), None, 5).await
+        ));
         for key in KEYS {
             read.push(format!(
                 "record {key} {now}: {:?}",

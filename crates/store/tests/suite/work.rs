@@ -70,7 +70,6 @@ async fn timers_come_due_in_order(store: Arc<dyn Store>) {
     second.timers_set = vec![timer("c", 10), timer("early", -5), timer("never", 1_000)];
     store.append(second).await.expect("append");
 
-    let due = store.due_timers(at(30), 10).await.expect("due");
     let expected = [
         (run(1), "early"),
         (run(1), "c"),
@@ -79,12 +78,21 @@ async fn timers_come_due_in_order(store: Arc<dyn Store>) {
         (run(2), "late"),
     ]
     .map(|(r, k)| (r, timer_key(k)));
-    assert_eq!(due, expected);
-    assert_eq!(store.due_timers(at(30), 2).await.expect("due"), expected[..2]);
-    assert_eq!(store.due_timers(at(29), 10).await.expect("due"), expected[..4]);
-    assert_eq!(store.due_timers(at(-6), 10).await.expect("due"), []);
+    assert_eq!(due(&*store, 30, 10).await, expected);
+    assert_eq!(due(&*store, 30, 2).await, expected[..2]);
+    assert_eq!(due(&*store, 29, 10).await, expected[..4]);
+    assert_eq!(due(&*store, -6, 10).await, []);
     // Reading does not clear.
-    assert_eq!(store.due_timers(at(30), 10).await.expect("due"), expected);
+    assert_eq!(due(&*store, 30, 10).await, expected);
+
+    // From any of them on.
+    let all = store.due_timers(at(30), None, 10).await.expect("due");
+    let times: Vec<_> = all.iter().map(|timer| timer.due).collect();
+    assert_eq!(times, [-5, 10, 10, 10, 30].map(at));
+    for (n, timer) in all.iter().enumerate() {
+        let rest = store.due_timers(at(30), Some(timer), 2).await.expect("due");
+        assert!(rest.iter().eq(all[n + 1..].iter().take(2)), "{rest:?}");
+    }
 }
 
 async fn a_timer_set_again_moves(store: Arc<dyn Store>) {
@@ -94,8 +102,8 @@ async fn a_timer_set_again_moves(store: Arc<dyn Store>) {
     let mut batch = append(&run(1), 1, 1);
     batch.timers_set = vec![timer("t", 20)];
     store.append(batch).await.expect("append");
-    assert_eq!(store.due_timers(at(19), 10).await.expect("due"), []);
-    assert_eq!(store.due_timers(at(20), 10).await.expect("due").len(), 1);
+    assert_eq!(due(&*store, 19, 10).await, []);
+    assert_eq!(due(&*store, 20, 10).await.len(), 1);
 }
 
 async fn a_timer_cleared_and_set_in_one_batch_is_set(store: Arc<dyn Store>) {
@@ -106,10 +114,7 @@ async fn a_timer_cleared_and_set_in_one_batch_is_set(store: Arc<dyn Store>) {
     batch.timers_cleared = vec![timer_key("t"), timer_key("u"), timer_key("missing")];
     batch.timers_set = vec![timer("t", 15)];
     store.append(batch).await.expect("append");
-    assert_eq!(
-        store.due_timers(at(99), 10).await.expect("due"),
-        [(run(1), timer_key("t"))]
-    );
+    assert_eq!(due(&*store, 99, 10).await, [(run(1), timer_key("t"))]);
     assert_eq!(store.next_due().await.expect("next"), Some(at(15)));
 }
 
@@ -122,10 +127,7 @@ async fn timers_of_different_runs_share_a_key_without_harm(store: Arc<dyn Store>
     let mut batch = append(&run(1), 1, 1);
     batch.timers_cleared = vec![timer_key("t")];
     store.append(batch).await.expect("append");
-    assert_eq!(
-        store.due_timers(at(99), 10).await.expect("due"),
-        [(run(2), timer_key("t"))]
-    );
+    assert_eq!(due(&*store, 99, 10).await, [(run(2), timer_key("t"))]);
 }
 
 async fn the_next_due_time_is_that_of_the_earliest_timer(store: Arc<dyn Store>) {

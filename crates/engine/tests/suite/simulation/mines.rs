@@ -23,6 +23,8 @@ const HOUR: Duration = Duration::from_secs(3_600);
 const TRIES_IN_AN_HOUR: u64 = 25;
 /// More than one round of the loops.
 const MANY: usize = 300;
+/// More than are left alone at once, by more than a round.
+const UNCOUNTED: usize = 4_096 + 2 * MANY;
 
 /// One process in a world where nothing fails but what a test mines.
 pub(super) struct Calm {
@@ -70,9 +72,9 @@ impl Calm {
         fresh(create(&self.engine, workflow, json!({}), Extras::default()).await).key
     }
 
-    async fn create_many(&self, workflow: &str) -> BTreeSet<RunKey> {
+    async fn create_many(&self, workflow: &str, n: usize) -> BTreeSet<RunKey> {
         let mut runs = BTreeSet::new();
-        for _ in 0..MANY {
+        for _ in 0..n {
             runs.insert(self.create(workflow).await);
         }
         runs
@@ -100,7 +102,7 @@ impl Calm {
 async fn timers_of_runs_that_panic_hold_up_no_others() {
     let calm = Calm::new(None).await;
     calm.register(Workflow::new("delay").delay("wait", 60_000)).await;
-    let mined = calm.create_many("delay").await;
+    let mined = calm.create_many("delay", MANY).await;
     let sound = calm.create("delay").await;
     calm.server.mine(mined.clone());
     let created = tokio::time::Instant::now();
@@ -134,13 +136,30 @@ async fn timers_of_runs_that_panic_hold_up_no_others() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn more_timers_that_cannot_fire_than_are_left_alone_hold_up_no_others() {
+    let calm = Calm::new(None).await;
+    calm.register(Workflow::new("delay").delay("wait", 60_000)).await;
+    let mined = calm.create_many("delay", UNCOUNTED).await;
+    let sound = calm.create("delay").await;
+    calm.server.mine(mined);
+    let created = tokio::time::Instant::now();
+    reaches(&calm.engine, &sound, RunStatus::Completed).await;
+    assert!(
+        created.elapsed() < Duration::from_secs(75),
+        "{:?}",
+        created.elapsed()
+    );
+    calm.end().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn parents_that_panic_when_they_hear_hold_up_no_others() {
     let calm = Calm::new(None).await;
     let sub = json!({ "workflowId": "gate" });
     calm.register(Workflow::new("gate").gate("gate")).await;
     calm.register(Workflow::new("parent").node("child", "core.subWorkflow", sub))
         .await;
-    let mined = calm.create_many("parent").await;
+    let mined = calm.create_many("parent", MANY).await;
     let sound = calm.create("parent").await;
     let children = calm.children(mined.iter()).await;
     calm.server.mine(mined.clone());

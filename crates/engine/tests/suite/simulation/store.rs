@@ -17,10 +17,10 @@ use parking_lot::Mutex;
 use tokio::sync::broadcast;
 use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId};
 use wopr_store::{
-    AppendError, Batch, BlobRow, Child, EffectKey, EndedRoots, Epoch, EventPage, Fence, Guard, Hint,
-    IdempotencyKey, IdempotencyRecord, KeyRow, LeasedEffect, Loaded, Log, MemoryStore, MessageRow, ReadError,
-    Registry, Removal, Retention, Revision, RunFilter, RunPage, Summary, Swept, TaskCursor, TaskFilter,
-    TaskPage, TaskRow, TimerKey, Work, WorkflowRow, WriteError,
+    AppendError, Batch, BlobRow, Child, DueTimer, EffectKey, EndedRoots, Epoch, EventPage, Fence, Guard,
+    Hint, IdempotencyKey, IdempotencyRecord, KeyRow, LeasedEffect, Loaded, Log, MemoryStore, MessageRow,
+    ReadError, Registry, Removal, Retention, Revision, RunFilter, RunPage, Summary, Swept, TaskCursor,
+    TaskFilter, TaskPage, TaskRow, Work, WorkflowRow, WriteError,
 };
 
 use super::{
@@ -375,9 +375,14 @@ impl Work for Connection {
         Ok(Epoch(self.process.number))
     }
 
-    async fn due_timers(&self, now: Timestamp, limit: usize) -> Result<Vec<(RunKey, TimerKey)>, ReadError> {
+    async fn due_timers(
+        &self,
+        now: Timestamp,
+        after: Option<&DueTimer>,
+        limit: usize,
+    ) -> Result<Vec<DueTimer>, ReadError> {
         self.read("timers").await?;
-        self.server.store.due_timers(now, limit).await
+        self.server.store.due_timers(now, after, limit).await
     }
 
     async fn next_due(&self) -> Result<Option<Timestamp>, ReadError> {
