@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 use wopr_wire::{
     a2a::{
-        exchange::{Document, Form, Reply, Request},
+        exchange::{self, Document, Form, Reply, Request},
         method::{Operation, Version},
         model, rpc, v03,
     },
@@ -96,8 +96,23 @@ fn call(data: &[u8], version: Version) -> Option<Value> {
         }
         // The same operation in the version's other bindings.
         let _ = Request::decode(*operation, Form::proto(version), params.clone());
+        for form in [Form::rpc(version), Form::proto(version)] {
+            asks_again(*operation, form, &params);
+        }
     }
     Some(params)
+}
+
+/// A request that is read is written by a client, and read again as the same. As a reply the document may be anything.
+fn asks_again(operation: Operation, form: Form, document: &Value) {
+    if let Ok(request) = Request::decode(operation, form, document.clone()) {
+        assert_eq!(request.operation(), operation);
+        let written = Value::Object(request.clone().into_document(form).unwrap());
+        let again = Request::decode(operation, form, written.clone());
+        assert_eq!(again.as_ref(), Ok(&request), "read from {written}");
+    }
+    let _ = Reply::decode(operation, form, document.clone());
+    let _ = exchange::read_item(form, document.clone());
 }
 
 /// A document that is read is written, and read again as the same.

@@ -3,7 +3,7 @@
 //! A binding finds the operation, makes the parameters one JSON document, and reads a [`Request`] from it in the
 //! [`Form`] of its version. What it is given back, a [`Reply`] or the items of a stream, it writes in the same form.
 //! So an operation is the same in every binding by construction: only names and shapes differ, and those are here
-//! and below. The side of the client, which writes the former and reads the latter, is in [`client`].
+//! and below. The side of the client writes the former and reads the latter, by the same table.
 
 mod client;
 
