@@ -10,4 +10,5 @@ mod engines;
 mod harness;
 mod hosts;
 mod news;
+mod pushes;
 mod registry;
