@@ -32,7 +32,7 @@ impl Courier for Teller {
         // A test that has seen enough is gone.
         let _ = self.said.send((self.name, parcel.seq.0));
         if self.hangs {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
         Ok(())
     }
