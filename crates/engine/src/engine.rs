@@ -3,10 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use serde_json::Value;
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, sync::broadcast};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use wopr_core::{Plan, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId};
-use wopr_store::{Epoch, ReadError, Store, WriteError};
+use wopr_store::{Epoch, Hint, ReadError, Store, WriteError};
 
 use crate::{
     Clock, Ended, Events, Executor, Options, RegisterError, Registered, Stats, Tail, View,
@@ -68,6 +68,42 @@ pub(crate) struct Shared {
     pub(crate) dice: Dice,
 }
 
+/// An engine that takes requests and does nothing by itself yet.
+#[derive(Debug)]
+pub struct Prepared {
+    engine: Engine,
+    hints: Option<broadcast::Receiver<Hint>>,
+}
+
+impl Prepared {
+    /// The engine.
+    #[must_use]
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Lets it recover what earlier epochs left and work at what is due, until [`Engine::stop`].
+    #[must_use]
+    pub fn begin(self) -> Engine {
+        let Self { engine, hints } = self;
+        let tasks = &engine.shared.tasks;
+        tasks.spawn(engine.clone().keep("timers", Engine::run_timers));
+        tasks.spawn(engine.clone().keep("effects", Engine::run_effects));
+        tasks.spawn(engine.clone().keep("inboxes", Engine::run_inboxes));
+        tasks.spawn(engine.clone().keep("retention", Engine::run_retention));
+        tasks.spawn(engine.clone().keep("registry", Engine::run_registry));
+        if engine.shared.options.courier.is_some() {
+            tasks.spawn(engine.clone().keep("pushes", Engine::run_pushes));
+        }
+        if let Some(hints) = hints {
+            let looping = move |engine: Engine| engine.run_hints(hints.resubscribe());
+            tasks.spawn(engine.clone().keep("hints", looping));
+        }
+        tracing::info!(epoch = engine.shared.epoch.0, "engine started");
+        engine
+    }
+}
+
 impl Engine {
     /// Begins a new epoch, recovers what earlier ones left, and goes on until [`Engine::stop`].
     ///
@@ -79,6 +115,21 @@ impl Engine {
         clock: Arc<dyn Clock>,
         options: Options,
     ) -> Result<Self, StartError> {
+        let prepared = Self::prepare(store, executor, clock, options).await?;
+        Ok(prepared.begin())
+    }
+
+    /// Begins a new epoch and takes requests; nothing that is due is worked at before [`Prepared::begin`]. What has to
+    /// be there for runs to go on, their workflows above all, can be brought in before that.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub async fn prepare(
+        store: Arc<dyn Store>,
+        executor: Arc<dyn Executor>,
+        clock: Arc<dyn Clock>,
+        options: Options,
+    ) -> Result<Prepared, StartError> {
         // Listened to before anything is read, so that nothing falls between the two.
         let hints = store.hints();
         let epoch = store.begin_epoch(clock.now()).await?;
@@ -108,22 +159,10 @@ impl Engine {
             runtime: Handle::current(),
             locks: Locks::default(),
         });
-        let engine = Self { shared };
-        let tasks = &engine.shared.tasks;
-        tasks.spawn(engine.clone().keep("timers", Self::run_timers));
-        tasks.spawn(engine.clone().keep("effects", Self::run_effects));
-        tasks.spawn(engine.clone().keep("inboxes", Self::run_inboxes));
-        tasks.spawn(engine.clone().keep("retention", Self::run_retention));
-        tasks.spawn(engine.clone().keep("registry", Self::run_registry));
-        if engine.shared.options.courier.is_some() {
-            tasks.spawn(engine.clone().keep("pushes", Self::run_pushes));
-        }
-        if let Some(hints) = hints {
-            let looping = move |engine: Self| engine.run_hints(hints.resubscribe());
-            tasks.spawn(engine.clone().keep("hints", looping));
-        }
-        tracing::info!(epoch = epoch.0, "engine started");
-        Ok(engine)
+        Ok(Prepared {
+            engine: Self { shared },
+            hints,
+        })
     }
 
     /// Stops taking up work, gives back what is under way, and waits for it. Commands that come later still work;

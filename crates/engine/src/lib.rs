@@ -44,7 +44,7 @@ pub use catalog::{RegisterError, Registered};
 pub use clock::{Clock, SystemClock};
 pub use commit::task_state;
 pub use effect::{Attempt, Executor, HttpCall, Outcome, Request};
-pub use engine::{Engine, StartError};
+pub use engine::{Engine, Prepared, StartError};
 pub use error::CommandError;
 pub use options::Options;
 pub use push::{Courier, Parcel, Undelivered};

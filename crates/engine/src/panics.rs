@@ -84,6 +84,9 @@ impl Engine {
     where
         F: Future<Output = ()>,
     {
+        if self.shared.stop.is_cancelled() {
+            return;
+        }
         while let Err(Panicked(text)) = caught(Box::pin(looping(self.clone()))).await {
             Counters::add(&self.shared.counters.panics, 1);
             tracing::error!(what, panic = text, "loop panicked and begins anew");

@@ -16,7 +16,7 @@ use serde_json::Value;
 use tokio::{sync::watch, task::JoinHandle};
 use wopr_connect::{Executors, egress};
 use wopr_core::{HostBounds, Offer, TenantId};
-use wopr_engine::{Clock, Engine, RegisterError, SystemClock};
+use wopr_engine::{Clock, Engine, Prepared, RegisterError, SystemClock};
 use wopr_store::{MemoryStore, PostgresStore, ReadError, SqliteStore, Store, postgres, sqlite};
 
 use crate::{
@@ -259,23 +259,24 @@ impl Host {
             },
             ..wopr_engine::Options::default()
         };
-        let engine = Engine::start(port, Arc::new(executors.clone()), clock, options).await?;
+        let prepared = Engine::prepare(port, Arc::new(executors.clone()), clock, options).await?;
+        let engine = prepared.engine();
         if config.conformance
-            && let Err(error) = crate::a2a::conformance::register(&engine).await
+            && let Err(error) = crate::a2a::conformance::register(engine).await
         {
             engine.stop().await;
             return Err(StartError::Workflows(error.to_string()));
         }
         let mut rejected = Vec::new();
         for folder in &config.workflows {
-            if let Err(error) = load_folder(&engine, folder, &mut rejected).await {
+            if let Err(error) = load_folder(engine, folder, &mut rejected).await {
                 engine.stop().await;
                 return Err(error);
             }
         }
         Ok(Built {
             config,
-            engine,
+            prepared,
             auth,
             secrets,
             vault,
@@ -432,7 +433,7 @@ fn make_private(path: &Path) {
 /// A host without its store.
 struct Built {
     config: Config,
-    engine: Engine,
+    prepared: Prepared,
     auth: Auth,
     secrets: Secrets,
     vault: Vault,
@@ -446,7 +447,7 @@ impl Built {
     fn finish(self, store: Opened, tls: Option<Tls>) -> Host {
         let Self {
             config,
-            engine,
+            prepared,
             auth,
             secrets,
             vault,
@@ -457,14 +458,15 @@ impl Built {
         } = self;
         let public_url = config.public_url();
         let tokens = Tokens::new(secrets.subkey("interrupt-token"), config.interrupts.token_ttl);
-        let discovery = Discovery::new(&config, &public_url, &engine);
+        let discovery = Discovery::new(&config, &public_url, prepared.engine());
         let auth = Arc::new(auth);
         let closing = watch::Sender::new(false);
         let following = tokio::spawn(Arc::clone(&auth).follow(closing.subscribe()));
         Host {
             config,
             public_url,
-            engine,
+            // Nothing can fail any more: whoever cannot start does not take up work either.
+            engine: prepared.begin(),
             store,
             auth,
             following_keys: Mutex::new(Some(following)),
