@@ -22,7 +22,8 @@ const HISTORY: &str = "wopr_schema_history";
 /// Tables whose names tell that a schema is ours, or somebody else's.
 const OURS: [&str; 3] = ["runs", "events", "effects"];
 
-/// How often the lock's table is made before giving up: two that make it at once hinder each other.
+/// How often a step is tried before giving up: two that make the lock's table at once hinder each other, and what
+/// the server undid in favor of another transaction can be done again.
 const TRIES: u32 = 5;
 
 /// Brings a database to the schema of this binary and returns its version. Does nothing to one that has it.
@@ -81,10 +82,15 @@ pub(super) async fn ensure(connector: &Connector, migrate: bool) -> Result<Strin
     lock(&holder).await?;
     let found = checked(&client, &schema).await?;
     if found < known {
-        runner()
-            .run_async(&mut client)
-            .await
-            .map_err(|error| OpenError::Migration(error.to_string()))?;
+        let mut attempt = 1;
+        // Each migration is a transaction, and those that are done are not repeated.
+        while let Err(error) = runner().run_async(&mut client).await {
+            if attempt == TRIES || !is_undone_by_others(&error) {
+                return Err(OpenError::Migration(error.to_string()));
+            }
+            super::pause(attempt).await;
+            attempt += 1;
+        }
         tracing::info!(from = found, to = known, schema, "database migrated");
     }
     holder.batch_execute("COMMIT").await?;
@@ -125,7 +131,7 @@ async fn lock(client: &Client) -> Result<(), OpenError> {
         INSERT INTO wopr_migration_lock (one) VALUES (true) ON CONFLICT DO NOTHING";
     const TAKE: &str = "SET idle_in_transaction_session_timeout = 0;
         SET lock_timeout = '120s';
-        BEGIN;
+        BEGIN ISOLATION LEVEL READ COMMITTED;
         SELECT one FROM wopr_migration_lock FOR UPDATE";
     let mut attempt = 1;
     loop {
@@ -140,6 +146,8 @@ async fn lock(client: &Client) -> Result<(), OpenError> {
                             &SqlState::UNIQUE_VIOLATION
                                 | &SqlState::DUPLICATE_TABLE
                                 | &SqlState::DUPLICATE_OBJECT
+                                | &SqlState::T_R_SERIALIZATION_FAILURE
+                                | &SqlState::T_R_DEADLOCK_DETECTED
                         )
                     ) =>
             {
@@ -153,4 +161,19 @@ async fn lock(client: &Client) -> Result<(), OpenError> {
         .batch_execute(TAKE)
         .await
         .map_err(|error| OpenError::Migration(fault::text(&error)))
+}
+
+/// Whether an error of a migration is the server's word that it gave way to another transaction.
+fn is_undone_by_others(error: &refinery::Error) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<tokio_postgres::Error>() {
+            return matches!(
+                error.code(),
+                Some(&SqlState::T_R_SERIALIZATION_FAILURE | &SqlState::T_R_DEADLOCK_DETECTED)
+            );
+        }
+        cause = error.source();
+    }
+    false
 }

@@ -8,7 +8,11 @@ use wopr_store::{
     postgres::{self, OpenError, Options},
 };
 
-use crate::{make::*, schema::Schema};
+use crate::{
+    make::*,
+    outages::{poison, raise},
+    schema::Schema,
+};
 
 const BY_HAND: fn() -> Options = || Options {
     migrate: false,
@@ -131,6 +135,26 @@ async fn a_failed_migration_leaves_no_table_and_can_be_repeated() {
     assert!(!tables(&schema).await.contains(&"runs".to_owned()));
     schema.sql("DROP TABLE blobs").await;
     schema.open().await;
+}
+
+#[tokio::test]
+async fn a_start_that_gave_way_to_others_is_tried_again() {
+    let lock = "wopr_migration_lock (one boolean PRIMARY KEY)";
+    let history = "wopr_schema_history (version int4 PRIMARY KEY, name text, applied_on text, checksum text)";
+    for (table, name) in [(lock, "wopr_migration_lock"), (history, "wopr_schema_history")] {
+        for code in ["40001", "40P01"] {
+            let schema = Schema::new().await;
+            schema.sql(&format!("CREATE TABLE {table}")).await;
+            poison(&schema, name, false, 3, &raise(code)).await;
+            let store = schema.open().await;
+            store.append(create(&run(1), 1)).await.expect("append");
+        }
+        let schema = Schema::new().await;
+        schema.sql(&format!("CREATE TABLE {table}")).await;
+        poison(&schema, name, false, 1_000, &raise("40001")).await;
+        let error = refused(&schema.url(), Options::default()).await;
+        assert!(matches!(error, OpenError::Migration(_)), "{error:?}");
+    }
 }
 
 #[tokio::test]
