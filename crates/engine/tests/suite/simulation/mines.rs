@@ -37,6 +37,10 @@ pub(super) struct Calm {
 
 impl Calm {
     pub(super) async fn new(executor: Option<Arc<dyn Executor>>) -> Self {
+        Self::with(executor, Options::default()).await
+    }
+
+    pub(super) async fn with(executor: Option<Arc<dyn Executor>>, options: Options) -> Self {
         let fate = Arc::new(Fate::new(1, false));
         let (died, deaths) = mpsc::unbounded_channel();
         let server = Server::new(Arc::clone(&fate), true);
@@ -49,7 +53,7 @@ impl Calm {
         let options = Options {
             offer: Offer { conformance: true },
             seed: Some(1),
-            ..Options::default()
+            ..options
         };
         let connection = server.connect(&process);
         let executor = executor.unwrap_or_else(|| Arc::new(usual));

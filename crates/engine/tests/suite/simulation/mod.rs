@@ -16,6 +16,7 @@
 //! | processes are replaced by ones with other workflows, one of them alone learns of a new one | [`cluster`] |
 //! | trees of runs are taken out a day after they ended, by processes that fail and die | [`aging`] |
 //! | every step at some runs panics, in worlds of their own | [`mines`] |
+//! | nothing, in worlds of their own where reads are counted | [`idle`] |
 //! | one commit in doubt happens just after nobody found it, in worlds of their own | [`late`] |
 //! | clients ask twice, ask two processes at once, answer against each other, cancel trees, pause | [`client`] |
 //!
@@ -40,6 +41,7 @@ mod client;
 mod cluster;
 mod executor;
 mod fate;
+mod idle;
 mod late;
 mod mines;
 mod postman;

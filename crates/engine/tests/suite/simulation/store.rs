@@ -4,7 +4,7 @@
 //! write that happens is shown to the witness in the moment it happens.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     panic::resume_unwind,
     sync::{
         Arc,
@@ -45,6 +45,7 @@ pub(crate) struct Server {
     /// Runs at which whoever loads them panics.
     mines: Mutex<BTreeSet<RunKey>>,
     n_struck: AtomicU64,
+    n_reads: Mutex<BTreeMap<&'static str, u64>>,
     doubt: Mutex<Doubt>,
 }
 
@@ -70,6 +71,7 @@ impl Server {
             processes: Mutex::default(),
             mines: Mutex::default(),
             n_struck: AtomicU64::new(0),
+            n_reads: Mutex::default(),
             doubt: Mutex::default(),
         })
     }
@@ -97,6 +99,11 @@ impl Server {
     /// How often somebody panicked so.
     pub(crate) fn n_struck(&self) -> u64 {
         self.n_struck.load(Ordering::Relaxed)
+    }
+
+    /// How often each thing was read.
+    pub(crate) fn n_reads(&self) -> BTreeMap<&'static str, u64> {
+        self.n_reads.lock().clone()
     }
 
     /// Leaves the next append in doubt, and makes it happen right after somebody looked for it and found nothing.
@@ -203,6 +210,7 @@ impl Connection {
     }
 
     pub(super) async fn read(&self, what: &'static str) -> Result<(), ReadError> {
+        *self.server.n_reads.lock().entry(what).or_default() += 1;
         self.process.step(what).await;
         if self.fate().strikes(self.fate().odds.unavailable) {
             return Err(ReadError::Unavailable(format!("simulated at {what}")));
