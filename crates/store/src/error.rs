@@ -53,3 +53,12 @@ pub enum WriteError {
     #[error("write to damaged data: {0}")]
     Corrupt(String),
 }
+
+impl From<ReadError> for WriteError {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Unavailable(why) => Self::Unavailable(why),
+            ReadError::Corrupt(why) => Self::Corrupt(why),
+        }
+    }
+}

@@ -57,6 +57,12 @@ pub trait Work: Send + Sync + 'static {
         Ok(None)
     }
 
+    /// Learns whether the store answers and takes writes, without writing.
+    async fn ready(&self) -> Result<(), WriteError> {
+        self.next_due().await?;
+        Ok(())
+    }
+
     /// Begins a new epoch, larger than every earlier one. Where the store belongs to one process (SQLite, memory),
     /// every lease of an earlier epoch ends at once.
     async fn begin_epoch(&self, now: Timestamp) -> Result<Epoch, WriteError>;

@@ -52,7 +52,7 @@ pub(super) fn ready(call: Call) -> BoxFuture<'static, Answer> {
         if call.host.is_closing() {
             return Err(Problem::unavailable(1));
         }
-        call.host.engine().store().next_due().await?;
+        call.host.engine().store().ready().await?;
         json_response(StatusCode::OK, &json!({ "status": "ready" }))
     }
     .boxed()

@@ -262,6 +262,20 @@ fn check(name: &str, document: &Value) {
     assert!(errors.is_empty(), "{name}: {errors:?}\n{document:#}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_whose_store_takes_no_writes_is_not_ready() {
+    let server = Server::start_on_sqlite().await;
+    // Somebody keeps the writer out; reads go on.
+    let holder = rusqlite::Connection::open(server.database()).unwrap();
+    holder.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let refused = server.call("GET", "/readyz").send().await;
+    refused.error(503, "service_unavailable");
+    server.get("/v1/runs").send().await.ok(200);
+    holder.execute_batch("ROLLBACK").unwrap();
+    server.call("GET", "/readyz").send().await.ok(200);
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn operators_see_health_and_counters() {
     let server = Server::start_on_sqlite().await;

@@ -52,7 +52,7 @@ use self::{
     reader::Read,
     records::Records,
     stats::Counters,
-    writer::{Job, Writer},
+    writer::{Held, Job, Writer},
 };
 
 /// The bytes of bodies that may wait for the writer, so that a burst of large events is refused before it fills
@@ -170,7 +170,7 @@ impl SqliteStore {
             }
         };
         let writer = Writer {
-            conn: Some(conn),
+            conn: Held::Open(conn),
             reopen: Box::new(reopen),
             queue: Arc::clone(&writes),
             gate,
@@ -268,7 +268,7 @@ impl fmt::Debug for SqliteStore {
 }
 
 fn writing_prepared(path: &Path, max_bytes: Option<u64>) -> rusqlite::Result<Connection> {
-    let conn = open::writing(path)?;
+    let conn = open::writing_again(path)?;
     open::prepare(&conn, max_bytes)?;
     Ok(conn)
 }
@@ -281,4 +281,40 @@ fn spawn(path: &Path, name: &str, work: impl FnOnce() + Send + 'static) -> Resul
             path: path.to_owned(),
             source,
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What makes an acknowledged write durable, as a connection has it.
+    fn durability(conn: &Connection) -> rusqlite::Result<(String, i64, i64, i64)> {
+        let number = |name| conn.pragma_query_value(None, name, |row| row.get(0));
+        Ok((
+            conn.pragma_query_value(None, "journal_mode", |row| row.get(0))?,
+            number("synchronous")?,
+            number("fullfsync")?,
+            number("checkpoint_fullfsync")?,
+        ))
+    }
+
+    #[tokio::test]
+    async fn the_writer_waits_for_the_disk_at_every_commit() {
+        const FULL: i64 = 2;
+        let files = tempfile::tempdir().expect("a folder");
+        let path = files.path().join("db");
+        // As it is made, and as it is found.
+        for _ in 0..2 {
+            let store = SqliteStore::open(&path, Options::default()).expect("open");
+            let found = store.write(port::SMALL, |conn| Ok(durability(conn)?)).await;
+            assert_eq!(found.expect("pragmas"), ("wal".to_owned(), FULL, 1, 1));
+            store.close().await;
+        }
+        // The checkpointer's connection, and the one that takes the place of a writer's that is given up.
+        let again = writing_prepared(&path, None).expect("open");
+        assert_eq!(
+            durability(&again).expect("pragmas"),
+            ("wal".to_owned(), FULL, 1, 1)
+        );
+    }
 }

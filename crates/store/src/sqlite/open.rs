@@ -99,10 +99,19 @@ pub(super) fn lock(path: &Path) -> Result<Lock, OpenError> {
     }
 }
 
-/// Opens a connection that writes: the writer's own, or the checkpointer's.
+/// Opens a connection that writes, and makes the file if there is none.
 pub(super) fn writing(path: &Path) -> rusqlite::Result<Connection> {
-    let flags =
-        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    write_with(path, OpenFlags::SQLITE_OPEN_CREATE)
+}
+
+/// Opens a connection that writes to a file that is there: beside the writer's, or in its place. A file that went
+/// away meanwhile is not replaced by an empty one.
+pub(super) fn writing_again(path: &Path) -> rusqlite::Result<Connection> {
+    write_with(path, OpenFlags::empty())
+}
+
+fn write_with(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
+    let flags = flags | OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags)?;
     conn.busy_timeout(PATIENCE)?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS);

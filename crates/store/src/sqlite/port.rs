@@ -16,7 +16,7 @@ use super::{
     read,
     reader::as_of_one_moment,
     records, registry, retention, work,
-    writer::{Job, Task},
+    writer::{Job, Probe, Task},
 };
 use crate::{
     AppendError, Batch, BlobRow, Child, DueTimer, EffectKey, EndedRoots, Epoch, EventPage, Fence,
@@ -201,6 +201,18 @@ impl Log for SqliteStore {
 
 #[async_trait]
 impl Work for SqliteStore {
+    async fn ready(&self) -> Result<(), WriteError> {
+        let (reply, answer) = oneshot::channel();
+        self.enqueue(Box::new(Probe(reply)), SMALL)
+            .map_err(WriteError::Unavailable)?;
+        match answer.await {
+            Ok(answer) => answer?,
+            Err(_) => return Err(WriteError::Unavailable("the writer stopped".to_owned())),
+        }
+        self.next_due().await?;
+        Ok(())
+    }
+
     async fn begin_epoch(&self, now: Timestamp) -> Result<Epoch, WriteError> {
         self.write(SMALL, move |conn| work::begin_epoch(conn, now)).await
     }

@@ -11,7 +11,8 @@
 //! does the writer wait a little before it commits: then the processor is busy with what comes next anyway, and a
 //! commit costs as much for one as for many. A job that fails takes nobody with
 //! it: if it had written, the transaction is rolled back and every job of the group runs again alone. Only an
-//! error at COMMIT leaves anything in doubt.
+//! error at COMMIT leaves anything in doubt. The connection is given up then; until another can be opened, which is
+//! tried with pauses, writes are refused.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -50,6 +51,10 @@ const PATIENCE: Duration = Duration::from_millis(3);
 /// A crowd that sends nothing for so long is none.
 const LULL: Duration = Duration::from_micros(400);
 
+/// How long after a connection could not be opened it is tried again, and how long at most: twice as long each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
 /// A write: run inside a transaction, perhaps more than once, and settled after it.
 pub(super) trait Job: Send {
     /// Writes; says whether it did. May be called again after a rollback.
@@ -86,6 +91,20 @@ where
     }
 }
 
+/// Asks whether there is a connection that would write; writes nothing.
+pub(super) struct Probe(pub(super) oneshot::Sender<Result<(), WriteError>>);
+
+impl Job for Probe {
+    fn run(&mut self, _: &Connection) -> Result<bool, Fault> {
+        Ok(false)
+    }
+
+    fn settle(self: Box<Self>, outcome: Result<(), Failure>) {
+        // Whoever asked may have gone away.
+        drop(self.0.send(outcome.map_err(WriteError::from)));
+    }
+}
+
 /// How a transaction is committed. A seam: no test can make a disk fail on demand.
 pub(super) type Commit = fn(&Connection) -> rusqlite::Result<()>;
 
@@ -95,8 +114,7 @@ pub(super) fn commit(conn: &Connection) -> rusqlite::Result<()> {
 }
 
 pub(super) struct Writer {
-    /// `None` after a commit in doubt that could not be followed by a fresh connection.
-    pub(super) conn: Option<Connection>,
+    pub(super) conn: Held,
     pub(super) reopen: Box<dyn Fn() -> rusqlite::Result<Connection> + Send>,
     pub(super) queue: Arc<Queue<Box<dyn Job>>>,
     /// Held during a transaction; a checkpoint that needs the writer out of the way takes it in between.
@@ -104,6 +122,18 @@ pub(super) struct Writer {
     pub(super) counters: Arc<Counters>,
     pub(super) records: Arc<Records>,
     pub(super) commit: Commit,
+}
+
+/// The connection, or what became of it.
+pub(super) enum Held {
+    Open(Connection),
+    /// It was given up, and no other could be opened yet.
+    Lost {
+        /// When it is tried again, by the next write.
+        again: Instant,
+        /// How long after that, if it fails then.
+        pause: Duration,
+    },
 }
 
 /// Why a group did not commit.
@@ -172,7 +202,8 @@ impl Writer {
             self.counters.stalled(since.elapsed());
             open
         });
-        let Some(conn) = &self.conn else {
+        self.reopen_if_due();
+        let Held::Open(conn) = &self.conn else {
             let failure = Failure::not_written("the database could not be opened again");
             return Err(Trouble::Group(failure));
         };
@@ -197,11 +228,33 @@ impl Writer {
 
     fn replace_connection(&mut self) {
         // The old one goes first: what it believes about the file is what cannot be trusted any more.
-        self.conn = None;
-        match (self.reopen)() {
-            Ok(conn) => self.conn = Some(conn),
-            Err(error) => tracing::error!(%error, "database could not be opened again, writes are refused"),
+        self.conn = Held::Lost {
+            again: Instant::now(),
+            pause: FIRST_PAUSE,
+        };
+        self.reopen_if_due();
+    }
+
+    fn reopen_if_due(&mut self) {
+        let Held::Lost { again, pause } = self.conn else {
+            return;
+        };
+        if Instant::now() < again {
+            return;
         }
+        self.conn = match (self.reopen)() {
+            Ok(conn) => {
+                tracing::info!("database opened again");
+                Held::Open(conn)
+            }
+            Err(error) => {
+                tracing::error!(%error, "database could not be opened again, writes are refused");
+                Held::Lost {
+                    again: Instant::now() + pause,
+                    pause: (pause * 2).min(LONGEST_PAUSE),
+                }
+            }
+        };
     }
 }
 
@@ -301,6 +354,8 @@ fn settle_all(jobs: impl IntoIterator<Item = Box<dyn Job>>, failure: &Failure) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
     use rusqlite::{Error, ffi};
 
     use super::*;
@@ -311,7 +366,7 @@ mod tests {
         let again = files.path().join("db");
         let records = Arc::new(Records::load(&conn, MANY).expect("records"));
         let writer = Writer {
-            conn: Some(conn),
+            conn: Held::Open(conn),
             reopen: Box::new(move || open::writing(&again)),
             queue: Arc::new(Queue::new(1, 1)),
             gate: Arc::default(),
@@ -359,22 +414,55 @@ mod tests {
         assert_eq!(begin_epoch(&mut writer).expect("a fresh connection"), 2);
     }
 
+    /// What the probe says of the writer.
+    fn probe(writer: &mut Writer) -> Result<(), WriteError> {
+        let (reply, mut answer) = oneshot::channel();
+        writer.write(&mut vec![Box::new(Probe(reply))]);
+        answer.try_recv().expect("every job is settled")
+    }
+
     #[test]
-    fn without_a_fresh_connection_every_later_write_is_refused() {
-        let (_files, mut writer) = writer();
+    fn without_a_fresh_connection_writes_are_refused_until_there_is_one() {
+        let (files, mut writer) = writer();
+        let calls = Arc::new(AtomicU32::new(0));
+        let (counted, again) = (Arc::clone(&calls), files.path().join("db"));
+        writer.reopen = Box::new(move || {
+            if counted.fetch_add(1, Relaxed) < 2 {
+                return Err(Error::InvalidQuery);
+            }
+            open::writing_again(&again)
+        });
+        assert!(probe(&mut writer).is_ok());
         writer.commit = |conn| commit(conn).and_then(|()| failing(ffi::SQLITE_IOERR_FSYNC));
-        writer.reopen = Box::new(|| Err(Error::InvalidQuery));
         assert_eq!(
             begin_epoch(&mut writer).expect_err("in doubt").kind,
             FailureKind::InDoubt
         );
         writer.commit = commit;
-        for _ in 0..2 {
-            assert_eq!(
-                begin_epoch(&mut writer).expect_err("refused").kind,
-                FailureKind::NotWritten
-            );
+        let lost = Instant::now();
+        while lost.elapsed() < FIRST_PAUSE / 2 {
+            let refused = begin_epoch(&mut writer).expect_err("refused");
+            assert_eq!(refused.kind, FailureKind::NotWritten);
+            assert!(matches!(probe(&mut writer), Err(WriteError::Unavailable(_))));
+            assert_eq!(calls.load(Relaxed), 1, "not for every write");
         }
+        while probe(&mut writer).is_err() {
+            assert!(lost.elapsed() < LONGEST_PAUSE, "it is tried again");
+            std::thread::yield_now();
+        }
+        assert_eq!(calls.load(Relaxed), 3);
+        // The first had happened.
+        assert_eq!(begin_epoch(&mut writer).expect("a fresh connection"), 2);
+    }
+
+    #[test]
+    fn a_file_that_went_away_is_not_made_anew() {
+        let (files, writer) = writer();
+        drop(writer);
+        let path = files.path().join("db");
+        std::fs::remove_file(&path).expect("remove");
+        assert!(open::writing_again(&path).is_err());
+        assert!(!path.exists());
     }
 
     #[test]

@@ -217,6 +217,45 @@ async fn a_row_that_is_taken_each_time_is_a_busy_store() {
 }
 
 #[tokio::test]
+async fn an_append_waits_for_the_disk_whatever_the_servers_default_is() {
+    for (default, used) in [
+        ("off", "on"),
+        ("local", "local"),
+        ("on", "on"),
+        ("remote_apply", "remote_apply"),
+    ] {
+        let schema = Schema::new().await;
+        schema.open().await.close().await;
+        // Each append says what it was committed under.
+        schema
+            .sql(
+                "CREATE TABLE seen (synchronous_commit text);
+                 CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                     INSERT INTO seen VALUES (current_setting('synchronous_commit'));
+                     RETURN NULL;
+                 END $$;
+                 CREATE CONSTRAINT TRIGGER see AFTER INSERT ON events DEFERRABLE INITIALLY DEFERRED
+                     FOR EACH ROW EXECUTE FUNCTION see()",
+            )
+            .await;
+        // Only the first of two `options` counts, so the default goes where the schema is named.
+        let url = schema.url().replace(
+            "-csearch_path",
+            &format!("-csynchronous_commit%3D{default}%20-csearch_path"),
+        );
+        let store = PostgresStore::open(&url, Options::default()).await.expect("open");
+        store.append(create(&run(1), 1)).await.expect("append");
+        let seen = schema
+            .raw()
+            .await
+            .query("SELECT DISTINCT synchronous_commit FROM seen", &[])
+            .await;
+        let seen: Vec<String> = seen.expect("seen").iter().map(|row| row.get(0)).collect();
+        assert_eq!(seen, [used], "{default}");
+    }
+}
+
+#[tokio::test]
 async fn a_server_without_tls_is_refused_where_tls_is_demanded() {
     let schema = Schema::new().await;
     let proxy = Proxy::new(schema.server()).await;
