@@ -2,18 +2,23 @@
 //!
 //! An event may hold megabytes, and how many is not known before it is read. So a reader begins with one event and
 //! asks for twice as many while they stay small. Pages are read and rendered in turn, by a few readers at a time,
-//! so that many streams of large runs leave threads and memory to everybody else.
+//! so that many streams of large runs leave threads and memory to everybody else. Nobody waits long for a turn:
+//! where the store does not answer, whoever has one keeps it, and the others are told soon.
 
 use std::{
     io,
     sync::{Arc, LazyLock, Weak},
     thread,
+    time::Duration,
 };
 
 use axum::body::Bytes;
 use parking_lot::Mutex;
 use serde::Serialize;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::{
+    sync::{Semaphore, SemaphorePermit},
+    time::{Instant, timeout_at},
+};
 use wopr_core::{RunKey, Seq};
 use wopr_engine::{Engine, Events};
 use wopr_store::ReadError;
@@ -24,18 +29,19 @@ pub(crate) const CHUNK: usize = 64 << 10;
 /// More pages than this are not in memory at once, however many threads there are.
 const MAX_TURNS: usize = 8;
 
+/// How long a request waits for its turn before it is refused.
+const PATIENCE: Duration = Duration::from_secs(3);
+
 static TURNS: LazyLock<Semaphore> = LazyLock::new(|| {
     // Half of the threads stay free for everything else.
     let threads = thread::available_parallelism().map_or(1, usize::from);
     Semaphore::new((threads / 2).clamp(1, MAX_TURNS))
 });
 
-/// Waits until a page may be read; hold it until the page is rendered and dropped.
-pub(crate) async fn turn() -> SemaphorePermit<'static> {
-    TURNS
-        .acquire()
-        .await
-        .expect("the semaphore of turns is never closed")
+/// Waits until a page may be read, or until so late; hold the turn until the page is rendered and dropped.
+pub(crate) async fn turn(until: Instant) -> Option<SemaphorePermit<'static>> {
+    // The semaphore is never closed.
+    timeout_at(until, TURNS.acquire()).await.ok()?.ok()
 }
 
 /// How many events to read next.
@@ -86,7 +92,8 @@ pub(crate) fn json_size(document: &impl Serialize) -> usize {
     }
 }
 
-/// Reads from a position on, until there are so many events or so many bytes, whichever is first.
+/// Reads from a position on, until there are so many events or so many bytes, whichever is first. Finds the store
+/// unavailable where too many others read.
 pub(crate) async fn read(
     engine: &Engine,
     key: &RunKey,
@@ -94,7 +101,9 @@ pub(crate) async fn read(
     max_events: usize,
     max_bytes: usize,
 ) -> Result<Option<Events>, ReadError> {
-    let _turn = turn().await;
+    let Some(_turn) = turn(Instant::now() + PATIENCE).await else {
+        return Err(ReadError::Unavailable("too many logs are being read".to_owned()));
+    };
     let mut pace = Pace::new(max_events);
     let Some(mut read) = engine.events(key, from, pace.limit()).await? else {
         return Ok(None);

@@ -335,11 +335,15 @@ impl TaskStream {
         }
         while !self.is_done && !*self.closing.borrow() {
             match self.read().await {
-                Ok(items) if !items.is_empty() => {
+                Ok(None) => {
+                    self.last_said = Instant::now();
+                    return Some(Step::KeepAlive);
+                }
+                Ok(Some(items)) if !items.is_empty() => {
                     self.last_said = Instant::now();
                     return Some(Step::Items(items));
                 }
-                Ok(_) => {}
+                Ok(Some(_)) => {}
                 Err(error) => {
                     // The client comes back with the id of the last event it saw.
                     tracing::warn!(run = %self.key, %error, "a2a stream broken off");
@@ -362,16 +366,19 @@ impl TaskStream {
         None
     }
 
-    /// Reads on: the updates of up to a page of events or a chunk of bytes, empty where there is nothing new to say.
-    async fn read(&mut self) -> Result<Vec<Item>, Error> {
+    /// Reads on: the updates of up to a page of events or a chunk of bytes, empty where there is nothing new to say;
+    /// `None` where something has to be said before it is this stream's turn.
+    async fn read(&mut self) -> Result<Option<Vec<Item>>, Error> {
         let mut items = Vec::new();
         loop {
-            let _turn = paging::turn().await;
+            let Some(_turn) = paging::turn(self.last_said + self.keep_alive).await else {
+                return Ok(None);
+            };
             let engine = self.service.host.engine();
             let limit = self.pace.limit();
             let Some(page) = engine.events(&self.key, self.cursor, limit).await? else {
                 self.is_done = true;
-                return Ok(items);
+                return Ok(Some(items));
             };
             let mut n_bytes = 0;
             for recorded in &page.events {
@@ -385,16 +392,16 @@ impl TaskStream {
             }
             self.pace.read(n_bytes);
             if self.is_done {
-                return Ok(items);
+                return Ok(Some(items));
             }
             if self.cursor >= page.head {
                 items.extend(self.rest().await?);
                 // A client that had seen the end already is told nothing more.
                 self.is_done |= self.standing.state().is_terminal();
-                return Ok(items);
+                return Ok(Some(items));
             }
             if !items.is_empty() {
-                return Ok(items);
+                return Ok(Some(items));
             }
         }
     }

@@ -87,19 +87,27 @@ pub(super) fn bulk(call: Call) -> BoxFuture<'static, Answer> {
             .run_ids
             .into_iter()
             .map(|id| bulk_item(&call, id, reason.clone()));
-        let results = join_all(items).await;
+        let items = join_all(items).await;
+        let is_settled = items.iter().all(|(_, is_settled)| *is_settled);
+        let results = items.into_iter().map(|(item, _)| item).collect();
         let body = status_body(&BulkCancelResponse { results });
         match once {
-            Some(once) => once.remember(&call, StatusCode::OK, body).await,
-            None => Ok(bytes_response(StatusCode::OK, body)),
+            // What we could not do now is done by a repeat, which harms none of those that are cancelled.
+            Some(once) if is_settled => once.remember(&call, StatusCode::OK, body).await,
+            Some(_) | None => Ok(bytes_response(StatusCode::OK, body)),
         }
     }
     .boxed()
 }
 
-async fn bulk_item(call: &Call, id: String, reason: Option<String>) -> BulkCancelItem {
+/// Cancels one; also says whether a repeat would find the same, because the host did not fail.
+async fn bulk_item(call: &Call, id: String, reason: Option<String>) -> (BulkCancelItem, bool) {
+    let refused = |id: String, problem: Problem| {
+        let is_settled = !problem.status.is_server_error();
+        (BulkCancelItem::refused(id, problem.envelope), is_settled)
+    };
     let Ok(run) = RunId::parse(&id) else {
-        return BulkCancelItem::refused(id, no_run().envelope);
+        return refused(id, no_run());
     };
     let caller = call.caller();
     let key = RunKey::new(caller.tenant.clone(), run);
@@ -109,12 +117,12 @@ async fn bulk_item(call: &Call, id: String, reason: Option<String>) -> BulkCance
     };
     let done = call.host.engine().command(&key, command, Extras::default()).await;
     match done {
-        Ok(Done::Fresh(view)) => BulkCancelItem::done(id, render::status(view.run.status)),
-        Ok(Done::Replayed(_)) => BulkCancelItem::refused(id, Problem::internal().envelope),
+        Ok(Done::Fresh(view)) => (BulkCancelItem::done(id, render::status(view.run.status)), true),
+        Ok(Done::Replayed(_)) => refused(id, Problem::internal()),
         Err(CommandError::Refused(Refusal::Terminal(RunStatus::Cancelled))) => {
-            BulkCancelItem::done(id, WireStatus::Cancelled)
+            (BulkCancelItem::done(id, WireStatus::Cancelled), true)
         }
-        Err(error) => BulkCancelItem::refused(id, Problem::from(error).envelope),
+        Err(error) => refused(id, Problem::from(error)),
     }
 }
 

@@ -183,6 +183,8 @@ enum Read {
     Page { is_full: bool },
     /// A large event.
     Large(Bytes),
+    /// It was not this stream's turn before something had to be said.
+    Later,
 }
 
 /// Events held back for a batch.
@@ -262,6 +264,10 @@ impl Follow {
                     return Some(chunk);
                 }
                 Ok(Read::Page { is_full }) => is_full,
+                Ok(Read::Later) => {
+                    self.sent_at = Instant::now();
+                    return Some(Bytes::from_static(sse::KEEP_ALIVE));
+                }
                 Err(error) => {
                     // The reader comes back with its last id and loses nothing.
                     tracing::warn!(%error, run = %self.key, "stream ended early");
@@ -291,7 +297,9 @@ impl Follow {
             let status = ended.summary.status;
             return self.show(events, ended.head, status, false, out).await;
         }
-        let _turn = paging::turn().await;
+        let Some(_turn) = paging::turn(self.sent_at + self.keepalive).await else {
+            return Ok(Read::Later);
+        };
         if self.is_shareable()
             && let Some(frame) = paging::shared(&self.key, self.next, self.modes)
         {

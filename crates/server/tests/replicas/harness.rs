@@ -283,7 +283,30 @@ pub(crate) async fn ask(
     secret: &str,
     body: Option<Value>,
 ) -> (StatusCode, HeaderMap, Value) {
-    let request = http::Request::builder()
+    let request = http::Request::builder();
+    answer(host, request, method, path, secret, body).await
+}
+
+/// The same under a key, so that it takes effect once.
+pub(crate) async fn ask_once(
+    host: &Arc<Host>,
+    key: &str,
+    path: &str,
+    body: Value,
+) -> (StatusCode, HeaderMap, Value) {
+    let request = http::Request::builder().header("idempotency-key", key);
+    answer(host, request, "POST", path, ALICE, Some(body)).await
+}
+
+async fn answer(
+    host: &Arc<Host>,
+    request: http::request::Builder,
+    method: &str,
+    path: &str,
+    secret: &str,
+    body: Option<Value>,
+) -> (StatusCode, HeaderMap, Value) {
+    let request = request
         .method(method)
         .uri(path)
         .header("authorization", format!("Bearer {secret}"))

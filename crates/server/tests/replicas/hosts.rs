@@ -1,5 +1,10 @@
 //! Two hosts over one database.
 
+use std::time::{Duration, Instant};
+
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
+use http::StatusCode;
+use serde_json::json;
 use wopr_core::RunStatus;
 use wopr_engine::Extras;
 use wopr_server::{Host, SecretsError, StartError};
@@ -24,6 +29,91 @@ async fn two_hosts_share_a_database_and_close_apart() {
     follow(two.engine(), &run, RunStatus::Completed).await;
     assert!(two.store_stats().is_some());
     two.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn polls_of_a_database_that_stands_still_are_refused_soon() {
+    // More than may read at a time, on any machine.
+    const POLLS: usize = 12;
+    const AT_ONCE: usize = 8;
+    let url = schema().await;
+    let host = Host::open(config(&url)).await.unwrap();
+    register(&[host.engine()]).await;
+    let run = create(host.engine(), "approve").await.key.run;
+    let (raw, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls)
+        .await
+        .unwrap();
+    tokio::spawn(connection);
+    raw.batch_execute("BEGIN; LOCK TABLE events IN ACCESS EXCLUSIVE MODE")
+        .await
+        .unwrap();
+
+    let path = format!("/v1/runs/{run}/events/poll?timeout=1");
+    let mut polls: FuturesUnordered<_> = (0..POLLS)
+        .map(|_| ask(&host, "GET", &path, ALICE, None))
+        .collect();
+    let begun = Instant::now();
+    for _ in AT_ONCE..POLLS {
+        let (status, headers, _) = polls.next().await.unwrap();
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(headers.contains_key("retry-after"));
+    }
+    // Those that read wait for the lock meanwhile, for 20 seconds if it has to be.
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    raw.batch_execute("ROLLBACK").await.unwrap();
+    let rest: Vec<_> = polls.map(|(status, ..)| status).collect().await;
+    assert!(rest.contains(&StatusCode::OK), "{rest:?}");
+    assert_eq!(ask(&host, "GET", &path, ALICE, None).await.0, StatusCode::OK);
+    host.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bulk_cancel_that_failed_in_part_is_done_by_its_repeat() {
+    let url = schema().await;
+    let host = Host::open(config(&url)).await.unwrap();
+    register(&[host.engine()]).await;
+    let mut runs = Vec::new();
+    for _ in 0..2 {
+        let run = create(host.engine(), "approve").await.key;
+        follow(host.engine(), &run, RunStatus::WaitingApproval).await;
+        runs.push(run.run.to_string());
+    }
+    let (raw, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls)
+        .await
+        .unwrap();
+    tokio::spawn(connection);
+    // The disk is full for one of them.
+    raw.batch_execute(&format!(
+        "CREATE FUNCTION is_full() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             RAISE EXCEPTION 'full' USING ERRCODE = '53100';
+         END $$;
+         CREATE TRIGGER is_full BEFORE INSERT ON events FOR EACH ROW WHEN (NEW.run = '{}')
+             EXECUTE FUNCTION is_full()",
+        runs[1]
+    ))
+    .await
+    .unwrap();
+
+    let path = "/v1/runs:bulk-cancel";
+    let body = json!({ "runIds": runs });
+    let (status, _, first) = ask_once(&host, "k", path, body.clone()).await;
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(first["results"][0]["ok"], true, "{first}");
+    assert_eq!(
+        first["results"][1]["error"]["error"], "service_unavailable",
+        "{first}"
+    );
+
+    raw.batch_execute("DROP TRIGGER is_full ON events").await.unwrap();
+    let (_, headers, again) = ask_once(&host, "k", path, body.clone()).await;
+    assert!(!headers.contains_key("openwop-idempotent-replay"));
+    assert_eq!(again["results"][0]["ok"], true, "{again}");
+    assert_eq!(again["results"][1]["ok"], true, "{again}");
+    // This one is remembered.
+    let (_, headers, last) = ask_once(&host, "k", path, body).await;
+    assert!(headers.contains_key("openwop-idempotent-replay"));
+    assert_eq!(last, again);
+    host.close().await;
 }
 
 #[tokio::test]
