@@ -61,7 +61,7 @@ async fn run(mut command: Command, address: SocketAddr, folder: &Path, snippet: 
 #[tokio::test]
 async fn snippets_of_the_walk_run_as_they_stand() {
     let folder = tempfile::tempdir().unwrap();
-    let mut host = Host::new();
+    let mut host = Host::new().variable("WOPR_EGRESS_ALLOW", "127.0.0.0/8");
     let address = host.start().await;
     let snippets = snippets();
     let ((_, serve), rest) = snippets.split_first().unwrap();
@@ -96,6 +96,9 @@ async fn snippets_of_the_walk_run_as_they_stand() {
         n_scripts += 1;
     }
     assert!(n_scripts >= 4, "one for each SDK");
+    let receiver = fs::read_to_string(folder.path().join("receiver.pid")).unwrap();
+    let ended = Command::new("kill").arg(receiver.trim()).status().await.unwrap();
+    assert!(ended.success(), "the receiver was there to the end");
     let status = host.terminate().await;
     assert!(status.success(), "stopped in order: {status}\n{}", host.said());
 }
