@@ -88,7 +88,8 @@ const BEGUN: &str = "SELECT DISTINCT m.tenant, m.root FROM removals AS m
          SELECT 1 FROM removals AS r WHERE r.tenant = m.tenant AND r.run = m.root)
      ORDER BY m.tenant, m.root LIMIT $1";
 
-/// Deletes the rows of some runs that are gone, of each kind as many as parameter 2 says.
+/// Deletes the rows of some runs that are gone: of each kind as many as parameter 2 says, and of the kinds with
+/// bodies no further than the row that brings them to the bytes of parameter 3. Sizes are known without the bodies.
 const EMPTY: &str = concat!(
     "WITH gone AS MATERIALIZED (",
     gone!(""),
@@ -114,25 +115,32 @@ const EMPTY: &str = concat!(
          WHERE x.tenant = g.tenant AND x.run = g.run AND x.push = g.push AND x.seq = g.seq RETURNING 1),
      the_events AS (
          DELETE FROM events AS x USING (
-             SELECT o.tenant, o.run, o.seq FROM gone AS g JOIN events AS o ON o.tenant = g.tenant AND o.run = g.run
-             LIMIT $2) AS g
-         WHERE x.tenant = g.tenant AND x.run = g.run AND x.seq = g.seq RETURNING 1),
+             SELECT o.*, coalesce(sum(o.size) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS before FROM (
+                 SELECT o.tenant, o.run, o.seq, pg_column_size(o.body) AS size
+                 FROM gone AS g JOIN events AS o ON o.tenant = g.tenant AND o.run = g.run
+                 LIMIT $2) AS o) AS g
+         WHERE g.before < $3 AND x.tenant = g.tenant AND x.run = g.run AND x.seq = g.seq RETURNING 1),
      the_messages AS (
          DELETE FROM messages AS x USING (
-             SELECT o.tenant, o.run, o.id FROM gone AS g JOIN messages AS o ON o.tenant = g.tenant AND o.run = g.run
-             LIMIT $2) AS g
-         WHERE x.tenant = g.tenant AND x.run = g.run AND x.id = g.id RETURNING 1),
+             SELECT o.*, coalesce(sum(o.size) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS before FROM (
+                 SELECT o.tenant, o.run, o.id, pg_column_size(o.body) AS size
+                 FROM gone AS g JOIN messages AS o ON o.tenant = g.tenant AND o.run = g.run
+                 LIMIT $2) AS o) AS g
+         WHERE g.before < $3 AND x.tenant = g.tenant AND x.run = g.run AND x.id = g.id RETURNING 1),
      the_blobs AS (
          DELETE FROM blobs AS x USING (
-             SELECT o.tenant, o.run, o.id FROM gone AS g JOIN blobs AS o ON o.tenant = g.tenant AND o.run = g.run
-             LIMIT $2) AS g
-         WHERE x.tenant = g.tenant AND x.run = g.run AND x.id = g.id RETURNING 1),
+             SELECT o.*, coalesce(sum(o.size) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS before FROM (
+                 SELECT o.tenant, o.run, o.id, pg_column_size(o.bytes) AS size
+                 FROM gone AS g JOIN blobs AS o ON o.tenant = g.tenant AND o.run = g.run
+                 LIMIT $2) AS o) AS g
+         WHERE g.before < $3 AND x.tenant = g.tenant AND x.run = g.run AND x.id = g.id RETURNING 1),
      the_inbox AS (
          DELETE FROM inbox AS x USING (
-             SELECT o.tenant, o.target, o.source, o.source_seq
-             FROM gone AS g JOIN inbox AS o ON o.tenant = g.tenant AND o.target = g.run
-             LIMIT $2) AS g
-         WHERE x.tenant = g.tenant AND x.target = g.target AND x.source = g.source
+             SELECT o.*, coalesce(sum(o.size) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS before FROM (
+                 SELECT o.tenant, o.target, o.source, o.source_seq, pg_column_size(o.body) AS size
+                 FROM gone AS g JOIN inbox AS o ON o.tenant = g.tenant AND o.target = g.run
+                 LIMIT $2) AS o) AS g
+         WHERE g.before < $3 AND x.tenant = g.tenant AND x.target = g.target AND x.source = g.source
              AND x.source_seq = g.source_seq RETURNING 1)
      SELECT count(*) FROM (
          SELECT FROM the_runs UNION ALL SELECT FROM the_tasks UNION ALL SELECT FROM the_snapshots
@@ -163,6 +171,10 @@ const FINISH: &str = concat!(
 
 /// About how many rows a run has, at least.
 const ROWS_OF_A_RUN: usize = 8;
+
+/// Bytes of bodies that are deleted for each row of the limit, so that a step with large ones stays far within the
+/// time a statement has.
+const BYTES_OF_A_ROW: usize = 64 << 10;
 
 async fn next_tenant(pool: &Pool, after: Option<&TenantId>) -> Result<Option<TenantId>, Fault> {
     // The empty text sorts before every tenant.
@@ -269,8 +281,9 @@ async fn begun_removals(pool: &Pool, limit: usize) -> Result<Vec<RunKey>, Fault>
 
 async fn sweep(pool: &Pool, limit: usize) -> Result<Swept, Fault> {
     let runs = rows::limit((limit / ROWS_OF_A_RUN).max(1));
+    let bytes = rows::limit(limit.saturating_mul(BYTES_OF_A_ROW));
     let deleted = pool
-        .write(|| Round::of(EMPTY, vec![value(runs), value(rows::limit(limit))]))
+        .write(|| Round::of(EMPTY, vec![value(runs), value(rows::limit(limit)), value(bytes)]))
         .await?;
     let rows = match deleted.first() {
         Some(row) => usize::try_from(rows::count(row, 0)?).unwrap_or(usize::MAX),

@@ -5,10 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use wopr_core::Seq;
+use wopr_core::{RunStatus, Seq};
 use wopr_store::{
-    AppendError, Log as _, PostgresStore, ReadError, Registry as _, RunFilter, TaskState, Work as _,
-    WriteError, postgres::Options,
+    AppendError, BlobRow, Log as _, PostgresStore, ReadError, Registry as _, Removal, Retention as _,
+    RunFilter, Swept, TaskState, Work as _, WriteError, postgres::Options,
 };
 
 use crate::{
@@ -253,6 +253,41 @@ async fn an_append_waits_for_the_disk_whatever_the_servers_default_is() {
         let seen: Vec<String> = seen.expect("seen").iter().map(|row| row.get(0)).collect();
         assert_eq!(seen, [used], "{default}");
     }
+}
+
+#[tokio::test]
+async fn a_sweep_is_bounded_by_bytes_too() {
+    const LARGE: usize = 1 << 20;
+    let schema = Schema::new().await;
+    let store = schema.open().await;
+    let mut batch = create(&run(1), 1);
+    batch.summary.status = RunStatus::Completed;
+    batch.blobs = (0..8)
+        .map(|n| BlobRow {
+            id: format!("b{n}"),
+            media_type: "text/plain".to_owned(),
+            // Not to be compressed.
+            bytes: (0..LARGE).map(|_| rand::random::<u8>()).collect(),
+        })
+        .collect();
+    store.append(batch).await.expect("append");
+    let removal = Removal {
+        run: run_id(1),
+        root: run_id(1),
+    };
+    store.remove(&tenant("acme"), &[removal]).await.expect("remove");
+    let raw = schema.raw().await;
+    let left = async || -> i64 {
+        let row = raw.query_one("SELECT count(*) FROM blobs", &[]).await;
+        row.expect("our own statement").get(0)
+    };
+    // Of 32 rows, 2 MiB: two blobs at a time.
+    for expected in [6, 4, 2, 0] {
+        store.sweep(32).await.expect("sweep");
+        assert_eq!(left().await, expected);
+    }
+    let last = store.sweep(32).await.expect("sweep");
+    assert_eq!(last, Swept::default());
 }
 
 #[tokio::test]
