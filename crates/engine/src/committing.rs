@@ -220,7 +220,7 @@ impl Engine {
             // Before anybody is woken who would look for it.
             shared.recent.keep(&after.key, ended, bytes);
         }
-        shared.tails.wake(&after.key);
+        shared.tails.grew(&after.key, after.run.head);
         shared.pushes.stir();
         for key in settled {
             shared.effects.settled(&after.key, &key);

@@ -92,6 +92,7 @@ impl Prepared {
         tasks.spawn(engine.clone().keep("inboxes", Engine::run_inboxes));
         tasks.spawn(engine.clone().keep("retention", Engine::run_retention));
         tasks.spawn(engine.clone().keep("registry", Engine::run_registry));
+        tasks.spawn(engine.clone().keep("tails", Engine::run_tails));
         if engine.shared.options.courier.is_some() {
             tasks.spawn(engine.clone().keep("pushes", Engine::run_pushes));
         }
@@ -292,7 +293,7 @@ impl Engine {
     /// Follows a run's log. Make the tail first, then read, then await the tail.
     #[must_use]
     pub fn tail(&self, key: &RunKey) -> Tail {
-        self.shared.tails.follow(key, self.shared.options.poll)
+        self.shared.tails.follow(key)
     }
 
     pub(crate) async fn open(&self, key: &RunKey) -> Result<Option<Open>, ReadError> {

@@ -17,7 +17,8 @@ pub struct Options {
     pub max_effects: usize,
     /// How long a lease lasts without being renewed.
     pub lease: Duration,
-    /// How often work rows are looked for without a hint, and followers look without a wake-up.
+    /// How often work rows and, where other processes append too, the ends of followed logs are looked for without a
+    /// hint.
     pub poll: Duration,
     /// How long a tree of runs is kept after the last of them ended; `None` keeps all.
     pub retention: Option<Duration>,

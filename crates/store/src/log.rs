@@ -36,6 +36,14 @@ pub trait Log: Send + Sync + 'static {
     /// Reads the summary row and the number of events of a run.
     async fn summary(&self, run: &RunKey) -> Result<Option<(Summary, Seq)>, ReadError>;
 
+    /// Reads the numbers of events of some runs, in their order; `None` for one that is not there.
+    async fn heads(&self, runs: &[RunKey]) -> Result<Vec<Option<Seq>>, ReadError>;
+
+    /// Whether other processes may append to these logs too.
+    fn is_shared(&self) -> bool {
+        false
+    }
+
     /// Reads events from a position on, at most `limit`, with the run's status and head as of the same moment.
     async fn events(&self, run: &RunKey, from: Seq, limit: usize) -> Result<Option<EventPage>, ReadError>;
 

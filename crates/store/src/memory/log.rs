@@ -38,6 +38,12 @@ impl Log for MemoryStore {
         Ok(state.run(run).map(|found| (found.summary.clone(), found.head())))
     }
 
+    async fn heads(&self, runs: &[RunKey]) -> Result<Vec<Option<Seq>>, ReadError> {
+        let state = self.state.lock();
+        let head = |run| Some(state.run(run)?.head());
+        Ok(runs.iter().map(head).collect())
+    }
+
     async fn events(&self, run: &RunKey, from: Seq, limit: usize) -> Result<Option<EventPage>, ReadError> {
         let state = self.state.lock();
         Ok(state.run(run).map(|found| EventPage {

@@ -53,6 +53,14 @@ impl Log for PostgresStore {
         Ok(read::summary(&self.pool, run).await?)
     }
 
+    async fn heads(&self, runs: &[RunKey]) -> Result<Vec<Option<Seq>>, ReadError> {
+        Ok(read::heads(&self.pool, runs).await?)
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
     async fn events(&self, run: &RunKey, from: Seq, limit: usize) -> Result<Option<EventPage>, ReadError> {
         Ok(read::events(&self.pool, run, from, limit).await?)
     }

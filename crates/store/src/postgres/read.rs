@@ -7,7 +7,7 @@ use wopr_core::{RunId, RunKey, Seq};
 use super::{
     fault::Fault,
     pool::Pool,
-    retention::present,
+    retention::{listed, present},
     round::{Round, Value, value},
     rows,
 };
@@ -17,6 +17,13 @@ const SUMMARY: &str = concat!(
     "SELECT workflow, version, status, principal, parent_run, parent_node, created_at, updated_at, next_seq
      FROM runs WHERE tenant = $1 AND run = $2",
     present!()
+);
+
+const HEADS: &str = concat!(
+    "SELECT asked.place, runs.next_seq
+     FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS asked (tenant, run, place)
+     JOIN runs ON runs.tenant = asked.tenant AND runs.run = asked.run",
+    listed!("runs")
 );
 
 const TASK: &str = "SELECT context, state, interrupt, updated_at FROM tasks WHERE tenant = $1 AND run = $2";
@@ -118,6 +125,23 @@ fn read_snapshot(row: &Row) -> Result<Snapshot, Fault> {
 pub(super) async fn summary(pool: &Pool, run: &RunKey) -> Result<Option<(Summary, Seq)>, Fault> {
     let found = pool.read(|| Round::of(SUMMARY, of(run))).await?;
     found.first().map(|row| rows::summary(row, 0)).transpose()
+}
+
+pub(super) async fn heads(pool: &Pool, runs: &[RunKey]) -> Result<Vec<Option<Seq>>, Fault> {
+    let tenants: Vec<_> = runs.iter().map(|run| run.tenant.as_str()).collect();
+    let ids: Vec<_> = runs.iter().map(|run| run.run.as_str()).collect();
+    let found = pool
+        .read(|| Round::of(HEADS, vec![value(tenants.clone()), value(ids.clone())]))
+        .await?;
+    let mut heads = vec![None; runs.len()];
+    for row in &found {
+        // Places count from 1.
+        let place = usize::try_from(rows::count(row, 0)?).unwrap_or(usize::MAX);
+        if let Some(head) = heads.get_mut(place.wrapping_sub(1)) {
+            *head = Some(rows::seq(row, 1)?);
+        }
+    }
+    Ok(heads)
 }
 
 pub(super) async fn events(

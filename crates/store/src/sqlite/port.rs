@@ -120,6 +120,11 @@ impl Log for SqliteStore {
         self.read(move |conn| read::summary(conn, &run)).await
     }
 
+    async fn heads(&self, runs: &[RunKey]) -> Result<Vec<Option<Seq>>, ReadError> {
+        let runs = runs.to_vec();
+        self.read(move |conn| read::heads(conn, &runs)).await
+    }
+
     async fn events(&self, run: &RunKey, from: Seq, limit: usize) -> Result<Option<EventPage>, ReadError> {
         let run = run.clone();
         self.read(move |conn| read::events(conn, &run, from, limit)).await

@@ -39,6 +39,20 @@ pub(super) fn summary(conn: &Connection, run: &RunKey) -> Result<Option<(Summary
     found.next()?.map(|row| rows::summary(row, 0)).transpose()
 }
 
+pub(super) fn heads(conn: &Connection, runs: &[RunKey]) -> Result<Vec<Option<Seq>>, Fault> {
+    const SELECT: &str = concat!(
+        "SELECT next_seq FROM runs WHERE tenant = ?1 AND run = ?2",
+        present!()
+    );
+    let mut statement = conn.prepare_cached(SELECT)?;
+    let mut heads = Vec::with_capacity(runs.len());
+    for run in runs {
+        let mut found = statement.query(params![run.tenant.as_str(), run.run.as_str()])?;
+        heads.push(found.next()?.map(|row| rows::seq(row, 0)).transpose()?);
+    }
+    Ok(heads)
+}
+
 pub(super) fn events(
     conn: &Connection,
     run: &RunKey,

@@ -11,6 +11,7 @@ crate::behaviours!(
     a_missing_run_reads_as_nothing,
     event_pages_begin_where_asked_and_end_at_the_limit,
     an_event_page_says_head_and_status,
+    heads_of_several_runs_come_in_the_order_asked,
     a_load_is_the_newest_snapshot_and_the_tail,
     a_snapshot_of_the_whole_log_leaves_an_empty_tail,
     the_task_row_stays_until_it_is_written_again,
@@ -75,6 +76,17 @@ async fn an_event_page_says_head_and_status(store: Arc<dyn Store>) {
         (page.events.len(), page.head, page.status),
         (1, Seq(3), RunStatus::Completed)
     );
+}
+
+async fn heads_of_several_runs_come_in_the_order_asked(store: Arc<dyn Store>) {
+    assert_eq!(store.heads(&[]).await.expect("heads"), []);
+    store.append(create(&run(1), 3)).await.expect("append");
+    store.append(create(&run(2), 1)).await.expect("append");
+    store.append(append(&run(2), 1, 4)).await.expect("append");
+    let foreign = RunKey::new(tenant("other"), run_id(1));
+    let asked = [run(2), run(9), run(1), foreign, run(2)];
+    let heads = store.heads(&asked).await.expect("heads");
+    assert_eq!(heads, [Some(Seq(5)), None, Some(Seq(3)), None, Some(Seq(5))]);
 }
 
 async fn a_load_is_the_newest_snapshot_and_the_tail(store: Arc<dyn Store>) {

@@ -93,6 +93,8 @@ async fn seen(store: &dyn Store, run: &RunKey) -> Vec<&'static str> {
     };
     see("load", store.load(run).await.expect("load").is_some());
     see("summary", store.summary(run).await.expect("summary").is_some());
+    let heads = store.heads(std::slice::from_ref(run)).await.expect("heads");
+    see("heads", heads != [None]);
     see(
         "events",
         store.events(run, Seq(0), 9).await.expect("events").is_some(),
@@ -117,8 +119,8 @@ async fn seen(store: &dyn Store, run: &RunKey) -> Vec<&'static str> {
     seen
 }
 
-const EVERYTHING: [&str; 8] = [
-    "load", "summary", "events", "task", "messages", "blob", "runs", "tasks",
+const EVERYTHING: [&str; 9] = [
+    "load", "summary", "heads", "events", "task", "messages", "blob", "runs", "tasks",
 ];
 const NOTHING: [&str; 0] = [];
 

@@ -2,11 +2,15 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use tokio::task::JoinSet;
+use wopr_core::{RunStatus, Seq};
 use wopr_engine::Options;
+use wopr_store::{Batch, Guard, Log as _, StoredEvent};
 use wopr_testkit::Workflow;
 
 use super::mines::Calm;
 
+const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 
 impl Calm {
@@ -27,6 +31,7 @@ async fn parked_runs_are_not_looked_through_for_what_has_had_its_time() {
     const PARKED: usize = 2_000;
     let calm = Calm::with(
         None,
+        true,
         Options {
             retention: Some(HOUR / 2),
             ..Options::default()
@@ -46,4 +51,66 @@ async fn parked_runs_are_not_looked_through_for_what_has_had_its_time() {
         "{reads} pages in {looks} looks"
     );
     calm.end().await;
+}
+
+/// Follows many runs that wait, for an hour; then another process appends to one of them, and says nothing.
+async fn many_follow(is_embedded: bool, poll: Duration) {
+    const READERS: u64 = 200;
+    let calm = Calm::with(None, is_embedded, Options::default()).await;
+    calm.register(Workflow::new("gate").gate("gate")).await;
+    let mut readers = JoinSet::new();
+    for _ in 0..READERS {
+        let key = calm.create("gate").await;
+        let engine = calm.engine.clone();
+        readers.spawn(async move {
+            let mut tail = engine.tail(&key);
+            loop {
+                engine.store().events(&key, Seq(0), 1).await.expect("reads");
+                tail.changed().await;
+            }
+        });
+    }
+    let followed = calm.create("gate").await;
+    let mut tail = calm.engine.tail(&followed);
+    tokio::time::sleep(poll * 2).await; // sleep: virtual time
+    // What was made before the first look is looked at once more.
+    tail.changed().await;
+
+    let reads = calm.reads_in(HOUR).await;
+    assert_eq!(reads["events"], 0, "no reader has anything to read");
+    // A look takes its time, too.
+    let looks = HOUR.as_secs() / poll.as_secs();
+    assert!(
+        (looks - looks / 100 - 1..=looks + 1).contains(&reads["heads"]),
+        "{reads:?}"
+    );
+
+    let elsewhere = &calm.server.store;
+    let (summary, head) = elsewhere
+        .summary(&followed)
+        .await
+        .expect("reads")
+        .expect("exists");
+    assert_eq!(summary.status, RunStatus::WaitingApproval);
+    let event = StoredEvent {
+        seq: head,
+        body: vec![1],
+    };
+    let batch = Batch::new(followed.clone(), Guard::At(head), vec![event], summary);
+    elsewhere.append(batch).await.expect("appends");
+    let news = tokio::time::timeout(poll + SECOND, tail.changed()).await;
+    news.expect("heard of it");
+    assert_eq!(calm.reads_in(2 * poll).await["events"], 0, "and nobody else did");
+    readers.shutdown().await;
+    calm.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn readers_of_a_store_of_one_process_cost_next_to_nothing() {
+    many_follow(true, 10 * SECOND).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn readers_of_a_shared_store_are_one_read_a_second_together() {
+    many_follow(false, SECOND).await;
 }

@@ -37,13 +37,17 @@ pub(super) struct Calm {
 
 impl Calm {
     pub(super) async fn new(executor: Option<Arc<dyn Executor>>) -> Self {
-        Self::with(executor, Options::default()).await
+        Self::with(executor, true, Options::default()).await
     }
 
-    pub(super) async fn with(executor: Option<Arc<dyn Executor>>, options: Options) -> Self {
+    pub(super) async fn with(
+        executor: Option<Arc<dyn Executor>>,
+        is_embedded: bool,
+        options: Options,
+    ) -> Self {
         let fate = Arc::new(Fate::new(1, false));
         let (died, deaths) = mpsc::unbounded_channel();
-        let server = Server::new(Arc::clone(&fate), true);
+        let server = Server::new(Arc::clone(&fate), is_embedded);
         let process = Process::new(server.next_epoch(), Arc::clone(&fate), died);
         let usual = Fickle {
             server: Arc::clone(&server),

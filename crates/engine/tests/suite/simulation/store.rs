@@ -297,6 +297,15 @@ impl Log for Connection {
         self.server.store.summary(run).await
     }
 
+    async fn heads(&self, runs: &[RunKey]) -> Result<Vec<Option<Seq>>, ReadError> {
+        self.read("heads").await?;
+        self.server.store.heads(runs).await
+    }
+
+    fn is_shared(&self) -> bool {
+        !self.server.is_embedded
+    }
+
     async fn events(&self, run: &RunKey, from: Seq, limit: usize) -> Result<Option<EventPage>, ReadError> {
         self.read("events").await?;
         let page = self.server.store.events(run, from, limit).await;
