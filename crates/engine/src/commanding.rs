@@ -31,7 +31,8 @@ impl Engine {
     /// See [`CommandError`].
     pub async fn create(&self, create: Create) -> Result<Done, CommandError> {
         let once = create.extras.idempotency.clone();
-        match (self.create_once(create).await, once) {
+        // Kept apart, here and below: it is kilobytes, with which every future around it would be copied.
+        match (Box::pin(self.create_once(create)).await, once) {
             // The workflow may have changed since the request took effect.
             (Err(error @ (CommandError::UnknownWorkflow | CommandError::Refused(_))), Some(once)) => {
                 self.replay_or(error, &once).await
@@ -146,8 +147,8 @@ impl Engine {
         }
         let once = extras.idempotency.clone();
         let done = match command {
-            Command::Resolve(resolve) => self.resolve(key, resolve, extras).await,
-            command => self.command_fenced(key, command, extras, None).await,
+            Command::Resolve(resolve) => Box::pin(self.resolve(key, resolve, extras)).await,
+            command => Box::pin(self.command_fenced(key, command, extras, None)).await,
         };
         match (done, once) {
             // The same request may have taken effect between the look and the decision.
@@ -224,7 +225,7 @@ impl Engine {
             }
             if !open.inbox.is_empty() {
                 // What others said comes first; a lost race here is a lost attempt.
-                self.consume_inbox(open, &mut heard).await?;
+                Box::pin(self.consume_inbox(open, &mut heard)).await?;
                 continue;
             }
             let now = self.now();

@@ -10,6 +10,7 @@ mod body;
 pub mod config;
 mod connection;
 mod cors;
+mod faces;
 mod host;
 pub mod openwop;
 mod paging;
@@ -21,7 +22,8 @@ pub mod tls;
 mod tokens;
 
 pub use config::{Config, ConfigError, Overrides};
+pub use faces::Faces;
 pub use host::{Host, Rejected, StartError, StoreStats};
 pub use secrets::{Secrets, SecretsError, Subkey};
-pub use serve::{ServeError, bind, router, serve};
+pub use serve::{ServeError, bind, serve};
 pub use tokens::{Claims, Intent, Token, TokenError, Tokens};

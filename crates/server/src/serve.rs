@@ -5,7 +5,6 @@
 
 use std::{io, pin::pin, sync::Arc, time::Duration};
 
-use axum::Router;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{Semaphore, watch},
@@ -14,10 +13,9 @@ use tokio::{
 };
 
 use crate::{
-    Config, Host, a2a, auth,
+    Config, Faces, Host,
     config::Listen,
     connection::Connections,
-    cors, openwop, telemetry,
     tls::{self, Tls},
 };
 
@@ -50,18 +48,6 @@ pub async fn bind(config: &mut Config) -> Result<TcpListener, ServeError> {
     Ok(listener)
 }
 
-/// Every route of the host. What the A2A face does not take is the OpenWOP face's, which answers for unknown paths too.
-pub fn router(host: &Arc<Host>) -> Router {
-    let faces = a2a::before(openwop::router(Arc::clone(host)), Arc::clone(host));
-    let door = axum::middleware::from_fn_with_state(Arc::clone(host), auth::door::identify);
-    let observe = axum::middleware::from_fn_with_state(Arc::clone(host), telemetry::observe);
-    let observed = faces.layer(door).layer(observe);
-    match cors::layer(&host.config().server.cors_origins) {
-        Some(cors) => observed.layer(cors),
-        None => observed,
-    }
-}
-
 /// Serves until `shutdown` is ready, then stops in order.
 ///
 /// # Errors
@@ -72,7 +58,7 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
     let patience = host.config().server.request_timeout.as_duration();
-    let serves = Connections::new(router(&host), patience);
+    let serves = Connections::new(Faces::new(&host), patience);
     let tls = host.tls().cloned();
     // They were read just now.
     let mut looks = tokio::time::interval_at(Instant::now() + tls::RELOAD, tls::RELOAD);
@@ -110,7 +96,8 @@ pub async fn serve(
         connections.spawn(async move {
             match tls {
                 None => serves.serve(stream, stopping).await,
-                Some(tls) => encrypted(&host, &tls, serves, stream, stopping).await,
+                // Kept apart, as connections without TLS need none of its memory.
+                Some(tls) => Box::pin(encrypted(&host, &tls, serves, stream, stopping)).await,
             }
             drop(slot);
         });

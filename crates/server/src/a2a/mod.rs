@@ -49,12 +49,7 @@ mod transport;
 
 use std::sync::Arc;
 
-use axum::{
-    Router,
-    extract::{Request, State},
-    middleware::{self, Next},
-    response::Response,
-};
+use axum::{extract::Request, response::Response};
 use http::{HeaderName, HeaderValue};
 use wopr_wire::a2a::{method::Version, model::binding, paths::Verb};
 
@@ -131,61 +126,81 @@ fn is_served(binding: Binding, version: Version) -> bool {
     INTERFACES.contains(&(binding, version))
 }
 
-#[derive(Debug, Clone)]
-struct Face {
+/// The face.
+#[derive(Debug)]
+pub(crate) struct Face {
     host: Arc<Host>,
-    freshness: Arc<card::Freshness>,
+    freshness: card::Freshness,
     services: grpc::Services,
 }
 
-/// Puts this face before another: what is not in its table of paths goes on.
-pub fn before(rest: Router, host: Arc<Host>) -> Router {
-    let face = Face {
-        services: grpc::Services::new(&host),
-        host,
-        freshness: Arc::default(),
-    };
-    rest.layer(middleware::from_fn_with_state(face, answer))
+/// What of this face a request is for.
+#[derive(Debug)]
+pub(crate) struct Wanted(Way);
+
+#[derive(Debug)]
+enum Way {
+    Grpc,
+    Http(Place),
 }
 
-async fn answer(State(face): State<Face>, mut request: Request, next: Next) -> Response {
-    let is_grpc = grpc::is_grpc(request.headers());
-    let place = routes::find(request.method(), request.uri().path());
-    let config = face.host.config();
-    // What is not of this face stays closed.
-    if config.conformance && config.conformance_open && (is_grpc || place.is_some()) {
-        auth::admit(request.extensions_mut(), conformance::caller);
+impl Face {
+    /// Serves the tasks of a host.
+    pub(crate) fn new(host: &Arc<Host>) -> Self {
+        Self {
+            services: grpc::Services::new(host),
+            host: Arc::clone(host),
+            freshness: card::Freshness::default(),
+        }
     }
-    if is_grpc {
+
+    /// What of this face a request is for; none if it is another's.
+    pub(crate) fn wanted(&self, request: &mut Request) -> Option<Wanted> {
+        let way = if grpc::is_grpc(request.headers()) {
+            Way::Grpc
+        } else {
+            Way::Http(routes::find(request.method(), request.uri().path())?)
+        };
+        let config = self.host.config();
+        // What is not of this face stays closed.
+        if config.conformance && config.conformance_open {
+            auth::admit(request.extensions_mut(), conformance::caller);
+        }
+        Some(Wanted(way))
+    }
+
+    /// Answers a request for this face. What the operations of each binding need is kept apart: together it is many
+    /// kilobytes, which every request would otherwise be copied with.
+    pub(crate) async fn answer(&self, wanted: Wanted, request: Request) -> Response {
         let activated = door::activated(request.headers());
-        // It holds the state of every operation, so it is kept apart.
-        let response = Box::pin(grpc::respond(face.host, &face.services, request)).await;
-        return with_extensions(response, activated);
+        let host = Arc::clone(&self.host);
+        let place = match wanted.0 {
+            Way::Grpc => {
+                let response = Box::pin(grpc::respond(host, &self.services, request)).await;
+                return with_extensions(response, activated);
+            }
+            Way::Http(place) => place,
+        };
+        let (head, body) = request.into_parts();
+        let headers = &head.headers;
+        let verb = Verb::from_name(head.method.as_str());
+        let response = match place {
+            Place::Card(interface) if head.method == http::Method::HEAD || verb == Some(Verb::Get) => {
+                card::respond(&host, &self.freshness, interface.as_ref(), headers)
+            }
+            Place::Card(_) => transport::not_allowed(&[Verb::Get], "read the card by GET"),
+            Place::Keys if head.method == http::Method::HEAD || verb == Some(Verb::Get) => card::keys(&host),
+            Place::Keys => transport::not_allowed(&[Verb::Get], "read the keys by GET"),
+            Place::Rpc(interface) if verb == Some(Verb::Post) => {
+                Box::pin(jsonrpc::respond(host, interface, &head, body)).await
+            }
+            Place::Rpc(_) => transport::not_allowed(&[Verb::Post], "send JSON-RPC requests by POST"),
+            Place::Rest(place) => Box::pin(rest::respond(host, place, &head, body)).await,
+            Place::Nothing => rest::nothing(&head.extensions),
+            Place::NoAgent => transport::nothing("there is no such agent"),
+        };
+        with_extensions(response, activated)
     }
-    let Some(place) = place else {
-        return next.run(request).await;
-    };
-    let Face { host, freshness, .. } = face;
-    let (head, body) = request.into_parts();
-    let headers = &head.headers;
-    let activated = door::activated(headers);
-    let verb = Verb::from_name(head.method.as_str());
-    let response = match place {
-        Place::Card(interface) if head.method == http::Method::HEAD || verb == Some(Verb::Get) => {
-            card::respond(&host, &freshness, interface.as_ref(), headers)
-        }
-        Place::Card(_) => transport::not_allowed(&[Verb::Get], "read the card by GET"),
-        Place::Keys if head.method == http::Method::HEAD || verb == Some(Verb::Get) => card::keys(&host),
-        Place::Keys => transport::not_allowed(&[Verb::Get], "read the keys by GET"),
-        Place::Rpc(interface) if verb == Some(Verb::Post) => {
-            jsonrpc::respond(host, interface, &head, body).await
-        }
-        Place::Rpc(_) => transport::not_allowed(&[Verb::Post], "send JSON-RPC requests by POST"),
-        Place::Rest(place) => rest::respond(host, place, &head, body).await,
-        Place::Nothing => rest::nothing(&head.extensions),
-        Place::NoAgent => transport::nothing("there is no such agent"),
-    };
-    with_extensions(response, activated)
 }
 
 /// Tells which of the extensions a client asked for are in use.

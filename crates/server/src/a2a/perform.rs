@@ -47,19 +47,20 @@ pub(super) fn demand_offered(operation: Operation) -> Result<(), A2aError> {
 }
 
 impl Service {
-    /// Does what a client asks.
+    /// Does what a client asks. Each operation is a piece of memory of its own: together they are many kilobytes, which
+    /// every request would carry through every layer above.
     pub(super) async fn perform(&self, call: &Call, request: Request) -> Result<Answer, Error> {
         let reply = match request {
-            Request::SendMessage(request) => Reply::Sent(self.send(call, request).await?),
+            Request::SendMessage(request) => Reply::Sent(Box::pin(self.send(call, request)).await?),
             Request::SendStreamingMessage(request) => {
-                let stream = self.send_stream(call, request).await?;
+                let stream = Box::pin(self.send_stream(call, request)).await?;
                 return Ok(Answer::Stream(Box::new(stream)));
             }
-            Request::GetTask(request) => Reply::Task(self.get(call, request).await?),
-            Request::ListTasks(request) => Reply::Tasks(self.list(call, request).await?),
-            Request::CancelTask(request) => Reply::Task(self.cancel(call, request).await?),
+            Request::GetTask(request) => Reply::Task(Box::pin(self.get(call, request)).await?),
+            Request::ListTasks(request) => Reply::Tasks(Box::pin(self.list(call, request)).await?),
+            Request::CancelTask(request) => Reply::Task(Box::pin(self.cancel(call, request)).await?),
             Request::SubscribeToTask(request) => {
-                let stream = self.subscribe(call, request).await?;
+                let stream = Box::pin(self.subscribe(call, request)).await?;
                 return Ok(Answer::Stream(Box::new(stream)));
             }
             Request::CreatePushConfig(config) => Reply::PushConfig(self.create_push(call, config).await?),

@@ -129,7 +129,8 @@ impl Service {
         }
         match request.message.task_id.clone() {
             None => self.begin(call, request).await,
-            Some(task) => self.answer(call, &task, request).await,
+            // The larger half by far, which a message that begins a task need not carry.
+            Some(task) => Box::pin(self.answer(call, &task, request)).await,
         }
     }
 

@@ -3,16 +3,10 @@
 //! The answer goes with the request. A face decides whether it needs one: what is public is so for everybody, also for
 //! those whose credential is wrong. What is answered to a key lasts no longer than the key.
 
-use std::sync::Arc;
-
-use axum::{
-    extract::{Request, State},
-    middleware::Next,
-    response::Response,
-};
+use axum::{extract::Request, response::Response};
 use http::Extensions;
 
-use super::{Admitted, AuthError, Caller, lasting};
+use super::{Admitted, AuthError, Caller, keyring::Validity, lasting};
 use crate::Host;
 
 /// What was found out about a request.
@@ -23,9 +17,10 @@ struct Verdict(Result<Caller, AuthError>);
 #[derive(Debug, Clone)]
 pub(crate) struct Certified(pub(crate) Caller);
 
-/// Finds the caller of a request and lets it pass, found or not. A credential in the request goes before the
-/// connection's certificate, also when it is wrong: who presents one means it.
-pub(crate) async fn identify(State(host): State<Arc<Host>>, mut request: Request, next: Next) -> Response {
+/// Finds the caller of a request and notes it there, found or not; gives how long the answer may last, if that is
+/// bounded. A credential in the request goes before the connection's certificate, also when it is wrong: who presents
+/// one means it.
+pub(crate) async fn identify(host: &Host, request: &mut Request) -> Option<Validity> {
     let mut admitted = host.auth().identify(request.headers()).await;
     if let (Err(AuthError::Missing), Some(Certified(caller))) = (&admitted, request.extensions().get()) {
         admitted = Ok(Caller::clone(caller).into());
@@ -35,7 +30,11 @@ pub(crate) async fn identify(State(host): State<Arc<Host>>, mut request: Request
         Err(error) => (Err(error), None),
     };
     request.extensions_mut().insert(Verdict(verdict));
-    let answer = next.run(request).await;
+    validity
+}
+
+/// Ends an answer with what bounds it.
+pub(crate) fn bound(answer: Response, validity: Option<Validity>) -> Response {
     match validity {
         Some(validity) => answer.map(|body| lasting::bound(body, validity)),
         None => answer,

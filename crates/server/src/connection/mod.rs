@@ -1,7 +1,7 @@
 //! One connection: HTTP/1.1, or HTTP/2 for who begins with its preface.
 //!
 //! ```text
-//!   first bytes -> protocol -> requests -> the router
+//!   first bytes -> protocol -> requests -> the faces
 //!        |             |
 //!        |             '-- stop: what is in flight finishes, nothing new begins
 //!        '-- silent for too long: closed
@@ -16,7 +16,7 @@ mod first;
 
 use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
 
-use axum::{Extension, Router, body::Body};
+use axum::body::Body;
 use http::{Request, Response, header};
 use hyper::{
     body::Incoming,
@@ -26,15 +26,16 @@ use hyper::{
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::graceful::GracefulConnection,
-    service::TowerToHyperService,
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::watch,
 };
-use tower::ServiceExt as _;
 
-use crate::auth::{Caller, door::Certified};
+use crate::{
+    Faces,
+    auth::{Caller, door::Certified},
+};
 
 use self::{
     activity::Activity,
@@ -59,20 +60,26 @@ const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// How connections are served.
 #[derive(Debug, Clone)]
 pub(crate) struct Connections {
-    router: Router,
+    faces: Faces,
+    /// Who the client is, by its certificate.
+    caller: Option<Caller>,
     /// How long a client may take for the head of a request, and be silent between two.
     patience: Duration,
 }
 
 impl Connections {
-    pub(crate) const fn new(router: Router, patience: Duration) -> Self {
-        Self { router, patience }
+    pub(crate) const fn new(faces: Faces, patience: Duration) -> Self {
+        Self {
+            faces,
+            caller: None,
+            patience,
+        }
     }
 
     /// The same for a connection whose client is known by its certificate.
     pub(crate) fn certified(self, caller: Caller) -> Self {
         Self {
-            router: self.router.layer(Extension(Certified(caller))),
+            caller: Some(caller),
             ..self
         }
     }
@@ -101,7 +108,10 @@ impl Connections {
         let stream = TokioIo::new(first::Replayed::new(prefix, stream));
         let ended = match protocol {
             Protocol::Http1 => {
-                let service = TowerToHyperService::new(self.router.clone());
+                let service = service_fn(|request| async {
+                    let answer: Result<_, Infallible> = Ok(self.answer(request).await);
+                    answer
+                });
                 let connection = http1::Builder::new()
                     .timer(TokioTimer::new())
                     .header_read_timeout(self.patience)
@@ -111,9 +121,11 @@ impl Connections {
             Protocol::Http2 => {
                 let activity = Arc::new(Activity::default());
                 let idle = Arc::clone(&activity);
-                let router = self.router.clone();
-                let service =
-                    service_fn(move |request| answer(router.clone(), Arc::clone(&activity), request));
+                let serves = self.clone();
+                let service = service_fn(move |request| {
+                    let (serves, activity) = (serves.clone(), Arc::clone(&activity));
+                    async move { serves.answer_held(&activity, request).await }
+                });
                 let connection = http2::Builder::new(TokioExecutor::new())
                     .timer(TokioTimer::new())
                     .max_concurrent_streams(MAX_STREAMS)
@@ -132,19 +144,28 @@ impl Connections {
             tracing::debug!(%error, "connection ended");
         }
     }
-}
 
-/// Answers a request of HTTP/2, which counts for its connection until its answer has been read.
-async fn answer(
-    router: Router,
-    activity: Arc<Activity>,
-    request: Request<Incoming>,
-) -> Result<Response<Body>, Infallible> {
-    let held = activity.begin();
-    let mut response = router.oneshot(request.map(Body::new)).await?;
-    // A connection of HTTP/2 is not closed by one of its answers.
-    response.headers_mut().remove(header::CONNECTION);
-    Ok(response.map(|body| Body::new(activity::Held::new(body, held))))
+    /// Answers a request. Its state is a piece of memory of its own, which a connection without a request need not have.
+    async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
+        let mut request = request.map(Body::new);
+        if let Some(caller) = &self.caller {
+            request.extensions_mut().insert(Certified(caller.clone()));
+        }
+        Box::pin(self.faces.answer(request)).await
+    }
+
+    /// Answers a request of HTTP/2, which counts for its connection until its answer has been read.
+    async fn answer_held(
+        &self,
+        activity: &Arc<Activity>,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, Infallible> {
+        let held = activity.begin();
+        let mut response = self.answer(request).await;
+        // A connection of HTTP/2 is not closed by one of its answers.
+        response.headers_mut().remove(header::CONNECTION);
+        Ok(response.map(|body| Body::new(activity::Held::new(body, held))))
+    }
 }
 
 /// Drives a connection to its end; what is in flight finishes once it is told to stop, or rests.

@@ -7,7 +7,7 @@ use std::{borrow::Cow, sync::Arc};
 
 use axum::{
     body::{Body, Bytes, HttpBody as _},
-    extract::{Request, State},
+    extract::Request,
     response::Response,
 };
 use futures_util::future::BoxFuture;
@@ -113,7 +113,7 @@ pub(super) fn no_run() -> Problem {
 }
 
 /// Answers every request this face gets.
-pub(super) async fn dispatch(State(host): State<Arc<Host>>, request: Request) -> Response {
+pub(crate) async fn dispatch(host: Arc<Host>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let found = routes::find(&parts.method, parts.uri.path(), host.config().conformance);
     let mut caller = None;

@@ -32,21 +32,12 @@ mod tasks;
 mod waiting;
 mod workflows;
 
-use std::sync::Arc;
-
-use axum::Router;
-
-use crate::Host;
-
 pub use capability::{Capabilities, Discovery};
 pub use interrupts::voter;
 pub use problem::Problem;
 pub use waiting::{here, may_answer, open_interrupt};
 
-/// The face as a router. It has one fallback and no routes: matching is its own table's.
-pub fn router(host: Arc<Host>) -> Router {
-    Router::new().fallback(call::dispatch).with_state(host)
-}
+pub(crate) use call::dispatch;
 
 /// Method, path and whether a credential is needed, of every route: for tests that try each of them.
 #[must_use]

@@ -1,17 +1,13 @@
 //! What surrounds every request: its span, its trace context, its count, and a net under its handler.
 
-use std::{any::Any, panic::AssertUnwindSafe, sync::Arc, time::Instant};
+use std::{any::Any, panic::AssertUnwindSafe, time::Instant};
 
-use axum::{
-    extract::{Request, State},
-    middleware::Next,
-    response::Response,
-};
+use axum::{extract::Request, response::Response};
 use futures_util::FutureExt as _;
 use http::{HeaderValue, header::HeaderName};
 use tracing::{Instrument as _, Level};
 
-use super::TraceContext;
+use super::trace::{TRACEPARENT, TraceContext};
 use crate::{Host, a2a, auth::Caller, openwop::Problem};
 
 static X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -28,23 +24,29 @@ pub struct Handled {
     pub caller: Option<Caller>,
 }
 
-/// Wraps a request. A panic of a handler becomes a 500 and the connection lives on.
-pub async fn observe(State(host): State<Arc<Host>>, mut request: Request, next: Next) -> Response {
+/// Has a request answered. A panic of a handler becomes a 500 and the connection lives on.
+pub async fn observe(
+    host: &Host,
+    mut request: Request,
+    answer: impl AsyncFnOnce(Request) -> Response,
+) -> Response {
     let begun = Instant::now();
     let method = request.method().clone();
     let trace = TraceContext::of(request.headers());
-    let request_id = request_id(&request, &trace);
+    let trace_id = trace.trace_id();
+    let traceparent = trace.header();
+    let request_id = request_id(&request, &trace_id);
     let face = face(request.uri().path());
     // What a face reads, and hands on to calls this request leads to, is this host's span.
-    trace.write(request.headers_mut());
+    request.headers_mut().insert(TRACEPARENT, traceparent.clone());
     let span = tracing::info_span!(
         target: "wopr::access",
         "request",
         %method,
         path = request.uri().path(),
-        trace = %trace.trace_id(),
+        trace = trace_id,
     );
-    let answered = AssertUnwindSafe(next.run(request)).catch_unwind();
+    let answered = AssertUnwindSafe(answer(request)).catch_unwind();
     let mut response = match answered.instrument(span.clone()).await {
         Ok(response) => response,
         Err(panic) => {
@@ -53,7 +55,7 @@ pub async fn observe(State(host): State<Arc<Host>>, mut request: Request, next: 
             Problem::internal().into()
         }
     };
-    trace.write(response.headers_mut());
+    response.headers_mut().insert(TRACEPARENT, traceparent);
     if let Some(id) = request_id {
         response.headers_mut().insert(X_REQUEST_ID.clone(), id);
     }
@@ -91,14 +93,14 @@ fn log(route: &str, caller: Option<&Caller>, status: u16, micros: u128) {
 }
 
 /// The caller's own id for the request if it is a plain text, else the trace's.
-fn request_id(request: &Request, trace: &TraceContext) -> Option<HeaderValue> {
+fn request_id(request: &Request, trace_id: &str) -> Option<HeaderValue> {
     let given = request.headers().get(&X_REQUEST_ID).filter(|value| {
         let bytes = value.as_bytes();
         !bytes.is_empty() && bytes.len() <= MAX_REQUEST_ID && bytes.iter().all(u8::is_ascii_graphic)
     });
     match given {
         Some(value) => Some(value.clone()),
-        None => HeaderValue::from_str(&trace.trace_id()).ok(),
+        None => HeaderValue::from_str(trace_id).ok(),
     }
 }
 

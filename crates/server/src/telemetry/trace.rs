@@ -1,9 +1,11 @@
 //! W3C trace context: reading `traceparent`, and being the next span of its trace.
 
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::auth::hex;
 
 /// The header of a trace context.
-const TRACEPARENT: &str = "traceparent";
+pub(super) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// This host's span within a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,20 +35,21 @@ impl TraceContext {
     /// The trace's id, 32 hexadecimal digits.
     #[must_use]
     pub fn trace_id(&self) -> String {
-        format!("{:032x}", self.trace)
+        hex(&self.trace.to_be_bytes())
     }
 
     /// The header's value.
     #[must_use]
     pub fn traceparent(&self) -> String {
-        format!("00-{:032x}-{:016x}-{:02x}", self.trace, self.span, self.flags)
+        let Self { trace, span, flags } = self;
+        let (trace, span) = (hex(&trace.to_be_bytes()), hex(&span.to_be_bytes()));
+        ["00", &trace, &span, &hex(&[*flags])].join("-")
     }
 
-    /// Writes the header.
-    pub fn write(&self, headers: &mut HeaderMap) {
-        if let Ok(value) = HeaderValue::from_str(&self.traceparent()) {
-            headers.insert(TRACEPARENT, value);
-        }
+    /// The same as a header has it.
+    #[must_use]
+    pub fn header(&self) -> HeaderValue {
+        HeaderValue::try_from(self.traceparent()).expect("hexadecimal digits and hyphens make a header")
     }
 }
 
@@ -54,15 +57,15 @@ impl TraceContext {
 fn parse(value: &[u8]) -> Option<(u128, u8)> {
     let text = std::str::from_utf8(value).ok()?;
     let mut fields = text.split('-');
-    let version = hex(fields.next()?, 2)?;
-    let trace = hex(fields.next()?, 32)?;
-    let span = hex(fields.next()?, 16)?;
-    let flags = hex(fields.next()?, 2)?;
+    let version = read_hex(fields.next()?, 2)?;
+    let trace = read_hex(fields.next()?, 32)?;
+    let span = read_hex(fields.next()?, 16)?;
+    let flags = read_hex(fields.next()?, 2)?;
     let is_valid = version != 0xff && trace != 0 && span != 0 && (version > 0 || fields.next().is_none());
     is_valid.then_some((trace, u8::try_from(flags & 1).unwrap_or(0)))
 }
 
-fn hex(text: &str, digits: usize) -> Option<u128> {
+fn read_hex(text: &str, digits: usize) -> Option<u128> {
     let is_hex = text.len() == digits
         && text
             .bytes()

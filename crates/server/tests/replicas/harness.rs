@@ -8,7 +8,6 @@ use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio_postgres::NoTls;
-use tower::ServiceExt as _;
 use wopr_core::{
     Command, NodeId, Offer, Origin, PrincipalId, Resolve, RunKey, RunStatus, Seq, TenantId, WorkflowId,
 };
@@ -16,10 +15,9 @@ use wopr_engine::{
     Attempt, Clock, Create, Done, Engine, Executor, Extras, Options, Outcome, Start, SystemClock, View,
 };
 use wopr_server::{
-    Config, Host,
+    Config, Faces, Host,
     auth::Scopes,
     config::{Key, Secret, StoreUrl},
-    router,
 };
 use wopr_store::{PostgresStore, postgres};
 
@@ -313,7 +311,7 @@ async fn answer(
         .header("content-type", "application/json")
         .body(body.map_or_else(Body::empty, |body| Body::from(body.to_string())))
         .unwrap();
-    let (parts, body) = router(host).oneshot(request).await.unwrap().into_parts();
+    let (parts, body) = Faces::new(host).answer(request).await.into_parts();
     let bytes = axum::body::to_bytes(body, usize::MAX).await.unwrap();
     let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
     (parts.status, parts.headers, body)

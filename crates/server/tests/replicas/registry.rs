@@ -6,10 +6,9 @@ use axum::body::Body;
 use futures_util::{FutureExt as _, StreamExt as _};
 use http::StatusCode;
 use serde_json::{Value, json};
-use tower::ServiceExt as _;
 use wopr_core::{RunKey, RunStatus, WorkflowId};
 use wopr_engine::Extras;
-use wopr_server::{Host, router};
+use wopr_server::{Faces, Host};
 
 use crate::harness::*;
 
@@ -131,10 +130,7 @@ async fn a_stream_ends_when_its_key_is_revoked_on_the_other_host(news: News) {
         let request = http::Request::get(format!("/v1/runs/{run}/events"))
             .header("authorization", format!("Bearer {secret}"))
             .header("accept", "text/event-stream");
-        let answer = router(&b)
-            .oneshot(request.body(Body::empty()).unwrap())
-            .await
-            .unwrap();
+        let answer = Faces::new(&b).answer(request.body(Body::empty()).unwrap()).await;
         assert_eq!(answer.status(), StatusCode::OK);
         let mut body = answer.into_body().into_data_stream();
         body.next().await.unwrap().unwrap();
