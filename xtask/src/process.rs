@@ -38,6 +38,31 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// Runs the one test a command of `cargo test -- --exact` names. A name that no test has would pass with nothing run, so
+/// that is asked first.
+pub(crate) fn run_test(command: &mut Command, name: &str) -> Result<()> {
+    let mut listing = Command::new(command.get_program());
+    listing
+        .args(command.get_args())
+        .args(["--list", "--format", "terse"]);
+    for (variable, value) in command.get_envs() {
+        match value {
+            Some(value) => listing.env(variable, value),
+            None => listing.env_remove(variable),
+        };
+    }
+    // What is compiled is shown while it is.
+    listing.stderr(Stdio::inherit());
+    let listed = read(&mut listing)?;
+    if !listed
+        .lines()
+        .any(|line| line.strip_suffix(": test") == Some(name))
+    {
+        bail!("find the test {name}: `{}` lists it not", shown(&listing));
+    }
+    run(command)
+}
+
 /// Runs to success, quietly, for what it prints.
 pub(crate) fn read(command: &mut Command) -> Result<String> {
     let output = command

@@ -7,9 +7,11 @@ use std::thread;
 use anyhow::Result;
 
 use crate::plan::{Outcome, Step};
-use crate::process::{cargo, run};
+use crate::process::{cargo, run_test};
 use crate::rustc::{self, Scope};
 
+/// What lives them.
+const TEST: &str = "simulation::replicas_keep_every_promise_whatever_fails";
 /// Worlds of a run in CI: what a minute is enough for.
 const SEEDS: u64 = 5_000;
 /// Debug assertions and overflow checks stay. A higher level takes longer to compile than it saves.
@@ -55,7 +57,7 @@ fn live(worlds: Worlds) -> Result<Outcome> {
         Some(seed) => test.env("WOPR_SIM_SEED", seed.to_string()),
         None => test.env_remove("WOPR_SIM_SEED"),
     };
-    run(&mut test)?;
+    run_test(&mut test, TEST)?;
     Ok(Outcome::Done)
 }
 
@@ -78,7 +80,7 @@ fn test() -> Command {
         "xtask",
     ]);
     command.args(["--test", "suite", "--", "--nocapture", "--exact"]);
-    command.arg("simulation::replicas_keep_every_promise_whatever_fails");
+    command.arg(TEST);
     command.env("RUST_BACKTRACE", "0");
     command
 }

@@ -5,7 +5,7 @@
 
 use std::{
     fmt::Display,
-    sync::atomic::{AtomicBool, AtomicI64, Ordering},
+    sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -85,6 +85,7 @@ pub(crate) struct Fate {
     dice: Mutex<StdRng>,
     /// Whether things fail; off for the end of a world, in which everything must come to rest.
     is_cruel: AtomicBool,
+    n_strikes: AtomicU64,
     broken: Mutex<Option<String>>,
     broke: Notify,
     began: tokio::time::Instant,
@@ -101,6 +102,7 @@ impl Fate {
             odds: Odds::draw(&mut dice),
             dice: Mutex::new(dice),
             is_cruel: AtomicBool::new(false),
+            n_strikes: AtomicU64::new(0),
             broken: Mutex::default(),
             broke: Notify::new(),
             began: tokio::time::Instant::now(),
@@ -125,7 +127,14 @@ impl Fate {
 
     /// Whether a fault strikes now, by its odds.
     pub(crate) fn strikes(&self, odds: u64) -> bool {
-        odds > 0 && self.is_cruel.load(Ordering::Relaxed) && self.below(1_000) < odds
+        let strikes = odds > 0 && self.is_cruel.load(Ordering::Relaxed) && self.below(1_000) < odds;
+        self.n_strikes.fetch_add(u64::from(strikes), Ordering::Relaxed);
+        strikes
+    }
+
+    /// How often something was struck.
+    pub(crate) fn n_strikes(&self) -> u64 {
+        self.n_strikes.load(Ordering::Relaxed)
     }
 
     pub(crate) fn set_cruel(&self, is_cruel: bool) {

@@ -29,15 +29,32 @@ pub(crate) struct Lived {
     n_calls: u64,
     n_deaths: u64,
     n_stops: u64,
+    n_faults: u64,
 }
 
 impl Lived {
+    /// Claims that everything that can happen in a world did.
+    pub(crate) fn is_eventful(self) -> bool {
+        let Self {
+            n_runs,
+            n_events,
+            n_calls,
+            n_deaths,
+            n_stops,
+            n_faults,
+        } = self;
+        [n_runs, n_events, n_calls, n_deaths, n_stops, n_faults]
+            .iter()
+            .all(|n| *n > 0)
+    }
+
     pub(crate) fn add(&mut self, other: Self) {
         self.n_runs += other.n_runs;
         self.n_events += other.n_events;
         self.n_calls += other.n_calls;
         self.n_deaths += other.n_deaths;
         self.n_stops += other.n_stops;
+        self.n_faults += other.n_faults;
     }
 }
 
@@ -45,8 +62,8 @@ impl fmt::Display for Lived {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} runs, {} events, {} calls, {} processes died, {} were replaced",
-            self.n_runs, self.n_events, self.n_calls, self.n_deaths, self.n_stops
+            "{} runs, {} events, {} calls, {} faults, {} processes died, {} were replaced",
+            self.n_runs, self.n_events, self.n_calls, self.n_faults, self.n_deaths, self.n_stops
         )
     }
 }
@@ -144,6 +161,7 @@ async fn pass(fate: &Arc<Fate>) -> Lived {
         n_calls: witness.n_calls() as u64,
         n_deaths: toll.n_deaths,
         n_stops: toll.n_stops,
+        n_faults: fate.n_strikes(),
     }
 }
 
