@@ -7,9 +7,8 @@ use std::time::Duration;
 use axum::body::{Body, to_bytes};
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use serde_json::{Value, json};
-use tower::ServiceExt as _;
 use wopr_core::{NodeId, RunId, RunKey, TenantId};
-use wopr_server::{Claims, Intent};
+use wopr_server::{Claims, Faces, Intent};
 use wopr_wire::sse::Decoder;
 
 use crate::host;
@@ -150,7 +149,7 @@ fn ask(request: Request<Body>) -> (StatusCode, Vec<u8>) {
     let host = host::the_host();
     let what = format!("{} {}", request.method(), request.uri());
     let (parts, body) = host::block_on(async {
-        let response = wopr_server::router(&host).oneshot(request).await.unwrap();
+        let response = Faces::new(&host).answer(request).await;
         let (parts, body) = response.into_parts();
         // A stream goes on; what came so far counts.
         let read = tokio::time::timeout(PATIENCE, to_bytes(body, MAX_BODY)).await;
