@@ -3,10 +3,10 @@
 //! A stop has four steps: no new connections; streams end; requests in flight finish, but not for ever; the
 //! engine and the store close. Whatever was acknowledged is durable at every one of them.
 
-use std::{io, pin::pin, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
     sync::{Semaphore, watch},
     task::JoinSet,
     time::Instant,
@@ -19,6 +19,8 @@ use crate::{
     tls::{self, Tls},
 };
 
+/// Connections that may wait to be accepted; the system may allow fewer (`net.core.somaxconn`).
+const BACKLOG: u32 = 4_096;
 /// How long to wait after the system had no descriptor for another connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -43,9 +45,23 @@ pub enum ServeError {
 pub async fn bind(config: &mut Config) -> Result<TcpListener, ServeError> {
     let address = config.server.listen;
     let failed = |source| ServeError::Bind { address, source };
-    let listener = TcpListener::bind(address.0).await.map_err(failed)?;
+    let listener = listen(address.0).map_err(failed)?;
     config.server.listen = Listen(listener.local_addr().map_err(failed)?);
     Ok(listener)
+}
+
+/// As [`TcpListener::bind`] does, with room for a crowd that comes at once: its 128 are fewer than clients after a
+/// restart, and those beyond are reset.
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    // A restart need not wait until the last connections of the one before are forgotten.
+    #[cfg(unix)]
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// Serves until `shutdown` is ready, then stops in order.
