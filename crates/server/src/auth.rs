@@ -18,7 +18,7 @@ use http::{HeaderMap, header};
 use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 use wopr_connect::egress::Gate;
 use wopr_core::{PrincipalId, TenantId};
 use wopr_engine::Clock;
@@ -359,7 +359,10 @@ impl Auth {
         };
         match issuer.caller(secret).await {
             Err(AuthError::Unknown) => self.keyring.look_again(secret).await,
-            judged => judged.map(Admitted::from),
+            judged => judged.map(|(caller, valid_for)| Admitted {
+                caller,
+                validity: Some(Validity::Until(Instant::now() + valid_for)),
+            }),
         }
     }
 }

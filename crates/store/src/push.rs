@@ -32,7 +32,7 @@ pub struct PushRow {
 pub enum Put {
     /// It is new, and hears of what is appended from now on.
     Added,
-    /// It took the place of one with its id; what waited for that one waits for it.
+    /// It took the place of one with its id; what waited for that one waits for it, and a lease of that one is lost.
     Replaced,
     /// The run has as many as it may have.
     Full,

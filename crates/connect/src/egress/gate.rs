@@ -357,7 +357,7 @@ async fn exchange(
     limits: Limits,
     request: Request,
 ) -> Result<Response, EgressError> {
-    let max_response = request.max_response;
+    let (max_response, head_only) = (request.max_response, request.head_only);
     let outgoing = outgoing(request)?;
     let incoming = client.request(outgoing).await.map_err(failed)?;
 
@@ -368,8 +368,13 @@ async fn exchange(
     }
     let limit = max_response.map_or(limits.response_body, |asked| asked.min(limits.response_body));
     let (head, body) = incoming.into_parts();
+    // A body that has ended leaves the connection to others; any other is cut off by dropping it.
+    let body = match head_only {
+        true => Bytes::new(),
+        false => read_body(body, limit).await?,
+    };
     Ok(Response {
-        body: read_body(body, limit).await?,
+        body,
         status: head.status,
         headers: head.headers,
     })

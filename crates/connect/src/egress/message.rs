@@ -25,6 +25,8 @@ pub struct Request {
     pub timeout: Option<Duration>,
     /// Bytes of the answer's body; never more than the gate's own limit.
     pub max_response: Option<usize>,
+    /// Claims that the answer's status and fields are all that is wanted: its body is not read, and the connection cut.
+    pub head_only: bool,
     /// W3C trace context. A malformed one is left out: a trace is not worth a failed call.
     pub traceparent: Option<String>,
 }
@@ -40,6 +42,7 @@ impl Request {
             body: Bytes::new(),
             timeout: None,
             max_response: None,
+            head_only: false,
             traceparent: None,
         }
     }

@@ -121,6 +121,8 @@ pub(crate) struct Extension {
     pub(crate) about: &'static str,
 }
 
+pub(crate) use grpc::is_grpc;
+
 /// Claims that a version is served by a binding.
 fn is_served(binding: Binding, version: Version) -> bool {
     INTERFACES.contains(&(binding, version))
@@ -156,7 +158,7 @@ impl Face {
 
     /// What of this face a request is for; none if it is another's.
     pub(crate) fn wanted(&self, request: &mut Request) -> Option<Wanted> {
-        let way = if grpc::is_grpc(request.headers()) {
+        let way = if is_grpc(request.headers()) {
             Way::Grpc
         } else {
             Way::Http(routes::find(request.method(), request.uri().path())?)
@@ -172,17 +174,17 @@ impl Face {
     /// Answers a request for this face. What the operations of each binding need is kept apart: together it is many
     /// kilobytes, which every request would otherwise be copied with.
     pub(crate) async fn answer(&self, wanted: Wanted, request: Request) -> Response {
-        let activated = door::activated(request.headers());
         let host = Arc::clone(&self.host);
         let place = match wanted.0 {
             Way::Grpc => {
-                let response = Box::pin(grpc::respond(host, &self.services, request)).await;
-                return with_extensions(response, activated);
+                // What there is in extensions is about events over HTTP.
+                return Box::pin(grpc::respond(host, &self.services, request)).await;
             }
             Way::Http(place) => place,
         };
         let (head, body) = request.into_parts();
         let headers = &head.headers;
+        let activated = door::activated(headers);
         let verb = Verb::from_name(head.method.as_str());
         let response = match place {
             Place::Card(interface) if head.method == http::Method::HEAD || verb == Some(Verb::Get) => {

@@ -27,6 +27,11 @@ pub(super) struct Choice {
     pub(super) field: String,
 }
 
+/// What the metadata of a request names as its workflow, whatever it is.
+pub(super) fn named(request: &Metadata) -> Option<&Value> {
+    KEYS.iter().find_map(|key| find(request, key))
+}
+
 /// Chooses the workflow; none if nothing names one.
 pub(super) fn choose(
     message: &Message,

@@ -136,7 +136,8 @@ impl Service {
 
     async fn begin(&self, call: &Call, request: SendMessageRequest) -> Result<Sent, Error> {
         require(&call.caller, Scope::RunsCreate)?;
-        let once = self.once(call, None, &request.message)?;
+        // What the request itself says decides as the message does which workflow is meant.
+        let once = self.once(call, None, &request.message, &request.metadata)?;
         let key = once.key.clone();
         let digest = once.digest.clone();
         let refused = match self.create(call, request, once).await {
@@ -240,7 +241,7 @@ impl Service {
                 A2aError::invalid_param("message.contextId", "is not the context of the task").into(),
             );
         }
-        let once = self.once(call, Some(&view.key.run), &message)?;
+        let once = self.once(call, Some(&view.key.run), &message, &Object::new())?;
         let engine = self.host.engine();
         let kept = Kept {
             key: &view.key,
@@ -419,7 +420,13 @@ impl Service {
         A2aError::invalid_param(field, rule)
     }
 
-    fn once(&self, call: &Call, task: Option<&RunId>, message: &Message) -> Result<Once, Error> {
+    fn once(
+        &self,
+        call: &Call,
+        task: Option<&RunId>,
+        message: &Message,
+        metadata: &Object,
+    ) -> Result<Once, Error> {
         let Call {
             caller, interface, ..
         } = call;
@@ -428,7 +435,8 @@ impl Service {
             None => "a2a:new".to_owned(),
             Some(run) => format!("a2a:{run}"),
         };
-        let canonical = serde_json::to_vec(&(interface, message)).map_err(|error| {
+        let named = select::named(metadata);
+        let canonical = serde_json::to_vec(&(interface, message, named)).map_err(|error| {
             tracing::error!(%error, "message does not serialise");
             A2aError::Internal
         })?;

@@ -4,10 +4,10 @@
 //! those whose credential is wrong. What is answered to a key lasts no longer than the key.
 
 use axum::{extract::Request, response::Response};
-use http::Extensions;
+use http::{Extensions, HeaderMap};
 
 use super::{Admitted, AuthError, Caller, keyring::Validity, lasting};
-use crate::Host;
+use crate::{Host, a2a};
 
 /// What was found out about a request.
 #[derive(Debug, Clone)]
@@ -19,10 +19,12 @@ pub(crate) struct Certified(pub(crate) Caller);
 
 /// Finds the caller of a request and notes it there, found or not; gives how long the answer may last, if that is
 /// bounded. A credential in the request goes before the connection's certificate, also when it is wrong: who presents
-/// one means it.
+/// one means it. A certificate says nothing about a page in a browser, which sends it along whatever page asked.
 pub(crate) async fn identify(host: &Host, request: &mut Request) -> Option<Validity> {
     let mut admitted = host.auth().identify(request.headers()).await;
-    if let (Err(AuthError::Missing), Some(Certified(caller))) = (&admitted, request.extensions().get()) {
+    if let (Err(AuthError::Missing), Some(Certified(caller))) = (&admitted, request.extensions().get())
+        && !is_of_page(request.headers(), host.public_url())
+    {
         admitted = Ok(Caller::clone(caller).into());
     }
     let (verdict, validity) = match admitted {
@@ -33,10 +35,22 @@ pub(crate) async fn identify(host: &Host, request: &mut Request) -> Option<Valid
     validity
 }
 
+/// Claims that a page of another origin than this host's had the request made.
+fn is_of_page(headers: &HeaderMap, public_url: &str) -> bool {
+    let is = |name: &str, own: &[&str]| {
+        let mut values = headers.get_all(name).iter();
+        values.any(|value| value.to_str().map_or(true, |value| !own.contains(&value)))
+    };
+    is("origin", &[public_url]) || is("sec-fetch-site", &["none", "same-origin"])
+}
+
 /// Ends an answer with what bounds it.
 pub(crate) fn bound(answer: Response, validity: Option<Validity>) -> Response {
     match validity {
-        Some(validity) => answer.map(|body| lasting::bound(body, validity)),
+        Some(validity) => {
+            let is_grpc = a2a::is_grpc(answer.headers());
+            answer.map(|body| lasting::bound(body, validity, is_grpc))
+        }
         None => answer,
     }
 }
@@ -55,4 +69,32 @@ pub(crate) fn admit(extensions: &mut Extensions, somebody: impl FnOnce() -> Call
 pub fn caller(extensions: &Extensions) -> Result<Caller, AuthError> {
     let verdict = extensions.get::<Verdict>();
     verdict.map_or(Err(AuthError::Missing), |verdict| verdict.0.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_of_another_origin_is_told_by_what_browsers_send() {
+        let own = "https://wopr.test";
+        for (fields, wanted) in [
+            (&[][..], false),
+            (&[("origin", own)][..], false),
+            (&[("origin", own), ("sec-fetch-site", "same-origin")][..], false),
+            (&[("sec-fetch-site", "none")][..], false),
+            (&[("origin", "https://evil.test")][..], true),
+            (&[("origin", "null")][..], true),
+            (&[("origin", "\u{e4}")][..], true),
+            (&[("sec-fetch-site", "cross-site")][..], true),
+            (&[("sec-fetch-site", "same-site")][..], true),
+            (&[("origin", own), ("origin", "https://evil.test")][..], true),
+        ] {
+            let mut headers = HeaderMap::new();
+            for (name, value) in fields {
+                headers.append(*name, http::HeaderValue::from_bytes(value.as_bytes()).unwrap());
+            }
+            assert_eq!(is_of_page(&headers, own), wanted, "{fields:?}");
+        }
+    }
 }

@@ -81,8 +81,8 @@ impl Issuer {
         }
     }
 
-    /// Who a token speaks for.
-    pub(super) async fn caller(&self, token: &str) -> Result<Caller, AuthError> {
+    /// Who a token speaks for, and for how long.
+    pub(super) async fn caller(&self, token: &str) -> Result<(Caller, Duration), AuthError> {
         let result = self.judge(token).await;
         result.map_err(|rejected| {
             // Not the client's to know in detail, but whoever sets this up needs it.
@@ -95,7 +95,7 @@ impl Issuer {
         })
     }
 
-    async fn judge(&self, token: &str) -> Result<Caller, Rejected> {
+    async fn judge(&self, token: &str) -> Result<(Caller, Duration), Rejected> {
         let token = jwt::parse(&self.rules, token)?;
         let keys = self.keys_for(&token).await;
         jwt::caller(&self.rules, &keys, &token, self.clock.now())

@@ -5,7 +5,7 @@
 //! of another kind (a logout or event token) opens nothing, whatever else it says. Scopes this host does not know are
 //! the business of others.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use serde_json::Value;
 use wopr_core::{PrincipalId, TenantId, Timestamp};
@@ -20,6 +20,8 @@ const MAX_TOKEN: usize = 16 << 10;
 const TYPES: [&str; 2] = ["jwt", "at+jwt"];
 /// Names the way in, in logs.
 const KEY_ID: &str = "oidc";
+/// The longest time a token is said to be accepted for.
+const MAX_LEFT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Why a token opens nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -73,7 +75,7 @@ pub(super) fn caller(
     keys: &JwkSet,
     token: &Compact<'_>,
     now: Timestamp,
-) -> Result<Caller, Rejected> {
+) -> Result<(Caller, Duration), Rejected> {
     let header = &token.header;
     let mut verified = Err(Rejected::UnknownKey);
     for key in keys.candidates(header.kid.as_deref(), header.algorithm) {
@@ -95,16 +97,18 @@ pub(super) fn caller(
     if !texts(claims.get("aud")).any(|aud| rules.audience.iter().any(|ours| ours == aud)) {
         return Err(Rejected::Audience);
     }
-    check_times(rules, &claims, now)?;
-    Ok(Caller {
+    let valid_for = check_times(rules, &claims, now)?;
+    let caller = Caller {
         key_id: Arc::from(KEY_ID),
         tenant: tenant(rules, &claims)?,
         principal: principal(rules, &claims)?,
         scopes: scopes(rules, &claims),
-    })
+    };
+    Ok((caller, valid_for))
 }
 
-fn check_times(rules: &Oidc, claims: &Value, now: Timestamp) -> Result<(), Rejected> {
+/// Checks the times, and says for how long the token is still accepted.
+fn check_times(rules: &Oidc, claims: &Value, now: Timestamp) -> Result<Duration, Rejected> {
     let (now, leeway) = (
         now.millis() as f64 / 1_000.0,
         rules.leeway.as_duration().as_secs_f64(),
@@ -118,7 +122,9 @@ fn check_times(rules: &Oidc, claims: &Value, now: Timestamp) -> Result<(), Rejec
             return Err(Rejected::Future);
         }
     }
-    Ok(())
+    // One that hardly ever expires is as good as one that never does.
+    let left = (expires + leeway - now).clamp(0.0, MAX_LEFT.as_secs_f64());
+    Ok(Duration::from_secs_f64(left))
 }
 
 /// Seconds since 1970, perhaps with a fraction.

@@ -75,7 +75,7 @@ fn token(claims: &Value) -> String {
 }
 
 fn judge(rules: &Oidc, token: &str) -> Result<Caller, Rejected> {
-    caller(rules, &keys(), &parse(rules, token)?, NOW)
+    caller(rules, &keys(), &parse(rules, token)?, NOW).map(|(caller, _)| caller)
 }
 
 #[test]
@@ -260,4 +260,17 @@ fn claims_are_mapped_as_configured() {
         judge(&plain(), &token(&without("scope"))).unwrap().scopes,
         Scopes::default()
     );
+}
+
+#[test]
+fn a_token_is_accepted_until_it_expires() {
+    let rules = plain();
+    let left = |expires: Value| {
+        let token = token(&with("exp", expires));
+        let (_, left) = caller(&rules, &keys(), &parse(&rules, &token).unwrap(), NOW).unwrap();
+        left
+    };
+    let leeway = rules.leeway.as_duration();
+    assert_eq!(left(json!(SECOND + 300)), Duration::from_secs(300) + leeway);
+    assert_eq!(left(json!(i64::MAX)), MAX_LEFT);
 }

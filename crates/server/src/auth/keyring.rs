@@ -79,15 +79,25 @@ struct Looked {
     round: u64,
 }
 
-/// Tells when a key opens nothing any more.
+/// Tells when a credential opens nothing any more.
 #[derive(Debug, Clone)]
-pub(crate) struct Validity(watch::Receiver<bool>);
+pub(crate) enum Validity {
+    /// When a key is revoked, or replaced by another of its id.
+    Key(watch::Receiver<bool>),
+    /// When a token has expired.
+    Until(Instant),
+}
 
 impl Validity {
-    /// Returns when the key is revoked, or replaced by another of its id.
-    pub(super) async fn ended(mut self) {
-        // A sender that is gone took its key along.
-        let _ = self.0.wait_for(|is_over| *is_over).await;
+    /// Returns then.
+    pub(super) async fn ended(self) {
+        match self {
+            Self::Key(mut is_over) => {
+                // A sender that is gone took its key along.
+                let _ = is_over.wait_for(|is_over| *is_over).await;
+            }
+            Self::Until(instant) => tokio::time::sleep_until(instant).await,
+        }
     }
 }
 
@@ -259,7 +269,7 @@ impl Known {
                 scopes,
             },
             is_revoked: row.revoked_at.is_some(),
-            validity: Some(Validity(self.is_over.subscribe())),
+            validity: Some(Validity::Key(self.is_over.subscribe())),
         })
     }
 }

@@ -1,8 +1,8 @@
 //! Answers that last no longer than the key they were asked with.
 //!
 //! What a request may see was decided when it began. An answer that goes on for hours, as a stream of events does, has
-//! to end when its key is revoked, whatever face it is from: so it is cut off here, at the door. Its client comes back
-//! and is told why it may not.
+//! to end when its key is revoked or its token expires, whatever face it is from: so it is cut off here, at the door. Its
+//! client comes back and is told why it may not. A call of gRPC never ends without a status.
 
 use std::{
     pin::Pin,
@@ -11,6 +11,7 @@ use std::{
 
 use axum::body::{Body, Bytes, HttpBody};
 use futures_util::{FutureExt as _, future::BoxFuture};
+use http::{HeaderMap, HeaderValue};
 use http_body::{Frame, SizeHint};
 
 use super::keyring::Validity;
@@ -20,17 +21,31 @@ pub(super) struct Lasting {
     /// `None` once it has ended.
     body: Option<Body>,
     key_ended: BoxFuture<'static, ()>,
+    is_grpc: bool,
 }
 
 /// Bounds a body whose end is not in sight; any other is sent before long.
-pub(super) fn bound(body: Body, validity: Validity) -> Body {
+pub(super) fn bound(body: Body, validity: Validity, is_grpc: bool) -> Body {
     if body.size_hint().exact().is_some() {
         return body;
     }
     Body::new(Lasting {
         body: Some(body),
         key_ended: validity.ended().boxed(),
+        is_grpc,
     })
+}
+
+/// How a call of gRPC ends whose key has ended.
+fn unauthenticated() -> HeaderMap {
+    let mut trailers = HeaderMap::new();
+    let message = HeaderValue::from_static("the credential is not accepted any more");
+    trailers.insert(
+        "grpc-status",
+        HeaderValue::from(tonic::Code::Unauthenticated as i32),
+    );
+    trailers.insert("grpc-message", message);
+    trailers
 }
 
 impl HttpBody for Lasting {
@@ -46,9 +61,9 @@ impl HttpBody for Lasting {
             return Poll::Ready(None);
         };
         if this.key_ended.as_mut().poll(context).is_ready() {
-            tracing::info!("answer cut off, its key is revoked");
+            tracing::info!("answer cut off, its key opens nothing any more");
             this.body = None;
-            return Poll::Ready(None);
+            return Poll::Ready(this.is_grpc.then(|| Ok(Frame::trailers(unauthenticated()))));
         }
         let frame = ready!(Pin::new(body).poll_frame(context));
         if frame.is_none() {

@@ -8,6 +8,7 @@ use http::StatusCode;
 use serde_json::json;
 use wopr_core::{Object, Origin, RunId, RunKey};
 use wopr_engine::{Create, Extras, Start};
+use wopr_store::Put;
 use wopr_wire::json::{Decode, DecodeError, Fields};
 
 use super::{
@@ -95,8 +96,13 @@ pub(super) fn register_push(call: Call) -> BoxFuture<'static, Answer> {
         let key = RunKey::new(call.caller().tenant.clone(), run);
         // Whether the caller may see it, before anything is kept.
         tasks::record(&call, &key).await?;
-        if !push::set(&call.host, &key, url).await? {
-            return Err(tasks::no_task());
+        match push::set(&call.host, &key, url).await? {
+            Put::Added | Put::Replaced => {}
+            Put::Full => {
+                let message = "the task has as many push configurations as it may have";
+                return Err(Problem::new(StatusCode::CONFLICT, "conflict", message));
+            }
+            Put::Missing => return Err(tasks::no_task()),
         }
         json_response(StatusCode::CREATED, &tasks::record(&call, &key).await?)
     }

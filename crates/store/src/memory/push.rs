@@ -54,9 +54,10 @@ impl Pushes for MemoryStore {
         if let Some(push) = state.pushes.get_mut(&(run.clone(), row.id.clone())) {
             push.row = row;
             push.news += 1;
-            if push.epoch.is_none() && push.due.is_some() {
-                push.due = Some(now);
-            }
+            // Whoever tells the old receiver has lost the lease.
+            push.fence.0 += 1;
+            push.epoch = None;
+            push.due = push.due.map(|_| now);
             return Ok(Put::Replaced);
         }
         if state.of_run(run).count() >= most {

@@ -42,8 +42,8 @@ const PUT: &str = concat!(
     present!(),
     "),
      replaced AS (
-         UPDATE pushes SET body = $4, created_at = $5, news = news + 1,
-             due = CASE WHEN due IS NOT NULL AND epoch IS NULL THEN $7 ELSE due END
+         UPDATE pushes SET body = $4, created_at = $5, news = news + 1, fence = fence + 1, epoch = NULL,
+             due = CASE WHEN due IS NOT NULL THEN $7::bigint END
          WHERE tenant = $1 AND run = $2 AND id = $3 AND EXISTS (SELECT FROM the_run) RETURNING 1),
      counted AS (
          UPDATE runs SET pushes = pushes + 1

@@ -140,8 +140,9 @@ fn put(conn: &Connection, run: &RunKey, row: &PushRow, most: usize, now: Timesta
     }
     let replaced = conn
         .prepare_cached(
-            "UPDATE pushes SET body = ?4, created_at = ?5, news = news + 1,
-                 due = CASE WHEN due IS NOT NULL AND epoch IS NULL THEN ?6 ELSE due END
+            // Whoever tells the old receiver has lost the lease.
+            "UPDATE pushes SET body = ?4, created_at = ?5, news = news + 1, fence = fence + 1, epoch = NULL,
+                 due = CASE WHEN due IS NOT NULL THEN ?6 END
              WHERE tenant = ?1 AND run = ?2 AND id = ?3",
         )?
         .execute(params![

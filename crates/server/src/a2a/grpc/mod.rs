@@ -64,7 +64,7 @@ impl Services {
 }
 
 /// Claims that a request is one of gRPC.
-pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
+pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
     let value = headers.get(header::CONTENT_TYPE);
     value
         .and_then(|value| value.to_str().ok())

@@ -202,6 +202,7 @@ impl Service {
         let receiver = Receiver::of(config, version);
         let secrets = [
             ("token", receiver.token.clone()),
+            ("authentication", receiver.scheme.clone()),
             ("authentication", receiver.authorization()),
         ];
         for (member, secret) in secrets {
@@ -253,8 +254,8 @@ impl Service {
     }
 }
 
-/// Registers a receiver without secrets, whose URL has been judged; `false` if there is no such task, or no room.
-pub(crate) async fn set(host: &Host, run: &RunKey, url: Url) -> Result<bool, CommandError> {
+/// Registers a receiver without secrets, whose URL has been judged.
+pub(crate) async fn set(host: &Host, run: &RunKey, url: Url) -> Result<Put, CommandError> {
     let receiver = Receiver::at(url);
     let id = random_id().map_err(|_| CommandError::Internal("no randomness for an id".to_owned()))?;
     let sealed = host.vault().seal(run, &id, &receiver);
@@ -268,7 +269,7 @@ pub(crate) async fn set(host: &Host, run: &RunKey, url: Url) -> Result<bool, Com
         .put_push(run, row, host.config().a2a.push_configs)
         .await
     {
-        Ok(put) => Ok(matches!(put, Put::Added | Put::Replaced)),
+        Ok(put) => Ok(put),
         Err(WriteError::Unavailable(why)) => Err(CommandError::Unavailable(why)),
         Err(WriteError::Corrupt(why)) => Err(CommandError::Internal(why)),
     }
