@@ -383,8 +383,22 @@ async fn those_that_failed_wait_for_their_time_and_the_others_behind_them(store:
     assert!(settle(&*store, &held, Some((3, failed())), Then::Due(at(400))).await);
     // Whoever sets it anew has mended it, perhaps.
     assert_eq!(put(&*store, &run(1), "a").await, Put::Replaced);
-    assert_eq!(one(&*store, 101, 150).await.id, "a");
+    let old = one(&*store, 101, 150).await;
+    assert_eq!(old.id, "a");
     assert_eq!(waiting(&*store, &run(1), "a").await, [3, 4]);
+    // Whoever still tells the receiver of before has lost the lease, so nothing is taken for told to the new one.
+    assert_eq!(put(&*store, &run(1), "a").await, Put::Replaced);
+    assert!(
+        !settle(
+            &*store,
+            &old,
+            Some((3, Attempted::Delivered)),
+            Then::GoOn(at(160))
+        )
+        .await
+    );
+    assert_eq!(waiting(&*store, &run(1), "a").await, [3, 4]);
+    assert_eq!(one(&*store, 102, 150).await.id, "a");
 }
 
 async fn what_was_given_up_is_listed_and_tried_again(store: Arc<dyn Store>) {
