@@ -26,3 +26,4 @@ mod interop_agents;
 mod interop_rust;
 mod interop_snippets;
 mod pressure;
+mod server;
