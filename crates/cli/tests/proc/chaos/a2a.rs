@@ -20,6 +20,25 @@ pub(super) enum To<'a> {
     Gate(&'a str),
 }
 
+/// Who is to be told of a task.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Receiver<'a> {
+    /// Its name within the task.
+    pub(super) id: &'a str,
+    pub(super) url: &'a str,
+    /// What it knows the host by, as a token and as credentials.
+    pub(super) secret: &'a str,
+}
+
+/// What a push tells.
+#[derive(Debug)]
+pub(super) struct Pushed {
+    pub(super) task: String,
+    /// The event's place in the log.
+    pub(super) sequence: u64,
+    pub(super) shown: Shown,
+}
+
 /// What a frame of a stream shows.
 #[derive(Debug)]
 pub(super) enum Shown {
@@ -42,6 +61,39 @@ impl Version {
             "SendMessage",
             &json!({"message": self.message(id, to)}),
         )
+    }
+
+    /// The same, with somebody who is told what becomes of it.
+    pub(super) fn send_and_tell(self, id: &str, to: To<'_>, receiver: Receiver<'_>) -> Request {
+        let (member, configuration) = match self {
+            Self::V03 => ("pushNotificationConfig", json!({"blocking": true})),
+            Self::V1 => ("taskPushNotificationConfig", json!({})),
+        };
+        let mut params = json!({"message": self.message(id, to), "configuration": configuration});
+        params["configuration"][member] = self.receiver(receiver);
+        self.call("message/send", "SendMessage", &params)
+    }
+
+    /// From now on this receiver is told what becomes of a task.
+    pub(super) fn tell(self, task: &str, receiver: Receiver<'_>) -> Request {
+        let mut params = self.receiver(receiver);
+        match self {
+            Self::V03 => params = json!({"taskId": task, "pushNotificationConfig": params}),
+            Self::V1 => params["taskId"] = task.into(),
+        }
+        self.call(
+            "tasks/pushNotificationConfig/set",
+            "CreateTaskPushNotificationConfig",
+            &params,
+        )
+    }
+
+    fn receiver(self, Receiver { id, url, secret }: Receiver<'_>) -> Value {
+        let scheme = match self {
+            Self::V03 => json!({"schemes": ["Bearer"], "credentials": secret}),
+            Self::V1 => json!({"scheme": "Bearer", "credentials": secret}),
+        };
+        json!({"id": id, "url": url, "token": secret, "authentication": scheme})
     }
 
     /// The same for a new task, answered by a stream.
@@ -120,6 +172,14 @@ pub(super) fn task(answer: &Value) -> Option<(String, String)> {
     Some((task["id"].as_str()?.to_owned(), state_of(task)?))
 }
 
+/// The message of a request under its id, with other words.
+pub(super) fn said_otherwise(request: &Request) -> Request {
+    let mut other = request.clone();
+    let body = other.body_mut().expect("a message is sent along");
+    body["params"]["message"]["parts"][0]["text"] = "something else".into();
+    other
+}
+
 /// What a frame of a stream shows.
 pub(super) fn shown(frame: &Value) -> Option<Shown> {
     let result = frame.get("result")?;
@@ -141,6 +201,29 @@ pub(super) fn shown(frame: &Value) -> Option<Shown> {
     let update = part("artifact-update", "artifactUpdate")?;
     let id = update.pointer("/artifact/artifactId")?.as_str()?;
     Some(Shown::Artifact(id.to_owned()))
+}
+
+/// What the body of a push tells: a task in 0.3, an update in 1.0.
+pub(super) fn pushed(body: &Value) -> Option<Pushed> {
+    let sequence = |item: &Value| item.pointer("/metadata/openwop/sequence")?.as_u64();
+    let text = |item: &Value, name: &str| item[name].as_str().map(str::to_owned);
+    if body["kind"] == "task" {
+        let artifact = body.pointer("/artifacts/0/artifactId").and_then(Value::as_str);
+        return Some(Pushed {
+            task: text(body, "id")?,
+            sequence: sequence(body)?,
+            shown: match artifact {
+                Some(id) => Shown::Artifact(id.to_owned()),
+                None => Shown::Status(state_of(body)?),
+            },
+        });
+    }
+    let update = body.get("statusUpdate").or_else(|| body.get("artifactUpdate"))?;
+    Some(Pushed {
+        task: text(update, "taskId")?,
+        sequence: sequence(update)?,
+        shown: shown(&json!({"result": body}))?,
+    })
 }
 
 /// The state in the words of 0.3.

@@ -112,6 +112,11 @@ impl Request {
         self
     }
 
+    /// What is sent along, if anything is.
+    pub(super) fn body_mut(&mut self) -> Option<&mut Value> {
+        self.body.as_mut()
+    }
+
     fn write(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let body = self.body.as_ref().map(Value::to_string);

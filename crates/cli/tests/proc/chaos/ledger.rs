@@ -11,7 +11,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::observe::Sighting;
+use super::{a2a::Version, caller::Request, observe::Sighting};
 
 /// The most characters of a violation.
 const MOST: usize = 600;
@@ -53,7 +53,28 @@ impl fmt::Display for Exchanges {
 struct Told {
     runs: BTreeMap<String, Run>,
     sightings: Vec<Sighting>,
+    subscriptions: Vec<Subscription>,
     violations: Vec<String>,
+}
+
+/// Somebody who was promised to be told of a run.
+#[derive(Debug, Clone)]
+pub(super) struct Subscription {
+    pub(super) run: String,
+    /// The name of the receiver.
+    pub(super) name: String,
+    /// In the words of this version.
+    pub(super) version: Version,
+    pub(super) since: Since,
+}
+
+/// What a receiver was promised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Since {
+    /// Everything, for it came along with the message that made the run.
+    Beginning,
+    /// What comes after the question that was open.
+    Question,
 }
 
 /// What is known of an acknowledged run.
@@ -65,6 +86,8 @@ pub(super) struct Run {
     pub(super) decision: Decision,
     /// A cancel was acknowledged.
     pub(super) is_cancelled: bool,
+    /// The message that made it, if one did.
+    pub(super) message: Option<Request>,
 }
 
 /// What clients know of the answer to a run's question.
@@ -128,6 +151,16 @@ impl Ledger {
         self.told.lock().unwrap().sightings.push(sighting);
     }
 
+    /// A receiver was acknowledged.
+    pub(super) fn subscribed(&self, subscription: Subscription) {
+        self.told.lock().unwrap().subscriptions.push(subscription);
+    }
+
+    /// Every acknowledged receiver.
+    pub(super) fn subscriptions(&self) -> Vec<Subscription> {
+        self.told.lock().unwrap().subscriptions.clone()
+    }
+
     /// Every acknowledged run.
     pub(super) fn runs(&self) -> BTreeMap<String, Run> {
         self.told.lock().unwrap().runs.clone()
@@ -157,6 +190,7 @@ impl Ledger {
                 marker,
                 decision,
                 is_cancelled,
+                message: _,
             } = run;
             let decision = format!("{decision:?}");
             (
@@ -170,6 +204,14 @@ impl Ledger {
             .iter()
             .map(|sighting| format!("{sighting:?}"))
             .collect();
-        json!({"violations": told.violations, "runs": runs, "sightings": sightings})
+        let subscriptions: Vec<String> = told
+            .subscriptions
+            .iter()
+            .map(|subscription| format!("{subscription:?}"))
+            .collect();
+        json!({
+            "violations": told.violations, "runs": runs, "sightings": sightings,
+            "subscriptions": subscriptions,
+        })
     }
 }

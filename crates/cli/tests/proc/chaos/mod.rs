@@ -5,6 +5,7 @@
 //!   plan ──> fleet: start, kill, freeze, clocks, database <── clients (load) ──> ledger: what they were told
 //!              |                                                 observers ──>      |
 //!              +──> peer: effects it saw ───────────────────────────────────────────+──> check, when all is well
+//!              +──> receiver: pushes it heard ──────────────────────────────────────+
 //! ```
 //!
 //! The seed decides the plan and what clients do, though not how threads interleave. `WOPR_CHAOS_SEED` sets it and
@@ -22,6 +23,7 @@ mod load;
 mod observe;
 mod peer;
 mod plan;
+mod receiver;
 mod scene;
 
 use std::{
@@ -48,6 +50,7 @@ use self::{
     ledger::Ledger,
     peer::Peer,
     plan::{LEASE, Scene},
+    receiver::Receiver,
     scene::Folder,
 };
 use crate::host::Host;
@@ -145,11 +148,14 @@ async fn live(name: &str, replicas: usize, database: Option<Database>, seed: u64
 
     let ledger = Arc::new(Ledger::default());
     let peer = Peer::start(random.random()).await;
+    let receiver = Receiver::start(random.random(), Arc::clone(&ledger)).await;
     let lease = format!("{}ms", LEASE.as_millis());
+    let push_timeout = format!("{}ms", receiver::TIMEOUT.as_millis());
     let variables = [
         ("WOPR_EGRESS_ALLOW", "127.0.0.0/8"),
         ("WOPR_MASTER_KEY", MASTER_KEY),
         ("WOPR_EFFECT_LEASE", &lease),
+        ("WOPR_A2A_PUSH_TIMEOUT", &push_timeout),
     ];
     let mut fleet = Fleet::new(
         &folder,
@@ -165,6 +171,7 @@ async fn live(name: &str, replicas: usize, database: Option<Database>, seed: u64
         let caller = Caller::new(fleet.sky(), Arc::clone(&ledger), random.random());
         let world = load::World {
             peer: peer.url(),
+            receiver: receiver.url(),
             clocks: Arc::clone(&clocks),
             stop: Arc::clone(&stop),
         };
@@ -176,6 +183,7 @@ async fn live(name: &str, replicas: usize, database: Option<Database>, seed: u64
     let lived = began.elapsed();
     // They finish what they began and begin nothing.
     stop.store(true, Relaxed);
+    receiver.recover();
     let finishing = async {
         while let Some(ended) = clients.join_next().await {
             ended.unwrap();
@@ -186,9 +194,10 @@ async fn live(name: &str, replicas: usize, database: Option<Database>, seed: u64
         clients.shutdown().await;
     }
     let mut caller = Caller::new(fleet.sky(), Arc::clone(&ledger), random.random());
-    let account = check::check(&mut caller, &peer).await;
+    let account = check::check(&mut caller, &peer, &receiver).await;
     fleet.restart().await;
     check::check_agreement(&mut caller, &account).await;
+    check::check_repeats(&mut caller, &account).await;
     fleet.end().await;
     println!(
         "{name}: {kills} kills in {:.1} s, checked in {:.1} s: {}, {account}",

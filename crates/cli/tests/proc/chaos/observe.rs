@@ -9,7 +9,7 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    a2a::{self, Version},
+    a2a::{self, Pushed, Shown, Version},
     caller::{Caller, Followed, Request},
     ledger::Ledger,
 };
@@ -73,6 +73,27 @@ enum Start {
 pub(super) struct Frame {
     id: u64,
     what: What,
+}
+
+impl Frame {
+    /// What a push tells is what a stream shows.
+    pub(super) fn of(Pushed { sequence, shown, .. }: Pushed) -> Self {
+        let what = match shown {
+            Shown::Task { state, .. } | Shown::Status(state) => What::State(state),
+            Shown::Artifact(id) => What::Artifact(id),
+        };
+        Self { id: sequence, what }
+    }
+
+    /// The place of its event in the log.
+    pub(super) const fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Whether it says that a task is in this state.
+    pub(super) fn is_state(&self, wanted: &str) -> bool {
+        matches!(&self.what, What::State(state) if state == wanted)
+    }
 }
 
 /// What a frame says, as far as it is the same whoever asks, and when.
@@ -216,15 +237,15 @@ impl Observer {
         let what = match self.view {
             View::Debug | View::Updates => event(&document),
             View::Task(_) => match a2a::shown(&document) {
-                Some(a2a::Shown::Task { id, state, artifacts }) => {
+                Some(Shown::Task { id, state, artifacts }) => {
                     self.snapshot(ledger, &id, state, artifacts);
                     return;
                 }
-                Some(a2a::Shown::Status(state)) => {
+                Some(Shown::Status(state)) => {
                     self.state.clone_from(&state);
                     What::State(state)
                 }
-                Some(a2a::Shown::Artifact(id)) => What::Artifact(id),
+                Some(Shown::Artifact(id)) => What::Artifact(id),
                 None => What::Unknown(data.to_owned()),
             },
         };

@@ -2,6 +2,7 @@
 //! must tell the same.
 
 mod finish;
+mod pushes;
 mod runs;
 
 use std::{
@@ -20,6 +21,7 @@ use super::{
     caller::{Caller, Request},
     observe::{self, View},
     peer::Peer,
+    receiver::Receiver,
 };
 
 /// Clients that ask at once.
@@ -39,6 +41,8 @@ pub(super) struct Account {
     calls: usize,
     frames: usize,
     sightings: usize,
+    receivers: usize,
+    pushes: usize,
     by_workflow: BTreeMap<String, BTreeMap<String, usize>>,
     /// Some runs with their events, to ask for again.
     sample: Vec<(String, Vec<Value>)>,
@@ -54,13 +58,16 @@ impl fmt::Display for Account {
             calls,
             frames,
             sightings,
+            receivers,
+            pushes,
             by_workflow,
             sample: _,
         } = self;
         writeln!(
             f,
             "{acknowledged} runs acknowledged, {runs} there with {events} events, {answered} were still to be \
-             answered, {calls} effects performed, {frames} frames seen by {sightings} observers"
+             answered, {calls} effects performed, {frames} frames seen by {sightings} observers, {pushes} pushes \
+             heard by {receivers} receivers"
         )?;
         for (workflow, statuses) in by_workflow {
             writeln!(f, "  {workflow}: {statuses:?}")?;
@@ -70,7 +77,7 @@ impl fmt::Display for Account {
 }
 
 /// Finishes everything that can be finished, and checks it.
-pub(super) async fn check(caller: &mut Caller, peer: &Peer) -> Account {
+pub(super) async fn check(caller: &mut Caller, peer: &Peer, receiver: &Receiver) -> Account {
     let ledger = &Arc::clone(caller.ledger());
     let told = ledger.runs();
     let listed = list(caller).await;
@@ -100,6 +107,8 @@ pub(super) async fn check(caller: &mut Caller, peer: &Peer) -> Account {
     runs::check_keys(ledger, &ended);
     account.calls = runs::check_calls(ledger, peer, &ended);
     (account.sightings, account.frames) = check_sightings(caller).await;
+    account.receivers = pushes::check(caller, receiver).await;
+    account.pushes = receiver.n_heard();
 
     let step = ended.len().div_ceil(SAMPLE).max(1);
     let sample = ended.into_iter().step_by(step);
@@ -201,6 +210,39 @@ pub(super) async fn check_agreement(caller: &mut Caller, account: &Account) {
         Some(())
     })
     .await;
+}
+
+/// A message sent once more, after every kill and a restart, is answered by its task and makes nothing new; and another
+/// message under its id is refused.
+pub(super) async fn check_repeats(caller: &mut Caller, account: &Account) {
+    let ledger = &Arc::clone(caller.ledger());
+    let messages = ledger.runs().into_iter();
+    let messages = messages.filter_map(|(run, told)| Some((run, told.message?)));
+    let messages: Vec<_> = messages.collect();
+    let step = messages.len().div_ceil(SAMPLE).max(1);
+    let sample = messages.into_iter().step_by(step);
+    share(caller, sample, |mut caller, (run, message)| async move {
+        let ledger = Arc::clone(caller.ledger());
+        let again = caller.ask(&message).await;
+        let found = a2a::task(&again.body).map(|(found, _)| found);
+        ledger.hold(found.as_ref() == Some(&run), || {
+            format!("the message of {run} was answered by {}", again.body)
+        });
+        let refused = caller.ask(&a2a::said_otherwise(&message)).await;
+        let code = refused.body.pointer("/error/code");
+        ledger.hold(code == Some(&(-32602).into()), || {
+            format!(
+                "another message under the id of that of {run} was answered by {}",
+                refused.body
+            )
+        });
+        Some(())
+    })
+    .await;
+    let n_runs = list(caller).await.len();
+    ledger.hold(n_runs == account.runs, || {
+        format!("{} runs became {n_runs} by repeated messages", account.runs)
+    });
 }
 
 /// Asks one replica until it answers.

@@ -98,6 +98,7 @@ pub(super) fn check_told(ledger: &Ledger, run: &Ended, told: &Run) {
         marker,
         decision,
         is_cancelled,
+        message: _,
     } = told;
     let id = &run.id;
     let recorded = run

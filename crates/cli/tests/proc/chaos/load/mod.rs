@@ -1,6 +1,7 @@
 //! What clients do, each one thing after another until told to stop. Nothing is given up: a lost request is
 //! repeated, under the same key, until it is answered.
 
+mod pushes;
 mod rest;
 mod tasks;
 
@@ -50,9 +51,11 @@ enum Work {
     TaskApproval,
     TaskStream,
     TaskCancel,
+    PushAlong,
+    PushLater,
 }
 
-const WORK: [Work; 22] = [
+const WORK: [Work; 25] = [
     Work::Pure,
     Work::Pure,
     Work::Delay,
@@ -75,6 +78,9 @@ const WORK: [Work; 22] = [
     Work::TaskStream,
     Work::TaskStream,
     Work::TaskCancel,
+    Work::PushAlong,
+    Work::PushLater,
+    Work::PushLater,
 ];
 
 /// What all clients share.
@@ -82,6 +88,8 @@ const WORK: [Work; 22] = [
 pub(super) struct World {
     /// Where effects go.
     pub(super) peer: String,
+    /// Where pushes go.
+    pub(super) receiver: String,
     pub(super) clocks: Arc<Clocks>,
     /// Set when no client is to begin anything more.
     pub(super) stop: Arc<AtomicBool>,
@@ -96,6 +104,8 @@ pub(super) struct Client {
     caller: Caller,
     world: World,
     serial: u32,
+    /// Messages it sent once and will again, each with the task that was the answer.
+    sent: Vec<(Request, String)>,
 }
 
 impl Client {
@@ -107,6 +117,7 @@ impl Client {
             caller: caller.impatient(),
             world,
             serial: 0,
+            sent: Vec::new(),
         }
     }
 
@@ -131,6 +142,8 @@ impl Client {
                 Work::TaskApproval => self.task_approval(&marker).await,
                 Work::TaskStream => self.task_stream(&marker).await,
                 Work::TaskCancel => self.task_cancel(&marker).await,
+                Work::PushAlong => self.push_along(&marker).await,
+                Work::PushLater => self.push_later(&marker).await,
             }
             if self.random.random_bool(0.7) {
                 // sleep: the pace of the load

@@ -14,16 +14,24 @@ impl Client {
     pub(super) async fn task(&mut self, marker: &str) {
         let version = self.version();
         let send = version.send(marker, To::Workflow("pure"));
-        let mut task = None;
-        for _ in 0..=usize::from(self.random.random_bool(0.3)) {
+        let answer = self.caller.ask(&send).await;
+        let Some(task) = self.found(version, &answer, "completed", marker) else {
+            return;
+        };
+        self.ledger().acknowledged(marker, &task);
+        self.ledger()
+            .learned(&task, |run| run.message = Some(send.clone()));
+        self.sent.push((send, task));
+        if self.random.random_bool(0.3) {
+            // This message again, or one that a host was killed after: the same task.
+            let (send, task) = self.sent[self.random.random_range(0..self.sent.len())].clone();
             let answer = self.caller.ask(&send).await;
-            let Some(found) = self.found(version, &answer, "completed", marker) else {
-                return;
-            };
-            self.ledger().acknowledged(marker, &found);
-            let before = task.replace(found.clone());
-            let is_same = before.is_none_or(|before| before == found);
-            self.expect(is_same, &format!("message {marker} again"), &answer);
+            let found = a2a::task(&answer.body).map(|(found, _)| found);
+            self.expect(
+                found == Some(task.clone()),
+                &format!("the message of {task} again"),
+                &answer,
+            );
         }
     }
 
@@ -35,6 +43,7 @@ impl Client {
             return;
         };
         self.ledger().acknowledged(marker, &task);
+        self.ledger().learned(&task, |run| run.message = Some(send));
         if self.random.random_bool(0.7) {
             let reply = version.send(&format!("{marker}-reply"), To::Gate(&task));
             let answer = self.caller.ask(&reply).await;
@@ -59,6 +68,8 @@ impl Client {
         };
         let task = sighting.run.clone();
         self.ledger().acknowledged(marker, &task);
+        let send = version.send(marker, To::Workflow(workflow));
+        self.ledger().learned(&task, |run| run.message = Some(send));
         self.ledger().saw(sighting);
         if workflow == "approval" && self.random.random_bool(0.8) {
             let reply = version.send(&format!("{marker}-reply"), To::Gate(&task));
@@ -79,16 +90,28 @@ impl Client {
             return;
         };
         self.ledger().acknowledged(marker, &task);
-        let answer = self.caller.ask(&version.cancel(&task)).await;
+        self.ledger().learned(&task, |run| run.message = Some(send));
+        self.cancel_task(version, &task, marker).await;
+    }
+
+    /// Cancels a task that waits.
+    pub(super) async fn cancel_task(&mut self, version: Version, task: &str, marker: &str) {
+        let answer = self.caller.ask(&version.cancel(task)).await;
         // A task that is cancelled cannot be cancelled, not even by a repetition.
         let is_refused = !answer.is_first && answer.body.pointer("/error/code") == Some(&(-32002).into());
         if is_refused || self.found(version, &answer, "canceled", marker).is_some() {
-            self.ledger().learned(&task, |run| run.is_cancelled = true);
+            self.ledger().learned(task, |run| run.is_cancelled = true);
         }
     }
 
     /// The task in an answer, in this state.
-    fn found(&self, version: Version, answer: &Answer, state: &str, marker: &str) -> Option<String> {
+    pub(super) fn found(
+        &self,
+        version: Version,
+        answer: &Answer,
+        state: &str,
+        marker: &str,
+    ) -> Option<String> {
         let found = a2a::task(&answer.body).filter(|(_, found)| answer.status == 200 && found == state);
         self.expect(
             found.is_some(),

@@ -1,0 +1,94 @@
+//! Work over A2A whose senders have others told what becomes of it.
+
+use rand::Rng as _;
+
+use super::Client;
+use crate::chaos::{
+    a2a::{Receiver, To, Version},
+    ledger::{Decision, Since, Subscription},
+};
+
+impl Client {
+    /// A task with a receiver from its first event on.
+    pub(super) async fn push_along(&mut self, marker: &str) {
+        let version = self.version();
+        let (workflow, state) = if self.random.random_bool(0.5) {
+            ("approval", "input-required")
+        } else {
+            ("pure", "completed")
+        };
+        let url = format!("{}/{marker}", self.world.receiver);
+        let send = version.send_and_tell(marker, To::Workflow(workflow), receiver(marker, &url));
+        let answer = self.caller.ask(&send).await;
+        let Some(task) = self.found(version, &answer, state, marker) else {
+            return;
+        };
+        self.ledger().acknowledged(marker, &task);
+        self.ledger().learned(&task, |run| run.message = Some(send));
+        self.subscribed(&task, marker, version, Since::Beginning);
+        if state == "input-required" {
+            self.settle(version, &task, marker).await;
+        }
+    }
+
+    /// A task that waits, and gets receivers then, in either version.
+    pub(super) async fn push_later(&mut self, marker: &str) {
+        let version = self.version();
+        let send = version.send(marker, To::Workflow("approval"));
+        let answer = self.caller.ask(&send).await;
+        let Some(task) = self.found(version, &answer, "input-required", marker) else {
+            return;
+        };
+        self.ledger().acknowledged(marker, &task);
+        self.ledger().learned(&task, |run| run.message = Some(send));
+        for n in 0..self.random.random_range(1..=3) {
+            let name = format!("{marker}-{n}");
+            let url = format!("{}/{name}", self.world.receiver);
+            let version = self.version();
+            let answer = self.caller.ask(&version.tell(&task, receiver(&name, &url))).await;
+            let shown = match version {
+                Version::V03 => "/result/pushNotificationConfig/url",
+                Version::V1 => "/result/url",
+            };
+            let is_expected = answer.status == 200 && answer.text(shown) == Some(&url);
+            self.expect(is_expected, &format!("receiver {name} ({version:?})"), &answer);
+            if is_expected {
+                self.subscribed(&task, &name, version, Since::Question);
+            }
+        }
+        self.settle(version, &task, marker).await;
+    }
+
+    /// Accepts or cancels what waits, or leaves it to whoever finishes it.
+    async fn settle(&mut self, version: Version, task: &str, marker: &str) {
+        match self.random.random_range(0..10) {
+            0..6 => {
+                let reply = version.send(&format!("{marker}-reply"), To::Gate(task));
+                let answer = self.caller.ask(&reply).await;
+                if self.found(version, &answer, "completed", marker).is_some() {
+                    self.ledger()
+                        .learned(task, |run| run.decision = Decision::Accepted);
+                }
+            }
+            6..8 => self.cancel_task(version, task, marker).await,
+            _ => {}
+        }
+    }
+
+    fn subscribed(&self, task: &str, name: &str, version: Version, since: Since) {
+        self.ledger().subscribed(Subscription {
+            run: task.to_owned(),
+            name: name.to_owned(),
+            version,
+            since,
+        });
+    }
+}
+
+fn receiver<'a>(name: &'a str, url: &'a str) -> Receiver<'a> {
+    Receiver {
+        id: name,
+        url,
+        secret: name,
+    }
+}
