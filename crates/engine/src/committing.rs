@@ -8,11 +8,11 @@ use std::sync::Arc;
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use wopr_core::{Decision, Recorded, Refusal, RunId, RunKey, Seq, Timestamp};
 use wopr_store::{
-    AppendError, Batch, EffectKey, Fence, Guard, IdempotencyRecord, MessageRow, StoredEvent, TaskRow,
+    AppendError, Batch, EffectKey, Fence, Guard, IdempotencyRecord, MessageRow, NewPush, StoredEvent, TaskRow,
 };
 
 use crate::{
-    CommandError, Ended, Engine, Extras, View,
+    CommandError, Ended, Engine, Extras, NewReceiver, View,
     commit::{self, Context, Prepared},
     doubt::Doubt,
     engine::Shared,
@@ -28,6 +28,8 @@ pub(crate) struct FollowUp {
     /// What was appended, and its size as stored.
     events: Vec<Recorded>,
     bytes: usize,
+    /// Whether a receiver came along, for which something may have waited under its id.
+    is_heard: bool,
     effects: Vec<(EffectKey, commit::StoredEffect)>,
     told: Vec<RunId>,
     next_timer: Option<Timestamp>,
@@ -128,15 +130,21 @@ impl Engine {
             })
             .collect();
         batch.blobs.clone_from(&extras.blobs);
-        if let (Guard::Create, Some(push)) = (batch.guard, &extras.push) {
+        if let Some(NewReceiver { run, row, most }) = &extras.push {
             self.shared.pushes.is_used();
-            batch.push = Some(Box::new(push.clone()));
+            batch.push = Some(Box::new(NewPush {
+                run: run.clone(),
+                row: row.clone(),
+                most: *most,
+                now: self.lease_time(),
+            }));
         }
         let follow_up = FollowUp {
             was_terminal: view.run.status.is_terminal(),
             settled: batch.effects_settled.iter().map(|s| s.key.clone()).collect(),
             events,
             bytes: batch.events.iter().map(|event| event.body.len()).sum(),
+            is_heard: batch.push.is_some(),
             effects,
             told,
             next_timer,
@@ -180,6 +188,8 @@ impl Engine {
             }
             Err(AppendError::Duplicate(record)) => Err(Failed::Replayed(*record)),
             Err(AppendError::Fenced(_)) => Err(Failed::Error(Refusal::Stale.into())),
+            Err(AppendError::Full(most)) => Err(Failed::Error(CommandError::TooManyReceivers { most })),
+            Err(AppendError::Missing) => Err(Failed::Error(CommandError::NotFound)),
             Err(AppendError::Unavailable(why)) => Err(Failed::Error(CommandError::Unavailable(why))),
             Err(AppendError::Corrupt(why)) => Err(Failed::Error(CommandError::Internal(why))),
             Err(AppendError::Unknown(why)) => {
@@ -202,6 +212,7 @@ impl Engine {
             settled,
             events,
             bytes,
+            is_heard,
             effects,
             told,
             next_timer,
@@ -222,6 +233,9 @@ impl Engine {
         }
         shared.tails.grew(&after.key, after.run.head);
         shared.pushes.stir();
+        if is_heard {
+            shared.nudges.pushes.notify_one();
+        }
         for key in settled {
             shared.effects.settled(&after.key, &key);
         }
@@ -258,5 +272,11 @@ fn is_nothing(decision: &Decision) -> bool {
 }
 
 fn extras_empty(extras: &Extras) -> bool {
-    extras.idempotency.is_none() && extras.messages.is_empty() && extras.blobs.is_empty()
+    let Extras {
+        idempotency,
+        messages,
+        blobs,
+        push,
+    } = extras;
+    idempotency.is_none() && messages.is_empty() && blobs.is_empty() && push.is_none()
 }

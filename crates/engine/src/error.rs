@@ -18,6 +18,12 @@ pub enum CommandError {
     /// The idempotency key was used for a different request.
     #[error("reuse an idempotency key for another request")]
     KeyReused,
+    /// The receiver that comes along would be one too many for its run; nothing happened.
+    #[error("register more than {most} receivers with a run")]
+    TooManyReceivers {
+        /// How many it may have.
+        most: usize,
+    },
     /// Too many writers at one run; try again.
     #[error("append against too many other writers")]
     Busy {

@@ -50,7 +50,7 @@ pub use options::Options;
 pub use push::{Courier, Parcel, Undelivered};
 pub use pushes::Options as PushOptions;
 pub use recent::Ended;
-pub use request::{Create, Done, Extras, NewMessage, Once, Respond, Start};
+pub use request::{Create, Done, Extras, NewMessage, NewReceiver, Once, Respond, Start};
 pub use stats::Stats;
 pub use tail::Tail;
 pub use view::{Events, View};

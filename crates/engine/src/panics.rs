@@ -72,6 +72,7 @@ impl Engine {
                 | CommandError::NotFound
                 | CommandError::Refused(_)
                 | CommandError::KeyReused
+                | CommandError::TooManyReceivers { .. }
                 | CommandError::Busy { .. }
                 | CommandError::Unavailable(_),
             ) => {}

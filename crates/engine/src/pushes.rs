@@ -114,7 +114,7 @@ impl Engine {
         Ok(n_retried)
     }
 
-    fn lease_time(&self) -> Timestamp {
+    pub(crate) fn lease_time(&self) -> Timestamp {
         self.shared.lease_clock.lease(Duration::ZERO).0
     }
 

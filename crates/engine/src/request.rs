@@ -52,8 +52,19 @@ pub struct Extras {
     pub messages: Vec<NewMessage>,
     /// Bytes the run refers to.
     pub blobs: Vec<BlobRow>,
-    /// Who is told what happens to the run, from its first event on. Only a run that is created takes one.
-    pub push: Option<PushRow>,
+    /// Who is told what happens to the run from this command on; there if and only if the command takes effect.
+    pub push: Option<NewReceiver>,
+}
+
+/// Somebody who wants to be told what happens to a run.
+#[derive(Debug, Clone)]
+pub struct NewReceiver {
+    /// The run, which need not be the one that takes the command: an answer to a child is told of as its parent's.
+    pub run: RunId,
+    /// Who, and where; one of the same id is replaced.
+    pub row: PushRow,
+    /// Most receivers the run may have.
+    pub most: usize,
 }
 
 /// An A2A message to keep.

@@ -8,7 +8,7 @@ use wopr_core::{
     ContentHash, NodeId, PrincipalId, RunId, RunKey, RunStatus, Seq, TenantId, Timestamp, WorkflowId,
 };
 
-use crate::{Epoch, PushRow};
+use crate::{Epoch, NewPush};
 
 /// What must hold for an append to happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,8 +56,8 @@ pub struct Batch {
     pub messages: Vec<MessageRow>,
     /// Bytes that events refer to; one whose id the run knows already is ignored.
     pub blobs: Vec<BlobRow>,
-    /// A receiver of what happens to the run, which hears of these events too. Only with [`Guard::Create`].
-    pub push: Option<Box<PushRow>>,
+    /// Somebody who wants to be told what happens.
+    pub push: Option<Box<NewPush>>,
 }
 
 impl Batch {

@@ -21,6 +21,12 @@ pub enum AppendError {
     /// The request's idempotency key already has a record.
     #[error("append a request that already took effect")]
     Duplicate(Box<IdempotencyRecord>),
+    /// The receiver that comes along would be one too many for its run.
+    #[error("append with more than {0} receivers of a run")]
+    Full(usize),
+    /// The receiver that comes along is for another run, which is not there.
+    #[error("append with a receiver of a run that is not there")]
+    Missing,
     /// The store cannot take writes now: full disk, no connection, too many waiting. Nothing was written.
     #[error("append to an unavailable store: {0}")]
     Unavailable(String),

@@ -27,8 +27,8 @@ pub use log::{EventPage, Loaded, Log, RunFilter, RunPage, TaskCursor, TaskFilter
 pub use memory::MemoryStore;
 pub use postgres::PostgresStore;
 pub use push::{
-    Attempted, Delivery, DeliveryCursor, DeliveryFilter, LeasedPush, OutboxRow, PushRow, Pushes, Put, Then,
-    Update,
+    Attempted, Delivery, DeliveryCursor, DeliveryFilter, LeasedPush, NewPush, OutboxRow, PushRow, Pushes,
+    Put, Then, Update,
 };
 pub use registry::{KeyRow, Registry, Revision, WorkflowRow};
 pub use retention::{Child, EndedRoots, Removal, Retention, Swept};

@@ -19,12 +19,12 @@ pub trait Log: Send + Sync + 'static {
     /// # Errors
     /// See [`AppendError`]. An existing unexpired record under the batch's idempotency key wins over every
     /// other reason to refuse; a stale lease wins over a conflict; a conflict of the run wins over one of a child
-    /// that exists already, which is told with the child's place and expected 0. The batch's `updated_at` is the
-    /// time a record has to outlive.
+    /// that exists already, which is told with the child's place and expected 0; what is wrong with a receiver comes
+    /// last. The batch's `updated_at` is the time a record has to outlive.
     ///
     /// # Panics
     /// If the batch breaks what its type promises: events that do not continue the log, a snapshot of another
-    /// head, a child named twice, a receiver of a run that is there.
+    /// head, a child named twice, a receiver of a child.
     ///
     /// # Cancel safety
     /// Dropping the future does not take the append back: it may still commit.

@@ -27,6 +27,20 @@ pub struct PushRow {
     pub created_at: Timestamp,
 }
 
+/// A receiver that comes along with an append: it is there if and only if the append is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewPush {
+    /// Whose news it is told: of the batch's own run these events too, of another run of its tenant, which is there
+    /// already, whatever comes next.
+    pub run: RunId,
+    /// The receiver. One that has its id is replaced, as [`Pushes::put_push`] does it.
+    pub row: PushRow,
+    /// Most receivers that run may have.
+    pub most: usize,
+    /// The time of the leases.
+    pub now: Timestamp,
+}
+
 /// What became of a receiver that was to be registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Put {

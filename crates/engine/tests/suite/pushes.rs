@@ -6,11 +6,13 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::{sync::Notify, time::Instant};
-use wopr_core::{Command, Recorded, RunKey, RunStatus, Seq, Timestamp};
-use wopr_engine::{Clock, Courier, Engine, Extras, Options, Parcel, Undelivered, View};
+use wopr_core::{Command, Recorded, RunId, RunKey, RunStatus, Seq, Timestamp};
+use wopr_engine::{
+    Clock, CommandError, Courier, Engine, Extras, NewReceiver, Options, Parcel, Undelivered, View,
+};
 use wopr_store::{Delivery, DeliveryFilter, MemoryStore, PushRow, Pushes as _, Put, Update};
 
-use crate::harness::{answer, create, fresh, node, reaches, steered, tenant, workflow};
+use crate::harness::{answer, create, create_as, fresh, node, reaches, steered, tenant, workflow};
 
 /// Follows the virtual time of the runtime.
 #[derive(Debug)]
@@ -187,11 +189,47 @@ fn push(id: &str) -> PushRow {
     }
 }
 
+/// A receiver that comes along with a command.
+fn along(run: &RunId, id: &str) -> Extras {
+    Extras {
+        push: Some(NewReceiver {
+            run: run.clone(),
+            row: push(id),
+            most: 2,
+        }),
+        ..Extras::default()
+    }
+}
+
 fn pause() -> Command {
     Command::Pause {
         reason: None,
         drain: wopr_core::DrainPolicy::default(),
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_receiver_that_comes_with_an_answer_hears_of_it_and_one_too_many_refuses_it() {
+    let world = World::new().await;
+    let view = world.asks(&["a", "b"]).await;
+    let yes = || answer("ask", json!({"action": "accept"}));
+    let refused = world
+        .engine
+        .command(&view.key, yes(), along(&view.key.run, "c"))
+        .await;
+    assert!(
+        matches!(refused, Err(CommandError::TooManyReceivers { most: 2 })),
+        "{refused:?}"
+    );
+    assert!(world.store.drop_push(&view.key, "a").await.expect("dropped"));
+    let done = world
+        .engine
+        .command(&view.key, yes(), along(&view.key.run, "c"))
+        .await;
+    let ended = fresh(done.expect("taken"));
+    world.postbox.has("c", ended.run.head.0 - 1).await;
+    assert_eq!(world.postbox.told("c"), seqs(view.run.head.0, &ended));
+    assert_eq!(world.postbox.told("a"), [0; 0]);
 }
 
 fn seqs(from: u64, view: &View) -> Vec<u64> {
@@ -201,11 +239,8 @@ fn seqs(from: u64, view: &View) -> Vec<u64> {
 #[tokio::test(start_paused = true)]
 async fn a_run_created_with_a_receiver_tells_it_everything_in_order() {
     let world = World::new().await;
-    let extras = Extras {
-        push: Some(push("a")),
-        ..Extras::default()
-    };
-    let view = fresh(create(&world.engine, "ask", json!({}), extras).await);
+    let run = world.engine.new_run_id();
+    let view = fresh(create_as(&world.engine, run.clone(), "ask", json!({}), along(&run, "a")).await);
     let ended = world.approve(&view.key).await;
     assert_eq!(ended.run.status, RunStatus::Completed);
     world.postbox.has("a", ended.run.head.0 - 1).await;

@@ -290,19 +290,16 @@ impl Service {
             Extras::default()
         };
         let repeat = (once.key.clone(), once.digest.clone());
+        let config = configuration.task_push_notification_config.as_ref();
+        let push = self
+            .push_along(call, &view.key, config, &message.message_id)
+            .await?;
         let extras = Extras {
             idempotency: Some(once),
+            push,
             ..with_it
         };
-        let config = configuration.task_push_notification_config.as_ref();
-        let registered = self
-            .put_along(call, &view.key, config, &message.message_id)
-            .await?;
-        let taken = engine.command(&asked.key, command, extras).await;
-        if let (Err(_), Some(id)) = (&taken, &registered) {
-            self.take_back(&view.key, id).await;
-        }
-        let after = match taken {
+        let after = match engine.command(&asked.key, command, extras).await {
             Ok(Done::Fresh(after)) => after,
             Ok(Done::Replayed(record)) => return self.answered_before(&record, &kept).await,
             Err(CommandError::Refused(refusal)) => {

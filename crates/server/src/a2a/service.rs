@@ -15,7 +15,7 @@ use wopr_wire::a2a::{
     model::{CancelTaskRequest, GetTaskRequest, ListTasksRequest, ListTasksResponse, Task},
 };
 
-use super::{page, projection::stored_state, render::Shown};
+use super::{page, projection::stored_state, push, render::Shown};
 use crate::{
     Host,
     auth::{Caller, Scope},
@@ -73,6 +73,7 @@ impl From<CommandError> for Error {
             CommandError::KeyReused => {
                 A2aError::invalid_param("message.messageId", "was used for another message").into()
             }
+            CommandError::TooManyReceivers { most } => push::full(most),
             CommandError::Busy { .. } => Self::Unavailable,
             CommandError::Unavailable(why) => {
                 tracing::warn!(error = %why, "store unavailable");

@@ -256,6 +256,10 @@ impl From<CommandError> for Problem {
                 "idempotency_key_mismatch",
                 "the idempotency key was used for another request",
             ),
+            CommandError::TooManyReceivers { most } => {
+                let why = format!("the run has {most} receivers already");
+                Self::new(StatusCode::CONFLICT, "run_conflict", why)
+            }
             CommandError::Busy { retry_after_ms } => Self::unavailable(retry_after_ms.div_ceil(1_000).max(1)),
             CommandError::Unavailable(why) => {
                 tracing::warn!(%why, "store unavailable");

@@ -24,6 +24,7 @@ mod lists;
 mod once;
 mod operational;
 mod push;
+mod push_along;
 mod records;
 mod rest;
 mod retention;

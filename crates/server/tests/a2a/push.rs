@@ -32,7 +32,7 @@ const CREDENTIALS: &str = "credentials-93be02d4";
 
 /// What came to a receiver.
 #[derive(Debug, Clone)]
-struct Pushed {
+pub(crate) struct Pushed {
     headers: HeaderMap,
     body: Value,
 }
@@ -49,7 +49,7 @@ impl Pushed {
     }
 
     /// The state it tells, in the words of 0.3; nothing for an artifact of 1.0.
-    fn state(&self) -> Option<String> {
+    pub(crate) fn state(&self) -> Option<String> {
         let state = match &self.body["kind"] {
             Value::Null => &self.body["statusUpdate"]["status"]["state"],
             _ => &self.body["status"]["state"],
@@ -81,7 +81,7 @@ struct Inbox {
     news: Notify,
 }
 
-struct Receivers {
+pub(crate) struct Receivers {
     address: String,
     inbox: Arc<Inbox>,
     task: JoinHandle<()>,
@@ -94,7 +94,7 @@ impl Drop for Receivers {
 }
 
 impl Receivers {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let inbox = Arc::new(Inbox::default());
@@ -105,7 +105,7 @@ impl Receivers {
         Self { address, inbox, task }
     }
 
-    fn url(&self, name: &str) -> String {
+    pub(crate) fn url(&self, name: &str) -> String {
         format!("http://{}/{name}", self.address)
     }
 
@@ -138,7 +138,7 @@ impl Receivers {
     }
 
     /// Waits for a state, and gives what came up to it.
-    async fn told(&self, name: &str, state: &str) -> Vec<Pushed> {
+    pub(crate) async fn told(&self, name: &str, state: &str) -> Vec<Pushed> {
         let is_told = |inbox: &Inbox| {
             let taken = inbox.taken.lock();
             let mut states = taken.get(name).into_iter().flatten();
@@ -173,7 +173,7 @@ async fn take(
 }
 
 /// Loopback may be reached, and nothing takes long.
-fn reaching() -> Config {
+pub(crate) fn reaching() -> Config {
     let mut config = config();
     config.egress.allow = vec!["127.0.0.0/8".parse().unwrap()];
     config.a2a.push_timeout = "500ms".parse::<Period>().unwrap();
@@ -195,7 +195,7 @@ fn wanted(task: &Value, id: &str, url: &str) -> Value {
 }
 
 /// A task that waits for an approval.
-async fn asks(speaker: &Speaker) -> Value {
+pub(crate) async fn asks(speaker: &Speaker) -> Value {
     let task = speaker.send(speaker.text("push", "it", "approve")).await.unwrap();
     task["id"].clone()
 }

@@ -63,10 +63,19 @@ impl Server {
 
     /// A host on each kind of store.
     pub(crate) async fn start_each() -> [Self; 2] {
+        Self::open_each(config()).await
+    }
+
+    /// A configured host on each kind of store.
+    pub(crate) async fn open_each(config: Config) -> [Self; 2] {
         let folder = tempfile::tempdir().unwrap();
-        let mut kept = Self::sqlite(&folder.path().join("wopr.db")).await;
+        let mut kept = Self::open(Config {
+            store: StoreUrl::Sqlite(folder.path().join("wopr.db")),
+            ..config.clone()
+        })
+        .await;
         kept.folder = Some(folder);
-        [Self::start().await, kept]
+        [Self::open(config).await, kept]
     }
 
     pub(crate) async fn sqlite(path: &Path) -> Self {

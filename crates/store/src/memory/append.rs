@@ -5,7 +5,7 @@ use std::collections::btree_map::Entry;
 use wopr_core::{RunKey, Seq};
 
 use super::{Effect, Run, State};
-use crate::{AppendError, Batch, Fence, Guard, InboxRow};
+use crate::{AppendError, Batch, Fence, Guard, InboxRow, Put};
 
 impl State {
     /// Appends a batch, or says why not and leaves everything as it was.
@@ -14,6 +14,7 @@ impl State {
         self.check_fences(&batch)?;
         self.check_guard(&batch)?;
         self.check_children(&batch)?;
+        self.check_push(&batch)?;
         self.write(batch);
         Ok(())
     }
@@ -70,8 +71,25 @@ impl State {
         Ok(())
     }
 
+    fn check_push(&self, batch: &Batch) -> Result<(), AppendError> {
+        let Some(push) = &batch.push else {
+            return Ok(());
+        };
+        let put = if batch.guard == Guard::Create && push.run == batch.run.run {
+            if push.most > 0 { Put::Added } else { Put::Full }
+        } else {
+            self.judge_push(&batch.run.sibling(push.run.clone()), &push.row.id, push.most)
+        };
+        match put {
+            Put::Added | Put::Replaced => Ok(()),
+            Put::Full => Err(AppendError::Full(push.most)),
+            Put::Missing => Err(AppendError::Missing),
+        }
+    }
+
     fn write(&mut self, batch: Batch) {
         let (before, after) = (batch.expected(), batch.head());
+        let guard = batch.guard;
         let key = batch.run;
         let at = batch.summary.updated_at;
 
@@ -150,7 +168,13 @@ impl State {
         }
 
         if let Some(push) = batch.push {
-            self.add_push(&key, *push, before, Fence(0));
+            let is_own = push.run == key.run;
+            let first = match guard {
+                Guard::Create if is_own => Fence(0),
+                Guard::Create | Guard::At(_) => Fence::first_at(push.now),
+            };
+            let since = is_own.then_some(before);
+            self.put_push(&key.sibling(push.run), push.row, push.now, since, first);
         }
         self.note(&key, before, after);
 

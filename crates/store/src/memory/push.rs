@@ -1,5 +1,7 @@
 //! Receivers and deliveries in memory.
 
+use std::collections::btree_map::Entry;
+
 use async_trait::async_trait;
 use wopr_core::{RunKey, Seq, Timestamp};
 
@@ -10,17 +12,50 @@ use crate::{
 };
 
 impl State {
-    /// Registers a receiver that hears of events from a place on.
-    pub(super) fn add_push(&mut self, run: &RunKey, row: PushRow, since: Seq, fence: Fence) {
-        let push = Push {
-            row,
-            since,
-            due: None,
-            epoch: None,
-            fence,
-            news: 0,
-        };
-        self.pushes.insert((run.clone(), push.row.id.clone()), push);
+    /// What would become of a receiver that is registered.
+    pub(super) fn judge_push(&self, run: &RunKey, id: &str, most: usize) -> Put {
+        if self.run(run).is_none() {
+            return Put::Missing;
+        }
+        if self.pushes.contains_key(&(run.clone(), id.to_owned())) {
+            return Put::Replaced;
+        }
+        let n_pushes = self.pushes.keys().filter(|(of, _)| of == run).count();
+        if n_pushes < most { Put::Added } else { Put::Full }
+    }
+
+    /// Registers a receiver that may be: a new one hears of events from a place on, or from the end of the log, and
+    /// has fences from a first one on.
+    pub(super) fn put_push(
+        &mut self,
+        run: &RunKey,
+        row: PushRow,
+        now: Timestamp,
+        since: Option<Seq>,
+        first: Fence,
+    ) {
+        let head = self.run(run).map_or(Seq(0), super::Run::head);
+        match self.pushes.entry((run.clone(), row.id.clone())) {
+            Entry::Occupied(entry) => {
+                let push = entry.into_mut();
+                push.row = row;
+                push.news += 1;
+                // Whoever tells the old receiver has lost the lease.
+                push.fence.0 += 1;
+                push.epoch = None;
+                push.due = push.due.map(|_| now);
+            }
+            Entry::Vacant(entry) => {
+                entry.insert(Push {
+                    row,
+                    since: since.unwrap_or(head),
+                    due: None,
+                    epoch: None,
+                    fence: first,
+                    news: 0,
+                });
+            }
+        }
     }
 
     /// Notes what was appended, if anybody is to be told.
@@ -48,23 +83,12 @@ impl Pushes for MemoryStore {
         now: Timestamp,
     ) -> Result<Put, WriteError> {
         let mut state = self.state.lock();
-        let Some(head) = state.run(run).map(super::Run::head) else {
-            return Ok(Put::Missing);
-        };
-        if let Some(push) = state.pushes.get_mut(&(run.clone(), row.id.clone())) {
-            push.row = row;
-            push.news += 1;
-            // Whoever tells the old receiver has lost the lease.
-            push.fence.0 += 1;
-            push.epoch = None;
-            push.due = push.due.map(|_| now);
-            return Ok(Put::Replaced);
+        let put = state.judge_push(run, &row.id, most);
+        match put {
+            Put::Added | Put::Replaced => state.put_push(run, row, now, None, Fence::first_at(now)),
+            Put::Full | Put::Missing => {}
         }
-        if state.of_run(run).count() >= most {
-            return Ok(Put::Full);
-        }
-        state.add_push(run, row, head, Fence::first_at(now));
-        Ok(Put::Added)
+        Ok(put)
     }
 
     async fn pushes(&self, run: &RunKey) -> Result<Vec<PushRow>, ReadError> {

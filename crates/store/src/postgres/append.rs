@@ -9,11 +9,13 @@
 //!   the end, and a writer that waited for it looks at the row as it is then.
 //! - Fences are read with the effects' rows locked, so no lease is handed out between the look and the commit.
 //! - Children are inserts that give way, as the guard.
+//! - A receiver that comes along is counted in the row of its run, which that locks, if there is room for it.
 //!
 //! Whatever comes after is written under the run's lock and touches rows of this run only; the one exception, the
 //! inboxes of others, only ever gains rows. Locks are taken in one order (record, run, children, effects), so that
-//! appends do not wait for each other in a circle; leasing skips what is locked. What is undone by the server all
-//! the same is tried again.
+//! appends do not wait for each other in a circle; leasing skips what is locked. Only the receiver of a parent, which
+//! comes with an answer to its child, locks a run behind another, and no parent waits for the row of a child. What is
+//! undone by the server all the same is tried again.
 
 use deadpool_postgres::Object;
 use tokio::time::Instant;
@@ -28,15 +30,15 @@ use super::{
     round::{Failure, Round, Sent, silent, value},
     rows, writes,
 };
-use crate::{AppendError, Batch, EffectKey, Guard, IdempotencyKey, IdempotencyRecord};
+use crate::{AppendError, Batch, EffectKey, Guard, IdempotencyKey, IdempotencyRecord, Put};
 
 /// How often a transaction is tried that was undone without a verdict.
 const TRIES: u32 = 8;
 
 const CREATE: &str =
     "INSERT INTO runs (tenant, run, workflow, version, status, principal, parent_run, parent_node, created_at,
-         updated_at, next_seq, pushes)
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) ON CONFLICT DO NOTHING RETURNING pushes > 0";
+         updated_at, next_seq)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT DO NOTHING RETURNING pushes > 0";
 
 const ADVANCE: &str = concat!(
     "UPDATE runs SET status = $4, updated_at = $5, next_seq = $6
@@ -168,6 +170,10 @@ async fn begin(transaction: &Transaction, batch: &Batch) -> Result<Result<bool, 
     let guarded = guard(&mut round, batch);
     let created = (!batch.children.is_empty()).then(|| children(&mut round, batch));
     let fenced = fences(&mut round, batch);
+    let put = batch
+        .push
+        .as_ref()
+        .map(|push| push::put_along(&mut round, batch, push));
     let mut answers = round.ask(client, transaction.until).await?;
     let mut answer = |place: usize| answers.get_mut(place).map(std::mem::take).unwrap_or_default();
 
@@ -209,11 +215,18 @@ async fn begin(transaction: &Transaction, batch: &Batch) -> Result<Result<bool, 
             },
         }));
     };
-    let is_told = rows::flag(advanced, 0)?;
+    let mut is_told = rows::flag(advanced, 0)?;
     if let Some(place) = created {
         let new = answer(place);
         if new.len() < batch.children.len() {
             return colliding(transaction, batch).await.map(Err);
+        }
+    }
+    if let (Some(place), Some(push)) = (put, &batch.push) {
+        match push::put_answer(&answer(place))? {
+            Put::Added | Put::Replaced => is_told |= push.run == batch.run.run,
+            Put::Full => return Ok(Err(AppendError::Full(push.most))),
+            Put::Missing => return Ok(Err(AppendError::Missing)),
         }
     }
     Ok(Ok(is_told))
@@ -275,7 +288,6 @@ fn guard<'b>(round: &mut Round<'b>, batch: &'b Batch) -> usize {
                     value(summary.created_at.millis()),
                     value(summary.updated_at.millis()),
                     value(head),
-                    value(i64::from(batch.push.is_some())),
                 ],
             )
         }

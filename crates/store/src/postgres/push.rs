@@ -18,8 +18,8 @@ use super::{
     rows,
 };
 use crate::{
-    Attempted, Batch, Delivery, DeliveryCursor, DeliveryFilter, Epoch, Fence, LeasedPush, OutboxRow, PushRow,
-    Pushes, Put, ReadError, Then, Update, WriteError,
+    Attempted, Batch, Delivery, DeliveryCursor, DeliveryFilter, Epoch, Fence, Guard, LeasedPush, NewPush,
+    OutboxRow, PushRow, Pushes, Put, ReadError, Then, Update, WriteError,
 };
 
 /// The columns [`delivery`] reads.
@@ -29,13 +29,10 @@ macro_rules! delivery_columns {
     };
 }
 
-/// The receiver of a run that is created with it; the row of the run has counted it.
-const ADD: &str = "INSERT INTO pushes (tenant, run, id, body, created_at, since, fence, news)
-     VALUES ($1, $2, $3, $4, $5, 0, 0, 0)";
-
 const NOTE: &str = "INSERT INTO outbox (tenant, run, from_seq, to_seq) VALUES ($1, $2, $3, $4)
      ON CONFLICT (tenant, run) DO UPDATE SET to_seq = excluded.to_seq";
 
+/// A new one hears of events from parameter 9 on, or from the end of the log.
 const PUT: &str = concat!(
     "WITH the_run AS (
          SELECT tenant, run FROM runs WHERE tenant = $1 AND run = $2",
@@ -52,9 +49,12 @@ const PUT: &str = concat!(
          RETURNING next_seq),
      added AS (
          INSERT INTO pushes (tenant, run, id, body, created_at, since, fence, news)
-         SELECT $1, $2, $3, $4, $5, next_seq, $8, 0 FROM counted RETURNING 1)
+         SELECT $1, $2, $3, $4, $5, coalesce($9::bigint, next_seq), $8, 0 FROM counted RETURNING 1)
      SELECT EXISTS (SELECT FROM the_run), EXISTS (SELECT FROM replaced), EXISTS (SELECT FROM added)"
 );
+
+/// Locks a run's row, so that the statement behind it sees the receivers that others were adding.
+const LOCK: &str = "SELECT FROM runs WHERE tenant = $1 AND run = $2 FOR NO KEY UPDATE";
 
 const OF_RUN: &str = concat!(
     "SELECT id, body, created_at FROM pushes WHERE tenant = $1 AND run = $2",
@@ -159,21 +159,56 @@ const RETRY: &str = concat!(
 /// Sorts behind every id of a run.
 const BEHIND_EVERY_RUN: &str = "~";
 
-/// Adds what a batch has for receivers, to those of the run that its guard found there or to the one it brings.
+/// Registers the receiver that comes along with a batch, behind the guard, which has locked the batch's own run.
+pub(super) fn put_along<'b>(round: &mut Round<'b>, batch: &'b Batch, push: &'b NewPush) -> usize {
+    let is_own = push.run == batch.run.run;
+    if !is_own {
+        let run = vec![value(batch.run.tenant.as_str()), value(push.run.as_str())];
+        round.add(LOCK, run);
+    }
+    let first = match batch.guard {
+        Guard::Create if is_own => Fence(0),
+        Guard::Create | Guard::At(_) => Fence::first_at(push.now),
+    };
+    let since = is_own.then(|| batch.expected());
+    round.add(PUT, put_values(batch.run.tenant.as_str(), push, since, first))
+}
+
+/// What became of the receiver that came along.
+pub(super) fn put_answer(found: &[Row]) -> Result<Put, Fault> {
+    let found = only(found)?;
+    Ok(
+        match (
+            rows::flag(found, 0)?,
+            rows::flag(found, 1)?,
+            rows::flag(found, 2)?,
+        ) {
+            (false, _, _) => Put::Missing,
+            (true, true, _) => Put::Replaced,
+            (true, false, true) => Put::Added,
+            (true, false, false) => Put::Full,
+        },
+    )
+}
+
+fn put_values<'v>(tenant: &'v str, push: &'v NewPush, since: Option<Seq>, first: Fence) -> Vec<Value<'v>> {
+    let row = &push.row;
+    vec![
+        value(tenant),
+        value(push.run.as_str()),
+        value(rows::free(&row.id)),
+        value(row.body.as_slice()),
+        value(row.created_at.millis()),
+        value(rows::limit(push.most)),
+        value(push.now.millis()),
+        value(rows::int(first.0)),
+        value(since.map(|since| rows::int(since.0))),
+    ]
+}
+
+/// Notes what the receivers of a batch's run have to be told.
 pub(super) fn note<'b>(round: &mut Round<'b>, batch: &'b Batch, is_told: bool) {
     let (tenant, run) = (batch.run.tenant.as_str(), batch.run.run.as_str());
-    if let Some(row) = &batch.push {
-        round.add(
-            ADD,
-            vec![
-                value(tenant),
-                value(run),
-                value(rows::free(&row.id)),
-                value(row.body.as_slice()),
-                value(row.created_at.millis()),
-            ],
-        );
-    }
     if is_told && !batch.events.is_empty() {
         let (from, to) = (rows::int(batch.expected().0), rows::int(batch.head().0));
         round.add(NOTE, vec![value(tenant), value(run), value(from), value(to)]);
@@ -188,34 +223,6 @@ fn of_push<'v>(run: &'v RunKey, push: &'v str) -> Vec<Value<'v>> {
     let mut values = of_run(run);
     values.push(value(rows::free(push)));
     values
-}
-
-async fn put(pool: &Pool, run: &RunKey, row: &PushRow, most: usize, now: Timestamp) -> Result<Put, Fault> {
-    let round = || {
-        let mut values = of_push(run, &row.id);
-        values.extend([
-            value(row.body.as_slice()),
-            value(row.created_at.millis()),
-            value(rows::limit(most)),
-            value(now.millis()),
-            value(rows::int(Fence::first_at(now).0)),
-        ]);
-        Round::of(PUT, values)
-    };
-    let found = pool.write(round).await?;
-    let found = only(&found)?;
-    Ok(
-        match (
-            rows::flag(found, 0)?,
-            rows::flag(found, 1)?,
-            rows::flag(found, 2)?,
-        ) {
-            (false, _, _) => Put::Missing,
-            (true, true, _) => Put::Replaced,
-            (true, false, true) => Put::Added,
-            (true, false, false) => Put::Full,
-        },
-    )
 }
 
 async fn expand(pool: &Pool, note: &OutboxRow, updates: &[Update], now: Timestamp) -> Result<bool, Fault> {
@@ -365,7 +372,17 @@ impl Pushes for PostgresStore {
         most: usize,
         now: Timestamp,
     ) -> Result<Put, WriteError> {
-        Ok(put(&self.pool, run, &row, most, now).await?)
+        let push = NewPush {
+            run: run.run.clone(),
+            row,
+            most,
+            now,
+        };
+        let round = || {
+            let values = put_values(run.tenant.as_str(), &push, None, Fence::first_at(now));
+            Round::of(PUT, values)
+        };
+        Ok(put_answer(&self.pool.write(round).await?)?)
     }
 
     async fn pushes(&self, run: &RunKey) -> Result<Vec<PushRow>, ReadError> {

@@ -49,7 +49,12 @@ impl Counters {
             Err(AppendError::Duplicate(_)) => &self.duplicates,
             Err(AppendError::Fenced(_)) => &self.fenced,
             Err(AppendError::Unknown(_)) => &self.doubtful_commits,
-            Err(AppendError::Unavailable(_) | AppendError::Corrupt(_)) => return,
+            Err(
+                AppendError::Full(_)
+                | AppendError::Missing
+                | AppendError::Unavailable(_)
+                | AppendError::Corrupt(_),
+            ) => return,
         };
         counter.fetch_add(1, Relaxed);
     }

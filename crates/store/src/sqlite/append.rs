@@ -18,7 +18,7 @@ use super::{
     stats::Counters,
     writer::Job,
 };
-use crate::{AppendError, Batch, EffectRow, Fence, Guard, StoredEvent, Summary, TaskRow};
+use crate::{AppendError, Batch, EffectRow, Guard, StoredEvent, Summary, TaskRow};
 
 /// What a batch costs in a queue besides the bodies it carries.
 const BATCH_OVERHEAD: usize = 1024;
@@ -71,7 +71,8 @@ pub(super) fn weight(batch: &Batch) -> usize {
         .as_ref()
         .map_or(0, |record| record.response.len());
     let children = batch.children.len() * BATCH_OVERHEAD / 2;
-    BATCH_OVERHEAD + events + effects + inbox + messages + blobs + snapshot + response + children
+    let push = batch.push.as_ref().map_or(0, |push| push.row.body.len());
+    BATCH_OVERHEAD + events + effects + inbox + messages + blobs + snapshot + response + children + push
 }
 
 /// Writes a batch, or says why not and writes nothing.
@@ -92,6 +93,9 @@ fn append(conn: &Connection, records: &Records, batch: &Batch) -> Result<Result<
             expected: batch.expected(),
             actual: present_head(conn, &batch.run)?,
         }));
+    }
+    if let Some(push) = &batch.push {
+        push::put_along(conn, batch, push)?;
     }
     write_events(conn, &batch.run, &batch.events)?;
     write_work(conn, batch)?;
@@ -122,25 +126,32 @@ fn refusal(conn: &Connection, batch: &Batch) -> Result<Option<AppendError>, Faul
         let Some(child_head) = head(conn, &batch.run.sibling(child.run.clone()))? else {
             continue;
         };
-        // A batch that lost its own race is told so; what its children would have collided with is noise then.
-        let actual = present_head(conn, &batch.run)?;
-        let guard_holds = match batch.guard {
-            Guard::Create => head(conn, &batch.run)?.is_none(),
-            Guard::At(seq) => actual == Some(seq),
+        let collision = AppendError::Conflict {
+            expected: Seq(0),
+            actual: Some(child_head),
         };
-        return Ok(Some(if guard_holds {
-            AppendError::Conflict {
-                expected: Seq(0),
-                actual: Some(child_head),
-            }
-        } else {
-            AppendError::Conflict {
-                expected: batch.expected(),
-                actual,
-            }
-        }));
+        return Ok(Some(lost_race(conn, batch)?.unwrap_or(collision)));
     }
-    Ok(None)
+    let Some(push) = &batch.push else {
+        return Ok(None);
+    };
+    match push::judge_along(conn, batch, push)? {
+        None => Ok(None),
+        Some(refusal) => Ok(Some(lost_race(conn, batch)?.unwrap_or(refusal))),
+    }
+}
+
+/// A batch that lost its own race is told so, and nothing of what else is in its way.
+fn lost_race(conn: &Connection, batch: &Batch) -> Result<Option<AppendError>, Fault> {
+    let actual = present_head(conn, &batch.run)?;
+    let guard_holds = match batch.guard {
+        Guard::Create => head(conn, &batch.run)?.is_none(),
+        Guard::At(seq) => actual == Some(seq),
+    };
+    Ok((!guard_holds).then_some(AppendError::Conflict {
+        expected: batch.expected(),
+        actual,
+    }))
 }
 
 /// Writes the run row if it is as the batch expects it; `false` means it is not and nothing was written.
@@ -159,12 +170,6 @@ fn guard(conn: &Connection, batch: &Batch) -> Result<bool, Fault> {
             written => written,
         },
     };
-    if let (1, Some(row)) = (written, &batch.push) {
-        conn.prepare_cached("UPDATE runs SET pushes = 1 WHERE tenant = ?1 AND run = ?2")?
-            .execute([batch.run.tenant.as_str(), batch.run.run.as_str()])?;
-        push::add(conn, &batch.run, row, Seq(0), Fence(0))?;
-        push::note(conn, &batch.run, Seq(0), batch.head())?;
-    }
     Ok(written == 1)
 }
 

@@ -12,8 +12,8 @@ use super::{
     rows,
 };
 use crate::{
-    Attempted, Delivery, DeliveryCursor, DeliveryFilter, Epoch, Fence, LeasedPush, OutboxRow, PushRow,
-    Pushes, Put, ReadError, Then, Update, WriteError,
+    AppendError, Attempted, Batch, Delivery, DeliveryCursor, DeliveryFilter, Epoch, Fence, Guard, LeasedPush,
+    NewPush, OutboxRow, PushRow, Pushes, Put, ReadError, Then, Update, WriteError,
 };
 
 /// The columns [`delivery`] reads.
@@ -70,14 +70,50 @@ const LIST_DEAD: &str = list!("INDEXED BY deliveries_dead", " AND dead_at IS NOT
 /// Sorts behind every id of a run.
 const BEHIND_EVERY_RUN: &str = "~";
 
-/// Adds a receiver that hears of events from a place on; the row of the run has counted it.
-pub(super) fn add(
+/// Whether the receiver that comes along with a batch may not be; asked before anything is written.
+pub(super) fn judge_along(
     conn: &Connection,
-    run: &RunKey,
-    row: &PushRow,
-    since: Seq,
-    fence: Fence,
-) -> Result<(), Fault> {
+    batch: &Batch,
+    push: &NewPush,
+) -> Result<Option<AppendError>, Fault> {
+    let (tenant, run) = (batch.run.tenant.as_str(), push.run.as_str());
+    let full = AppendError::Full(push.most);
+    if batch.guard == Guard::Create && push.run == batch.run.run {
+        return Ok((push.most == 0).then_some(full));
+    }
+    let Some((n_pushes, _)) = receivers(conn, &batch.run.sibling(push.run.clone()))? else {
+        return Ok(Some(AppendError::Missing));
+    };
+    if n_pushes < push.most as u64 {
+        return Ok(None);
+    }
+    let is_known = conn
+        .prepare_cached("SELECT 1 FROM pushes WHERE tenant = ?1 AND run = ?2 AND id = ?3")?
+        .exists([tenant, run, &push.row.id])?;
+    Ok((!is_known).then_some(full))
+}
+
+/// Registers the receiver that comes along with a batch, whose guard has held.
+pub(super) fn put_along(conn: &Connection, batch: &Batch, push: &NewPush) -> Result<(), Fault> {
+    let run = batch.run.sibling(push.run.clone());
+    let is_own = run == batch.run;
+    let first = match batch.guard {
+        Guard::Create if is_own => Fence(0),
+        Guard::Create | Guard::At(_) => Fence::first_at(push.now),
+    };
+    let since = is_own.then(|| batch.expected());
+    match put(conn, &run, push, since, first)? {
+        Put::Added | Put::Replaced => {}
+        Put::Full | Put::Missing => return Err(Fault::Damaged("receivers are not as counted".to_owned())),
+    }
+    if is_own {
+        note(conn, &run, batch.expected(), batch.head())?;
+    }
+    Ok(())
+}
+
+/// Adds a receiver that hears of events from a place on.
+fn add(conn: &Connection, run: &RunKey, row: &PushRow, since: Seq, fence: Fence) -> Result<(), Fault> {
     conn.prepare_cached(
         "INSERT INTO pushes (tenant, run, id, body, created_at, since, due, epoch, fence, news)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, NULL, NULL, ?7, 0)",
@@ -121,23 +157,34 @@ pub(super) fn end_leases(conn: &Connection, now: Timestamp) -> Result<(), Fault>
     Ok(())
 }
 
-fn put(conn: &Connection, run: &RunKey, row: &PushRow, most: usize, now: Timestamp) -> Result<Put, Fault> {
-    let (tenant, id) = (run.tenant.as_str(), run.run.as_str());
-    let of_run: Option<(u64, Seq)> = {
+/// How many receivers a run has, and the length of its log; none if it is not there.
+fn receivers(conn: &Connection, run: &RunKey) -> Result<Option<(u64, Seq)>, Fault> {
+    let of_run = {
         let mut statement =
             conn.prepare_cached("SELECT pushes, next_seq FROM runs WHERE tenant = ?1 AND run = ?2")?;
-        let mut found = statement.query([tenant, id])?;
+        let mut found = statement.query([run.tenant.as_str(), run.run.as_str()])?;
         match found.next()? {
-            Some(row) => Some((rows::count(row, 0)?, rows::seq(row, 1)?)),
-            None => None,
+            Some(row) => (rows::count(row, 0)?, rows::seq(row, 1)?),
+            None => return Ok(None),
         }
     };
-    let Some((n_pushes, head)) = of_run else {
+    Ok((!is_gone(conn, run)?).then_some(of_run))
+}
+
+/// Registers a receiver. A new one hears of events from a place on, or from the end of the log, and has fences from a
+/// first one on.
+fn put(
+    conn: &Connection,
+    run: &RunKey,
+    push: &NewPush,
+    since: Option<Seq>,
+    first: Fence,
+) -> Result<Put, Fault> {
+    let row = &push.row;
+    let (tenant, id) = (run.tenant.as_str(), run.run.as_str());
+    let Some((n_pushes, head)) = receivers(conn, run)? else {
         return Ok(Put::Missing);
     };
-    if is_gone(conn, run)? {
-        return Ok(Put::Missing);
-    }
     let replaced = conn
         .prepare_cached(
             // Whoever tells the old receiver has lost the lease.
@@ -151,15 +198,15 @@ fn put(conn: &Connection, run: &RunKey, row: &PushRow, most: usize, now: Timesta
             row.id,
             row.body,
             row.created_at.millis(),
-            now.millis()
+            push.now.millis()
         ])?;
     if replaced == 1 {
         return Ok(Put::Replaced);
     }
-    if n_pushes >= most as u64 {
+    if n_pushes >= push.most as u64 {
         return Ok(Put::Full);
     }
-    add(conn, run, row, head, Fence::first_at(now))?;
+    add(conn, run, row, since.unwrap_or(head), first)?;
     conn.prepare_cached("UPDATE runs SET pushes = pushes + 1 WHERE tenant = ?1 AND run = ?2")?
         .execute([tenant, id])?;
     Ok(Put::Added)
@@ -450,8 +497,16 @@ impl Pushes for SqliteStore {
     ) -> Result<Put, WriteError> {
         let run = run.clone();
         let bytes = SMALL + row.body.len();
-        self.write(bytes, move |conn| put(conn, &run, &row, most, now))
-            .await
+        let push = NewPush {
+            run: run.run.clone(),
+            row,
+            most,
+            now,
+        };
+        self.write(bytes, move |conn| {
+            put(conn, &run, &push, None, Fence::first_at(now))
+        })
+        .await
     }
 
     async fn pushes(&self, run: &RunKey) -> Result<Vec<PushRow>, ReadError> {

@@ -72,7 +72,13 @@ impl Counters {
             Err(AppendError::Conflict { .. }) => &self.conflicts,
             Err(AppendError::Duplicate(_)) => &self.duplicates,
             Err(AppendError::Fenced(_)) => &self.fenced,
-            Err(AppendError::Unavailable(_) | AppendError::Unknown(_) | AppendError::Corrupt(_)) => return,
+            Err(
+                AppendError::Full(_)
+                | AppendError::Missing
+                | AppendError::Unavailable(_)
+                | AppendError::Unknown(_)
+                | AppendError::Corrupt(_),
+            ) => return,
         };
         counter.fetch_add(1, Relaxed);
     }

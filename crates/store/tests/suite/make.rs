@@ -5,7 +5,7 @@ use wopr_core::{
 };
 use wopr_store::{
     Batch, ChildRow, EffectKey, EffectRow, Epoch, Fence, Guard, IdempotencyKey, IdempotencyRecord, InboxRow,
-    PushRow, Settled, Store, StoredEvent, Summary, TaskRow, TaskState, TimerKey, TimerRow,
+    NewPush, PushRow, Settled, Store, StoredEvent, Summary, TaskRow, TaskState, TimerKey, TimerRow,
 };
 
 pub(crate) fn tenant(name: &str) -> TenantId {
@@ -160,6 +160,16 @@ pub(crate) fn push(id: &str) -> PushRow {
         body: format!("to {id}").into_bytes(),
         created_at: at(5),
     }
+}
+
+/// A receiver that comes along with an append, of a run that may have three.
+pub(crate) fn along(run: &RunKey, id: &str) -> Option<Box<NewPush>> {
+    Some(Box::new(NewPush {
+        run: run.run.clone(),
+        row: push(id),
+        most: 3,
+        now: at(5),
+    }))
 }
 
 pub(crate) fn idempotency_key(key: &str) -> IdempotencyKey {

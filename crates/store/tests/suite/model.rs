@@ -1,11 +1,11 @@
 //! Random histories, applied to the specification and to a database: every answer and every read is equal.
 
 use proptest::{collection::vec, prelude::*, sample::select};
-use wopr_core::{RunKey, RunStatus, Seq};
+use wopr_core::{RunId, RunKey, RunStatus, Seq};
 use wopr_store::{
     Attempted, Batch, BlobRow, DeliveryCursor, DeliveryFilter, Epoch, Fence, Guard, IdempotencyRecord,
-    MemoryStore, MessageRow, PushRow, Removal, RunFilter, Settled, Snapshot, SqliteStore, Store, TaskCursor,
-    TaskFilter, TaskInterrupt, TaskRow, TaskState, Then, Update, sqlite::Options,
+    MemoryStore, MessageRow, NewPush, PushRow, Removal, RunFilter, Settled, Snapshot, SqliteStore, Store,
+    TaskCursor, TaskFilter, TaskInterrupt, TaskRow, TaskState, Then, Update, sqlite::Options,
 };
 
 use crate::{make::*, schema::Schema};
@@ -192,7 +192,7 @@ prop_compose! {
         record in prop::option::weighted(0.3, records()),
         message in prop::option::of(keys()),
         blob in prop::option::of(keys()),
-        receiver in prop::option::of(keys()),
+        receiver in prop::option::of((keys(), prop::option::weighted(0.2, 1..5_u64), 0..4_usize, 0..60_i64)),
     ) -> Draft {
         let mut batch = work;
         batch.run = run.clone();
@@ -209,7 +209,16 @@ prop_compose! {
             .map(|id| BlobRow { id: id.to_owned(), media_type: flow.to_owned(), bytes: vec![9] })
             .into_iter()
             .collect();
-        batch.push = receiver.filter(|_| matches!(place, Place::Create)).map(|id| Box::new(push(id)));
+        let of_child = |run: &RunId| batch.children.iter().any(|child| child.run == *run);
+        batch.push = receiver
+            .map(|(id, other, most, now)| NewPush {
+                run: other.map_or_else(|| run.run.clone(), run_id),
+                row: PushRow { created_at: at(now), body: vec![n_events as u8], ..push(id) },
+                most,
+                now: at(now),
+            })
+            .filter(|push| !of_child(&push.run))
+            .map(Box::new);
         Draft { run, place, n_events, snapshot, batch }
     }
 }

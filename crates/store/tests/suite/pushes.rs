@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use tokio::task::JoinSet;
 use wopr_core::{RunKey, RunStatus, Seq};
 use wopr_store::{
-    Attempted, Delivery, DeliveryCursor, DeliveryFilter, Epoch, LeasedPush, OutboxRow, PushRow, Put, Removal,
-    Store, Then, Update,
+    AppendError, Attempted, Delivery, DeliveryCursor, DeliveryFilter, Epoch, LeasedPush, NewPush, OutboxRow,
+    PushRow, Put, Removal, Store, Then, Update,
 };
 
 use crate::{behaviours, make::*};
@@ -15,6 +16,12 @@ behaviours! {
     the_notes_of_several_appends_are_one,
     a_run_created_with_a_receiver_tells_of_its_beginning,
     a_refused_append_notes_nothing,
+    a_receiver_that_comes_along_hears_of_what_it_came_with,
+    a_receiver_that_comes_along_may_be_another_runs,
+    a_receiver_that_comes_along_replaces_the_one_of_its_id,
+    a_refused_append_leaves_the_receivers_as_they_were,
+    of_those_who_race_one_brings_its_receiver,
+    those_who_race_for_room_bring_no_more_than_there_is,
     receivers_are_bounded_replaced_and_dropped,
     a_receiver_hears_of_what_came_after_it,
     expanding_is_refused_where_the_note_has_changed,
@@ -36,6 +43,25 @@ const MOST: usize = 3;
 
 async fn put(store: &dyn Store, run: &RunKey, id: &str) -> Put {
     store.put_push(run, push(id), MOST, at(5)).await.expect("put")
+}
+
+/// One that comes along and leads elsewhere.
+fn elsewhere(run: &RunKey, id: &str) -> Option<Box<NewPush>> {
+    let mut push = along(run, id)?;
+    push.row.body = b"elsewhere".to_vec();
+    Some(push)
+}
+
+/// Where the receivers of a run lead.
+async fn bodies(store: &dyn Store, run: &RunKey) -> Vec<String> {
+    let pushes = store.pushes(run).await.expect("pushes");
+    let told = |row: &PushRow| format!("{} {}", row.id, String::from_utf8_lossy(&row.body));
+    pushes.iter().map(told).collect()
+}
+
+async fn head(store: &dyn Store, run: &RunKey) -> u64 {
+    let summary = store.summary(run).await.expect("summary");
+    summary.expect("the run is there").1.0
 }
 
 fn note(run: &RunKey, from: u64, to: u64) -> OutboxRow {
@@ -158,7 +184,7 @@ async fn the_notes_of_several_appends_are_one(store: Arc<dyn Store>) {
 async fn a_run_created_with_a_receiver_tells_of_its_beginning(store: Arc<dyn Store>) {
     for n in [1, 2, 3] {
         let mut batch = create(&run(n), 2);
-        batch.push = Some(Box::new(push("a")));
+        batch.push = along(&run(n), "a");
         store.append(batch).await.expect("create");
     }
     let notes = [1, 2, 3].map(|n| note(&run(n), 0, 2));
@@ -179,10 +205,170 @@ async fn a_refused_append_notes_nothing(store: Arc<dyn Store>) {
     assert_eq!(put(&*store, &run(1), "a").await, Put::Added);
     assert!(store.append(append(&run(1), 1, 1)).await.is_err());
     let mut batch = create(&run(1), 2);
-    batch.push = Some(Box::new(push("b")));
+    batch.push = along(&run(1), "b");
     assert!(store.append(batch).await.is_err());
     assert_eq!(outbox(&*store).await, []);
     assert_eq!(store.pushes(&run(1)).await.expect("pushes"), [push("a")]);
+}
+
+async fn a_receiver_that_comes_along_hears_of_what_it_came_with(store: Arc<dyn Store>) {
+    store.append(create(&run(1), 2)).await.expect("create");
+    let mut batch = append(&run(1), 2, 1);
+    batch.push = along(&run(1), "a");
+    store.append(batch).await.expect("append");
+    assert_eq!(store.pushes(&run(1)).await.expect("pushes"), [push("a")]);
+    assert_eq!(outbox(&*store).await, [note(&run(1), 2, 3)]);
+    assert!(expand(&*store, &run(1), 2, 3, 10).await);
+    assert_eq!(waiting(&*store, &run(1), "a").await, [2]);
+    // The next append knows that there is somebody to tell, and a second receiver hears of that one only.
+    let mut batch = append(&run(1), 3, 1);
+    batch.push = along(&run(1), "b");
+    store.append(batch).await.expect("append");
+    assert!(expand(&*store, &run(1), 3, 4, 10).await);
+    assert_eq!(waiting(&*store, &run(1), "a").await, [2, 3]);
+    assert_eq!(waiting(&*store, &run(1), "b").await, [3]);
+    // Both are counted.
+    assert_eq!(put(&*store, &run(1), "c").await, Put::Added);
+    assert_eq!(put(&*store, &run(1), "d").await, Put::Full);
+}
+
+async fn a_receiver_that_comes_along_may_be_another_runs(store: Arc<dyn Store>) {
+    for n in [1, 2] {
+        store.append(create(&run(n), 2)).await.expect("create");
+    }
+    let mut batch = append(&run(2), 2, 1);
+    batch.push = along(&run(1), "a");
+    store.append(batch).await.expect("append");
+    assert_eq!(store.pushes(&run(1)).await.expect("pushes"), [push("a")]);
+    assert_eq!(store.pushes(&run(2)).await.expect("pushes"), []);
+    assert_eq!(outbox(&*store).await, []);
+    // It hears of what comes next there.
+    store.append(append(&run(1), 2, 1)).await.expect("append");
+    assert_eq!(outbox(&*store).await, [note(&run(1), 2, 3)]);
+    assert!(expand(&*store, &run(1), 2, 3, 10).await);
+    assert_eq!(waiting(&*store, &run(1), "a").await, [2]);
+
+    let mut batch = append(&run(2), 3, 1);
+    batch.push = along(&run(9), "a");
+    let refused = store.append(batch).await.expect_err("there is no such run");
+    assert!(matches!(refused, AppendError::Missing), "{refused:?}");
+    assert_eq!(head(&*store, &run(2)).await, 3);
+}
+
+async fn a_receiver_that_comes_along_replaces_the_one_of_its_id(store: Arc<dyn Store>) {
+    told(&*store, &run(1), &["a", "b", "c"]).await;
+    let leased = lease(&*store, 20, 60).await;
+    let old = leased.iter().find(|lease| lease.id == "a").expect("leased");
+    let mut batch = append(&run(1), 4, 1);
+    batch.push = elsewhere(&run(1), "a");
+    store.append(batch).await.expect("no more than before");
+    let bodies = bodies(&*store, &run(1)).await;
+    assert_eq!(bodies, ["a elsewhere", "b to b", "c to c"]);
+    // What waited waits for it, and whoever tells the old one has lost the lease.
+    assert_eq!(waiting(&*store, &run(1), "a").await, [3]);
+    assert!(!settle(&*store, old, Some((3, Attempted::Delivered)), Then::GoOn(at(70))).await);
+    assert_eq!(one(&*store, 21, 60).await.body, b"elsewhere");
+}
+
+async fn a_refused_append_leaves_the_receivers_as_they_were(store: Arc<dyn Store>) {
+    told(&*store, &run(1), &["a", "b", "c"]).await;
+    let leased = lease(&*store, 20, 60).await;
+    let old = leased.iter().find(|lease| lease.id == "a").expect("leased");
+    // One too many, which a lost race hides, as it does a receiver of nobody.
+    for (at, push, is_race) in [
+        (4, along(&run(1), "d"), false),
+        (3, along(&run(1), "d"), true),
+        (3, along(&run(9), "a"), true),
+        (3, elsewhere(&run(1), "a"), true),
+    ] {
+        let mut batch = append(&run(1), at, 1);
+        batch.push = push;
+        batch.timers_set = vec![timer("t", 1)];
+        let refused = store.append(batch).await.expect_err("refused");
+        let is_told = match &refused {
+            AppendError::Conflict { .. } => is_race,
+            AppendError::Full(most) => !is_race && *most == MOST,
+            _ => false,
+        };
+        assert!(is_told, "{refused:?}");
+    }
+    // A stale lease, and a request that took effect before.
+    let mut batch = append(&run(1), 4, 1);
+    batch.push = elsewhere(&run(1), "a");
+    batch.effects_settled = vec![settled("gone", 1)];
+    assert!(matches!(
+        store.append(batch.clone()).await,
+        Err(AppendError::Fenced(_))
+    ));
+    let remembered = store.remember(record("k", 99), at(1)).await.expect("remembered");
+    assert_eq!(remembered, None);
+    batch.effects_settled = Vec::new();
+    batch.idempotency = Some(record("k", 99));
+    assert!(matches!(
+        store.append(batch).await,
+        Err(AppendError::Duplicate(_))
+    ));
+
+    assert_eq!(bodies(&*store, &run(1)).await, ["a to a", "b to b", "c to c"]);
+    assert_eq!(head(&*store, &run(1)).await, 4);
+    assert_eq!(due(&*store, 99, 9).await, []);
+    assert!(settle(&*store, old, Some((3, Attempted::Delivered)), Then::GoOn(at(70))).await);
+}
+
+async fn of_those_who_race_one_brings_its_receiver(store: Arc<dyn Store>) {
+    store.append(create(&run(1), 2)).await.expect("create");
+    for round in 0..20 {
+        let mut racing = JoinSet::new();
+        for n in 0..4 {
+            let store = Arc::clone(&store);
+            racing.spawn(async move {
+                let mut batch = append(&run(1), 2 + round, 1);
+                let mut push = along(&run(1), "a").expect("a receiver");
+                push.row.body = vec![n];
+                batch.push = Some(push);
+                store.append(batch).await.map(|()| n)
+            });
+        }
+        let mut winners = Vec::new();
+        while let Some(done) = racing.join_next().await {
+            match done.expect("no panic") {
+                Ok(n) => winners.push(n),
+                Err(refused) => assert!(matches!(refused, AppendError::Conflict { .. }), "{refused:?}"),
+            }
+        }
+        let pushes = store.pushes(&run(1)).await.expect("pushes");
+        let bodies: Vec<_> = pushes.into_iter().map(|row| row.body).collect();
+        assert_eq!(bodies, [winners], "round {round}");
+    }
+}
+
+async fn those_who_race_for_room_bring_no_more_than_there_is(store: Arc<dyn Store>) {
+    // Answers to children of one run, whose appends do not meet but for the receivers.
+    store.append(create(&run(1), 1)).await.expect("create");
+    for n in 2..8 {
+        store.append(create(&run(n), 1)).await.expect("create");
+    }
+    let mut racing = JoinSet::new();
+    for n in 2..8 {
+        let store = Arc::clone(&store);
+        racing.spawn(async move {
+            let mut batch = append(&run(n), 1, 1);
+            // Two of each id.
+            batch.push = along(&run(1), &format!("r{}", n / 2));
+            store.append(batch).await
+        });
+    }
+    while let Some(done) = racing.join_next().await {
+        done.expect("no panic").expect("three have room");
+    }
+    let ids = store.pushes(&run(1)).await.expect("pushes");
+    let ids: Vec<_> = ids.into_iter().map(|row| row.id).collect();
+    assert_eq!(ids, ["r1", "r2", "r3"]);
+    assert_eq!(put(&*store, &run(1), "r4").await, Put::Full);
+    let mut batch = append(&run(2), 2, 1);
+    batch.push = along(&run(1), "r4");
+    assert!(matches!(store.append(batch).await, Err(AppendError::Full(MOST))));
+    assert_eq!(head(&*store, &run(2)).await, 2);
 }
 
 async fn receivers_are_bounded_replaced_and_dropped(store: Arc<dyn Store>) {

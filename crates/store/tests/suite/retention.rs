@@ -49,7 +49,7 @@ fn ended(run: &RunKey, at_millis: i64) -> Batch {
         media_type: "text/plain".to_owned(),
         bytes: vec![3],
     }];
-    batch.push = Some(Box::new(push("p")));
+    batch.push = along(&batch.run, "p");
     batch
 }
 

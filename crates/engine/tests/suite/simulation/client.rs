@@ -110,8 +110,10 @@ impl Client {
 
     async fn try_create(&self, workflow: &str, configurable: &Value) -> Option<RunId> {
         let (number, engine) = self.cluster.any().await;
+        let run = engine.new_run_id();
+        let push = self.cluster.fate.once_in(3).then(|| postman::receiver(&run));
         let create = Create {
-            run: engine.new_run_id(),
+            run,
             workflow: WorkflowId::parse(workflow).expect("valid"),
             start: Start {
                 tenant: tenant(),
@@ -125,7 +127,7 @@ impl Client {
                 trace: None,
             },
             extras: Extras {
-                push: self.cluster.fate.once_in(3).then(postman::receiver),
+                push,
                 ..once(&self.name, workflow)
             },
         };
@@ -298,6 +300,7 @@ impl Client {
             | CommandError::NotFound
             | CommandError::Refused(_)
             | CommandError::KeyReused
+            | CommandError::TooManyReceivers { .. }
             | CommandError::Busy { .. }
             | CommandError::Unavailable(_) => {}
         }

@@ -3,10 +3,11 @@
 
 use serde_json::json;
 use wopr_core::RunStatus;
-use wopr_engine::Extras;
+use wopr_engine::{CommandError, Extras, NewReceiver};
+use wopr_store::{PushRow, Pushes as _};
 use wopr_testkit::Workflow;
 
-use super::mines::Calm;
+use super::{mines::Calm, postman::receiver};
 use crate::harness::{answer, create, fresh, log, reaches};
 
 #[tokio::test(start_paused = true)]
@@ -49,6 +50,44 @@ async fn an_answer_that_is_written_late_is_given_once_and_its_caller_is_told_so(
         1,
         "what follows is done at once, and once"
     );
+    calm.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_receiver_that_came_with_an_answer_in_doubt_is_there_once() {
+    let calm = Calm::new(None).await;
+    calm.register(Workflow::new("gate").gate("gate")).await;
+    let run = calm.create("gate").await;
+    calm.server.doubt_next();
+    let extras = Extras {
+        push: Some(receiver(&run.run)),
+        ..Extras::default()
+    };
+    let command = answer("gate", json!({ "action": "accept" }));
+    let done = calm.engine.command(&run, command, extras).await;
+    fresh(done.expect("it took effect"));
+    assert!(calm.server.has_doubt_passed());
+    let there = calm.server.store.pushes(&run).await.expect("pushes");
+    assert_eq!(there, [receiver(&run.run).row]);
+
+    // An answer that is refused brings none.
+    let extras = Extras {
+        push: Some(NewReceiver {
+            row: PushRow {
+                body: b"elsewhere".to_vec(),
+                ..receiver(&run.run).row
+            },
+            ..receiver(&run.run)
+        }),
+        ..Extras::default()
+    };
+    let command = answer("gate", json!({ "action": "reject" }));
+    let refused = calm.engine.command(&run, command, extras).await;
+    assert!(
+        matches!(refused, Err(CommandError::Refused(_))),
+        "the run has ended"
+    );
+    assert_eq!(calm.server.store.pushes(&run).await.expect("pushes"), there);
     calm.end().await;
 }
 

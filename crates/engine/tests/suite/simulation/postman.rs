@@ -7,8 +7,8 @@ use std::{collections::BTreeMap, panic::resume_unwind, sync::Arc, time::Duration
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use wopr_core::{Recorded, RunKey, Timestamp};
-use wopr_engine::{Courier, Parcel, PushOptions, Undelivered, View};
+use wopr_core::{Recorded, RunId, RunKey, Timestamp};
+use wopr_engine::{Courier, NewReceiver, Parcel, PushOptions, Undelivered, View};
 use wopr_store::{DeliveryFilter, MemoryStore, PushRow, Pushes as _, Update};
 
 use super::{fate::Fate, process::Process};
@@ -33,11 +33,16 @@ pub(crate) fn options() -> PushOptions {
 }
 
 /// A receiver to register.
-pub(crate) fn receiver() -> PushRow {
-    PushRow {
+pub(crate) fn receiver(run: &RunId) -> NewReceiver {
+    let row = PushRow {
         id: ID.to_owned(),
         body: Vec::new(),
         created_at: Timestamp::from_millis(0),
+    };
+    NewReceiver {
+        run: run.clone(),
+        row,
+        most: 1,
     }
 }
 

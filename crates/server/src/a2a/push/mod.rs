@@ -17,4 +17,5 @@ mod update;
 
 pub(crate) use courier::Courier;
 pub(crate) use receiver::Vault;
+pub(super) use service::full;
 pub(crate) use service::set;

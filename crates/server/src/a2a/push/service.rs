@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use url::Url;
 use wopr_connect::secret_header;
 use wopr_core::RunKey;
-use wopr_engine::CommandError;
+use wopr_engine::{CommandError, NewReceiver};
 use wopr_store::{PushRow, Put, WriteError};
 use wopr_wire::a2a::{
     error::A2aError,
@@ -71,7 +71,7 @@ impl Service {
         let row = self.sealed(&view.key, id.clone(), &receiver)?;
         match self.put(&view.key, row).await? {
             Put::Added | Put::Replaced => Ok(receiver.shown(&view.key, &id)),
-            Put::Full => Err(self.full()),
+            Put::Full => Err(full(self.host.config().a2a.push_configs)),
             Put::Missing => Err(A2aError::task_not_found(task).into()),
         }
     }
@@ -136,48 +136,24 @@ impl Service {
         Ok(())
     }
 
-    /// The configuration that comes with a message which begins a task.
+    /// The configuration that comes with a message, to be registered by the append that takes it.
     pub(in crate::a2a) async fn push_along(
         &self,
         call: &Call,
         run: &RunKey,
         config: Option<&TaskPushNotificationConfig>,
         message_id: &str,
-    ) -> Result<Option<PushRow>, Error> {
+    ) -> Result<Option<NewReceiver>, Error> {
         let Some(config) = config else { return Ok(None) };
         require(&call.caller, Scope::RunsRead)?;
         // The same message names the same configuration, however often it is sent.
         let id = config.id.clone().unwrap_or_else(|| id_of(message_id));
         let receiver = self.judged(call.version, config, &id, Place::Along).await?;
-        self.sealed(run, id, &receiver).map(Some)
-    }
-
-    /// Registers the configuration that comes with an answer to a task, before the answer is taken: of what follows
-    /// from it nothing is missed. Says which one to take back if the answer is refused.
-    pub(in crate::a2a) async fn put_along(
-        &self,
-        call: &Call,
-        run: &RunKey,
-        config: Option<&TaskPushNotificationConfig>,
-        message_id: &str,
-    ) -> Result<Option<String>, Error> {
-        let Some(row) = self.push_along(call, run, config, message_id).await? else {
-            return Ok(None);
-        };
-        let id = row.id.clone();
-        match self.put(run, row).await? {
-            Put::Added => Ok(Some(id)),
-            Put::Replaced => Ok(None),
-            Put::Full => Err(self.full()),
-            Put::Missing => Err(A2aError::task_not_found(run.run.as_str()).into()),
-        }
-    }
-
-    /// Takes back what came with an answer that was refused.
-    pub(in crate::a2a) async fn take_back(&self, run: &RunKey, id: &str) {
-        if let Err(error) = self.host.engine().store().drop_push(run, id).await {
-            tracing::warn!(%run, %error, "push configuration of a refused message not taken back");
-        }
+        Ok(Some(NewReceiver {
+            run: run.run.clone(),
+            row: self.sealed(run, id, &receiver)?,
+            most: self.host.config().a2a.push_configs,
+        }))
     }
 
     /// Checks a configuration and reads it.
@@ -247,11 +223,11 @@ impl Service {
         let put = self.host.engine().put_push(run, row, most).await;
         put.map_err(unwritten)
     }
+}
 
-    fn full(&self) -> Error {
-        let most = self.host.config().a2a.push_configs;
-        A2aError::unsupported(format!("a task has at most {most} push configurations")).into()
-    }
+/// What a client is told whose task has as many configurations as it may have.
+pub(in crate::a2a) fn full(most: usize) -> Error {
+    A2aError::unsupported(format!("a task has at most {most} push configurations")).into()
 }
 
 /// Registers a receiver without secrets, whose URL has been judged.
