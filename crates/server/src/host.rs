@@ -110,6 +110,8 @@ enum Opened {
     Memory(Arc<MemoryStore>),
     Sqlite(Arc<SqliteStore>),
     Postgres(Arc<PostgresStore>),
+    /// Whoever gave it closes it.
+    Given(Arc<dyn Store>),
 }
 
 /// What a database did since it was opened.
@@ -149,12 +151,13 @@ impl Opened {
             Self::Memory(store) => Arc::clone(store) as Arc<dyn Store>,
             Self::Sqlite(store) => Arc::clone(store) as Arc<dyn Store>,
             Self::Postgres(store) => Arc::clone(store) as Arc<dyn Store>,
+            Self::Given(store) => Arc::clone(store),
         }
     }
 
     async fn close(&self) {
         match self {
-            Self::Memory(_) => {}
+            Self::Memory(_) | Self::Given(_) => {}
             Self::Sqlite(store) => store.close().await,
             Self::Postgres(store) => store.close().await,
         }
@@ -194,7 +197,28 @@ impl Host {
         }
         let tls = config.server.tls.as_ref().map(Tls::load).transpose()?;
         let store = Opened::open(&config.store).await?;
-        match Self::build(config, &store, clock, network).await {
+        Self::open_opened(config, store, tls, clock, network).await
+    }
+
+    /// Like [`Host::open`], on a store that is open already, whatever the configuration names.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub async fn open_over(config: Config, store: Arc<dyn Store>) -> Result<Arc<Self>, StartError> {
+        let tls = config.server.tls.as_ref().map(Tls::load).transpose()?;
+        let (clock, network) = (Arc::new(SystemClock), egress::Network::default());
+        Self::open_opened(config, Opened::Given(store), tls, clock, network).await
+    }
+
+    async fn open_opened(
+        config: Config,
+        store: Opened,
+        tls: Option<Tls>,
+        clock: Arc<dyn Clock>,
+        network: egress::Network,
+    ) -> Result<Arc<Self>, StartError> {
+        // Kept apart: its state is large, and whoever opens a host would carry it.
+        match Box::pin(Self::build(config, &store, clock, network)).await {
             Ok(built) => {
                 let host = built.finish(store, tls);
                 tracing::info!(
@@ -369,7 +393,7 @@ impl Host {
     #[must_use]
     pub fn store_stats(&self) -> Option<StoreStats> {
         match &self.store {
-            Opened::Memory(_) => None,
+            Opened::Memory(_) | Opened::Given(_) => None,
             Opened::Sqlite(store) => Some(StoreStats::Sqlite(store.stats())),
             Opened::Postgres(store) => Some(StoreStats::Postgres(store.stats())),
         }

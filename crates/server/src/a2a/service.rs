@@ -196,16 +196,19 @@ impl Service {
         let Some(Ok(run)) = named else { return Ok(None) };
         let store = self.host.engine().store();
         let key = RunKey::new(tenant.clone(), run);
+        // Whose it is comes first, as where a task is read.
+        if let Some(owner) = &filter.principal {
+            let summary = store.summary(&key).await?;
+            if summary.is_none_or(|(summary, _)| summary.principal != *owner) {
+                return Ok(None);
+            }
+        }
         let Some((row, _)) = store.task(&key).await? else {
-            return Ok(None);
-        };
-        let Some((summary, _)) = store.summary(&key).await? else {
             return Ok(None);
         };
         let fits = row.context.is_none()
             && filter.state.is_none_or(|state| row.state == state)
-            && filter.changed_since.is_none_or(|since| row.updated_at >= since)
-            && (filter.principal.as_ref()).is_none_or(|owner| summary.principal == *owner);
+            && filter.changed_since.is_none_or(|since| row.updated_at >= since);
         Ok(fits.then_some((key.run, row)))
     }
 
@@ -251,11 +254,15 @@ impl Service {
         }
         let run = RunId::parse(id).map_err(|_| missing())?;
         let key = RunKey::new(caller.tenant.clone(), run);
-        let view = self.host.engine().view(&key).await?.ok_or_else(missing)?;
-        match self.owner(caller) {
-            Some(owner) if owner != view.summary.principal => Err(missing()),
-            Some(_) | None => Ok(view),
+        if let Some(owner) = self.owner(caller) {
+            // From the row that tells whether there is a task at all: nobody learns by what an answer costs that
+            // another has it.
+            let summary = self.host.engine().store().summary(&key).await?;
+            if summary.is_none_or(|(summary, _)| summary.principal != owner) {
+                return Err(missing());
+            }
         }
+        self.host.engine().view(&key).await?.ok_or_else(missing)
     }
 
     /// Whose tasks alone a caller sees, if tasks are private.

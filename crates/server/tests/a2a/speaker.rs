@@ -78,6 +78,12 @@ impl Speaker {
         self
     }
 
+    /// The same with another credential.
+    pub(crate) fn by(mut self, key: &str) -> Self {
+        self.client = self.client.by(key);
+        self
+    }
+
     /// The same without a credential.
     pub(crate) fn without_key(mut self) -> Self {
         self.client.key = None;

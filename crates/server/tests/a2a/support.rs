@@ -3,12 +3,13 @@
 use std::{path::Path, sync::Arc};
 
 use serde_json::{Value, json};
-use tokio::{sync::oneshot, task::JoinHandle};
+use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 use wopr_server::{
     Config, Host, bind,
     config::{Key, Listen, Period, Secret, StoreUrl},
     serve,
 };
+use wopr_store::Store;
 
 use crate::client::Client;
 
@@ -88,8 +89,19 @@ impl Server {
 
     pub(crate) async fn open(mut config: Config) -> Self {
         let listener = bind(&mut config).await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
         let host = Host::open(config).await.unwrap();
+        Self::serve(host, listener).await
+    }
+
+    /// A host over a store that is open already.
+    pub(crate) async fn over(mut config: Config, store: Arc<dyn Store>) -> Self {
+        let listener = bind(&mut config).await.unwrap();
+        let host = Host::open_over(config, store).await.unwrap();
+        Self::serve(host, listener).await
+    }
+
+    async fn serve(host: Arc<Host>, listener: TcpListener) -> Self {
+        let address = listener.local_addr().unwrap().to_string();
         for workflow in workflows() {
             host.engine().register(None, workflow).await.unwrap();
         }

@@ -1,0 +1,97 @@
+//! A store in memory that counts what it is asked about runs. What loops ask of it on their own is not counted.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId};
+use wopr_store::*;
+
+/// The store.
+#[derive(Debug, Default)]
+pub(crate) struct Counting {
+    inner: MemoryStore,
+    asked: Mutex<BTreeMap<&'static str, usize>>,
+}
+
+impl Counting {
+    /// How often each thing was asked since the last time.
+    pub(crate) fn take(&self) -> BTreeMap<&'static str, usize> {
+        std::mem::take(&mut *self.asked.lock())
+    }
+
+    fn count(&self, what: &'static str) {
+        *self.asked.lock().entry(what).or_default() += 1;
+    }
+}
+
+/// Hands calls on, those that are marked are counted.
+macro_rules! hand_on {
+    ($port:ident: $($(#[$count:ident])? $name:ident($($arg:ident: $of:ty),*) -> $answer:ty;)*) => {
+        #[async_trait]
+        impl $port for Counting {
+            $(async fn $name(&self, $($arg: $of),*) -> $answer {
+                $(self.$count(stringify!($name));)?
+                self.inner.$name($($arg),*).await
+            })*
+        }
+    };
+}
+
+hand_on! { Log:
+    append(batch: Batch) -> Result<(), AppendError>;
+    #[count] load(run: &RunKey) -> Result<Option<Loaded>, ReadError>;
+    #[count] summary(run: &RunKey) -> Result<Option<(Summary, Seq)>, ReadError>;
+    heads(runs: &[RunKey]) -> Result<Vec<Option<Seq>>, ReadError>;
+    #[count] events(run: &RunKey, from: Seq, limit: usize) -> Result<Option<EventPage>, ReadError>;
+    #[count] list_runs(tenant: &TenantId, filter: &RunFilter, after: Option<&RunId>, limit: usize) -> Result<RunPage, ReadError>;
+    #[count] task(run: &RunKey) -> Result<Option<(TaskRow, Seq)>, ReadError>;
+    #[count] list_tasks(tenant: &TenantId, filter: &TaskFilter, after: Option<&TaskCursor>, limit: usize) -> Result<TaskPage, ReadError>;
+    #[count] messages(run: &RunKey, limit: usize) -> Result<Vec<MessageRow>, ReadError>;
+    #[count] blob(run: &RunKey, id: &str) -> Result<Option<BlobRow>, ReadError>;
+    #[count] idempotency(key: &IdempotencyKey, now: Timestamp) -> Result<Option<IdempotencyRecord>, ReadError>;
+    remember(record: IdempotencyRecord, now: Timestamp) -> Result<Option<IdempotencyRecord>, WriteError>;
+    forget_expired(now: Timestamp, limit: usize) -> Result<usize, WriteError>;
+}
+
+hand_on! { Work:
+    begin_epoch(now: Timestamp) -> Result<Epoch, WriteError>;
+    due_timers(now: Timestamp, after: Option<&DueTimer>, limit: usize) -> Result<Vec<DueTimer>, ReadError>;
+    next_due() -> Result<Option<Timestamp>, ReadError>;
+    lease_effects(epoch: Epoch, now: Timestamp, until: Timestamp, limit: usize) -> Result<Vec<LeasedEffect>, WriteError>;
+    renew(run: &RunKey, key: &EffectKey, fence: Fence, until: Timestamp) -> Result<bool, WriteError>;
+    release(run: &RunKey, key: &EffectKey, fence: Fence) -> Result<(), WriteError>;
+    runs_with_inbox(after: Option<&RunKey>, limit: usize) -> Result<Vec<RunKey>, ReadError>;
+}
+
+hand_on! { Registry:
+    put_workflow(row: WorkflowRow) -> Result<bool, WriteError>;
+    workflow(tenant: &TenantId, id: &WorkflowId, version: &ContentHash) -> Result<Option<WorkflowRow>, ReadError>;
+    workflows_since(after: Revision) -> Result<Vec<(Revision, WorkflowRow)>, ReadError>;
+    put_key(row: KeyRow) -> Result<(), WriteError>;
+    revoke_key(id: &str, at: Timestamp) -> Result<bool, WriteError>;
+    keys() -> Result<Vec<KeyRow>, ReadError>;
+    keys_since(after: Revision) -> Result<Vec<(Revision, KeyRow)>, ReadError>;
+}
+
+hand_on! { Pushes:
+    #[count] put_push(run: &RunKey, row: PushRow, most: usize, now: Timestamp) -> Result<Put, WriteError>;
+    #[count] pushes(run: &RunKey) -> Result<Vec<PushRow>, ReadError>;
+    #[count] drop_push(run: &RunKey, id: &str) -> Result<bool, WriteError>;
+    outbox(after: Option<&RunKey>, limit: usize) -> Result<Vec<OutboxRow>, ReadError>;
+    expand(row: &OutboxRow, updates: &[Update], now: Timestamp) -> Result<bool, WriteError>;
+    lease_pushes(epoch: Epoch, now: Timestamp, until: Timestamp, limit: usize) -> Result<Vec<LeasedPush>, WriteError>;
+    waiting(run: &RunKey, push: &str, limit: usize) -> Result<Vec<Delivery>, ReadError>;
+    settle_push(lease: &LeasedPush, attempted: Option<(Seq, Attempted)>, then: Then) -> Result<bool, WriteError>;
+    deliveries(filter: &DeliveryFilter, after: Option<&DeliveryCursor>, limit: usize) -> Result<Vec<Delivery>, ReadError>;
+    retry_push(run: &RunKey, push: &str, seq: Option<Seq>, now: Timestamp) -> Result<usize, WriteError>;
+}
+
+hand_on! { Retention:
+    next_tenant(after: Option<&TenantId>) -> Result<Option<TenantId>, ReadError>;
+    ended_roots(tenant: &TenantId, before: Timestamp, after: Option<&TaskCursor>, limit: usize) -> Result<EndedRoots, ReadError>;
+    children(tenant: &TenantId, parents: &[RunId], after: Option<&Child>, limit: usize) -> Result<Vec<Child>, ReadError>;
+    remove(tenant: &TenantId, removals: &[Removal]) -> Result<(), WriteError>;
+    begun_removals(limit: usize) -> Result<Vec<RunKey>, ReadError>;
+    sweep(limit: usize) -> Result<Swept, WriteError>;
+}
