@@ -1,8 +1,9 @@
 """The main journey with the official Python SDK, A2A 0.3:
-python a2a_03_journey.py BASE_URL API_KEY [SKILL [TRANSPORT]]
+python a2a_03_journey.py BASE_URL API_KEY SKILL TRANSPORT RECEIVER
 
-SKILL names a workflow with one approval gate and an artifact after it, TRANSPORT one of those of the card. Exits
-non-zero at the first surprise.
+SKILL names a workflow with one approval gate and an artifact after it, TRANSPORT one of those of the card. Receivers of
+pushes are below the address RECEIVER, and what they have to hear is not judged here. Exits non-zero at the first
+surprise.
 """
 
 import asyncio
@@ -13,12 +14,18 @@ import httpx
 from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
 from a2a.types import (
     DataPart,
+    DeleteTaskPushNotificationConfigParams,
+    GetTaskPushNotificationConfigParams,
+    ListTaskPushNotificationConfigParams,
     Message,
     Part,
+    PushNotificationAuthenticationInfo,
+    PushNotificationConfig,
     Role,
     Task,
     TaskArtifactUpdateEvent,
     TaskIdParams,
+    TaskPushNotificationConfig,
     TaskQueryParams,
     TaskState,
     TextPart,
@@ -27,8 +34,7 @@ from a2a.types import (
 from grpc_channel import channels
 
 BASE, KEY = sys.argv[1].rstrip("/"), sys.argv[2]
-SKILL = sys.argv[3] if len(sys.argv) > 3 else "campaign-brief"
-TRANSPORT = sys.argv[4] if len(sys.argv) > 4 else "JSONRPC"
+SKILL, TRANSPORT, RECEIVER = sys.argv[3:6]
 
 
 def expect(claim, what):
@@ -47,6 +53,54 @@ def message(part, task_id=None, context_id=None):
     )
 
 
+def receiver(way, name):
+    return PushNotificationConfig(
+        id=name,
+        url=f"{RECEIVER}/{way}/{name}",
+        token=name,
+        authentication=PushNotificationAuthenticationInfo(schemes=["Bearer"], credentials=name),
+    )
+
+
+async def is_refused(refused):
+    try:
+        await refused
+    except Exception as error:
+        print(f"  refused: {type(error).__name__}: {error}")
+    else:
+        raise SystemExit("0.3: not so: it is refused")
+
+
+async def push(client, http, card, way, task_id):
+    """Another receiver for a task that waits, and one that is removed again."""
+    for name in ("set", "removed"):
+        config = TaskPushNotificationConfig(task_id=task_id, push_notification_config=receiver(way, name))
+        set_now = await client.set_task_callback(config)
+        expect(set_now.push_notification_config.url == f"{RECEIVER}/{way}/{name}", f"{name} is set")
+    for name in ("sent", "set", "removed"):
+        wanted = GetTaskPushNotificationConfigParams(id=task_id, push_notification_config_id=name)
+        shown = (await client.get_task_callback(wanted)).push_notification_config
+        expect((shown.id, shown.url) == (name, f"{RECEIVER}/{way}/{name}"), f"{name} is there")
+        expect(not shown.token and not shown.authentication.credentials, "its secrets are not shown")
+    # The client of this SDK neither lists nor removes, so that is done by its types, over HTTP.
+    listed = await rpc(http, card, "list", ListTaskPushNotificationConfigParams(id=task_id))
+    configs = [TaskPushNotificationConfig.model_validate(each) for each in listed]
+    names = sorted(config.push_notification_config.id for config in configs)
+    expect(names == ["removed", "sent", "set"], "all are listed")
+    gone = DeleteTaskPushNotificationConfigParams(id=task_id, push_notification_config_id="removed")
+    await rpc(http, card, "delete", gone)
+    wanted = GetTaskPushNotificationConfigParams(id=task_id, push_notification_config_id="removed")
+    await is_refused(client.get_task_callback(wanted))
+
+
+async def rpc(http, card, verb, params):
+    body = {"jsonrpc": "2.0", "id": 1, "method": f"tasks/pushNotificationConfig/{verb}"}
+    body["params"] = params.model_dump(mode="json", by_alias=True, exclude_none=True)
+    answer = (await http.post(card.url, json=body)).json()
+    expect("error" not in answer, f"{verb}: {answer}")
+    return answer["result"]
+
+
 def short(event):
     task, update = event
     if update is None:
@@ -57,9 +111,10 @@ def short(event):
 
 
 async def run(streaming, http, card):
-    def made(streams):
+    def made(streams, receivers=()):
         config = ClientConfig(
             streaming=streams,
+            push_notification_configs=list(receivers),
             httpx_client=http,
             grpc_channel_factory=channels(KEY),
             supported_transports=[TRANSPORT],
@@ -71,12 +126,16 @@ async def run(streaming, http, card):
     # A client that does not stream may not subscribe either, so the observer is another one.
     observer = made(True)
 
-    async def send(made):
-        events = [event async for event in client.send_message(made)]
-        print(f"  {'stream' if streaming else 'send'}:", ", ".join(short(event) for event in events))
+    way = "stream" if streaming else "send"
+    # What it sends has a receiver along.
+    teller = made(streaming, [receiver(way, "sent")])
+
+    async def send(made, by=client):
+        events = [event async for event in by.send_message(made)]
+        print(f"  {way}:", ", ".join(short(event) for event in events))
         return events
 
-    events = await send(message(TextPart(text="A brief for the launch of Acme.")))
+    events = await send(message(TextPart(text="A brief for the launch of Acme.")), teller)
     task = events[-1][0]
     expect(isinstance(task, Task), "a task comes")
     expect(task.status.state == TaskState.input_required, "the gate asks")
@@ -89,6 +148,7 @@ async def run(streaming, http, card):
 
     kept = await client.get_task(TaskQueryParams(id=task.id))
     expect(kept.status.state == TaskState.input_required, "the task is kept")
+    await push(client, http, card, way, task.id)
 
     seen = []
     subscribed = asyncio.Event()
@@ -119,16 +179,8 @@ async def run(streaming, http, card):
     other = events[-1][0].id
     cancelled = await client.cancel_task(TaskIdParams(id=other))
     expect(cancelled.status.state == TaskState.canceled, "a waiting task is cancelled")
-    for refused in (
-        client.cancel_task(TaskIdParams(id=other)),
-        client.get_task(TaskQueryParams(id="run_00000000000000000000000000000000")),
-    ):
-        try:
-            await refused
-        except Exception as error:
-            print(f"  refused: {type(error).__name__}: {error}")
-        else:
-            raise SystemExit("0.3: not so: it is refused")
+    await is_refused(client.cancel_task(TaskIdParams(id=other)))
+    await is_refused(client.get_task(TaskQueryParams(id="run_00000000000000000000000000000000")))
 
 
 async def main():

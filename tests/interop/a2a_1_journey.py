@@ -1,8 +1,9 @@
 """The main journey with the official Python SDK of A2A 1.0, which speaks 0.3 too:
-python a2a_1_journey.py BASE_URL API_KEY [SKILL [BINDING [VERSION]]]
+python a2a_1_journey.py BASE_URL API_KEY SKILL BINDING RECEIVER VERSION
 
 SKILL names a workflow with one approval gate and an artifact after it; of the card's interfaces, only the one of
-BINDING and VERSION is used. Exits non-zero at the first surprise.
+BINDING and VERSION is used. Receivers of pushes are below the address RECEIVER, and what they have to hear is not
+judged here. Exits non-zero at the first surprise.
 """
 
 import asyncio
@@ -13,14 +14,20 @@ import uuid
 import httpx
 from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
 from a2a.types.a2a_pb2 import (
+    AuthenticationInfo,
     CancelTaskRequest,
+    DeleteTaskPushNotificationConfigRequest,
+    GetTaskPushNotificationConfigRequest,
     GetTaskRequest,
+    ListTaskPushNotificationConfigsRequest,
     ListTasksRequest,
     Message,
     Part,
     Role,
+    SendMessageConfiguration,
     SendMessageRequest,
     SubscribeToTaskRequest,
+    TaskPushNotificationConfig,
     TaskState,
 )
 from google.protobuf.json_format import MessageToDict
@@ -28,9 +35,7 @@ from google.protobuf.json_format import MessageToDict
 from grpc_channel import channels
 
 BASE, KEY = sys.argv[1].rstrip("/"), sys.argv[2]
-SKILL = sys.argv[3] if len(sys.argv) > 3 else "campaign-brief"
-BINDING = sys.argv[4] if len(sys.argv) > 4 else "JSONRPC"
-VERSION = sys.argv[5] if len(sys.argv) > 5 else "1.0"
+SKILL, BINDING, RECEIVER, VERSION = sys.argv[3:7]
 
 
 def expect(claim, what):
@@ -38,7 +43,7 @@ def expect(claim, what):
         raise SystemExit(f"1.0: not so: {what}")
 
 
-def message(text, task_id=None, context_id=None):
+def message(text, task_id=None, context_id=None, receiver=None):
     made = Message(
         message_id=str(uuid.uuid4()),
         role=Role.ROLE_USER,
@@ -48,7 +53,54 @@ def message(text, task_id=None, context_id=None):
     )
     if not task_id:
         made.metadata.update({"skillId": SKILL})
-    return SendMessageRequest(message=made)
+    configuration = SendMessageConfiguration(task_push_notification_config=receiver)
+    return SendMessageRequest(message=made, configuration=configuration)
+
+
+def receiver(way, name, task_id=None):
+    return TaskPushNotificationConfig(
+        task_id=task_id,
+        id=name,
+        url=f"{RECEIVER}/{way}/{name}",
+        token=name,
+        authentication=AuthenticationInfo(scheme="Bearer", credentials=name),
+    )
+
+
+async def is_refused(refused):
+    try:
+        await refused
+    except Exception as error:
+        print(f"  refused: {type(error).__name__}: {error}")
+    else:
+        raise SystemExit("1.0: not so: it is refused")
+
+
+async def push(client, way, task_id):
+    """Another receiver for a task that waits, and one that is removed again."""
+    # The SDK neither lists nor removes over HTTP+JSON in 0.3.
+    can_remove = (BINDING, VERSION) != ("HTTP+JSON", "0.3")
+    later = ("set", "removed") if can_remove else ("set",)
+    for name in later:
+        set_now = await client.create_task_push_notification_config(receiver(way, name, task_id))
+        expect(set_now.url == f"{RECEIVER}/{way}/{name}", f"{name} is set")
+    for name in ("sent", *later):
+        wanted = GetTaskPushNotificationConfigRequest(task_id=task_id, id=name)
+        shown = await client.get_task_push_notification_config(wanted)
+        expect((shown.id, shown.url) == (name, f"{RECEIVER}/{way}/{name}"), f"{name} is there")
+        expect(not shown.token and not shown.authentication.credentials, "its secrets are not shown")
+    if not can_remove:
+        return
+    wanted = ListTaskPushNotificationConfigsRequest(task_id=task_id)
+    listed = await client.list_task_push_notification_configs(wanted)
+    expect(sorted(config.id for config in listed.configs) == ["removed", "sent", "set"], "all are listed")
+    gone = DeleteTaskPushNotificationConfigRequest(task_id=task_id, id="removed")
+    await client.delete_task_push_notification_config(gone)
+    await is_refused(
+        client.get_task_push_notification_config(
+            GetTaskPushNotificationConfigRequest(task_id=task_id, id="removed")
+        )
+    )
 
 
 def short(event):
@@ -73,12 +125,14 @@ async def run(streaming, http, card):
     # A client that does not stream may not subscribe either, so the observer is another one.
     observer = made(True)
 
+    way = "stream" if streaming else "send"
+
     async def send(request):
         events = [event async for event in client.send_message(request)]
-        print(f"  {'stream' if streaming else 'send'}:", ", ".join(short(event) for event in events))
+        print(f"  {way}:", ", ".join(short(event) for event in events))
         return events
 
-    events = await send(message("A brief for the launch of Acme."))
+    events = await send(message("A brief for the launch of Acme.", receiver=receiver(way, "sent")))
     expect(events[0].WhichOneof("payload") == "task", "a task comes first")
     task_id, context_id = events[0].task.id, events[0].task.context_id
     expect(task_id and context_id, "the task has an id and a context")
@@ -92,6 +146,7 @@ async def run(streaming, http, card):
     task = await client.get_task(GetTaskRequest(id=task_id))
     expect(task.status.state == TaskState.TASK_STATE_INPUT_REQUIRED, "the task is kept")
     expect(task.status.message.parts[0].text, "the agent says what it asks")
+    await push(client, way, task_id)
 
     # A subscription opened while the task waits sees it go on.
     seen = []
@@ -127,16 +182,8 @@ async def run(streaming, http, card):
     other = events[0].task.id
     cancelled = await client.cancel_task(CancelTaskRequest(id=other))
     expect(cancelled.status.state == TaskState.TASK_STATE_CANCELED, "a waiting task is cancelled")
-    for refused in (
-        client.cancel_task(CancelTaskRequest(id=other)),
-        client.get_task(GetTaskRequest(id="run_00000000000000000000000000000000")),
-    ):
-        try:
-            await refused
-        except Exception as error:
-            print(f"  refused: {type(error).__name__}: {error}")
-        else:
-            raise SystemExit("1.0: not so: it is refused")
+    await is_refused(client.cancel_task(CancelTaskRequest(id=other)))
+    await is_refused(client.get_task(GetTaskRequest(id="run_00000000000000000000000000000000")))
 
 
 async def main():

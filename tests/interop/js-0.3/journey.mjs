@@ -1,8 +1,9 @@
 // The main journey with the official JavaScript SDK of A2A 0.3:
-// node journey.mjs BASE_URL API_KEY [SKILL [TRANSPORT]]
+// node journey.mjs BASE_URL API_KEY SKILL TRANSPORT RECEIVER
 //
-// SKILL names a workflow with one approval gate and an artifact after it, TRANSPORT one of those of the card. Exits
-// non-zero at the first surprise.
+// SKILL names a workflow with one approval gate and an artifact after it, TRANSPORT one of those of the card. Receivers
+// of pushes are below the address RECEIVER, and what they have to hear is not judged here. Exits non-zero at the first
+// surprise.
 
 import { randomUUID } from "node:crypto";
 import {
@@ -13,7 +14,7 @@ import {
 } from "@a2a-js/sdk/client";
 import { GrpcTransportFactory } from "@a2a-js/sdk/client/grpc";
 
-const [base, key, skill = "campaign-brief", transport = "JSONRPC"] = process.argv.slice(2);
+const [base, key, skill, transport, receivers] = process.argv.slice(2);
 const options = { serviceParameters: { authorization: `Bearer ${key}` } };
 
 function expect(claim, what) {
@@ -36,6 +37,11 @@ function message(part, taskId, contextId) {
   const made = { kind: "message", messageId: randomUUID(), role: "user", parts: [part] };
   if (taskId) return { message: { ...made, taskId, contextId }, configuration: { blocking: true } };
   return { message: { ...made, metadata: { "openwop.workflowId": skill } }, configuration: { blocking: true } };
+}
+
+function receiver(name) {
+  const authentication = { schemes: ["Bearer"], credentials: name };
+  return { id: name, url: `${receivers}/${name}`, token: name, authentication };
 }
 
 const text = (words) => ({ kind: "text", text: words });
@@ -62,12 +68,36 @@ async function refused(what, name, call) {
   expect(false, `${what} is refused`);
 }
 
+// Another receiver for a task that waits, and one that is removed again.
+async function push(client, id) {
+  for (const name of ["set", "removed"]) {
+    const wanted = { taskId: id, pushNotificationConfig: receiver(name) };
+    const set = await client.setTaskPushNotificationConfig(wanted, options);
+    expect(set.pushNotificationConfig.url === `${receivers}/${name}`, `${name} is set`);
+  }
+  for (const name of ["sent", "set", "removed"]) {
+    const wanted = { id, pushNotificationConfigId: name };
+    const shown = (await client.getTaskPushNotificationConfig(wanted, options)).pushNotificationConfig;
+    expect(shown.id === name && shown.url === `${receivers}/${name}`, `${name} is there`);
+    expect(!shown.token && !shown.authentication.credentials, "its secrets are not shown");
+  }
+  const listed = await client.listTaskPushNotificationConfig({ id }, options);
+  const names = listed.map(({ pushNotificationConfig }) => pushNotificationConfig.id);
+  expect(names.sort().join() === "removed,sent,set", "all are listed");
+  const removed = { id, pushNotificationConfigId: "removed" };
+  await client.deleteTaskPushNotificationConfig(removed, options);
+  await refused("a removed receiver", "", () => client.getTaskPushNotificationConfig(removed, options));
+}
+
 async function run(client) {
-  let events = await all(client.sendMessageStream(message(text("A brief for the launch of Acme.")), options));
+  const begin = message(text("A brief for the launch of Acme."));
+  begin.configuration.pushNotificationConfig = receiver("sent");
+  let events = await all(client.sendMessageStream(begin, options));
   console.log("  stream:", events.map(short).join(", "));
   expect(events[0].kind === "task", "a task comes first");
   const { id, contextId } = events[0];
   expect(short(events.at(-1)) === "status-update input-required final", "the gate asks, and the stream says it ends");
+  await push(client, id);
 
   const seen = [];
   let begun;

@@ -1,15 +1,16 @@
 // The main journey with the official JavaScript SDK of A2A 1.0, which speaks 0.3 too:
-// node journey.mjs BASE_URL API_KEY [SKILL [BINDING [VERSION]]]
+// node journey.mjs BASE_URL API_KEY SKILL BINDING RECEIVER VERSION
 //
 // SKILL names a workflow with one approval gate and an artifact after it; of the card's interfaces, only the one of
-// BINDING and VERSION is used. Exits non-zero at the first surprise.
+// BINDING and VERSION is used. Receivers of pushes are below the address RECEIVER, and what they have to hear is not
+// judged here. Exits non-zero at the first surprise.
 
 import { randomUUID } from "node:crypto";
 import { Role, TaskState } from "@a2a-js/sdk";
 import { Client, ClientFactory, JsonRpcTransportFactory, RestTransportFactory } from "@a2a-js/sdk/client";
 import { GrpcTransportFactory } from "@a2a-js/sdk/client/grpc";
 
-const [base, key, skill = "campaign-brief", binding = "JSONRPC", version = "1.0"] = process.argv.slice(2);
+const [base, key, skill, binding, receivers, version] = process.argv.slice(2);
 const options = { serviceParameters: { authorization: `Bearer ${key}` } };
 
 function expect(claim, what) {
@@ -46,6 +47,11 @@ function message(text, taskId = "", contextId = "") {
   };
 }
 
+function receiver(name, taskId = "") {
+  const authentication = { scheme: "Bearer", credentials: name };
+  return { tenant: "", taskId, id: name, url: `${receivers}/${name}`, token: name, authentication };
+}
+
 function short(event) {
   const { $case: kind, value } = event.payload;
   return kind === "artifactUpdate" ? `artifact ${value.artifact.artifactId}` : `${kind} ${TaskState[value.status.state]}`;
@@ -67,13 +73,40 @@ async function refused(what, call) {
   expect(false, `${what} is refused`);
 }
 
+// Another receiver for a task that waits, and one that is removed again.
+async function push(client, taskId) {
+  for (const name of ["set", "removed"]) {
+    const set = await client.createTaskPushNotificationConfig(receiver(name, taskId), options);
+    expect(set.url === `${receivers}/${name}`, `${name} is set`);
+  }
+  for (const name of ["sent", "set", "removed"]) {
+    const shown = await client.getTaskPushNotificationConfig({ tenant: "", taskId, id: name }, options);
+    expect(shown.id === name && shown.url === `${receivers}/${name}`, `${name} is there`);
+    expect(!shown.token && !shown.authentication.credentials, "its secrets are not shown");
+  }
+  const wanted = { tenant: "", taskId, pageSize: 0, pageToken: "" };
+  const { configs } = await client.listTaskPushNotificationConfig(wanted, options);
+  expect(configs.map(({ id }) => id).sort().join() === "removed,sent,set", "all are listed");
+  const removed = { tenant: "", taskId, id: "removed" };
+  await client.deleteTaskPushNotificationConfig(removed, options);
+  await refused("a removed receiver", () => client.getTaskPushNotificationConfig(removed, options));
+}
+
 async function run(client) {
   // A stream up to the gate, and another observer from there on.
-  let events = await all(client.sendMessageStream(message("A brief for the launch of Acme."), options));
+  const begin = message("A brief for the launch of Acme.");
+  begin.configuration = {
+    acceptedOutputModes: [],
+    taskPushNotificationConfig: receiver("sent"),
+    historyLength: undefined,
+    returnImmediately: false,
+  };
+  let events = await all(client.sendMessageStream(begin, options));
   console.log("  stream:", events.map(short).join(", "));
   expect(events[0].payload.$case === "task", "a task comes first");
   const { id, contextId } = events[0].payload.value;
   expect(events.at(-1).payload.value.status.state === TaskState.TASK_STATE_INPUT_REQUIRED, "the gate asks");
+  await push(client, id);
 
   const seen = [];
   let begun;

@@ -11,7 +11,10 @@ use std::{
 
 use tokio::{process::Command, time::timeout};
 
-use crate::host::{Host, KEY};
+use crate::{
+    host::{Host, KEY},
+    interop_pushes::Receivers,
+};
 
 /// More than any script needs.
 pub(crate) const LIMIT: Duration = Duration::from_secs(150);
@@ -125,17 +128,6 @@ async fn printed(mut command: Command, address: SocketAddr, arguments: &[&str]) 
     printed
 }
 
-/// A whole journey against one host, once for each list of arguments.
-async fn journey(client: Client, script: &str, each: &[&[&str]]) {
-    let mut host = Host::new();
-    let address = host.start().await;
-    for arguments in each {
-        client.run(script, address, arguments).await;
-    }
-    let status = host.terminate().await;
-    assert!(status.success(), "stopped in order: {status}\n{}", host.said());
-}
-
 /// The same task before and after the end of the process.
 async fn restart(client: Client, script: &str) {
     let mut host = Host::new();
@@ -150,30 +142,76 @@ async fn restart(client: Client, script: &str) {
 
 #[tokio::test]
 async fn openwop_client_makes_its_journey() {
-    journey(OPENWOP, "openwop_journey.py", &[&[]]).await;
+    let mut host = Host::new();
+    let address = host.start().await;
+    OPENWOP.run("openwop_journey.py", address, &[]).await;
+    let status = host.terminate().await;
+    assert!(status.success(), "stopped in order: {status}\n{}", host.said());
 }
 
 /// The workflow of the A2A journeys.
 const SKILL: &str = "campaign-brief";
 
+/// An SDK of A2A with its journey.
+#[derive(Debug, Clone, Copy)]
+enum Sdk {
+    /// It makes the journey by streams first, and then without.
+    Python(Client, &'static str),
+    JavaScript(Script),
+}
+
+/// A whole journey in a version over every binding, and what was pushed on the way.
+async fn journeys(sdk: Sdk, version: &str) {
+    let mut host = Host::new().variable("WOPR_EGRESS_ALLOW", "127.0.0.0/8");
+    let address = host.start().await;
+    let receivers = Receivers::start().await;
+    for binding in ["JSONRPC", "HTTP+JSON", "GRPC"] {
+        let arguments = [SKILL, binding, &receivers.url(binding), version];
+        match sdk {
+            Sdk::Python(client, script) => {
+                client.run(script, address, &arguments).await;
+                for way in ["stream", "send"] {
+                    receivers.check(&format!("{binding}/{way}"), version).await;
+                }
+            }
+            Sdk::JavaScript(script) => {
+                script.run(address, &arguments).await;
+                receivers.check(binding, version).await;
+            }
+        }
+    }
+    let status = host.terminate().await;
+    assert!(status.success(), "stopped in order: {status}\n{}", host.said());
+}
+
 #[tokio::test]
 async fn a2a_sdk_of_0_3_makes_its_journey_over_every_binding() {
-    let bindings: [&[&str]; 3] = [&[SKILL, "JSONRPC"], &[SKILL, "HTTP+JSON"], &[SKILL, "GRPC"]];
-    journey(A2A_03, "a2a_03_journey.py", &bindings).await;
+    journeys(Sdk::Python(A2A_03, "a2a_03_journey.py"), "0.3").await;
 }
 
 #[tokio::test]
 async fn a2a_sdk_of_1_0_makes_its_journey_over_every_binding() {
-    let bindings = ["JSONRPC", "HTTP+JSON", "GRPC"].map(|binding| [SKILL, binding, "1.0"]);
-    let bindings = bindings.each_ref().map(<[_; 3]>::as_slice);
-    journey(A2A_1, "a2a_1_journey.py", &bindings).await;
+    journeys(Sdk::Python(A2A_1, "a2a_1_journey.py"), "1.0").await;
 }
 
 #[tokio::test]
 async fn a2a_sdk_of_1_0_makes_its_journey_in_0_3_over_every_binding() {
-    let bindings = ["JSONRPC", "HTTP+JSON", "GRPC"].map(|binding| [SKILL, binding, "0.3"]);
-    let bindings = bindings.each_ref().map(<[_; 3]>::as_slice);
-    journey(A2A_1, "a2a_1_journey.py", &bindings).await;
+    journeys(Sdk::Python(A2A_1, "a2a_1_journey.py"), "0.3").await;
+}
+
+#[tokio::test]
+async fn a2a_js_sdk_of_0_3_makes_its_journey_over_every_binding() {
+    journeys(Sdk::JavaScript(JS_03), "0.3").await;
+}
+
+#[tokio::test]
+async fn a2a_js_sdk_of_1_0_makes_its_journey_over_every_binding() {
+    journeys(Sdk::JavaScript(JS_1), "1.0").await;
+}
+
+#[tokio::test]
+async fn a2a_js_sdk_of_1_0_makes_its_journey_in_0_3_over_every_binding() {
+    journeys(Sdk::JavaScript(JS_1), "0.3").await;
 }
 
 #[tokio::test]
@@ -184,31 +222,6 @@ async fn a2a_sdk_of_0_3_finds_its_task_after_a_kill() {
 #[tokio::test]
 async fn a2a_sdk_of_1_0_finds_its_task_after_a_kill() {
     restart(A2A_1, "a2a_1_restart.py").await;
-}
-
-/// The same by the SDK in JavaScript.
-async fn js_journey(client: Script, each: &[&[&str]]) {
-    let mut host = Host::new();
-    let address = host.start().await;
-    for arguments in each {
-        client.run(address, arguments).await;
-    }
-    let status = host.terminate().await;
-    assert!(status.success(), "stopped in order: {status}\n{}", host.said());
-}
-
-#[tokio::test]
-async fn a2a_js_sdk_of_0_3_makes_its_journey_over_every_binding() {
-    let bindings: [&[&str]; 3] = [&[SKILL, "JSONRPC"], &[SKILL, "HTTP+JSON"], &[SKILL, "GRPC"]];
-    js_journey(JS_03, &bindings).await;
-}
-
-#[tokio::test]
-async fn a2a_js_sdk_of_1_0_makes_its_journey_in_both_versions_over_every_binding() {
-    let pairs = ["1.0", "0.3"]
-        .map(|version| ["JSONRPC", "HTTP+JSON", "GRPC"].map(|binding| [SKILL, binding, version]));
-    let pairs: Vec<&[&str]> = pairs.iter().flatten().map(<[_; 3]>::as_slice).collect();
-    js_journey(JS_1, &pairs).await;
 }
 
 #[tokio::test]

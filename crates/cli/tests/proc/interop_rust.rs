@@ -1,15 +1,17 @@
-//! Journeys by the official Rust client of A2A, which speaks 1.0 over JSON-RPC and HTTP+JSON.
+//! Journeys by the official Rust client of A2A, which speaks 1.0 over JSON-RPC, HTTP+JSON and gRPC.
 
 use std::sync::Arc;
 
 use a2a::{
-    AgentCard, GetExtendedAgentCardRequest, Message, Part, Role, SendMessageRequest, SendMessageResponse,
-    StreamResponse, TRANSPORT_PROTOCOL_HTTP_JSON, TRANSPORT_PROTOCOL_JSONRPC, TaskState,
+    AgentCard, GetExtendedAgentCardRequest, Message, Part, Role, SendMessageConfiguration,
+    SendMessageRequest, SendMessageResponse, StreamResponse, TRANSPORT_PROTOCOL_GRPC,
+    TRANSPORT_PROTOCOL_HTTP_JSON, TRANSPORT_PROTOCOL_JSONRPC, TaskPushNotificationConfig, TaskState,
 };
 use a2a_client::{
     A2AClient, A2AClientFactory, BoxStream, Transport, agent_card::AgentCardResolver, auth::AuthInterceptor,
     jsonrpc::JsonRpcTransportFactory, rest::RestTransportFactory,
 };
+use a2a_grpc::GrpcTransportFactory;
 use futures_util::StreamExt as _;
 use serde_json::json;
 use tokio::time::timeout;
@@ -17,6 +19,7 @@ use tokio::time::timeout;
 use crate::{
     host::{Host, KEY},
     interop::LIMIT,
+    interop_pushes::Receivers,
 };
 
 type Client = A2AClient<Box<dyn Transport>>;
@@ -47,6 +50,7 @@ async fn client(card: &AgentCard, binding: &str) -> Client {
         .no_defaults()
         .register(Arc::new(JsonRpcTransportFactory::new(Some(http()))))
         .register(Arc::new(RestTransportFactory::new(Some(http()))))
+        .register(Arc::new(GrpcTransportFactory::new()))
         .with_interceptor(Arc::new(AuthInterceptor::bearer(KEY)))
         .build();
     factory.create_from_card(&card).await.unwrap()
@@ -90,11 +94,53 @@ fn state(item: &StreamResponse) -> Option<TaskState> {
     }
 }
 
-async fn journey(client: &Client) {
-    let mut items = client
-        .send_streaming_message(&message("a launch", None))
-        .await
-        .unwrap();
+/// Who is told of a task, below an address.
+fn receiver(receivers: &str, name: &str, task: Option<&str>) -> TaskPushNotificationConfig {
+    let config = json!({
+        "id": name, "taskId": task.unwrap_or_default(), "url": format!("{receivers}/{name}"), "token": name,
+        "authentication": { "scheme": "Bearer", "credentials": name },
+    });
+    serde_json::from_value(config).unwrap()
+}
+
+/// Another receiver for a task that waits, and one that is removed again.
+async fn push(client: &Client, receivers: &str, task: &str) {
+    for name in ["set", "removed"] {
+        let config = receiver(receivers, name, Some(task));
+        let set = client.create_push_config(&config).await.unwrap();
+        assert_eq!(set.url, config.url);
+    }
+    for name in ["sent", "set", "removed"] {
+        let wanted = serde_json::from_value(json!({ "taskId": task, "id": name })).unwrap();
+        let shown = client.get_push_config(&wanted).await.unwrap();
+        assert_eq!(shown.url, format!("{receivers}/{name}"));
+        let secrets = (
+            shown.token,
+            shown.authentication.and_then(|info| info.credentials),
+        );
+        let is_empty = |secret: Option<String>| secret.is_none_or(|secret| secret.is_empty());
+        assert!(is_empty(secrets.0) && is_empty(secrets.1), "no secret is shown");
+    }
+    let wanted = serde_json::from_value(json!({ "taskId": task })).unwrap();
+    let listed = client.list_push_configs(&wanted).await.unwrap();
+    assert_eq!(listed.configs.len(), 3);
+    let removed = json!({ "taskId": task, "id": "removed" });
+    let delete = serde_json::from_value(removed.clone()).unwrap();
+    client.delete_push_config(&delete).await.unwrap();
+    let wanted = serde_json::from_value(removed).unwrap();
+    let refused = client.get_push_config(&wanted).await.unwrap_err();
+    assert_eq!(refused.code, -32001, "{refused}");
+}
+
+async fn journey(client: &Client, receivers: &str) {
+    let mut begin = message("a launch", None);
+    begin.configuration = Some(SendMessageConfiguration {
+        accepted_output_modes: None,
+        task_push_notification_config: Some(receiver(receivers, "sent", None)),
+        history_length: None,
+        return_immediately: None,
+    });
+    let mut items = client.send_streaming_message(&begin).await.unwrap();
     let Some(StreamResponse::Task(task)) = next(&mut items).await else {
         panic!("a task comes first");
     };
@@ -108,6 +154,7 @@ async fn journey(client: &Client) {
     let get = serde_json::from_value(json!({ "id": task.id })).unwrap();
     let kept = client.get_task(&get).await.unwrap();
     assert_eq!(kept.status.state, TaskState::InputRequired);
+    push(client, receivers, &task.id).await;
 
     // A subscription opened while the task waits sees it go on.
     let subscribe = serde_json::from_value(json!({ "id": task.id })).unwrap();
@@ -165,12 +212,18 @@ async fn journey(client: &Client) {
 
 #[tokio::test]
 async fn a2a_rust_client_makes_its_journey_over_its_bindings() {
-    let mut host = Host::new();
+    let mut host = Host::new().variable("WOPR_EGRESS_ALLOW", "127.0.0.0/8");
     let address = host.start().await;
+    let receivers = Receivers::start().await;
     let resolver = AgentCardResolver::new(Some(http()));
     let card = resolver.resolve(&format!("http://{address}")).await.unwrap();
-    for binding in [TRANSPORT_PROTOCOL_JSONRPC, TRANSPORT_PROTOCOL_HTTP_JSON] {
-        journey(&client(&card, binding).await).await;
+    for binding in [
+        TRANSPORT_PROTOCOL_JSONRPC,
+        TRANSPORT_PROTOCOL_HTTP_JSON,
+        TRANSPORT_PROTOCOL_GRPC,
+    ] {
+        journey(&client(&card, binding).await, &receivers.url(binding)).await;
+        receivers.check(binding, "1.0").await;
     }
     let status = host.terminate().await;
     assert!(status.success(), "stopped in order: {status}\n{}", host.said());

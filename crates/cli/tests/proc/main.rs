@@ -23,6 +23,7 @@ mod chaos;
 mod host;
 mod interop;
 mod interop_agents;
+mod interop_pushes;
 mod interop_rust;
 mod interop_snippets;
 mod pressure;
