@@ -1,6 +1,6 @@
-//! The walk of `docs/a2a.md`, as it stands there, against a host.
+//! The walks of `docs/a2a.md` and of `docs/operations.md`, as they stand there, against a host.
 
-use std::{fs, net::SocketAddr, path::Path, process::Stdio, time::Duration};
+use std::{env, ffi::OsString, fs, net::SocketAddr, path::Path, process::Stdio, time::Duration};
 
 use tokio::{process::Command, time::timeout};
 
@@ -15,10 +15,10 @@ const LIMIT: Duration = Duration::from_secs(100);
 /// A fenced block: its language and what is in it.
 type Snippet = (String, String);
 
-/// The snippets of the walk, in order.
-fn snippets() -> Vec<Snippet> {
-    let text = fs::read_to_string(root().join("docs/a2a.md")).unwrap();
-    let (_, walk) = text.split_once("## A first task\n").expect("the walk is there");
+/// The snippets of a walk, in order: what stands below a heading and above the next `##`.
+fn snippets(page: &str, heading: &str) -> Vec<Snippet> {
+    let text = fs::read_to_string(root().join("docs").join(page)).unwrap();
+    let (_, walk) = text.split_once(heading).expect("the walk is there");
     let (walk, _) = walk.split_once("\n## ").expect("something follows the walk");
     let mut found = Vec::new();
     let mut open: Option<Snippet> = None;
@@ -41,7 +41,9 @@ fn snippets() -> Vec<Snippet> {
 async fn run(mut command: Command, address: SocketAddr, folder: &Path, snippet: &str) {
     command
         .env("WOPR", format!("http://{address}"))
+        .env("WOPR_SERVER", format!("http://{address}"))
         .env("WOPR_API_KEY", KEY)
+        .env("PATH", path())
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("NO_PROXY", "*")
         .current_dir(folder)
@@ -58,31 +60,70 @@ async fn run(mut command: Command, address: SocketAddr, folder: &Path, snippet: 
     );
 }
 
+/// With the built binary ahead.
+fn path() -> OsString {
+    let binary = Path::new(env!("CARGO_BIN_EXE_wopr")).parent().unwrap().to_owned();
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::join_paths([binary].into_iter().chain(env::split_paths(&path))).unwrap()
+}
+
+/// The first block of a walk starts a host, which was done here with the same variables.
+fn check_start(snippets: &[Snippet], variables: &[(&str, &str)]) {
+    let (_, serve) = &snippets[0];
+    assert!(serve.contains("wopr dev"), "{serve}");
+    for (name, value) in variables {
+        assert!(serve.contains(&format!("export {name}={value}")), "{serve}");
+    }
+}
+
+/// Runs the blocks of the shell but for the first, which are one session.
+async fn run_shell(snippets: &[Snippet], address: SocketAddr, folder: &Path) {
+    let blocks = snippets.iter().skip(1).filter(|(language, _)| language == "sh");
+    let shell: String = blocks.map(|(_, body)| body.as_str()).collect();
+    assert!(shell.contains("receiver.py"), "there is something to run");
+    let mut bash = Command::new("bash");
+    bash.args(["-euo", "pipefail", "-c", &shell]);
+    run(bash, address, folder, &shell).await;
+}
+
+/// Ends the receiver that a walk started.
+async fn end_receiver(folder: &Path) {
+    let receiver = fs::read_to_string(folder.join("receiver.pid")).unwrap();
+    let ended = Command::new("kill").arg(receiver.trim()).status().await.unwrap();
+    assert!(ended.success(), "the receiver was there to the end");
+}
+
+#[tokio::test]
+async fn the_walk_with_a_receiver_that_was_away_runs_as_it_stands() {
+    let folder = tempfile::tempdir().unwrap();
+    let variables = [
+        ("WOPR_EGRESS_ALLOW", "127.0.0.0/8"),
+        ("WOPR_A2A_PUSH_GIVE_UP", "1s"),
+    ];
+    let mut host = Host::new();
+    for (name, value) in variables {
+        host = host.variable(name, value);
+    }
+    let address = host.start().await;
+    let snippets = snippets("operations.md", "### A receiver that was away\n");
+    check_start(&snippets, &variables);
+    run_shell(&snippets, address, folder.path()).await;
+    end_receiver(folder.path()).await;
+    host.terminate().await;
+}
+
 #[tokio::test]
 async fn snippets_of_the_walk_run_as_they_stand() {
     let folder = tempfile::tempdir().unwrap();
-    let mut host = Host::new().variable("WOPR_EGRESS_ALLOW", "127.0.0.0/8");
+    let variables = [("WOPR_EGRESS_ALLOW", "127.0.0.0/8")];
+    let mut host = Host::new().variable(variables[0].0, variables[0].1);
     let address = host.start().await;
-    let snippets = snippets();
-    let ((_, serve), rest) = snippets.split_first().unwrap();
-    assert!(
-        serve.contains("wopr dev"),
-        "the first block starts a host, as was done here: {serve}"
-    );
-
-    // The blocks of the shell are one session.
-    let shell: String = rest
-        .iter()
-        .filter(|(language, _)| language == "sh")
-        .map(|(_, body)| body.as_str())
-        .collect();
-    assert!(shell.contains("curl"), "there is something to run");
-    let mut bash = Command::new("bash");
-    bash.args(["-euo", "pipefail", "-c", &shell]);
-    run(bash, address, folder.path(), &shell).await;
+    let snippets = snippets("a2a.md", "## A first task\n");
+    check_start(&snippets, &variables);
+    run_shell(&snippets, address, folder.path()).await;
 
     let mut n_scripts = 0;
-    for (language, body) in rest {
+    for (language, body) in &snippets {
         let first = body.lines().next().unwrap_or_default();
         let command = match (language.as_str(), first) {
             ("sh", _) => continue,
@@ -96,9 +137,7 @@ async fn snippets_of_the_walk_run_as_they_stand() {
         n_scripts += 1;
     }
     assert!(n_scripts >= 4, "one for each SDK");
-    let receiver = fs::read_to_string(folder.path().join("receiver.pid")).unwrap();
-    let ended = Command::new("kill").arg(receiver.trim()).status().await.unwrap();
-    assert!(ended.success(), "the receiver was there to the end");
+    end_receiver(folder.path()).await;
     let status = host.terminate().await;
     assert!(status.success(), "stopped in order: {status}\n{}", host.said());
 }
