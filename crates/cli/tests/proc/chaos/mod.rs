@@ -194,10 +194,10 @@ async fn live(name: &str, replicas: usize, database: Option<Database>, seed: u64
         clients.shutdown().await;
     }
     let mut caller = Caller::new(fleet.sky(), Arc::clone(&ledger), random.random());
-    let account = check::check(&mut caller, &peer, &receiver).await;
+    let mut account = check::check(&mut caller, &peer).await;
+    // Only a new process measures the pauses between two pushes by a clock that was put forward.
     fleet.restart().await;
-    check::check_agreement(&mut caller, &account).await;
-    check::check_repeats(&mut caller, &account).await;
+    check::check_restarted(&mut caller, &receiver, &mut account).await;
     fleet.end().await;
     println!(
         "{name}: {kills} kills in {:.1} s, checked in {:.1} s: {}, {account}",

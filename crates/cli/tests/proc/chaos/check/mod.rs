@@ -77,7 +77,7 @@ impl fmt::Display for Account {
 }
 
 /// Finishes everything that can be finished, and checks it.
-pub(super) async fn check(caller: &mut Caller, peer: &Peer, receiver: &Receiver) -> Account {
+pub(super) async fn check(caller: &mut Caller, peer: &Peer) -> Account {
     let ledger = &Arc::clone(caller.ledger());
     let told = ledger.runs();
     let listed = list(caller).await;
@@ -107,14 +107,20 @@ pub(super) async fn check(caller: &mut Caller, peer: &Peer, receiver: &Receiver)
     runs::check_keys(ledger, &ended);
     account.calls = runs::check_calls(ledger, peer, &ended);
     (account.sightings, account.frames) = check_sightings(caller).await;
-    account.receivers = pushes::check(caller, receiver).await;
-    account.pushes = receiver.n_heard();
 
     let step = ended.len().div_ceil(SAMPLE).max(1);
     let sample = ended.into_iter().step_by(step);
     account.sample = sample.map(|Ended { id, events, .. }| (id, events)).collect();
     check_agreement(caller, &account).await;
     account
+}
+
+/// Checks what has to be so after one more restart, too, and waits for the last pushes.
+pub(super) async fn check_restarted(caller: &mut Caller, receiver: &Receiver, account: &mut Account) {
+    check_agreement(caller, account).await;
+    check_repeats(caller, account).await;
+    account.receivers = pushes::check(caller, receiver).await;
+    account.pushes = receiver.n_heard();
 }
 
 /// Every run, page by page.
@@ -185,7 +191,7 @@ async fn check_sightings(caller: &mut Caller) -> (usize, usize) {
 }
 
 /// Each replica knows every run of the sample, by REST and as a task, and tells the same log.
-pub(super) async fn check_agreement(caller: &mut Caller, account: &Account) {
+async fn check_agreement(caller: &mut Caller, account: &Account) {
     let lives = caller.lives();
     let asked = lives
         .iter()
@@ -214,7 +220,7 @@ pub(super) async fn check_agreement(caller: &mut Caller, account: &Account) {
 
 /// A message sent once more, after every kill and a restart, is answered by its task and makes nothing new; and another
 /// message under its id is refused.
-pub(super) async fn check_repeats(caller: &mut Caller, account: &Account) {
+async fn check_repeats(caller: &mut Caller, account: &Account) {
     let ledger = &Arc::clone(caller.ledger());
     let messages = ledger.runs().into_iter();
     let messages = messages.filter_map(|(run, told)| Some((run, told.message?)));

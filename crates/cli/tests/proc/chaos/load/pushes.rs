@@ -27,14 +27,19 @@ impl Client {
         self.ledger().learned(&task, |run| run.message = Some(send));
         self.subscribed(&task, marker, version, Since::Beginning);
         if state == "input-required" {
-            self.settle(version, &task, marker).await;
+            self.settle(version, &task, marker, workflow).await;
         }
     }
 
-    /// A task that waits, and gets receivers then, in either version.
+    /// A task that waits, itself or for its child, and gets receivers then, in either version.
     pub(super) async fn push_later(&mut self, marker: &str) {
         let version = self.version();
-        let send = version.send(marker, To::Workflow("approval"));
+        let workflow = if self.random.random_bool(0.7) {
+            "approval"
+        } else {
+            "parent-gate"
+        };
+        let send = version.send(marker, To::Workflow(workflow));
         let answer = self.caller.ask(&send).await;
         let Some(task) = self.found(version, &answer, "input-required", marker) else {
             return;
@@ -56,21 +61,31 @@ impl Client {
                 self.subscribed(&task, &name, version, Since::Question);
             }
         }
-        self.settle(version, &task, marker).await;
+        self.settle(version, &task, marker, workflow).await;
     }
 
-    /// Accepts or cancels what waits, or leaves it to whoever finishes it.
-    async fn settle(&mut self, version: Version, task: &str, marker: &str) {
+    /// Accepts what waits, at times with a receiver for what follows, or cancels it, or leaves it to whoever finishes it.
+    async fn settle(&mut self, version: Version, task: &str, marker: &str, workflow: &str) {
         match self.random.random_range(0..10) {
-            0..6 => {
-                let reply = version.send(&format!("{marker}-reply"), To::Gate(task));
+            drawn @ 0..6 => {
+                let name = format!("{marker}-reply");
+                let url = format!("{}/{name}", self.world.receiver);
+                let has_receiver = drawn < 3;
+                let reply = match has_receiver {
+                    true => version.send_and_tell(&name, To::Gate(task), receiver(&name, &url)),
+                    false => version.send(&name, To::Gate(task)),
+                };
                 let answer = self.caller.ask(&reply).await;
                 if self.found(version, &answer, "completed", marker).is_some() {
                     self.ledger()
                         .learned(task, |run| run.decision = Decision::Accepted);
+                    if has_receiver {
+                        self.subscribed(task, &name, version, Since::Question);
+                    }
                 }
             }
-            6..8 => self.cancel_task(version, task, marker).await,
+            // A parent is cancelled once its child is, which takes a while.
+            6..8 if workflow != "parent-gate" => self.cancel_task(version, task, marker).await,
             _ => {}
         }
     }
