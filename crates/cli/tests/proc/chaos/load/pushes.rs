@@ -4,9 +4,13 @@ use rand::Rng as _;
 
 use super::Client;
 use crate::chaos::{
-    a2a::{Receiver, To, Version},
+    a2a::{self, Receiver, To, Version},
+    caller::{Answer, Request},
     ledger::{Decision, Since, Subscription},
 };
+
+/// How often a message is sent for a state that its task has as soon as its child has been heard of.
+const MOST_TRIES: u32 = 20;
 
 impl Client {
     /// A task with a receiver from its first event on.
@@ -40,7 +44,7 @@ impl Client {
             "parent-gate"
         };
         let send = version.send(marker, To::Workflow(workflow));
-        let answer = self.caller.ask(&send).await;
+        let answer = self.ask_for(&send, "input-required").await;
         let Some(task) = self.found(version, &answer, "input-required", marker) else {
             return;
         };
@@ -75,7 +79,7 @@ impl Client {
                     true => version.send_and_tell(&name, To::Gate(task), receiver(&name, &url)),
                     false => version.send(&name, To::Gate(task)),
                 };
-                let answer = self.caller.ask(&reply).await;
+                let answer = self.ask_for(&reply, "completed").await;
                 if self.found(version, &answer, "completed", marker).is_some() {
                     self.ledger()
                         .learned(task, |run| run.decision = Decision::Accepted);
@@ -88,6 +92,18 @@ impl Client {
             6..8 if workflow != "parent-gate" => self.cancel_task(version, task, marker).await,
             _ => {}
         }
+    }
+
+    /// Sends a message until its task has this state: a host that is told to end answers a task as it is.
+    async fn ask_for(&mut self, message: &Request, state: &str) -> Answer {
+        let mut answer = self.caller.ask(message).await;
+        for _ in 1..MOST_TRIES {
+            match a2a::task(&answer.body) {
+                Some((_, found)) if found != state => answer = self.caller.ask(message).await,
+                Some(_) | None => break,
+            }
+        }
+        answer
     }
 
     fn subscribed(&self, task: &str, name: &str, version: Version, since: Since) {
