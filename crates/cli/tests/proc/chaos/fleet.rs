@@ -6,6 +6,7 @@
 
 use std::{
     net::SocketAddr,
+    os::unix::process::ExitStatusExt as _,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -29,6 +30,8 @@ use crate::host::{Host, sqlite};
 const RECOVERY: Duration = Duration::from_secs(1);
 /// All replicas are ready this long after the last of them was started.
 const LIMIT: Duration = Duration::from_secs(60);
+/// The number of the signal that asks a process to end.
+const SIGTERM: i32 = 15;
 /// Before a process that found no database is started again.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -257,12 +260,14 @@ impl Fleet {
             }
             Action::Terminate(replica) => {
                 let found = self.find(replica, "before it was told to");
-                let must_end_well = self.is_ready(replica) || !self.is_rough();
+                let (is_ready, is_rough) = (self.is_ready(replica), self.is_rough());
                 self.leave(replica);
                 if let Some(pid) = found {
                     let status = self.hosts[replica].host.terminate().await;
                     self.clocks.forget(pid);
-                    self.ledger.hold(status.success() || !must_end_well, || {
+                    // One that has hardly begun does not listen yet.
+                    let is_excused = !is_ready && (is_rough || status.signal() == Some(SIGTERM));
+                    self.ledger.hold(status.success() || is_excused, || {
                         format!("replica {replica} ended with {status}")
                     });
                 }
