@@ -344,6 +344,18 @@ fn render_postgres(out: &mut String, stats: &postgres::Stats) {
             stats.appends,
         ),
         (
+            "wopr_store_groups_total",
+            "counter",
+            "Transactions that appended: each one commit.",
+            stats.groups,
+        ),
+        (
+            "wopr_store_largest_group",
+            "gauge",
+            "Most batches of one transaction.",
+            stats.largest_group,
+        ),
+        (
             "wopr_store_conflicts_total",
             "counter",
             "Batches another process was quicker than.",

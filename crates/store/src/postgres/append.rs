@@ -1,28 +1,18 @@
-//! The append verb as one transaction of two round trips.
+//! The append verb as one transaction of two round trips, for one batch or for several together.
 //!
-//! The first asks everything that can refuse the batch and takes the locks that keep the answers true; the second
-//! writes the rest and commits. Read committed is enough, because nothing that is decided rests on a plain read:
+//! The first round asks everything that can refuse a batch and takes the locks that keep the answers true
+//! ([`checks`]); the second writes the rest and commits ([`writes`]). Whatever the second writes is under the lock of
+//! its run and touches rows of that run only; the one exception, the inboxes of others, only ever gains rows.
 //!
-//! - The record of the request is claimed by an insert that gives way to an unexpired one. Two claims of one key
-//!   meet in its unique index, and the later waits for the earlier to end.
-//! - The guard is a conditional update of the run's row, or an insert that gives way. Its row stays locked until
-//!   the end, and a writer that waited for it looks at the row as it is then.
-//! - Fences are read with the effects' rows locked, so no lease is handed out between the look and the commit.
-//! - Children are inserts that give way, as the guard.
-//! - A receiver that comes along is counted in the row of its run, which that locks, if there is room for it.
-//!
-//! Whatever comes after is written under the run's lock and touches rows of this run only; the one exception, the
-//! inboxes of others, only ever gains rows. Locks are taken in one order (record, run, children, effects), so that
-//! appends do not wait for each other in a circle; leasing skips what is locked. Only the receiver of a parent, which
-//! comes with an answer to its child, locks a run behind another, and no parent waits for the row of a child. What is
-//! undone by the server all the same is tried again.
+//! Batches of several runs share a transaction as long as nothing is in the way of any of them. If something is,
+//! nothing is written, and the caller is told which: each of those has its say alone, where an answer may take its time.
 
 use deadpool_postgres::Object;
 use tokio::time::Instant;
-use tokio_postgres::Row;
-use wopr_core::{RunId, RunKey, Seq, Timestamp};
+use wopr_core::{RunKey, Seq, Timestamp};
 
 use super::{
+    checks::{self, Check},
     fault::Fault,
     pool::Pool,
     push,
@@ -30,33 +20,16 @@ use super::{
     round::{Failure, Round, Sent, silent, value},
     rows, writes,
 };
-use crate::{AppendError, Batch, EffectKey, Guard, IdempotencyKey, IdempotencyRecord, Put};
+use crate::{AppendError, Batch, Guard, IdempotencyKey};
 
 /// How often a transaction is tried that was undone without a verdict.
 const TRIES: u32 = 8;
 
-const CREATE: &str =
-    "INSERT INTO runs (tenant, run, workflow, version, status, principal, parent_run, parent_node, created_at,
-         updated_at, next_seq)
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT DO NOTHING RETURNING pushes > 0";
+/// Begins a transaction that waits for others' locks as long as the session allows.
+const ALONE: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 
-const ADVANCE: &str = concat!(
-    "UPDATE runs SET status = $4, updated_at = $5, next_seq = $6
-     WHERE tenant = $1 AND run = $2 AND next_seq = $3",
-    present!(),
-    " RETURNING pushes > 0"
-);
-
-const CHILDREN: &str =
-    "INSERT INTO runs (tenant, run, workflow, version, status, principal, parent_run, parent_node, created_at,
-         updated_at, next_seq)
-     SELECT $1, c.*, 0
-     FROM unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],
-         $9::bigint[], $10::bigint[]) AS c
-     ON CONFLICT DO NOTHING RETURNING run";
-
-const FENCES: &str =
-    "SELECT key, fence FROM effects WHERE tenant = $1 AND run = $2 AND key = ANY($3) ORDER BY key FOR UPDATE";
+/// Begins one of several batches. None of them is to wait because another's run is held by a process that is stopped.
+const TOGETHER: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '100ms'";
 
 /// The length of a log, and whether its run is gone.
 const HEAD: &str = concat!(
@@ -67,21 +40,31 @@ const HEAD: &str = concat!(
 
 const HEADS: &str = "SELECT run, next_seq FROM runs WHERE tenant = $1 AND run = ANY($2)";
 
-/// Gives way to a record that is not expired at the last parameter.
-const CLAIM: &str =
-    "INSERT INTO idempotency (tenant, principal, scope, key, digest, run, response, expires_at)
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
-     ON CONFLICT (tenant, principal, scope, key) DO UPDATE SET digest = excluded.digest, run = excluded.run,
-         response = excluded.response, expires_at = excluded.expires_at
-     WHERE idempotency.expires_at <= $9
-     RETURNING 1";
-
 const UNEXPIRED: &str = "SELECT digest, run, response, expires_at FROM idempotency
      WHERE tenant = $1 AND principal = $2 AND scope = $3 AND key = $4 AND expires_at > $5";
 
+/// Appends batches in one transaction, all or, if something is in the way of any, none; says of which. They come in
+/// the order of their runs, and no run, key or child is in two of them.
+pub(super) async fn together(
+    pool: &Pool,
+    client: Object,
+    batches: &[&Batch],
+    until: Instant,
+) -> Result<Vec<usize>, Fault> {
+    let begun = Instant::now();
+    let mut transaction = Transaction::new(client, until);
+    let refused = in_transaction(&mut transaction, TOGETHER, batches).await;
+    transaction.conclude(pool, begun, refused.as_ref().err()).await;
+    Ok(refused?.into_iter().map(|(place, _)| place).collect())
+}
+
 /// Appends a batch; tries again as long as nothing was written and nothing was decided.
-pub(super) async fn append(pool: &Pool, batch: &Batch, retried: impl Fn()) -> Result<(), AppendError> {
-    let until = pool.deadline();
+pub(super) async fn alone(
+    pool: &Pool,
+    batch: &Batch,
+    until: Instant,
+    retried: impl Fn(),
+) -> Result<(), AppendError> {
     let mut attempt = 0;
     loop {
         attempt += 1;
@@ -100,26 +83,45 @@ pub(super) async fn append(pool: &Pool, batch: &Batch, retried: impl Fn()) -> Re
 async fn attempt_once(pool: &Pool, batch: &Batch, until: Instant) -> Result<Result<(), AppendError>, Fault> {
     let begun = Instant::now();
     let mut transaction = Transaction::new(pool.get(until).await?, until);
-    let outcome = in_transaction(&mut transaction, batch).await;
-    if matches!(&outcome, Err(Fault::Lost(_) | Fault::InDoubt(_))) {
-        pool.lost(begun);
-    } else {
-        transaction.end().await;
-    }
+    let outcome = match in_transaction(&mut transaction, ALONE, &[batch]).await {
+        Ok(refused) => match refused.into_iter().next() {
+            Some((_, check)) => refusal(&transaction, batch, check).await.map(Err),
+            None => Ok(Ok(())),
+        },
+        Err(fault) => Err(fault),
+    };
+    transaction.conclude(pool, begun, outcome.as_ref().err()).await;
     outcome
 }
 
+/// Commits if nothing is in the way; what is, and of which batch.
 async fn in_transaction(
     transaction: &mut Transaction,
-    batch: &Batch,
-) -> Result<Result<(), AppendError>, Fault> {
-    let is_told = match begin(transaction, batch).await? {
-        Ok(is_told) => is_told,
-        Err(refusal) => return Ok(Err(refusal)),
-    };
+    begin: &'static str,
+    batches: &[&Batch],
+) -> Result<Vec<(usize, Check)>, Fault> {
+    let checks = checks::check(transaction.client(), transaction.until, begin, batches).await?;
+    let mut is_told = Vec::with_capacity(batches.len());
+    let mut refused = Vec::new();
+    for (place, check) in checks.into_iter().enumerate() {
+        match check {
+            Check::Holds { is_told: told } => is_told.push(told),
+            Check::Claimed
+            | Check::Stale(_)
+            | Check::Behind
+            | Check::Colliding
+            | Check::Full(_)
+            | Check::Missing => refused.push((place, check)),
+        }
+    }
+    if !refused.is_empty() {
+        return Ok(refused);
+    }
     let mut round = Round::default();
-    writes::rest(&mut round, batch);
-    push::note(&mut round, batch, is_told);
+    writes::rest(&mut round, batches);
+    for (batch, is_told) in batches.iter().zip(is_told) {
+        push::note(&mut round, batch, is_told);
+    }
     round.control("COMMIT");
     let ready = round.prepare(transaction.client(), transaction.until).await?;
     let commit = ready.last();
@@ -127,7 +129,7 @@ async fn in_transaction(
     match failure {
         None => {
             transaction.is_open = false;
-            Ok(Ok(()))
+            Ok(Vec::new())
         }
         // COMMIT is on its way in any case; only the server's word that a statement failed says what it did.
         Some(Failure { error: None, .. }) => Err(in_doubt(silent())),
@@ -151,6 +153,7 @@ fn in_doubt(fault: Fault) -> Fault {
     match fault {
         Fault::Again(text)
         | Fault::Taken(text)
+        | Fault::Held(text)
         | Fault::Lost(text)
         | Fault::Refused(text)
         | Fault::InDoubt(text)
@@ -158,97 +161,38 @@ fn in_doubt(fault: Fault) -> Fault {
     }
 }
 
-/// Begins the transaction with everything that can refuse the batch. Says whether somebody is told of this run.
-async fn begin(transaction: &Transaction, batch: &Batch) -> Result<Result<bool, AppendError>, Fault> {
-    let client = transaction.client();
-    let mut round = Round::default();
-    round.control("BEGIN ISOLATION LEVEL READ COMMITTED");
-    let claimed = batch
-        .idempotency
-        .as_ref()
-        .map(|record| claim(&mut round, record, batch.summary.updated_at));
-    let guarded = guard(&mut round, batch);
-    let created = (!batch.children.is_empty()).then(|| children(&mut round, batch));
-    let fenced = fences(&mut round, batch);
-    let put = batch
-        .push
-        .as_ref()
-        .map(|push| push::put_along(&mut round, batch, push));
-    let mut answers = round.ask(client, transaction.until).await?;
-    let mut answer = |place: usize| answers.get_mut(place).map(std::mem::take).unwrap_or_default();
-
-    if let (Some(place), Some(record)) = (claimed, &batch.idempotency)
-        && answer(place).is_empty()
-    {
-        let at = batch.summary.updated_at;
-        return match unexpired(&record.key, at)
-            .ask(client, transaction.until)
-            .await?
-            .pop()
-            .unwrap_or_default()
-            .first()
-        {
-            Some(row) => Ok(Err(AppendError::Duplicate(Box::new(rows::record(
-                row,
-                &record.key,
-            )?)))),
-            // It was forgotten in between.
-            None => Err(Fault::Taken("a record that was there is gone".to_owned())),
-        };
-    }
-    if let Some(place) = fenced
-        && let Some(stale) = stale(batch, &answer(place))?
-    {
-        return Ok(Err(AppendError::Fenced(stale)));
-    }
-    let guarded = answer(guarded);
-    let Some(advanced) = guarded.first() else {
-        let actual = head(transaction, &batch.run).await?;
-        if actual == Head::Missing && batch.guard == Guard::Create {
-            return Err(Fault::Taken("a run that was there is gone".to_owned()));
+/// Why a batch is refused that something was in the way of.
+async fn refusal(transaction: &Transaction, batch: &Batch, check: Check) -> Result<AppendError, Fault> {
+    match (check, &batch.idempotency) {
+        (Check::Claimed, Some(record)) => {
+            let now = batch.summary.updated_at;
+            let mut found = unexpired(&record.key, now)
+                .ask(transaction.client(), transaction.until)
+                .await?;
+            match found.pop().unwrap_or_default().first() {
+                Some(row) => Ok(AppendError::Duplicate(Box::new(rows::record(row, &record.key)?))),
+                // It was forgotten in between.
+                None => Err(Fault::Taken("a record that was there is gone".to_owned())),
+            }
         }
-        return Ok(Err(AppendError::Conflict {
-            expected: batch.expected(),
-            actual: match actual {
-                Head::At(seq) => Some(seq),
-                Head::Gone | Head::Missing => None,
-            },
-        }));
-    };
-    let mut is_told = rows::flag(advanced, 0)?;
-    if let Some(place) = created {
-        let new = answer(place);
-        if new.len() < batch.children.len() {
-            return colliding(transaction, batch).await.map(Err);
+        (Check::Stale(key), _) => Ok(AppendError::Fenced(key)),
+        (Check::Colliding, _) => colliding(transaction, batch).await,
+        (Check::Full(most), _) => Ok(AppendError::Full(most)),
+        (Check::Missing, _) => Ok(AppendError::Missing),
+        (Check::Behind | Check::Claimed | Check::Holds { .. }, _) => {
+            let actual = head(transaction, &batch.run).await?;
+            if actual == Head::Missing && batch.guard == Guard::Create {
+                return Err(Fault::Taken("a run that was there is gone".to_owned()));
+            }
+            Ok(AppendError::Conflict {
+                expected: batch.expected(),
+                actual: match actual {
+                    Head::At(seq) => Some(seq),
+                    Head::Gone | Head::Missing => None,
+                },
+            })
         }
     }
-    if let (Some(place), Some(push)) = (put, &batch.push) {
-        match push::put_answer(&answer(place))? {
-            Put::Added | Put::Replaced => is_told |= push.run == batch.run.run,
-            Put::Full => return Ok(Err(AppendError::Full(push.most))),
-            Put::Missing => return Ok(Err(AppendError::Missing)),
-        }
-    }
-    Ok(Ok(is_told))
-}
-
-/// Claims the key of a request.
-pub(super) fn claim<'b>(round: &mut Round<'b>, record: &'b IdempotencyRecord, now: Timestamp) -> usize {
-    let key = &record.key;
-    round.add(
-        CLAIM,
-        vec![
-            value(key.tenant.as_str()),
-            value(key.principal.as_str()),
-            value(rows::free(&key.scope)),
-            value(rows::free(&key.key)),
-            value(rows::free(&record.digest)),
-            value(record.run.as_ref().map(RunId::as_str)),
-            value(record.response.as_slice()),
-            value(record.expires_at.millis()),
-            value(now.millis()),
-        ],
-    )
 }
 
 /// Asks for the unexpired record of a request.
@@ -263,121 +207,6 @@ pub(super) fn unexpired(key: &IdempotencyKey, now: Timestamp) -> Round<'_> {
             value(now.millis()),
         ],
     )
-}
-
-fn guard<'b>(round: &mut Round<'b>, batch: &'b Batch) -> usize {
-    let (run, summary) = (&batch.run, &batch.summary);
-    let head = rows::int(batch.head().0);
-    match batch.guard {
-        Guard::Create => {
-            let (parent_run, parent_node) = match &summary.parent {
-                Some((run, node)) => (Some(run.as_str()), Some(node.as_str())),
-                None => (None, None),
-            };
-            round.add(
-                CREATE,
-                vec![
-                    value(run.tenant.as_str()),
-                    value(run.run.as_str()),
-                    value(summary.workflow.as_str()),
-                    value(summary.version.as_str()),
-                    value(summary.status.as_str()),
-                    value(summary.principal.as_str()),
-                    value(parent_run),
-                    value(parent_node),
-                    value(summary.created_at.millis()),
-                    value(summary.updated_at.millis()),
-                    value(head),
-                ],
-            )
-        }
-        Guard::At(expected) => round.add(
-            ADVANCE,
-            vec![
-                value(run.tenant.as_str()),
-                value(run.run.as_str()),
-                value(rows::int(expected.0)),
-                value(summary.status.as_str()),
-                value(summary.updated_at.millis()),
-                value(head),
-            ],
-        ),
-    }
-}
-
-fn children<'b>(round: &mut Round<'b>, batch: &'b Batch) -> usize {
-    let each = || batch.children.iter();
-    let text = |read: fn(&'b crate::Summary) -> &'b str| -> Vec<&'b str> {
-        each().map(|child| read(&child.summary)).collect()
-    };
-    let parents = || each().map(|child| child.summary.parent.as_ref());
-    round.add(
-        CHILDREN,
-        vec![
-            value(batch.run.tenant.as_str()),
-            value(each().map(|child| child.run.as_str()).collect::<Vec<_>>()),
-            value(text(|summary| summary.workflow.as_str())),
-            value(text(|summary| summary.version.as_str())),
-            value(text(|summary| summary.status.as_str())),
-            value(text(|summary| summary.principal.as_str())),
-            value(
-                parents()
-                    .map(|parent| parent.map(|(run, _)| run.as_str()))
-                    .collect::<Vec<_>>(),
-            ),
-            value(
-                parents()
-                    .map(|parent| parent.map(|(_, node)| node.as_str()))
-                    .collect::<Vec<_>>(),
-            ),
-            value(
-                each()
-                    .map(|child| child.summary.created_at.millis())
-                    .collect::<Vec<_>>(),
-            ),
-            value(
-                each()
-                    .map(|child| child.summary.updated_at.millis())
-                    .collect::<Vec<_>>(),
-            ),
-        ],
-    )
-}
-
-fn fences<'b>(round: &mut Round<'b>, batch: &'b Batch) -> Option<usize> {
-    let keys: Vec<_> = batch
-        .effects_settled
-        .iter()
-        .filter(|settled| settled.fence.is_some())
-        .map(|settled| rows::free(&settled.key.0))
-        .collect();
-    (!keys.is_empty()).then(|| {
-        round.add(
-            FENCES,
-            vec![
-                value(batch.run.tenant.as_str()),
-                value(batch.run.run.as_str()),
-                value(keys),
-            ],
-        )
-    })
-}
-
-/// The first effect whose lease is not the one an outcome was won under.
-fn stale(batch: &Batch, found: &[Row]) -> Result<Option<EffectKey>, Fault> {
-    let mut stored = Vec::with_capacity(found.len());
-    for row in found {
-        stored.push((rows::free_text(row, 0)?, rows::fence(row, 1)?));
-    }
-    let is_held = |settled: &crate::Settled| {
-        settled.fence.is_none_or(|fence| {
-            stored
-                .iter()
-                .any(|(key, current)| *key == settled.key.0 && *current == fence)
-        })
-    };
-    let stale = batch.effects_settled.iter().find(|settled| !is_held(settled));
-    Ok(stale.map(|settled| settled.key.clone()))
 }
 
 /// The length of a log.
@@ -446,9 +275,11 @@ impl Transaction {
         self.client.as_ref().expect("only dropping takes the connection")
     }
 
-    /// Undoes what is not committed.
-    async fn end(&mut self) {
-        if self.is_open {
+    /// Undoes what is not committed; a connection that was lost is not asked.
+    async fn conclude(mut self, pool: &Pool, begun: Instant, fault: Option<&Fault>) {
+        if matches!(fault, Some(Fault::Lost(_) | Fault::InDoubt(_))) {
+            pool.lost(begun);
+        } else if self.is_open {
             let mut round = Round::default();
             round.control("ROLLBACK");
             self.is_open = round.ask(self.client(), self.until).await.is_err();

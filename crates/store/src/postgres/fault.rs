@@ -11,12 +11,14 @@ use tokio_postgres::{
 use crate::{AppendError, ReadError, WriteError};
 
 /// A statement failed or returned what cannot be read.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Fault {
     /// The server undid the transaction in favor of another one: it may be tried again as it is.
     Again(String),
     /// A row was there that no guard had seen: whoever was quicker is seen when it is tried again.
     Taken(String),
+    /// A row that is needed was held by somebody else for longer than this may wait.
+    Held(String),
     /// The connection was lost. What it had sent before COMMIT is undone.
     Lost(String),
     /// No connection, or the server will not do it now.
@@ -39,6 +41,9 @@ impl From<Error> for Fault {
         }
         if *code == SqlState::UNIQUE_VIOLATION {
             return Self::Taken(text);
+        }
+        if *code == SqlState::LOCK_NOT_AVAILABLE {
+            return Self::Held(text);
         }
         // A server that became a standby takes no writes any more; another connection may find the one that does.
         if ends_connection(said.parsed_severity()) || *code == SqlState::READ_ONLY_SQL_TRANSACTION {
@@ -81,7 +86,7 @@ impl Fault {
     pub(super) const fn is_passing(&self) -> bool {
         match self {
             Self::Again(_) | Self::Taken(_) | Self::Lost(_) => true,
-            Self::Refused(_) | Self::InDoubt(_) | Self::Damaged(_) => false,
+            Self::Held(_) | Self::Refused(_) | Self::InDoubt(_) | Self::Damaged(_) => false,
         }
     }
 }
@@ -109,9 +114,11 @@ impl From<Fault> for AppendError {
     fn from(fault: Fault) -> Self {
         match fault {
             // Others were quicker each time: a busy place, not a damaged one.
-            Fault::Again(text) | Fault::Taken(text) | Fault::Lost(text) | Fault::Refused(text) => {
-                Self::Unavailable(text)
-            }
+            Fault::Again(text)
+            | Fault::Taken(text)
+            | Fault::Held(text)
+            | Fault::Lost(text)
+            | Fault::Refused(text) => Self::Unavailable(text),
             Fault::InDoubt(text) => Self::Unknown(text),
             Fault::Damaged(text) => Self::Corrupt(text),
         }
@@ -123,6 +130,7 @@ impl From<Fault> for WriteError {
         match fault {
             Fault::Again(text)
             | Fault::Taken(text)
+            | Fault::Held(text)
             | Fault::Lost(text)
             | Fault::Refused(text)
             | Fault::InDoubt(text) => Self::Unavailable(text),
@@ -136,6 +144,7 @@ impl From<Fault> for ReadError {
         match fault {
             Fault::Again(text)
             | Fault::Taken(text)
+            | Fault::Held(text)
             | Fault::Lost(text)
             | Fault::Refused(text)
             | Fault::InDoubt(text) => Self::Unavailable(text),

@@ -1,8 +1,8 @@
 //! The store for several processes: one PostgreSQL database, 14 or later.
 //!
-//! Processes share nothing but the rows. Each append is a transaction of two round trips ([`append`](self) says
-//! why read committed suffices), each other write one statement; group commit is left to the server. Sequences,
-//! triggers, advisory locks and session state are not used, and what the server undoes in favor of another
+//! Processes share nothing but the rows. An append is a transaction of two round trips ([`checks`] says why read
+//! committed suffices), which those that wait at the same time share ([`groups`]); each other write is one statement.
+//! Sequences, triggers, advisory locks and session state are not used, and what the server undoes in favor of another
 //! transaction is tried again, COMMIT included.
 //!
 //! Connections are few and callers that wait for one are bounded: beyond that, and after a short wait, a call
@@ -15,7 +15,9 @@
 //! is checked, against the platform's roots or that file.
 
 mod append;
+mod checks;
 mod fault;
+mod groups;
 mod hints;
 mod lists;
 mod open;
@@ -43,16 +45,17 @@ pub use open::OpenError;
 pub use schema::{migrate, schema_version};
 pub use stats::Stats;
 
-use self::{hints::Hints, pool::Pool, stats::Counters};
+use self::{groups::Groups, hints::Hints, pool::Pool, stats::Counters};
 
 /// How to use a database. What the URL says goes first.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// Connections of this process, besides one for hints. Default 16.
     pub connections: usize,
-    /// Calls that may wait for a connection before further ones are refused. Default 1024.
+    /// Calls that may wait for a connection, and appends that may wait for their turn, before further ones are refused.
+    /// Default 1024 of each.
     pub waiting: usize,
-    /// How long a call waits for a connection before it is refused. Default one second.
+    /// How long a call waits for a connection, or an append for its turn, before it is refused. Default one second.
     pub patience: Duration,
     /// How long a call may take once it has a connection or waits for one, with all that is tried again, before
     /// the database is taken for silent. Default 45 seconds: longer than the server lets any statement run.
@@ -82,6 +85,7 @@ pub struct PostgresStore {
     pool: Arc<Pool>,
     counters: Arc<Counters>,
     hints: Option<Hints>,
+    groups: Arc<Groups>,
     tasks: TaskTracker,
     stop: CancellationToken,
     _stop_when_dropped: DropGuard,
@@ -104,11 +108,20 @@ impl PostgresStore {
             tasks.spawn(courier.run());
             hints
         });
+        let pool = Arc::new(pool);
+        let groups = Groups::new(
+            Arc::clone(&pool),
+            Arc::clone(&counters),
+            hints.clone(),
+            tasks.clone(),
+            &options,
+        );
         Ok(Self {
             schema,
-            pool: Arc::new(pool),
+            pool,
             counters,
             hints,
+            groups,
             tasks,
             _stop_when_dropped: stop.clone().drop_guard(),
             stop,

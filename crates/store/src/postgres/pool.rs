@@ -164,7 +164,7 @@ impl Pool {
                     self.lost(begun);
                     is_lost_too
                 }
-                Fault::Refused(_) | Fault::InDoubt(_) | Fault::Damaged(_) => false,
+                Fault::Held(_) | Fault::Refused(_) | Fault::InDoubt(_) | Fault::Damaged(_) => false,
             };
             if !may_repeat || attempt == TRIES || Instant::now() >= until {
                 return Err(fault);

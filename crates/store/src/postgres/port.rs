@@ -1,12 +1,10 @@
 //! The ports, each call on a connection of the pool.
 
-use std::sync::Arc;
-
 use async_trait::async_trait;
 use tokio::sync::broadcast;
 use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId};
 
-use super::{PostgresStore, append, fault::Fault, lists, read, registry, round::Round, rows, work};
+use super::{PostgresStore, append, checks, fault::Fault, lists, read, registry, round::Round, rows, work};
 use crate::{
     AppendError, Batch, BlobRow, DueTimer, EffectKey, Epoch, EventPage, Fence, Hint, IdempotencyKey,
     IdempotencyRecord, KeyRow, LeasedEffect, Loaded, Log, MessageRow, ReadError, Registry, Revision,
@@ -21,28 +19,7 @@ const REMEMBER_TRIES: usize = 5;
 impl Log for PostgresStore {
     async fn append(&self, batch: Batch) -> Result<(), AppendError> {
         assert_sound(&batch);
-        let (pool, counters, hints) = (
-            Arc::clone(&self.pool),
-            Arc::clone(&self.counters),
-            self.hints.clone(),
-        );
-        // On a task of its own: a caller that goes away in the middle neither takes its append back nor costs the
-        // pool a connection.
-        let appending = self.tasks.spawn(async move {
-            let answer = append::append(&pool, &batch, || counters.retried()).await;
-            counters.appended(&answer);
-            if let (Ok(()), Some(hints)) = (&answer, &hints) {
-                hints.tell(Hint::Run(batch.run));
-            }
-            answer
-        });
-        match appending.await {
-            Ok(answer) => answer,
-            Err(error) => match error.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                Err(_) => Err(AppendError::Unknown("the runtime stopped".to_owned())),
-            },
-        }
+        self.groups.append(batch).await
     }
 
     async fn load(&self, run: &RunKey) -> Result<Option<Loaded>, ReadError> {
@@ -113,7 +90,7 @@ impl Log for PostgresStore {
         for _ in 0..REMEMBER_TRIES {
             let claim = || {
                 let mut round = Round::default();
-                append::claim(&mut round, &record, now);
+                checks::claim(&mut round, &[&record], now);
                 round
             };
             if !self.pool.write(claim).await?.is_empty() {

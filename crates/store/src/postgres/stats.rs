@@ -9,6 +9,10 @@ use crate::AppendError;
 pub struct Stats {
     /// Batches that are durable.
     pub appends: u64,
+    /// Transactions that appended: each is one commit.
+    pub groups: u64,
+    /// The most batches of one of them.
+    pub largest_group: u64,
     /// Batches refused because the log had moved on.
     pub conflicts: u64,
     /// Batches refused because their request had taken effect already.
@@ -32,6 +36,8 @@ pub struct Stats {
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     appends: AtomicU64,
+    groups: AtomicU64,
+    largest_group: AtomicU64,
     conflicts: AtomicU64,
     duplicates: AtomicU64,
     fenced: AtomicU64,
@@ -59,6 +65,12 @@ impl Counters {
         counter.fetch_add(1, Relaxed);
     }
 
+    /// A transaction of so many batches is durable.
+    pub(super) fn committed(&self, n_batches: usize) {
+        self.groups.fetch_add(1, Relaxed);
+        self.largest_group.fetch_max(n_batches as u64, Relaxed);
+    }
+
     pub(super) fn retried(&self) {
         self.retries.fetch_add(1, Relaxed);
     }
@@ -74,6 +86,8 @@ impl Counters {
     pub(super) fn snapshot(&self, (connections, busy): (usize, usize)) -> Stats {
         Stats {
             appends: self.appends.load(Relaxed),
+            groups: self.groups.load(Relaxed),
+            largest_group: self.largest_group.load(Relaxed),
             conflicts: self.conflicts.load(Relaxed),
             duplicates: self.duplicates.load(Relaxed),
             fenced: self.fenced.load(Relaxed),

@@ -1,37 +1,44 @@
-//! The rows of a batch, table by table, once nothing can refuse it any more.
+//! The rows of batches, table by table, once nothing can refuse them any more.
 //!
-//! Each table gets one statement however many rows there are. What is cleared, settled or consumed goes first, so
-//! that a key may be used anew in the same batch. A batch may name a key twice, which one statement may not
-//! update twice: [`rounds_of`] deals such rows to statements that follow each other.
+//! Each table gets one statement for what is added, however many rows and batches there are. What is cleared, settled
+//! or consumed goes first, so that a key may be used anew in the same batch. A batch may name a key twice, which one
+//! statement may not update twice: [`rounds_of`] deals such rows to statements that follow each other.
+
+use std::{collections::HashMap, hash::Hash};
+
+use tokio_postgres::types::ToSql;
+use wopr_core::RunKey;
 
 use super::{
-    round::{Round, value},
+    round::{Round, Value, value},
     rows,
 };
-use crate::{Batch, EffectRow, TaskRow, TimerRow};
+use crate::{Batch, EffectRow, Summary, TaskRow, TimerRow};
 
 const EVENTS: &str = "INSERT INTO events (tenant, run, seq, body)
-     SELECT $1, $2, e.* FROM unnest($3::bigint[], $4::bytea[]) AS e";
+     SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bytea[])";
 
 const TASKS: &str = "INSERT INTO tasks (tenant, run, context, state, interrupt, updated_at, principal)
-     SELECT $1, t.* FROM unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::text[]) AS t
+     SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::text[])
      ON CONFLICT (tenant, run) DO UPDATE SET context = excluded.context, state = excluded.state,
          interrupt = excluded.interrupt, updated_at = excluded.updated_at";
 
-const SNAPSHOT: &str = "INSERT INTO snapshots (tenant, run, head, body) VALUES ($1, $2, $3, $4)
+const SNAPSHOTS: &str = "INSERT INTO snapshots (tenant, run, head, body)
+     SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bytea[])
      ON CONFLICT (tenant, run) DO UPDATE SET head = excluded.head, body = excluded.body";
 
 const CLEAR_TIMERS: &str = "DELETE FROM timers WHERE tenant = $1 AND run = $2 AND key = ANY($3)";
 
 const SET_TIMERS: &str = "INSERT INTO timers (tenant, run, key, due)
-     SELECT $1, $2, t.* FROM unnest($3::text[], $4::bigint[]) AS t
+     SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[])
      ON CONFLICT (tenant, run, key) DO UPDATE SET due = excluded.due";
 
 const SETTLE: &str = "DELETE FROM effects WHERE tenant = $1 AND run = $2 AND key = ANY($3)";
 
 const ENQUEUE: &str = "INSERT INTO effects (tenant, run, key, body, enqueued_at, epoch, lease_until, fence)
-     SELECT $1, $2, e.key, e.body, $3, e.epoch, e.until, CASE WHEN e.epoch IS NULL THEN 0 ELSE 1 END
-     FROM unnest($4::text[], $5::bytea[], $6::bigint[], $7::bigint[]) AS e (key, body, epoch, until)
+     SELECT e.*, CASE WHEN e.epoch IS NULL THEN 0 ELSE 1 END
+     FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::bigint[], $6::bigint[], $7::bigint[])
+         AS e (tenant, run, key, body, enqueued_at, epoch, until)
      ON CONFLICT (tenant, run, key) DO UPDATE SET body = excluded.body, enqueued_at = excluded.enqueued_at,
          epoch = excluded.epoch, lease_until = excluded.lease_until, fence = effects.fence + 1";
 
@@ -40,92 +47,109 @@ const CONSUME: &str = "DELETE FROM inbox USING unnest($3::text[], $4::bigint[]) 
          AND inbox.source_seq = c.source_seq";
 
 const TELL: &str = "INSERT INTO inbox (tenant, target, source, source_seq, place, body)
-     SELECT $1, s.target, s.source, s.source_seq, s.n + coalesce((
-         SELECT max(place) FROM inbox AS i WHERE i.tenant = $1 AND i.target = s.target), 0), s.body
-     FROM unnest($2::text[], $3::text[], $4::bigint[], $5::bytea[]) WITH ORDINALITY
-         AS s (target, source, source_seq, body, n)
+     SELECT s.tenant, s.target, s.source, s.source_seq, s.n + coalesce((
+         SELECT max(place) FROM inbox AS i WHERE i.tenant = s.tenant AND i.target = s.target), 0), s.body
+     FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bytea[]) WITH ORDINALITY
+         AS s (tenant, target, source, source_seq, body, n)
      ON CONFLICT (tenant, target, source, source_seq) DO NOTHING";
 
 const MESSAGES: &str = "INSERT INTO messages (tenant, run, seq, id, body)
-     SELECT $1, $2, m.* FROM unnest($3::bigint[], $4::text[], $5::bytea[]) AS m
+     SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::bytea[])
      ON CONFLICT (tenant, run, id) DO NOTHING";
 
 const BLOBS: &str = "INSERT INTO blobs (tenant, run, id, media_type, bytes)
-     SELECT $1, $2, b.* FROM unnest($3::text[], $4::text[], $5::bytea[]) AS b
+     SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[])
      ON CONFLICT (tenant, run, id) DO NOTHING";
 
-/// Adds what [`super::append`] has not written with its checks.
-pub(super) fn rest<'b>(round: &mut Round<'b>, batch: &'b Batch) {
-    let (tenant, run) = (batch.run.tenant.as_str(), batch.run.run.as_str());
-    if !batch.events.is_empty() {
-        let seqs: Vec<_> = batch.events.iter().map(|event| rows::int(event.seq.0)).collect();
-        let bodies: Vec<_> = batch.events.iter().map(|event| event.body.as_slice()).collect();
-        round.add(
-            EVENTS,
-            vec![value(tenant), value(run), value(seqs), value(bodies)],
-        );
+/// Adds what [`super::checks`] has not written with its checks.
+pub(super) fn rest<'b>(round: &mut Round<'b>, batches: &[&'b Batch]) {
+    for batch in batches {
+        leave(round, batch);
     }
-    tasks(round, batch);
-    if let Some(snapshot) = &batch.snapshot {
-        let head = rows::int(snapshot.head.0);
-        let body = snapshot.body.as_slice();
-        round.add(
-            SNAPSHOT,
-            vec![value(tenant), value(run), value(head), value(body)],
-        );
+    let add = |round: &mut Round<'b>, sql, columns: Option<Vec<Value<'b>>>| {
+        if let Some(columns) = columns {
+            round.add(sql, columns);
+        }
+    };
+    add(
+        round,
+        EVENTS,
+        Rows::of(batches, |batch| &batch.events).map(|events| {
+            let mut columns = events.of_runs();
+            columns.push(events.column(|_, event| rows::int(event.seq.0)));
+            columns.push(events.column(|_, event| event.body.as_slice()));
+            columns
+        }),
+    );
+    add(round, TASKS, tasks(batches));
+    add(
+        round,
+        SNAPSHOTS,
+        Rows::of(batches, |batch| batch.snapshot.as_slice()).map(|snapshots| {
+            let mut columns = snapshots.of_runs();
+            columns.push(snapshots.column(|_, snapshot| rows::int(snapshot.head.0)));
+            columns.push(snapshots.column(|_, snapshot| snapshot.body.as_slice()));
+            columns
+        }),
+    );
+    for timers in rounds_of(batches, |batch| &batch.timers_set, |timer: &TimerRow| &timer.key) {
+        let mut columns = timers.of_runs();
+        columns.push(timers.column(|_, timer| rows::free(&timer.key.0)));
+        columns.push(timers.column(|_, timer| timer.due.millis()));
+        round.add(SET_TIMERS, columns);
     }
-    timers(round, batch);
-    effects(round, batch);
-    inboxes(round, batch);
-    side_rows(round, batch);
-}
-
-/// The run's own task row and those of its children.
-fn tasks<'b>(round: &mut Round<'b>, batch: &'b Batch) {
-    let own = batch
-        .task
-        .as_ref()
-        .map(|task| (&batch.run.run, task, &batch.summary));
-    let children = batch
-        .children
-        .iter()
-        .map(|child| (&child.run, &child.task, &child.summary));
-    let all: Vec<_> = own.into_iter().chain(children).collect();
-    if all.is_empty() {
-        return;
+    for effects in rounds_of(
+        batches,
+        |batch| &batch.effects_enqueued,
+        |effect: &EffectRow| &effect.key,
+    ) {
+        let mut columns = effects.of_runs();
+        columns.push(effects.column(|_, effect| rows::free(&effect.key.0)));
+        columns.push(effects.column(|_, effect| effect.body.as_slice()));
+        columns.push(effects.column(|batch, _| batch.summary.updated_at.millis()));
+        columns.push(effects.column(|_, effect| effect.leased.map(|(epoch, _)| rows::int(epoch.0))));
+        columns.push(effects.column(|_, effect| effect.leased.map(|(_, until)| until.millis())));
+        round.add(ENQUEUE, columns);
     }
-    let of = |read: fn(&'b TaskRow) -> &'b str| all.iter().map(|(_, task, _)| read(task)).collect::<Vec<_>>();
-    let contexts: Vec<_> = all
-        .iter()
-        .map(|(_, task, _)| task.context.as_deref().map(rows::free))
-        .collect();
-    let interrupts: Vec<_> = all
-        .iter()
-        .map(|(_, task, _)| task.interrupt.map(rows::interrupt_text))
-        .collect();
-    round.add(
-        TASKS,
-        vec![
-            value(batch.run.tenant.as_str()),
-            value(all.iter().map(|(run, _, _)| run.as_str()).collect::<Vec<_>>()),
-            value(contexts),
-            value(of(|task| task.state.as_str())),
-            value(interrupts),
-            value(
-                all.iter()
-                    .map(|(_, task, _)| task.updated_at.millis())
-                    .collect::<Vec<_>>(),
-            ),
-            value(
-                all.iter()
-                    .map(|(_, _, summary)| summary.principal.as_str())
-                    .collect::<Vec<_>>(),
-            ),
-        ],
+    add(
+        round,
+        TELL,
+        Rows::of(batches, |batch| &batch.inbox_sent).map(|sent| {
+            vec![
+                sent.column(|batch, _| batch.run.tenant.as_str()),
+                sent.column(|_, row| row.target.as_str()),
+                sent.column(|_, row| row.source.as_str()),
+                sent.column(|_, row| rows::int(row.source_seq.0)),
+                sent.column(|_, row| row.body.as_slice()),
+            ]
+        }),
+    );
+    add(
+        round,
+        MESSAGES,
+        Rows::of(batches, |batch| &batch.messages).map(|messages| {
+            let mut columns = messages.of_runs();
+            columns.push(messages.column(|_, message| rows::int(message.seq.0)));
+            columns.push(messages.column(|_, message| rows::free(&message.id)));
+            columns.push(messages.column(|_, message| message.body.as_slice()));
+            columns
+        }),
+    );
+    add(
+        round,
+        BLOBS,
+        Rows::of(batches, |batch| &batch.blobs).map(|blobs| {
+            let mut columns = blobs.of_runs();
+            columns.push(blobs.column(|_, blob| rows::free(&blob.id)));
+            columns.push(blobs.column(|_, blob| rows::free(&blob.media_type)));
+            columns.push(blobs.column(|_, blob| blob.bytes.as_slice()));
+            columns
+        }),
     );
 }
 
-fn timers<'b>(round: &mut Round<'b>, batch: &'b Batch) {
+/// What a batch takes away.
+fn leave<'b>(round: &mut Round<'b>, batch: &'b Batch) {
     let (tenant, run) = (batch.run.tenant.as_str(), batch.run.run.as_str());
     if !batch.timers_cleared.is_empty() {
         let keys: Vec<_> = batch
@@ -135,162 +159,123 @@ fn timers<'b>(round: &mut Round<'b>, batch: &'b Batch) {
             .collect();
         round.add(CLEAR_TIMERS, vec![value(tenant), value(run), value(keys)]);
     }
-    for timers in rounds_of(&batch.timers_set, |timer: &TimerRow| &timer.key) {
-        let keys: Vec<_> = timers.iter().map(|timer| rows::free(&timer.key.0)).collect();
-        let dues: Vec<_> = timers.iter().map(|timer| timer.due.millis()).collect();
-        round.add(
-            SET_TIMERS,
-            vec![value(tenant), value(run), value(keys), value(dues)],
-        );
-    }
-}
-
-fn effects<'b>(round: &mut Round<'b>, batch: &'b Batch) {
-    let (tenant, run) = (batch.run.tenant.as_str(), batch.run.run.as_str());
     if !batch.effects_settled.is_empty() {
-        let keys: Vec<_> = batch
+        let keys = batch
             .effects_settled
             .iter()
-            .map(|settled| rows::free(&settled.key.0))
-            .collect();
+            .map(|settled| rows::free(&settled.key.0));
+        let keys: Vec<_> = keys.collect();
         round.add(SETTLE, vec![value(tenant), value(run), value(keys)]);
     }
-    for effects in rounds_of(&batch.effects_enqueued, |effect: &EffectRow| &effect.key) {
-        let epochs: Vec<_> = effects
-            .iter()
-            .map(|effect| effect.leased.map(|(epoch, _)| rows::int(epoch.0)))
-            .collect();
-        let untils: Vec<_> = effects
-            .iter()
-            .map(|effect| effect.leased.map(|(_, until)| until.millis()))
-            .collect();
-        round.add(
-            ENQUEUE,
-            vec![
-                value(tenant),
-                value(run),
-                value(batch.summary.updated_at.millis()),
-                value(
-                    effects
-                        .iter()
-                        .map(|effect| rows::free(&effect.key.0))
-                        .collect::<Vec<_>>(),
-                ),
-                value(
-                    effects
-                        .iter()
-                        .map(|effect| effect.body.as_slice())
-                        .collect::<Vec<_>>(),
-                ),
-                value(epochs),
-                value(untils),
-            ],
-        );
-    }
-}
-
-fn inboxes<'b>(round: &mut Round<'b>, batch: &'b Batch) {
-    let tenant = batch.run.tenant.as_str();
     let consumed = &batch.inbox_consumed;
     if !consumed.is_empty() {
+        let sources: Vec<_> = consumed.iter().map(|(source, _)| source.as_str()).collect();
+        let seqs: Vec<_> = consumed.iter().map(|(_, seq)| rows::int(seq.0)).collect();
         round.add(
             CONSUME,
-            vec![
-                value(tenant),
-                value(batch.run.run.as_str()),
-                value(
-                    consumed
-                        .iter()
-                        .map(|(source, _)| source.as_str())
-                        .collect::<Vec<_>>(),
-                ),
-                value(
-                    consumed
-                        .iter()
-                        .map(|(_, seq)| rows::int(seq.0))
-                        .collect::<Vec<_>>(),
-                ),
-            ],
-        );
-    }
-    let sent = &batch.inbox_sent;
-    if !sent.is_empty() {
-        round.add(
-            TELL,
-            vec![
-                value(tenant),
-                value(sent.iter().map(|row| row.target.as_str()).collect::<Vec<_>>()),
-                value(sent.iter().map(|row| row.source.as_str()).collect::<Vec<_>>()),
-                value(
-                    sent.iter()
-                        .map(|row| rows::int(row.source_seq.0))
-                        .collect::<Vec<_>>(),
-                ),
-                value(sent.iter().map(|row| row.body.as_slice()).collect::<Vec<_>>()),
-            ],
+            vec![value(tenant), value(run), value(sources), value(seqs)],
         );
     }
 }
 
-/// Messages and blobs. The record of the request was written when it was claimed.
-fn side_rows<'b>(round: &mut Round<'b>, batch: &'b Batch) {
-    let (tenant, run) = (batch.run.tenant.as_str(), batch.run.run.as_str());
-    let messages = &batch.messages;
-    if !messages.is_empty() {
-        round.add(
-            MESSAGES,
-            vec![
-                value(tenant),
-                value(run),
-                value(
-                    messages
-                        .iter()
-                        .map(|message| rows::int(message.seq.0))
-                        .collect::<Vec<_>>(),
-                ),
-                value(
-                    messages
-                        .iter()
-                        .map(|message| rows::free(&message.id))
-                        .collect::<Vec<_>>(),
-                ),
-                value(
-                    messages
-                        .iter()
-                        .map(|message| message.body.as_slice())
-                        .collect::<Vec<_>>(),
-                ),
-            ],
-        );
+/// The runs' own task rows and those of their children.
+fn tasks<'b>(batches: &[&'b Batch]) -> Option<Vec<Value<'b>>> {
+    let mut all: Vec<(&Batch, &str, &TaskRow, &Summary)> = Vec::new();
+    for batch in batches {
+        let own = batch.task.as_ref();
+        all.extend(own.map(|task| (*batch, batch.run.run.as_str(), task, &batch.summary)));
+        let children = batch.children.iter();
+        all.extend(children.map(|child| (*batch, child.run.as_str(), &child.task, &child.summary)));
     }
-    let blobs = &batch.blobs;
-    if !blobs.is_empty() {
-        round.add(
-            BLOBS,
-            vec![
-                value(tenant),
-                value(run),
-                value(blobs.iter().map(|blob| rows::free(&blob.id)).collect::<Vec<_>>()),
-                value(
-                    blobs
-                        .iter()
-                        .map(|blob| rows::free(&blob.media_type))
-                        .collect::<Vec<_>>(),
-                ),
-                value(blobs.iter().map(|blob| blob.bytes.as_slice()).collect::<Vec<_>>()),
-            ],
-        );
+    let each = || all.iter();
+    (!all.is_empty()).then(|| {
+        vec![
+            value(
+                each()
+                    .map(|(batch, ..)| batch.run.tenant.as_str())
+                    .collect::<Vec<_>>(),
+            ),
+            value(each().map(|(_, run, ..)| *run).collect::<Vec<_>>()),
+            value(
+                each()
+                    .map(|(_, _, task, _)| task.context.as_deref().map(rows::free))
+                    .collect::<Vec<_>>(),
+            ),
+            value(
+                each()
+                    .map(|(_, _, task, _)| task.state.as_str())
+                    .collect::<Vec<_>>(),
+            ),
+            value(
+                each()
+                    .map(|(_, _, task, _)| task.interrupt.map(rows::interrupt_text))
+                    .collect::<Vec<_>>(),
+            ),
+            value(
+                each()
+                    .map(|(_, _, task, _)| task.updated_at.millis())
+                    .collect::<Vec<_>>(),
+            ),
+            value(
+                each()
+                    .map(|(.., summary)| summary.principal.as_str())
+                    .collect::<Vec<_>>(),
+            ),
+        ]
+    })
+}
+
+/// Rows of one kind, of all batches, each with its batch.
+struct Rows<'b, T>(Vec<(&'b Batch, &'b T)>);
+
+impl<'b, T> Rows<'b, T> {
+    /// Those there are, if any.
+    fn of(batches: &[&'b Batch], read: fn(&'b Batch) -> &'b [T]) -> Option<Self> {
+        let rows: Vec<_> = batches
+            .iter()
+            .flat_map(|batch| read(batch).iter().map(|row| (*batch, row)))
+            .collect();
+        (!rows.is_empty()).then_some(Self(rows))
+    }
+
+    /// A parameter with something of each row.
+    fn column<C>(&self, read: impl Fn(&'b Batch, &'b T) -> C) -> Value<'b>
+    where
+        C: ToSql + Sync + Send + 'b,
+    {
+        value(
+            self.0
+                .iter()
+                .map(|(batch, row)| read(batch, row))
+                .collect::<Vec<_>>(),
+        )
+    }
+
+    /// The first two parameters: tenants and runs.
+    fn of_runs(&self) -> Vec<Value<'b>> {
+        vec![
+            self.column(|batch, _| batch.run.tenant.as_str()),
+            self.column(|batch, _| batch.run.run.as_str()),
+        ]
     }
 }
 
-/// Deals rows to rounds in which no key comes twice, each key's rows in order. Almost always one round.
-fn rounds_of<'b, T, K: PartialEq>(all: &'b [T], key: fn(&'b T) -> &'b K) -> Vec<Vec<&'b T>> {
-    let mut rounds: Vec<Vec<&T>> = Vec::new();
-    for (n, row) in all.iter().enumerate() {
-        let earlier = all.iter().take(n).filter(|other| key(other) == key(row)).count();
-        match rounds.get_mut(earlier) {
-            Some(round) => round.push(row),
-            None => rounds.push(vec![row]),
+/// Deals rows to rounds in which no key of a run comes twice, each key's rows in order. Almost always one round.
+fn rounds_of<'b, T, K: Eq + Hash>(
+    batches: &[&'b Batch],
+    read: fn(&'b Batch) -> &'b [T],
+    key: fn(&'b T) -> &'b K,
+) -> Vec<Rows<'b, T>> {
+    let mut rounds: Vec<Rows<'b, T>> = Vec::new();
+    let mut earlier: HashMap<(&RunKey, &K), usize> = HashMap::new();
+    for batch in batches {
+        for row in read(batch) {
+            let n = earlier.entry((&batch.run, key(row))).or_default();
+            match rounds.get_mut(*n) {
+                Some(Rows(round)) => round.push((batch, row)),
+                None => rounds.push(Rows(vec![(batch, row)])),
+            }
+            *n += 1;
         }
     }
     rounds

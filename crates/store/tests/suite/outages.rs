@@ -175,17 +175,12 @@ async fn a_silent_server_costs_a_call_one_deadline_however_many_connections_are_
     let store = PostgresStore::open(&proxy.url(&schema), options)
         .await
         .expect("open");
-    let store = Arc::new(store);
     for (n, is_append) in [(0, false), (1_000, true)] {
-        // As many appends at a time as it takes until several connections are idle.
-        let mut next = n;
+        store.append(create(&run(n), 1)).await.expect("append");
+        // As many reads at a time as it takes until several connections are idle.
         while store.stats().connections < 4 {
-            let appends = (next..next + 8).map(|n| {
-                let store = Arc::clone(&store);
-                async move { store.append(create(&run(n), 1)).await.expect("append") }
-            });
-            futures_util::future::join_all(appends).await;
-            next += 8;
+            let reads = (0..8).map(|_| async { store.summary(&run(n)).await.expect("summary") });
+            futures_util::future::join_all(reads).await;
         }
         proxy.arm(Cut::Silence);
         let begun = Instant::now();
@@ -348,13 +343,13 @@ async fn without_a_free_connection_calls_are_refused_soon() {
     store.append(create(&run(1), 1)).await.expect("append");
     let blocker = schema.raw().await;
     blocker
-        .batch_execute("BEGIN; SELECT 1 FROM runs FOR UPDATE")
+        .batch_execute("BEGIN; LOCK TABLE runs IN ACCESS EXCLUSIVE MODE")
         .await
         .expect("our own statement");
-    // The only connection waits for the row.
+    // The only connection waits for the table.
     let blocked = tokio::spawn({
         let store = Arc::clone(&store);
-        async move { store.append(append(&run(1), 1, 1)).await }
+        async move { store.summary(&run(1)).await }
     });
     while store.stats().busy_connections == 0 {
         tokio::task::yield_now().await;
@@ -380,7 +375,7 @@ async fn without_a_free_connection_calls_are_refused_soon() {
         .batch_execute("ROLLBACK")
         .await
         .expect("our own statement");
-    blocked.await.expect("no panic").expect("append");
+    blocked.await.expect("no panic").expect("summary");
     store
         .append(create(&run(2), 1))
         .await

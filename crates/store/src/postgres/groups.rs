@@ -1,0 +1,268 @@
+//! Appends that wait at the same time share a transaction, and so its commands and its disk.
+//!
+//! ```text
+//! append ──> queue ──(all that wait)──> one of few committers ──> one transaction ──> answers
+//!                                            '── what is in the way ──> alone ──'
+//! ```
+//!
+//! Nobody waits for company: a committer that is free takes what is there, be it one batch. While all are busy the
+//! queue grows, and with it the next group. The answer of each batch is its own: one that is refused, or that hurts the
+//! transaction, is appended alone, and the others without it. What waits is bounded, in number and in time.
+
+use std::{
+    collections::{HashSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{
+    sync::oneshot,
+    time::{Instant, timeout},
+};
+use tokio_util::task::TaskTracker;
+
+use super::{Options, append, fault::Fault, hints::Hints, pool::Pool, stats::Counters};
+use crate::{AppendError, Batch, Hint};
+
+/// Groups under way at once: while one waits for the disk, another is prepared. More would only be smaller.
+const COMMITTERS: usize = 3;
+/// The most batches of a group: far beyond it, nothing is gained, and the first waits for the last.
+const MOST: usize = 128;
+/// The most bytes of a group, roughly; a single batch may be larger.
+const MOST_BYTES: usize = 4 << 20;
+
+/// The appends of a store.
+pub(super) struct Groups {
+    pool: Arc<Pool>,
+    counters: Arc<Counters>,
+    hints: Option<Hints>,
+    tasks: TaskTracker,
+    queue: Mutex<Queue>,
+    most_committers: usize,
+    most_waiting: usize,
+    patience: Duration,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Waiting>,
+    next_ticket: u64,
+    n_committers: usize,
+}
+
+/// A batch and who waits for it, if anybody still does.
+struct Waiting {
+    ticket: u64,
+    batch: Batch,
+    answer: oneshot::Sender<Result<(), AppendError>>,
+}
+
+impl Queue {
+    /// Takes a group: of what came first, as long as no two are about the same.
+    fn take(&mut self) -> Vec<Waiting> {
+        let mut names = HashSet::new();
+        let (mut n, mut bytes) = (0, 0);
+        for Waiting { batch, .. } in self.waiting.iter().take(MOST) {
+            bytes += weight(batch);
+            let record = batch.idempotency.as_ref().map(|record| record.key.key.as_str());
+            let children = batch.children.iter().map(|child| child.run.as_str());
+            let told = batch.push.as_ref().map(|push| push.run.as_str());
+            let told = told.filter(|told| *told != batch.run.run.as_str());
+            let mut all = [batch.run.run.as_str()]
+                .into_iter()
+                .chain(record)
+                .chain(children)
+                .chain(told);
+            if (n > 0 && bytes > MOST_BYTES) || !all.all(|name| names.insert(name)) {
+                break;
+            }
+            n += 1;
+        }
+        self.waiting.drain(..n.max(1).min(self.waiting.len())).collect()
+    }
+}
+
+impl Groups {
+    pub(super) fn new(
+        pool: Arc<Pool>,
+        counters: Arc<Counters>,
+        hints: Option<Hints>,
+        tasks: TaskTracker,
+        options: &Options,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            pool,
+            counters,
+            hints,
+            tasks,
+            queue: Mutex::default(),
+            // Reads have their share, whatever is written.
+            most_committers: (options.connections / 2).clamp(1, COMMITTERS),
+            most_waiting: options.waiting.max(1),
+            patience: options.patience,
+        })
+    }
+
+    /// Appends a batch. Once that is begun, it goes on without its caller.
+    pub(super) async fn append(self: &Arc<Self>, batch: Batch) -> Result<(), AppendError> {
+        let (answer, mut answered) = oneshot::channel();
+        let ticket = self.enqueue(batch, answer)?;
+        let answered = match timeout(self.patience, &mut answered).await {
+            Ok(answered) => answered,
+            Err(_) if self.withdraw(ticket) => {
+                return Err(self.refused("every connection to the database is busy"));
+            }
+            Err(_) => answered.await,
+        };
+        answered.unwrap_or_else(|_| Err(AppendError::Unknown("the append broke off".to_owned())))
+    }
+
+    fn refused(&self, why: &str) -> AppendError {
+        self.counters.refused();
+        AppendError::Unavailable(why.to_owned())
+    }
+
+    fn enqueue(
+        self: &Arc<Self>,
+        batch: Batch,
+        answer: oneshot::Sender<Result<(), AppendError>>,
+    ) -> Result<u64, AppendError> {
+        let mut queue = self.queue.lock();
+        if queue.waiting.len() >= self.most_waiting {
+            return Err(self.refused("too many requests wait for the database"));
+        }
+        let ticket = queue.next_ticket;
+        queue.next_ticket += 1;
+        queue.waiting.push_back(Waiting {
+            ticket,
+            batch,
+            answer,
+        });
+        if queue.n_committers < self.most_committers {
+            queue.n_committers += 1;
+            self.tasks.spawn(Arc::clone(self).commit());
+        }
+        Ok(ticket)
+    }
+
+    /// Takes back what nobody has begun with.
+    fn withdraw(&self, ticket: u64) -> bool {
+        let mut queue = self.queue.lock();
+        match queue.waiting.iter().position(|waiting| waiting.ticket == ticket) {
+            Some(place) => queue.waiting.remove(place).is_some(),
+            None => false,
+        }
+    }
+
+    /// Commits groups until nothing waits.
+    async fn commit(self: Arc<Self>) {
+        let mut post = Post(Some(&self));
+        loop {
+            let group = {
+                let mut queue = self.queue.lock();
+                if queue.waiting.is_empty() {
+                    // Under the same lock, so that whoever comes next sees that there is a place.
+                    queue.n_committers -= 1;
+                    post.0 = None;
+                    return;
+                }
+                queue.take()
+            };
+            self.settle(group).await;
+        }
+    }
+
+    /// Sees to it that each batch of a group gets its answer.
+    async fn settle(self: &Arc<Self>, mut group: Vec<Waiting>) {
+        let until = self.pool.deadline();
+        group.sort_unstable_by(|one, other| one.batch.run.cmp(&other.batch.run));
+        while !group.is_empty() {
+            let client = match self.pool.get(until).await {
+                Ok(client) => client,
+                Err(fault) => return self.answer_all(group, &fault),
+            };
+            let batches: Vec<_> = group.iter().map(|waiting| &waiting.batch).collect();
+            match append::together(&self.pool, client, &batches, until).await {
+                Ok(refused) if refused.is_empty() => {
+                    self.counters.committed(group.len());
+                    for waiting in group {
+                        self.answer(waiting, Ok(()));
+                    }
+                    return;
+                }
+                Ok(refused) => {
+                    for place in refused.into_iter().rev() {
+                        self.append_alone(group.remove(place), until);
+                    }
+                }
+                Err(fault) => {
+                    let is_verdict =
+                        group.len() == 1 && !fault.is_passing() && !matches!(fault, Fault::Held(_));
+                    if is_verdict || matches!(fault, Fault::InDoubt(_)) || Instant::now() >= until {
+                        return self.answer_all(group, &fault);
+                    }
+                    self.counters.retried();
+                    for waiting in group {
+                        self.append_alone(waiting, until);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Appends a batch by itself, on a task of its own: it may have to wait where others need not.
+    fn append_alone(self: &Arc<Self>, waiting: Waiting, until: Instant) {
+        let groups = Arc::clone(self);
+        self.tasks.spawn(async move {
+            let done = append::alone(&groups.pool, &waiting.batch, until, || groups.counters.retried()).await;
+            if done.is_ok() {
+                groups.counters.committed(1);
+            }
+            groups.answer(waiting, done);
+        });
+    }
+
+    fn answer_all(&self, group: Vec<Waiting>, fault: &Fault) {
+        for waiting in group {
+            self.answer(waiting, Err(fault.clone().into()));
+        }
+    }
+
+    fn answer(&self, waiting: Waiting, done: Result<(), AppendError>) {
+        let Waiting { batch, answer, .. } = waiting;
+        self.counters.appended(&done);
+        if let (Ok(()), Some(hints)) = (&done, &self.hints) {
+            hints.tell(Hint::Run(batch.run));
+        }
+        // Whoever asked may be gone.
+        drop(answer.send(done));
+    }
+}
+
+/// A committer's place, which is free again if the committer breaks off.
+struct Post<'g>(Option<&'g Groups>);
+
+impl Drop for Post<'_> {
+    fn drop(&mut self) {
+        if let Some(groups) = self.0 {
+            groups.queue.lock().n_committers -= 1;
+        }
+    }
+}
+
+/// About as much as a batch brings; the rest is small.
+fn weight(batch: &Batch) -> usize {
+    let events: usize = batch.events.iter().map(|event| event.body.len()).sum();
+    let blobs: usize = batch.blobs.iter().map(|blob| blob.bytes.len()).sum();
+    let messages: usize = batch.messages.iter().map(|message| message.body.len()).sum();
+    let effects: usize = batch
+        .effects_enqueued
+        .iter()
+        .map(|effect| effect.body.len())
+        .sum();
+    let told: usize = batch.inbox_sent.iter().map(|row| row.body.len()).sum();
+    let snapshot = batch.snapshot.as_ref().map_or(0, |snapshot| snapshot.body.len());
+    events + blobs + messages + effects + told + snapshot
+}

@@ -1,0 +1,307 @@
+//! PostgreSQL: appends that wait at the same time share a transaction, and each has its own answer.
+//!
+//! Tests here have one thread, so appends that are begun together are all in the queue before the first is looked at.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::future::join_all;
+use wopr_core::Seq;
+use wopr_store::{AppendError, Batch, Epoch, Log as _, PostgresStore, Work as _, postgres::Options};
+
+use crate::{
+    make::*,
+    outages::raise,
+    proxy::{Cut, Proxy},
+    schema::Schema,
+};
+
+async fn all(store: &PostgresStore, batches: Vec<Batch>) -> Vec<Result<(), AppendError>> {
+    join_all(batches.into_iter().map(|batch| store.append(batch))).await
+}
+
+async fn head(store: &PostgresStore, n: u64) -> Option<Seq> {
+    let summary = store.summary(&run(n)).await.expect("summary");
+    summary.map(|(_, head)| head)
+}
+
+/// A batch with a row in every table that batches write to.
+fn rich(n: u64, epoch: Epoch) -> Batch {
+    let mut batch = create(&run(n), 2);
+    batch.task = Some(task(wopr_store::TaskState::Working, 1));
+    batch.timers_set = vec![timer("t", 5), timer("t", 6)];
+    batch.effects_enqueued = vec![effect("a"), born_leased("b", epoch, 9), effect("a")];
+    batch.children = vec![child(1_000 + n, &run(n))];
+    batch.inbox_sent = vec![notice(&run(1_000 + n), &run(n), 1), notice(&run(77), &run(n), 0)];
+    batch.idempotency = Some(record(&format!("key {n}"), 100));
+    batch.push = n.is_multiple_of(2).then(|| along(&run(n), "p")).flatten();
+    batch
+}
+
+#[tokio::test]
+async fn a_crowd_of_appends_is_few_transactions() {
+    let schema = Schema::new().await;
+    let store = schema.open().await;
+    let answers = all(&store, (0..300).map(|n| create(&run(n), 2)).collect()).await;
+    assert!(answers.iter().all(Result::is_ok));
+    let stats = store.stats();
+    assert_eq!(stats.appends, 300);
+    assert!(stats.groups < 10 && stats.largest_group > 50, "{stats:?}");
+    let more = all(&store, (0..300).map(|n| append(&run(n), 2, 1)).collect()).await;
+    assert!(more.iter().all(Result::is_ok));
+    assert!(store.stats().groups < 20, "{:?}", store.stats());
+    for n in 0..300 {
+        assert_eq!(head(&store, n).await, Some(Seq(3)));
+    }
+}
+
+#[tokio::test]
+async fn a_group_writes_what_its_batches_would_have_written_alone() {
+    let (one, other) = (Schema::new().await, Schema::new().await);
+    let (together, alone) = (one.open().await, other.open().await);
+    let epoch = together.begin_epoch(at(0)).await.expect("epoch");
+    let answers = all(&together, (0..9).map(|n| rich(n, epoch)).collect()).await;
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    assert_eq!(together.stats().groups, 1, "{:?}", together.stats());
+    for n in 0..9 {
+        alone.append(rich(n, epoch)).await.expect("append");
+    }
+    for (table, columns) in [
+        ("runs", "t"),
+        ("events", "t"),
+        ("tasks", "t"),
+        ("timers", "t"),
+        ("effects", "t"),
+        ("idempotency", "t"),
+        ("pushes", "t"),
+        ("outbox", "t"),
+        // Places only tell the order, in which these are.
+        ("inbox", "(tenant, target, source, source_seq, body)"),
+    ] {
+        let order = if table == "inbox" {
+            "target, place, source"
+        } else {
+            "1"
+        };
+        let sql = format!("SELECT {columns}::text FROM {table} AS t ORDER BY {order}");
+        let mut rows = Vec::new();
+        for schema in [&one, &other] {
+            let found = schema.raw().await.query(&sql, &[]).await.expect("our own");
+            rows.push(
+                found
+                    .iter()
+                    .map(|row| row.get::<_, String>(0))
+                    .collect::<Vec<_>>(),
+            );
+        }
+        assert!(!rows[0].is_empty(), "{table}");
+        assert_eq!(rows[0], rows[1], "{table}");
+    }
+}
+
+#[tokio::test]
+async fn each_of_a_group_has_its_own_answer() {
+    let schema = Schema::new().await;
+    let store = schema.open().await;
+    for n in 1..=6 {
+        let mut batch = create(&run(n), 1);
+        batch.effects_enqueued = vec![effect("a")];
+        batch.idempotency = (n == 3).then(|| record("known", 100));
+        store.append(batch).await.expect("append");
+    }
+    let groups = store.stats().groups;
+    let mut known = create(&run(13), 1);
+    known.idempotency = Some(record("known", 100));
+    let mut fenced = append(&run(4), 1, 1);
+    fenced.effects_settled = vec![settled("a", 7)];
+    let mut colliding = append(&run(5), 1, 1);
+    colliding.children = vec![child(6, &run(5))];
+    let mut full = create(&run(14), 1);
+    full.push = along(&run(14), "p");
+    full.push.as_mut().expect("just set").most = 0;
+    let batches = vec![
+        create(&run(10), 1),
+        create(&run(1), 1),
+        append(&run(2), 0, 1),
+        known,
+        fenced,
+        colliding,
+        full,
+        append(&run(3), 1, 2),
+        create(&run(11), 1),
+    ];
+    let answers = all(&store, batches).await;
+    let told: Vec<_> = answers
+        .iter()
+        .map(|answer| match answer {
+            Ok(()) => "written",
+            Err(AppendError::Conflict { expected, actual }) => match (expected, actual) {
+                (Seq(0), Some(Seq(1))) => "at 0, is at 1",
+                _ => "elsewhere",
+            },
+            Err(AppendError::Duplicate(_)) => "duplicate",
+            Err(AppendError::Fenced(_)) => "fenced",
+            Err(AppendError::Full(0)) => "full",
+            Err(
+                AppendError::Full(_)
+                | AppendError::Missing
+                | AppendError::Unavailable(_)
+                | AppendError::Unknown(_)
+                | AppendError::Corrupt(_),
+            ) => "trouble",
+        })
+        .collect();
+    let expected = [
+        "written",
+        "at 0, is at 1",
+        "at 0, is at 1",
+        "duplicate",
+        "fenced",
+        "at 0, is at 1",
+        "full",
+        "written",
+        "written",
+    ];
+    assert_eq!(told, expected, "{answers:?}");
+    let heads = [
+        head(&store, 10).await,
+        head(&store, 3).await,
+        head(&store, 11).await,
+    ];
+    assert_eq!(heads, [Some(Seq(1)), Some(Seq(3)), Some(Seq(1))]);
+    assert_eq!(
+        (head(&store, 13).await, head(&store, 5).await),
+        (None, Some(Seq(1)))
+    );
+    assert_eq!(
+        store.stats().groups,
+        groups + 1,
+        "those that hold are one transaction"
+    );
+}
+
+#[tokio::test]
+async fn who_is_about_the_same_is_not_in_one_group() {
+    let schema = Schema::new().await;
+    let store = schema.open().await;
+    let same_run = all(&store, vec![create(&run(1), 1), create(&run(1), 1)]).await;
+    let n_written = same_run.iter().filter(|answer| answer.is_ok()).count();
+    let n_conflicts = same_run
+        .iter()
+        .filter(|answer| matches!(answer, Err(AppendError::Conflict { .. })))
+        .count();
+    assert_eq!((n_written, n_conflicts), (1, 1), "{same_run:?}");
+    let asked = |n| {
+        let mut batch = create(&run(n), 1);
+        batch.idempotency = Some(record("k", 100));
+        batch
+    };
+    let same_request = all(&store, vec![asked(2), asked(3)]).await;
+    let n_written = same_request.iter().filter(|answer| answer.is_ok()).count();
+    let n_duplicates = same_request
+        .iter()
+        .filter(|answer| matches!(answer, Err(AppendError::Duplicate(_))))
+        .count();
+    assert_eq!((n_written, n_duplicates), (1, 1), "{same_request:?}");
+}
+
+#[tokio::test]
+async fn a_batch_that_hurts_its_group_hurts_no_other() {
+    let schema = Schema::new().await;
+    let store = schema.open().await;
+    let bad = run(3).run;
+    schema
+        .sql(&format!(
+            "CREATE FUNCTION poison() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                 IF NEW.run = '{bad}' THEN {}; END IF;
+                 RETURN NULL;
+             END $$;
+             CREATE TRIGGER poison AFTER INSERT ON events FOR EACH ROW EXECUTE FUNCTION poison()",
+            raise("23514")
+        ))
+        .await;
+    let answers = all(&store, (0..6).map(|n| create(&run(n), 1)).collect()).await;
+    for (n, answer) in (0..).zip(answers) {
+        match answer {
+            Ok(()) => assert_ne!(n, 3),
+            Err(AppendError::Corrupt(_)) => assert_eq!(n, 3),
+            Err(other) => panic!("{n}: {other:?}"),
+        }
+        assert_eq!(head(&store, n).await.is_some(), n != 3);
+    }
+}
+
+#[tokio::test]
+async fn a_commit_in_doubt_is_unknown_to_all_of_its_group() {
+    let schema = Schema::new().await;
+    for (from, cut, is_there) in [(10, Cut::Answer, true), (20, Cut::Commit, false)] {
+        let proxy = Proxy::new(schema.server()).await;
+        let store = PostgresStore::open(&proxy.url(&schema), Options::default()).await;
+        let store = store.expect("open");
+        // The connection and its statements are there before the cut.
+        store.append(create(&run(1_000 + from), 1)).await.expect("append");
+        proxy.arm(cut);
+        let answers = all(&store, (from..from + 5).map(|n| create(&run(n), 1)).collect()).await;
+        for (n, answer) in (from..).zip(answers) {
+            assert!(
+                matches!(answer, Err(AppendError::Unknown(_))),
+                "{cut:?}: {answer:?}"
+            );
+            assert_eq!(head(&store, n).await.is_some(), is_there, "{cut:?}");
+        }
+        assert_eq!(store.stats().doubtful_commits, 5);
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_somebody_holds_holds_up_no_others() {
+    let schema = Schema::new().await;
+    let store = Arc::new(schema.open().await);
+    store.append(create(&run(1), 1)).await.expect("append");
+    let holder = schema.raw().await;
+    // As a process does that is stopped in the middle of an append.
+    let hold = format!(
+        "BEGIN; SELECT 1 FROM runs WHERE run = '{}' FOR UPDATE",
+        run(1).run
+    );
+    holder.batch_execute(&hold).await.expect("our own statement");
+    let held = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.append(append(&run(1), 1, 1)).await }
+    });
+    let others = all(&store, (2..9).map(|n| create(&run(n), 1)).collect());
+    let others = tokio::time::timeout(Duration::from_secs(10), others).await;
+    assert!(others.expect("in time").iter().all(Result::is_ok));
+    assert!(!held.is_finished());
+    holder.batch_execute("ROLLBACK").await.expect("our own statement");
+    held.await.expect("no panic").expect("its turn has come");
+    assert_eq!(head(&store, 1).await, Some(Seq(2)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn groups_of_two_processes_that_meet_at_many_runs_write_each_place_once() {
+    const RUNS: u64 = 60;
+    const ROUNDS: u64 = 10;
+    let schema = Schema::new().await;
+    let stores = [schema.open().await, schema.open().await];
+    let made = all(&stores[0], (0..RUNS).map(|n| create(&run(n), 1)).collect()).await;
+    assert!(made.iter().all(Result::is_ok));
+    let mut n_written = 0;
+    for round in 1..=ROUNDS {
+        let appends = |reverse: bool| {
+            let mut batches: Vec<_> = (0..RUNS).map(|n| append(&run(n), round, 1)).collect();
+            if reverse {
+                batches.reverse();
+            }
+            batches
+        };
+        let (one, other) = tokio::join!(all(&stores[0], appends(false)), all(&stores[1], appends(true)));
+        for answer in one.into_iter().chain(other) {
+            match answer {
+                Ok(()) => n_written += 1,
+                Err(AppendError::Conflict { .. }) => {}
+                Err(other) => panic!("{other:?}"),
+            }
+        }
+    }
+    assert_eq!(n_written, RUNS * ROUNDS, "each place was written once");
+}
