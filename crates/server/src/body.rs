@@ -43,7 +43,7 @@ pub(crate) enum BodyError {
     Busy,
 }
 
-/// A body with its share of the memory.
+/// Bytes with their share of the memory, which is given back with the last of them.
 struct Held {
     bytes: Bytes,
     _share: Option<OwnedSemaphorePermit>,
@@ -53,6 +53,11 @@ impl AsRef<[u8]> for Held {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
+}
+
+/// Bytes that give back their share of the memory with the last clone of them.
+pub(crate) fn shared(bytes: Bytes, share: Option<OwnedSemaphorePermit>) -> Bytes {
+    Bytes::from_owner(Held { bytes, _share: share })
 }
 
 /// Reads a body.
@@ -101,7 +106,7 @@ async fn collect(body: Body, limit: usize, held: &Arc<Semaphore>) -> Result<Byte
         }
     }
     let bytes = first.unwrap_or_else(|| Bytes::from(rest));
-    Ok(Bytes::from_owner(Held { bytes, _share: share }))
+    Ok(shared(bytes, share))
 }
 
 /// Adds to a body's share of the memory; `false` if there is not as much.

@@ -14,7 +14,7 @@ use axum::{extract::Request, response::Response};
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_http::cors::CorsLayer;
 
-use crate::{Host, a2a, auth::door, cors, openwop, telemetry};
+use crate::{Host, a2a, answers, auth::door, cors, openwop, telemetry};
 
 /// Everything a host answers.
 #[derive(Debug, Clone)]
@@ -59,8 +59,14 @@ impl Faces {
         let Inner { host, a2a, .. } = &*self.0;
         let validity = door::identify(host, &mut request).await;
         let response = match a2a.wanted(&mut request) {
-            Some(wanted) => a2a.answer(wanted, request).await,
-            None => openwop::dispatch(Arc::clone(host), request).await,
+            Some(wanted) => {
+                let response = a2a.answer(wanted, request).await;
+                answers::held_response(response, a2a::unavailable).await
+            }
+            None => {
+                let response = openwop::dispatch(Arc::clone(host), request).await;
+                answers::held_response(response, openwop::unavailable).await
+            }
         };
         door::bound(response, validity)
     }

@@ -5,6 +5,7 @@
 //! share lives here: who calls ([`auth`]), tokens, the master key, telemetry.
 
 pub mod a2a;
+mod answers;
 pub mod auth;
 mod body;
 pub mod config;

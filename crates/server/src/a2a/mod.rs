@@ -122,6 +122,7 @@ pub(crate) struct Extension {
 }
 
 pub(crate) use grpc::is_grpc;
+pub(crate) use transport::unavailable;
 
 /// Claims that a version is served by a binding.
 fn is_served(binding: Binding, version: Version) -> bool {

@@ -1,9 +1,12 @@
-//! Tokens of a page: where the one before it ended, in a form only this host reads.
+//! Pages of lists: how large they become, and their tokens, which tell where the one before ended in a form only this
+//! host reads.
+
+use std::io;
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use wopr_core::{RunId, Timestamp};
 use wopr_store::TaskCursor;
-use wopr_wire::a2a::error::A2aError;
+use wopr_wire::a2a::{error::A2aError, model::Task};
 
 /// The form of a token; one of another form is refused, not misread.
 const VERSION: &str = "1";
@@ -29,6 +32,30 @@ fn parse(token: &str) -> Option<TaskCursor> {
         updated_at: Timestamp::from_millis(millis.parse().ok()?),
         run: RunId::parse(run).ok()?,
     })
+}
+
+/// The bytes a task takes as text.
+pub(super) fn size_of(task: &Task) -> usize {
+    let mut counted = Counted(0);
+    match serde_json::to_writer(&mut counted, task) {
+        Ok(()) => counted.0,
+        // Whoever writes it will say so.
+        Err(_) => 0,
+    }
+}
+
+/// Takes bytes, and keeps only how many.
+struct Counted(usize);
+
+impl io::Write for Counted {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 #[cfg(test)]

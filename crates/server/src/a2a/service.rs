@@ -23,6 +23,8 @@ use crate::{
 
 /// Tasks on a page of a list whose client does not say.
 const PAGE_SIZE: u32 = 50;
+/// Bytes of a page beyond which it ends early, as text: what clients of gRPC take by default, with room to spare.
+const PAGE_BYTES: usize = 2 << 20;
 /// The reason of a run cancelled through this face (RFC 0100).
 const CANCEL_REASON: &str = "cross_protocol_cancel";
 
@@ -135,8 +137,8 @@ impl Service {
         self.task(&call.caller, &view, shown).await
     }
 
-    /// Lists the tasks a caller sees, the latest change first. Their messages are shown only where asked for: a
-    /// page of whole conversations has no bound worth having.
+    /// Lists the tasks a caller sees, the latest change first. Their messages are shown only where asked for, and a
+    /// page of large ones has fewer of them than was asked for.
     pub(super) async fn list(
         &self,
         call: &Call,
@@ -163,19 +165,26 @@ impl Service {
             listed.tasks.extend(self.without_context(tenant, &filter).await?);
             listed.total = listed.tasks.len() as u64;
         }
-        let next_page_token = match listed.tasks.last() {
-            Some((run, row)) if listed.has_more => page::encode(row.updated_at, run),
-            Some(_) | None => String::new(),
-        };
         let shown = Shown {
             history: Some(request.history_length.unwrap_or(0)),
             artifacts: request.include_artifacts,
         };
         let mut tasks = Vec::with_capacity(listed.tasks.len());
-        for (run, _) in listed.tasks {
+        let mut next_page_token = String::new();
+        let mut n_bytes = 0;
+        let mut rows = listed.tasks.into_iter().peekable();
+        while let Some((run, row)) = rows.next() {
+            let token = page::encode(row.updated_at, &run);
             let key = RunKey::new(tenant.clone(), run);
             if let Some(view) = self.host.engine().view(&key).await? {
-                tasks.push(self.task(&call.caller, &view, shown).await?);
+                let task = self.task(&call.caller, &view, shown).await?;
+                n_bytes += page::size_of(&task);
+                tasks.push(task);
+            }
+            let has_more = rows.peek().is_some() || listed.has_more;
+            if has_more && (n_bytes > PAGE_BYTES || rows.peek().is_none()) {
+                next_page_token = token;
+                break;
             }
         }
         Ok(ListTasksResponse {

@@ -177,8 +177,8 @@ pub(super) fn event_stream(
     response
 }
 
-/// 503: the store does not take this now.
-pub(super) fn unavailable() -> Response {
+/// 503: the store does not take this now, or there is no room for an answer.
+pub(crate) fn unavailable() -> Response {
     let mut response = status_response(
         StatusCode::SERVICE_UNAVAILABLE,
         "UNAVAILABLE",

@@ -1,6 +1,8 @@
-//! What is in flight on a connection that carries many requests, so that one which carries none for long is closed.
+//! What is in flight on a connection that carries many requests, so that one which carries none for long is closed, and
+//! one whose client takes nothing of its answers as well.
 
 use std::{
+    collections::HashMap,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -21,6 +23,9 @@ struct State {
     n_open: usize,
     /// When the last one began or ended.
     since: Instant,
+    /// Answers whose client has not asked for more, by number: since when.
+    unread: HashMap<u64, Instant>,
+    n_answers: u64,
 }
 
 impl Default for Activity {
@@ -28,6 +33,8 @@ impl Default for Activity {
         Self(Mutex::new(State {
             n_open: 0,
             since: Instant::now(),
+            unread: HashMap::new(),
+            n_answers: 0,
         }))
     }
 }
@@ -64,6 +71,14 @@ impl Activity {
     }
 }
 
+impl Activity {
+    /// Claims that since then the client has taken nothing of an answer, or has had no request at all.
+    pub(super) fn is_stale(&self, then: Instant) -> bool {
+        let state = self.0.lock();
+        state.unread.values().any(|since| *since <= then) || (state.n_open == 0 && state.since <= then)
+    }
+}
+
 impl Drop for Open {
     fn drop(&mut self) {
         let mut state = self.0.0.lock();
@@ -76,12 +91,26 @@ impl Drop for Open {
 #[derive(Debug)]
 pub(super) struct Held {
     body: Body,
-    _open: Open,
+    open: Open,
+    number: u64,
 }
 
 impl Held {
-    pub(super) const fn new(body: Body, open: Open) -> Self {
-        Self { body, _open: open }
+    pub(super) fn new(body: Body, open: Open) -> Self {
+        let number = {
+            let mut state = open.0.0.lock();
+            state.n_answers += 1;
+            let number = state.n_answers;
+            state.unread.insert(number, Instant::now());
+            number
+        };
+        Self { body, open, number }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.open.0.0.lock().unread.remove(&self.number);
     }
 }
 
@@ -93,7 +122,17 @@ impl HttpBody for Held {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        // There is room for another piece, or this would not be asked for.
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        let number = self.number;
+        let mut state = self.open.0.0.lock();
+        if polled.is_ready() {
+            state.unread.insert(number, Instant::now());
+        } else {
+            state.unread.remove(&number);
+        }
+        drop(state);
+        polled
     }
 
     fn is_end_stream(&self) -> bool {

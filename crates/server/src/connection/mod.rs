@@ -8,11 +8,12 @@
 //! ```
 //!
 //! Nothing a client does may hold more than its share. A connection that does not say what it speaks is closed, one of
-//! HTTP/2 without a request as well, and what one connection may have open, unread or unfinished is bounded by the
-//! constants below. Whether there is TLS around it is not known here.
+//! HTTP/2 without a request as well, and one whose client does not read what it asked for; what one connection may have
+//! open, unread or unfinished is bounded by the constants below. Whether there is TLS around it is not known here.
 
 mod activity;
 mod first;
+mod stall;
 
 use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
 
@@ -30,6 +31,7 @@ use hyper_util::{
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::watch,
+    time::Instant,
 };
 
 use crate::{
@@ -40,6 +42,7 @@ use crate::{
 use self::{
     activity::Activity,
     first::{Protocol, recognize},
+    stall::{STALL, Stalling, Written},
 };
 
 /// Requests of one HTTP/2 connection at once.
@@ -56,6 +59,8 @@ const MAX_PENDING_RESETS: usize = 20;
 /// A client that does not answer a ping is gone.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// What a client of HTTP/2 that has something to read takes at least while [`STALL`] passes: more than pings are.
+const MIN_TAKEN: u64 = 4 << 10;
 
 /// How connections are served.
 #[derive(Debug, Clone)]
@@ -105,7 +110,9 @@ impl Connections {
             },
             _ = stop.wait_for(|stopping| *stopping) => return,
         };
-        let stream = TokioIo::new(first::Replayed::new(prefix, stream));
+        let stream = Stalling::new(first::Replayed::new(prefix, stream));
+        let written = stream.written();
+        let stream = TokioIo::new(stream);
         let ended = match protocol {
             Protocol::Http1 => {
                 let service = service_fn(|request| async {
@@ -116,11 +123,14 @@ impl Connections {
                     .timer(TokioTimer::new())
                     .header_read_timeout(self.patience)
                     .serve_connection(stream, service);
-                drive(connection, stopping, std::future::pending()).await
+                // Its one answer is what is written, and waits there.
+                let pending = std::future::pending;
+                drive(connection, stopping, pending(), pending()).await
             }
             Protocol::Http2 => {
                 let activity = Arc::new(Activity::default());
                 let idle = Arc::clone(&activity);
+                let stalls = stalls(Arc::clone(&activity), written, self.patience);
                 let serves = self.clone();
                 let service = service_fn(move |request| {
                     let (serves, activity) = (serves.clone(), Arc::clone(&activity));
@@ -137,7 +147,7 @@ impl Connections {
                     .keep_alive_interval(PING_INTERVAL)
                     .keep_alive_timeout(PING_TIMEOUT)
                     .serve_connection(stream, service);
-                drive(connection, stopping, idle.rests(self.patience)).await
+                drive(connection, stopping, idle.rests(self.patience), stalls).await
             }
         };
         if let Err(error) = ended {
@@ -168,18 +178,92 @@ impl Connections {
     }
 }
 
-/// Drives a connection to its end; what is in flight finishes once it is told to stop, or rests.
+/// Drives a connection to its end; what is in flight finishes once it is told to stop, or rests. One that stalls ends at
+/// once.
 async fn drive<C: GracefulConnection>(
     connection: C,
     mut stopping: watch::Receiver<bool>,
     rests: impl Future<Output = ()>,
+    stalls: impl Future<Output = ()>,
 ) -> Result<(), C::Error> {
     let mut connection = pin!(connection);
+    let mut stalls = pin!(stalls);
     tokio::select! {
         ended = connection.as_mut() => return ended,
         _ = stopping.wait_for(|stopping| *stopping) => {}
         () = rests => {}
+        () = stalls.as_mut() => return Ok(()),
     }
     connection.as_mut().graceful_shutdown();
-    connection.await
+    tokio::select! {
+        ended = connection => ended,
+        () = stalls => Ok(()),
+    }
+}
+
+/// Waits until the client of an HTTP/2 connection has left an answer unread, or has asked for nothing, and has taken
+/// next to nothing of what was written for a while: each of its streams and the whole have windows that it opens, and
+/// one which keeps them shut holds what waits behind them while it answers pings.
+async fn stalls(activity: Arc<Activity>, written: Written, patience: Duration) {
+    // A connection at rest has its own time, and is told first.
+    let span = STALL.max(patience);
+    let mut before = 0;
+    loop {
+        let then = Instant::now();
+        tokio::time::sleep(span).await;
+        let now = written.bytes();
+        if now - before < MIN_TAKEN && activity.is_stale(then) {
+            tracing::debug!("connection whose client does not read closed");
+            return;
+        }
+        before = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How long a client is borne that has an answer before it, or none, and takes so many bytes a second.
+    async fn borne(has_answer: bool, bytes_a_second: u64) -> Option<Duration> {
+        let activity = Arc::new(Activity::default());
+        let _held = has_answer.then(|| activity::Held::new(Body::from("answer"), activity.begin()));
+        let written = Written::default();
+        let begun = Instant::now();
+        let takes = written.clone();
+        let reader = async move {
+            loop {
+                // sleep: the reader has a pace, in virtual time
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                takes.add(bytes_a_second);
+            }
+        };
+        tokio::select! {
+            () = reader => None,
+            () = stalls(Arc::clone(&activity), written, Duration::from_secs(5)) => Some(begun.elapsed()),
+            () = tokio::time::sleep(STALL * 10) => None,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_takes_nothing_is_borne_for_a_while_and_who_takes_something_for_as_long_as_it_takes() {
+        for has_answer in [true, false] {
+            let borne_for = borne(has_answer, 10).await.expect("it ends");
+            assert!(borne_for >= STALL && borne_for <= STALL * 2, "{borne_for:?}");
+            assert_eq!(borne(has_answer, 1_000).await, None);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_in_which_nothing_happens_is_no_stall() {
+        let activity = Arc::new(Activity::default());
+        let stream = Body::from_stream(futures_util::stream::pending::<
+            Result<axum::body::Bytes, std::io::Error>,
+        >());
+        let mut held = activity::Held::new(stream, activity.begin());
+        let polled = futures_util::poll!(http_body_util::BodyExt::frame(&mut held));
+        assert!(polled.is_pending());
+        let stalls = stalls(activity, Written::default(), Duration::from_secs(5));
+        assert!(tokio::time::timeout(STALL * 10, stalls).await.is_err());
+    }
 }

@@ -39,6 +39,11 @@ pub use waiting::{here, may_answer, open_interrupt};
 
 pub(crate) use call::dispatch;
 
+/// There is no room for an answer.
+pub(crate) fn unavailable() -> axum::response::Response {
+    Problem::unavailable(1).response()
+}
+
 /// Method, path and whether a credential is needed, of every route: for tests that try each of them.
 #[must_use]
 pub fn routes() -> Vec<(http::Method, &'static str, bool)> {

@@ -92,6 +92,42 @@ async fn tasks_are_listed_by_page_the_latest_first() {
 }
 
 #[tokio::test]
+async fn a_page_of_large_tasks_has_fewer_of_them() {
+    let server = Server::start().await;
+    let client = server.v1();
+    let words = "word ".repeat(200 << 10);
+    let mut sent = Vec::new();
+    for n in 0..6 {
+        let task = client
+            .send(client.text(&format!("m{n}"), &words, json!({})))
+            .await;
+        sent.push(task["id"].as_str().unwrap().to_owned());
+    }
+    sent.sort();
+    let small = client.ok("ListTasks", json!({})).await;
+    assert_eq!((ids(&small).len(), &small["nextPageToken"]), (6, &json!("")));
+
+    let (mut listed, mut n_pages, mut token) = (Vec::new(), 0, String::new());
+    loop {
+        let page = client
+            .ok("ListTasks", json!({"pageToken": token, "historyLength": 10}))
+            .await;
+        let size = page.to_string().len();
+        assert!(size < 5 << 20, "{size}");
+        assert_eq!((&page["pageSize"], &page["totalSize"]), (&json!(50), &json!(6)));
+        listed.extend(ids(&page));
+        n_pages += 1;
+        token = page["nextPageToken"].as_str().unwrap().to_owned();
+        if token.is_empty() {
+            break;
+        }
+    }
+    assert!(n_pages > 1 && n_pages < 6, "{n_pages}");
+    listed.sort();
+    assert_eq!(listed, sent);
+}
+
+#[tokio::test]
 async fn a_bad_list_request_is_refused() {
     let server = Server::start().await;
     let client = server.v1();

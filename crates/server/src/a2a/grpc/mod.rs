@@ -31,7 +31,12 @@ use super::{
     perform::{self, Answer},
     service::Service,
 };
-use crate::{Host, auth, telemetry::Handled};
+use crate::{
+    Host,
+    answers::{self, Crowded},
+    auth,
+    telemetry::Handled,
+};
 
 /// The media type of gRPC; a suffix names the encoding of messages.
 const GRPC: &str = "application/grpc";
@@ -152,6 +157,9 @@ async fn call(
     match answered? {
         Answer::Reply(reply) => {
             let message = answer::message(method, &reply.into_document(form))?;
+            let message = answers::held(message)
+                .await
+                .map_err(|Crowded| status::unavailable())?;
             Ok(answer::once(message))
         }
         Answer::Stream(stream) => Ok(answer::stream(*stream, method, form, deadline)),

@@ -21,7 +21,7 @@ pub(in crate::a2a) fn of(host: &Host, error: &Error) -> Status {
 }
 
 /// The host cannot take this now.
-fn unavailable() -> Status {
+pub(super) fn unavailable() -> Status {
     let mut status = Status::unavailable("the host cannot take this request now");
     let wait = MetadataValue::from(RETRY_AFTER);
     status.metadata_mut().insert("retry-after", wait);

@@ -1,0 +1,156 @@
+//! Writing to who does not read.
+//!
+//! Bytes that nobody takes keep an answer, its request's state and a connection. So a write that makes no progress for
+//! a while ends the connection; one that makes some, however slow its reader is, does not.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::Sleep,
+};
+
+/// How long a reader may take nothing.
+pub(super) const STALL: Duration = Duration::from_secs(60);
+
+/// Bytes written to a connection so far.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Written(Arc<AtomicU64>);
+
+impl Written {
+    pub(super) fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn add(&self, n_bytes: u64) {
+        self.0.fetch_add(n_bytes, Ordering::Relaxed);
+    }
+}
+
+/// A stream whose writes end in `TimedOut` when its reader takes nothing for a while.
+#[derive(Debug)]
+pub(super) struct Stalling<S> {
+    stream: S,
+    written: Written,
+    /// Since when a write waits: when it is given up.
+    waits: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Stalling<S> {
+    pub(super) fn new(stream: S) -> Self {
+        Self {
+            stream,
+            written: Written::default(),
+            waits: None,
+        }
+    }
+
+    pub(super) fn written(&self) -> Written {
+        self.written.clone()
+    }
+
+    /// What a write came to, unless it has waited for too long.
+    fn judged<T>(&mut self, cx: &mut Context<'_>, done: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if done.is_ready() {
+            self.waits = None;
+            return done;
+        }
+        let waits = (self.waits).get_or_insert_with(|| Box::pin(tokio::time::sleep(STALL)));
+        ready!(waits.as_mut().poll(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    fn counted(&self, done: &Poll<io::Result<usize>>) {
+        if let Poll::Ready(Ok(n)) = done {
+            self.written.add(*n as u64);
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Stalling<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Stalling<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let done = Pin::new(&mut this.stream).poll_write(cx, buf);
+        this.counted(&done);
+        this.judged(cx, done)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let done = Pin::new(&mut this.stream).poll_flush(cx);
+        this.judged(cx, done)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let done = Pin::new(&mut this.stream).poll_shutdown(cx);
+        this.judged(cx, done)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let done = Pin::new(&mut this.stream).poll_write_vectored(cx, bufs);
+        this.counted(&done);
+        this.judged(cx, done)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        time::Instant,
+    };
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_takes_nothing_is_given_up() {
+        let (_client, server) = tokio::io::duplex(8);
+        let mut server = Stalling::new(server);
+        let written = server.written();
+        let begun = Instant::now();
+        let error = server.write_all(&[0; 9]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(begun.elapsed() >= STALL && begun.elapsed() < STALL * 2);
+        assert_eq!(written.bytes(), 8);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_reader_is_not() {
+        let (mut client, server) = tokio::io::duplex(1);
+        let mut server = Stalling::new(server);
+        let writes = tokio::spawn(async move { server.write_all(&[7; 10]).await });
+        let mut taken = Vec::new();
+        while taken.len() < 10 {
+            // sleep: the reader is slow, in virtual time
+            tokio::time::sleep(STALL - Duration::from_secs(1)).await;
+            taken.push(client.read_u8().await.unwrap());
+        }
+        writes.await.unwrap().unwrap();
+        assert_eq!(taken, [7; 10]);
+    }
+}
