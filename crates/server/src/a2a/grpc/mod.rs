@@ -14,7 +14,9 @@ pub(super) mod status;
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{body::Body, extract::Request, response::Response};
+use futures_util::stream;
 use http::{HeaderMap, Version as Http, header, request::Parts};
+use http_body_util::{BodyExt as _, StreamBody};
 use serde_json::Value;
 use tokio::time::Instant;
 use tonic::Status;
@@ -88,6 +90,8 @@ pub(super) async fn respond(host: Arc<Host>, services: &Services, request: Reque
         return answer::refused(&Status::unimplemented("the path names no method"));
     };
     if let Some((_, standard)) = services.0.iter().find(|(name, _)| *name == service) {
+        let patience = host.config().server.request_timeout.as_duration();
+        let request = request.map(|body| patient(body, patience));
         let Ok(response) = standard.clone().oneshot(request).await;
         return response.map(Body::new);
     }
@@ -105,6 +109,16 @@ pub(super) async fn respond(host: Arc<Host>, services: &Services, request: Reque
         caller: caller.ok(),
     });
     response
+}
+
+/// A body that ends when its client is silent for too long. The standard services are public, and one of them reads
+/// requests for as long as they come: without this, strangers could hold its calls by saying nothing.
+fn patient(body: Body, patience: Duration) -> Body {
+    let frames = stream::unfold(body, move |mut body| async move {
+        let frame = tokio::time::timeout(patience, body.frame()).await.ok()??;
+        Some((frame, body))
+    });
+    Body::new(StreamBody::new(frames))
 }
 
 /// The method of a service of ours.
@@ -196,7 +210,29 @@ fn timeout(text: &str) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use axum::body::Bytes;
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_ends_when_its_client_is_silent() {
+        let patience = Duration::from_secs(5);
+        let pieces = stream::unfold(0, |n| async move {
+            // sleep: the client becomes slower and slower, in virtual time
+            tokio::time::sleep(Duration::from_secs(n * 2)).await;
+            Some((Ok::<_, Infallible>(Bytes::from(n.to_string())), n + 1))
+        });
+        let body = patient(Body::from_stream(pieces), patience);
+        assert_eq!(body.collect().await.unwrap().to_bytes(), "012");
+        assert_eq!(
+            patient(Body::from("all"), patience)
+                .collect()
+                .await
+                .unwrap()
+                .to_bytes(),
+            "all"
+        );
+    }
 
     #[test]
     fn timeouts_are_read() {
