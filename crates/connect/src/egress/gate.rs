@@ -1,8 +1,9 @@
 //! The gate itself: one request through one open seam, within its limits.
 //!
 //! Connections are kept alive for a short while: a reused one leads to an address that was checked when it was
-//! opened. An attempt is sent once; whoever wants another asks again. The HTTP client below follows no redirect,
-//! knows no proxy and keeps no cookie, because it has none of these to begin with.
+//! opened. A delivery has one of its own, so its address is looked up and checked each time; only a session of TLS may
+//! go on. An attempt is sent once; whoever wants another asks again. The HTTP client below follows no redirect, knows
+//! no proxy and keeps no cookie, because it has none of these to begin with.
 
 use std::{error::Error, fmt, sync::Arc, time::Duration};
 
@@ -175,7 +176,10 @@ pub struct Gate {
 struct Shared {
     limits: Limits,
     connector: Connector,
+    /// Uses a connection again.
     client: Client<Connector, Full<Bytes>>,
+    /// Makes one for each request.
+    fresh: Client<Connector, Full<Bytes>>,
 }
 
 impl Gate {
@@ -205,10 +209,14 @@ impl Gate {
             .pool_idle_timeout(POOL_IDLE)
             .pool_max_idle_per_host(POOL_IDLE_PER_HOST)
             .build(connector.clone());
+        let fresh = Client::builder(TokioExecutor::new())
+            .pool_max_idle_per_host(0)
+            .build(connector.clone());
         let shared = Shared {
             limits,
             connector,
             client,
+            fresh,
         };
         Self {
             shared: Arc::new(shared),
@@ -334,7 +342,11 @@ impl Gate {
         let total = request
             .timeout
             .map_or(limits.total, |asked| asked.min(limits.total));
-        let exchange = Box::pin(exchange(&self.shared.client, limits, request));
+        let client = match seam.is_delivery() {
+            true => &self.shared.fresh,
+            false => &self.shared.client,
+        };
+        let exchange = Box::pin(exchange(client, limits, request));
         match tokio::time::timeout(total, exchange).await {
             Ok(result) => result,
             Err(_) => Err(EgressError::Timeout),

@@ -55,6 +55,15 @@ impl Seam {
         }
     }
 
+    /// Whether each request goes over a connection of its own, to an address that was looked up and judged for it: so
+    /// go those whose urls anybody may register (RFC 0093).
+    pub(super) const fn is_delivery(self) -> bool {
+        match self {
+            Self::Push | Self::Webhook => true,
+            Self::HttpNode | Self::A2a | Self::Mcp | Self::Model | Self::Jwks | Self::Card => false,
+        }
+    }
+
     const fn bit(self) -> u8 {
         1 << self as u8
     }

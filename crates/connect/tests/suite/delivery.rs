@@ -1,7 +1,10 @@
 //! Where a connection goes, and where none is made.
 
 use http::{HeaderValue, Method};
-use wopr_connect::egress::{EgressError, Reason, Refusal, Seam, Seams, client_config};
+use wopr_connect::{
+    Push,
+    egress::{EgressError, Reason, Refusal, Seam, Seams, client_config},
+};
 
 use crate::peer::{Answers, Peer, Script, Seen, answer, gate, gate_with, get, limits};
 
@@ -245,6 +248,73 @@ async fn connections_are_kept_alive() {
         "{seen:?}"
     );
     assert_eq!(seen.len(), 4);
+}
+
+#[tokio::test]
+async fn every_delivery_is_judged_anew() {
+    let mut peer = Peer::start(ok()).await;
+    for seam in [Seam::Push, Seam::Webhook] {
+        let resolver = Answers::new(&[&["127.0.0.1"], &["127.0.0.1"], &["10.0.0.1"]]);
+        let gate = gate_with("127.0.0.0/8", limits(), resolver.clone());
+        let url = peer.named_url("http", "rebind.test");
+        for _ in 0..2 {
+            gate.request(seam, get(&url)).await.unwrap();
+        }
+        // The peer keeps its connections open, and none is used again.
+        let error = gate.request(seam, get(&url)).await.unwrap_err();
+        assert!(
+            matches!(error, EgressError::Refused(Refusal::PlainHttp)),
+            "{error:?}"
+        );
+        assert_eq!(resolver.asked().len(), 3);
+        let seen = peer.rest();
+        let n_connections = seen.iter().filter(|seen| **seen == Seen::Connection).count();
+        assert_eq!((n_connections, seen.len()), (2, 4), "{seen:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_push_is_taken_by_its_status_alone() {
+    let push = |url: &str| Push {
+        url: url.parse().unwrap(),
+        token: None,
+        authorization: None,
+        content_type: HeaderValue::from_static("application/json"),
+        body: "{}".into(),
+        traceparent: None,
+    };
+    for (script, refused) in [
+        // Bodies that break off, never end, or are larger than any answer may be.
+        (
+            Script::AnswerAndClose(head(200, "content-length: 100") + "cut"),
+            None,
+        ),
+        (Script::AnswerAndClose(head(204, "content-length: 100")), None),
+        (
+            Script::AnswerAndClose(head(202, "transfer-encoding: chunked") + "ff\r\ncut"),
+            None,
+        ),
+        (Script::Drip(head(200, "content-length: 1000000000")), None),
+        (Script::Flood(head(200, "transfer-encoding: chunked")), None),
+        (
+            Script::AnswerAndClose(head(500, "content-length: 100") + "cut"),
+            Some("answered 500"),
+        ),
+        (
+            Script::AnswerAndClose("HTTP/1.1 2".to_owned()),
+            Some("could not exchange the request for an answer"),
+        ),
+    ] {
+        let peer = Peer::start(script.clone()).await;
+        let pushed = wopr_connect::push(&gate(LOOPBACK), push(&peer.url("/"))).await;
+        let reason = pushed.err().map(|refused| refused.reason);
+        assert_eq!(reason.as_deref(), refused, "{script:?}");
+    }
+}
+
+/// The head of an answer whose body is none.
+fn head(status: u16, field: &str) -> String {
+    format!("HTTP/1.1 {status} whatever\r\n{field}\r\n\r\n")
 }
 
 #[tokio::test]
