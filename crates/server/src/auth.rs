@@ -12,7 +12,7 @@ mod jwt;
 mod keyring;
 mod lasting;
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use http::{HeaderMap, header};
 use rustls::pki_types::CertificateDer;
@@ -20,12 +20,13 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::{sync::watch, time::Instant};
 use wopr_connect::egress::Gate;
-use wopr_core::{PrincipalId, TenantId};
+use wopr_core::{PrincipalId, TenantId, Timestamp};
 use wopr_engine::Clock;
 use wopr_store::{ReadError, Store};
 
 use self::{
     certificates::Certificates,
+    door::Certified,
     issuer::Issuer,
     keyring::{Keyring, Validity},
 };
@@ -33,6 +34,9 @@ use crate::config;
 
 pub(crate) use door::admit;
 pub use door::caller;
+
+/// Longer than a connection lasts.
+const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 macro_rules! scopes {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
@@ -224,7 +228,7 @@ pub enum AuthError {
     /// A secret of a revoked key.
     #[error("accept a revoked credential")]
     Revoked,
-    /// A token whose time is over.
+    /// A token or certificate whose time is over.
     #[error("accept an expired credential")]
     Expired,
 }
@@ -321,10 +325,19 @@ impl Auth {
         !self.certificates.is_empty()
     }
 
-    /// Who has a client certificate that a handshake accepted.
-    #[must_use]
-    pub fn certified(&self, certificate: &CertificateDer<'_>) -> Option<Caller> {
-        self.certificates.caller(certificate)
+    /// Who has a client certificate that a handshake accepted, for as long as it lasts and is not refused.
+    pub(crate) fn certified(
+        &self,
+        certificate: &CertificateDer<'_>,
+        now: Timestamp,
+        is_refused: watch::Receiver<bool>,
+    ) -> Option<Certified> {
+        let caller = self.certificates.caller(certificate)?;
+        let expires = certificates::expiry(certificate)?;
+        let lasts = u64::try_from(expires.millis().saturating_sub(now.millis())).unwrap_or(0);
+        // Of what lasts longer than anybody waits nobody sees the end.
+        let lasts = Duration::from_millis(lasts).min(LONGEST);
+        Some(Certified::new(caller, Instant::now() + lasts, is_refused))
     }
 
     /// Whether no key opens anything.

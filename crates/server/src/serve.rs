@@ -3,8 +3,9 @@
 //! A stop has four steps: no new connections; streams end; requests in flight finish, but not for ever; the
 //! engine and the store close. Whatever was acknowledged is durable at every one of them.
 
-use std::{io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+use std::{convert::Infallible, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
+use rustls::pki_types::CertificateDer;
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     sync::{Semaphore, watch},
@@ -145,12 +146,37 @@ async fn encrypted(
         _ = stopping.wait_for(|stopping| *stopping) => None,
     };
     let Some(stream) = accepted else { return };
-    let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-    let serves = match certificate.and_then(|certificate| host.auth().certified(certificate)) {
-        Some(caller) => serves.certified(caller),
-        None => serves,
+    let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let chain: Vec<_> = chain.iter().map(|one| one.clone().into_owned()).collect();
+    let refused = watch::Sender::new(false);
+    let certified = chain.first().and_then(|certificate| {
+        let now = host.engine().now();
+        host.auth().certified(certificate, now, refused.subscribe())
+    });
+    let Some(certified) = certified else {
+        return serves.serve(stream, stopping).await;
     };
-    serves.serve(stream, stopping).await;
+    let changes = tls.changes();
+    let serves = serves.certified(certified);
+    tokio::select! {
+        () = serves.serve(stream, stopping) => {}
+        never = judge(tls, changes, &chain, &refused) => match never {},
+    }
+}
+
+/// Judges a client certificate anew whenever the authorities may have changed.
+async fn judge(
+    tls: &Tls,
+    mut changes: watch::Receiver<u64>,
+    chain: &[CertificateDer<'_>],
+    refused: &watch::Sender<bool>,
+) -> Infallible {
+    // Whatever changed between the handshake and now.
+    changes.mark_changed();
+    while changes.changed().await.is_ok() {
+        refused.send_replace(!tls.accepts_client(chain));
+    }
+    std::future::pending().await
 }
 
 /// Looks whether the files of TLS changed.

@@ -1,8 +1,9 @@
 //! TLS for those who connect: rustls on `ring`, as for calls out.
 //!
 //! The files are read at the start, where a mistake is an error that names its file, and again when they change, where
-//! a mistake leaves what was. A connection keeps what it was made with. Client certificates are asked for where there
-//! are authorities for them and never demanded: a key or a token is as good, and the card is public.
+//! a mistake leaves what was. A connection keeps what the server showed when it was made; what its client showed is judged
+//! anew. Client certificates are asked for where there are authorities for them and never demanded: a key or a token is
+//! as good, and the card is public.
 
 use std::{
     fs,
@@ -16,13 +17,13 @@ use rustls::{
     RootCertStore, ServerConfig,
     crypto::ring,
     pki_types::{
-        CertificateDer, PrivateKeyDer,
+        CertificateDer, PrivateKeyDer, UnixTime,
         pem::{self, PemObject as _},
     },
-    server::{VerifierBuilderError, WebPkiClientVerifier},
+    server::{VerifierBuilderError, WebPkiClientVerifier, danger::ClientCertVerifier},
 };
 use sha2::{Digest, Sha256};
-use tokio::{net::TcpStream, time::timeout};
+use tokio::{net::TcpStream, sync::watch, time::timeout};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use crate::config;
@@ -77,11 +78,15 @@ pub enum TlsError {
 pub struct Tls {
     files: config::Tls,
     current: Mutex<Current>,
+    /// Grows when something was read that is of use.
+    changes: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
 struct Current {
     config: Arc<ServerConfig>,
+    /// Judges certificates of clients, if they are asked for any.
+    clients: Option<Arc<dyn ClientCertVerifier>>,
     /// Of the files as they were read.
     digest: [u8; 32],
 }
@@ -94,12 +99,15 @@ impl Tls {
     pub fn load(files: &config::Tls) -> Result<Self, TlsError> {
         // Before the files: one that changes in between is read again.
         let digest = digest(files);
+        let (config, clients) = server_config(files)?;
         Ok(Self {
             files: files.clone(),
             current: Mutex::new(Current {
-                config: Arc::new(server_config(files)?),
+                config: Arc::new(config),
+                clients,
                 digest,
             }),
+            changes: watch::Sender::new(0),
         })
     }
 
@@ -112,12 +120,30 @@ impl Tls {
         if self.current.lock().digest == digest {
             return Ok(false);
         }
-        let config = server_config(&self.files).map(Arc::new);
+        let read = server_config(&self.files);
         let mut current = self.current.lock();
         // A mistake is told once, not each time the files are looked at.
         current.digest = digest;
-        current.config = config?;
+        let (config, clients) = read?;
+        current.config = Arc::new(config);
+        current.clients = clients;
+        drop(current);
+        self.changes.send_modify(|changes| *changes += 1);
         Ok(true)
+    }
+
+    /// Tells whenever the files were read again.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Whether a client with this chain of certificates, its own first, would be let in now.
+    pub(crate) fn accepts_client(&self, chain: &[CertificateDer<'_>]) -> bool {
+        let clients = self.current.lock().clients.clone();
+        let (Some(clients), Some((own, further))) = (clients, chain.split_first()) else {
+            return false;
+        };
+        clients.verify_client_cert(own, further, UnixTime::now()).is_ok()
     }
 
     /// Makes a handshake; none if it fails or takes too long.
@@ -150,25 +176,31 @@ fn digest(files: &config::Tls) -> [u8; 32] {
     hash.finalize().into()
 }
 
-fn server_config(files: &config::Tls) -> Result<ServerConfig, TlsError> {
+/// What a server shows, and what judges its clients.
+type Read = (ServerConfig, Option<Arc<dyn ClientCertVerifier>>);
+
+fn server_config(files: &config::Tls) -> Result<Read, TlsError> {
     let provider = Arc::new(ring::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(TlsError::Library)?;
-    let builder = match &files.client_ca {
-        None => builder.with_no_client_auth(),
+    let clients = match &files.client_ca {
+        None => None,
         Some(path) => {
             let mut roots = RootCertStore::empty();
             roots.add_parsable_certificates(certificates("client authorities", path)?);
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
                 .allow_unauthenticated()
-                .build()
-                .map_err(|source| TlsError::Authorities {
-                    path: path.clone(),
-                    source,
-                })?;
-            builder.with_client_cert_verifier(verifier)
+                .build();
+            Some(verifier.map_err(|source| TlsError::Authorities {
+                path: path.clone(),
+                source,
+            })?)
         }
+    };
+    let builder = match &clients {
+        None => builder.with_no_client_auth(),
+        Some(verifier) => builder.with_client_cert_verifier(Arc::clone(verifier)),
     };
     let chain = certificates("certificate", &files.cert)?;
     let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|source| TlsError::Read {
@@ -183,7 +215,7 @@ fn server_config(files: &config::Tls) -> Result<ServerConfig, TlsError> {
             source,
         })?;
     config.alpn_protocols = vec![H2.to_vec(), HTTP1.to_vec()];
-    Ok(config)
+    Ok((config, clients))
 }
 
 fn certificates(what: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {

@@ -1,13 +1,15 @@
 //! Callers known by their client certificates.
 //!
-//! That a certificate is valid and of an accepted authority was settled in the handshake; here it only gets a name. The
-//! names are the alternative ones, compared exactly: the common name of a subject has no defined meaning.
+//! That a certificate is valid and of an accepted authority was settled in the handshake; here it gets a name, and an
+//! end. The names are the alternative ones, compared exactly: the common name of a subject has no defined meaning.
 
 use std::sync::Arc;
 
 use rustls::pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
 use webpki::EndEntityCert;
+use wopr_core::Timestamp;
+use x509_cert::der::Decode as _;
 
 use super::{Caller, hex};
 use crate::config;
@@ -61,4 +63,12 @@ impl Certificates {
         let found = names.find_map(|name| self.0.iter().find(|entry| entry.san.as_deref() == Some(name)));
         found.map(|entry| entry.caller.clone())
     }
+}
+
+/// When a certificate expires; none if it cannot be read.
+pub(super) fn expiry(certificate: &CertificateDer<'_>) -> Option<Timestamp> {
+    let read = x509_cert::Certificate::from_der(certificate).ok()?;
+    let since_epoch = read.tbs_certificate.validity.not_after.to_unix_duration();
+    let millis = i64::try_from(since_epoch.as_millis()).ok()?;
+    Some(Timestamp::from_millis(millis))
 }

@@ -86,6 +86,13 @@ pub(crate) enum Validity {
     Key(watch::Receiver<bool>),
     /// When a token has expired.
     Until(Instant),
+    /// When a certificate has expired, or its authority is not one of those accepted any more.
+    Certificate {
+        /// When it expires.
+        expires: Instant,
+        /// Becomes `true` when it is not accepted any more.
+        is_refused: watch::Receiver<bool>,
+    },
 }
 
 impl Validity {
@@ -97,6 +104,15 @@ impl Validity {
                 let _ = is_over.wait_for(|is_over| *is_over).await;
             }
             Self::Until(instant) => tokio::time::sleep_until(instant).await,
+            Self::Certificate {
+                expires,
+                mut is_refused,
+            } => {
+                tokio::select! {
+                    () = tokio::time::sleep_until(expires) => {}
+                    _ = is_refused.wait_for(|is_refused| *is_refused) => {}
+                }
+            }
         }
     }
 }

@@ -34,10 +34,7 @@ use tokio::{
     time::Instant,
 };
 
-use crate::{
-    Faces,
-    auth::{Caller, door::Certified},
-};
+use crate::{Faces, auth::door::Certified};
 
 use self::{
     activity::Activity,
@@ -67,7 +64,7 @@ const MIN_TAKEN: u64 = 4 << 10;
 pub(crate) struct Connections {
     faces: Faces,
     /// Who the client is, by its certificate.
-    caller: Option<Caller>,
+    caller: Option<Certified>,
     /// How long a client may take for the head of a request, and be silent between two.
     patience: Duration,
 }
@@ -82,7 +79,7 @@ impl Connections {
     }
 
     /// The same for a connection whose client is known by its certificate.
-    pub(crate) fn certified(self, caller: Caller) -> Self {
+    pub(crate) fn certified(self, caller: Certified) -> Self {
         Self {
             caller: Some(caller),
             ..self
@@ -159,7 +156,7 @@ impl Connections {
     async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
         let mut request = request.map(Body::new);
         if let Some(caller) = &self.caller {
-            request.extensions_mut().insert(Certified(caller.clone()));
+            request.extensions_mut().insert(caller.clone());
         }
         Box::pin(self.faces.answer(request)).await
     }

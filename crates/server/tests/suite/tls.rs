@@ -16,6 +16,7 @@ use tokio::{
     net::TcpStream,
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
+use wopr_core::Timestamp;
 use wopr_server::{
     config::{Certificate, Config, Tls as Files},
     tls::{Tls, TlsError},
@@ -33,6 +34,8 @@ struct Identity {
     certificate: CertificateDer<'static>,
     key: KeyPair,
     pem: String,
+    /// In seconds since the epoch.
+    not_after: i64,
 }
 
 impl Authority {
@@ -54,6 +57,7 @@ impl Authority {
         }
         let signed = params.signed_by(&key, &self.0).unwrap();
         Identity {
+            not_after: params.not_after.unix_timestamp(),
             certificate: signed.der().clone(),
             pem: signed.pem(),
             key,
@@ -336,6 +340,145 @@ async fn silent_clients_do_not_keep_others_out() {
     }
     assert_eq!(secure.status(None, Some(ALICE)).await, 200);
     // Nor do they keep the host from stopping.
+    secure.server.stop().await;
+}
+
+/// Asks on a connection that stays open.
+async fn ask(stream: &mut TlsStream<TcpStream>, path: &str, fields: &str) -> u16 {
+    exchange(stream, "GET", path, fields, "").await.0
+}
+
+async fn exchange(
+    stream: &mut TlsStream<TcpStream>,
+    method: &str,
+    path: &str,
+    fields: &str,
+    body: &str,
+) -> (u16, Vec<u8>) {
+    let request = format!("{method} {path} HTTP/1.1\r\nhost: test\r\n{fields}\r\n{body}");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut bytes = Vec::new();
+    while !bytes.ends_with(b"\r\n\r\n") {
+        bytes.push(stream.read_u8().await.unwrap());
+    }
+    let head = String::from_utf8(bytes).unwrap().to_ascii_lowercase();
+    let length = head.split("content-length: ").nth(1).unwrap();
+    let length = length.split("\r\n").next().unwrap().parse().unwrap();
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).await.unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body)
+}
+
+/// A stream of a run's events that does not end by itself.
+async fn follow(secure: &Secure, client: &Identity) -> TlsStream<TcpStream> {
+    let mut stream = secure.connect(Some(client), &[b"http/1.1"]).await.unwrap();
+    let body = json!({ "workflowId": "approval" }).to_string();
+    let fields = format!(
+        "content-type: application/json\r\ncontent-length: {}\r\n",
+        body.len()
+    );
+    let (status, created) = exchange(&mut stream, "POST", "/v1/runs", &fields, &body).await;
+    assert_eq!(status, 201);
+    let created: Value = serde_json::from_slice(&created).unwrap();
+    let run = created["runId"].as_str().unwrap();
+    let head = format!("GET /v1/runs/{run}/events HTTP/1.1\r\nhost: test\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut status = [0; 12];
+    stream.read_exact(&mut status).await.unwrap();
+    assert_eq!(&status, b"HTTP/1.1 200");
+    stream
+}
+
+/// Waits for the last chunk of a body.
+async fn ended(stream: &mut TlsStream<TcpStream>) {
+    let mut bytes = Vec::new();
+    while !bytes.ends_with(b"\r\n0\r\n\r\n") {
+        bytes.push(stream.read_u8().await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_that_expires_is_no_caller_on_an_open_connection() {
+    let clients = Authority::new();
+    let robot = clients.identity(&["robot.test"]);
+    let secure = Secure::start(Some(&clients), |config| {
+        config.auth.certificates = vec![certificate("robot", Some("robot.test"), None, &["*"])];
+    })
+    .await;
+    // Two seconds are left to it, by the clock of the host.
+    let expires = Timestamp::from_millis(robot.not_after * 1_000);
+    let now = secure.server.host.engine().now();
+    secure
+        .server
+        .clock
+        .advance(expires.millis() - now.millis() - 2_000);
+    let mut open = secure.connect(Some(&robot), &[b"http/1.1"]).await.unwrap();
+    assert_eq!(ask(&mut open, "/v1/runs", "").await, 200);
+    let mut stream = follow(&secure, &robot).await;
+    // The stream ends with it.
+    ended(&mut stream).await;
+    assert_eq!(ask(&mut open, "/v1/runs", "").await, 401);
+    // The connection is as good as any without a certificate, and a new one is not better.
+    let key = format!("authorization: Bearer {ALICE}\r\n");
+    assert_eq!(ask(&mut open, "/v1/runs", &key).await, 200);
+    assert_eq!(ask(&mut open, "/healthz", "").await, 200);
+    assert_eq!(secure.status(Some(&robot), None).await, 401);
+    secure.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_certificate_whose_authority_went_is_no_caller_on_an_open_connection() {
+    let (clients, others) = (Authority::new(), Authority::new());
+    let robot = clients.identity(&["robot.test"]);
+    let secure = Secure::start(Some(&clients), |config| {
+        config.auth.certificates = vec![certificate("robot", Some("robot.test"), None, &["*"])];
+    })
+    .await;
+    let tls = Arc::clone(secure.server.host.tls().unwrap());
+    let authorities = secure.files.client_ca.clone().unwrap();
+    let mut open = secure.connect(Some(&robot), &[b"http/1.1"]).await.unwrap();
+    let mut stream = follow(&secure, &robot).await;
+    // A change that leaves its authority changes nothing.
+    std::fs::write(&authorities, clients.0.pem() + &others.0.pem()).unwrap();
+    assert!(tls.reload().unwrap());
+    assert_eq!(ask(&mut open, "/v1/runs", "").await, 200);
+
+    std::fs::write(&authorities, others.0.pem()).unwrap();
+    assert!(tls.reload().unwrap());
+    assert_eq!(ask(&mut open, "/v1/runs", "").await, 401);
+    ended(&mut stream).await;
+    assert!(secure.get(Some(&robot), None, "/v1/runs").await.is_err());
+    secure.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_page_of_another_origin_does_not_act_by_the_certificate_of_its_browser() {
+    let clients = Authority::new();
+    let robot = clients.identity(&["robot.test"]);
+    let secure = Secure::start(Some(&clients), |config| {
+        config.auth.certificates = vec![certificate("robot", Some("robot.test"), None, &["*"])];
+        config.server.cors_origins = vec!["https://friend.test".parse().unwrap()];
+    })
+    .await;
+    let mut browser = secure.connect(Some(&robot), &[b"http/1.1"]).await.unwrap();
+    let own = format!("origin: {}\r\n", secure.server.host.public_url());
+    let key = format!("origin: https://evil.test\r\nauthorization: Bearer {ALICE}\r\n");
+    for (fields, wanted) in [
+        ("", 200),
+        (own.as_str(), 200),
+        ("sec-fetch-site: same-origin\r\n", 200),
+        ("origin: https://evil.test\r\n", 401),
+        // One that may read answers still does not act as whose browser it runs in.
+        ("origin: https://friend.test\r\n", 401),
+        ("origin: null\r\n", 401),
+        ("sec-fetch-site: cross-site\r\n", 401),
+        // A key is sent by whoever has it.
+        (key.as_str(), 200),
+    ] {
+        for path in ["/v1/runs", "/a2a/tasks?A2A-Version=1.0"] {
+            assert_eq!(ask(&mut browser, path, fields).await, wanted, "{path} {fields}");
+        }
+    }
     secure.server.stop().await;
 }
 
