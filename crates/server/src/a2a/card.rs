@@ -1,13 +1,16 @@
 //! The agent card: what a client of either version reads first.
 //!
-//! It is made from the workflows that messages are routed to and from the registry discovery shows, each time it is
-//! asked for, so it names nothing that does not work. The public card shows what every client of this host shares:
-//! the shared workflows and those of the default tenant. Without a version header it is one document both versions
-//! read.
+//! It is made from the workflows that messages are routed to and from the registry discovery shows, whenever one of the
+//! former has changed, so it names nothing that does not work. The public card shows what every client of this host
+//! shares: the shared workflows and those of the default tenant. Without a version header it is one document both
+//! versions read.
 
 use std::collections::HashMap;
 
-use axum::{body::Body, response::Response};
+use axum::{
+    body::{Body, Bytes},
+    response::Response,
+};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -37,8 +40,11 @@ const TAG: &str = "workflow";
 /// Characters of the card's hash in its `ETag`.
 const ETAG_LEN: usize = 32;
 
+/// Cards kept as they are sent. Each form of each is one; those of a workflow are small.
+const MAX_MADE: usize = 256;
+
 /// Which form of the card is wanted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Form {
     Union,
     Pure(Version),
@@ -56,9 +62,13 @@ impl Form {
     }
 }
 
-/// When each card of this host last changed, as far as this process knows. Holds one entry per card that exists.
+/// The cards of this host as they were sent last, and when each last changed, as far as this process knows.
 #[derive(Debug, Default)]
-pub(super) struct Freshness(Mutex<HashMap<Option<WorkflowId>, Known>>);
+pub(super) struct Cards {
+    /// Holds one entry per card that exists.
+    known: Mutex<HashMap<Option<WorkflowId>, Known>>,
+    made: Mutex<HashMap<(Option<WorkflowId>, Form), Made>>,
+}
 
 #[derive(Debug)]
 struct Known {
@@ -66,10 +76,60 @@ struct Known {
     since: jiff::Timestamp,
 }
 
-impl Freshness {
+/// A card in the form it is sent in. All that it is made from besides workflows is the same as long as a host lives.
+#[derive(Debug, Clone)]
+struct Made {
+    /// The state of the workflows it was made from.
+    generation: u64,
+    body: Bytes,
+    etag: String,
+    modified: String,
+}
+
+impl Cards {
+    /// A card in a form; none if there is no such card.
+    fn get(
+        &self,
+        host: &Host,
+        workflow: Option<&WorkflowId>,
+        form: Form,
+    ) -> Result<Option<Made>, serde_json::Error> {
+        // Before they are read: what changes in between is noticed the next time.
+        let generation = host.engine().workflows_generation();
+        let place = (workflow.cloned(), form);
+        if let Some(made) = self.made.lock().get(&place)
+            && made.generation == generation
+        {
+            return Ok(Some(made.clone()));
+        }
+        let subject = Subject {
+            tenant: &default_tenant(),
+            workflow,
+            may_start: true,
+        };
+        let Some(card) = card(host, &subject) else {
+            return Ok(None);
+        };
+        let body = encode(host, &card, form)?;
+        let whole = encode(host, &card, Form::Pure(Version::V1_0))?;
+        let since = self.since(workflow, &hash(&whole));
+        let made = Made {
+            generation,
+            etag: format!("\"{}\"", hash(&body)),
+            modified: since.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string(),
+            body: Bytes::from(body),
+        };
+        let mut all = self.made.lock();
+        if all.len() >= MAX_MADE {
+            all.clear();
+        }
+        all.insert(place, made.clone());
+        Ok(Some(made))
+    }
+
     /// The time since when a card has this hash.
     fn since(&self, card: Option<&WorkflowId>, hash: &str) -> jiff::Timestamp {
-        let mut known = self.0.lock();
+        let mut known = self.known.lock();
         let fresh = || Known {
             hash: hash.to_owned(),
             since: jiff::Timestamp::now(),
@@ -106,7 +166,7 @@ pub(super) fn keys(host: &Host) -> Response {
 /// Answers a request for the card of the host, or of one workflow.
 pub(super) fn respond(
     host: &Host,
-    freshness: &Freshness,
+    cards: &Cards,
     workflow: Option<&WorkflowId>,
     headers: &HeaderMap,
 ) -> Response {
@@ -114,25 +174,22 @@ pub(super) fn respond(
         Ok(form) => form,
         Err(error) => return super::transport::error_response(host, &error, Version::V1_0),
     };
-    let subject = Subject {
-        tenant: &default_tenant(),
-        workflow,
-        may_start: true,
+    let Made {
+        body, etag, modified, ..
+    } = match cards.get(host, workflow, form) {
+        Ok(Some(made)) => made,
+        Ok(None) => {
+            return super::transport::status_response(
+                StatusCode::NOT_FOUND,
+                "NOT_FOUND",
+                "there is no such agent",
+            );
+        }
+        Err(error) => {
+            tracing::error!(%error, "agent card does not serialise");
+            return super::transport::error_response(host, &A2aError::Internal, Version::V1_0);
+        }
     };
-    let Some(card) = card(host, &subject) else {
-        return super::transport::status_response(
-            StatusCode::NOT_FOUND,
-            "NOT_FOUND",
-            "there is no such agent",
-        );
-    };
-    let whole = Form::Pure(Version::V1_0);
-    let (Ok(body), Ok(whole)) = (encode(host, &card, form), encode(host, &card, whole)) else {
-        tracing::error!("agent card does not serialise");
-        return super::transport::error_response(host, &A2aError::Internal, Version::V1_0);
-    };
-    let etag = format!("\"{}\"", hash(&body));
-    let since = freshness.since(workflow, &hash(&whole));
     let is_known = headers
         .get_all(header::IF_NONE_MATCH)
         .iter()
@@ -152,7 +209,6 @@ pub(super) fn respond(
     set(&mut response, header::ETAG, &etag);
     set(&mut response, header::CACHE_CONTROL, CACHE_CONTROL);
     set(&mut response, header::VARY, VERSION_HEADER);
-    let modified = since.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
     set(&mut response, header::LAST_MODIFIED, &modified);
     response
 }
@@ -314,5 +370,90 @@ fn skill(plan: &Plan) -> AgentSkill {
         input_modes,
         output_modes,
         ..AgentSkill::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        Config,
+        auth::Scopes,
+        config::{CardAlgorithm, Key, Secret, StoreUrl},
+    };
+
+    async fn host() -> Arc<Host> {
+        let mut config = Config {
+            store: StoreUrl::Memory,
+            ..Config::default()
+        };
+        config.a2a.card_signing = vec![CardAlgorithm::EdDsa, CardAlgorithm::Es256];
+        config.auth.keys = vec![Key {
+            id: "k".to_owned(),
+            secret: Some(Secret::new("0123456789abcdef")),
+            secret_sha256: None,
+            tenant: default_tenant(),
+            principal: None,
+            scopes: Scopes::ALL,
+        }];
+        Host::open(config).await.expect("opens")
+    }
+
+    fn workflow(id: &str) -> Value {
+        json!({
+            "id": id, "name": id, "version": "1", "edges": [], "triggers": [], "variables": [], "metadata": {},
+            "settings": {}, "nodes": [{"id": "n", "typeId": "core.noop", "name": "n",
+                "position": {"x": 0, "y": 0}, "config": {}, "inputs": {}}],
+        })
+    }
+
+    #[tokio::test]
+    async fn a_card_is_made_once_until_workflows_change() {
+        let host = host().await;
+        host.engine()
+            .register(None, workflow("one"))
+            .await
+            .expect("valid");
+        let cards = Cards::default();
+        let made = |name: Option<&str>, form| {
+            let id = name.map(|name| WorkflowId::parse(name).expect("an id"));
+            let made = cards.get(&host, id.as_ref(), form).expect("serialises");
+            made.map(|made| made.body)
+        };
+        let union = made(None, Form::Union).expect("a card");
+        let pure = made(None, Form::Pure(Version::V1_0)).expect("a card");
+        assert_ne!(union, pure);
+        // The very same bytes, not only equal ones.
+        let again = made(None, Form::Union).expect("a card");
+        assert_eq!(again.as_ptr(), union.as_ptr());
+        assert_eq!(made(Some("two"), Form::Union), None);
+        host.engine()
+            .register(None, workflow("two"))
+            .await
+            .expect("valid");
+        assert!(made(Some("two"), Form::Union).is_some());
+        let changed = made(None, Form::Union).expect("a card");
+        assert_ne!(changed, union);
+        assert_eq!(
+            made(None, Form::Union).expect("a card").as_ptr(),
+            changed.as_ptr()
+        );
+    }
+
+    #[tokio::test]
+    async fn no_more_cards_are_kept_than_may_be() {
+        let host = host().await;
+        let cards = Cards::default();
+        for n in 0..MAX_MADE + 10 {
+            let id = format!("w{n}");
+            host.engine().register(None, workflow(&id)).await.expect("valid");
+            let id = WorkflowId::parse(&id).expect("an id");
+            let made = cards.get(&host, Some(&id), Form::Union).expect("serialises");
+            assert!(made.is_some() && cards.made.lock().len() <= MAX_MADE);
+        }
     }
 }

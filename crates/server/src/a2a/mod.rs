@@ -133,7 +133,7 @@ fn is_served(binding: Binding, version: Version) -> bool {
 #[derive(Debug)]
 pub(crate) struct Face {
     host: Arc<Host>,
-    freshness: card::Freshness,
+    cards: card::Cards,
     services: grpc::Services,
 }
 
@@ -153,7 +153,7 @@ impl Face {
         Self {
             services: grpc::Services::new(host),
             host: Arc::clone(host),
-            freshness: card::Freshness::default(),
+            cards: card::Cards::default(),
         }
     }
 
@@ -189,7 +189,7 @@ impl Face {
         let verb = Verb::from_name(head.method.as_str());
         let response = match place {
             Place::Card(interface) if head.method == http::Method::HEAD || verb == Some(Verb::Get) => {
-                card::respond(&host, &self.freshness, interface.as_ref(), headers)
+                card::respond(&host, &self.cards, interface.as_ref(), headers)
             }
             Place::Card(_) => transport::not_allowed(&[Verb::Get], "read the card by GET"),
             Place::Keys if head.method == http::Method::HEAD || verb == Some(Verb::Get) => card::keys(&host),
