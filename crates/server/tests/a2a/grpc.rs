@@ -8,6 +8,8 @@ use h2::{client, client::SendRequest};
 use http::{HeaderMap, Request};
 use serde_json::{Map, Value, json};
 use tokio::{net::TcpStream, task::JoinHandle};
+use wopr_server::auth::hash_hex;
+use wopr_store::KeyRow;
 use wopr_wire::a2a::{
     error::Kind,
     method::{Operation, Version},
@@ -359,4 +361,108 @@ async fn an_extension_of_events_over_http_is_not_claimed() {
     .await;
     assert_eq!(messages.next().await, None);
     assert_eq!(messages.headers.get("a2a-extensions"), None);
+}
+
+#[tokio::test]
+async fn a_revoked_key_ends_its_stream_with_a_status() {
+    let server = Server::start().await;
+    let guest = server.v1().by("guest");
+    let row = KeyRow {
+        id: "guest".to_owned(),
+        secret_sha256: hash_hex("secret-of-guest-0123456789"),
+        tenant: serde_json::from_value(json!("default")).unwrap(),
+        principal: serde_json::from_value(json!("guest")).unwrap(),
+        scopes: vec!["*".to_owned()],
+        created_at: server.host.engine().now(),
+        revoked_at: None,
+    };
+    server.host.engine().store().put_key(row).await.unwrap();
+    let message = json!({"message": {"messageId": "s", "role": "ROLE_USER", "parts": [{"text": "x"}],
+        "metadata": {"skillId": "slow"}}});
+    let mut streams = Vec::new();
+    for version in Version::ALL {
+        let message = match version {
+            Version::V1_0 => message.clone(),
+            Version::V0_3 => json!({"message": {"messageId": "s3", "role": "ROLE_USER",
+                "content": [{"text": "x"}], "metadata": {"skillId": "slow"}}}),
+        };
+        let speaks = match version {
+            Version::V1_0 => guest.clone(),
+            Version::V0_3 => Client {
+                version: "",
+                ..guest.clone()
+            },
+        };
+        let stream = ask(&speaks, *version, Operation::SendStreamingMessage, &message).await;
+        streams.push(stream);
+    }
+    for stream in &mut streams {
+        assert!(stream.next().await.is_some());
+    }
+    let revoked = server
+        .v1()
+        .at("/v1/host/wopr/keys/guest")
+        .raw("DELETE", b"")
+        .await;
+    assert_eq!(revoked.status, 204);
+    for mut stream in streams {
+        while stream.next().await.is_some() {}
+        assert_eq!(stream.ended().code, 16);
+    }
+    // It is told why when it comes back.
+    assert_eq!(refused(&guest, GET, &[], framed(b"\x12\x01x")).await.0, 16);
+}
+
+#[tokio::test]
+async fn watches_without_a_credential_are_bounded() {
+    const WATCH: &str = "/grpc.health.v1.Health/Watch";
+    let server = Server::start().await;
+    let anonymous = Client {
+        key: None,
+        ..server.v1()
+    };
+    let watch = async |client: &Client| call(client, WATCH, &[], framed(b"")).await;
+    let mut held = Vec::new();
+    for _ in 0..64 {
+        let mut watching = watch(&anonymous).await;
+        assert!(watching.next().await.is_some());
+        held.push(watching);
+    }
+    for client in [&anonymous, &server.v1().by("nobody")] {
+        let (code, message) = refused(client, WATCH, &[], framed(b"")).await;
+        assert_eq!(code, 8, "{message}");
+    }
+    // Who is known has one, a check lasts no time, and everything else goes on.
+    assert!(watch(&server.v1()).await.next().await.is_some());
+    let mut check = call(&anonymous, "/grpc.health.v1.Health/Check", &[], framed(b"")).await;
+    assert!(check.next().await.is_some());
+    // One that ends makes room.
+    drop(held.pop());
+    soon(async {
+        while watch(&anonymous).await.next().await.is_none() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_error_that_quotes_much_fits_the_fields_of_an_answer() {
+    let server = Server::start().await;
+    let client = server.v1();
+    for id in ["x".repeat(100_000), "ä".repeat(100_000), "%".repeat(100_000)] {
+        let document = json!({ "id": id });
+        let mut answer = ask(&client, Version::V1_0, Operation::GetTask, &document).await;
+        assert_eq!(answer.next().await, None);
+        assert_eq!(answer.ended().reason(), "TASK_NOT_FOUND");
+        let fields = answer.headers.iter();
+        let size: usize = fields
+            .map(|(name, value)| name.as_str().len() + value.len() + 32)
+            .sum();
+        assert!(size < 8 << 10, "{size}");
+    }
+    let long = "9".repeat(20_000);
+    let mut answer = call(&client, GET, &[("a2a-version", &long)], framed(b"\x12\x01x")).await;
+    assert_eq!(answer.next().await, None);
+    assert_ne!(answer.ended().code, 0);
 }

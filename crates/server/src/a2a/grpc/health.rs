@@ -1,10 +1,13 @@
 //! The standard health service: a host serves until it stops.
+//!
+//! It is public, and a watch lasts, so those of clients without a credential are bounded, all together: nobody unknown
+//! holds more of this host than these.
 
 use std::{convert::Infallible, pin::Pin, sync::Arc};
 
 use axum::extract::Request;
 use futures_util::stream::{self, Stream};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tonic::{Response, Status};
 use tonic_health::pb::{
     HealthCheckRequest, HealthCheckResponse,
@@ -15,14 +18,19 @@ use tower::Service;
 use wopr_wire::a2a::{method::Version, protobuf};
 
 use super::super::{Binding, is_served};
-use crate::Host;
+use crate::{Host, auth};
 
 /// Its name.
 pub(super) const NAME: &str = "grpc.health.v1.Health";
+/// Watches at once of clients without a credential.
+const MAX_ANONYMOUS: usize = 64;
 
 /// Knows whether the host stops.
 #[derive(Debug)]
-struct Health(watch::Receiver<bool>);
+struct Health {
+    closing: watch::Receiver<bool>,
+    anonymous: Arc<Semaphore>,
+}
 
 /// The service.
 pub(super) fn service(
@@ -36,7 +44,10 @@ pub(super) fn service(
 + Send
 + Sync
 + 'static {
-    HealthServer::new(Health(host.closing()))
+    HealthServer::new(Health {
+        closing: host.closing(),
+        anonymous: Arc::new(Semaphore::new(MAX_ANONYMOUS)),
+    })
 }
 
 /// Whether a service is one of this host; no name means all of it.
@@ -72,7 +83,7 @@ impl health_server::Health for Health {
         if !is_known(&request.get_ref().service) {
             return Err(Status::not_found("there is no such service"));
         }
-        Ok(Response::new(told(status(*self.0.borrow()))))
+        Ok(Response::new(told(status(*self.closing.borrow()))))
     }
 
     /// Tells how it is now, and once more when the host stops; that ends the watch, because connections end then.
@@ -81,19 +92,31 @@ impl health_server::Health for Health {
         request: tonic::Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
         let is_known = is_known(&request.get_ref().service);
-        let closing = self.0.clone();
-        let changes = stream::unfold((closing, None), move |(mut closing, said)| async move {
-            let is_closing = match said {
-                None => *closing.borrow_and_update(),
-                Some(true) => return None,
-                Some(false) => closing.wait_for(|closing| *closing).await.is_ok(),
-            };
-            let status = if is_known {
-                status(is_closing)
-            } else {
-                ServingStatus::ServiceUnknown
-            };
-            Some((Ok(told(status)), (closing, Some(is_closing))))
+        let slot = match auth::caller(request.extensions()) {
+            Ok(_) => None,
+            Err(_) => Some(
+                Arc::clone(&self.anonymous)
+                    .try_acquire_owned()
+                    .map_err(|_| Status::resource_exhausted("too many watches without a credential"))?,
+            ),
+        };
+        let closing = self.closing.clone();
+        let changes = stream::unfold((closing, None), move |(mut closing, said)| {
+            // As long as somebody listens.
+            let _held = &slot;
+            async move {
+                let is_closing = match said {
+                    None => *closing.borrow_and_update(),
+                    Some(true) => return None,
+                    Some(false) => closing.wait_for(|closing| *closing).await.is_ok(),
+                };
+                let status = if is_known {
+                    status(is_closing)
+                } else {
+                    ServingStatus::ServiceUnknown
+                };
+                Some((Ok(told(status)), (closing, Some(is_closing))))
+            }
         });
         Ok(Response::new(Box::pin(changes)))
     }

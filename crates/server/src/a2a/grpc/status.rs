@@ -1,5 +1,10 @@
 //! What kept a call from being done, as a status of gRPC.
+//!
+//! A status travels in header fields, of which clients take 8 KiB, and an error may quote what a client sent: so texts
+//! are cut until it fits.
 
+use http::HeaderMap;
+use serde_json::Value;
 use tonic::{Code, Status, metadata::MetadataValue};
 use wopr_wire::a2a::{error::A2aError, protobuf::rpc_status};
 
@@ -8,6 +13,15 @@ use super::super::{
     transport::{RETRY_AFTER, profile},
 };
 use crate::{Host, auth::AuthError, body::BodyError};
+
+/// What the fields of a status may take, by the measure of HTTP/2; some room is left to what else is among them.
+const MAX_FIELDS: usize = 7 << 10;
+/// What HTTP/2 counts for a field besides its name and value.
+const FIELD_OVERHEAD: usize = 32;
+/// The most bytes of a text, tried in turn until a status fits.
+const CUTS: [usize; 5] = [1024, 512, 256, 128, 64];
+/// The most details of a kind, where not all fit.
+const MAX_MANY: usize = 8;
 
 /// An error of an operation.
 pub(in crate::a2a) fn of(host: &Host, error: &Error) -> Status {
@@ -29,16 +43,71 @@ pub(super) fn unavailable() -> Status {
 }
 
 fn of_a2a(host: &Host, error: &A2aError) -> Status {
-    let code = error.grpc_status(profile(host)).code();
-    let message = error.to_string();
-    match error.data() {
-        Some(data) => {
-            let details = data.as_array().map_or(&[][..], Vec::as_slice);
-            let details = rpc_status(code, &message, details);
-            Status::with_details(Code::from(code), message, details.into())
+    fitting(
+        error.grpc_status(profile(host)).code(),
+        &error.to_string(),
+        error.data().as_ref(),
+    )
+}
+
+/// A status with its details, cut as much as it has to be.
+fn fitting(code: i32, message: &str, data: Option<&Value>) -> Status {
+    let mut status = whole(code, message, data);
+    for most in CUTS {
+        if fields_len(&status) <= MAX_FIELDS {
+            break;
         }
-        None => Status::new(Code::from(code), message),
+        let data = data.map(|data| shortened(data, most));
+        status = whole(code, cut(message, most), data.as_ref());
     }
+    status
+}
+
+fn whole(code: i32, message: &str, data: Option<&Value>) -> Status {
+    let Some(data) = data else {
+        return Status::new(Code::from(code), message);
+    };
+    let details = data.as_array().map_or(&[][..], Vec::as_slice);
+    let details = rpc_status(code, message, details);
+    Status::with_details(Code::from(code), message, details.into())
+}
+
+/// What a status takes among the fields of an answer.
+fn fields_len(status: &Status) -> usize {
+    let mut fields = HeaderMap::new();
+    if status.add_header(&mut fields).is_err() {
+        return usize::MAX;
+    }
+    let field = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
+        name.as_str().len() + value.len() + FIELD_OVERHEAD
+    };
+    fields.iter().map(field).sum()
+}
+
+/// The same with shorter texts, and fewer where there are many.
+fn shortened(value: &Value, most: usize) -> Value {
+    match value {
+        Value::String(text) => cut(text, most).into(),
+        Value::Array(many) => many
+            .iter()
+            .take(MAX_MANY)
+            .map(|one| shortened(one, most))
+            .collect(),
+        Value::Object(members) => {
+            let members = members.iter();
+            Value::Object(
+                members
+                    .map(|(name, value)| (name.clone(), shortened(value, most)))
+                    .collect(),
+            )
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
+    }
+}
+
+/// The beginning of a text, at most so many bytes of whole characters.
+fn cut(text: &str, most: usize) -> &str {
+    &text[..text.floor_char_boundary(most)]
 }
 
 /// The request has no caller.
@@ -69,4 +138,50 @@ pub(super) fn too_late() -> Status {
 /// A stream ends before its task does.
 pub(super) fn broken_off() -> Status {
     Status::unavailable("the stream was broken off; subscribe again")
+}
+
+#[cfg(test)]
+mod tests {
+    use wopr_wire::a2a::{error::FieldViolation, protobuf::status_reason};
+
+    use super::*;
+
+    fn check(error: &A2aError) -> Status {
+        let status = fitting(3, &error.to_string(), error.data().as_ref());
+        assert!(fields_len(&status) <= MAX_FIELDS, "{}", fields_len(&status));
+        status
+    }
+
+    #[test]
+    fn what_fits_is_whole() {
+        for error in [
+            A2aError::task_not_found("t-1"),
+            A2aError::invalid_param("message.parts", "ä".repeat(300)),
+            A2aError::Internal,
+        ] {
+            let status = check(&error);
+            assert_eq!(status.message(), error.to_string());
+        }
+    }
+
+    #[test]
+    fn a_long_text_is_cut_between_characters() {
+        for text in ["x", "ä", "\u{1f980}", "%", "\n"] {
+            for n in [2_000, 10_000, 1 << 20] {
+                let text = text.repeat(n);
+                let status = check(&A2aError::task_not_found(&text));
+                let reason = status_reason(status.details());
+                assert_eq!(reason.as_deref(), Some("TASK_NOT_FOUND"));
+                check(&A2aError::invalid_param(&text, text.clone()));
+                check(&A2aError::version_not_supported(&text));
+                check(&A2aError::unsupported(text));
+            }
+        }
+        let violation = FieldViolation {
+            field: "f".repeat(300),
+            description: "d".repeat(300),
+        };
+        let violations = vec![violation; 500];
+        check(&A2aError::InvalidParams { violations });
+    }
 }
