@@ -471,6 +471,12 @@ impl Config {
         if self.conformance_open && !self.conformance {
             return invalid("conformance_open", "needs conformance");
         }
+        if self.conformance_open && !self.server.listen.is_loopback() {
+            return invalid(
+                "conformance_open",
+                "needs server.listen on a loopback address: whoever reaches the port acts without a credential",
+            );
+        }
         if self.server.max_body_bytes < 1_024 {
             return invalid("server.max_body_bytes", "must be at least 1024");
         }

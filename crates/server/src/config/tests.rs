@@ -149,6 +149,46 @@ fn an_error_names_the_setting_and_its_source() {
 }
 
 #[test]
+fn a_host_that_asks_for_no_credential_listens_to_its_own_machine_alone() {
+    let check = |listen: &str, is_open: bool| {
+        let open = if is_open { "true" } else { "false" };
+        let env = [
+            ("WOPR_CONFORMANCE", "true"),
+            ("WOPR_CONFORMANCE_OPEN", open),
+            ("WOPR_LISTEN", listen),
+        ];
+        load(None, &env, Overrides::default()).map_err(|error| error.to_string())
+    };
+    for listen in [
+        "127.0.0.1:0",
+        "127.1.2.3:80",
+        "localhost:80",
+        "[::1]:80",
+        "[::ffff:127.0.0.1]:80",
+    ] {
+        assert!(check(listen, true).is_ok(), "{listen}");
+    }
+    for listen in [
+        "0.0.0.0:80",
+        "[::]:80",
+        "10.0.0.1:80",
+        "[::ffff:10.0.0.1]:80",
+        "[fe80::1]:80",
+    ] {
+        assert!(check(listen, false).is_ok(), "{listen}");
+        let refused = check(listen, true).unwrap_err();
+        assert!(
+            refused.contains("conformance_open") && refused.contains("loopback"),
+            "{refused}"
+        );
+    }
+    // Wherever the address comes from.
+    let env = [("WOPR_CONFORMANCE", "true"), ("WOPR_CONFORMANCE_OPEN", "true")];
+    let flag = Overrides::default().with("server.listen", Some("0.0.0.0:80"));
+    assert!(refused(None, &env, flag).contains("conformance_open"));
+}
+
+#[test]
 fn a_printed_configuration_holds_no_secret_and_reads_back() {
     let config = load(
         Some("[[auth.keys]]\nid = \"a\"\nsecret = \"hunter2hunter2\"\ntenant = \"t\"\nscopes = [\"*\"]"),

@@ -168,6 +168,11 @@ as_text!(Keep);
 pub struct Listen(pub SocketAddr);
 
 impl Listen {
+    /// Whether only clients on this machine reach it.
+    pub(super) fn is_loopback(self) -> bool {
+        self.0.ip().to_canonical().is_loopback()
+    }
+
     /// The origin a client on this machine reaches it by.
     pub(super) fn origin(self, scheme: &str) -> String {
         if self.0.ip().is_unspecified() {
