@@ -15,7 +15,12 @@ use crate::{
 };
 
 /// Variables that are read beside those of the settings.
-const OTHER_VARIABLES: [&str; 2] = ["WOPR_CONFIG", "WOPR_SERVER"];
+const OTHER_VARIABLES: [&str; 4] = [
+    "WOPR_CONFIG",
+    "WOPR_PUSH_CREDENTIALS",
+    "WOPR_PUSH_TOKEN",
+    "WOPR_SERVER",
+];
 /// How the variables begin that only tests read.
 const OF_TESTS: [&str; 4] = ["WOPR_TEST_", "WOPR_INTEROP_", "WOPR_SIM_", "WOPR_CRASH_"];
 

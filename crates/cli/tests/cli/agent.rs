@@ -2,7 +2,8 @@
 
 use std::{
     io::{Read as _, Write as _},
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
+    process::Stdio,
     thread,
 };
 
@@ -437,6 +438,101 @@ fn a_push_configuration_is_set_read_listed_and_removed() {
     for flags in [["--auth-credentials", "x"], ["--token", "a\nb"]] {
         place.ends(2, &[&set[..], &flags].concat());
     }
+}
+
+/// What a host keeps of the token set last: two of the same are one.
+fn fingerprint(host: &Host, task: &str) -> Option<String> {
+    let authority = host.origin.strip_prefix("http://").unwrap();
+    let mut stream = TcpStream::connect(authority).unwrap();
+    write!(
+        stream,
+        "GET /v1/a2a/tasks/{task} HTTP/1.1\r\nhost: {authority}\r\nauthorization: Bearer {KEY}\r\n\
+         connection: close\r\n\r\n"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    let record: Value = serde_json::from_str(body).unwrap();
+    let print = record["pushConfig"]["tokenFingerprint"].as_str();
+    print.map(str::to_owned)
+}
+
+#[test]
+fn secrets_of_a_push_configuration_need_not_stand_in_the_command_line() {
+    let mut place = Place::new();
+    let host = place.serve();
+    let sent = place.run(&["a2a", "send", "a sale", "--workflow", "campaign-brief", "--json"]);
+    let task = sent.json()["task"]["id"].as_str().unwrap().to_owned();
+    let set = |more: &[&str], env: &[(&str, &str)], input: &str, code: i32| {
+        let args = [
+            &[
+                "a2a",
+                "push-config",
+                "set",
+                &task,
+                "--id",
+                "c",
+                "--url",
+                "https://example.com/",
+            ][..],
+            more,
+        ]
+        .concat();
+        let mut command = place.command(&args);
+        command.envs(env.iter().copied()).stdin(Stdio::piped());
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // Whoever does not read it may be gone by then.
+        let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{more:?} {said}");
+        (said, fingerprint(&host, &task))
+    };
+    let token = place.write("token", "a-token\n");
+    let other = place.write("other", "another\r\n");
+    let (token, other) = (token.to_str().unwrap(), other.to_str().unwrap());
+    let env = [("WOPR_PUSH_TOKEN", "a-token")];
+    let (_, wanted) = set(&["--token", "a-token"], &[], "", 0);
+    assert!(wanted.is_some());
+    let (_, another) = set(&["--token", "another"], &[], "", 0);
+    assert_ne!(another, wanted);
+    for (more, env, input, print) in [
+        (&[][..], &env[..], "", &wanted),
+        (&["--token-file", token], &[], "", &wanted),
+        (&["--token-file", "-"], &[], "a-token\n", &wanted),
+        // What is said outright goes before the environment.
+        (&["--token", "another"], &env, "", &another),
+        (&["--token-file", other], &env, "", &another),
+        (
+            &["--auth-scheme", "Bearer", "--auth-credentials-file", other],
+            &env,
+            "",
+            &wanted,
+        ),
+        (
+            &["--auth-scheme", "Bearer"],
+            &[("WOPR_PUSH_CREDENTIALS", "x")],
+            "",
+            &None,
+        ),
+    ] {
+        let (_, found) = set(more, env, input, 0);
+        assert_eq!(found, *print, "{more:?} {env:?}");
+    }
+    let (said, _) = set(&["--token-file", "nowhere"], &[], "", 4);
+    assert!(said.contains("--token-file: cannot read nowhere"), "{said}");
+    set(&["--auth-credentials-file", other], &[], "", 2);
+    place.set("WOPR_PUSH_TOKEN", "a-token");
+    let help = place.ends(0, &["a2a", "push-config", "set", "--help"]).out;
+    assert!(
+        help.contains("WOPR_PUSH_TOKEN") && !help.contains("a-token"),
+        "{help}"
+    );
 }
 
 #[test]

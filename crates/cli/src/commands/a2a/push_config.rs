@@ -1,6 +1,13 @@
 //! `wopr a2a push-config`: where an agent posts what becomes of a task.
 //!
-//! Tokens and credentials are sent and never shown, whatever the agent answers.
+//! Tokens and credentials are sent and never shown, whatever the agent answers. A command line is seen by everybody on a
+//! machine, so they may be given by a file or by the environment.
+
+use std::{
+    fs,
+    io::{self, Read as _},
+    path::{Path, PathBuf},
+};
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -59,6 +66,9 @@ enum Verb {
     },
 }
 
+/// The most bytes of a secret that are read from a file; no agent takes as much.
+const MOST_BYTES: u64 = 64 << 10;
+
 /// One configuration.
 #[derive(Debug, Args)]
 struct Which {
@@ -86,14 +96,26 @@ struct New {
     #[arg(long, value_name = "ID")]
     id: Option<String>,
     /// What the receiver recognises a notification by
-    #[arg(long, value_name = "TOKEN")]
+    #[arg(long, value_name = "TOKEN", env = "WOPR_PUSH_TOKEN", hide_env_values = true)]
     token: Option<String>,
+    /// The file it is in, instead; - is the standard input
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
     /// How the agent authenticates to the receiver, such as Bearer
     #[arg(long, value_name = "SCHEME")]
     auth_scheme: Option<String>,
     /// What it shows the receiver with that
-    #[arg(long, value_name = "TEXT", requires = "auth_scheme")]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        requires = "auth_scheme",
+        env = "WOPR_PUSH_CREDENTIALS",
+        hide_env_values = true
+    )]
     auth_credentials: Option<String>,
+    /// The file that is in, instead; - is the standard input
+    #[arg(long, value_name = "FILE", requires = "auth_scheme")]
+    auth_credentials_file: Option<PathBuf>,
 }
 
 impl PushConfig {
@@ -145,22 +167,54 @@ impl PushConfig {
 
 impl New {
     fn into_model(self) -> Result<TaskPushNotificationConfig> {
-        let secret = |text: Option<String>, flag: &str| {
+        let secret = |text: Option<String>, file: Option<&Path>, flag: &str| {
+            let text = match file {
+                Some(file) => Some(read(file, flag)?),
+                None => text,
+            };
             let secret = text.map(Secret::new).transpose();
             secret.map_err(|error| Failure::new(Exit::Usage, format!("{flag}: {error}")))
         };
-        let credentials = secret(self.auth_credentials, "--auth-credentials")?;
+        let file = self.auth_credentials_file.as_deref();
+        let credentials = secret(self.auth_credentials, file, "--auth-credentials")?;
         Ok(TaskPushNotificationConfig {
             tenant: None,
             id: self.id,
             task_id: Some(self.task),
             url: self.url,
-            token: secret(self.token, "--token")?,
+            token: secret(self.token, self.token_file.as_deref(), "--token")?,
             authentication: self
                 .auth_scheme
                 .map(|scheme| AuthenticationInfo { scheme, credentials }),
         })
     }
+}
+
+/// Reads a secret without the line end that editors leave behind it.
+fn read(file: &Path, flag: &str) -> Result<String, Failure> {
+    let reads = || {
+        let mut text = String::new();
+        let source: &mut dyn io::Read = if file == Path::new("-") {
+            &mut io::stdin()
+        } else {
+            &mut fs::File::open(file)?
+        };
+        source.take(MOST_BYTES).read_to_string(&mut text)?;
+        Ok(text)
+    };
+    let failed = |error: io::Error| {
+        let exit = match error.kind() {
+            io::ErrorKind::NotFound => Exit::NotFound,
+            _ => Exit::Failed,
+        };
+        Failure::new(
+            exit,
+            format!("{flag}-file: cannot read {}: {error}", file.display()),
+        )
+    };
+    let text = reads().map_err(failed)?;
+    let line = text.strip_suffix('\n').unwrap_or(&text);
+    Ok(line.strip_suffix('\r').unwrap_or(line).to_owned())
 }
 
 async fn all(agent: &Agent, task: &str) -> Result<Vec<TaskPushNotificationConfig>> {
