@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{
     DrainPolicy, Entropy, Failure, InterruptKind, Object, Origin, Parent, Plan, PrincipalId, Recorded, Run,
-    RunId, RunStatus, Seq, TenantId, Timestamp, Visit, WorkflowId,
+    RunId, RunStarted, RunStatus, Seq, TenantId, Timestamp, Visit, WorkflowId,
 };
 
 /// What a run is told.
@@ -79,6 +79,41 @@ pub struct StartRun {
     pub parent: Option<Parent>,
     /// The host's bounds; a run may ask for tighter ones.
     pub bounds: HostBounds,
+}
+
+impl StartRun {
+    /// How to begin a run once more that is begun already but nowhere durable.
+    #[must_use]
+    pub fn again(started: &RunStarted, bounds: HostBounds) -> Self {
+        let RunStarted {
+            workflow: _,
+            version: _,
+            tenant,
+            principal,
+            origin,
+            inputs,
+            configurable,
+            tags,
+            metadata,
+            context,
+            trace,
+            parent,
+            limits: _,
+        } = started.clone();
+        Self {
+            tenant,
+            principal,
+            origin,
+            inputs,
+            configurable,
+            tags,
+            metadata,
+            context,
+            trace,
+            parent,
+            bounds,
+        }
+    }
 }
 
 /// Bounds a host sets for every run.

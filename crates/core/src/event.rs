@@ -5,6 +5,8 @@
 //! [`Recorded`] adds the envelope. Each variant renders to exactly one OpenWOP v1 event; the
 //! faces do that. Stored names are the variants' names and may never change (see `format`).
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -151,7 +153,7 @@ impl ApprovalAction {
 #[serde(rename_all = "snake_case")]
 pub enum Event {
     /// The run began; carries everything a fold needs besides the definition.
-    RunStarted(Box<RunStarted>),
+    RunStarted(Arc<RunStarted>),
     /// The workflow reached its end.
     RunCompleted {
         /// Outputs of the last nodes.

@@ -7,6 +7,8 @@
 mod trigger;
 mod view;
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -30,7 +32,7 @@ pub struct Run {
     /// Where it stands.
     pub status: RunStatus,
     /// How it began, once it has.
-    pub started: Option<Box<RunStarted>>,
+    pub started: Option<Arc<RunStarted>>,
     /// When it began.
     pub started_at: Option<Timestamp>,
     /// Time of the last event.
@@ -545,7 +547,7 @@ impl Run {
         }
     }
 
-    fn start(&mut self, plan: &Plan, started: &RunStarted, at: Timestamp) -> Result<(), ApplyError> {
+    fn start(&mut self, plan: &Plan, started: &Arc<RunStarted>, at: Timestamp) -> Result<(), ApplyError> {
         if self.started.is_some() {
             return Err(ApplyError::Illegal("a second start".to_owned()));
         }
@@ -574,7 +576,7 @@ impl Run {
                 ..NodeState::default()
             })
             .collect();
-        self.started = Some(Box::new(started.clone()));
+        self.started = Some(Arc::clone(started));
         self.started_at = Some(at);
         Ok(())
     }

@@ -24,6 +24,22 @@ const MAX_FORWARDS: usize = 40;
 /// How long a caller told `Busy` should wait.
 const RETRY_AFTER_MS: u64 = 1_000;
 
+/// What a decision is good for.
+enum Decided {
+    /// It can be committed.
+    Now(Decision),
+    /// It needed a workflow which is known only now, so that it has to be made again.
+    TooEarly(Decision),
+}
+
+impl Decided {
+    const fn decision(&self) -> &Decision {
+        match self {
+            Self::Now(decision) | Self::TooEarly(decision) => decision,
+        }
+    }
+}
+
 impl Engine {
     /// Creates a run and lets it go as far as it can: one append.
     ///
@@ -61,7 +77,8 @@ impl Engine {
             run: Run::default(),
             summary,
         };
-        let command = Command::Start(Box::new(StartRun {
+        let bounds = self.shared.options.bounds;
+        let mut command = Command::Start(Box::new(StartRun {
             tenant: start.tenant,
             principal: start.principal,
             origin: start.origin,
@@ -72,13 +89,20 @@ impl Engine {
             context: start.context,
             trace: start.trace,
             parent: None,
-            bounds: self.shared.options.bounds,
+            bounds,
         }));
         let mut doubts = Doubts::default();
         for attempt in 0..MAX_ATTEMPTS {
             // No race to lose, the run is this caller's alone; but an append in doubt may turn out to have happened,
             // or not.
-            let Some(decision) = self.decide(&view, command.clone(), now).await? else {
+            let decided = self.decide(&view, command, now).await?;
+            let began = decided.decision().run.started.clone();
+            let began =
+                began.ok_or_else(|| CommandError::Internal("a start without its event".to_owned()))?;
+            // What was begun is all that is needed to begin it again, which seldom has to be done.
+            let again = || Command::Start(Box::new(StartRun::again(&began, bounds)));
+            let Decided::Now(decision) = decided else {
+                command = again();
                 continue;
             };
             let change = Change {
@@ -98,6 +122,7 @@ impl Engine {
                 }
                 None => self.back_off(attempt).await,
             }
+            command = again();
         }
         Err(CommandError::Busy {
             retry_after_ms: RETRY_AFTER_MS,
@@ -229,7 +254,8 @@ impl Engine {
                 continue;
             }
             let now = self.now();
-            let Some(decision) = self.decide(&open.view, command.clone(), now).await? else {
+            let decided = self.decide(&open.view, command.clone(), now).await?;
+            let Decided::Now(decision) = decided else {
                 continue;
             };
             let guard = Guard::At(open.view.run.head);
@@ -294,8 +320,8 @@ impl Engine {
                     })?);
             }
             match self.decide(&view, Command::Notices(notices), now).await? {
-                Some(decision) => decision,
-                None => return Ok(false),
+                Decided::Now(decision) => decision,
+                Decided::TooEarly(_) => return Ok(false),
             }
         };
         let guard = Guard::At(view.run.head);
@@ -320,13 +346,8 @@ impl Engine {
         }
     }
 
-    /// Decides; `None` if that needed a workflow which is known only now, so that it has to be done again.
-    async fn decide(
-        &self,
-        view: &View,
-        command: Command,
-        now: Timestamp,
-    ) -> Result<Option<Decision>, CommandError> {
+    /// Decides.
+    async fn decide(&self, view: &View, command: Command, now: Timestamp) -> Result<Decided, CommandError> {
         let decision = {
             let catalog = TenantCatalog::new(&self.shared.catalog, &view.key.tenant);
             let input = Input {
@@ -337,12 +358,15 @@ impl Engine {
             };
             let decision = decide(view.run.clone(), &view.plan, command, &input)?;
             if !catalog.has_missed() {
-                return Ok(Some(decision));
+                return Ok(Decided::Now(decision));
             }
             decision
         };
-        let is_news = self.catch_up().await?;
-        Ok((!is_news).then_some(decision))
+        Ok(if Box::pin(self.catch_up()).await? {
+            Decided::TooEarly(decision)
+        } else {
+            Decided::Now(decision)
+        })
     }
 
     /// Waits a little, longer with each lost attempt and never the same for two.

@@ -1,5 +1,7 @@
 //! Starting: checking what a run is given, and fixing its bounds.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use crate::{
@@ -37,7 +39,7 @@ impl Scribe<'_> {
         } = start;
         self.record(
             None,
-            Event::RunStarted(Box::new(RunStarted {
+            Event::RunStarted(Arc::new(RunStarted {
                 workflow: self.plan.id().clone(),
                 version: self.plan.version().clone(),
                 tenant,

@@ -3,6 +3,8 @@
 //! `corpus/v1` holds one body of each variant as the first release wrote it. A test that fails there means that
 //! logs in the field can no longer be read: give the format a new version instead of a new file.
 
+use std::sync::Arc;
+
 use expect_test::expect_file;
 use serde_json::{Value, json};
 use wopr_core::{
@@ -83,7 +85,7 @@ fn samples() -> Vec<Event> {
     let workflow = WorkflowId::parse("campaign-brief").expect("id");
     let reason = || Some("because".to_owned());
     vec![
-        Event::RunStarted(Box::new(RunStarted {
+        Event::RunStarted(Arc::new(RunStarted {
             workflow: workflow.clone(),
             version: ContentHash::of(b"definition"),
             tenant: TenantId::parse("default").expect("tenant"),

@@ -1,4 +1,4 @@
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{collections::BTreeSet, fs, path::Path, sync::Arc};
 
 use serde_json::{Map, Value, json};
 use wopr_core::{
@@ -82,7 +82,7 @@ fn samples() -> Vec<Event> {
         },
     };
     vec![
-        Event::RunStarted(Box::new(started)),
+        Event::RunStarted(Arc::new(started)),
         Event::RunCompleted {
             outputs: object(json!({ "pin": "4711", "open": 1 })),
         },
