@@ -4,6 +4,8 @@
 //! undo. That is free of races because there is one writer: what was read in this transaction still holds when
 //! it commits. The guard is the first write and the last reason to refuse.
 
+use std::sync::Arc;
+
 use rusqlite::{Connection, OptionalExtension, named_params, params};
 use tokio::sync::oneshot;
 use wopr_core::{RunKey, Seq, Timestamp};
@@ -15,32 +17,45 @@ use super::{
     records::{Found, Records},
     retention::{self, present},
     rows,
+    session::Session,
     stats::Counters,
     writer::Job,
 };
 use crate::{AppendError, Batch, EffectRow, Guard, StoredEvent, Summary, TaskRow};
+
+/// The statements of every append, see [`Session`].
+const INSERT_RUN: &str = "\
+    INSERT INTO runs (tenant, run, workflow, version, status, principal, parent_run, parent_node,
+     created_at, updated_at, next_seq, context, task_state, task_interrupt, task_updated_at)
+     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)
+     ON CONFLICT DO NOTHING";
+const INSERT_EVENTS: &str = "INSERT INTO events (tenant, run, last_seq, bodies) VALUES (?1, ?2, ?3, ?4)";
+const INSERT_MESSAGE: &str = "\
+    INSERT INTO messages (tenant, run, seq, id, body) VALUES (?1, ?2, ?3, ?4, ?5)
+     ON CONFLICT (tenant, run, id) DO NOTHING";
 
 /// What a batch costs in a queue besides the bodies it carries.
 const BATCH_OVERHEAD: usize = 1024;
 
 /// A batch on its way through the writer.
 pub(super) struct Append {
-    pub(super) batch: Batch,
+    /// Shared with who waits: its many small pieces are best let go of by the thread that made them.
+    pub(super) batch: Arc<Batch>,
     pub(super) reply: oneshot::Sender<Result<(), AppendError>>,
-    pub(super) counters: std::sync::Arc<Counters>,
-    pub(super) records: std::sync::Arc<Records>,
+    pub(super) counters: Arc<Counters>,
+    pub(super) records: Arc<Records>,
     pub(super) refusal: Option<AppendError>,
 }
 
 impl Job for Append {
-    fn run(&mut self, conn: &Connection) -> Result<bool, Fault> {
+    fn run(&mut self, conn: &Session<'_>) -> Result<bool, Fault> {
         self.refusal = None;
         self.refusal = append(conn, &self.records, &self.batch)?.err();
         Ok(self.refusal.is_none())
     }
 
-    fn settle(self: Box<Self>, outcome: Result<(), Failure>) {
-        let answer = match (outcome, self.refusal) {
+    fn settle(mut self: Box<Self>, outcome: Result<(), Failure>) {
+        let answer = match (outcome, self.refusal.take()) {
             // A refusal may rest on what a neighbour wrote and then lost, so it is not passed on. Nothing of a
             // refused batch was written, though, whatever became of the group.
             (Err(failure), Some(_)) => Err(AppendError::Unavailable(failure.text)),
@@ -49,8 +64,11 @@ impl Job for Append {
             (Ok(()), None) => Ok(()),
         };
         self.counters.appended(&answer);
+        let Self { batch, reply, .. } = *self;
+        // First, so that the one who waits is the last to have it.
+        drop(batch);
         // A caller that went away does not take its append back.
-        drop(self.reply.send(answer));
+        drop(reply.send(answer));
     }
 }
 
@@ -76,7 +94,7 @@ pub(super) fn weight(batch: &Batch) -> usize {
 }
 
 /// Writes a batch, or says why not and writes nothing.
-fn append(conn: &Connection, records: &Records, batch: &Batch) -> Result<Result<(), AppendError>, Fault> {
+fn append(conn: &Session<'_>, records: &Records, batch: &Batch) -> Result<Result<(), AppendError>, Fault> {
     let found = match &batch.idempotency {
         None => Found::Nothing,
         Some(record) => records.find(conn, &record.key, batch.summary.updated_at)?,
@@ -155,7 +173,7 @@ fn lost_race(conn: &Connection, batch: &Batch) -> Result<Option<AppendError>, Fa
 }
 
 /// Writes the run row if it is as the batch expects it; `false` means it is not and nothing was written.
-fn guard(conn: &Connection, batch: &Batch) -> Result<bool, Fault> {
+fn guard(conn: &Session<'_>, batch: &Batch) -> Result<bool, Fault> {
     let written = match batch.guard {
         Guard::Create => insert_run(
             conn,
@@ -234,7 +252,7 @@ fn update_run(conn: &Connection, batch: &Batch, expected: Seq, told: Told) -> Re
 }
 
 fn insert_run(
-    conn: &Connection,
+    conn: &Session<'_>,
     run: &RunKey,
     summary: &Summary,
     task: Option<&TaskRow>,
@@ -244,14 +262,8 @@ fn insert_run(
         Some((run, node)) => (Some(run.as_str()), Some(node.as_str())),
         None => (None, None),
     };
-    let written = conn
-        .prepare_cached(
-            "INSERT INTO runs (tenant, run, workflow, version, status, principal, parent_run, parent_node,
-                 created_at, updated_at, next_seq, context, task_state, task_interrupt, task_updated_at)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)
-             ON CONFLICT DO NOTHING",
-        )?
-        .execute(params![
+    let written = conn.with(INSERT_RUN, |insert| {
+        insert.execute(params![
             run.tenant.as_str(),
             run.run.as_str(),
             summary.workflow.as_str(),
@@ -267,7 +279,8 @@ fn insert_run(
             task.map(|task| task.state.as_str()),
             task.and_then(|task| task.interrupt).map(rows::interrupt_text),
             task.map(|task| task.updated_at.millis()),
-        ])?;
+        ])
+    })?;
     Ok(written)
 }
 
@@ -288,20 +301,20 @@ fn head(conn: &Connection, run: &RunKey) -> Result<Option<Seq>, Fault> {
     }
 }
 
-fn write_events(conn: &Connection, run: &RunKey, events: &[StoredEvent]) -> Result<(), Fault> {
+fn write_events(conn: &Session<'_>, run: &RunKey, events: &[StoredEvent]) -> Result<(), Fault> {
     if events.is_empty() {
         return Ok(());
     }
-    let mut statement =
-        conn.prepare_cached("INSERT INTO events (tenant, run, last_seq, bodies) VALUES (?1, ?2, ?3, ?4)")?;
-    bundle::pack(events, |last, bodies| {
-        statement.execute(params![
-            run.tenant.as_str(),
-            run.run.as_str(),
-            rows::int(last.0),
-            bodies
-        ])?;
-        Ok(())
+    conn.with(INSERT_EVENTS, |insert| {
+        bundle::pack(events, |last, bodies| {
+            insert.execute(params![
+                run.tenant.as_str(),
+                run.run.as_str(),
+                rows::int(last.0),
+                bodies
+            ])?;
+            Ok(())
+        })
     })
 }
 
@@ -361,7 +374,7 @@ fn enqueue(conn: &Connection, run: &RunKey, effect: &EffectRow, at: Timestamp) -
 }
 
 /// Children and inboxes.
-fn write_relations(conn: &Connection, batch: &Batch) -> Result<(), Fault> {
+fn write_relations(conn: &Session<'_>, batch: &Batch) -> Result<(), Fault> {
     let (tenant, run) = (batch.run.tenant.as_str(), batch.run.run.as_str());
     for child in &batch.children {
         let key = batch.run.sibling(child.run.clone());
@@ -390,20 +403,18 @@ fn write_relations(conn: &Connection, batch: &Batch) -> Result<(), Fault> {
 }
 
 /// What the log does not hold: messages and blobs.
-fn write_side_rows(conn: &Connection, batch: &Batch) -> Result<(), Fault> {
+fn write_side_rows(conn: &Session<'_>, batch: &Batch) -> Result<(), Fault> {
     let (tenant, run) = (batch.run.tenant.as_str(), batch.run.run.as_str());
     for message in &batch.messages {
-        conn.prepare_cached(
-            "INSERT INTO messages (tenant, run, seq, id, body) VALUES (?1, ?2, ?3, ?4, ?5)
-             ON CONFLICT (tenant, run, id) DO NOTHING",
-        )?
-        .execute(params![
-            tenant,
-            run,
-            rows::int(message.seq.0),
-            message.id,
-            message.body
-        ])?;
+        conn.with(INSERT_MESSAGE, |insert| {
+            insert.execute(params![
+                tenant,
+                run,
+                rows::int(message.seq.0),
+                message.id,
+                message.body
+            ])
+        })?;
     }
     for blob in &batch.blobs {
         conn.prepare_cached(

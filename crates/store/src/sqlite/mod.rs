@@ -22,6 +22,7 @@ mod registry;
 mod retention;
 mod rows;
 mod schema;
+mod session;
 mod stats;
 mod work;
 mod writer;

@@ -15,7 +15,9 @@ use super::{
     queue::Refused,
     read,
     reader::as_of_one_moment,
-    records, registry, retention, work,
+    records, registry, retention,
+    session::Session,
+    work,
     writer::{Job, Probe, Task},
 };
 use crate::{
@@ -95,8 +97,9 @@ impl Log for SqliteStore {
         assert_sound(&batch);
         let (reply, answer) = oneshot::channel();
         let bytes = append::weight(&batch);
+        let batch = Arc::new(batch);
         let job = Append {
-            batch,
+            batch: Arc::clone(&batch),
             reply,
             counters: Arc::clone(&self.counters),
             records: Arc::clone(&self.records),
@@ -175,7 +178,7 @@ impl Log for SqliteStore {
         now: Timestamp,
     ) -> Result<Option<IdempotencyRecord>, ReadError> {
         let (key, records) = (key.clone(), Arc::clone(&self.records));
-        self.read(move |conn| Ok(records.find(conn, &key, now)?.unexpired()))
+        self.read(move |conn| Ok(records.find(&Session::new(conn), &key, now)?.unexpired()))
             .await
     }
 
@@ -187,11 +190,12 @@ impl Log for SqliteStore {
         let bytes = SMALL + record.response.len();
         let records = Arc::clone(&self.records);
         self.write(bytes, move |conn| {
-            let found = records.find(conn, &record.key, now)?;
+            let conn = Session::new(conn);
+            let found = records.find(&conn, &record.key, now)?;
             let expired = found.expired();
             let existing = found.unexpired();
             if existing.is_none() {
-                records.write(conn, &record, expired)?;
+                records.write(&conn, &record, expired)?;
             }
             Ok(existing)
         })

@@ -23,6 +23,7 @@ use wopr_core::Timestamp;
 use super::{
     fault::{Failure, Fault},
     rows,
+    session::Session,
     writer::Job,
 };
 use crate::{IdempotencyKey, IdempotencyRecord};
@@ -35,6 +36,12 @@ const STEP: usize = 4;
 
 /// The last record of which it is known that all before it are indexed.
 const INDEXED: &str = "SELECT place FROM idempotency_indexed";
+
+/// The statements of every record, see [`Session`].
+const PLACES: &str = "SELECT place FROM idempotency_index WHERE hash = ?1 ORDER BY place DESC";
+const INSERT: &str = "\
+    INSERT INTO idempotency (place, hash, tenant, principal, scope, key, digest, run, response, expires_at)
+     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
 
 /// Where a record may be: its key's hash, and its place in the table.
 type Entry = (i64, i64);
@@ -109,7 +116,7 @@ impl Records {
     /// Finds the record of a request. Memory is asked before the database, as a record is in both before it leaves it.
     pub(super) fn find(
         &self,
-        conn: &Connection,
+        conn: &Session<'_>,
         key: &IdempotencyKey,
         now: Timestamp,
     ) -> Result<Found, Fault> {
@@ -125,22 +132,22 @@ impl Records {
                 return Ok(found);
             }
         }
-        let mut statement =
-            conn.prepare_cached("SELECT place FROM idempotency_index WHERE hash = ?1 ORDER BY place DESC")?;
-        let mut indexed = statement.query([hash])?;
-        while let Some(row) = indexed.next()? {
-            let found = read(conn, row.get(0)?, key, now)?;
-            if !matches!(found, Found::Nothing) {
-                return Ok(found);
+        conn.with(PLACES, |places| {
+            let mut indexed = places.query([hash])?;
+            while let Some(row) = indexed.next()? {
+                let found = read(conn, row.get(0)?, key, now)?;
+                if !matches!(found, Found::Nothing) {
+                    return Ok(found);
+                }
             }
-        }
-        Ok(Found::Nothing)
+            Ok(Found::Nothing)
+        })
     }
 
     /// Writes a record, over an expired one if its key has that.
     pub(super) fn write(
         &self,
-        conn: &Connection,
+        conn: &Session<'_>,
         record: &IdempotencyRecord,
         expired: Option<i64>,
     ) -> Result<(), Fault> {
@@ -161,22 +168,20 @@ impl Records {
             inner.recent.insert((hash, place));
             place
         };
-        conn.prepare_cached(
-            "INSERT INTO idempotency (place, hash, tenant, principal, scope, key, digest, run, response, expires_at)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
-        )?
-        .execute(params![
-            place,
-            hash,
-            record.key.tenant.as_str(),
-            record.key.principal.as_str(),
-            record.key.scope,
-            record.key.key,
-            record.digest,
-            run,
-            record.response,
-            expires_at,
-        ])?;
+        conn.with(INSERT, |insert| {
+            insert.execute(params![
+                place,
+                hash,
+                record.key.tenant.as_str(),
+                record.key.principal.as_str(),
+                record.key.scope,
+                record.key.key,
+                record.digest,
+                run,
+                record.response,
+                expires_at,
+            ])
+        })?;
         Ok(())
     }
 
@@ -227,7 +232,7 @@ struct Indexing {
 }
 
 impl Job for Indexing {
-    fn run(&mut self, conn: &Connection) -> Result<bool, Fault> {
+    fn run(&mut self, conn: &Session<'_>) -> Result<bool, Fault> {
         let mut insert = conn.prepare_cached(
             "INSERT OR IGNORE INTO idempotency_index (hash, place)
              SELECT hash, place FROM idempotency WHERE place = ?1 AND hash = ?2",
@@ -335,12 +340,17 @@ mod tests {
     }
 
     fn write(records: &Records, conn: &Connection, record: &IdempotencyRecord) {
-        let expired = records.find(conn, &record.key, NOW).expect("a look").expired();
-        records.write(conn, record, expired).expect("a write");
+        let expired = records
+            .find(&Session::new(conn), &record.key, NOW)
+            .expect("a look")
+            .expired();
+        records
+            .write(&Session::new(conn), record, expired)
+            .expect("a write");
     }
 
     fn digest(records: &Records, conn: &Connection, n: usize) -> Option<String> {
-        let found = records.find(conn, &key(n), NOW).expect("a look");
+        let found = records.find(&Session::new(conn), &key(n), NOW).expect("a look");
         found.unexpired().map(|record| record.digest)
     }
 
@@ -362,7 +372,7 @@ mod tests {
         let Some(mut job) = records.due(1) else {
             return false;
         };
-        job.run(conn).expect("a step");
+        job.run(&Session::new(conn)).expect("a step");
         job.settle(outcome);
         true
     }

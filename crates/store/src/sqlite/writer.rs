@@ -28,6 +28,7 @@ use super::{
     fault::{Failure, FailureKind, Fault, is_full},
     queue::{Gathered, Queue},
     records::Records,
+    session::Session,
     stats::Counters,
 };
 use crate::WriteError;
@@ -58,7 +59,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A write: run inside a transaction, perhaps more than once, and settled after it.
 pub(super) trait Job: Send {
     /// Writes; says whether it did. May be called again after a rollback.
-    fn run(&mut self, conn: &Connection) -> Result<bool, Fault>;
+    fn run(&mut self, conn: &Session<'_>) -> Result<bool, Fault>;
 
     /// Answers the caller. `Ok` means that the transaction is durable.
     fn settle(self: Box<Self>, outcome: Result<(), Failure>);
@@ -76,7 +77,7 @@ where
     T: Send,
     F: FnMut(&Connection) -> Result<T, Fault> + Send,
 {
-    fn run(&mut self, conn: &Connection) -> Result<bool, Fault> {
+    fn run(&mut self, conn: &Session<'_>) -> Result<bool, Fault> {
         self.value = Some((self.work)(conn)?);
         Ok(true)
     }
@@ -95,7 +96,7 @@ where
 pub(super) struct Probe(pub(super) oneshot::Sender<Result<(), WriteError>>);
 
 impl Job for Probe {
-    fn run(&mut self, _: &Connection) -> Result<bool, Fault> {
+    fn run(&mut self, _: &Session<'_>) -> Result<bool, Fault> {
         Ok(false)
     }
 
@@ -280,13 +281,14 @@ fn transact(conn: &Connection, jobs: &mut [Box<dyn Job>], commit: Commit) -> Res
     conn.prepare_cached("BEGIN IMMEDIATE")
         .and_then(|mut begin| begin.execute([]))
         .map_err(|error| Aborted::Clean(Trouble::Group(Fault::from(error).failure())))?;
+    let session = Session::new(conn);
     let mut done = Done {
         wrote: 0,
         spoiled: Vec::new(),
     };
     for (place, job) in jobs.iter_mut().enumerate() {
         let changes = conn.total_changes();
-        match run_one(job, conn) {
+        match run_one(job, &session) {
             Ok(wrote) => done.wrote += usize::from(wrote),
             Err(fault) if conn.is_autocommit() => {
                 // SQLite has already rolled back on its own, as it does when the disk is full: the group is
@@ -302,6 +304,7 @@ fn transact(conn: &Connection, jobs: &mut [Box<dyn Job>], commit: Commit) -> Res
             }
         }
     }
+    drop(session);
     let Err(error) = commit(conn) else {
         return Ok(done);
     };
@@ -319,7 +322,7 @@ fn transact(conn: &Connection, jobs: &mut [Box<dyn Job>], commit: Commit) -> Res
 }
 
 /// Runs a job. One that panics, which is a bug, has failed like any other: its neighbours and the thread go on.
-fn run_one(job: &mut Box<dyn Job>, conn: &Connection) -> Result<bool, Fault> {
+fn run_one(job: &mut Box<dyn Job>, conn: &Session<'_>) -> Result<bool, Fault> {
     catch_unwind(AssertUnwindSafe(|| job.run(conn))).unwrap_or_else(|_| {
         tracing::error!("write panicked");
         Err(Fault::Damaged("the write panicked".to_owned()))
@@ -382,7 +385,7 @@ mod tests {
         struct Begin(oneshot::Sender<Result<u64, Failure>>, u64);
 
         impl Job for Begin {
-            fn run(&mut self, conn: &Connection) -> Result<bool, Fault> {
+            fn run(&mut self, conn: &Session<'_>) -> Result<bool, Fault> {
                 self.1 = crate::sqlite::work::begin_epoch(conn, wopr_core::Timestamp::from_millis(0))?.0;
                 Ok(true)
             }
@@ -498,7 +501,7 @@ mod tests {
         struct Begin(oneshot::Sender<Result<(), Failure>>, bool);
 
         impl Job for Begin {
-            fn run(&mut self, conn: &Connection) -> Result<bool, Fault> {
+            fn run(&mut self, conn: &Session<'_>) -> Result<bool, Fault> {
                 crate::sqlite::work::begin_epoch(conn, wopr_core::Timestamp::from_millis(0))?;
                 if self.1 {
                     // Without the hook that would print it.
