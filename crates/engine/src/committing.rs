@@ -25,9 +25,8 @@ use crate::{
 pub(crate) struct FollowUp {
     was_terminal: bool,
     settled: Vec<EffectKey>,
-    /// What was appended, and its size as stored.
-    events: Vec<Recorded>,
-    bytes: usize,
+    /// What was appended, and its size as stored, if somebody is likely to read it at once.
+    log: Option<(Vec<Recorded>, usize)>,
     /// Whether a receiver came along, for which something may have waited under its id.
     is_heard: bool,
     effects: Vec<(EffectKey, commit::StoredEffect)>,
@@ -142,8 +141,10 @@ impl Engine {
         let follow_up = FollowUp {
             was_terminal: view.run.status.is_terminal(),
             settled: batch.effects_settled.iter().map(|s| s.key.clone()).collect(),
-            events,
-            bytes: batch.events.iter().map(|event| event.body.len()).sum(),
+            log: (!extras.is_log_unread).then(|| {
+                let bytes = batch.events.iter().map(|event| event.body.len()).sum();
+                (events, bytes)
+            }),
             is_heard: batch.push.is_some(),
             effects,
             told,
@@ -210,8 +211,7 @@ impl Engine {
         let FollowUp {
             was_terminal,
             settled,
-            events,
-            bytes,
+            log,
             is_heard,
             effects,
             told,
@@ -223,13 +223,15 @@ impl Engine {
         Counters::add(&shared.counters.runs_created, children);
         if after.run.status.is_terminal() && !was_terminal {
             shared.counters.ended(after.run.status);
-            let ended = Ended {
-                summary: after.summary.clone(),
-                events,
-                head: after.run.head,
-            };
-            // Before anybody is woken who would look for it.
-            shared.recent.keep(&after.key, ended, bytes);
+            if let Some((events, bytes)) = log {
+                let ended = Ended {
+                    summary: after.summary.clone(),
+                    events,
+                    head: after.run.head,
+                };
+                // Before anybody is woken who would look for it.
+                shared.recent.keep(&after.key, ended, bytes);
+            }
         }
         shared.tails.grew(&after.key, after.run.head);
         shared.pushes.stir();
@@ -277,6 +279,7 @@ fn extras_empty(extras: &Extras) -> bool {
         messages,
         blobs,
         push,
+        is_log_unread: _,
     } = extras;
     idempotency.is_none() && messages.is_empty() && blobs.is_empty() && push.is_none()
 }

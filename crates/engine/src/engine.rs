@@ -205,7 +205,8 @@ impl Engine {
         if let Some(plan) = self.workflow(tenant, id) {
             return Ok(Some(plan));
         }
-        self.catch_up().await?;
+        // Seldom needed, and kept apart from what always is.
+        Box::pin(self.catch_up()).await?;
         Ok(self.workflow(tenant, id))
     }
 

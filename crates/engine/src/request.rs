@@ -54,6 +54,9 @@ pub struct Extras {
     pub blobs: Vec<BlobRow>,
     /// Who is told what happens to the run from this command on; there if and only if the command takes effect.
     pub push: Option<NewReceiver>,
+    /// Claims that who asks is answered from the run itself and does not read its log next, so that the log of a run
+    /// that ends need not be kept in memory for that.
+    pub is_log_unread: bool,
 }
 
 /// Somebody who wants to be told what happens to a run.

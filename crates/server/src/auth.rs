@@ -366,12 +366,13 @@ impl Auth {
         let found = self.keyring.lookup(secret);
         let (Err(AuthError::Unknown), Some(issuer)) = (&found, &self.issuer) else {
             return match found {
-                Err(AuthError::Unknown) => self.keyring.look_again(secret).await,
+                // Seldom needed, so no request carries its state; as below.
+                Err(AuthError::Unknown) => Box::pin(self.keyring.look_again(secret)).await,
                 found => found,
             };
         };
-        match issuer.caller(secret).await {
-            Err(AuthError::Unknown) => self.keyring.look_again(secret).await,
+        match Box::pin(issuer.caller(secret)).await {
+            Err(AuthError::Unknown) => Box::pin(self.keyring.look_again(secret)).await,
             judged => judged.map(|(caller, valid_for)| Admitted {
                 caller,
                 validity: Some(Validity::Until(Instant::now() + valid_for)),

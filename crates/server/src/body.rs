@@ -64,7 +64,7 @@ pub(crate) fn shared(bytes: Bytes, share: Option<OwnedSemaphorePermit>) -> Bytes
 pub(crate) async fn read(body: Body, limit: usize, patience: Duration) -> Result<Bytes, BodyError> {
     let declared = body.size_hint().lower();
     if declared > limit as u64 {
-        drain(body).await;
+        Box::pin(drain(body)).await;
         return Err(BodyError::TooLarge);
     }
     match tokio::time::timeout(patience, collect(body, limit, &HELD)).await {
@@ -85,12 +85,12 @@ async fn collect(body: Body, limit: usize, held: &Arc<Semaphore>) -> Result<Byte
         let counted = chunk.len().min(MAX_COUNTED.saturating_sub(total));
         total += chunk.len();
         if total > limit {
-            drain(Body::from_stream(stream)).await;
+            Box::pin(drain(Body::from_stream(stream))).await;
             return Err(BodyError::TooLarge);
         }
         if !take(held, counted, &mut share) {
             drop((first, rest));
-            drain(Body::from_stream(stream)).await;
+            Box::pin(drain(Body::from_stream(stream))).await;
             return Err(BodyError::Busy);
         }
         // Most bodies arrive in one piece, which is then not copied.

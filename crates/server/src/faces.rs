@@ -64,7 +64,8 @@ impl Faces {
                 answers::held_response(response, a2a::unavailable).await
             }
             None => {
-                let response = openwop::dispatch(Arc::clone(host), request).await;
+                // Kept apart: it is kilobytes, which a request of the other face need not have.
+                let response = Box::pin(openwop::dispatch(Arc::clone(host), request)).await;
                 answers::held_response(response, openwop::unavailable).await
             }
         };

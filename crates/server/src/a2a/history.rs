@@ -25,9 +25,7 @@ const FORWARDED: &str = "f:";
 
 /// A message to keep with the append that takes it.
 pub(super) fn row(message: &Message, name: &str, is_forwarded: bool) -> Result<NewMessage, Error> {
-    let mut stored = message.clone();
-    inputs::refer(&mut stored, name);
-    let body = serde_json::to_vec(&stored)
+    let body = serde_json::to_vec(&*inputs::referring(message, name))
         .map_err(|error| CommandError::Internal(format!("message {name}: {error}")))?;
     let kind = if is_forwarded { FORWARDED } else { ANSWER };
     Ok(NewMessage {

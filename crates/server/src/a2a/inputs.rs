@@ -3,6 +3,8 @@
 //! Texts, joined by line breaks, become `prompt`; objects are merged into the inputs, later ones win; files become
 //! entries of `files`. Bytes are kept beside the log and referred to; an address is passed on and never fetched.
 
+use std::borrow::Cow;
+
 use serde_json::{Value, json};
 use wopr_core::Object;
 use wopr_store::BlobRow;
@@ -90,13 +92,19 @@ pub(super) fn blobs(message: &Message, name: &str) -> Vec<BlobRow> {
     raw.collect()
 }
 
-/// Puts references in the place of bytes: the form a message is stored in.
-pub(super) fn refer(message: &mut Message, name: &str) {
+/// A message with references in the place of bytes: the form it is stored in.
+pub(super) fn referring<'m>(message: &'m Message, name: &str) -> Cow<'m, Message> {
+    let has_bytes = |part: &Part| matches!(part.content, PartContent::Raw(_));
+    if !message.parts.iter().any(has_bytes) {
+        return Cow::Borrowed(message);
+    }
+    let mut message = message.clone();
     for (index, part) in message.parts.iter_mut().enumerate() {
-        if let PartContent::Raw(_) = part.content {
+        if has_bytes(part) {
             part.content = PartContent::Url(format!("{SCHEME}{}", blob_id(name, index)));
         }
     }
+    Cow::Owned(message)
 }
 
 /// The blob a stored part refers to.
@@ -185,14 +193,14 @@ mod tests {
 
     #[test]
     fn bytes_are_kept_apart_from_the_message() {
-        let mut sent = message(&json!([{"text": "a"}, {"raw": "aGk=", "mediaType": "text/plain"}]));
+        let sent = message(&json!([{"text": "a"}, {"raw": "aGk=", "mediaType": "text/plain"}]));
         let rows = blobs(&sent, "n");
         assert_eq!(rows, read(&sent, "n").unwrap().blobs);
         assert_eq!(
             (rows[0].id.as_str(), rows[0].bytes.as_slice()),
             ("n-1", &b"hi"[..])
         );
-        refer(&mut sent, "n");
+        let sent = referring(&sent, "n");
         assert_eq!(reference(&sent.parts[0]), None);
         assert_eq!(reference(&sent.parts[1]), Some("n-1"));
         assert_eq!(sent.parts[1].media_type.as_deref(), Some("text/plain"));

@@ -5,6 +5,9 @@ use wopr_wire::{a2a::model::Metadata, json::Object};
 
 /// Finds a value by its path. Any part of the path may be written as one dotted key; the longest key wins.
 pub(super) fn find<'m>(metadata: &'m Metadata, path: &[&str]) -> Option<&'m Value> {
+    if metadata.is_empty() {
+        return None;
+    }
     for n in (1..=path.len()).rev() {
         let (head, rest) = path.split_at(n);
         let found = match (metadata.get(head.join(".").as_str()), rest) {

@@ -4,6 +4,8 @@
 //! host. A type may end in `/*`, and `*/*` is any. What a sender does not say is not checked: bytes without a type
 //! may be anything.
 
+use std::borrow::Cow;
+
 use serde_json::Value;
 use wopr_core::Plan;
 use wopr_wire::a2a::{
@@ -107,17 +109,17 @@ fn fits(range: &str, mode: &str) -> bool {
     }
 }
 
-fn essence(mode: &str) -> String {
-    let essence = mode
-        .split(';')
-        .next()
-        .unwrap_or_default()
-        .trim()
-        .to_ascii_lowercase();
-    match essence.as_str() {
-        "text" => TEXT.to_owned(),
-        "json" => JSON.to_owned(),
-        "*" => "*/*".to_owned(),
+fn essence(mode: &str) -> Cow<'_, str> {
+    let essence = mode.split(';').next().unwrap_or_default().trim();
+    let essence = if essence.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        Cow::Owned(essence.to_ascii_lowercase())
+    } else {
+        Cow::Borrowed(essence)
+    };
+    match &*essence {
+        "text" => Cow::Borrowed(TEXT),
+        "json" => Cow::Borrowed(JSON),
+        "*" => Cow::Borrowed("*/*"),
         _ => essence,
     }
 }

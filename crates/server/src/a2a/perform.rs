@@ -63,13 +63,17 @@ impl Service {
                 let stream = Box::pin(self.subscribe(call, request)).await?;
                 return Ok(Answer::Stream(Box::new(stream)));
             }
-            Request::CreatePushConfig(config) => Reply::PushConfig(self.create_push(call, config).await?),
-            Request::GetPushConfig { task_id, id } => {
-                Reply::PushConfig(self.get_push(call, &task_id, id.as_deref()).await?)
+            Request::CreatePushConfig(config) => {
+                Reply::PushConfig(Box::pin(self.create_push(call, config)).await?)
             }
-            Request::ListPushConfigs(request) => Reply::PushConfigs(self.list_pushes(call, request).await?),
+            Request::GetPushConfig { task_id, id } => {
+                Reply::PushConfig(Box::pin(self.get_push(call, &task_id, id.as_deref())).await?)
+            }
+            Request::ListPushConfigs(request) => {
+                Reply::PushConfigs(Box::pin(self.list_pushes(call, request)).await?)
+            }
             Request::DeletePushConfig(request) => {
-                self.delete_push(call, request).await?;
+                Box::pin(self.delete_push(call, request)).await?;
                 Reply::Deleted
             }
             Request::GetExtendedAgentCard(_) => Reply::Card(self.extended_card(call)?),

@@ -69,7 +69,8 @@ pub(super) enum Sent {
 }
 
 impl Service {
-    /// Takes a message and answers with its task, by default once that ended or asks something.
+    /// Takes a message and answers with its task, by default once that ended or asks something. A message whose run
+    /// ends at once needs but a part of this; what others need besides is kept apart.
     pub(super) async fn send(
         &self,
         call: &Call,
@@ -84,12 +85,12 @@ impl Service {
         let view = match self.accept(call, request).await? {
             Sent::New { view, message } if !waits || is_settled(view.run.status) => {
                 if reply::is_message(&view) {
-                    return self.told(caller, &view, shown).await;
+                    return Box::pin(self.told(caller, &view, shown)).await;
                 }
                 let task = self.new_task(caller, &view, message, shown).await?;
                 return Ok(SendMessageResponse::Task(task));
             }
-            Sent::New { view, .. } => self.settled(&view.key, None).await?,
+            Sent::New { view, .. } => Box::pin(self.settled(&view.key, None)).await?,
             Sent::Answered {
                 after: Some(after), ..
             } if !waits || is_settled(after.run.status) => *after,
@@ -101,15 +102,15 @@ impl Service {
             } => {
                 let gone = (!is_open).then_some(&waiting);
                 if waits {
-                    self.settled(&before.key, gone).await?
+                    Box::pin(self.settled(&before.key, gone)).await?
                 } else {
-                    self.view(&before.key).await?
+                    Box::pin(self.view(&before.key)).await?
                 }
             }
-            Sent::Repeated { key } if waits => self.settled(&key, None).await?,
-            Sent::Repeated { key } => self.view(&key).await?,
+            Sent::Repeated { key } if waits => Box::pin(self.settled(&key, None)).await?,
+            Sent::Repeated { key } => Box::pin(self.view(&key)).await?,
         };
-        self.told(caller, &view, shown).await
+        Box::pin(self.told(caller, &view, shown)).await
     }
 
     /// The task of a run, or the message it is answered by.
@@ -186,7 +187,10 @@ impl Service {
         let run = engine.new_run_id();
         let key = RunKey::new(caller.tenant.clone(), run.clone());
         let config = configuration.task_push_notification_config.as_ref();
-        let push = self.push_along(call, &key, config, &message.message_id).await?;
+        let push = match config {
+            Some(_) => Box::pin(self.push_along(call, &key, config, &message.message_id)).await?,
+            None => None,
+        };
         let context = message.context_id.clone().unwrap_or_else(|| new_context(&run));
         let mut message = message;
         message.task_id = Some(run.to_string());
@@ -215,6 +219,7 @@ impl Service {
                 messages: vec![row],
                 blobs,
                 push,
+                is_log_unread: true,
             },
         };
         match engine.create(create).await? {
@@ -524,8 +529,11 @@ fn new_context(run: &RunId) -> String {
 }
 
 fn tag(id: &str) -> String {
-    let mut tag: String = format!("a2a:{id}");
-    if let Some((end, _)) = tag.char_indices().nth(MAX_TAG) {
+    let mut tag = ["a2a:", id].concat();
+    // No text has more characters than bytes.
+    if tag.len() > MAX_TAG
+        && let Some((end, _)) = tag.char_indices().nth(MAX_TAG)
+    {
         tag.truncate(end);
     }
     tag

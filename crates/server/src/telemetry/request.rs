@@ -32,9 +32,7 @@ pub async fn observe(
 ) -> Response {
     let begun = Instant::now();
     let method = request.method().clone();
-    let trace = TraceContext::of(request.headers());
-    let trace_id = trace.trace_id();
-    let traceparent = trace.header();
+    let (traceparent, trace_id) = TraceContext::of(request.headers()).headers();
     let request_id = request_id(&request, &trace_id);
     let face = face(request.uri().path());
     // What a face reads, and hands on to calls this request leads to, is this host's span.
@@ -44,7 +42,7 @@ pub async fn observe(
         "request",
         %method,
         path = request.uri().path(),
-        trace = trace_id,
+        trace = trace_id.to_str().unwrap_or_default(),
     );
     let answered = AssertUnwindSafe(answer(request)).catch_unwind();
     let mut response = match answered.instrument(span.clone()).await {
@@ -56,9 +54,7 @@ pub async fn observe(
         }
     };
     response.headers_mut().insert(TRACEPARENT, traceparent);
-    if let Some(id) = request_id {
-        response.headers_mut().insert(X_REQUEST_ID.clone(), id);
-    }
+    response.headers_mut().insert(X_REQUEST_ID.clone(), request_id);
     let handled = response.extensions_mut().remove::<Handled>();
     let took = begun.elapsed();
     let status = response.status();
@@ -93,15 +89,12 @@ fn log(route: &str, caller: Option<&Caller>, status: u16, micros: u128) {
 }
 
 /// The caller's own id for the request if it is a plain text, else the trace's.
-fn request_id(request: &Request, trace_id: &str) -> Option<HeaderValue> {
+fn request_id(request: &Request, trace_id: &HeaderValue) -> HeaderValue {
     let given = request.headers().get(&X_REQUEST_ID).filter(|value| {
         let bytes = value.as_bytes();
         !bytes.is_empty() && bytes.len() <= MAX_REQUEST_ID && bytes.iter().all(u8::is_ascii_graphic)
     });
-    match given {
-        Some(value) => Some(value.clone()),
-        None => HeaderValue::from_str(trace_id).ok(),
-    }
+    given.unwrap_or(trace_id).clone()
 }
 
 fn panic_text(panic: &(dyn Any + Send)) -> &str {
