@@ -13,6 +13,7 @@ use wopr_wire::{
         error::A2aError,
         exchange::{self, Document, Form},
         method::{Operation, Version},
+        plain,
         rpc::{self, Id, Rejection, Request},
     },
     sse,
@@ -22,10 +23,13 @@ use super::{
     Binding, door, is_served,
     perform::{self, Answer},
     routes::Interface,
-    service::{Error, Service},
+    service::{Call, Error, Service},
     transport,
 };
-use crate::{Host, auth};
+use crate::{
+    Host,
+    auth::{self, Caller},
+};
 
 /// An error, and what a client of which version is told of it under which id.
 struct Refused {
@@ -35,8 +39,7 @@ struct Refused {
 }
 
 /// Answers a request to an interface.
-pub(super) async fn respond(host: Arc<Host>, interface: Interface, head: &Parts, body: Body) -> Response {
-    let headers = &head.headers;
+pub(super) async fn respond(host: Arc<Host>, interface: Interface, head: Parts, body: Body) -> Response {
     let caller = match auth::caller(&head.extensions) {
         Ok(caller) => caller,
         Err(error) => return transport::unauthenticated(error),
@@ -45,28 +48,16 @@ pub(super) async fn respond(host: Arc<Host>, interface: Interface, head: &Parts,
         Ok(body) => body,
         Err(error) => return transport::no_body(error),
     };
-    let asked = door::asked_version(&head.uri, headers);
-    let envelope = match read_envelope(headers, &body, asked.as_ref()) {
-        Ok(envelope) => envelope,
+    let asked = match read(&head, &body, caller, interface) {
+        Ok(asked) => asked,
         Err(refused) => return refuse(&refused),
     };
-    let Envelope {
-        id,
-        operation,
-        version,
-        params,
-    } = envelope;
-    let service = Service::new(host);
+    // Nothing of them is needed while the answer waits for the disk.
+    drop((head, body));
+    let Asked { id, call, request } = asked;
+    let version = call.version;
     let form = Form::rpc(version);
-    let answered = async {
-        let call = door::call(caller, interface, version, headers)?;
-        perform::demand_offered(operation)?;
-        let params = params.filter(|params| !params.is_null());
-        let params = params.unwrap_or_else(|| Value::Object(wopr_wire::json::Object::new()));
-        let request = exchange::Request::decode(operation, form, params).map_err(A2aError::from)?;
-        service.perform(&call, request).await
-    };
-    match answered.await {
+    match Service::new(host).perform(&call, request).await {
         Ok(Answer::Reply(reply)) => {
             let body = rpc::encode_result(&id, &reply.into_document(form));
             transport::json_response(StatusCode::OK, body)
@@ -80,6 +71,61 @@ pub(super) async fn respond(host: Arc<Host>, interface: Interface, head: &Parts,
             sse::write_line_with(out, head, |out| rpc::encode_result_into(out, &id, &document));
         }),
         Err(error) => refuse(&Refused { id, version, error }),
+    }
+}
+
+/// What a client asks, and under which id.
+struct Asked {
+    id: Id,
+    call: Call,
+    request: exchange::Request,
+}
+
+fn read(head: &Parts, body: &[u8], caller: Caller, interface: Interface) -> Result<Asked, Refused> {
+    let headers = &head.headers;
+    let asked = door::asked_version(&head.uri, headers);
+    let is_plain = asked == Ok(Version::V1_0)
+        && is_served(Binding::JsonRpc, Version::V1_0)
+        && door::demand_json(headers).is_ok();
+    if is_plain && let Some((id, request)) = plain::send_message(body) {
+        let read = || {
+            let call = door::call(caller, interface, Version::V1_0, headers)?;
+            perform::demand_offered(Operation::SendMessage)?;
+            Ok((call, exchange::Request::SendMessage(request)))
+        };
+        return asked_by(id, Version::V1_0, read());
+    }
+    let Envelope {
+        id,
+        operation,
+        version,
+        params,
+    } = read_envelope(headers, body, asked.as_ref())?;
+    let read = || -> Result<_, A2aError> {
+        let call = door::call(caller, interface, version, headers)?;
+        perform::demand_offered(operation)?;
+        let params = params.filter(|params| !params.is_null());
+        let params = params.unwrap_or_else(|| Value::Object(wopr_wire::json::Object::new()));
+        Ok((
+            call,
+            exchange::Request::decode(operation, Form::rpc(version), params)?,
+        ))
+    };
+    asked_by(id, version, read())
+}
+
+fn asked_by(
+    id: Id,
+    version: Version,
+    read: Result<(Call, exchange::Request), A2aError>,
+) -> Result<Asked, Refused> {
+    match read {
+        Ok((call, request)) => Ok(Asked { id, call, request }),
+        Err(error) => Err(Refused {
+            id,
+            version,
+            error: error.into(),
+        }),
     }
 }
 

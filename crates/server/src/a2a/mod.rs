@@ -195,7 +195,7 @@ impl Face {
             Place::Keys if head.method == http::Method::HEAD || verb == Some(Verb::Get) => card::keys(&host),
             Place::Keys => transport::not_allowed(&[Verb::Get], "read the keys by GET"),
             Place::Rpc(interface) if verb == Some(Verb::Post) => {
-                Box::pin(jsonrpc::respond(host, interface, &head, body)).await
+                Box::pin(jsonrpc::respond(host, interface, head, body)).await
             }
             Place::Rpc(_) => transport::not_allowed(&[Verb::Post], "send JSON-RPC requests by POST"),
             Place::Rest(place) => Box::pin(rest::respond(host, place, &head, body)).await,

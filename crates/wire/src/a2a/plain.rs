@@ -1,0 +1,302 @@
+//! The request that is sent most, read in one go: `SendMessage` of 1.0 by JSON-RPC, a message of texts.
+//!
+//! Any request can be read as a tree of JSON, which is then taken apart; that tree costs more than all that is made of
+//! it. Here the bytes are read straight into the request. What this does not know, and what is wrong in any way, it
+//! leaves alone: that is read the other way, which also says what is wrong. So this never says no, and what it reads
+//! is what would have been read there.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, de};
+use serde_json::Value;
+
+use super::{
+    method::{Operation, Version},
+    model::{Message, Part, PartContent, Role, SendMessageConfiguration, SendMessageRequest},
+    rpc::Id,
+};
+use crate::json::Object;
+
+/// Reads a request; `None` says nothing about it.
+#[must_use]
+pub fn send_message(body: &[u8]) -> Option<(Id, SendMessageRequest)> {
+    let Envelope {
+        jsonrpc,
+        id: PlainId(id),
+        method,
+        params,
+    } = serde_json::from_slice(body).ok()?;
+    let is_plain = jsonrpc == "2.0"
+        && Operation::from_rpc_method(method) == Some((Operation::SendMessage, Version::V1_0));
+    if !is_plain {
+        return None;
+    }
+    Some((id, params.request()?))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Envelope<'b> {
+    jsonrpc: &'b str,
+    id: PlainId,
+    method: &'b str,
+    #[serde(borrow)]
+    params: Params<'b>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Params<'b> {
+    tenant: Option<String>,
+    #[serde(borrow)]
+    message: PlainMessage<'b>,
+    configuration: Option<Configuration>,
+    metadata: Option<Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct PlainMessage<'b> {
+    message_id: String,
+    context_id: Option<String>,
+    task_id: Option<String>,
+    role: &'b str,
+    parts: Vec<TextPart>,
+    metadata: Option<Value>,
+    extensions: Option<Vec<String>>,
+    reference_task_ids: Option<Vec<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct TextPart {
+    text: String,
+    media_type: Option<String>,
+    filename: Option<String>,
+    metadata: Option<Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Configuration {
+    accepted_output_modes: Option<Vec<String>>,
+    history_length: Option<u32>,
+    return_immediately: Option<bool>,
+}
+
+impl Params<'_> {
+    fn request(self) -> Option<SendMessageRequest> {
+        let Self {
+            tenant,
+            message,
+            configuration,
+            metadata,
+        } = self;
+        Some(SendMessageRequest {
+            tenant: text(tenant),
+            message: message.message()?,
+            configuration: configuration
+                .map(Configuration::configuration)
+                .unwrap_or_default(),
+            metadata: object(metadata)?,
+        })
+    }
+}
+
+impl PlainMessage<'_> {
+    fn message(self) -> Option<Message> {
+        if self.message_id.is_empty() || self.parts.is_empty() {
+            return None;
+        }
+        Some(Message {
+            message_id: self.message_id,
+            context_id: text(self.context_id),
+            task_id: text(self.task_id),
+            role: Role::from_name(self.role)?,
+            parts: self
+                .parts
+                .into_iter()
+                .map(TextPart::part)
+                .collect::<Option<_>>()?,
+            metadata: object(self.metadata)?,
+            extensions: self.extensions.unwrap_or_default(),
+            reference_task_ids: self.reference_task_ids.unwrap_or_default(),
+        })
+    }
+}
+
+impl TextPart {
+    fn part(self) -> Option<Part> {
+        Some(Part {
+            content: PartContent::Text(self.text),
+            media_type: text(self.media_type),
+            filename: text(self.filename),
+            metadata: object(self.metadata)?,
+        })
+    }
+}
+
+impl Configuration {
+    fn configuration(self) -> SendMessageConfiguration {
+        SendMessageConfiguration {
+            accepted_output_modes: self.accepted_output_modes.unwrap_or_default(),
+            task_push_notification_config: None,
+            history_length: self.history_length,
+            return_immediately: self.return_immediately.unwrap_or_default(),
+        }
+    }
+}
+
+/// An empty text means the same as none, as in ProtoJSON.
+fn text(text: Option<String>) -> Option<String> {
+    text.filter(|text| !text.is_empty())
+}
+
+/// Read as any value and not as an object, whose members the parser would take as they are written.
+fn object(value: Option<Value>) -> Option<Object> {
+    match value {
+        None => Some(Object::new()),
+        Some(Value::Object(members)) => Some(members),
+        Some(Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_)) => None,
+    }
+}
+
+/// An id that is a text or an integer.
+struct PlainId(Id);
+
+impl<'de> Deserialize<'de> for PlainId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+
+        impl de::Visitor<'_> for Visitor {
+            type Value = PlainId;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string or an integer")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<PlainId, E> {
+                Ok(PlainId(Id::Text(text.to_owned())))
+            }
+
+            fn visit_u64<E>(self, number: u64) -> Result<PlainId, E> {
+                Ok(PlainId(Id::Int(number.into())))
+            }
+
+            fn visit_i64<E>(self, number: i64) -> Result<PlainId, E> {
+                Ok(PlainId(Id::Int(number.into())))
+            }
+        }
+
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        a2a::{arbitrary, rpc::Request},
+        json::Decode as _,
+    };
+
+    /// What the other way reads.
+    fn read(body: &[u8]) -> Option<(Id, SendMessageRequest)> {
+        let Request { id, method, params } = Request::parse(body).ok()?;
+        assert_eq!(method, "SendMessage");
+        Some((id, SendMessageRequest::decode(params?).ok()?))
+    }
+
+    fn call(params: &Value) -> Value {
+        json!({"jsonrpc": "2.0", "id": "1", "method": "SendMessage", "params": params})
+    }
+
+    #[test]
+    fn a_message_of_texts_is_read_in_one_go() {
+        let bare =
+            json!({"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi \"\u{e4}\n"}]}});
+        let full = json!({
+            "tenant": "t",
+            "message": {
+                "messageId": "m", "contextId": "c", "taskId": "", "role": "ROLE_USER",
+                "parts": [{"text": "", "mediaType": "text/markdown", "filename": "", "metadata": {"a": [1.5]}}],
+                "metadata": {"skillId": "greet"}, "extensions": ["urn:x"], "referenceTaskIds": null,
+            },
+            "configuration": {"acceptedOutputModes": ["text/plain"], "historyLength": 0, "returnImmediately": true},
+            "metadata": {"x": {"y": null}},
+        });
+        for params in [bare, full] {
+            for id in [json!("1"), json!("\u{e4}\n"), json!(-7), json!(u64::MAX)] {
+                let mut document = call(&params);
+                document["id"] = id;
+                let body = document.to_string().into_bytes();
+                let plain = send_message(&body);
+                assert!(plain.is_some(), "{document}");
+                assert_eq!(plain, read(&body), "{document}");
+            }
+        }
+    }
+
+    #[test]
+    fn everything_else_is_left_alone() {
+        let sound =
+            call(&json!({"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "x"}]}}));
+        for (pointer, value) in [
+            ("", json!([])),
+            ("/jsonrpc", json!("1.0")),
+            ("/id", json!(null)),
+            ("/id", json!(1.0)),
+            ("/id", json!([1])),
+            ("/method", json!("GetTask")),
+            ("/method", json!("message/send")),
+            ("/params", json!([])),
+            ("/params/message/messageId", json!("")),
+            ("/params/message/role", json!("ROLE_UNSPECIFIED")),
+            ("/params/message/parts", json!([])),
+            ("/params/message/parts/0", json!({"data": 1})),
+            ("/params/message/parts/0", json!({"text": "x", "raw": "aGk="})),
+            ("/params/message/parts/0/text", json!(5)),
+        ] {
+            let mut document = sound.clone();
+            *document.pointer_mut(pointer).unwrap() = value;
+            assert_eq!(send_message(document.to_string().as_bytes()), None, "{document}");
+        }
+        let text = sound.to_string();
+        for body in [
+            text.replacen("\"id\"", "\"id\":2,\"id\"", 1),
+            text.replacen("\"id\"", "\"other\":2,\"id\"", 1),
+            format!("{text}1"),
+            text.replacen('m', "\\ud800", 1),
+        ] {
+            assert_eq!(send_message(body.as_bytes()), None, "{body}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn both_ways_read_the_same(
+            message in arbitrary::message(),
+            configuration in arbitrary::hostile_value(),
+            metadata in arbitrary::json_value(),
+        ) {
+            for configuration in [json!({"historyLength": 3}), configuration] {
+                let params = json!({"message": message, "configuration": configuration, "metadata": metadata});
+                let body = call(&params).to_string().into_bytes();
+                if let Some(plain) = send_message(&body) {
+                    prop_assert_eq!(Some(plain), read(&body));
+                }
+            }
+        }
+
+        #[test]
+        fn both_ways_read_the_same_of_anything(params in arbitrary::hostile_value()) {
+            let body = call(&params).to_string().into_bytes();
+            if let Some(plain) = send_message(&body) {
+                prop_assert_eq!(Some(plain), read(&body));
+            }
+        }
+    }
+}
