@@ -238,6 +238,7 @@ mod tests {
         tokio::select! {
             () = reader => None,
             () = stalls(Arc::clone(&activity), written, Duration::from_secs(5)) => Some(begun.elapsed()),
+            // sleep: longer than any stall, in virtual time
             () = tokio::time::sleep(STALL * 10) => None,
         }
     }

@@ -1,7 +1,7 @@
 //! The store for several processes: one PostgreSQL database, 14 or later.
 //!
-//! Processes share nothing but the rows. An append is a transaction of two round trips ([`checks`] says why read
-//! committed suffices), which those that wait at the same time share ([`groups`]); each other write is one statement.
+//! Processes share nothing but the rows. An append is a transaction of two round trips (`checks` says why read
+//! committed suffices), which those that wait at the same time share (`groups`); each other write is one statement.
 //! Sequences, triggers, advisory locks and session state are not used, and what the server undoes in favor of another
 //! transaction is tried again, COMMIT included.
 //!
