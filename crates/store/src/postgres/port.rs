@@ -128,6 +128,10 @@ impl Work for PostgresStore {
         Ok(Some(work::time(&self.pool).await?))
     }
 
+    async fn ready(&self) -> Result<(), WriteError> {
+        Ok(work::ready(&self.pool).await?)
+    }
+
     async fn begin_epoch(&self, now: Timestamp) -> Result<Epoch, WriteError> {
         Ok(work::begin_epoch(&self.pool, now).await?)
     }

@@ -17,6 +17,8 @@ use crate::{DueTimer, EffectKey, Epoch, Fence, LeasedEffect, TimerKey};
 
 const TIME: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
+const WRITABLE: &str = "SELECT FROM last_epoch WHERE false FOR UPDATE";
+
 const BEGIN_EPOCH: &str = "WITH next AS (UPDATE last_epoch SET epoch = epoch + 1 RETURNING epoch)
      INSERT INTO epochs (epoch, began_at) SELECT epoch, $1 FROM next RETURNING epoch";
 
@@ -64,6 +66,12 @@ pub(super) async fn time(pool: &Pool) -> Result<Timestamp, Fault> {
         .first()
         .ok_or_else(|| Fault::Damaged("the database does not tell the time".to_owned()))?;
     rows::time(row, 0)
+}
+
+/// Learns whether the server takes writes. A standby, and a primary that is read only, refuse to lock even nothing.
+pub(super) async fn ready(pool: &Pool) -> Result<(), Fault> {
+    pool.read(|| Round::of(WRITABLE, Vec::new())).await?;
+    Ok(())
 }
 
 pub(super) async fn begin_epoch(pool: &Pool, now: Timestamp) -> Result<Epoch, Fault> {

@@ -251,6 +251,26 @@ async fn an_append_waits_for_the_disk_whatever_the_servers_default_is() {
 }
 
 #[tokio::test]
+async fn a_server_that_takes_no_writes_is_not_ready_and_refuses_them_for_now() {
+    let schema = Schema::new().await;
+    let store = schema.open().await;
+    store.append(create(&run(1), 1)).await.expect("append");
+    store.ready().await.expect("ready");
+    let url = schema.url().replace(
+        "-csearch_path",
+        "-cdefault_transaction_read_only%3Don%20-csearch_path",
+    );
+    let store = PostgresStore::open(&url, Options::default()).await.expect("open");
+    let not_ready = store.ready().await.expect_err("read only");
+    assert!(matches!(not_ready, WriteError::Unavailable(_)), "{not_ready:?}");
+    let refused = store.append(create(&run(2), 1)).await.expect_err("read only");
+    assert!(matches!(refused, AppendError::Unavailable(_)), "{refused:?}");
+    let refused = store.begin_epoch(at(0)).await.expect_err("read only");
+    assert!(matches!(refused, WriteError::Unavailable(_)), "{refused:?}");
+    assert_eq!(head(&store, 1).await, Some(Seq(1)), "reads go on");
+}
+
+#[tokio::test]
 async fn a_sweep_is_bounded_by_bytes_too() {
     const LARGE: usize = 1 << 20;
     let schema = Schema::new().await;
