@@ -2,7 +2,7 @@
 //!
 //! Processes that share a store measure them by its clock, so theirs need not agree. Between two looks at that clock,
 //! and where a store belongs to one process, time passes as this process sees it pass, which does not jump when
-//! somebody sets the system's clock. Timers and expiries are times of day and go by that of the system.
+//! somebody sets the system's clock. Timers come due, and what expires does, at times of day, by that of the system.
 
 use std::time::Duration;
 

@@ -33,7 +33,7 @@ pub use push::{
 pub use registry::{KeyRow, Registry, Revision, WorkflowRow};
 pub use retention::{Child, EndedRoots, Removal, Retention, Swept};
 pub use sqlite::SqliteStore;
-pub use work::{DueTimer, Epoch, Hint, LeasedEffect, Work};
+pub use work::{Epoch, Hint, LeasedEffect, LeasedTimer, Work};
 
 /// Everything wopr asks of a database.
 pub trait Store: Log + Work + Registry + Pushes + Retention + std::fmt::Debug {}

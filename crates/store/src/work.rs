@@ -1,7 +1,8 @@
 //! Work rows: what is due, and who may do it.
 //!
 //! Recovery and polling read these rows and never all runs. A lease is the right to run one attempt of an
-//! effect; it belongs to an epoch (one life of one process) and ends with it, or at its time.
+//! effect, or the turn to fire a timer; it belongs to an epoch (one life of one process) and ends with it, or at its
+//! time.
 
 use async_trait::async_trait;
 use tokio::sync::broadcast;
@@ -13,15 +14,17 @@ use crate::{EffectKey, Fence, ReadError, TimerKey, WriteError};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 
-/// A timer that is due. Their order is that in which they fire.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct DueTimer {
-    /// Since when.
-    pub due: Timestamp,
+/// A timer handed out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeasedTimer {
     /// The run it belongs to.
     pub run: RunKey,
     /// Its name.
     pub key: TimerKey,
+    /// Since when it waits: when it came due, or when the lease ended that somebody else had.
+    pub since: Timestamp,
+    /// The right to give it back.
+    pub fence: Fence,
 }
 
 /// An effect handed out.
@@ -67,16 +70,29 @@ pub trait Work: Send + Sync + 'static {
     /// every lease of an earlier epoch ends at once.
     async fn begin_epoch(&self, now: Timestamp) -> Result<Epoch, WriteError>;
 
-    /// Timers due at `now`, the longest due first, after the given one, at most `limit`; reading does not clear them,
-    /// the append does.
-    async fn due_timers(
+    /// Leases timers that nobody holds and that are due at `due`, and those whose lease is over at `now`, the longest
+    /// waiting first: each gets the epoch, the end `until` and a fence larger than any before. A timer comes due by
+    /// the time of day and a lease ends by the clock of leases, hence two times. It is there until an append clears
+    /// it; an append that sets it anew ends its lease.
+    async fn lease_timers(
         &self,
+        epoch: Epoch,
+        due: Timestamp,
         now: Timestamp,
-        after: Option<&DueTimer>,
+        until: Timestamp,
         limit: usize,
-    ) -> Result<Vec<DueTimer>, ReadError>;
+    ) -> Result<Vec<LeasedTimer>, WriteError>;
 
-    /// When the next timer is due.
+    /// Gives the lease of a timer back, which is due anew at `due`. A lease that is lost already is no error.
+    async fn release_timer(
+        &self,
+        run: &RunKey,
+        key: &TimerKey,
+        fence: Fence,
+        due: Timestamp,
+    ) -> Result<(), WriteError>;
+
+    /// When the next timer can be leased: when it comes due, or its lease ends.
     async fn next_due(&self) -> Result<Option<Timestamp>, ReadError>;
 
     /// Leases effects that nobody holds, the longest enqueued first, then those whose lease is over at `now`, the

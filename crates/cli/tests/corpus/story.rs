@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use wopr_core::{Event, RunStatus, Seq};
-use wopr_store::{Removal, RunFilter};
+use wopr_store::{Epoch, LeasedTimer, Removal, RunFilter};
 
 use crate::{
     dump::{Backend, Database},
@@ -318,7 +318,18 @@ async fn check_coverage(world: &World) {
     assert_eq!(statuses, all);
     assert_eq!(events.len(), N_VARIANTS, "{events:?}");
     let far = engine.now().plus_millis(u64::try_from(i64::MAX / 2).unwrap());
-    let timers = engine.store().due_timers(far, None, 1_000).await.unwrap();
+    let leased = engine.store().lease_timers(Epoch(0), far, far, far, 1_000).await;
+    let timers = leased.unwrap();
+    for LeasedTimer {
+        run,
+        key,
+        since,
+        fence,
+    } in &timers
+    {
+        let released = engine.store().release_timer(run, key, *fence, *since).await;
+        released.unwrap();
+    }
     let kinds: BTreeSet<_> = timers
         .iter()
         .map(|timer| timer.key.0.split(':').next().unwrap())

@@ -56,7 +56,8 @@ hand_on! { Log:
 
 hand_on! { Work:
     begin_epoch(now: Timestamp) -> Result<Epoch, WriteError>;
-    due_timers(now: Timestamp, after: Option<&DueTimer>, limit: usize) -> Result<Vec<DueTimer>, ReadError>;
+    lease_timers(epoch: Epoch, due: Timestamp, now: Timestamp, until: Timestamp, limit: usize) -> Result<Vec<LeasedTimer>, WriteError>;
+    release_timer(run: &RunKey, key: &TimerKey, fence: Fence, due: Timestamp) -> Result<(), WriteError>;
     next_due() -> Result<Option<Timestamp>, ReadError>;
     lease_effects(epoch: Epoch, now: Timestamp, until: Timestamp, limit: usize) -> Result<Vec<LeasedEffect>, WriteError>;
     renew(run: &RunKey, key: &EffectKey, fence: Fence, until: Timestamp) -> Result<bool, WriteError>;

@@ -4,7 +4,7 @@ use std::collections::btree_map::Entry;
 
 use wopr_core::{RunKey, Seq};
 
-use super::{Effect, Run, State};
+use super::{Effect, Run, State, Timer};
 use crate::{AppendError, Batch, Fence, Guard, InboxRow, Put};
 
 impl State {
@@ -123,7 +123,17 @@ impl State {
             self.timers.remove(&(key.clone(), timer));
         }
         for timer in batch.timers_set {
-            self.timers.insert((key.clone(), timer.key), timer.due);
+            let place = (key.clone(), timer.key);
+            let fence = self
+                .timers
+                .get(&place)
+                .map_or(Fence::first_at(at), |replaced| Fence(replaced.fence.0 + 1));
+            let timer = Timer {
+                due: timer.due,
+                epoch: None,
+                fence,
+            };
+            self.timers.insert(place, timer);
         }
 
         for settled in batch.effects_settled {

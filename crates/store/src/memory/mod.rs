@@ -37,7 +37,7 @@ impl MemoryStore {
 #[derive(Debug, Default)]
 struct State {
     runs: BTreeMap<RunKey, Run>,
-    timers: BTreeMap<(RunKey, TimerKey), Timestamp>,
+    timers: BTreeMap<(RunKey, TimerKey), Timer>,
     effects: BTreeMap<(RunKey, EffectKey), Effect>,
     /// Oldest first; a run without rows has no entry.
     inboxes: BTreeMap<RunKey, Vec<InboxRow>>,
@@ -81,6 +81,14 @@ impl Run {
     fn head(&self) -> Seq {
         Seq(0).plus(self.events.len())
     }
+}
+
+#[derive(Debug)]
+struct Timer {
+    /// When somebody may fire it; of one that is leased, when that ends.
+    due: Timestamp,
+    epoch: Option<Epoch>,
+    fence: Fence,
 }
 
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use wopr_core::{RunKey, Timestamp};
 
 use super::MemoryStore;
-use crate::{DueTimer, EffectKey, Epoch, Fence, LeasedEffect, ReadError, Work, WriteError};
+use crate::{EffectKey, Epoch, Fence, LeasedEffect, LeasedTimer, ReadError, TimerKey, Work, WriteError};
 
 #[async_trait]
 impl Work for MemoryStore {
@@ -13,6 +13,11 @@ impl Work for MemoryStore {
         // One process owns this store, so whoever held a lease is gone.
         for effect in state.effects.values_mut() {
             effect.lease = None;
+        }
+        for timer in state.timers.values_mut() {
+            if timer.epoch.take().is_some() {
+                timer.due = now;
+            }
         }
         for push in state.pushes.values_mut() {
             if push.epoch.take().is_some() {
@@ -23,29 +28,60 @@ impl Work for MemoryStore {
         Ok(Epoch(state.epoch))
     }
 
-    async fn due_timers(
+    async fn lease_timers(
         &self,
+        epoch: Epoch,
+        due: Timestamp,
         now: Timestamp,
-        after: Option<&DueTimer>,
+        until: Timestamp,
         limit: usize,
-    ) -> Result<Vec<DueTimer>, ReadError> {
-        let state = self.state.lock();
-        let due = state.timers.iter().filter(|(_, due)| **due <= now);
-        let mut due: Vec<_> = due
-            .map(|((run, key), due)| DueTimer {
-                due: *due,
-                run: run.clone(),
-                key: key.clone(),
-            })
-            .filter(|timer| after.is_none_or(|after| timer > after))
+    ) -> Result<Vec<LeasedTimer>, WriteError> {
+        let mut state = self.state.lock();
+        let mut free: Vec<_> = state
+            .timers
+            .iter()
+            .filter(|(_, timer)| timer.due <= if timer.epoch.is_some() { now } else { due })
+            .map(|(place, timer)| (timer.due, place.clone()))
             .collect();
-        due.sort_unstable();
-        due.truncate(limit);
-        Ok(due)
+        free.sort_unstable();
+        free.truncate(limit);
+        let mut leased = Vec::with_capacity(free.len());
+        for (since, place) in free {
+            if let Some(timer) = state.timers.get_mut(&place) {
+                timer.epoch = Some(epoch);
+                timer.due = until;
+                timer.fence.0 += 1;
+                let (run, key) = place;
+                leased.push(LeasedTimer {
+                    run,
+                    key,
+                    since,
+                    fence: timer.fence,
+                });
+            }
+        }
+        Ok(leased)
+    }
+
+    async fn release_timer(
+        &self,
+        run: &RunKey,
+        key: &TimerKey,
+        fence: Fence,
+        due: Timestamp,
+    ) -> Result<(), WriteError> {
+        let mut state = self.state.lock();
+        if let Some(timer) = state.timers.get_mut(&(run.clone(), key.clone()))
+            && timer.fence == fence
+            && timer.epoch.take().is_some()
+        {
+            timer.due = due;
+        }
+        Ok(())
     }
 
     async fn next_due(&self) -> Result<Option<Timestamp>, ReadError> {
-        Ok(self.state.lock().timers.values().min().copied())
+        Ok(self.state.lock().timers.values().map(|timer| timer.due).min())
     }
 
     async fn lease_effects(

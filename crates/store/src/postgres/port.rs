@@ -6,9 +6,9 @@ use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId
 
 use super::{PostgresStore, append, checks, fault::Fault, lists, read, registry, round::Round, rows, work};
 use crate::{
-    AppendError, Batch, BlobRow, DueTimer, EffectKey, Epoch, EventPage, Fence, Hint, IdempotencyKey,
-    IdempotencyRecord, KeyRow, LeasedEffect, Loaded, Log, MessageRow, ReadError, Registry, Revision,
-    RunFilter, RunPage, Summary, TaskCursor, TaskFilter, TaskPage, TaskRow, Work, WorkflowRow, WriteError,
+    AppendError, Batch, BlobRow, EffectKey, Epoch, EventPage, Fence, Hint, IdempotencyKey, IdempotencyRecord,
+    KeyRow, LeasedEffect, LeasedTimer, Loaded, Log, MessageRow, ReadError, Registry, Revision, RunFilter,
+    RunPage, Summary, TaskCursor, TaskFilter, TaskPage, TaskRow, TimerKey, Work, WorkflowRow, WriteError,
     check::assert_sound,
 };
 
@@ -136,13 +136,25 @@ impl Work for PostgresStore {
         Ok(work::begin_epoch(&self.pool, now).await?)
     }
 
-    async fn due_timers(
+    async fn lease_timers(
         &self,
+        epoch: Epoch,
+        due: Timestamp,
         now: Timestamp,
-        after: Option<&DueTimer>,
+        until: Timestamp,
         limit: usize,
-    ) -> Result<Vec<DueTimer>, ReadError> {
-        Ok(work::due_timers(&self.pool, now, after, limit).await?)
+    ) -> Result<Vec<LeasedTimer>, WriteError> {
+        Ok(work::lease_timers(&self.pool, epoch, due, now, until, limit).await?)
+    }
+
+    async fn release_timer(
+        &self,
+        run: &RunKey,
+        key: &TimerKey,
+        fence: Fence,
+        due: Timestamp,
+    ) -> Result<(), WriteError> {
+        Ok(work::release_timer(&self.pool, run, key, fence, due).await?)
     }
 
     async fn next_due(&self) -> Result<Option<Timestamp>, ReadError> {

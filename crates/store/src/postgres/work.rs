@@ -13,7 +13,7 @@ use super::{
     round::{Round, value},
     rows,
 };
-use crate::{DueTimer, EffectKey, Epoch, Fence, LeasedEffect, TimerKey};
+use crate::{EffectKey, Epoch, Fence, LeasedEffect, LeasedTimer, TimerKey};
 
 const TIME: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
@@ -22,8 +22,18 @@ const WRITABLE: &str = "SELECT FROM last_epoch WHERE false FOR UPDATE";
 const BEGIN_EPOCH: &str = "WITH next AS (UPDATE last_epoch SET epoch = epoch + 1 RETURNING epoch)
      INSERT INTO epochs (epoch, began_at) SELECT epoch, $1 FROM next RETURNING epoch";
 
-const DUE: &str = "SELECT tenant, run, key, due FROM timers
-     WHERE due <= $1 AND (due, tenant, run, key) > ($2, $3, $4, $5) ORDER BY due, tenant, run, key LIMIT $6";
+/// `due` says when somebody may fire a timer: by the time of day, or, of one that is leased, by the clock of leases.
+const LEASE_TIMERS: &str = "WITH free AS (
+         SELECT tenant, run, key, due FROM timers
+         WHERE due <= greatest($2::bigint, $3::bigint)
+             AND due <= CASE WHEN epoch IS NULL THEN $2::bigint ELSE $3::bigint END
+         ORDER BY due, tenant, run, key LIMIT $5 FOR UPDATE SKIP LOCKED)
+     UPDATE timers AS t SET epoch = $1, due = $4, fence = t.fence + 1 FROM free AS f
+     WHERE t.tenant = f.tenant AND t.run = f.run AND t.key = f.key
+     RETURNING t.tenant, t.run, t.key, t.fence, f.due";
+
+const RELEASE_TIMER: &str = "UPDATE timers SET epoch = NULL, due = $5
+     WHERE tenant = $1 AND run = $2 AND key = $3 AND fence = $4 AND epoch IS NOT NULL";
 
 const NEXT_DUE: &str = "SELECT min(due) FROM timers";
 
@@ -84,44 +94,57 @@ pub(super) async fn begin_epoch(pool: &Pool, now: Timestamp) -> Result<Epoch, Fa
     Ok(Epoch(rows::count(row, 0)?))
 }
 
-pub(super) async fn due_timers(
+pub(super) async fn lease_timers(
     pool: &Pool,
+    epoch: Epoch,
+    due: Timestamp,
     now: Timestamp,
-    after: Option<&DueTimer>,
+    until: Timestamp,
     limit: usize,
-) -> Result<Vec<DueTimer>, Fault> {
+) -> Result<Vec<LeasedTimer>, Fault> {
     let round = || {
-        // The empty text sorts before every id.
-        let (from, tenant, run, key) = after.map_or((i64::MIN, "", "", ""), |DueTimer { due, run, key }| {
-            (
-                due.millis(),
-                run.tenant.as_str(),
-                run.run.as_str(),
-                key.0.as_str(),
-            )
-        });
         Round::of(
-            DUE,
+            LEASE_TIMERS,
             vec![
+                value(rows::int(epoch.0)),
+                value(due.millis()),
                 value(now.millis()),
-                value(from),
-                value(tenant),
-                value(run),
-                value(rows::free(key)),
+                value(until.millis()),
                 value(rows::limit(limit)),
             ],
         )
     };
-    let found = pool.read(round).await?;
-    let mut due = Vec::with_capacity(found.len());
+    let found = pool.write(round).await?;
+    let mut leased = Vec::with_capacity(found.len());
     for row in &found {
-        due.push(DueTimer {
-            due: rows::time(row, 3)?,
+        leased.push(LeasedTimer {
             run: rows::run_key(row, 0)?,
             key: TimerKey(rows::free_text(row, 2)?),
+            since: rows::time(row, 4)?,
+            fence: rows::fence(row, 3)?,
         });
     }
-    Ok(due)
+    // What an update returns has no order.
+    leased.sort_unstable_by(|one, other| {
+        (one.since, &one.run, &one.key).cmp(&(other.since, &other.run, &other.key))
+    });
+    Ok(leased)
+}
+
+pub(super) async fn release_timer(
+    pool: &Pool,
+    run: &RunKey,
+    key: &TimerKey,
+    fence: Fence,
+    due: Timestamp,
+) -> Result<(), Fault> {
+    let round = || {
+        let mut values = lease(run, &key.0, fence);
+        values.push(value(due.millis()));
+        Round::of(RELEASE_TIMER, values)
+    };
+    pool.write(round).await?;
+    Ok(())
 }
 
 pub(super) async fn next_due(pool: &Pool) -> Result<Option<Timestamp>, Fault> {
@@ -191,7 +214,7 @@ pub(super) async fn renew(
     until: Timestamp,
 ) -> Result<bool, Fault> {
     let round = || {
-        let mut values = lease(run, key, fence);
+        let mut values = lease(run, &key.0, fence);
         values.push(value(until.millis()));
         Round::of(RENEW, values)
     };
@@ -199,15 +222,16 @@ pub(super) async fn renew(
 }
 
 pub(super) async fn release(pool: &Pool, run: &RunKey, key: &EffectKey, fence: Fence) -> Result<(), Fault> {
-    pool.write(|| Round::of(RELEASE, lease(run, key, fence))).await?;
+    pool.write(|| Round::of(RELEASE, lease(run, &key.0, fence)))
+        .await?;
     Ok(())
 }
 
-fn lease<'v>(run: &'v RunKey, key: &'v EffectKey, fence: Fence) -> Vec<super::round::Value<'v>> {
+fn lease<'v>(run: &'v RunKey, key: &'v str, fence: Fence) -> Vec<super::round::Value<'v>> {
     vec![
         value(run.tenant.as_str()),
         value(run.run.as_str()),
-        value(rows::free(&key.0)),
+        value(rows::free(key)),
         value(rows::int(fence.0)),
     ]
 }

@@ -13,7 +13,7 @@ use super::{
     round::{Round, Value, value},
     rows,
 };
-use crate::{Batch, EffectRow, Summary, TaskRow, TimerRow};
+use crate::{Batch, EffectRow, Fence, Summary, TaskRow, TimerRow};
 
 const EVENTS: &str = "INSERT INTO events (tenant, run, seq, body)
      SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bytea[])";
@@ -29,9 +29,9 @@ const SNAPSHOTS: &str = "INSERT INTO snapshots (tenant, run, head, body)
 
 const CLEAR_TIMERS: &str = "DELETE FROM timers WHERE tenant = $1 AND run = $2 AND key = ANY($3)";
 
-const SET_TIMERS: &str = "INSERT INTO timers (tenant, run, key, due)
-     SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[])
-     ON CONFLICT (tenant, run, key) DO UPDATE SET due = excluded.due";
+const SET_TIMERS: &str = "INSERT INTO timers (tenant, run, key, due, fence)
+     SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[])
+     ON CONFLICT (tenant, run, key) DO UPDATE SET due = excluded.due, epoch = NULL, fence = timers.fence + 1";
 
 const SETTLE: &str = "DELETE FROM effects WHERE tenant = $1 AND run = $2 AND key = ANY($3)";
 
@@ -96,6 +96,7 @@ pub(super) fn rest<'b>(round: &mut Round<'b>, batches: &[&'b Batch]) {
         let mut columns = timers.of_runs();
         columns.push(timers.column(|_, timer| rows::free(&timer.key.0)));
         columns.push(timers.column(|_, timer| timer.due.millis()));
+        columns.push(timers.column(|batch, _| rows::int(Fence::first_at(batch.summary.updated_at).0)));
         round.add(SET_TIMERS, columns);
     }
     for effects in rounds_of(

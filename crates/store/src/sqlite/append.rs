@@ -21,7 +21,7 @@ use super::{
     stats::Counters,
     writer::Job,
 };
-use crate::{AppendError, Batch, EffectRow, Guard, StoredEvent, Summary, TaskRow};
+use crate::{AppendError, Batch, EffectRow, Fence, Guard, StoredEvent, Summary, TaskRow};
 
 /// The statements of every append, see [`Session`].
 const INSERT_RUN: &str = "\
@@ -334,10 +334,16 @@ fn write_work(conn: &Connection, batch: &Batch) -> Result<(), Fault> {
     }
     for timer in &batch.timers_set {
         conn.prepare_cached(
-            "INSERT INTO timers (tenant, run, key, due) VALUES (?1, ?2, ?3, ?4)
-             ON CONFLICT (tenant, run, key) DO UPDATE SET due = excluded.due",
+            "INSERT INTO timers (tenant, run, key, due, fence) VALUES (?1, ?2, ?3, ?4, ?5)
+             ON CONFLICT (tenant, run, key) DO UPDATE SET due = excluded.due, epoch = NULL, fence = fence + 1",
         )?
-        .execute(params![tenant, run, timer.key.0, timer.due.millis()])?;
+        .execute(params![
+            tenant,
+            run,
+            timer.key.0,
+            timer.due.millis(),
+            rows::int(Fence::first_at(batch.summary.updated_at).0),
+        ])?;
     }
     for settled in &batch.effects_settled {
         conn.prepare_cached("DELETE FROM effects WHERE tenant = ?1 AND run = ?2 AND key = ?3")?

@@ -21,10 +21,10 @@ use super::{
     writer::{Job, Probe, Task},
 };
 use crate::{
-    AppendError, Batch, BlobRow, Child, DueTimer, EffectKey, EndedRoots, Epoch, EventPage, Fence,
-    IdempotencyKey, IdempotencyRecord, KeyRow, LeasedEffect, Loaded, Log, MessageRow, ReadError, Registry,
+    AppendError, Batch, BlobRow, Child, EffectKey, EndedRoots, Epoch, EventPage, Fence, IdempotencyKey,
+    IdempotencyRecord, KeyRow, LeasedEffect, LeasedTimer, Loaded, Log, MessageRow, ReadError, Registry,
     Removal, Retention, Revision, RunFilter, RunPage, Summary, Swept, TaskCursor, TaskFilter, TaskPage,
-    TaskRow, Work, WorkflowRow, WriteError, check::assert_sound,
+    TaskRow, TimerKey, Work, WorkflowRow, WriteError, check::assert_sound,
 };
 
 /// What a write that carries no body of note costs in the queue.
@@ -226,15 +226,32 @@ impl Work for SqliteStore {
         self.write(SMALL, move |conn| work::begin_epoch(conn, now)).await
     }
 
-    async fn due_timers(
+    async fn lease_timers(
         &self,
+        epoch: Epoch,
+        due: Timestamp,
         now: Timestamp,
-        after: Option<&DueTimer>,
+        until: Timestamp,
         limit: usize,
-    ) -> Result<Vec<DueTimer>, ReadError> {
-        let after = after.cloned();
-        self.read(move |conn| work::due_timers(conn, now, after.as_ref(), limit))
-            .await
+    ) -> Result<Vec<LeasedTimer>, WriteError> {
+        self.write(SMALL, move |conn| {
+            work::lease_timers(conn, epoch, due, now, until, limit)
+        })
+        .await
+    }
+
+    async fn release_timer(
+        &self,
+        run: &RunKey,
+        key: &TimerKey,
+        fence: Fence,
+        due: Timestamp,
+    ) -> Result<(), WriteError> {
+        let (run, key) = (run.clone(), key.clone());
+        self.write(SMALL, move |conn| {
+            work::release_timer(conn, &run, &key, fence, due)
+        })
+        .await
     }
 
     async fn next_due(&self) -> Result<Option<Timestamp>, ReadError> {

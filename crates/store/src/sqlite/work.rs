@@ -4,10 +4,12 @@ use rusqlite::{Connection, params};
 use wopr_core::{RunKey, Timestamp};
 
 use super::{fault::Fault, push, rows};
-use crate::{DueTimer, EffectKey, Epoch, Fence, LeasedEffect, TimerKey};
+use crate::{EffectKey, Epoch, Fence, LeasedEffect, LeasedTimer, TimerKey};
 
-const DUE: &str = "SELECT tenant, run, key, due FROM timers INDEXED BY timers_by_due
-     WHERE due <= ?1 AND (due, tenant, run, key) > (?2, ?3, ?4, ?5) ORDER BY due, tenant, run, key LIMIT ?6";
+/// `due` says when somebody may fire a timer: by the time of day, or, of one that is leased, by the clock of leases.
+const DUE: &str = "SELECT tenant, run, key, due, fence FROM timers INDEXED BY timers_by_due
+     WHERE due <= max(?1, ?2) AND due <= CASE WHEN epoch IS NULL THEN ?1 ELSE ?2 END
+     ORDER BY due, tenant, run, key LIMIT ?3";
 
 const NEXT_DUE: &str = "SELECT min(due) FROM timers";
 
@@ -24,6 +26,8 @@ pub(super) fn begin_epoch(conn: &Connection, now: Timestamp) -> Result<Epoch, Fa
     // The lock file says that no other process lives, so whoever held a lease is gone.
     conn.prepare_cached("UPDATE effects SET epoch = NULL, lease_until = NULL WHERE epoch IS NOT NULL")?
         .execute([])?;
+    conn.prepare_cached("UPDATE timers SET epoch = NULL, due = ?1 WHERE epoch IS NOT NULL")?
+        .execute(params![now.millis()])?;
     push::end_leases(conn, now)?;
     let mut statement = conn.prepare_cached(
         "INSERT INTO epochs (epoch, began_at) SELECT coalesce(max(epoch), 0) + 1, ?1 FROM epochs RETURNING epoch",
@@ -38,32 +42,62 @@ pub(super) fn begin_epoch(conn: &Connection, now: Timestamp) -> Result<Epoch, Fa
     Ok(epoch)
 }
 
-pub(super) fn due_timers(
+pub(super) fn lease_timers(
     conn: &Connection,
+    epoch: Epoch,
+    due: Timestamp,
     now: Timestamp,
-    after: Option<&DueTimer>,
+    until: Timestamp,
     limit: usize,
-) -> Result<Vec<DueTimer>, Fault> {
-    // The empty text sorts before every id.
-    let (from, tenant, run, key) = after.map_or((i64::MIN, "", "", ""), |DueTimer { due, run, key }| {
-        (
-            due.millis(),
-            run.tenant.as_str(),
-            run.run.as_str(),
-            key.0.as_str(),
-        )
-    });
-    let mut statement = conn.prepare_cached(DUE)?;
-    let mut found = statement.query(params![now.millis(), from, tenant, run, key, rows::limit(limit)])?;
-    let mut due = Vec::new();
-    while let Some(row) = found.next()? {
-        due.push(DueTimer {
-            due: rows::time(row, 3)?,
-            run: rows::run_key(row, 0)?,
-            key: TimerKey(rows::text(row, 2)?.to_owned()),
-        });
+) -> Result<Vec<LeasedTimer>, Fault> {
+    let mut leased = Vec::new();
+    {
+        let mut statement = conn.prepare_cached(DUE)?;
+        let mut found = statement.query(params![due.millis(), now.millis(), rows::limit(limit)])?;
+        while let Some(row) = found.next()? {
+            leased.push(LeasedTimer {
+                run: rows::run_key(row, 0)?,
+                key: TimerKey(rows::text(row, 2)?.to_owned()),
+                since: rows::time(row, 3)?,
+                fence: Fence(rows::fence(row, 4)?.0 + 1),
+            });
+        }
     }
-    Ok(due)
+    for timer in &leased {
+        conn.prepare_cached(
+            "UPDATE timers SET epoch = ?4, due = ?5, fence = ?6 WHERE tenant = ?1 AND run = ?2 AND key = ?3",
+        )?
+        .execute(params![
+            timer.run.tenant.as_str(),
+            timer.run.run.as_str(),
+            timer.key.0,
+            rows::int(epoch.0),
+            until.millis(),
+            rows::int(timer.fence.0),
+        ])?;
+    }
+    Ok(leased)
+}
+
+pub(super) fn release_timer(
+    conn: &Connection,
+    run: &RunKey,
+    key: &TimerKey,
+    fence: Fence,
+    due: Timestamp,
+) -> Result<(), Fault> {
+    conn.prepare_cached(
+        "UPDATE timers SET epoch = NULL, due = ?5
+         WHERE tenant = ?1 AND run = ?2 AND key = ?3 AND fence = ?4 AND epoch IS NOT NULL",
+    )?
+    .execute(params![
+        run.tenant.as_str(),
+        run.run.as_str(),
+        key.0,
+        rows::int(fence.0),
+        due.millis()
+    ])?;
+    Ok(())
 }
 
 pub(super) fn next_due(conn: &Connection) -> Result<Option<Timestamp>, Fault> {

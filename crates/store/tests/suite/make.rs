@@ -5,7 +5,8 @@ use wopr_core::{
 };
 use wopr_store::{
     Batch, ChildRow, EffectKey, EffectRow, Epoch, Fence, Guard, IdempotencyKey, IdempotencyRecord, InboxRow,
-    NewPush, PushRow, Settled, Store, StoredEvent, Summary, TaskRow, TaskState, TimerKey, TimerRow,
+    LeasedTimer, NewPush, PushRow, Settled, Store, StoredEvent, Summary, TaskRow, TaskState, TimerKey,
+    TimerRow,
 };
 
 pub(crate) fn tenant(name: &str) -> TenantId {
@@ -103,10 +104,25 @@ pub(crate) fn timer_key(key: &str) -> TimerKey {
     TimerKey(key.to_owned())
 }
 
-/// What is due, the longest due first.
+/// What is due, the longest due first. Each is leased for that and given back as it was.
 pub(crate) async fn due(store: &dyn Store, now: i64, limit: usize) -> Vec<(RunKey, TimerKey)> {
-    let due = store.due_timers(at(now), None, limit).await.expect("due");
-    due.into_iter().map(|timer| (timer.run, timer.key)).collect()
+    let leased = store
+        .lease_timers(Epoch(1), at(now), at(now), at(i64::MAX), limit)
+        .await
+        .expect("leases");
+    for LeasedTimer {
+        run,
+        key,
+        since,
+        fence,
+    } in &leased
+    {
+        store
+            .release_timer(run, key, *fence, *since)
+            .await
+            .expect("gives back");
+    }
+    leased.into_iter().map(|timer| (timer.run, timer.key)).collect()
 }
 
 pub(crate) fn effect_key(key: &str) -> EffectKey {

@@ -4,8 +4,9 @@ use proptest::{collection::vec, prelude::*, sample::select};
 use wopr_core::{RunId, RunKey, RunStatus, Seq};
 use wopr_store::{
     Attempted, Batch, BlobRow, DeliveryCursor, DeliveryFilter, Epoch, Fence, Guard, IdempotencyRecord,
-    MemoryStore, MessageRow, NewPush, PushRow, Removal, RunFilter, Settled, Snapshot, SqliteStore, Store,
-    TaskCursor, TaskFilter, TaskInterrupt, TaskRow, TaskState, Then, Update, sqlite::Options,
+    LeasedTimer, MemoryStore, MessageRow, NewPush, PushRow, Removal, RunFilter, Settled, Snapshot,
+    SqliteStore, Store, TaskCursor, TaskFilter, TaskInterrupt, TaskRow, TaskState, Then, Update,
+    sqlite::Options,
 };
 
 use crate::{make::*, schema::Schema};
@@ -35,6 +36,15 @@ enum Step {
         run: RunKey,
         key: &'static str,
         fence: u64,
+    },
+    /// Leases timers and gives them back, by the lease that was won or by an older one.
+    Turn {
+        day: i64,
+        now: i64,
+        until: i64,
+        limit: usize,
+        back: Option<i64>,
+        stale: bool,
     },
     BeginEpoch,
     Remember {
@@ -231,6 +241,8 @@ fn steps() -> impl Strategy<Value = Step> {
         1 => (runs(), keys(), 0..4_u64, 0..60_i64)
             .prop_map(|(run, key, fence, until)| Step::Renew { run, key, fence, until }),
         1 => (runs(), keys(), 0..4_u64).prop_map(|(run, key, fence)| Step::Release { run, key, fence }),
+        3 => (0..60_i64, 0..60_i64, 0..60_i64, 0..4_usize, prop::option::of(0..60_i64), prop::bool::weighted(0.2))
+            .prop_map(|(day, now, until, limit, back, stale)| Step::Turn { day, now, until, limit, back, stale }),
         1 => Just(Step::BeginEpoch),
         1 => (records(), 0..60_i64).prop_map(|(record, now)| Step::Remember { record, now }),
         1 => (0..60_i64).prop_map(|now| Step::Forget { now }),
@@ -287,6 +299,26 @@ async fn apply(store: &dyn Store, step: &Step) -> String {
         }
         Step::Release { run, key, fence } => {
             format!("{:?}", store.release(run, &effect_key(key), Fence(*fence)).await)
+        }
+        Step::Turn {
+            day,
+            now,
+            until,
+            limit,
+            back,
+            stale,
+        } => {
+            let leased = store
+                .lease_timers(Epoch(1), at(*day), at(*now), at(*until), *limit)
+                .await;
+            let mut answers = format!("{leased:?}");
+            if let Some(due) = back {
+                for LeasedTimer { run, key, fence, .. } in leased.expect("leased") {
+                    let fence = Fence(fence.0 - u64::from(*stale));
+                    answers += &format!("{:?}", store.release_timer(&run, &key, fence, at(*due)).await);
+                }
+            }
+            answers
         }
         Step::BeginEpoch => format!("{:?}", store.begin_epoch(at(0)).await),
         Step::Remember { record, now } => format!("{:?}", store.remember(record.clone(), at(*now)).await),
@@ -466,10 +498,6 @@ async fn read_everything(store: &dyn Store) -> Vec<String> {
         }
     }
     for now in [0, 20, 99] {
-        read.push(format!(
-            "due {now}: {:?}",
-            store.due_timers(at(now), None, 5).await
-        ));
         for key in KEYS {
             read.push(format!(
                 "record {key} {now}: {:?}",

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use wopr_core::{RunKey, Seq};
-use wopr_store::{AppendError, Batch, Epoch, Fence, LeasedEffect, Settled, Store};
+use wopr_store::{AppendError, Batch, Epoch, Fence, LeasedEffect, LeasedTimer, Settled, Store};
 
 use crate::make::*;
 
@@ -13,6 +13,15 @@ crate::behaviours!(
     a_timer_cleared_and_set_in_one_batch_is_set,
     timers_of_different_runs_share_a_key_without_harm,
     the_next_due_time_is_that_of_the_earliest_timer,
+    a_leased_timer_is_not_leased_twice_and_due_when_its_lease_ends,
+    concurrent_leasing_hands_each_timer_out_once,
+    an_expired_turn_is_taken_over_once_and_its_old_holder_gives_nothing_back,
+    timers_come_due_by_one_clock_and_leases_end_by_another,
+    who_waits_longest_is_first_whether_due_or_over,
+    a_released_timer_is_due_when_its_holder_said,
+    a_timer_set_again_is_nobodys,
+    a_timer_set_anew_has_no_fence_of_before,
+    a_timer_that_is_cleared_while_leased_is_gone,
     effects_are_leased_in_the_order_they_were_enqueued,
     a_leased_effect_is_not_leased_twice,
     concurrent_leasing_hands_each_effect_out_once,
@@ -34,7 +43,7 @@ crate::behaviours!(
     consumed_inbox_rows_are_gone_and_the_others_stay,
     consuming_a_missing_inbox_row_is_no_error,
     runs_with_an_inbox_are_listed_once_and_by_page;
-    one process: a_new_epoch_ends_every_lease_of_earlier_ones,
+    one process: a_new_epoch_ends_every_lease_of_earlier_ones, a_new_epoch_makes_leased_timers_due,
 );
 
 /// Creates a run with these effects enqueued at a time.
@@ -82,17 +91,8 @@ async fn timers_come_due_in_order(store: Arc<dyn Store>) {
     assert_eq!(due(&*store, 30, 2).await, expected[..2]);
     assert_eq!(due(&*store, 29, 10).await, expected[..4]);
     assert_eq!(due(&*store, -6, 10).await, []);
-    // Reading does not clear.
+    // None is cleared by that.
     assert_eq!(due(&*store, 30, 10).await, expected);
-
-    // From any of them on.
-    let all = store.due_timers(at(30), None, 10).await.expect("due");
-    let times: Vec<_> = all.iter().map(|timer| timer.due).collect();
-    assert_eq!(times, [-5, 10, 10, 10, 30].map(at));
-    for (n, timer) in all.iter().enumerate() {
-        let rest = store.due_timers(at(30), Some(timer), 2).await.expect("due");
-        assert!(rest.iter().eq(all[n + 1..].iter().take(2)), "{rest:?}");
-    }
 }
 
 async fn a_timer_set_again_moves(store: Arc<dyn Store>) {
@@ -136,6 +136,174 @@ async fn the_next_due_time_is_that_of_the_earliest_timer(store: Arc<dyn Store>) 
     batch.timers_set = vec![timer("t", 10), timer("u", 7), timer("v", 12)];
     store.append(batch).await.expect("append");
     assert_eq!(store.next_due().await.expect("next"), Some(at(7)));
+}
+
+/// Creates a run with these timers.
+async fn set(store: &dyn Store, n: u64, timers: &[(&str, i64)]) {
+    let mut batch = create(&run(n), 1);
+    batch.timers_set = timers.iter().map(|(key, due)| timer(key, *due)).collect();
+    store.append(batch).await.expect("append");
+}
+
+/// Leases by two clocks: the time of day, and that of leases.
+async fn turns(store: &dyn Store, day: i64, now: i64, until: i64) -> Vec<LeasedTimer> {
+    store
+        .lease_timers(Epoch(1), at(day), at(now), at(until), 100)
+        .await
+        .expect("lease")
+}
+
+fn keys(leased: &[LeasedTimer]) -> Vec<&str> {
+    leased.iter().map(|timer| timer.key.0.as_str()).collect()
+}
+
+async fn a_leased_timer_is_not_leased_twice_and_due_when_its_lease_ends(store: Arc<dyn Store>) {
+    set(&*store, 1, &[("t", 10), ("later", 99)]).await;
+    assert_eq!(keys(&turns(&*store, 9, 9, 50).await), [""; 0]);
+    let leased = turns(&*store, 10, 10, 50).await;
+    assert_eq!(keys(&leased), ["t"]);
+    assert_eq!((&leased[0].run, leased[0].since), (&run(1), at(10)));
+    assert_eq!(keys(&turns(&*store, 49, 49, 90).await), [""; 0]);
+    assert_eq!(store.next_due().await.expect("next"), Some(at(50)));
+}
+
+async fn concurrent_leasing_hands_each_timer_out_once(store: Arc<dyn Store>) {
+    for n in 0..40 {
+        set(&*store, n, &[("a", 1), ("b", 2)]).await;
+    }
+    let mut workers = tokio::task::JoinSet::new();
+    for worker in 0..8 {
+        let store = store.clone();
+        workers.spawn(async move {
+            let mut all = Vec::new();
+            loop {
+                let leased = store
+                    .lease_timers(Epoch(worker), at(5), at(5), at(50), 7)
+                    .await
+                    .expect("lease");
+                if leased.is_empty() {
+                    return all;
+                }
+                all.extend(leased.into_iter().map(|timer| (timer.run, timer.key)));
+            }
+        });
+    }
+    let handed: Vec<_> = workers.join_all().await.into_iter().flatten().collect();
+    assert_eq!(handed.len(), 80);
+    assert_eq!(handed.into_iter().collect::<BTreeSet<_>>().len(), 80);
+}
+
+async fn an_expired_turn_is_taken_over_once_and_its_old_holder_gives_nothing_back(store: Arc<dyn Store>) {
+    set(&*store, 1, &[("t", 10)]).await;
+    let old = turns(&*store, 10, 10, 50).await.remove(0);
+    let new = turns(&*store, 50, 50, 90).await.remove(0);
+    assert_eq!(keys(&turns(&*store, 50, 50, 90).await), [""; 0]);
+    assert!(new.fence > old.fence, "{new:?} {old:?}");
+    assert_eq!(new.since, at(50));
+
+    let give_back = |fence| store.release_timer(&new.run, &new.key, fence, at(60));
+    give_back(old.fence).await.expect("no error");
+    assert_eq!(
+        keys(&turns(&*store, 89, 89, 99).await),
+        [""; 0],
+        "it is not his any more"
+    );
+    give_back(new.fence).await.expect("release");
+    assert_eq!(keys(&turns(&*store, 60, 60, 99).await), ["t"]);
+}
+
+async fn timers_come_due_by_one_clock_and_leases_end_by_another(store: Arc<dyn Store>) {
+    set(&*store, 1, &[("t", 1_000)]).await;
+    // The clock of leases is behind, and then ahead of, the time of day.
+    assert_eq!(keys(&turns(&*store, 999, 5_000, 5_050).await), [""; 0]);
+    assert_eq!(keys(&turns(&*store, 1_000, 10, 50).await), ["t"]);
+    assert_eq!(keys(&turns(&*store, 9_999, 49, 90).await), [""; 0]);
+    assert_eq!(keys(&turns(&*store, 0, 50, 90).await), ["t"]);
+}
+
+async fn who_waits_longest_is_first_whether_due_or_over(store: Arc<dyn Store>) {
+    set(&*store, 1, &[("late", 10)]).await;
+    turns(&*store, 10, 10, 30).await;
+    set(&*store, 2, &[("later", 40), ("early", 20)]).await;
+    let leased = store
+        .lease_timers(Epoch(1), at(50), at(50), at(90), 2)
+        .await
+        .expect("lease");
+    assert_eq!(keys(&leased), ["early", "late"]);
+    assert_eq!(keys(&turns(&*store, 50, 50, 90).await), ["later"]);
+}
+
+async fn a_released_timer_is_due_when_its_holder_said(store: Arc<dyn Store>) {
+    set(&*store, 1, &[("t", 10)]).await;
+    let leased = turns(&*store, 10, 10, 5_000).await.remove(0);
+    store
+        .release_timer(&leased.run, &leased.key, leased.fence, at(70))
+        .await
+        .expect("release");
+    assert_eq!(store.next_due().await.expect("next"), Some(at(70)));
+    assert_eq!(keys(&turns(&*store, 69, 6_000, 9_000).await), [""; 0]);
+    // Given back once is given back.
+    let again = turns(&*store, 70, 0, 5_000).await.remove(0);
+    assert!(again.fence > leased.fence);
+    store
+        .release_timer(&leased.run, &leased.key, leased.fence, at(71))
+        .await
+        .expect("no error");
+    assert_eq!(keys(&turns(&*store, 99, 99, 5_000).await), [""; 0]);
+}
+
+async fn a_timer_set_again_is_nobodys(store: Arc<dyn Store>) {
+    set(&*store, 1, &[("t", 10)]).await;
+    let old = turns(&*store, 10, 10, 5_000).await.remove(0);
+    let mut batch = append(&run(1), 1, 1);
+    batch.timers_set = vec![timer("t", 20)];
+    store.append(batch).await.expect("append");
+    store
+        .release_timer(&old.run, &old.key, old.fence, at(0))
+        .await
+        .expect("no error");
+    assert_eq!(keys(&turns(&*store, 19, 19, 90).await), [""; 0]);
+    let new = turns(&*store, 20, 0, 90).await.remove(0);
+    assert!(new.fence > old.fence);
+}
+
+async fn a_timer_set_anew_has_no_fence_of_before(store: Arc<dyn Store>) {
+    set(&*store, 1, &[("t", 10)]).await;
+    let old = turns(&*store, 10, 10, 5_000).await.remove(0);
+    let mut batch = append(&run(1), 1, 1);
+    batch.timers_cleared = vec![timer_key("t")];
+    store.append(batch).await.expect("append");
+    let mut batch = append(&run(1), 2, 1);
+    batch.summary.updated_at = at(20);
+    batch.timers_set = vec![timer("t", 20)];
+    store.append(batch).await.expect("append");
+    let new = turns(&*store, 20, 20, 5_000).await.remove(0);
+    assert!(new.fence > old.fence, "{new:?} {old:?}");
+}
+
+async fn a_timer_that_is_cleared_while_leased_is_gone(store: Arc<dyn Store>) {
+    set(&*store, 1, &[("t", 10)]).await;
+    let leased = turns(&*store, 10, 10, 20).await.remove(0);
+    let mut batch = append(&run(1), 1, 1);
+    batch.timers_cleared = vec![timer_key("t")];
+    store.append(batch).await.expect("append");
+    store
+        .release_timer(&leased.run, &leased.key, leased.fence, at(0))
+        .await
+        .expect("no error");
+    assert_eq!(keys(&turns(&*store, 99, 99, 999).await), [""; 0]);
+    assert_eq!(store.next_due().await.expect("next"), None);
+}
+
+async fn a_new_epoch_makes_leased_timers_due(store: Arc<dyn Store>) {
+    let epoch = store.begin_epoch(at(0)).await.expect("epoch");
+    set(&*store, 1, &[("t", 10), ("later", 90)]).await;
+    let leased = store.lease_timers(epoch, at(10), at(10), at(5_000), 9).await;
+    assert_eq!(keys(&leased.expect("lease")), ["t"]);
+    store.begin_epoch(at(15)).await.expect("epoch");
+    assert_eq!(store.next_due().await.expect("next"), Some(at(15)));
+    assert_eq!(keys(&turns(&*store, 15, 0, 5_000).await), ["t"]);
+    assert_eq!(store.next_due().await.expect("next"), Some(at(90)));
 }
 
 async fn effects_are_leased_in_the_order_they_were_enqueued(store: Arc<dyn Store>) {

@@ -31,8 +31,11 @@ pub(super) struct Calm {
     fate: Arc<Fate>,
     pub(super) server: Arc<Server>,
     pub(super) engine: Engine,
+    pub(super) process: Arc<Process>,
+    options: Options,
+    deaths: mpsc::UnboundedSender<u64>,
     /// Kept open, so that the process may die.
-    _deaths: mpsc::UnboundedReceiver<u64>,
+    _died: mpsc::UnboundedReceiver<u64>,
 }
 
 impl Calm {
@@ -46,29 +49,24 @@ impl Calm {
         options: Options,
     ) -> Self {
         let fate = Arc::new(Fate::new(1, false));
-        let (died, deaths) = mpsc::unbounded_channel();
+        let (deaths, died) = mpsc::unbounded_channel();
         let server = Server::new(Arc::clone(&fate), is_embedded);
-        let process = Process::new(server.next_epoch(), Arc::clone(&fate), died);
-        let usual = Fickle {
-            server: Arc::clone(&server),
-            process: Arc::clone(&process),
-            fate: Arc::clone(&fate),
-        };
-        let options = Options {
-            offer: Offer { conformance: true },
-            seed: Some(1),
-            ..options
-        };
-        let connection = server.connect(&process);
-        let executor = executor.unwrap_or_else(|| Arc::new(usual));
-        let clock = Arc::new(WallClock(process));
-        let engine = Engine::start(connection, executor, clock, options).await;
+        let (engine, process) = start(&fate, &server, &deaths, executor, options.clone()).await;
         Self {
             fate,
             server,
-            engine: engine.expect("starts"),
-            _deaths: deaths,
+            engine,
+            process,
+            options,
+            deaths,
+            _died: died,
         }
+    }
+
+    /// Another process over the same store.
+    pub(super) async fn another(&self) -> Engine {
+        let (fate, server, deaths) = (&self.fate, &self.server, &self.deaths);
+        start(fate, server, deaths, None, self.options.clone()).await.0
     }
 
     pub(super) async fn register(&self, workflow: Workflow) {
@@ -104,6 +102,32 @@ impl Calm {
         self.engine.stop().await;
         assert_eq!(self.fate.verdict(), None);
     }
+}
+
+/// Starts a process.
+async fn start(
+    fate: &Arc<Fate>,
+    server: &Arc<Server>,
+    deaths: &mpsc::UnboundedSender<u64>,
+    executor: Option<Arc<dyn Executor>>,
+    options: Options,
+) -> (Engine, Arc<Process>) {
+    let process = Process::new(server.next_epoch(), Arc::clone(fate), deaths.clone());
+    let usual = Fickle {
+        server: Arc::clone(server),
+        process: Arc::clone(&process),
+        fate: Arc::clone(fate),
+    };
+    let options = Options {
+        offer: Offer { conformance: true },
+        seed: Some(process.number),
+        ..options
+    };
+    let connection = server.connect(&process);
+    let executor = executor.unwrap_or_else(|| Arc::new(usual));
+    let clock = Arc::new(WallClock(Arc::clone(&process)));
+    let engine = Engine::start(connection, executor, clock, options).await;
+    (engine.expect("starts"), process)
 }
 
 #[tokio::test(start_paused = true)]

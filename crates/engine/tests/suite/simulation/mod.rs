@@ -18,6 +18,7 @@
 //! | every step at some runs panics, in worlds of their own | [`mines`] |
 //! | nothing, in worlds of their own where reads are counted | [`idle`] |
 //! | one commit in doubt happens just after nobody found it, in worlds of their own | [`late`] |
+//! | one process dies, or stands still, with timers in hand, in worlds of their own | [`turns`] |
 //! | clients ask twice, ask two processes at once, answer against each other, cancel trees, pause | [`client`] |
 //!
 //! The promises are those of `wopr_core::invariant`, which the kernel's property tests hold too. [`witness`] checks
@@ -48,6 +49,7 @@ mod postman;
 mod process;
 mod pushes;
 mod store;
+mod turns;
 mod witness;
 mod workflows;
 mod world;

@@ -145,6 +145,11 @@ impl Process {
         });
     }
 
+    /// Stands still until it is thawed.
+    pub(crate) fn stand_still(&self) {
+        self.turn(Life::Frozen);
+    }
+
     /// Goes on, if it stood still.
     pub(crate) fn thaw(&self) {
         self.turn(Life::Running);

@@ -17,10 +17,10 @@ use parking_lot::Mutex;
 use tokio::sync::broadcast;
 use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId};
 use wopr_store::{
-    AppendError, Batch, BlobRow, Child, DueTimer, EffectKey, EndedRoots, Epoch, EventPage, Fence, Guard,
-    Hint, IdempotencyKey, IdempotencyRecord, KeyRow, LeasedEffect, Loaded, Log, MemoryStore, MessageRow,
-    ReadError, Registry, Removal, Retention, Revision, RunFilter, RunPage, Summary, Swept, TaskCursor,
-    TaskFilter, TaskPage, TaskRow, Work, WorkflowRow, WriteError,
+    AppendError, Batch, BlobRow, Child, EffectKey, EndedRoots, Epoch, EventPage, Fence, Guard, Hint,
+    IdempotencyKey, IdempotencyRecord, KeyRow, LeasedEffect, LeasedTimer, Loaded, Log, MemoryStore,
+    MessageRow, ReadError, Registry, Removal, Retention, Revision, RunFilter, RunPage, Summary, Swept,
+    TaskCursor, TaskFilter, TaskPage, TaskRow, TimerKey, Work, WorkflowRow, WriteError,
 };
 
 use super::{
@@ -47,6 +47,14 @@ pub(crate) struct Server {
     n_struck: AtomicU64,
     n_reads: Mutex<BTreeMap<&'static str, u64>>,
     doubt: Mutex<Doubt>,
+    doom: Mutex<Option<Doom>>,
+}
+
+/// A process that ends, or stands still, when it has timers in hand.
+#[derive(Debug)]
+struct Doom {
+    process: u64,
+    is_end: bool,
 }
 
 /// One commit in doubt, for a test that wants it at a certain moment.
@@ -73,6 +81,7 @@ impl Server {
             n_struck: AtomicU64::new(0),
             n_reads: Mutex::default(),
             doubt: Mutex::default(),
+            doom: Mutex::default(),
         })
     }
 
@@ -114,6 +123,27 @@ impl Server {
     /// Whether an append was left in doubt and has happened since.
     pub(crate) fn has_doubt_passed(&self) -> bool {
         matches!(*self.doubt.lock(), Doubt::None)
+    }
+
+    /// Lets a process die as soon as it has leased timers, or stand still until it is thawed.
+    pub(crate) fn doom(&self, process: u64, is_end: bool) {
+        *self.doom.lock() = Some(Doom { process, is_end });
+    }
+
+    /// Whether somebody is doomed who has not met it yet.
+    pub(crate) fn has_doom(&self) -> bool {
+        self.doom.lock().is_some()
+    }
+
+    fn meet(&self, process: &Process) {
+        let mut doom = self.doom.lock();
+        if let Some(Doom { is_end, .. }) = doom.take_if(|doom| doom.process == process.number) {
+            if is_end {
+                process.die();
+            } else {
+                process.stand_still();
+            }
+        }
     }
 
     /// Takes an append that is to be left in doubt.
@@ -392,14 +422,41 @@ impl Work for Connection {
         Ok(Epoch(self.process.number))
     }
 
-    async fn due_timers(
+    async fn lease_timers(
         &self,
+        epoch: Epoch,
+        due: Timestamp,
         now: Timestamp,
-        after: Option<&DueTimer>,
+        until: Timestamp,
         limit: usize,
-    ) -> Result<Vec<DueTimer>, ReadError> {
-        self.read("timers").await?;
-        self.server.store.due_timers(now, after, limit).await
+    ) -> Result<Vec<LeasedTimer>, WriteError> {
+        self.write("lease timers").await?;
+        let leased = self
+            .server
+            .store
+            .lease_timers(epoch, due, now, until, limit)
+            .await?;
+        for timer in &leased {
+            let (number, run, key, fence) = (self.process.number, &timer.run, &timer.key.0, timer.fence.0);
+            self.fate()
+                .tell(|| format!("p{number} leases timer {key} of {run} as {fence}"));
+        }
+        if !leased.is_empty() {
+            self.server.meet(&self.process);
+        }
+        self.written("leased timers", leased).await
+    }
+
+    async fn release_timer(
+        &self,
+        run: &RunKey,
+        key: &TimerKey,
+        fence: Fence,
+        due: Timestamp,
+    ) -> Result<(), WriteError> {
+        self.write("release timer").await?;
+        self.server.store.release_timer(run, key, fence, due).await?;
+        self.written("released timer", ()).await
     }
 
     async fn next_due(&self) -> Result<Option<Timestamp>, ReadError> {
