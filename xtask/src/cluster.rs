@@ -190,7 +190,7 @@ impl Cluster {
         socket.push(&self.folder);
         let mut command = self.command("postgres", true);
         command.arg("-D").arg(self.data());
-        for setting in ["listen_addresses=", "max_connections=200", "fsync=on"] {
+        for setting in ["listen_addresses=", "max_connections=200"] {
             command.args(["-c", setting]);
         }
         command.arg("-c").arg(socket);

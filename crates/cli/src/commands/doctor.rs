@@ -257,6 +257,7 @@ async fn shared_store(url: &str, findings: &mut Findings) -> Option<usize> {
             return None;
         }
     };
+    durability(url, findings).await;
     let keys = store.keys().await;
     store.close().await;
     match keys {
@@ -269,6 +270,25 @@ async fn shared_store(url: &str, findings: &mut Findings) -> Option<usize> {
             findings.add("store", Verdict::Error, format!("cannot {error}"));
             None
         }
+    }
+}
+
+/// Whether the database's server keeps what it said is written.
+async fn durability(url: &str, findings: &mut Findings) {
+    match postgres::risks(url).await {
+        Ok(risks) if risks.is_empty() => {
+            findings.add(
+                "durability",
+                Verdict::Ok,
+                "the database server syncs what it commits",
+            );
+        }
+        Ok(risks) => {
+            for risk in risks {
+                findings.add("durability", Verdict::Warning, risk);
+            }
+        }
+        Err(error) => findings.add("durability", Verdict::Error, format!("cannot {error}")),
     }
 }
 

@@ -26,5 +26,6 @@ mod interop_agents;
 mod interop_pushes;
 mod interop_rust;
 mod interop_snippets;
+mod postgres;
 mod pressure;
 mod server;

@@ -41,7 +41,7 @@ use tokio_util::{
     task::TaskTracker,
 };
 
-pub use open::OpenError;
+pub use open::{OpenError, risks};
 pub use schema::{migrate, schema_version};
 pub use stats::Stats;
 

@@ -228,10 +228,50 @@ impl Connect for Connector {
     }
 }
 
+/// Settings of a server by which what is written may be lost, and what that means.
+const RISKS: [(&str, &str); 3] = [
+    (
+        "fsync",
+        "the database server has fsync off: when its machine goes down, acknowledged runs are lost and its files may be damaged",
+    ),
+    (
+        "full_page_writes",
+        "the database server has full_page_writes off: when its machine goes down, its files may be damaged",
+    ),
+    (
+        "synchronous_commit",
+        "the database server has synchronous_commit off: wopr turns it on for what it writes itself, but nobody else does",
+    ),
+];
+
+/// What a server's settings put at risk, a sentence each.
+///
+/// # Errors
+/// See [`OpenError`].
+pub async fn risks(url: &str) -> Result<Vec<&'static str>, OpenError> {
+    let connector = parse(url, &mut Options::default())?;
+    let (client, _carrying) = connector.connect().await?;
+    risks_of(&client).await
+}
+
+async fn risks_of(client: &Client) -> Result<Vec<&'static str>, OpenError> {
+    let mut risks = Vec::new();
+    for (setting, risk) in RISKS {
+        // A database that is only compatible may not have it.
+        let row = client
+            .query_one("SELECT current_setting($1, true) = 'off'", &[&setting])
+            .await?;
+        if row.try_get::<_, Option<bool>>(0)? == Some(true) {
+            risks.push(risk);
+        }
+    }
+    Ok(risks)
+}
+
 /// Checks the server before anything is written to it, and says the schema that tables go to.
 pub(super) async fn examine(client: &Client) -> Result<String, OpenError> {
     const SETTINGS: &str = "SELECT current_schema()::text, current_setting('server_encoding'),
-        current_setting('server_version_num')::bigint, current_setting('fsync', true) = 'off'";
+        current_setting('server_version_num')::bigint";
     let row = client.query_one(SETTINGS, &[]).await?;
     let encoding: &str = row.try_get(1)?;
     if encoding != "UTF8" {
@@ -244,8 +284,8 @@ pub(super) async fn examine(client: &Client) -> Result<String, OpenError> {
             "the database server is older than PostgreSQL 14 and untested"
         );
     }
-    if row.try_get::<_, Option<bool>>(3)? == Some(true) {
-        tracing::warn!("the database server has fsync off: acknowledged runs can be lost");
+    for risk in risks_of(client).await? {
+        tracing::warn!("{risk}");
     }
     row.try_get::<_, Option<String>>(0)?.ok_or(OpenError::NoSchema)
 }

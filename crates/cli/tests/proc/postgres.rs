@@ -1,0 +1,242 @@
+//! A host over a PostgreSQL server of its own: dumped and restored, read only for a while, and one that does not sync.
+
+use std::{
+    net::SocketAddr,
+    path::Path,
+    process::{Command, Output},
+};
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+use tokio_postgres::{Client, NoTls};
+
+use crate::{
+    cluster::{Cluster, OLDEST, Programs},
+    host::{Host, KEY, place},
+    http::{Connection, write_request},
+};
+
+const MASTER_KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
+
+fn programs() -> Programs {
+    let missing = || format!("find PostgreSQL {OLDEST} or later; `cargo xtask setup` installs it");
+    Programs::find().with_context(missing).unwrap()
+}
+
+fn cluster() -> Cluster {
+    tokio::task::block_in_place(|| Cluster::start(programs())).unwrap()
+}
+
+/// Runs a program that comes with the server.
+fn run(folder: &Path, program: &str, arguments: &[&str]) {
+    let mut command = Command::new(programs().folder.join(program));
+    let output = command.args(arguments).current_dir(folder).output().unwrap();
+    assert!(output.status.success(), "{program}: {output:?}");
+}
+
+async fn connect(url: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+/// Another database of the same server.
+fn database(url: &str, name: &str) -> String {
+    let (server, _) = url.rsplit_once('/').unwrap();
+    format!("{server}/{name}")
+}
+
+fn host(folder: &Path, name: &str, url: &str) -> Host {
+    Host::over(folder, name, url.to_owned()).variable("WOPR_MASTER_KEY", MASTER_KEY)
+}
+
+async fn ask(address: SocketAddr, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
+    let mut connection = Connection::open(address).await.unwrap();
+    let mut request = Vec::new();
+    let body = body.map(Value::to_string);
+    let key = format!("authorization: Bearer {KEY}\r\n");
+    write_request(
+        &mut request,
+        method,
+        path,
+        &key,
+        body.as_deref().map(str::as_bytes),
+    );
+    let status = connection.send(&request).await.unwrap();
+    let mut answer = Vec::new();
+    connection.body(&mut answer).await.unwrap();
+    (status, serde_json::from_slice(&answer).unwrap_or(Value::Null))
+}
+
+async fn create(address: SocketAddr, workflow: &str) -> String {
+    let body = json!({ "workflowId": workflow, "inputs": { "prompt": "a dump" } });
+    let (status, run) = ask(address, "POST", "/v1/runs", Some(&body)).await;
+    assert_eq!(status, 201, "{run}");
+    run["runId"].as_str().unwrap().to_owned()
+}
+
+async fn events(address: SocketAddr, run: &str) -> Value {
+    let path = format!("/v1/runs/{run}/events/poll?timeout=1");
+    let (status, log) = ask(address, "GET", &path, None).await;
+    assert_eq!(status, 200, "{log}");
+    log["events"].clone()
+}
+
+async fn status(address: SocketAddr, run: &str) -> (u16, Value) {
+    let (status, run) = ask(address, "GET", &format!("/v1/runs/{run}"), None).await;
+    (status, run["status"].clone())
+}
+
+/// The binary, over a store.
+fn wopr(args: &[&str], store: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wopr"));
+    command.args(args).args(["--store", store]);
+    command
+        .env("WOPR_API_KEY", KEY)
+        .env("WOPR_MASTER_KEY", MASTER_KEY);
+    command.output().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dump_is_restored_and_what_waited_goes_on() {
+    let folder = tempfile::tempdir_in(place()).unwrap();
+    let cluster = cluster();
+    let create_database = |name| {
+        let server = format!("--maintenance-db={}", cluster.url());
+        run(folder.path(), "createdb", &[&server, name]);
+    };
+    create_database("wopr");
+    let url = database(&cluster.url(), "wopr");
+    let mut original = host(folder.path(), "original", &url);
+    let address = original.start().await;
+    let waiting = create(address, "approval").await;
+    let ended = create(address, "pure").await;
+    let before = (events(address, &waiting).await, events(address, &ended).await);
+
+    // As docs/operations.md says, beside the host that serves it.
+    let dump = "wopr.dump";
+    run(
+        folder.path(),
+        "pg_dump",
+        &["--format=custom", "--file", dump, &url],
+    );
+    let later = create(address, "pure").await;
+    original.kill().await;
+    create_database("restored");
+    let restored_url = database(&cluster.url(), "restored");
+    let target = format!("--dbname={restored_url}");
+    let arguments = ["--no-owner", "--exit-on-error", &target, dump];
+    run(folder.path(), "pg_restore", &arguments);
+    let checked = wopr(&["migrate", "--check"], &restored_url);
+    assert!(checked.status.success(), "{checked:?}");
+
+    let mut restored = host(folder.path(), "restored", &restored_url);
+    let address = restored.start().await;
+    let after = (events(address, &waiting).await, events(address, &ended).await);
+    assert_eq!(after, before, "every event is as it was");
+    assert_eq!(status(address, &ended).await, (200, json!("completed")));
+    assert_eq!(status(address, &later).await.0, 404, "it came after the dump");
+    assert_eq!(status(address, &waiting).await, (200, json!("waiting-approval")));
+    let answer = json!({ "resumeValue": { "action": "accept" } });
+    let path = format!("/v1/runs/{waiting}/interrupts/gate");
+    let (code, answer) = ask(address, "POST", &path, Some(&answer)).await;
+    assert_eq!(code, 200, "{answer}");
+    assert_eq!(status(address, &waiting).await, (200, json!("completed")));
+    restored.terminate().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_whose_server_takes_no_writes_is_not_ready_and_refuses_them() {
+    let folder = tempfile::tempdir_in(place()).unwrap();
+    let cluster = cluster();
+    let server = connect(&cluster.url()).await;
+    let mut host = host(folder.path(), "host", &cluster.url());
+    let address = host.start().await;
+    let run = create(address, "approval").await;
+
+    // As a standby is, or a primary that was told to be careful.
+    for (setting, is_ready) in [("on", false), ("off", true)] {
+        let set = format!("ALTER SYSTEM SET default_transaction_read_only = {setting}");
+        server
+            .batch_execute("SET default_transaction_read_only = off")
+            .await
+            .unwrap();
+        server.batch_execute(&set).await.unwrap();
+        server.batch_execute("SELECT pg_reload_conf()").await.unwrap();
+        let expected = if is_ready { 200 } else { 503 };
+        // The server's processes hear of it one after the other.
+        while ask(address, "GET", "/readyz", None).await.0 != expected {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(
+            status(address, &run).await,
+            (200, json!("waiting-approval")),
+            "reads go on"
+        );
+        if !is_ready {
+            let body = json!({ "workflowId": "pure" });
+            let (code, answer) = ask(address, "POST", "/v1/runs", Some(&body)).await;
+            assert_eq!(
+                (code, &answer["error"]),
+                (503, &json!("service_unavailable")),
+                "{answer}"
+            );
+        }
+    }
+    create(address, "pure").await;
+    host.terminate().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_does_not_sync_is_told_of() {
+    let folder = tempfile::tempdir_in(place()).unwrap();
+    let cluster = cluster();
+    let server = connect(&cluster.url()).await;
+    let url = cluster.url();
+    let migrated = wopr(&["migrate"], &url);
+    assert!(migrated.status.success(), "{migrated:?}");
+
+    let durability = || {
+        let said = wopr(&["doctor", "--json", "--listen", "127.0.0.1:0"], &url);
+        let report: Value = serde_json::from_slice(&said.stdout).unwrap();
+        let checks = report["checks"].as_array().unwrap();
+        let found: Vec<_> = checks
+            .iter()
+            .filter(|finding| finding["check"] == "durability")
+            .map(|finding| {
+                let text = finding["text"].as_str().unwrap().to_owned();
+                (finding["verdict"].as_str().unwrap().to_owned(), text)
+            })
+            .collect();
+        found
+    };
+    let sound = durability();
+    assert!(
+        matches!(&sound[..], [(verdict, _)] if verdict == "ok"),
+        "{sound:?}"
+    );
+    for (setting, word) in [
+        ("fsync = off", "fsync"),
+        ("full_page_writes = off", "full_page_writes"),
+        ("synchronous_commit = off", "synchronous_commit"),
+    ] {
+        server
+            .batch_execute(&format!("ALTER SYSTEM SET {setting}"))
+            .await
+            .unwrap();
+        server.batch_execute("SELECT pg_reload_conf()").await.unwrap();
+        let mut told = durability();
+        // The server hears of it in its own time.
+        while told.iter().all(|(verdict, _)| verdict == "ok") {
+            told = durability();
+        }
+        let is_told = |(verdict, text): &(String, String)| verdict == "warning" && text.contains(word);
+        assert!(told.iter().any(is_told), "{setting}: {told:?}");
+
+        let mut host = host(folder.path(), word, &url);
+        host.start().await;
+        host.terminate().await;
+        assert!(host.said().contains(word), "{setting}: {}", host.said());
+        server.batch_execute("ALTER SYSTEM RESET ALL").await.unwrap();
+    }
+}
