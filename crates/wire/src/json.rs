@@ -256,6 +256,18 @@ impl Fields {
         Err(DecodeError::invalid(format!("must be \"{wanted}\"")).in_field(name))
     }
 
+    /// Requires a member to be a certain text if it is there, such as a discriminator where only one thing can be.
+    ///
+    /// # Errors
+    /// When it is there and anything else.
+    pub fn literal_if_any(&mut self, name: &str, wanted: &'static str) -> Result<(), DecodeError> {
+        if self.has(name) {
+            self.literal(name, wanted)
+        } else {
+            Ok(())
+        }
+    }
+
     /// Takes the only one of several members that is present, and says which it is.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! The A2A 0.3 codec: the JSON of its JSON-RPC binding, and total conversions to and from the model.
 //!
-//! Reading is strict where the 0.3 schema requires something (`kind`, `messageId`, `role`, `parts`, ids)
+//! Reading is strict where the 0.3 schema requires something (`messageId`, `role`, `parts`, ids, the `kind` of events)
 //! and ignores what it does not know. Every value that was read converts to the model, and every value of
 //! the model converts back. What does not survive the way:
 //!

@@ -1,4 +1,5 @@
-//! Tasks, messages, parts, artifacts and events as 0.3 writes them, told apart by `kind`.
+//! Tasks, messages, parts, artifacts and events as 0.3 writes them, told apart by `kind`. A message where nothing else
+//! can be, and a part, are taken without it too.
 
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -134,7 +135,8 @@ pub struct Message {
 impl Decode for Message {
     fn decode(value: Value) -> Result<Self, DecodeError> {
         let mut fields = Fields::of(value)?;
-        fields.literal("kind", "message")?;
+        // Where a message is wanted nothing else can be meant, and the specification's own examples leave it out.
+        fields.literal_if_any("kind", "message")?;
         Ok(Self {
             message_id: fields.required_text("messageId")?,
             context_id: fields.optional_text("contextId")?,
@@ -147,6 +149,9 @@ impl Decode for Message {
         })
     }
 }
+
+/// The kinds of parts, each named as the member that has its content.
+const PART_KINDS: [&str; 3] = ["text", "file", "data"];
 
 /// A piece of content.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -181,23 +186,24 @@ pub enum Part {
 impl Decode for Part {
     fn decode(value: Value) -> Result<Self, DecodeError> {
         let mut fields = Fields::of(value)?;
-        let kind: String = fields.required("kind")?;
+        let kind: Option<String> = fields.optional("kind")?;
         let metadata = fields.or_default("metadata")?;
-        match kind.as_str() {
-            "text" => Ok(Self::Text {
-                text: fields.required("text")?,
-                metadata,
-            }),
-            "file" => Ok(Self::File {
-                file: fields.required("file")?,
-                metadata,
-            }),
-            "data" => Ok(Self::Data {
-                data: fields.required("data")?,
-                metadata,
-            }),
-            _ => Err(DecodeError::invalid("must be text, file or data").in_field("kind")),
-        }
+        // A part that does not say what it is shows it, by the one member it has.
+        let (kind, content) = match kind {
+            None => fields.exactly_one(&PART_KINDS)?,
+            Some(kind) => {
+                let known = PART_KINDS.into_iter().find(|known| *known == kind);
+                let kind = known
+                    .ok_or_else(|| DecodeError::invalid("must be text, file or data").in_field("kind"))?;
+                (kind, fields.required(kind)?)
+            }
+        };
+        let part = match kind {
+            "text" => String::decode(content).map(|text| Self::Text { text, metadata }),
+            "file" => FileContent::decode(content).map(|file| Self::File { file, metadata }),
+            _ => Object::decode(content).map(|data| Self::Data { data, metadata }),
+        };
+        part.map_err(|error| error.in_field(kind))
     }
 }
 

@@ -101,7 +101,6 @@ fn every_state_has_a_counterpart() {
 #[test]
 fn what_a_message_breaks_is_named() {
     for (name, value, wanted) in [
-        ("kind", json!(null), "message.kind is required"),
         ("kind", json!("task"), "message.kind must be \"message\""),
         ("messageId", json!(null), "message.messageId is required"),
         ("messageId", json!(1), "message.messageId must be a string"),
@@ -113,8 +112,23 @@ fn what_a_message_breaks_is_named() {
         ("parts", json!([]), "message.parts must have at least one part"),
         (
             "parts",
-            json!([{"text": "x"}]),
-            "message.parts[0].kind is required",
+            json!([{"metadata": {}}]),
+            "message.parts[0] must have one of text, file, data",
+        ),
+        (
+            "parts",
+            json!([{"text": "x", "data": {}}]),
+            "message.parts[0] must have only one of text, file, data",
+        ),
+        (
+            "parts",
+            json!([{"data": 1}]),
+            "message.parts[0].data must be an object",
+        ),
+        (
+            "parts",
+            json!([{"kind": "file", "text": "x"}]),
+            "message.parts[0].file is required",
         ),
         (
             "parts",
@@ -158,6 +172,21 @@ fn what_a_message_breaks_is_named() {
     }
     let with_extra = json!({"message": message_json(), "new": 1, "configuration": {"new": 1}});
     assert!(MessageSendParams::decode(with_extra).is_ok());
+}
+
+#[test]
+fn a_message_and_its_parts_are_known_without_their_kinds() {
+    let message = json!({"messageId": "m", "role": "user", "parts": [
+        {"text": "x", "metadata": {"k": 1}},
+        {"kind": null, "file": {"uri": "https://example.com/x"}},
+        {"data": {"text": "x"}},
+    ]});
+    let read = Message::decode(message).unwrap();
+    let written = serde_json::to_value(&read).unwrap();
+    assert_eq!(written["kind"], "message");
+    let parts = written["parts"].as_array().unwrap();
+    let kinds: Vec<_> = parts.iter().map(|part| part["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["text", "file", "data"]);
 }
 
 #[test]
