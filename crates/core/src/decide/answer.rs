@@ -466,6 +466,7 @@ impl Answer {
                 _ => return Err(invalid("'action' is missing")),
             }
         };
+        check_verdicts(fields, action)?;
         let edited = fields
             .get("editedArtifactData")
             .filter(|value| !value.is_null())
@@ -489,6 +490,38 @@ impl Answer {
             legacy_refine,
         })
     }
+}
+
+/// Refuses an answer that says yes and no: its action in one field, and in an older one the opposite.
+fn check_verdicts(fields: &Object, action: ApprovalAction) -> Result<(), Refusal> {
+    let by_decision = match fields.get("decision").and_then(Value::as_str) {
+        Some("approved") => Some(true),
+        Some("rejected") => Some(false),
+        Some(_) | None => None,
+    };
+    let by_approve = match fields.get("approve") {
+        None | Some(Value::Null) => None,
+        Some(Value::Bool(approve)) => Some(*approve),
+        Some(Value::Number(_) | Value::String(_) | Value::Array(_) | Value::Object(_)) => {
+            return Err(Refusal::InvalidAnswer(
+                "'approve' is neither true nor false".to_owned(),
+            ));
+        }
+    };
+    let meant = match action {
+        ApprovalAction::Accept | ApprovalAction::EditAccept => Some(true),
+        ApprovalAction::Reject | ApprovalAction::Refine => Some(false),
+        ApprovalAction::Ask | ApprovalAction::Timeout => None,
+    };
+    for (name, said) in [("decision", by_decision), ("approve", by_approve)] {
+        if said.is_some() && said != meant {
+            let action = action.as_str();
+            return Err(Refusal::InvalidAnswer(format!(
+                "'{name}' contradicts the action '{action}'"
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn check_refine(refine: Option<&Value>) -> Result<(), Refusal> {

@@ -155,6 +155,10 @@ fn legacy_answers() {
         (&five, json!({ "decision": "rejected", "feedback": "longer" })),
         (&two, json!({ "approve": true })),
         (&two, json!({ "approve": false, "feedback": "longer" })),
+        (
+            &two,
+            json!({ "action": "accept", "decision": "approved", "approve": true }),
+        ),
     ] {
         table += &format!("{answer} => {}\n", word(script, answer.clone()));
     }
@@ -165,6 +169,7 @@ fn legacy_answers() {
         {"decision":"rejected","feedback":"longer"} => 6 approval.received gate refine by ada longer {"scope":"whole","text":"longer"}
         {"approve":true} => 6 approval.received gate accept by ada
         {"approve":false,"feedback":"longer"} => 6 approval.received gate reject by ada longer
+        {"action":"accept","approve":true,"decision":"approved"} => 6 approval.received gate accept by ada
     "#]].assert_eq(&table);
 }
 
@@ -182,6 +187,15 @@ fn wrong_answers_change_nothing() {
         (&two, json!({ "action": 1 })),
         (&two, json!({ "decision": "perhaps" })),
         (&two, json!({ "approve": "yes" })),
+        (&two, json!({ "approve": "no", "action": "accept" })),
+        (&two, json!({ "approve": false, "action": "accept" })),
+        (&two, json!({ "approve": true, "action": "reject" })),
+        (&two, json!({ "approve": true, "decision": "rejected" })),
+        (
+            &five,
+            json!({ "decision": "approved", "action": "refine", "refineFeedback": "longer" }),
+        ),
+        (&five, json!({ "approve": false, "action": "ask" })),
         (
             &two,
             json!({ "action": "refine", "refineFeedback": { "scope": "whole" } }),
@@ -218,6 +232,12 @@ fn wrong_answers_change_nothing() {
         {"action":1} => accept the answer: 'action' is not a string
         {"decision":"perhaps"} => accept the answer: 'decision' is neither approved nor rejected
         {"approve":"yes"} => accept the answer: 'action' is missing
+        {"action":"accept","approve":"no"} => accept the answer: 'approve' is neither true nor false
+        {"action":"accept","approve":false} => accept the answer: 'approve' contradicts the action 'accept'
+        {"action":"reject","approve":true} => accept the answer: 'approve' contradicts the action 'reject'
+        {"approve":true,"decision":"rejected"} => accept the answer: 'approve' contradicts the action 'reject'
+        {"action":"refine","decision":"approved","refineFeedback":"longer"} => accept the answer: 'decision' contradicts the action 'refine'
+        {"action":"ask","approve":false} => accept the answer: 'approve' contradicts the action 'ask'
         {"action":"refine","refineFeedback":{"scope":"whole"}} => accept the answer: action 'refine' is not offered here; offered are accept, reject
         {"action":"refine"} => accept the answer: 'refineFeedback' is missing
         {"action":"refine","refineFeedback":null} => accept the answer: 'refineFeedback' is missing

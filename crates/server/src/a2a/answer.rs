@@ -6,8 +6,9 @@
 //! | data | `action`, or `approve` | `answers`, or the answers themselves | as it is |
 //! | text | accept, approve, yes, reject, no; else a question to the asker, where offered | the answer to the one question | custom only |
 //!
-//! Nothing is guessed: what fits no row is refused, naming what would fit, and nothing changes. Whether an action is
-//! offered and an answer matches its schema is checked by the kernel again.
+//! Nothing is guessed: what fits no row is refused, naming what would fit, and nothing changes; so is a message whose
+//! parts and metadata say different things, while they may repeat each other. Whether an action is offered, contradicts
+//! itself, or matches its schema is checked by the kernel again.
 
 use serde_json::{Value, json};
 use wopr_core::{ApprovalAction, InterruptKind, Object};
@@ -55,8 +56,10 @@ pub(super) fn selector(message: &Message) -> Result<Selector, A2aError> {
 
 /// Reads the answer a message gives.
 pub(super) fn read(message: &Message, asked: Asked<'_>) -> Result<Value, A2aError> {
-    let said = Said::of(message);
-    if let Some(fields) = by_metadata(&message.metadata, &said)? {
+    let said = Said::of(message).map_err(|both| both.refused(asked))?;
+    let mut fields = by_metadata(&message.metadata)?.map_err(|both| both.refused(asked))?;
+    if !fields.is_empty() {
+        merge(&mut fields, said.data.clone()).map_err(|both| both.refused(asked))?;
         return by_fields(fields, asked, &said);
     }
     if !said.data.is_empty() {
@@ -74,14 +77,37 @@ pub(super) fn read(message: &Message, asked: Asked<'_>) -> Result<Value, A2aErro
 /// The content of a message that can be an answer.
 struct Said {
     text: Option<String>,
-    /// Objects, merged; later ones win.
+    /// Objects, merged.
     data: Object,
-    /// The last datum that is no object.
+    /// The datum that is no object.
     other: Option<Value>,
 }
 
+/// A message says two things where one can be meant.
+struct Contradiction(String);
+
+impl Contradiction {
+    fn refused(&self, asked: Asked<'_>) -> A2aError {
+        refused(asked, &format!("has several values for {}", self.0))
+    }
+}
+
+/// Adds members to those of other parts; what is said twice must be the same.
+fn merge(into: &mut Object, from: Object) -> Result<(), Contradiction> {
+    for (name, value) in from {
+        match into.get(&name) {
+            Some(known) if *known != value => return Err(Contradiction(format!("'{name}'"))),
+            Some(_) => {}
+            None => {
+                into.insert(name, value);
+            }
+        }
+    }
+    Ok(())
+}
+
 impl Said {
-    fn of(message: &Message) -> Self {
+    fn of(message: &Message) -> Result<Self, Contradiction> {
         let mut said = Self {
             text: None,
             data: Object::new(),
@@ -96,12 +122,17 @@ impl Said {
                         known.push_str(text);
                     }
                 },
-                PartContent::Data(Value::Object(members)) => said.data.extend(members.clone()),
-                PartContent::Data(value) => said.other = Some(value.clone()),
+                PartContent::Data(Value::Object(members)) => merge(&mut said.data, members.clone())?,
+                PartContent::Data(value) => {
+                    if said.other.as_ref().is_some_and(|known| known != value) {
+                        return Err(Contradiction("one answer".to_owned()));
+                    }
+                    said.other = Some(value.clone());
+                }
                 PartContent::Raw(_) | PartContent::Url(_) => {}
             }
         }
-        said
+        Ok(said)
     }
 
     fn words(&self) -> Option<&str> {
@@ -112,33 +143,29 @@ impl Said {
     }
 }
 
-/// The answer in the metadata, completed by the data; none if the metadata only selects, or says nothing.
-fn by_metadata(metadata: &Metadata, said: &Said) -> Result<Option<Object>, A2aError> {
+/// The answer in the metadata; empty if the metadata only selects, or says nothing.
+fn by_metadata(metadata: &Metadata) -> Result<Result<Object, Contradiction>, A2aError> {
     let mut fields = interrupt(metadata);
     fields.remove("interruptId");
     fields.remove("nodeId");
-    match find(metadata, &["openwop", "action"]) {
-        None => {}
-        Some(Value::String(action)) => {
-            fields.insert("action".to_owned(), action.as_str().into());
-        }
-        Some(Value::Object(payload)) => fields.extend(payload.clone()),
+    let payload = match find(metadata, &["openwop", "action"]) {
+        None => Object::new(),
+        Some(Value::String(action)) => Object::from_iter([("action".to_owned(), action.as_str().into())]),
+        Some(Value::Object(payload)) => payload.clone(),
         Some(_) => {
             return Err(A2aError::invalid_param(
                 "message.metadata.openwop.action",
                 "must be an action, or an object with one",
             ));
         }
-    }
-    if fields.is_empty() {
-        return Ok(None);
-    }
-    let mut merged = said.data.clone();
-    merged.extend(fields);
-    Ok(Some(merged))
+    };
+    Ok(merge(&mut fields, payload).map(|()| fields))
 }
 
 fn by_fields(mut fields: Object, asked: Asked<'_>, said: &Said) -> Result<Value, A2aError> {
+    if said.other.is_some() {
+        return Err(refused(asked, "has data beside the answer that is no object"));
+    }
     match asked.kind {
         InterruptKind::Approval => {
             let is_answer = ["action", "decision", "approve"]
@@ -146,6 +173,13 @@ fn by_fields(mut fields: Object, asked: Asked<'_>, said: &Said) -> Result<Value,
                 .any(|name| fields.contains_key(*name));
             if !is_answer {
                 return Err(refused(asked, "has data without action or approve"));
+            }
+            let spoken = said.words().and_then(keyword);
+            if spoken.is_some_and(|spoken| opposes(spoken, &fields)) {
+                return Err(refused(
+                    asked,
+                    "says one thing in its text and another in its data",
+                ));
             }
             let has_words = ["feedback", "comment", "reason", "question"]
                 .iter()
@@ -196,18 +230,14 @@ fn by_value(value: &Value, asked: Asked<'_>) -> Result<Value, A2aError> {
 fn by_text(text: &str, asked: Asked<'_>) -> Result<Value, A2aError> {
     let words = text.trim();
     match asked.kind {
-        InterruptKind::Approval => {
-            let action = match words.to_lowercase().as_str() {
-                "accept" | "approve" | "yes" => ApprovalAction::Accept,
-                "reject" | "no" => ApprovalAction::Reject,
-                "" => return Err(refused(asked, "is empty")),
-                _ if offers(asked.data, ApprovalAction::Ask) => {
-                    return Ok(json!({ "action": "ask", "question": words }));
-                }
-                _ => return Err(refused(asked, "is none of accept, approve, yes, reject, no")),
-            };
-            Ok(json!({ "action": action.as_str() }))
-        }
+        InterruptKind::Approval => match keyword(words) {
+            Some(action) => Ok(json!({ "action": action.as_str() })),
+            None if words.is_empty() => Err(refused(asked, "is empty")),
+            None if offers(asked.data, ApprovalAction::Ask) => {
+                Ok(json!({ "action": "ask", "question": words }))
+            }
+            None => Err(refused(asked, "is none of accept, approve, yes, reject, no")),
+        },
         InterruptKind::Clarification => match questions(asked.data).as_slice() {
             [only] => Ok(json!({ "answers": { only.id: only.typed(words) } })),
             _ => Err(refused(asked, "does not say which question it answers")),
@@ -215,6 +245,27 @@ fn by_text(text: &str, asked: Asked<'_>) -> Result<Value, A2aError> {
         InterruptKind::ExternalEvent => Err(refused(asked, "has no data part")),
         InterruptKind::Custom => Ok(text.into()),
     }
+}
+
+/// What a word alone decides.
+fn keyword(words: &str) -> Option<ApprovalAction> {
+    match words.to_lowercase().as_str() {
+        "accept" | "approve" | "yes" => Some(ApprovalAction::Accept),
+        "reject" | "no" => Some(ApprovalAction::Reject),
+        _ => None,
+    }
+}
+
+/// Claims that the fields decide the opposite of a word. Words are no more than a comment where nothing is decided.
+fn opposes(spoken: ApprovalAction, fields: &Object) -> bool {
+    let text = |name: &str| fields.get(name).and_then(Value::as_str);
+    let decided = match (text("action"), text("decision"), fields.get("approve")) {
+        (Some("accept" | "edit-accept"), ..) | (None, Some("approved"), _) => true,
+        (Some("reject" | "refine"), ..) | (None, Some("rejected"), _) => false,
+        (None, None, Some(Value::Bool(approve))) => *approve,
+        _ => return false,
+    };
+    decided != (spoken == ApprovalAction::Accept)
 }
 
 /// A question of a clarification.
@@ -281,231 +332,4 @@ fn refused(asked: Asked<'_>, why: &str) -> A2aError {
 }
 
 #[cfg(test)]
-mod tests {
-    use wopr_wire::json::Decode as _;
-
-    use super::*;
-
-    fn message(parts: &Value, metadata: &Value) -> Message {
-        let document = json!({
-            "messageId": "m", "role": "ROLE_USER", "parts": parts, "metadata": metadata,
-        });
-        Message::decode(document).unwrap()
-    }
-
-    fn check(kind: InterruptKind, data: &Value, table: Vec<(Value, Value, Result<Value, &str>)>) {
-        for (parts, metadata, wanted) in table {
-            let message = message(&parts, &metadata);
-            let read = read(&message, Asked { kind, data });
-            match (read, wanted) {
-                (Ok(value), Ok(wanted)) => assert_eq!(value, wanted, "{parts} {metadata}"),
-                (Err(error), Err(wanted)) => {
-                    let text = error.to_string();
-                    assert!(text.contains(wanted), "{parts} {metadata}: {text}");
-                }
-                (read, wanted) => panic!("{parts} {metadata}: {read:?}, wanted {wanted:?}"),
-            }
-        }
-    }
-
-    #[test]
-    fn an_approval_is_answered() {
-        let data = json!({"actions": ["accept", "reject", "refine"]});
-        let text = |text: &str| json!([{ "text": text }]);
-        let none = json!({});
-        check(
-            InterruptKind::Approval,
-            &data,
-            vec![
-                (text("Accept"), none.clone(), Ok(json!({"action": "accept"}))),
-                (text(" approve\n"), none.clone(), Ok(json!({"action": "accept"}))),
-                (text("YES"), none.clone(), Ok(json!({"action": "accept"}))),
-                (text("no"), none.clone(), Ok(json!({"action": "reject"}))),
-                (text("reject"), none.clone(), Ok(json!({"action": "reject"}))),
-                (
-                    text("yes, but shorter"),
-                    none.clone(),
-                    Err("the actions offered are accept, reject, refine"),
-                ),
-                (text(""), none.clone(), Err("the actions offered are")),
-                (
-                    json!([{"data": {"approve": true, "feedback": "looks good"}}]),
-                    none.clone(),
-                    Ok(json!({"approve": true, "feedback": "looks good"})),
-                ),
-                (
-                    json!([{"text": "too long"}, {"data": {"action": "reject"}}]),
-                    none.clone(),
-                    Ok(json!({"action": "reject", "feedback": "too long"})),
-                ),
-                (
-                    json!([{"data": {"unrelated": 1}}]),
-                    none.clone(),
-                    Err("has data without action or approve"),
-                ),
-                (
-                    json!([{"data": true}]),
-                    none.clone(),
-                    Err("has data that is no object"),
-                ),
-                (
-                    json!([{"url": "https://x.example/"}]),
-                    none.clone(),
-                    Err("neither text nor data"),
-                ),
-                (
-                    text("fine"),
-                    json!({"openwop": {"action": "accept"}}),
-                    Ok(json!({"action": "accept", "feedback": "fine"})),
-                ),
-                (
-                    text(""),
-                    json!({"openwop.action": {"action": "refine", "refineFeedback": {"scope": "whole"}}}),
-                    Ok(json!({"action": "refine", "refineFeedback": {"scope": "whole"}})),
-                ),
-                (
-                    json!([{"data": {"refineFeedback": {"scope": "whole"}}}]),
-                    json!({"openwop": {"interrupt": {"action": "refine", "interruptId": "gate:0"}}}),
-                    Ok(json!({"action": "refine", "refineFeedback": {"scope": "whole"}})),
-                ),
-                (
-                    text("yes"),
-                    json!({"openwop": {"interrupt": {"interruptId": "gate:0"}}}),
-                    Ok(json!({"action": "accept"})),
-                ),
-                (
-                    text("yes"),
-                    json!({"openwop": {"action": 7}}),
-                    Err("must be an action"),
-                ),
-            ],
-        );
-    }
-
-    #[test]
-    fn words_are_a_question_where_one_may_ask() {
-        let data = json!({"actions": ["accept", "ask"]});
-        check(
-            InterruptKind::Approval,
-            &data,
-            vec![(
-                json!([{"text": "why is it blue?"}]),
-                json!({}),
-                Ok(json!({"action": "ask", "question": "why is it blue?"})),
-            )],
-        );
-    }
-
-    #[test]
-    fn questions_are_answered() {
-        let one = json!({"questions": [{"id": "n", "question": "how many?", "schema": {"type": "integer"}}]});
-        let two = json!({"questions": [
-            {"id": "a", "question": "a?"}, {"id": "b", "question": "b?"},
-        ]});
-        let none = json!({});
-        check(
-            InterruptKind::Clarification,
-            &one,
-            vec![
-                (
-                    json!([{"text": "3"}]),
-                    none.clone(),
-                    Ok(json!({"answers": {"n": 3}})),
-                ),
-                (
-                    json!([{"text": "a few"}]),
-                    none.clone(),
-                    Ok(json!({"answers": {"n": "a few"}})),
-                ),
-                (
-                    json!([{"data": 3}]),
-                    none.clone(),
-                    Ok(json!({"answers": {"n": 3}})),
-                ),
-                (
-                    json!([{"data": {"n": 3}}]),
-                    none.clone(),
-                    Ok(json!({"answers": {"n": 3}})),
-                ),
-            ],
-        );
-        check(
-            InterruptKind::Clarification,
-            &two,
-            vec![
-                (
-                    json!([{"data": {"answers": {"a": 1, "b": 2}}}]),
-                    none.clone(),
-                    Ok(json!({"answers": {"a": 1, "b": 2}})),
-                ),
-                (
-                    json!([{"text": "3"}]),
-                    none.clone(),
-                    Err("the questions are a, b; send data with answers by id"),
-                ),
-                (
-                    json!([{"data": {"c": 1}}]),
-                    none.clone(),
-                    Err("answers something else"),
-                ),
-                (
-                    json!([{"text": "x"}]),
-                    json!({"openwop": {"interrupt": {"answers": {"a": 1, "b": 2}}}}),
-                    Ok(json!({"answers": {"a": 1, "b": 2}})),
-                ),
-            ],
-        );
-    }
-
-    #[test]
-    fn events_and_custom_values_go_through() {
-        let none = json!({});
-        check(
-            InterruptKind::ExternalEvent,
-            &json!({"eventType": "paid", "correlation": {"order": 7}}),
-            vec![
-                (
-                    json!([{"data": {"order": 7, "amount": 3}}]),
-                    none.clone(),
-                    Ok(json!({"order": 7, "amount": 3})),
-                ),
-                (
-                    json!([{"text": "paid"}]),
-                    none.clone(),
-                    Err("send the event as a data part"),
-                ),
-            ],
-        );
-        check(
-            InterruptKind::Custom,
-            &json!({"customKind": "x"}),
-            vec![
-                (json!([{"text": " words "}]), none.clone(), Ok(json!(" words "))),
-                (json!([{"data": [1]}]), none.clone(), Ok(json!([1]))),
-                (json!([{"data": {"a": 1}}]), none, Ok(json!({"a": 1}))),
-            ],
-        );
-    }
-
-    #[test]
-    fn the_metadata_selects_an_interrupt() {
-        let text = json!([{"text": "yes"}]);
-        let read = |metadata: Value| selector(&message(&text, &metadata));
-        assert_eq!(read(json!({})).unwrap(), Selector::default());
-        assert_eq!(
-            read(json!({"openwop": {"interrupt": {"interruptId": "a:0"}}}))
-                .unwrap()
-                .interrupt
-                .as_deref(),
-            Some("a:0")
-        );
-        assert_eq!(
-            read(json!({"openwop.interrupt.nodeId": "a"}))
-                .unwrap()
-                .node
-                .as_deref(),
-            Some("a")
-        );
-        assert!(read(json!({"openwop.interrupt.nodeId": 1})).is_err());
-    }
-}
+mod tests;

@@ -105,6 +105,26 @@ async fn a_wrong_answer_changes_nothing() {
             "accept, reject, refine",
         ),
         (
+            json!([{"data": {"approve": false, "action": "accept"}}]),
+            json!({}),
+            "message.parts do not answer the task: 'approve' contradicts the action 'accept'",
+        ),
+        (
+            json!([{"data": {"approve": true}}, {"data": {"action": "reject"}}]),
+            json!({}),
+            "'approve' contradicts the action 'reject'",
+        ),
+        (
+            json!([{"data": {"approve": false}}]),
+            json!({"openwop": {"action": "accept"}}),
+            "'approve' contradicts the action 'accept'",
+        ),
+        (
+            json!([{"data": {"action": "accept"}}]),
+            json!({"openwop": {"action": "reject"}}),
+            "message.parts has several values for 'action'",
+        ),
+        (
             json!([{"data": {"hello": 1}}]),
             json!({}),
             "accept, reject, refine",
