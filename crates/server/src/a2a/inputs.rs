@@ -1,17 +1,15 @@
 //! A message as the inputs of a run.
 //!
-//! Texts, joined by line breaks, become `prompt`; objects are merged into the inputs, later ones win; files become
-//! entries of `files`. Bytes are kept beside the log and referred to; an address is passed on and never fetched.
+//! Texts, joined by line breaks, become `prompt`; objects are merged into the inputs, later ones win; what data there
+//! is besides becomes the list `data`, which stands where its last value does if an object has a `data` too; files
+//! become entries of `files`. Bytes are kept beside the log and referred to; an address is passed on and never fetched.
 
 use std::borrow::Cow;
 
 use serde_json::{Value, json};
 use wopr_core::Object;
 use wopr_store::BlobRow;
-use wopr_wire::a2a::{
-    error::A2aError,
-    model::{Message, Part, PartContent},
-};
+use wopr_wire::a2a::model::{Message, Part, PartContent};
 
 /// The scheme of a reference to bytes kept beside the log, in messages as they are stored.
 const SCHEME: &str = "wopr-blob:";
@@ -28,9 +26,11 @@ pub(super) struct Inputs {
 }
 
 /// Takes a message apart. `name` starts the ids of its blobs.
-pub(super) fn read(message: &Message, name: &str) -> Result<Inputs, A2aError> {
+pub(super) fn read(message: &Message, name: &str) -> Inputs {
     let mut prompt: Option<String> = None;
     let mut data = Object::new();
+    let mut values = Vec::new();
+    let mut is_list = false;
     let mut files = Vec::new();
     let mut blobs = Vec::new();
     for (index, part) in message.parts.iter().enumerate() {
@@ -43,15 +43,14 @@ pub(super) fn read(message: &Message, name: &str) -> Result<Inputs, A2aError> {
                 }
             },
             PartContent::Data(Value::Object(members)) => {
+                is_list &= !members.contains_key("data");
                 for (name, value) in members {
                     data.insert(name.clone(), value.clone());
                 }
             }
-            PartContent::Data(_) => {
-                return Err(A2aError::invalid_param(
-                    format!("message.parts[{index}].data"),
-                    "must be an object: its members become inputs",
-                ));
+            PartContent::Data(value) => {
+                values.push(value.clone());
+                is_list = true;
             }
             PartContent::Raw(bytes) => {
                 let blob = blob(name, index, part, bytes);
@@ -68,6 +67,9 @@ pub(super) fn read(message: &Message, name: &str) -> Result<Inputs, A2aError> {
             }
         }
     }
+    if is_list {
+        data.insert("data".to_owned(), values.into());
+    }
     let mut inputs = Object::new();
     if let Some(prompt) = prompt {
         inputs.insert("prompt".to_owned(), prompt.into());
@@ -76,7 +78,7 @@ pub(super) fn read(message: &Message, name: &str) -> Result<Inputs, A2aError> {
     if !files.is_empty() {
         inputs.insert("files".to_owned(), files.into());
     }
-    Ok(Inputs { inputs, blobs })
+    Inputs { inputs, blobs }
 }
 
 /// The bytes in a message, for one whose parts are not inputs.
@@ -165,6 +167,15 @@ mod tests {
                 json!({"prompt": "b"}),
             ),
             (
+                json!([{"data": [1]}, {"data": {"x": 1}}, {"data": "s"}, {"data": null}]),
+                json!({"data": [[1], "s", null], "x": 1}),
+            ),
+            (json!([{"data": 1}, {"data": {"data": 2}}]), json!({"data": 2})),
+            (
+                json!([{"data": 1}, {"data": {"data": 2}}, {"data": 3}]),
+                json!({"data": [1, 3]}),
+            ),
+            (
                 json!([
                     {"raw": "aGk=", "filename": "a.txt", "mediaType": "text/plain"},
                     {"url": "http://127.0.0.1/secret", "filename": "b"},
@@ -177,25 +188,16 @@ mod tests {
                 ]}),
             ),
         ] {
-            let read = read(&message(&parts), "n").unwrap();
+            let read = read(&message(&parts), "n");
             assert_eq!(Value::Object(read.inputs), wanted, "{parts}");
         }
-    }
-
-    #[test]
-    fn data_that_has_no_members_is_refused() {
-        let error = read(&message(&json!([{"text": "a"}, {"data": [1]}])), "n").unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "invalid parameters: message.parts[1].data must be an object: its members become inputs"
-        );
     }
 
     #[test]
     fn bytes_are_kept_apart_from_the_message() {
         let sent = message(&json!([{"text": "a"}, {"raw": "aGk=", "mediaType": "text/plain"}]));
         let rows = blobs(&sent, "n");
-        assert_eq!(rows, read(&sent, "n").unwrap().blobs);
+        assert_eq!(rows, read(&sent, "n").blobs);
         assert_eq!(
             (rows[0].id.as_str(), rows[0].bytes.as_slice()),
             ("n-1", &b"hi"[..])

@@ -1,7 +1,8 @@
 //! Which workflow a message is for.
 //!
 //! The message says so, or the request around it, or the address it was sent to, or the host's default: the first
-//! that speaks decides. Whether that workflow exists is not looked at here.
+//! that speaks decides. Whether that workflow exists is not looked at here, nor whether it is the only one, which is
+//! meant where nothing speaks.
 
 use serde_json::Value;
 use wopr_core::WorkflowId;

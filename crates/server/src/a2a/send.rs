@@ -28,7 +28,8 @@ use super::{
     projection::{Standing, Waiting, waiting},
     question::{self, AskedAt},
     render::{Shown, context_of},
-    reply, select,
+    reply,
+    select::{self, Choice},
     service::{Call, Error, Service, is_settled, require, task_word},
 };
 use crate::auth::{Caller, Scope};
@@ -167,6 +168,7 @@ impl Service {
         let own = is_conformance.then(conformance::skill);
         let default = self.host.config().default_workflow.as_ref().or(own.as_ref());
         let choice = select::choose(&message, &metadata, interface.as_ref(), default)?;
+        let choice = choice.or_else(|| self.only_skill(caller));
         let workflow = match choice {
             Some(choice) => self.skill(caller, &choice.workflow).await?.ok_or(choice.field),
             None => Err(select::FIELD.to_owned()),
@@ -181,7 +183,7 @@ impl Service {
         modes.check_accepted(&configuration.accepted_output_modes)?;
         modes.check_message(&message)?;
         let name = name(caller, &message);
-        let Inputs { inputs, blobs } = inputs::read(&message, &name)?;
+        let Inputs { inputs, blobs } = inputs::read(&message, &name);
 
         let engine = self.host.engine();
         let run = engine.new_run_id();
@@ -404,6 +406,17 @@ impl Service {
     async fn skill(&self, caller: &Caller, workflow: &WorkflowId) -> Result<Option<Arc<Plan>>, Error> {
         let plan = self.host.engine().find_workflow(&caller.tenant, workflow).await?;
         Ok(plan.filter(|plan| plan.definition.is_public()))
+    }
+
+    /// The skill a message means that names none, because there is no other.
+    fn only_skill(&self, caller: &Caller) -> Option<Choice> {
+        let plans = self.host.engine().workflows(&caller.tenant);
+        let mut skills = plans.iter().filter(|plan| plan.definition.is_public());
+        let first = skills.next()?;
+        skills.next().is_none().then(|| Choice {
+            workflow: first.id().clone(),
+            field: select::FIELD.to_owned(),
+        })
     }
 
     fn no_skill(&self, caller: &Caller, field: String) -> A2aError {

@@ -304,6 +304,43 @@ async fn without_a_choice_the_skills_are_named() {
 }
 
 #[tokio::test]
+async fn the_only_skill_is_meant_by_who_names_none() {
+    let mut config = crate::support::config();
+    config.default_workflow = None;
+    let only = |id: &str| {
+        let all = workflows().into_iter();
+        all.filter(|workflow| [id, "hidden"].contains(&workflow["id"].as_str().unwrap()))
+            .collect()
+    };
+    let server = Server::with(config, only("hello")).await;
+    let client = server.v1();
+    let task = client.send(client.text("m", "x", json!({}))).await;
+    assert_eq!(task["metadata"]["openwop"]["workflowId"], "hello");
+    // Who names another does not mean it.
+    let (code, text) = client
+        .send_err(client.text("m2", "x", json!({"metadata": {"skillId": "nowhere"}})))
+        .await;
+    assert!(
+        code == -32602 && text.contains("must name one of the skills: hello"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn data_of_any_kind_begins_a_task() {
+    let server = Server::start().await;
+    let client = server.v1();
+    let more = json!({"metadata": {"skillId": "approve"}});
+    let parts = json!([{"data": [1, 2]}, {"data": {"x": 1}}, {"data": "three"}]);
+    let task = client.send(client.message("m", parts, more)).await;
+    let run = wopr_core::RunId::parse(task["id"].as_str().unwrap()).unwrap();
+    let key = wopr_core::RunKey::new(serde_json::from_value(json!("default")).unwrap(), run);
+    let view = server.host.engine().view(&key).await.unwrap().unwrap();
+    let inputs = json!(view.run.started.unwrap().inputs);
+    assert_eq!(inputs, json!({"data": [[1, 2], "three"], "x": 1}));
+}
+
+#[tokio::test]
 async fn a_paused_task_works_and_says_so() {
     let server = Server::start().await;
     let client = server.v1();

@@ -101,8 +101,19 @@ impl Server {
     }
 
     async fn serve(host: Arc<Host>, listener: TcpListener) -> Self {
+        Self::serving(host, listener, workflows()).await
+    }
+
+    /// A configured host in memory with other workflows.
+    pub(crate) async fn with(mut config: Config, workflows: Vec<Value>) -> Self {
+        let listener = bind(&mut config).await.unwrap();
+        let host = Host::open(config).await.unwrap();
+        Self::serving(host, listener, workflows).await
+    }
+
+    async fn serving(host: Arc<Host>, listener: TcpListener, workflows: Vec<Value>) -> Self {
         let address = listener.local_addr().unwrap().to_string();
-        for workflow in workflows() {
+        for workflow in workflows {
             host.engine().register(None, workflow).await.unwrap();
         }
         let (stop, stopped) = oneshot::channel();
