@@ -120,9 +120,10 @@ text_id!(
 );
 
 impl RunId {
-    /// Makes the id of a run from the time it is created and 80 bits of entropy.
+    /// Makes the id of a run from the time it is created and 80 bits of entropy, of which six make way for the version
+    /// and the variant of a UUID.
     ///
-    /// Ids sort by creation time, so a store appends to the right edge of its index.
+    /// Ids sort by creation time and then by entropy, so a store appends to the right edge of its index.
     #[must_use]
     pub fn from_parts(at: Timestamp, entropy: [u8; 10]) -> Self {
         let millis = u64::try_from(at.millis()).unwrap_or(0);

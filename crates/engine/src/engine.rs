@@ -19,6 +19,7 @@ use crate::{
     locks::Locks,
     pushes::Pushes,
     recent::Recent,
+    run_ids::RunIds,
     setbacks::Setbacks,
     stats::Counters,
     tail::Tails,
@@ -66,6 +67,7 @@ pub(crate) struct Shared {
     pub(crate) runtime: Handle,
     pub(crate) locks: Locks,
     pub(crate) dice: Dice,
+    pub(crate) run_ids: RunIds,
 }
 
 /// An engine that takes requests and does nothing by itself yet.
@@ -140,6 +142,7 @@ impl Engine {
         let shared = Arc::new(Shared {
             effects: Effects::new(options.max_effects),
             dice: Dice::new(options.seed),
+            run_ids: RunIds::default(),
             recent: Recent::new(options.retention),
             store,
             executor,
@@ -238,10 +241,13 @@ impl Engine {
         self.shared.catalog.all(tenant)
     }
 
-    /// A fresh run id.
+    /// A fresh run id, above those this engine made before within the same millisecond.
     #[must_use]
     pub fn new_run_id(&self) -> RunId {
-        RunId::from_parts(self.now(), self.shared.dice.roll())
+        let Shared {
+            run_ids, clock, dice, ..
+        } = &*self.shared;
+        run_ids.next(&**clock, dice)
     }
 
     /// The time.
