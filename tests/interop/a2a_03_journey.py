@@ -12,6 +12,7 @@ import uuid
 
 import httpx
 from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
+from a2a.client.errors import A2AClientHTTPError, A2AClientJSONRPCError
 from a2a.types import (
     DataPart,
     DeleteTaskPushNotificationConfigParams,
@@ -30,6 +31,7 @@ from a2a.types import (
     TaskState,
     TextPart,
 )
+from grpc.aio import AioRpcError
 
 from grpc_channel import channels
 
@@ -69,6 +71,21 @@ async def is_refused(refused):
         print(f"  refused: {type(error).__name__}: {error}")
     else:
         raise SystemExit("0.3: not so: it is refused")
+
+
+async def is_missing(client):
+    """A task that is not there is known as such, as far as this SDK tells what went wrong."""
+    try:
+        await client.get_task(TaskQueryParams(id="run_" + "0" * 32))
+    except A2AClientJSONRPCError as error:
+        told = error.error.code == -32001
+    except A2AClientHTTPError as error:
+        told = error.status_code == 404
+    except AioRpcError as error:
+        told = error.details() == "TaskNotFoundError: task not found"
+    else:
+        told = False
+    expect(told, "no task is not found")
 
 
 async def push(client, http, card, way, task_id):
@@ -146,6 +163,7 @@ async def run(streaming, http, card):
         about = task.metadata["openwop"]
     expect(about["interrupt"]["kind"] == "approval", "an approval is asked for")
 
+    await is_missing(client)
     kept = await client.get_task(TaskQueryParams(id=task.id))
     expect(kept.status.state == TaskState.input_required, "the task is kept")
     await push(client, http, card, way, task.id)

@@ -30,6 +30,7 @@ from a2a.types.a2a_pb2 import (
     TaskPushNotificationConfig,
     TaskState,
 )
+from a2a.utils.errors import TaskNotFoundError
 from google.protobuf.json_format import MessageToDict
 
 from grpc_channel import channels
@@ -74,6 +75,16 @@ async def is_refused(refused):
         print(f"  refused: {type(error).__name__}: {error}")
     else:
         raise SystemExit("1.0: not so: it is refused")
+
+
+async def is_missing(client):
+    """A task that is not there is known as such, whichever the binding and version."""
+    try:
+        await client.get_task(GetTaskRequest(id="run_" + "0" * 32))
+    except TaskNotFoundError as error:
+        expect("task not found" in str(error), f"it is said: {error}")
+    else:
+        raise SystemExit("1.0: not so: no task is not found")
 
 
 async def push(client, way, task_id):
@@ -143,6 +154,7 @@ async def run(streaming, http, card):
     about = MessageToDict(about)["openwop"]
     expect(about["interrupt"]["kind"] == "approval", "an approval is asked for")
 
+    await is_missing(client)
     task = await client.get_task(GetTaskRequest(id=task_id))
     expect(task.status.state == TaskState.TASK_STATE_INPUT_REQUIRED, "the task is kept")
     expect(task.status.message.parts[0].text, "the agent says what it asks")

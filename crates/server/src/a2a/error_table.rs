@@ -198,7 +198,11 @@ async fn every_error_is_told_in_every_binding_as_its_profile_has_it() {
                 check_details(&shown["details"], &error, reason);
             }
 
-            let status = status::of(&host, &Error::A2a(error.clone()));
+            // Of the same code in 0.3, with the name its clients know before the text.
+            let old = status::of(&host, &Error::A2a(error.clone()), Version::V0_3);
+            assert_eq!(old.code() as i32, grpc, "{about}");
+            assert_eq!(old.message(), format!("{}: {error}", error.old_name()));
+            let status = status::of(&host, &Error::A2a(error.clone()), Version::V1_0);
             assert_eq!(status.code() as i32, grpc, "{about}");
             assert_eq!(status.message(), error.to_string());
             if (-32009..=-32001).contains(&code) {

@@ -285,6 +285,28 @@ async fn callers_and_versions_are_checked_as_everywhere() {
 }
 
 #[tokio::test]
+async fn an_old_client_reads_the_name_of_an_error() {
+    let server = Server::start().await;
+    for (client, version, name) in [
+        (server.v1(), Version::V1_0, "id"),
+        (server.v03(), Version::V0_3, "name"),
+    ] {
+        let id = "run_00000000000000000000000000000000";
+        let (id, message) = match version {
+            Version::V1_0 => (id.to_owned(), "task not found"),
+            Version::V0_3 => (format!("tasks/{id}"), "TaskNotFoundError: task not found"),
+        };
+        let mut asked = ask(&client, version, Operation::GetTask, &json!({name: id})).await;
+        assert_eq!(asked.next().await, None);
+        let ended = asked.ended();
+        assert_eq!(
+            (ended.code, ended.message.replace("%20", " ").as_str()),
+            (5, message)
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_deadline_ends_the_call_and_never_the_task() {
     let server = Server::start().await;
     let client = server.v1();

@@ -355,6 +355,38 @@ impl A2aError {
         }
     }
 
+    /// The name by which clients of 0.3 know the error where there is no code of JSON-RPC. The text of 0.3 names
+    /// none: these are the names of what the SDKs raise.
+    #[must_use]
+    pub const fn old_name(&self) -> &'static str {
+        match self.kind() {
+            Kind::TaskNotFound => "TaskNotFoundError",
+            Kind::TaskNotCancelable => "TaskNotCancelableError",
+            Kind::PushNotificationNotSupported => "PushNotificationNotSupportedError",
+            // What came after 0.3, as in `code_in`.
+            Kind::UnsupportedOperation | Kind::ExtensionSupportRequired | Kind::VersionNotSupported => {
+                "UnsupportedOperationError"
+            }
+            Kind::ContentTypeNotSupported => "ContentTypeNotSupportedError",
+            Kind::InvalidAgentResponse => "InvalidAgentResponseError",
+            Kind::ExtendedAgentCardNotConfigured => "ExtendedAgentCardNotConfiguredError",
+            Kind::Parse => "JSONParseError",
+            Kind::InvalidRequest => "InvalidRequestError",
+            Kind::MethodNotFound => "MethodNotFoundError",
+            Kind::InvalidParams => "InvalidParamsError",
+            Kind::Internal => "InternalError",
+        }
+    }
+
+    /// The text of a status of gRPC. Clients of 0.3 know an error by the name before its text.
+    #[must_use]
+    pub fn grpc_message(&self, version: Version) -> String {
+        match version {
+            Version::V0_3 => format!("{}: {self}", self.old_name()),
+            Version::V1_0 => self.to_string(),
+        }
+    }
+
     /// The stable name.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
@@ -440,7 +472,7 @@ impl A2aError {
     }
 
     /// The body of the HTTP+JSON binding: `google.rpc.Status` under `error`. The text of 0.3 does not say what an error
-    /// looks like, and its clients know one by the number of JSON-RPC, so the body has that beside it.
+    /// looks like, and its clients know one by the number of JSON-RPC or by its name, so the body has these beside it.
     #[must_use]
     pub fn rest_body(&self, version: Version, profile: ErrorProfile) -> Value {
         let details = self.data().unwrap_or_else(|| Value::Array(Vec::new()));
@@ -453,6 +485,7 @@ impl A2aError {
         if version == Version::V0_3 {
             body["code"] = self.code_in(version).into();
             body["message"] = self.to_string().into();
+            body["type"] = self.old_name().into();
         }
         body
     }
@@ -485,110 +518,4 @@ impl From<BodyError> for A2aError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_profiles_differ_where_the_revisions_do() {
-        let differing: Vec<_> = Kind::ALL
-            .iter()
-            .map(|kind| {
-                let [new, old] = [ErrorProfile::V1_0_1, ErrorProfile::V1_0_0]
-                    .map(|profile| (kind.http_status(profile), kind.grpc_status(profile).name()));
-                (kind.code(), new, old)
-            })
-            .filter(|(_, new, old)| new != old)
-            .collect();
-        let precondition = (400, "FAILED_PRECONDITION");
-        let unimplemented = (400, "UNIMPLEMENTED");
-        assert_eq!(
-            differing,
-            [
-                (-32002, precondition, (409, "FAILED_PRECONDITION")),
-                (-32003, precondition, unimplemented),
-                (-32004, precondition, unimplemented),
-                (-32005, (400, "INVALID_ARGUMENT"), (415, "INVALID_ARGUMENT")),
-                (-32006, (500, "INTERNAL"), (502, "INTERNAL")),
-                (-32009, precondition, unimplemented),
-            ]
-        );
-    }
-
-    #[test]
-    fn codes_and_reasons_find_their_row() {
-        for kind in Kind::ALL {
-            assert_eq!(Kind::from_code(kind.code()), Some(*kind));
-            assert_eq!(Kind::from_reason(kind.reason()), Some(*kind));
-        }
-        assert_eq!(Kind::from_code(-32010), None);
-    }
-
-    #[test]
-    fn details_are_an_array_of_typed_objects() {
-        assert_eq!(
-            A2aError::task_not_found("t-1").data().unwrap(),
-            json!([{
-                "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-                "reason": "TASK_NOT_FOUND",
-                "domain": "a2a-protocol.org",
-                "metadata": { "taskId": "t-1" },
-            }])
-        );
-        assert_eq!(
-            A2aError::invalid_param("message.role", "is required")
-                .data()
-                .unwrap(),
-            json!([{
-                "@type": "type.googleapis.com/google.rpc.BadRequest",
-                "fieldViolations": [{ "field": "message.role", "description": "is required" }],
-            }])
-        );
-        assert_eq!(A2aError::Internal.data(), None);
-    }
-
-    #[test]
-    fn a_rest_body_is_a_status() {
-        assert_eq!(
-            A2aError::unsupported("the task has ended").rest_body(Version::V1_0, ErrorProfile::V1_0_0),
-            json!({ "error": {
-                "code": 400,
-                "status": "UNIMPLEMENTED",
-                "message": "unsupported operation: the task has ended",
-                "details": [{
-                    "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-                    "reason": "UNSUPPORTED_OPERATION",
-                    "domain": "a2a-protocol.org",
-                }],
-            }})
-        );
-        assert_eq!(
-            A2aError::Internal.rest_body(Version::V1_0, ErrorProfile::V1_0_1)["error"].get("details"),
-            None
-        );
-    }
-
-    #[test]
-    fn an_old_client_reads_the_number_of_json_rpc() {
-        let error = A2aError::unsupported("the task has ended");
-        let new = error.rest_body(Version::V1_0, ErrorProfile::V1_0_1);
-        let old = error.rest_body(Version::V0_3, ErrorProfile::V1_0_1);
-        assert_eq!(old["error"], new["error"]);
-        assert_eq!(
-            (&old["code"], &old["message"]),
-            (&json!(-32004), &old["error"]["message"])
-        );
-        assert_eq!(new.as_object().unwrap().len(), 1);
-    }
-
-    #[test]
-    fn an_old_client_sees_only_codes_it_knows() {
-        let required = A2aError::ExtensionSupportRequired { uri: "urn:x".into() };
-        assert_eq!(required.code_in(Version::V1_0), -32008);
-        assert_eq!(required.code_in(Version::V0_3), -32004);
-        assert_eq!(
-            A2aError::version_not_supported("9.9").code_in(Version::V0_3),
-            -32004
-        );
-        assert_eq!(A2aError::Parse.code_in(Version::V0_3), -32700);
-    }
-}
+mod tests;

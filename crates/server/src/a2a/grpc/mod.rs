@@ -144,7 +144,7 @@ async fn call(
     let deadline = deadline(headers)?;
     let caller = auth::caller(&head.extensions).map_err(|error| status::unauthenticated(&error))?;
     let form = Form::proto(version);
-    let refused = |error| status::of(host, &error);
+    let refused = |error| status::of(host, &error, version);
     let answered = async {
         let body = door::read_body(host, body, message::HEAD)
             .await

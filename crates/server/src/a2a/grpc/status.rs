@@ -6,7 +6,7 @@
 use http::HeaderMap;
 use serde_json::Value;
 use tonic::{Code, Status, metadata::MetadataValue};
-use wopr_wire::a2a::{error::A2aError, protobuf::rpc_status};
+use wopr_wire::a2a::{error::A2aError, method::Version, protobuf::rpc_status};
 
 use super::super::{
     service::Error,
@@ -24,9 +24,9 @@ const CUTS: [usize; 5] = [1024, 512, 256, 128, 64];
 const MAX_MANY: usize = 8;
 
 /// An error of an operation.
-pub(in crate::a2a) fn of(host: &Host, error: &Error) -> Status {
+pub(in crate::a2a) fn of(host: &Host, error: &Error, version: Version) -> Status {
     match error {
-        Error::A2a(error) => of_a2a(host, error),
+        Error::A2a(error) => of_a2a(host, error, version),
         Error::Forbidden(scope) => {
             Status::permission_denied(format!("the credential lacks the scope {}", scope.as_str()))
         }
@@ -42,10 +42,10 @@ pub(super) fn unavailable() -> Status {
     status
 }
 
-fn of_a2a(host: &Host, error: &A2aError) -> Status {
+fn of_a2a(host: &Host, error: &A2aError, version: Version) -> Status {
     fitting(
         error.grpc_status(profile(host)).code(),
-        &error.to_string(),
+        &error.grpc_message(version),
         error.data().as_ref(),
     )
 }
