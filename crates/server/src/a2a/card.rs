@@ -33,6 +33,14 @@ use crate::{Host, auth::hex, host::default_tenant};
 
 /// How long a client may keep a card.
 const CACHE_CONTROL: &str = "public, max-age=60";
+/// The same for a card that is its reader's own, who may lose a scope at any time.
+const OWN_CACHE_CONTROL: &str = "private, no-cache";
+/// The forms of a date in a header: the first is written, all are read (RFC 9110, section 5.6.7).
+const DATES: [&str; 3] = [
+    "%a, %d %b %Y %H:%M:%S GMT",
+    "%A, %d-%b-%y %H:%M:%S GMT",
+    "%a %b %e %H:%M:%S %Y",
+];
 /// How long a verifier may keep the keys: as long as they are safe to be missed after a change.
 const KEYS_CACHE_CONTROL: &str = "public, max-age=600";
 /// The tag of a skill whose workflow has none.
@@ -51,14 +59,12 @@ enum Form {
 }
 
 impl Form {
-    fn of(headers: &HeaderMap) -> Result<Self, A2aError> {
-        let named = headers.get(VERSION_HEADER).map(HeaderValue::to_str);
-        match named {
-            None => Ok(Self::Union),
-            Some(Ok(text)) if text.trim().is_empty() => Ok(Self::Union),
-            Some(Ok(text)) => Version::from_header(Some(text)).map(Self::Pure),
-            Some(Err(_)) => Err(A2aError::version_not_supported("?")),
-        }
+    /// The form a reader asks for. One of a version that is not spoken here reads in the card which are.
+    fn of(headers: &HeaderMap) -> Self {
+        let named = headers.get(VERSION_HEADER).and_then(|value| value.to_str().ok());
+        let named = named.filter(|text| !text.trim().is_empty());
+        let version = named.and_then(|text| Version::from_header(Some(text)).ok());
+        version.map_or(Self::Union, Self::Pure)
     }
 }
 
@@ -83,7 +89,7 @@ struct Made {
     generation: u64,
     body: Bytes,
     etag: String,
-    modified: String,
+    since: jiff::Timestamp,
 }
 
 impl Cards {
@@ -116,7 +122,7 @@ impl Cards {
         let made = Made {
             generation,
             etag: format!("\"{}\"", hash(&body)),
-            modified: since.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string(),
+            since,
             body: Bytes::from(body),
         };
         let mut all = self.made.lock();
@@ -136,7 +142,11 @@ impl Cards {
         };
         let entry = known.entry(card.cloned()).or_insert_with(fresh);
         if entry.hash != hash {
+            // Dates in headers have no fractions: of two changes within a second the later gets the next.
+            let later = entry.since.as_second() + 1;
+            let later = jiff::Timestamp::from_second(later).unwrap_or(entry.since);
             *entry = fresh();
+            entry.since = entry.since.max(later);
         }
         entry.since
     }
@@ -170,13 +180,9 @@ pub(super) fn respond(
     workflow: Option<&WorkflowId>,
     headers: &HeaderMap,
 ) -> Response {
-    let form = match Form::of(headers) {
-        Ok(form) => form,
-        Err(error) => return super::transport::error_response(host, &error, Version::V1_0),
-    };
     let Made {
-        body, etag, modified, ..
-    } = match cards.get(host, workflow, form) {
+        body, etag, since, ..
+    } = match cards.get(host, workflow, Form::of(headers)) {
         Ok(Some(made)) => made,
         Ok(None) => {
             return super::transport::status_response(
@@ -190,27 +196,64 @@ pub(super) fn respond(
             return super::transport::error_response(host, &A2aError::Internal, Version::V1_0);
         }
     };
-    let is_known = headers
-        .get_all(header::IF_NONE_MATCH)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .map(|tag| tag.trim().trim_start_matches("W/"))
-        .any(|tag| tag == "*" || tag == etag);
-    let mut response = if is_known {
-        let mut response = Response::new(Body::empty());
-        *response.status_mut() = StatusCode::NOT_MODIFIED;
-        response
-    } else {
-        let mut response = Response::new(Body::from(body));
-        set(&mut response, header::CONTENT_TYPE, "application/json");
-        response
-    };
+    let is_known = is_known(headers, &etag).unwrap_or_else(|| is_as_old(headers, since));
+    let mut response = unless(is_known, body);
     set(&mut response, header::ETAG, &etag);
     set(&mut response, header::CACHE_CONTROL, CACHE_CONTROL);
     set(&mut response, header::VARY, VERSION_HEADER);
+    let modified = since.strftime(DATES[0]).to_string();
     set(&mut response, header::LAST_MODIFIED, &modified);
     response
+}
+
+/// Answers with the card of a caller, which no other may be shown (A2A 1.0 section 13.3).
+pub(super) fn of_caller(headers: &HeaderMap, body: Vec<u8>) -> Response {
+    let etag = format!("\"{}\"", hash(&body));
+    let is_known = is_known(headers, &etag).unwrap_or(false);
+    let mut response = unless(is_known, Bytes::from(body));
+    set(&mut response, header::ETAG, &etag);
+    set(&mut response, header::CACHE_CONTROL, OWN_CACHE_CONTROL);
+    set(&mut response, header::VARY, "Authorization, A2A-Version");
+    response
+}
+
+/// A card, or word that the reader has it.
+fn unless(is_known: bool, body: Bytes) -> Response {
+    if is_known {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+        return response;
+    }
+    let mut response = Response::new(Body::from(body));
+    set(&mut response, header::CONTENT_TYPE, "application/json");
+    response
+}
+
+/// Whether a reader has what has this tag; none if it does not say what it has.
+fn is_known(headers: &HeaderMap, etag: &str) -> Option<bool> {
+    let tags = headers.get_all(header::IF_NONE_MATCH);
+    tags.iter().next()?;
+    let tags = tags.iter().filter_map(|value| value.to_str().ok());
+    let mut tags = tags
+        .flat_map(|value| value.split(','))
+        .map(|tag| tag.trim().trim_start_matches("W/"));
+    Some(tags.any(|tag| tag == "*" || tag == etag))
+}
+
+/// Claims that a reader has what has not changed since then. What is no date says nothing.
+fn is_as_old(headers: &HeaderMap, since: jiff::Timestamp) -> bool {
+    let value = headers.get(header::IF_MODIFIED_SINCE);
+    let read = value.and_then(|value| value.to_str().ok()).and_then(http_date);
+    read.is_some_and(|read| since.as_second() <= read.as_second())
+}
+
+/// A date of a header.
+fn http_date(text: &str) -> Option<jiff::Timestamp> {
+    let read = |form: &&str| jiff::civil::DateTime::strptime(*form, text.trim()).ok();
+    let date = DATES.iter().find_map(read)?;
+    date.to_zoned(jiff::tz::TimeZone::UTC)
+        .ok()
+        .map(|date| date.timestamp())
 }
 
 fn set(response: &mut Response, name: HeaderName, value: &str) {
@@ -455,5 +498,40 @@ mod tests {
             let made = cards.get(&host, Some(&id), Form::Union).expect("serialises");
             assert!(made.is_some() && cards.made.lock().len() <= MAX_MADE);
         }
+    }
+
+    #[test]
+    fn dates_of_headers_are_read_in_all_their_forms() {
+        let wanted = jiff::Timestamp::from_second(784_111_777).unwrap();
+        for text in [
+            "Sun, 06 Nov 1994 08:49:37 GMT",
+            "Sunday, 06-Nov-94 08:49:37 GMT",
+            "Sun Nov  6 08:49:37 1994",
+        ] {
+            assert_eq!(http_date(text), Some(wanted), "{text}");
+        }
+        assert_eq!(
+            wanted.strftime(DATES[0]).to_string(),
+            "Sun, 06 Nov 1994 08:49:37 GMT"
+        );
+        for text in [
+            "",
+            "yesterday",
+            "1994-11-06T08:49:37Z",
+            "Sun, 06 Nov 1994 08:49:37 +0100",
+        ] {
+            assert_eq!(http_date(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn two_changes_within_a_second_have_two_dates() {
+        let cards = Cards::default();
+        let dates: Vec<_> = ["a", "a", "b", "c", "c"]
+            .map(|hash| cards.since(None, hash).as_second())
+            .to_vec();
+        assert_eq!(dates[0], dates[1]);
+        assert!(dates[1] < dates[2] && dates[2] < dates[3]);
+        assert_eq!(dates[3], dates[4]);
     }
 }

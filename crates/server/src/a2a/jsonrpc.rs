@@ -44,6 +44,9 @@ pub(super) async fn respond(host: Arc<Host>, interface: Interface, head: Parts, 
         Ok(caller) => caller,
         Err(error) => return transport::unauthenticated(error),
     };
+    if door::is_encoded(&head.headers) {
+        return transport::encoded();
+    }
     let body = match door::read_body(&host, body, 0).await {
         Ok(body) => body,
         Err(error) => return transport::no_body(error),

@@ -28,7 +28,7 @@ use wopr_wire::{
 };
 
 use super::{
-    door,
+    card, door,
     perform::{self, Answer},
     routes::Rest,
     service::{Error, Service},
@@ -39,8 +39,18 @@ use crate::{Host, auth, telemetry::Handled};
 /// The media type of the protocol. `application/json` is answered by default: every client reads it.
 const A2A_JSON: &str = "application/a2a+json";
 
-/// Answers a request to a path of the binding.
+/// Answers a request to a path of the binding, errors too in the media type of the protocol for who names it.
 pub(super) async fn respond(host: Arc<Host>, place: Rest, head: &Parts, body: Body) -> Response {
+    let mut response = answer(host, place, head, body).await;
+    let told = response.headers().get(header::CONTENT_TYPE);
+    if told.is_some_and(|told| told == "application/json") && accepts_a2a_json(&head.headers) {
+        let media = HeaderValue::from_static(A2A_JSON);
+        response.headers_mut().insert(header::CONTENT_TYPE, media);
+    }
+    response
+}
+
+async fn answer(host: Arc<Host>, place: Rest, head: &Parts, body: Body) -> Response {
     let headers = &head.headers;
     let caller = match auth::caller(&head.extensions) {
         Ok(caller) => caller,
@@ -53,6 +63,9 @@ pub(super) async fn respond(host: Arc<Host>, place: Rest, head: &Parts, body: Bo
         route: template,
         caller: Some(caller.clone()),
     };
+    if door::is_encoded(headers) {
+        return transport::encoded();
+    }
     let body = match door::read_body(&host, body, 0).await {
         Ok(body) => body,
         Err(error) => return transport::no_body(error),
@@ -68,7 +81,10 @@ pub(super) async fn respond(host: Arc<Host>, place: Rest, head: &Parts, body: Bo
         service.perform(&call, request).await
     };
     let mut response = match answered.await {
-        Ok(Answer::Reply(reply)) => reply_response(&host, headers, place.version, &reply.into_document(form)),
+        Ok(Answer::Reply(reply)) => {
+            let document = reply.into_document(form);
+            reply_response(&host, headers, operation, place.version, &document)
+        }
         Ok(Answer::Stream(stream)) => transport::event_stream(*stream, move |out, item| {
             let frame = sse::Head {
                 id: item.id,
@@ -148,17 +164,30 @@ fn bind_tenant(tenant: &str, request: &mut Object) -> Result<(), DecodeError> {
     }
 }
 
-fn reply_response(host: &Host, headers: &HeaderMap, version: Version, document: &Document) -> Response {
+fn reply_response(
+    host: &Host,
+    headers: &HeaderMap,
+    operation: Operation,
+    version: Version,
+    document: &Document,
+) -> Response {
     let Ok(body) = serde_json::to_vec(document) else {
         tracing::error!("a2a reply does not serialise");
         return transport::error_response(host, &A2aError::Internal, version);
     };
-    let mut response = transport::json_response(StatusCode::OK, body);
-    if accepts_a2a_json(headers) {
-        let media = HeaderValue::from_static(A2A_JSON);
-        response.headers_mut().insert(header::CONTENT_TYPE, media);
+    match operation {
+        Operation::GetExtendedAgentCard => card::of_caller(headers, body),
+        Operation::SendMessage
+        | Operation::SendStreamingMessage
+        | Operation::GetTask
+        | Operation::ListTasks
+        | Operation::CancelTask
+        | Operation::SubscribeToTask
+        | Operation::CreatePushConfig
+        | Operation::GetPushConfig
+        | Operation::ListPushConfigs
+        | Operation::DeletePushConfig => transport::json_response(StatusCode::OK, body),
     }
-    response
 }
 
 /// Whether a client names the media type of the protocol among those it takes.

@@ -130,6 +130,18 @@ pub(super) fn no_body(error: BodyError) -> Response {
     response
 }
 
+/// 415: the body is compressed, which nothing here is.
+pub(super) fn encoded() -> Response {
+    let mut response = status_response(
+        StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        "INVALID_ARGUMENT",
+        "the body is compressed; send it as it is",
+    );
+    let identity = HeaderValue::from_static("identity");
+    response.headers_mut().insert(header::ACCEPT_ENCODING, identity);
+    response
+}
+
 /// 404: nothing is at the path.
 pub(super) fn nothing(message: &str) -> Response {
     status_response(StatusCode::NOT_FOUND, "NOT_FOUND", message)

@@ -131,9 +131,30 @@ async fn a_card_is_cached_until_it_changes() {
     }
     let other = server.v03().with("if-none-match", &etag).get(path).await;
     assert_eq!(other.status, 200);
+    let modified = first.header("last-modified").unwrap();
+    for (date, status) in [
+        (modified, 304),
+        ("Fri, 31 Dec 2100 23:59:59 GMT", 304),
+        ("Friday, 31-Dec-99 23:59:59 GMT", 200),
+        ("Sun, 06 Nov 1994 08:49:37 GMT", 200),
+        ("tomorrow", 200),
+    ] {
+        let dated = client.clone().with("if-modified-since", date);
+        assert_eq!(dated.get(path).await.status, status, "{date}");
+        // A tag says more than a date.
+        let told = dated.clone().with("if-none-match", "\"x\"").get(path).await;
+        assert_eq!(told.status, 200, "{date}");
+        assert_eq!(
+            dated.with("if-none-match", &etag).get(path).await.status,
+            304,
+            "{date}"
+        );
+    }
     let mut changed = crate::support::workflows().remove(0);
     changed["description"] = json!("Greets again.");
     server.host.engine().register(None, changed).await.unwrap();
+    let dated = client.clone().with("if-modified-since", modified).get(path).await;
+    assert_eq!(dated.status, 200);
     let changed = client.with("if-none-match", &etag).get(path).await;
     assert_eq!(changed.status, 200);
 }
@@ -211,13 +232,44 @@ async fn the_extended_card_lists_what_the_caller_may_use() {
 }
 
 #[tokio::test]
-async fn a_card_of_an_unknown_version_is_refused() {
+async fn who_speaks_another_version_reads_which_are_spoken() {
     let server = Server::start().await;
-    let answer = server.client("99.0").get("/.well-known/agent-card.json").await;
-    assert_eq!(answer.status, 400);
-    let error = &answer.json()["error"];
-    assert_eq!(error["details"][0]["reason"], "VERSION_NOT_SUPPORTED");
-    assert_eq!(error["details"][0]["metadata"]["supportedVersions"], "0.3,1.0");
+    let union = server.v03().get("/.well-known/agent-card.json").await;
+    for version in ["7.0", "99", "one"] {
+        let answer = server.client(version).get("/.well-known/agent-card.json").await;
+        assert_eq!((answer.status, &answer.body), (200, &union.body), "{version}");
+        let refused = server.client(version).get("/a2a/tasks").await;
+        assert_eq!(
+            refused.json()["error"]["details"][0]["reason"],
+            "VERSION_NOT_SUPPORTED"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_card_of_its_readers_own_is_kept_by_nobody_else() {
+    let server = Server::start().await;
+    for (client, path) in [
+        (server.v1(), "/a2a/extendedAgentCard"),
+        (server.v03(), "/v1/card"),
+    ] {
+        let first = client.get(path).await;
+        assert_eq!(first.status, 200, "{path}");
+        assert_eq!(first.header("cache-control"), Some("private, no-cache"));
+        assert_eq!(first.header("vary"), Some("Authorization, A2A-Version"));
+        assert_eq!(first.header("last-modified"), None);
+        let etag = first.header("etag").unwrap();
+        let again = client.clone().with("if-none-match", etag).get(path).await;
+        assert_eq!((again.status, again.body.len()), (304, 0), "{path}");
+        // Who has no skills has another card.
+        let other = client
+            .clone()
+            .by("reader")
+            .with("if-none-match", etag)
+            .get(path)
+            .await;
+        assert_eq!(other.status, 200, "{path}");
+    }
 }
 
 #[tokio::test]

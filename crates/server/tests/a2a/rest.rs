@@ -267,6 +267,40 @@ async fn only_callers_learn_what_is_there() {
 }
 
 #[tokio::test]
+async fn compressed_bodies_are_refused_as_such() {
+    let server = Server::start().await;
+    let packed = server.v1().with("content-encoding", "gzip");
+    for path in ["/a2a", "/a2a/message:send"] {
+        let refused = packed.clone().at(path).raw("POST", b"\x1f\x8b\x08").await;
+        assert_eq!(refused.status, 415, "{path}");
+        assert_eq!(refused.header("accept-encoding"), Some("identity"));
+        assert_eq!(refused.json()["error"]["status"], "INVALID_ARGUMENT");
+    }
+    let plain = server.v1().with("content-encoding", "identity");
+    assert_eq!(
+        post(&plain, "/a2a/message:send", &new_message("m", "hello"))
+            .await
+            .status,
+        200
+    );
+}
+
+#[tokio::test]
+async fn an_old_client_reads_the_name_of_an_error() {
+    let server = Server::start().await;
+    let refused = server
+        .v03()
+        .get("/v1/tasks/run_00000000000000000000000000000000")
+        .await;
+    assert_eq!(refused.status, 404);
+    let body = refused.json();
+    assert_eq!(
+        (&body["type"], &body["code"]),
+        (&json!("TaskNotFoundError"), &json!(-32001))
+    );
+}
+
+#[tokio::test]
 async fn the_profile_decides_the_status() {
     for (profile, wanted) in [
         ("1.0.1", [404, 400, 400, 400, 400]),
@@ -331,6 +365,21 @@ async fn media_types_and_extensions_are_answered_as_asked() {
             .status,
         200
     );
+
+    // Errors are answered in it too, and before anything is looked at.
+    for (client, path, status) in [
+        (
+            typed.clone(),
+            "/a2a/tasks/run_00000000000000000000000000000000",
+            404,
+        ),
+        (typed.clone().by("nobody"), "/a2a/tasks", 401),
+    ] {
+        let refused = client.get(path).await;
+        assert_eq!(refused.status, status);
+        assert_eq!(refused.header("content-type"), Some("application/a2a+json"));
+        assert!(refused.json()["error"]["message"].is_string());
+    }
 
     let known = "urn:wopr:a2a:resume:1";
     for (name, asked, told) in [
