@@ -23,7 +23,8 @@ const ROUND: usize = 256;
 const LEASE: Duration = Duration::from_secs(5);
 /// Pause before a timer that could not be fired is tried again, and after a round that came to nothing.
 const AFTER_TROUBLE: Duration = Duration::from_millis(500);
-/// Pause where the store calls a timer due that cannot be leased: its lease ends by another clock than the time of day.
+/// First pause where the store calls a timer due that cannot be leased: its lease ends by another clock than the time of
+/// day. It doubles, up to [`AFTER_TROUBLE`], while nothing can be leased: the clocks may differ by much.
 const HELD: Duration = Duration::from_millis(20);
 
 /// Wakes the loop when a timer is set that is due before it would look.
@@ -55,8 +56,9 @@ enum Fired {
 impl Engine {
     pub(crate) async fn run_timers(self) {
         let stop = self.shared.stop.clone();
+        let mut held = HELD;
         while !stop.is_cancelled() {
-            let pause = match self.fire_due().await {
+            let pause = match self.fire_due(&mut held).await {
                 Ok(pause) => pause,
                 Err(error) => {
                     tracing::warn!(%error, "cannot lease due timers");
@@ -73,8 +75,9 @@ impl Engine {
         }
     }
 
-    /// Fires the next round of what is due and says how long nothing is.
-    async fn fire_due(&self) -> Result<Duration, WriteError> {
+    /// Fires the next round of what is due and says how long nothing is, or for how long to leave to others what they
+    /// hold.
+    async fn fire_due(&self, held: &mut Duration) -> Result<Duration, WriteError> {
         let shared = &self.shared;
         let (now, until) = shared.lease_clock.lease(LEASE.min(shared.options.lease));
         let leased = shared
@@ -82,6 +85,9 @@ impl Engine {
             .lease_timers(shared.epoch, self.now(), now, until, ROUND)
             .await?;
         let n_leased = leased.len();
+        if n_leased > 0 {
+            *held = HELD;
+        }
         let mut round = JoinSet::new();
         for timer in leased {
             // The lease keeps it from coming back at once. When it is over, another process may know better.
@@ -98,8 +104,8 @@ impl Engine {
                 Fired::NotNow => has_trouble = true,
             }
         }
+        let is_stuck = has_trouble && !has_fired;
         if n_leased == ROUND {
-            let is_stuck = has_trouble && !has_fired;
             return Ok(if is_stuck { AFTER_TROUBLE } else { Duration::ZERO });
         }
         // Read before the hint is reset would lose a hint that came in between; so reset first.
@@ -109,7 +115,12 @@ impl Engine {
         };
         let now = self.now();
         if next <= now {
-            return Ok(if n_leased == 0 { HELD } else { Duration::ZERO });
+            if n_leased > 0 {
+                return Ok(if is_stuck { AFTER_TROUBLE } else { Duration::ZERO });
+            }
+            let pause = *held;
+            *held = (pause * 2).min(AFTER_TROUBLE);
+            return Ok(pause);
         }
         let mut hint = shared.timers.next.lock();
         if hint.is_none_or(|hint| next < hint) {
@@ -119,7 +130,12 @@ impl Engine {
     }
 
     async fn fire(&self, timer: LeasedTimer) -> Fired {
-        let LeasedTimer { run, key, fence, .. } = timer;
+        let LeasedTimer {
+            run,
+            key,
+            since,
+            fence,
+        } = timer;
         let firing = async {
             let command = Timer::parse(&key.0).map(Command::Timer);
             let command = command
@@ -136,8 +152,11 @@ impl Engine {
                 if self.shared.setbacks.is_left_alone(&run) {
                     return Fired::LeftAlone;
                 }
+                // Not by a time of day that may be put right by then: it would be due as much later.
+                let (steady, _) = self.shared.lease_clock.lease(Duration::ZERO);
                 let again = self
                     .now()
+                    .min(since.max(steady))
                     .plus_millis(u64::try_from(AFTER_TROUBLE.as_millis()).unwrap_or(u64::MAX));
                 if let Err(error) = self.shared.store.release_timer(&run, &key, fence, again).await {
                     tracing::warn!(%run, timer = key.0, %error, "timer not given back, its lease will run out");
