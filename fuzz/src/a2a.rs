@@ -8,7 +8,7 @@ use wopr_wire::{
     a2a::{
         exchange::{self, Document, Form, Reply, Request},
         method::{Operation, Version},
-        model, rpc, v03,
+        model, plain, rpc, v03,
     },
     json::Decode,
 };
@@ -17,11 +17,18 @@ use wopr_wire::{
 const FORMS: [Form; 3] = [Form::V1_0, Form::V0_3Rpc, Form::V0_3Proto];
 
 /// A body is a request or is refused under an id, in JSON-RPC's words. What is read as a document of 1.0 is written and
-/// read again as the same, and can be written in every form of the protocol.
+/// read again as the same, and can be written in every form of the protocol. What the short cut reads is what is read
+/// without it.
 ///
 /// # Panics
 /// If a promise does not hold.
 pub fn a2a_1(data: &[u8]) {
+    if let Some((id, message)) = plain::send_message(data) {
+        let request = rpc::Request::parse(data).unwrap();
+        assert_eq!(request.id, id);
+        let params = request.params.unwrap();
+        assert_eq!(model::SendMessageRequest::decode(params), Ok(message));
+    }
     let Some(document) = call(data, Version::V1_0) else {
         return;
     };

@@ -5,9 +5,12 @@
 //! leaves alone: that is read the other way, which also says what is wrong. So this never says no, and what it reads
 //! is what would have been read there.
 
-use std::fmt;
+use std::{fmt, marker::PhantomData};
 
-use serde::{Deserialize, Deserializer, de};
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, value::MapAccessDeserializer},
+};
 use serde_json::Value;
 
 use super::{
@@ -20,12 +23,12 @@ use crate::json::Object;
 /// Reads a request; `None` says nothing about it.
 #[must_use]
 pub fn send_message(body: &[u8]) -> Option<(Id, SendMessageRequest)> {
-    let Envelope {
+    let Members(Envelope {
         jsonrpc,
         id: PlainId(id),
         method,
-        params,
-    } = serde_json::from_slice(body).ok()?;
+        params: Members(params),
+    }) = serde_json::from_slice(body).ok()?;
     let is_plain = jsonrpc == "2.0"
         && Operation::from_rpc_method(method) == Some((Operation::SendMessage, Version::V1_0));
     if !is_plain {
@@ -41,7 +44,7 @@ struct Envelope<'b> {
     id: PlainId,
     method: &'b str,
     #[serde(borrow)]
-    params: Params<'b>,
+    params: Members<Params<'b>>,
 }
 
 #[derive(Deserialize)]
@@ -49,8 +52,8 @@ struct Envelope<'b> {
 struct Params<'b> {
     tenant: Option<String>,
     #[serde(borrow)]
-    message: PlainMessage<'b>,
-    configuration: Option<Configuration>,
+    message: Members<PlainMessage<'b>>,
+    configuration: Option<Members<Configuration>>,
     metadata: Option<Value>,
 }
 
@@ -61,7 +64,7 @@ struct PlainMessage<'b> {
     context_id: Option<String>,
     task_id: Option<String>,
     role: &'b str,
-    parts: Vec<TextPart>,
+    parts: Vec<Members<TextPart>>,
     metadata: Option<Value>,
     extensions: Option<Vec<String>>,
     reference_task_ids: Option<Vec<String>>,
@@ -88,7 +91,7 @@ impl Params<'_> {
     fn request(self) -> Option<SendMessageRequest> {
         let Self {
             tenant,
-            message,
+            message: Members(message),
             configuration,
             metadata,
         } = self;
@@ -96,7 +99,7 @@ impl Params<'_> {
             tenant: text(tenant),
             message: message.message()?,
             configuration: configuration
-                .map(Configuration::configuration)
+                .map(|Members(configuration)| configuration.configuration())
                 .unwrap_or_default(),
             metadata: object(metadata)?,
         })
@@ -116,7 +119,7 @@ impl PlainMessage<'_> {
             parts: self
                 .parts
                 .into_iter()
-                .map(TextPart::part)
+                .map(|Members(part)| part.part())
                 .collect::<Option<_>>()?,
             metadata: object(self.metadata)?,
             extensions: self.extensions.unwrap_or_default(),
@@ -158,6 +161,29 @@ fn object(value: Option<Value>) -> Option<Object> {
         None => Some(Object::new()),
         Some(Value::Object(members)) => Some(members),
         Some(Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_)) => None,
+    }
+}
+
+/// What is read of an object and of nothing else: by itself a type of named members also takes an array of their values.
+struct Members<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Members<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> de::Visitor<'de> for Visitor<T> {
+            type Value = Members<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: de::MapAccess<'de>>(self, members: A) -> Result<Members<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(members)).map(Members)
+            }
+        }
+
+        deserializer.deserialize_map(Visitor(PhantomData))
     }
 }
 
@@ -212,6 +238,46 @@ mod tests {
 
     fn call(params: &Value) -> Value {
         json!({"jsonrpc": "2.0", "id": "1", "method": "SendMessage", "params": params})
+    }
+
+    /// The objects of a request, inner ones first, and their members in the order of the types above.
+    const OBJECTS: [(&str, &[&str]); 5] = [
+        (
+            "/params/message/parts/0",
+            &["text", "mediaType", "filename", "metadata"],
+        ),
+        (
+            "/params/message",
+            &[
+                "messageId",
+                "contextId",
+                "taskId",
+                "role",
+                "parts",
+                "metadata",
+                "extensions",
+                "referenceTaskIds",
+            ],
+        ),
+        (
+            "/params/configuration",
+            &["acceptedOutputModes", "historyLength", "returnImmediately"],
+        ),
+        ("/params", &["tenant", "message", "configuration", "metadata"]),
+        ("", &["jsonrpc", "id", "method", "params"]),
+    ];
+
+    /// Writes those objects whose bit is set as arrays of what their members are.
+    fn as_arrays(mut document: Value, which: u8) -> Value {
+        for (bit, (pointer, names)) in OBJECTS.iter().enumerate() {
+            if which & (1 << bit) != 0
+                && let Some(place) = document.pointer_mut(pointer)
+                && place.is_object()
+            {
+                *place = names.iter().map(|name| place[*name].take()).collect();
+            }
+        }
+        document
     }
 
     #[test]
@@ -275,18 +341,38 @@ mod tests {
         }
     }
 
+    #[test]
+    fn arrays_are_no_objects() {
+        let sound = call(&json!({
+            "message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi"}]},
+            "configuration": {"returnImmediately": true},
+        }));
+        assert!(send_message(sound.to_string().as_bytes()).is_some());
+        for which in 1..1 << OBJECTS.len() {
+            let body = as_arrays(sound.clone(), which).to_string().into_bytes();
+            assert_eq!(read(&body), None);
+            assert_eq!(send_message(&body), None, "{}", String::from_utf8_lossy(&body));
+        }
+        let bare = r#"["2.0",1,"SendMessage",[null,["m",null,null,"ROLE_USER",[["hi",null,null,null]],null,null,null],null,null]]"#;
+        assert_eq!(send_message(bare.as_bytes()), None);
+    }
+
     proptest! {
         #[test]
         fn both_ways_read_the_same(
             message in arbitrary::message(),
             configuration in arbitrary::hostile_value(),
             metadata in arbitrary::json_value(),
+            which in 0_u8..1 << OBJECTS.len(),
         ) {
             for configuration in [json!({"historyLength": 3}), configuration] {
                 let params = json!({"message": message, "configuration": configuration, "metadata": metadata});
-                let body = call(&params).to_string().into_bytes();
-                if let Some(plain) = send_message(&body) {
-                    prop_assert_eq!(Some(plain), read(&body));
+                let document = call(&params);
+                for document in [as_arrays(document.clone(), which), document] {
+                    let body = document.to_string().into_bytes();
+                    if let Some(plain) = send_message(&body) {
+                        prop_assert_eq!(Some(plain), read(&body));
+                    }
                 }
             }
         }
