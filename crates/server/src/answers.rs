@@ -2,10 +2,12 @@
 //!
 //! An answer is in memory until its client has taken it. Small ones are bounded by the number of connections; the large
 //! ones of thousands of clients that ask and do not read would take far more than any machine has. A client that comes
-//! when there is no room is told to come again. Streams do not count here: what they tell is made when there is room
-//! for it.
+//! when there is no room is told to come again. No credential has more than a part of the room, so whoever leaves all
+//! of that unread is in nobody's way. Streams do not count here: what they tell is made when there is room for it.
 
 use std::{
+    collections::HashMap,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::{Arc, LazyLock},
     time::Duration,
 };
@@ -14,8 +16,10 @@ use axum::{
     body::{Body, Bytes, HttpBody as _},
     response::Response,
 };
+use http::{HeaderMap, HeaderValue, header};
 use http_body_util::{BodyExt as _, Collected};
-use tokio::sync::Semaphore;
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::body::shared;
 
@@ -23,13 +27,64 @@ use crate::body::shared;
 const SMALL: usize = 64 << 10;
 /// Bytes of large answers that this process holds at once.
 const MAX_HELD: usize = 256 << 20;
-/// What one answer counts at most, so that one which is larger than all there is room for is given all the same.
-const MAX_COUNTED: usize = MAX_HELD / 2;
+/// How many of them those with one credential may have. An answer that is larger counts as much.
+const MAX_EACH: usize = MAX_HELD / 4;
+/// Credentials remembered before those that have nothing are forgotten.
+const MAX_IDLE: usize = 1_024;
 /// How long an answer waits for others to be read.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// One permit for each byte that may be held.
-static HELD: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(MAX_HELD)));
+/// What this process has.
+static ROOM: LazyLock<Room> = LazyLock::new(|| Room::new(MAX_HELD, MAX_EACH));
+
+/// Whose answer it is: callers with one credential are one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Asker(u64);
+
+impl Asker {
+    /// By the credential of a request; those without one are one too.
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
+        let mut hasher = DefaultHasher::new();
+        let credential = headers.get(header::AUTHORIZATION);
+        credential.map(HeaderValue::as_bytes).hash(&mut hasher);
+        Self(hasher.finish())
+    }
+}
+
+/// One permit for each byte that may be held, of all and of each.
+#[derive(Debug)]
+struct Room {
+    all: Arc<Semaphore>,
+    each: usize,
+    askers: Mutex<HashMap<Asker, Arc<Semaphore>>>,
+}
+
+impl Room {
+    fn new(all: usize, each: usize) -> Self {
+        Self {
+            all: Arc::new(Semaphore::new(all)),
+            each,
+            askers: Mutex::default(),
+        }
+    }
+
+    fn of(&self, asker: Asker) -> Arc<Semaphore> {
+        let mut askers = self.askers.lock();
+        if askers.len() >= MAX_IDLE {
+            // A share in use holds on to its semaphore.
+            askers.retain(|_, own| Arc::strong_count(own) > 1);
+        }
+        let own = askers.entry(asker);
+        Arc::clone(own.or_insert_with(|| Arc::new(Semaphore::new(self.each))))
+    }
+
+    async fn take(&self, asker: Asker, n_bytes: usize) -> Option<[OwnedSemaphorePermit; 2]> {
+        let n_bytes = u32::try_from(n_bytes.min(self.each)).ok()?;
+        let own = self.of(asker).acquire_many_owned(n_bytes).await.ok()?;
+        let all = Arc::clone(&self.all).acquire_many_owned(n_bytes).await.ok()?;
+        Some([own, all])
+    }
+}
 
 /// The answers of others fill the memory there is for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -40,16 +95,16 @@ pub(crate) struct Crowded;
 ///
 /// # Errors
 /// There is none.
-pub(crate) async fn held(bytes: Bytes) -> Result<Bytes, Crowded> {
+pub(crate) async fn held(asker: Asker, bytes: Bytes) -> Result<Bytes, Crowded> {
     match bytes.len() > SMALL {
-        true => Box::pin(count(bytes, &HELD)).await,
+        true => Box::pin(count(&ROOM, asker, bytes)).await,
         false => Ok(bytes),
     }
 }
 
 /// The same for an answer of HTTP. For one that finds no room `refusal` is told in its place, to which what is known of
 /// the request stays attached.
-pub(crate) async fn held_response(response: Response, refusal: fn() -> Response) -> Response {
+pub(crate) async fn held_response(asker: Asker, response: Response, refusal: fn() -> Response) -> Response {
     let is_large = |size| usize::try_from(size).map_or(true, |size| size > SMALL);
     // A stream has no size, and is not counted.
     if !response.body().size_hint().exact().is_some_and(is_large) {
@@ -59,7 +114,7 @@ pub(crate) async fn held_response(response: Response, refusal: fn() -> Response)
     // All of it is there already, and in one piece.
     let bytes = body.collect().await.map(Collected::to_bytes);
     let held = match bytes {
-        Ok(bytes) => held(bytes).await,
+        Ok(bytes) => held(asker, bytes).await,
         Err(_) => Err(Crowded),
     };
     match held {
@@ -72,13 +127,11 @@ pub(crate) async fn held_response(response: Response, refusal: fn() -> Response)
     }
 }
 
-async fn count(bytes: Bytes, held: &Arc<Semaphore>) -> Result<Bytes, Crowded> {
-    let n_bytes = u32::try_from(bytes.len().min(MAX_COUNTED)).unwrap_or(u32::MAX);
-    let share = Arc::clone(held).acquire_many_owned(n_bytes);
-    match tokio::time::timeout(PATIENCE, share).await {
-        Ok(Ok(share)) => Ok(shared(bytes, Some(share))),
+async fn count(room: &Room, asker: Asker, bytes: Bytes) -> Result<Bytes, Crowded> {
+    match tokio::time::timeout(PATIENCE, room.take(asker, bytes.len())).await {
+        Ok(Some(share)) => Ok(shared(bytes, share)),
         // Nobody closes it.
-        Ok(Err(_)) | Err(_) => Err(Crowded),
+        Ok(None) | Err(_) => Err(Crowded),
     }
 }
 
@@ -86,21 +139,24 @@ async fn count(bytes: Bytes, held: &Arc<Semaphore>) -> Result<Bytes, Crowded> {
 mod tests {
     use super::*;
 
+    const ONE: Asker = Asker(1);
+    const OTHER: Asker = Asker(2);
+
     #[tokio::test(start_paused = true)]
     async fn large_answers_share_what_there_is_until_they_are_read() {
-        let all = Arc::new(Semaphore::new(1_000));
+        let room = Arc::new(Room::new(1_000, 1_000));
         let answer = Bytes::from(vec![7; 600]);
-        let first = count(answer.clone(), &all).await.unwrap();
-        assert_eq!(count(answer.clone(), &all).await, Err(Crowded));
+        let first = count(&room, ONE, answer.clone()).await.unwrap();
+        assert_eq!(count(&room, OTHER, answer.clone()).await, Err(Crowded));
 
         let body = Body::from(first);
         let bytes = body.collect().await.unwrap().to_bytes();
         assert_eq!(bytes, answer);
         // The body is gone, and its bytes are not: they are what is in memory.
-        assert_eq!(all.available_permits(), 400);
+        assert_eq!(room.all.available_permits(), 400);
         let waits = tokio::spawn({
-            let all = Arc::clone(&all);
-            async move { count(answer, &all).await.is_ok() }
+            let room = Arc::clone(&room);
+            async move { count(&room, OTHER, answer).await.is_ok() }
         });
         tokio::task::yield_now().await;
         assert!(!waits.is_finished());
@@ -108,22 +164,49 @@ mod tests {
         assert!(waits.await.unwrap());
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn nobody_has_more_than_a_part_of_it() {
+        let room = Room::new(1_000, 250);
+        let answer = || Bytes::from(vec![7; 200]);
+        let _unread = count(&room, ONE, answer()).await.unwrap();
+        assert_eq!(count(&room, ONE, answer()).await, Err(Crowded));
+        let large = count(&room, OTHER, Bytes::from(vec![7; 5_000])).await.unwrap();
+        assert_eq!(room.all.available_permits(), 550);
+        drop(large);
+        for asker in 10..10 + 2 * MAX_IDLE as u64 {
+            drop(count(&room, Asker(asker), answer()).await.unwrap());
+        }
+        // Those that have nothing are forgotten, and nobody else.
+        assert!(room.askers.lock().len() <= MAX_IDLE);
+        assert_eq!(count(&room, ONE, answer()).await, Err(Crowded));
+        assert_eq!(room.all.available_permits(), 800);
+    }
+
+    #[test]
+    fn a_credential_tells_whose_it_is() {
+        let with = |credential: &'static str| {
+            let credential = HeaderValue::from_static(credential);
+            Asker::of(&HeaderMap::from_iter([(header::AUTHORIZATION, credential)]))
+        };
+        assert_eq!(with("Bearer a"), with("Bearer a"));
+        assert_ne!(with("Bearer a"), with("Bearer b"));
+        assert_ne!(with(""), Asker::of(&HeaderMap::new()));
+    }
+
     #[tokio::test]
     async fn what_is_known_of_a_request_outlives_its_refusal() {
         let mut response = Response::new(Body::from(vec![7; SMALL + 1]));
         response.extensions_mut().insert("known");
-        let _all = Arc::clone(&HELD)
-            .acquire_many_owned(u32::try_from(MAX_HELD).unwrap())
-            .await;
+        let _all = ROOM.take(ONE, MAX_EACH).await.unwrap();
         tokio::time::pause();
-        let refusal = held_response(response, || Response::new(Body::from("come again"))).await;
+        let refusal = held_response(ONE, response, || Response::new(Body::from("come again"))).await;
         assert_eq!(refusal.extensions().get::<&str>(), Some(&"known"));
         assert_eq!(
             refusal.into_body().collect().await.unwrap().to_bytes(),
             "come again"
         );
         let small = Response::new(Body::from(vec![7; SMALL]));
-        let small = held_response(small, || Response::new(Body::empty())).await;
+        let small = held_response(ONE, small, || Response::new(Body::empty())).await;
         assert_eq!(small.into_body().collect().await.unwrap().to_bytes().len(), SMALL);
     }
 }

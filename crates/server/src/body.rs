@@ -44,19 +44,19 @@ pub(crate) enum BodyError {
 }
 
 /// Bytes with their share of the memory, which is given back with the last of them.
-struct Held {
+struct Held<S> {
     bytes: Bytes,
-    _share: Option<OwnedSemaphorePermit>,
+    _share: S,
 }
 
-impl AsRef<[u8]> for Held {
+impl<S> AsRef<[u8]> for Held<S> {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
 /// Bytes that give back their share of the memory with the last clone of them.
-pub(crate) fn shared(bytes: Bytes, share: Option<OwnedSemaphorePermit>) -> Bytes {
+pub(crate) fn shared<S: Send + 'static>(bytes: Bytes, share: S) -> Bytes {
     Bytes::from_owner(Held { bytes, _share: share })
 }
 

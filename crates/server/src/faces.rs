@@ -14,7 +14,12 @@ use axum::{extract::Request, response::Response};
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_http::cors::CorsLayer;
 
-use crate::{Host, a2a, answers, auth::door, cors, openwop, telemetry};
+use crate::{
+    Host, a2a,
+    answers::{self, Asker},
+    auth::door,
+    cors, openwop, telemetry,
+};
 
 /// Everything a host answers.
 #[derive(Debug, Clone)]
@@ -57,16 +62,17 @@ impl Faces {
 
     async fn admitted(&self, mut request: Request) -> Response {
         let Inner { host, a2a, .. } = &*self.0;
+        let asker = Asker::of(request.headers());
         let validity = door::identify(host, &mut request).await;
         let response = match a2a.wanted(&mut request) {
             Some(wanted) => {
                 let response = a2a.answer(wanted, request).await;
-                answers::held_response(response, a2a::unavailable).await
+                answers::held_response(asker, response, a2a::unavailable).await
             }
             None => {
                 // Kept apart: it is kilobytes, which a request of the other face need not have.
                 let response = Box::pin(openwop::dispatch(Arc::clone(host), request)).await;
-                answers::held_response(response, openwop::unavailable).await
+                answers::held_response(asker, response, openwop::unavailable).await
             }
         };
         door::bound(response, validity)

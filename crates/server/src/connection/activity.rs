@@ -5,7 +5,7 @@ use std::{
     collections::HashMap,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -72,10 +72,15 @@ impl Activity {
 }
 
 impl Activity {
-    /// Claims that since then the client has taken nothing of an answer, or has had no request at all.
-    pub(super) fn is_stale(&self, then: Instant) -> bool {
+    /// Claims that the client has taken nothing of one of its answers since then.
+    pub(super) fn is_unread_since(&self, then: Instant) -> bool {
+        self.0.lock().unread.values().any(|since| *since <= then)
+    }
+
+    /// Claims that the client has had no request since then.
+    pub(super) fn is_idle_since(&self, then: Instant) -> bool {
         let state = self.0.lock();
-        state.unread.values().any(|since| *since <= then) || (state.n_open == 0 && state.since <= then)
+        state.n_open == 0 && state.since <= then
     }
 }
 
@@ -87,10 +92,16 @@ impl Drop for Open {
     }
 }
 
-/// The body of an answer, in flight until it has been read or dropped.
+/// What is handed over of an answer at once. Whatever is handed over counts as read, though it may still wait for its
+/// client; so the pieces are small.
+const PIECE: usize = 64 << 10;
+
+/// The body of an answer, in flight until the last piece of it has been handed over or it is dropped.
 #[derive(Debug)]
 pub(super) struct Held {
     body: Body,
+    /// What the body gave and was not handed over yet.
+    rest: Bytes,
     open: Open,
     number: u64,
 }
@@ -104,7 +115,12 @@ impl Held {
             state.unread.insert(number, Instant::now());
             number
         };
-        Self { body, open, number }
+        Self {
+            body,
+            rest: Bytes::new(),
+            open,
+            number,
+        }
     }
 }
 
@@ -122,10 +138,10 @@ impl HttpBody for Held {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        // There is room for another piece, or this would not be asked for.
-        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        let polled = self.poll_piece(cx);
         let number = self.number;
         let mut state = self.open.0.0.lock();
+        // Nothing more is asked for before there is room for the piece that was handed over last.
         if polled.is_ready() {
             state.unread.insert(number, Instant::now());
         } else {
@@ -136,16 +152,42 @@ impl HttpBody for Held {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let (inner, rest) = (self.body.size_hint(), self.rest.len() as u64);
+        let mut hint = SizeHint::new();
+        hint.set_lower(inner.lower() + rest);
+        if let Some(upper) = inner.upper() {
+            hint.set_upper(upper + rest);
+        }
+        hint
+    }
+}
+
+impl Held {
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if self.rest.is_empty() {
+            let frame = match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+                Some(Ok(frame)) => frame,
+                end => return Poll::Ready(end),
+            };
+            match frame.into_data() {
+                Ok(data) if data.len() > PIECE => self.rest = data,
+                Ok(data) => return Poll::Ready(Some(Ok(Frame::data(data)))),
+                Err(other) => return Poll::Ready(Some(Ok(other))),
+            }
+        }
+        let n_bytes = self.rest.len().min(PIECE);
+        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(n_bytes)))))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use http_body_util::BodyExt as _;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -165,5 +207,26 @@ mod tests {
         let ended = Instant::now();
         rests.await.unwrap();
         assert!(ended.elapsed() >= patience && ended.elapsed() <= patience * 2);
+    }
+
+    #[tokio::test]
+    async fn a_large_answer_is_handed_over_in_pieces_and_is_in_flight_until_the_last() {
+        let activity = Arc::new(Activity::default());
+        let sent: Vec<u8> = (0..PIECE * 2 + 10).map(|n| n.to_le_bytes()[0]).collect();
+        let mut held = Held::new(Body::from(sent.clone()), activity.begin());
+        let mut read = Vec::new();
+        let mut sizes = Vec::new();
+        while let Some(frame) = held.frame().await {
+            assert!(activity.is_unread_since(Instant::now()));
+            let data = frame.unwrap().into_data().unwrap();
+            sizes.push(data.len());
+            read.extend_from_slice(&data);
+            assert_eq!(held.size_hint().exact(), Some((sent.len() - read.len()) as u64));
+            assert_eq!(held.is_end_stream(), read.len() == sent.len());
+        }
+        assert_eq!(sizes, [PIECE, PIECE, 10]);
+        assert_eq!(read, sent);
+        drop(held);
+        assert!(!activity.is_unread_since(Instant::now()));
     }
 }

@@ -56,7 +56,7 @@ const MAX_PENDING_RESETS: usize = 20;
 /// A client that does not answer a ping is gone.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// What a client of HTTP/2 that has something to read takes at least while [`STALL`] passes: more than pings are.
+/// What a client of HTTP/2 without a request takes at least of what is left while [`STALL`] passes: more than pings are.
 const MIN_TAKEN: u64 = 4 << 10;
 
 /// How connections are served.
@@ -121,13 +121,13 @@ impl Connections {
                     .header_read_timeout(self.patience)
                     .serve_connection(stream, service);
                 // Its one answer is what is written, and waits there.
-                let pending = std::future::pending;
-                drive(connection, stopping, pending(), pending()).await
+                let never = std::future::pending::<()>;
+                drive(connection, stopping, never(), never).await
             }
             Protocol::Http2 => {
                 let activity = Arc::new(Activity::default());
                 let idle = Arc::clone(&activity);
-                let stalls = stalls(Arc::clone(&activity), written, self.patience);
+                let watched = Arc::clone(&activity);
                 let serves = self.clone();
                 let service = service_fn(move |request| {
                     let (serves, activity) = (serves.clone(), Arc::clone(&activity));
@@ -144,6 +144,7 @@ impl Connections {
                     .keep_alive_interval(PING_INTERVAL)
                     .keep_alive_timeout(PING_TIMEOUT)
                     .serve_connection(stream, service);
+                let stalls = || stalls(Arc::clone(&watched), written.clone(), self.patience);
                 drive(connection, stopping, idle.rests(self.patience), stalls).await
             }
         };
@@ -175,42 +176,42 @@ impl Connections {
     }
 }
 
-/// Drives a connection to its end; what is in flight finishes once it is told to stop, or rests. One that stalls ends at
-/// once.
-async fn drive<C: GracefulConnection>(
+/// Drives a connection to its end; what is in flight finishes once it is told to stop, rests or stalls. One that stalls
+/// longer ends at once.
+async fn drive<C: GracefulConnection, S: Future<Output = ()>>(
     connection: C,
     mut stopping: watch::Receiver<bool>,
     rests: impl Future<Output = ()>,
-    stalls: impl Future<Output = ()>,
+    stalls: impl Fn() -> S,
 ) -> Result<(), C::Error> {
     let mut connection = pin!(connection);
-    let mut stalls = pin!(stalls);
     tokio::select! {
         ended = connection.as_mut() => return ended,
         _ = stopping.wait_for(|stopping| *stopping) => {}
         () = rests => {}
-        () = stalls.as_mut() => return Ok(()),
+        () = stalls() => {}
     }
+    // Its client opens another for what comes, if it can hear this.
     connection.as_mut().graceful_shutdown();
     tokio::select! {
         ended = connection => ended,
-        () = stalls => Ok(()),
+        () = stalls() => Ok(()),
     }
 }
 
-/// Waits until the client of an HTTP/2 connection has left an answer unread, or has asked for nothing, and has taken
-/// next to nothing of what was written for a while: each of its streams and the whole have windows that it opens, and
-/// one which keeps them shut holds what waits behind them while it answers pings.
+/// Waits until the client of an HTTP/2 connection has left an answer unread for long; or has asked for nothing, and has
+/// taken next to nothing of what there was: each of its streams and the whole have windows that it opens, and one which
+/// keeps them shut holds what waits behind them while it answers pings.
 async fn stalls(activity: Arc<Activity>, written: Written, patience: Duration) {
     // A connection at rest has its own time, and is told first.
     let span = STALL.max(patience);
-    let mut before = 0;
+    let mut before = written.bytes();
     loop {
         let then = Instant::now();
         tokio::time::sleep(span).await;
         let now = written.bytes();
-        if now - before < MIN_TAKEN && activity.is_stale(then) {
-            tracing::debug!("connection whose client does not read closed");
+        if activity.is_unread_since(then) || (now - before < MIN_TAKEN && activity.is_idle_since(then)) {
+            tracing::debug!("connection whose client does not read is ended");
             return;
         }
         before = now;
@@ -244,12 +245,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_takes_nothing_is_borne_for_a_while_and_who_takes_something_for_as_long_as_it_takes() {
-        for has_answer in [true, false] {
-            let borne_for = borne(has_answer, 10).await.expect("it ends");
+    async fn who_takes_nothing_is_borne_for_a_while() {
+        for (has_answer, bytes_a_second) in [(true, 1), (true, 10_000), (false, 1)] {
+            let borne_for = borne(has_answer, bytes_a_second).await.expect("it ends");
             assert!(borne_for >= STALL && borne_for <= STALL * 2, "{borne_for:?}");
-            assert_eq!(borne(has_answer, 1_000).await, None);
         }
+        assert_eq!(
+            borne(false, 1_000).await,
+            None,
+            "it takes what is left of its answers"
+        );
     }
 
     #[tokio::test(start_paused = true)]

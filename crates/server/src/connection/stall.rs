@@ -1,7 +1,8 @@
 //! Writing to who does not read.
 //!
 //! Bytes that nobody takes keep an answer, its request's state and a connection. So a write that makes no progress for
-//! a while ends the connection; one that makes some, however slow its reader is, does not.
+//! a while ends the connection. Progress is what the system's buffer takes, which it tells of only when about a third of
+//! it is free, megabytes at times: so the while is long, and who reads a few kilobytes a second is not cut off.
 
 use std::{
     io,
@@ -20,7 +21,7 @@ use tokio::{
 };
 
 /// How long a reader may take nothing.
-pub(super) const STALL: Duration = Duration::from_secs(60);
+pub(super) const STALL: Duration = Duration::from_secs(300);
 
 /// Bytes written to a connection so far.
 #[derive(Debug, Clone, Default)]

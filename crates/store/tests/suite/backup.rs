@@ -118,7 +118,8 @@ async fn a_compact_copy_leaves_out_what_was_removed() {
     copy(&db.path, &compact, Form::Compact).expect("copied");
     let bytes = |path: &Path| verify(path).expect("sound").bytes;
     assert!(bytes(&whole) > 4_000_000, "{}", bytes(&whole));
-    assert!(bytes(&compact) < 500_000, "{}", bytes(&compact));
+    // What is left of the one run, and a page or two of each table and index.
+    assert!(bytes(&compact) < 600_000, "{}", bytes(&compact));
     assert_eq!(sound(&whole), sound(&compact));
     // One file each, also after it was read.
     for path in [&whole, &compact] {

@@ -35,7 +35,7 @@ use super::{
 };
 use crate::{
     Host,
-    answers::{self, Crowded},
+    answers::{self, Asker, Crowded},
     auth,
     telemetry::Handled,
 };
@@ -171,7 +171,7 @@ async fn call(
     match answered? {
         Answer::Reply(reply) => {
             let message = answer::message(method, &reply.into_document(form))?;
-            let message = answers::held(message)
+            let message = answers::held(Asker::of(headers), message)
                 .await
                 .map_err(|Crowded| status::unavailable())?;
             Ok(answer::once(message))
