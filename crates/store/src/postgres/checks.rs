@@ -9,10 +9,11 @@
 //! - Fences are read with the effects' rows locked, so no lease is handed out between the look and the commit.
 //! - A receiver that comes along is counted in the row of its run, which that locks, if there is room for it.
 //!
-//! Locks are taken in one order (records, new runs, runs, effects, each by their keys), so that appends do not wait
-//! for each other in a circle; leasing skips what is locked. Only the receiver of a parent, which comes with an answer
-//! to its child, locks a run behind others, and no parent waits for the row of a child. What is undone by the server
-//! all the same is tried again.
+//! Locks are taken in one order (records, new runs, runs, effects, each by their keys, then receivers), so that appends
+//! do not wait for each other in a circle; leasing skips what is locked. The receiver of a parent, which comes with an
+//! answer to its child, locks a run behind others, and no parent waits for the row of a child. One circle is left: an
+//! append that replaces a receiver locks that and then the note of its run's events, and who expands that note locks it
+//! before the receivers. What waits too long in it, or is undone by the server, is tried again.
 //!
 //! Rows that are only inserted take one statement however many batches there are. An update by key is a statement for
 //! each: joined with a list, it would be planned for a table that is small when the plan is made, and kept when it has

@@ -62,8 +62,12 @@ const OF_RUN: &str = concat!(
     " ORDER BY created_at, id"
 );
 
-const DROP: &str = "WITH dropped AS (
-         DELETE FROM pushes WHERE tenant = $1 AND run = $2 AND id = $3 RETURNING 1),
+/// The run's row is locked first, as appends do.
+const DROP: &str = "WITH the_run AS (
+         SELECT FROM runs WHERE tenant = $1 AND run = $2 FOR NO KEY UPDATE),
+     dropped AS (
+         DELETE FROM pushes
+         WHERE tenant = $1 AND run = $2 AND id = $3 AND EXISTS (SELECT FROM the_run) RETURNING 1),
      forgotten AS (
          DELETE FROM deliveries WHERE tenant = $1 AND run = $2 AND push = $3 AND EXISTS (SELECT FROM dropped))
      UPDATE runs SET pushes = pushes - 1 WHERE tenant = $1 AND run = $2 AND EXISTS (SELECT FROM dropped)

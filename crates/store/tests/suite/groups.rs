@@ -6,7 +6,9 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use wopr_core::Seq;
-use wopr_store::{AppendError, Batch, Epoch, Log as _, PostgresStore, Work as _, postgres::Options};
+use wopr_store::{
+    AppendError, Batch, Epoch, Log as _, PostgresStore, Pushes as _, Work as _, postgres::Options,
+};
 
 use crate::{
     make::*,
@@ -275,6 +277,39 @@ async fn a_run_that_somebody_holds_holds_up_no_others() {
     holder.batch_execute("ROLLBACK").await.expect("our own statement");
     held.await.expect("no panic").expect("its turn has come");
     assert_eq!(head(&store, 1).await, Some(Seq(2)));
+}
+
+#[tokio::test]
+async fn who_drops_a_receiver_locks_its_run_first_as_appends_do() {
+    let schema = Schema::new().await;
+    let store = Arc::new(schema.open().await);
+    let mut batch = create(&run(1), 1);
+    batch.push = along(&run(1), "p");
+    store.append(batch).await.expect("append");
+    let (holder, onlooker) = (schema.raw().await, schema.raw().await);
+    let pid = holder
+        .query_one("SELECT pg_backend_pid()", &[])
+        .await
+        .expect("a pid");
+    let pid: i32 = pid.get(0);
+    let hold = format!(
+        "BEGIN; SELECT 1 FROM runs WHERE run = '{}' FOR UPDATE",
+        run(1).run
+    );
+    holder.batch_execute(&hold).await.expect("our own statement");
+    let dropped = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.drop_push(&run(1), "p").await }
+    });
+    let waits = "SELECT FROM pg_stat_activity WHERE $1 = ANY(pg_blocking_pids(pid))";
+    while onlooker.query(waits, &[&pid]).await.expect("rows").is_empty() {}
+    holder
+        .batch_execute("SELECT 1 FROM pushes FOR UPDATE NOWAIT")
+        .await
+        .expect("nobody has it yet");
+    holder.batch_execute("ROLLBACK").await.expect("our own statement");
+    assert!(dropped.await.expect("no panic").expect("dropped"));
+    assert_eq!(store.pushes(&run(1)).await.expect("pushes"), []);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
