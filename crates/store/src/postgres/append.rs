@@ -5,7 +5,7 @@
 //! its run and touches rows of that run only; the one exception, the inboxes of others, only ever gains rows.
 //!
 //! Batches of several runs share a transaction as long as nothing is in the way of any of them. If something is,
-//! nothing is written, and the caller is told which: each of those has its say alone, where an answer may take its time.
+//! nothing is written, and the caller is told which: each of those has its say alone, where it may be tried for long.
 
 use deadpool_postgres::Object;
 use tokio::time::Instant;
@@ -24,12 +24,6 @@ use crate::{AppendError, Batch, Guard, IdempotencyKey};
 
 /// How often a transaction is tried that was undone without a verdict.
 const TRIES: u32 = 8;
-
-/// Begins a transaction that waits for others' locks as long as the session allows.
-const ALONE: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
-
-/// Begins one of several batches. None of them is to wait because another's run is held by a process that is stopped.
-const TOGETHER: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '100ms'";
 
 /// The length of a log, and whether its run is gone.
 const HEAD: &str = concat!(
@@ -53,26 +47,29 @@ pub(super) async fn together(
 ) -> Result<Vec<usize>, Fault> {
     let begun = Instant::now();
     let mut transaction = Transaction::new(client, until);
-    let refused = in_transaction(&mut transaction, TOGETHER, batches).await;
+    let refused = in_transaction(&mut transaction, batches).await;
     transaction.conclude(pool, begun, refused.as_ref().err()).await;
     Ok(refused?.into_iter().map(|(place, _)| place).collect())
 }
 
-/// Appends a batch; tries again as long as nothing was written and nothing was decided.
+/// Appends a batch; tries again as long as nothing was written and nothing was decided. Between the tries others
+/// have its place and its connection, so that what is held holds up only itself.
 pub(super) async fn alone(
     pool: &Pool,
     batch: &Batch,
     until: Instant,
     retried: impl Fn(),
 ) -> Result<(), AppendError> {
-    let mut attempt = 0;
+    let (mut attempt, mut n_undone) = (0, 0);
     loop {
         attempt += 1;
         let fault = match attempt_once(pool, batch, until).await {
             Ok(answer) => return answer,
             Err(fault) => fault,
         };
-        if attempt == TRIES || !fault.is_passing() || Instant::now() >= until {
+        // Who holds a row lets go of it, or the server ends its transaction: only time counts.
+        n_undone += u32::from(!matches!(fault, Fault::Held(_)));
+        if n_undone == TRIES || !fault.is_passing() || Instant::now() >= until {
             return Err(fault.into());
         }
         retried();
@@ -81,9 +78,10 @@ pub(super) async fn alone(
 }
 
 async fn attempt_once(pool: &Pool, batch: &Batch, until: Instant) -> Result<Result<(), AppendError>, Fault> {
+    let _place = pool.place_alone(until).await?;
     let begun = Instant::now();
     let mut transaction = Transaction::new(pool.get(until).await?, until);
-    let outcome = match in_transaction(&mut transaction, ALONE, &[batch]).await {
+    let outcome = match in_transaction(&mut transaction, &[batch]).await {
         Ok(refused) => match refused.into_iter().next() {
             Some((_, check)) => refusal(&transaction, batch, check).await.map(Err),
             None => Ok(Ok(())),
@@ -97,10 +95,9 @@ async fn attempt_once(pool: &Pool, batch: &Batch, until: Instant) -> Result<Resu
 /// Commits if nothing is in the way; what is, and of which batch.
 async fn in_transaction(
     transaction: &mut Transaction,
-    begin: &'static str,
     batches: &[&Batch],
 ) -> Result<Vec<(usize, Check)>, Fault> {
-    let checks = checks::check(transaction.client(), transaction.until, begin, batches).await?;
+    let checks = checks::check(transaction.client(), transaction.until, batches).await?;
     let mut is_told = Vec::with_capacity(batches.len());
     let mut refused = Vec::new();
     for (place, check) in checks.into_iter().enumerate() {

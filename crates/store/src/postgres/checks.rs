@@ -35,6 +35,10 @@ use super::{
 };
 use crate::{Batch, EffectKey, Guard, IdempotencyKey, IdempotencyRecord, Put, Settled, Summary};
 
+/// Begins a transaction. Whoever holds a row for longer than this is stopped, and nobody is to wait for that: not the
+/// other batches of a group, and not those that want the connection.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '100ms'";
+
 const BIRTHS: &str = "INSERT INTO runs (tenant, run, workflow, version, status, principal, parent_run,
          parent_node, created_at, updated_at, next_seq)
      SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[],
@@ -84,11 +88,10 @@ pub(super) enum Check {
 pub(super) async fn check(
     client: &ClientWrapper,
     until: Instant,
-    begin: &'static str,
     batches: &[&Batch],
 ) -> Result<Vec<Check>, Fault> {
     let mut round = Round::default();
-    round.control(begin);
+    round.control(BEGIN);
     let mut records: Vec<_> = batches
         .iter()
         .filter_map(|batch| batch.idempotency.as_ref())

@@ -82,11 +82,11 @@ impl Fault {
         }
     }
 
-    /// Whether the same thing may be tried again at once, given that nothing was written.
+    /// Whether the same thing may be tried again, given that nothing was written.
     pub(super) const fn is_passing(&self) -> bool {
         match self {
-            Self::Again(_) | Self::Taken(_) | Self::Lost(_) => true,
-            Self::Held(_) | Self::Refused(_) | Self::InDoubt(_) | Self::Damaged(_) => false,
+            Self::Again(_) | Self::Taken(_) | Self::Held(_) | Self::Lost(_) => true,
+            Self::Refused(_) | Self::InDoubt(_) | Self::Damaged(_) => false,
         }
     }
 }

@@ -7,7 +7,10 @@
 //!
 //! Nobody waits for company: a committer that is free takes what is there, be it one batch. While all are busy the
 //! queue grows, and with it the next group. The answer of each batch is its own: one that is refused, or that hurts the
-//! transaction, is appended alone, and the others without it. What waits is bounded, in number and in time.
+//! transaction, is appended alone, and the others without it.
+//!
+//! What waits is bounded, in number and in time, and so is what it has: those that are tried alone have few connections
+//! between them.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -17,7 +20,7 @@ use std::{
 
 use parking_lot::Mutex;
 use tokio::{
-    sync::oneshot,
+    sync::{Semaphore, oneshot},
     time::{Instant, timeout},
 };
 use tokio_util::task::TaskTracker;
@@ -41,6 +44,8 @@ pub(super) struct Groups {
     queue: Mutex<Queue>,
     most_committers: usize,
     most_waiting: usize,
+    /// One permit per batch that is tried alone or waits to be.
+    alone: Semaphore,
     patience: Duration,
 }
 
@@ -100,6 +105,7 @@ impl Groups {
             // Reads have their share, whatever is written.
             most_committers: (options.connections / 2).clamp(1, COMMITTERS),
             most_waiting: options.waiting.max(1),
+            alone: Semaphore::new(options.waiting.clamp(1, Semaphore::MAX_PERMITS)),
             patience: options.patience,
         })
     }
@@ -197,8 +203,7 @@ impl Groups {
                     }
                 }
                 Err(fault) => {
-                    let is_verdict =
-                        group.len() == 1 && !fault.is_passing() && !matches!(fault, Fault::Held(_));
+                    let is_verdict = group.len() == 1 && !fault.is_passing();
                     if is_verdict || matches!(fault, Fault::InDoubt(_)) || Instant::now() >= until {
                         return self.answer_all(group, &fault);
                     }
@@ -216,6 +221,10 @@ impl Groups {
     fn append_alone(self: &Arc<Self>, waiting: Waiting, until: Instant) {
         let groups = Arc::clone(self);
         self.tasks.spawn(async move {
+            let Ok(_alone) = groups.alone.try_acquire() else {
+                let refused = groups.refused("too many appends wait for rows that others hold");
+                return groups.answer(waiting, Err(refused));
+            };
             let done = append::alone(&groups.pool, &waiting.batch, until, || groups.counters.retried()).await;
             if done.is_ok() {
                 groups.counters.committed(1);

@@ -79,6 +79,14 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// How many connections those may have together that may have to wait long: enough for a few, and few enough that
+    /// the others have theirs.
+    fn share(&self) -> usize {
+        (self.connections / 4).max(1)
+    }
+}
+
 /// A store in a PostgreSQL database.
 pub struct PostgresStore {
     schema: String,

@@ -7,7 +7,7 @@ use deadpool_postgres::{
     Runtime, Timeouts,
 };
 use tokio::{
-    sync::Semaphore,
+    sync::{Semaphore, SemaphorePermit},
     time::{Instant, timeout, timeout_at},
 };
 use tokio_postgres::{Error, Row};
@@ -43,6 +43,8 @@ pub(super) struct Pool {
     connections: deadpool_postgres::Pool,
     /// One permit per caller that is being given a connection, so that no more than these wait.
     waiting: Semaphore,
+    /// One permit per append that is tried alone: it may wait for others, who may need a connection themselves.
+    alone: Semaphore,
     /// How long one call may take.
     deadline: Duration,
     counters: Arc<Counters>,
@@ -92,6 +94,7 @@ impl Pool {
         Ok(Self {
             connections,
             waiting,
+            alone: Semaphore::new(options.share()),
             deadline: options.deadline,
             counters,
         })
@@ -135,6 +138,19 @@ impl Pool {
                 PoolError::NoRuntimeSpecified => "there is no runtime".to_owned(),
             })
         })
+    }
+
+    /// Gives one of the few places of appends that are tried alone, to be had before a connection.
+    pub(super) async fn place_alone(&self, until: Instant) -> Result<SemaphorePermit<'_>, Fault> {
+        match timeout_at(until, self.alone.acquire()).await {
+            Ok(Ok(place)) => Ok(place),
+            Ok(Err(_)) | Err(_) => {
+                self.counters.refused();
+                Err(Fault::Refused(
+                    "too many appends wait for rows that others hold".to_owned(),
+                ))
+            }
+        }
     }
 
     /// Asks a round that reads, or that writes with one statement of its own transaction.

@@ -21,7 +21,7 @@ pub struct Stats {
     pub fenced: u64,
     /// Appends whose outcome the database did not tell.
     pub doubtful_commits: u64,
-    /// Transactions tried again: serialization failures, deadlocks, lost connections.
+    /// Transactions tried again: serialization failures, deadlocks, rows that others held, lost connections.
     pub retries: u64,
     /// Calls refused because every connection was busy or too many waited for one.
     pub refused: u64,

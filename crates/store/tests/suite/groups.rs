@@ -280,6 +280,48 @@ async fn a_run_that_somebody_holds_holds_up_no_others() {
 }
 
 #[tokio::test]
+async fn many_runs_that_somebody_holds_leave_connections_to_all_others() {
+    const HELD: u64 = 40;
+    let schema = Schema::new().await;
+    let store = Arc::new(schema.open().await);
+    let made = all(&store, (0..HELD + 10).map(|n| create(&run(n), 1)).collect()).await;
+    assert!(made.iter().all(Result::is_ok));
+    let holder = schema.raw().await;
+    let names: Vec<_> = (0..HELD).map(|n| format!("'{}'", run(n).run)).collect();
+    let hold = format!(
+        "BEGIN; SELECT 1 FROM runs WHERE run IN ({}) FOR UPDATE",
+        names.join(", ")
+    );
+    holder.batch_execute(&hold).await.expect("our own statement");
+    let held: Vec<_> = (0..HELD)
+        .map(|n| {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move { store.append(append(&run(n), 1, 1)).await })
+        })
+        .collect();
+    // Ten that are about to share a group with those, and then some that come later.
+    let along = (HELD..HELD + 10).map(|n| append(&run(n), 1, 1)).collect();
+    let others = async {
+        let along = all(&store, along).await;
+        assert!(along.iter().all(Result::is_ok), "{along:?}");
+        for n in 100..110 {
+            let made = all(&store, vec![create(&run(n), 1), create(&run(n + 100), 1)]).await;
+            assert!(made.iter().all(Result::is_ok), "{made:?}");
+            let heads = join_all((0..8).map(|m| head(&store, m))).await;
+            assert_eq!(heads, [Some(Seq(1)); 8]);
+        }
+    };
+    let others = tokio::time::timeout(Duration::from_secs(20), others).await;
+    others.expect("in time");
+    assert!(held.iter().all(|append| !append.is_finished()));
+    holder.batch_execute("ROLLBACK").await.expect("our own statement");
+    for append in held {
+        append.await.expect("no panic").expect("its turn has come");
+    }
+    assert_eq!(head(&store, 0).await, Some(Seq(2)));
+}
+
+#[tokio::test]
 async fn who_drops_a_receiver_locks_its_run_first_as_appends_do() {
     let schema = Schema::new().await;
     let store = Arc::new(schema.open().await);
