@@ -10,16 +10,18 @@
 //! transaction, is appended alone, and the others without it.
 //!
 //! What waits is bounded, in number and in time, and so is what it has: those that are tried alone have few connections
-//! between them.
+//! between them, and a committer whose group takes too long leaves its place to another.
 
 use std::{
     collections::{HashSet, VecDeque},
+    pin::pin,
     sync::Arc,
     time::Duration,
 };
 
 use parking_lot::Mutex;
 use tokio::{
+    runtime::Handle,
     sync::{Semaphore, oneshot},
     time::{Instant, timeout},
 };
@@ -46,6 +48,8 @@ pub(super) struct Groups {
     most_waiting: usize,
     /// One permit per batch that is tried alone or waits to be.
     alone: Semaphore,
+    /// One permit per committer that has left its place before its group was settled.
+    slow: Semaphore,
     patience: Duration,
 }
 
@@ -64,7 +68,7 @@ struct Waiting {
 }
 
 impl Queue {
-    /// Takes a group: of what came first, as long as no two are about the same.
+    /// Takes a group: of what came first, as long as no two are about the same. None if nothing waits.
     fn take(&mut self) -> Vec<Waiting> {
         let mut names = HashSet::new();
         let (mut n, mut bytes) = (0, 0);
@@ -106,6 +110,7 @@ impl Groups {
             most_committers: (options.connections / 2).clamp(1, COMMITTERS),
             most_waiting: options.waiting.max(1),
             alone: Semaphore::new(options.waiting.clamp(1, Semaphore::MAX_PERMITS)),
+            slow: Semaphore::new(options.share()),
             patience: options.patience,
         })
     }
@@ -163,19 +168,22 @@ impl Groups {
 
     /// Commits groups until nothing waits.
     async fn commit(self: Arc<Self>) {
-        let mut post = Post(Some(&self));
+        let post = Post(&self);
         loop {
-            let group = {
-                let mut queue = self.queue.lock();
-                if queue.waiting.is_empty() {
-                    // Under the same lock, so that whoever comes next sees that there is a place.
-                    queue.n_committers -= 1;
-                    post.0 = None;
-                    return;
-                }
-                queue.take()
-            };
-            self.settle(group).await;
+            let group = self.queue.lock().take();
+            if group.is_empty() {
+                return;
+            }
+            let mut settling = pin!(self.settle(group));
+            // While those that wait have patience left. What takes so long may be a silent connection, and others not.
+            if timeout(self.patience / 2, &mut settling).await.is_ok() {
+                continue;
+            }
+            if let Ok(_slow) = self.slow.try_acquire() {
+                drop(post);
+                return settling.await;
+            }
+            settling.await;
         }
     }
 
@@ -250,13 +258,21 @@ impl Groups {
     }
 }
 
-/// A committer's place, which is free again if the committer breaks off.
-struct Post<'g>(Option<&'g Groups>);
+/// A committer's place. When it is left, however that comes about, it goes to another if something waits.
+struct Post<'g>(&'g Arc<Groups>);
 
 impl Drop for Post<'_> {
     fn drop(&mut self) {
-        if let Some(groups) = self.0 {
-            groups.queue.lock().n_committers -= 1;
+        let Self(groups) = self;
+        let mut queue = groups.queue.lock();
+        queue.n_committers -= 1;
+        if queue.waiting.is_empty() {
+            return;
+        }
+        // Without a runtime, which takes its tasks with it, nobody waits either.
+        if let Ok(runtime) = Handle::try_current() {
+            queue.n_committers += 1;
+            groups.tasks.spawn_on(Arc::clone(groups).commit(), &runtime);
         }
     }
 }
@@ -274,4 +290,62 @@ fn weight(batch: &Batch) -> usize {
     let told: usize = batch.inbox_sent.iter().map(|row| row.body.len()).sum();
     let snapshot = batch.snapshot.as_ref().map_or(0, |snapshot| snapshot.body.len());
     events + blobs + messages + effects + told + snapshot
+}
+
+#[cfg(test)]
+mod tests {
+    use wopr_core::{ContentHash, PrincipalId, RunId, RunKey, RunStatus, TenantId, Timestamp, WorkflowId};
+
+    use super::*;
+    use crate::{Guard, Summary, postgres::open};
+
+    fn batch() -> Batch {
+        let now = Timestamp::from_millis(1);
+        let summary = Summary {
+            workflow: WorkflowId::parse("greet").expect("an id"),
+            version: ContentHash::of(b"greet"),
+            status: RunStatus::Running,
+            principal: PrincipalId::parse("ada").expect("a principal"),
+            parent: None,
+            created_at: now,
+            updated_at: now,
+        };
+        let run = RunKey::new(
+            TenantId::parse("acme").expect("a tenant"),
+            RunId::parse(&format!("run_{:032}", 1)).expect("a run id"),
+        );
+        Batch::new(run, Guard::Create, Vec::new(), summary)
+    }
+
+    #[tokio::test]
+    async fn a_committer_that_breaks_off_leaves_its_place_to_another() {
+        let mut options = Options::default();
+        let connector = open::parse("postgres://nobody@localhost/none", &mut options).expect("a url");
+        let counters = Arc::new(Counters::default());
+        let pool = Arc::new(Pool::new(connector, &options, Arc::clone(&counters)).expect("a pool"));
+        pool.close();
+        let groups = Groups::new(pool, counters, None, TaskTracker::new(), &options);
+        groups.queue.lock().n_committers = groups.most_committers;
+        let waiting = tokio::spawn({
+            let groups = Arc::clone(&groups);
+            async move { groups.append(batch()).await }
+        });
+        while groups.queue.lock().waiting.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        let broken = tokio::spawn({
+            let groups = Arc::clone(&groups);
+            async move {
+                let _post = Post(&groups);
+                panic!("as a committer that meets what nobody thought of");
+            }
+        });
+        broken.await.expect_err("it broke off");
+        let answer = waiting.await.expect("no panic").expect_err("closed");
+        assert_eq!(
+            answer.to_string(),
+            AppendError::Unavailable("the store is closed".to_owned()).to_string()
+        );
+        assert_eq!(groups.queue.lock().n_committers, groups.most_committers - 1);
+    }
 }

@@ -354,6 +354,33 @@ async fn who_drops_a_receiver_locks_its_run_first_as_appends_do() {
     assert_eq!(store.pushes(&run(1)).await.expect("pushes"), []);
 }
 
+#[tokio::test]
+async fn silent_connections_leave_places_to_other_appends() {
+    const COMMITTERS: usize = 3;
+    let schema = Schema::new().await;
+    let proxy = Proxy::new(schema.server()).await;
+    let store = PostgresStore::open(&proxy.url(&schema), Options::default()).await;
+    let store = Arc::new(store.expect("open"));
+    while store.stats().connections < COMMITTERS as u64 {
+        join_all((0..8).map(|n| head(&store, n))).await;
+    }
+    proxy.arm(Cut::Silence);
+    // About the same run, so each is a group, and each committer has one of them.
+    let silent: Vec<_> = (0..COMMITTERS)
+        .map(|_| {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move { store.append(create(&run(1), 1)).await })
+        })
+        .collect();
+    while proxy.n_silenced() < COMMITTERS {
+        tokio::task::yield_now().await;
+    }
+    proxy.disarm();
+    let others = all(&store, (10..20).map(|n| create(&run(n), 1)).collect()).await;
+    assert!(others.iter().all(Result::is_ok), "{others:?}");
+    assert!(silent.iter().all(|append| !append.is_finished()));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn groups_of_two_processes_that_meet_at_many_runs_write_each_place_once() {
     const RUNS: u64 = 60;

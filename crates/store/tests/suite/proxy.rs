@@ -5,7 +5,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicU8, Ordering::SeqCst},
+        atomic::{AtomicU8, AtomicUsize, Ordering::SeqCst},
     },
 };
 
@@ -33,6 +33,7 @@ pub(crate) struct Proxy {
     address: SocketAddr,
     server: Config,
     armed: Arc<AtomicU8>,
+    n_silenced: Arc<AtomicUsize>,
 }
 
 impl Proxy {
@@ -41,14 +42,21 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let armed = Arc::new(AtomicU8::new(0));
+        let n_silenced = Arc::new(AtomicUsize::new(0));
         let proxy = Self {
             address,
             server: server.clone(),
             armed: Arc::clone(&armed),
+            n_silenced: Arc::clone(&n_silenced),
         };
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(carry(client, server.clone(), Arc::clone(&armed)));
+                tokio::spawn(carry(
+                    client,
+                    server.clone(),
+                    Arc::clone(&armed),
+                    Arc::clone(&n_silenced),
+                ));
             }
         });
         proxy
@@ -70,6 +78,11 @@ impl Proxy {
         )
     }
 
+    /// How many connections have said or been told something that went nowhere.
+    pub(crate) fn n_silenced(&self) -> usize {
+        self.n_silenced.load(SeqCst)
+    }
+
     /// Carries new connections again.
     pub(crate) fn disarm(&self) {
         self.armed.store(0, SeqCst);
@@ -81,34 +94,45 @@ impl Proxy {
     }
 }
 
-async fn carry(client: TcpStream, server: Config, armed: Arc<AtomicU8>) {
+async fn carry(client: TcpStream, server: Config, armed: Arc<AtomicU8>, n_silenced: Arc<AtomicUsize>) {
     let port = server.get_ports().first().copied().unwrap_or(5432);
     match server.get_hosts().first().expect("the set-up names a host") {
         Host::Unix(folder) => {
             let socket: PathBuf = folder.join(format!(".s.PGSQL.{port}"));
             let server = UnixStream::connect(socket).await.expect("the server");
-            join(client, server, armed).await;
+            join(client, server, &armed, &n_silenced).await;
         }
         Host::Tcp(host) => {
             let server = TcpStream::connect((host.as_str(), port))
                 .await
                 .expect("the server");
-            join(client, server, armed).await;
+            join(client, server, &armed, &n_silenced).await;
         }
     }
 }
 
-async fn join(client: TcpStream, server: impl AsyncRead + AsyncWrite, armed: Arc<AtomicU8>) {
+async fn join(
+    client: TcpStream,
+    server: impl AsyncRead + AsyncWrite,
+    armed: &AtomicU8,
+    n_silenced: &AtomicUsize,
+) {
     let (client_reads, client_writes) = client.into_split();
     let (server_reads, server_writes) = tokio::io::split(server);
     // Either end, or a cut, ends both.
     tokio::select! {
-        () = pass(client_reads, server_writes, &armed, Cut::Commit) => {}
-        () = pass(server_reads, client_writes, &armed, Cut::Answer) => {}
+        () = pass(client_reads, server_writes, armed, n_silenced, Cut::Commit) => {}
+        () = pass(server_reads, client_writes, armed, n_silenced, Cut::Answer) => {}
     }
 }
 
-async fn pass(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, armed: &AtomicU8, cut: Cut) {
+async fn pass(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    armed: &AtomicU8,
+    n_silenced: &AtomicUsize,
+    cut: Cut,
+) {
     let mut buffer = vec![0; 1 << 16];
     while let Ok(n @ 1..) = from.read(&mut buffer).await {
         let is_commit = buffer[..n].windows(7).any(|window| window == b"COMMIT\0");
@@ -116,6 +140,7 @@ async fn pass(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin,
             return;
         }
         if armed.load(SeqCst) == Cut::Silence as u8 {
+            n_silenced.fetch_add(1, SeqCst);
             std::future::pending::<()>().await;
         }
         if to.write_all(&buffer[..n]).await.is_err() {
