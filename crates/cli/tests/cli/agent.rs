@@ -520,13 +520,52 @@ fn secrets_of_a_push_configuration_need_not_stand_in_the_command_line() {
             "",
             &None,
         ),
+        // Without a scheme there is no use for it.
+        (
+            &["--token", "another"],
+            &[("WOPR_PUSH_CREDENTIALS", "x")],
+            "",
+            &another,
+        ),
     ] {
         let (_, found) = set(more, env, input, 0);
         assert_eq!(found, *print, "{more:?} {env:?}");
     }
     let (said, _) = set(&["--token-file", "nowhere"], &[], "", 4);
     assert!(said.contains("--token-file: cannot read nowhere"), "{said}");
-    set(&["--auth-credentials-file", other], &[], "", 2);
+    let long = place.write("long", &"x".repeat((64 << 10) + 1));
+    let (said, _) = set(&["--token-file", long.to_str().unwrap()], &[], "", 1);
+    assert!(said.contains("more than 65536 bytes"), "{said}");
+    let bearer = ["--auth-scheme", "Bearer"];
+    for (more, env, input) in [
+        (&["--auth-credentials-file", other][..], &[][..], ""),
+        (&["--auth-credentials", "x"], &[], ""),
+        (&["--token", "a-token", "--token-file", token], &[], ""),
+        (
+            &[
+                &bearer[..],
+                &["--auth-credentials", "x", "--auth-credentials-file", other],
+            ]
+            .concat(),
+            &[],
+            "",
+        ),
+        (
+            &[
+                &bearer[..],
+                &["--auth-credentials-file", "-", "--token-file", "-"],
+            ]
+            .concat(),
+            &[],
+            "a-token\n",
+        ),
+        (&["--token", ""], &[], ""),
+        (&["--token-file", "-"], &env, "\n"),
+        (&[], &[("WOPR_PUSH_TOKEN", "")], ""),
+        (&bearer, &[("WOPR_PUSH_CREDENTIALS", "")], ""),
+    ] {
+        set(more, env, input, 2);
+    }
     place.set("WOPR_PUSH_TOKEN", "a-token");
     let help = place.ends(0, &["a2a", "push-config", "set", "--help"]).out;
     assert!(

@@ -4,6 +4,7 @@
 //! machine, so they may be given by a file or by the environment.
 
 use std::{
+    env::{self, VarError},
     fs,
     io::{self, Read as _},
     path::{Path, PathBuf},
@@ -95,26 +96,23 @@ struct New {
     /// The configuration's id [default: the agent makes one]
     #[arg(long, value_name = "ID")]
     id: Option<String>,
-    /// What the receiver recognises a notification by
-    #[arg(long, value_name = "TOKEN", env = "WOPR_PUSH_TOKEN", hide_env_values = true)]
+    #[arg(long, value_name = "TOKEN", help = TOKEN.help)]
     token: Option<String>,
     /// The file it is in, instead; - is the standard input
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "token")]
     token_file: Option<PathBuf>,
     /// How the agent authenticates to the receiver, such as Bearer
     #[arg(long, value_name = "SCHEME")]
     auth_scheme: Option<String>,
-    /// What it shows the receiver with that
-    #[arg(
-        long,
-        value_name = "TEXT",
-        requires = "auth_scheme",
-        env = "WOPR_PUSH_CREDENTIALS",
-        hide_env_values = true
-    )]
+    #[arg(long, value_name = "TEXT", requires = "auth_scheme", help = CREDENTIALS.help)]
     auth_credentials: Option<String>,
     /// The file that is in, instead; - is the standard input
-    #[arg(long, value_name = "FILE", requires = "auth_scheme")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "auth_scheme",
+        conflicts_with = "auth_credentials"
+    )]
     auth_credentials_file: Option<PathBuf>,
 }
 
@@ -166,53 +164,97 @@ impl PushConfig {
 }
 
 impl New {
-    fn into_model(self) -> Result<TaskPushNotificationConfig> {
-        let secret = |text: Option<String>, file: Option<&Path>, flag: &str| {
-            let text = match file {
-                Some(file) => Some(read(file, flag)?),
-                None => text,
-            };
-            let secret = text.map(Secret::new).transpose();
-            secret.map_err(|error| Failure::new(Exit::Usage, format!("{flag}: {error}")))
+    fn into_model(self) -> Result<TaskPushNotificationConfig, Failure> {
+        let [token, credentials] = [&self.token_file, &self.auth_credentials_file].map(Option::as_deref);
+        if token == Some(Path::new("-")) && token == credentials {
+            let text = "the standard input is the token or the credentials, not both";
+            return Err(Failure::new(Exit::Usage, text));
+        }
+        let token = TOKEN.read(self.token, token)?;
+        let authentication = match self.auth_scheme {
+            Some(scheme) => Some(AuthenticationInfo {
+                scheme,
+                credentials: CREDENTIALS.read(self.auth_credentials, credentials)?,
+            }),
+            // The environment is there for every command, also for one that has no use for it.
+            None => None,
         };
-        let file = self.auth_credentials_file.as_deref();
-        let credentials = secret(self.auth_credentials, file, "--auth-credentials")?;
         Ok(TaskPushNotificationConfig {
             tenant: None,
             id: self.id,
             task_id: Some(self.task),
             url: self.url,
-            token: secret(self.token, self.token_file.as_deref(), "--token")?,
-            authentication: self
-                .auth_scheme
-                .map(|scheme| AuthenticationInfo { scheme, credentials }),
+            token,
+            authentication,
         })
     }
 }
 
-/// Reads a secret without the line end that editors leave behind it.
-fn read(file: &Path, flag: &str) -> Result<String, Failure> {
-    let reads = || {
-        let mut text = String::new();
-        let source: &mut dyn io::Read = if file == Path::new("-") {
-            &mut io::stdin()
-        } else {
-            &mut fs::File::open(file)?
+/// Where a secret is looked for: on the command line, in a file, in the environment, in this order. The environment is
+/// read here and not by the parser, for which it would be said on the command line.
+struct Source {
+    flag: &'static str,
+    variable: &'static str,
+    help: &'static str,
+}
+
+const TOKEN: Source = Source {
+    flag: "--token",
+    variable: "WOPR_PUSH_TOKEN",
+    help: "What the receiver recognises a notification by [env: WOPR_PUSH_TOKEN]",
+};
+
+const CREDENTIALS: Source = Source {
+    flag: "--auth-credentials",
+    variable: "WOPR_PUSH_CREDENTIALS",
+    help: "What it shows the receiver with that [env: WOPR_PUSH_CREDENTIALS]",
+};
+
+impl Source {
+    fn read(&self, text: Option<String>, file: Option<&Path>) -> Result<Option<Secret>, Failure> {
+        let Self { flag, variable, .. } = self;
+        let (from, text) = match (file, text) {
+            (Some(file), _) => {
+                let from = format!("{flag}-file");
+                let text = in_file(file).map_err(|error| {
+                    let text = format!("{from}: cannot read {}: {error}", file.display());
+                    Failure::new(Exit::of_reading(&error), text)
+                })?;
+                (from, text)
+            }
+            (None, Some(text)) => ((*flag).to_owned(), text),
+            (None, None) => match env::var(variable) {
+                Ok(text) => ((*variable).to_owned(), text),
+                Err(VarError::NotPresent) => return Ok(None),
+                Err(VarError::NotUnicode(_)) => {
+                    return Err(Failure::new(Exit::Usage, format!("{variable}: is no text")));
+                }
+            },
         };
-        source.take(MOST_BYTES).read_to_string(&mut text)?;
-        Ok(text)
+        if text.is_empty() {
+            return Err(Failure::new(Exit::Usage, format!("{from}: is empty")));
+        }
+        let secret = Secret::new(text);
+        secret
+            .map(Some)
+            .map_err(|error| Failure::new(Exit::Usage, format!("{from}: {error}")))
+    }
+}
+
+/// A secret without the line end that editors leave behind it.
+fn in_file(file: &Path) -> io::Result<String> {
+    let source: &mut dyn io::Read = if file == Path::new("-") {
+        &mut io::stdin()
+    } else {
+        &mut fs::File::open(file)?
     };
-    let failed = |error: io::Error| {
-        let exit = match error.kind() {
-            io::ErrorKind::NotFound => Exit::NotFound,
-            _ => Exit::Failed,
-        };
-        Failure::new(
-            exit,
-            format!("{flag}-file: cannot read {}: {error}", file.display()),
-        )
-    };
-    let text = reads().map_err(failed)?;
+    let mut bytes = Vec::new();
+    // One more than is taken, so that nothing is cut unseen.
+    source.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MOST_BYTES {
+        return Err(io::Error::other(format!("it has more than {MOST_BYTES} bytes")));
+    }
+    let text = String::from_utf8(bytes).map_err(|_| io::Error::other("it is no text"))?;
     let line = text.strip_suffix('\n').unwrap_or(&text);
     Ok(line.strip_suffix('\r').unwrap_or(line).to_owned())
 }
