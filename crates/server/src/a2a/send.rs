@@ -83,7 +83,7 @@ impl Service {
         };
         let waits = !request.configuration.return_immediately;
         let caller = &call.caller;
-        let view = match self.accept(call, request).await? {
+        let view = match self.accept(call, request, true).await? {
             Sent::New { view, message } if !waits || is_settled(view.run.status) => {
                 if reply::is_message(&view) {
                     return Box::pin(self.told(caller, &view, shown)).await;
@@ -123,26 +123,36 @@ impl Service {
         Ok(SendMessageResponse::Task(self.task(caller, view, shown).await?))
     }
 
-    /// Takes a message.
-    pub(super) async fn accept(&self, call: &Call, request: SendMessageRequest) -> Result<Sent, Error> {
+    /// Takes a message. `is_log_unread` claims that a new run's log is not read next, as in [`Extras`].
+    pub(super) async fn accept(
+        &self,
+        call: &Call,
+        request: SendMessageRequest,
+        is_log_unread: bool,
+    ) -> Result<Sent, Error> {
         check_id("message.messageId", &request.message.message_id)?;
         if let Some(context) = &request.message.context_id {
             check_id("message.contextId", context)?;
         }
         match request.message.task_id.clone() {
-            None => self.begin(call, request).await,
+            None => self.begin(call, request, is_log_unread).await,
             // The larger half by far, which a message that begins a task need not carry.
             Some(task) => Box::pin(self.answer(call, &task, request)).await,
         }
     }
 
-    async fn begin(&self, call: &Call, request: SendMessageRequest) -> Result<Sent, Error> {
+    async fn begin(
+        &self,
+        call: &Call,
+        request: SendMessageRequest,
+        is_log_unread: bool,
+    ) -> Result<Sent, Error> {
         require(&call.caller, Scope::RunsCreate)?;
         // What the request itself says decides as the message does which workflow is meant.
         let once = self.once(call, None, &request.message, &request.metadata)?;
         let key = once.key.clone();
         let digest = once.digest.clone();
-        let refused = match self.create(call, request, once).await {
+        let refused = match self.create(call, request, once, is_log_unread).await {
             Err(Error::A2a(refused)) => refused,
             other => return other,
         };
@@ -154,7 +164,13 @@ impl Service {
         }
     }
 
-    async fn create(&self, call: &Call, request: SendMessageRequest, once: Once) -> Result<Sent, Error> {
+    async fn create(
+        &self,
+        call: &Call,
+        request: SendMessageRequest,
+        once: Once,
+        is_log_unread: bool,
+    ) -> Result<Sent, Error> {
         let Call {
             caller, interface, ..
         } = call;
@@ -221,7 +237,7 @@ impl Service {
                 messages: vec![row],
                 blobs,
                 push,
-                is_log_unread: true,
+                is_log_unread,
             },
         };
         match engine.create(create).await? {

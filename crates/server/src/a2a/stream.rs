@@ -101,7 +101,7 @@ impl Service {
             history: request.configuration.history_length,
             artifacts: true,
         };
-        match self.accept(call, request).await? {
+        match self.accept(call, request, false).await? {
             Sent::New { view, .. } | Sent::Answered { before: view, .. }
                 if Reply::of(&view.plan) == Reply::Message =>
             {
