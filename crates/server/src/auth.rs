@@ -332,8 +332,7 @@ impl Auth {
         now: Timestamp,
         is_refused: watch::Receiver<bool>,
     ) -> Option<Certified> {
-        let caller = self.certificates.caller(certificate)?;
-        let expires = certificates::expiry(certificate)?;
+        let (caller, expires) = self.certificates.find(certificate)?;
         let lasts = u64::try_from(expires.millis().saturating_sub(now.millis())).unwrap_or(0);
         // Of what lasts longer than anybody waits nobody sees the end.
         let lasts = Duration::from_millis(lasts).min(LONGEST);

@@ -3,20 +3,27 @@
 //! That a certificate is valid and of an accepted authority was settled in the handshake; here it gets a name, and an
 //! end. The names are the alternative ones, compared exactly: the common name of a subject has no defined meaning.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use rustls::pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
 use webpki::EndEntityCert;
 use wopr_core::Timestamp;
-use x509_cert::der::Decode as _;
+use x509_cert::der::{self, Decode as _};
 
 use super::{Caller, hex};
 use crate::config;
 
 /// The certificates of a configuration.
 #[derive(Debug, Default)]
-pub(super) struct Certificates(Vec<Entry>);
+pub(super) struct Certificates {
+    entries: Vec<Entry>,
+    /// Claims that a certificate without a readable end was logged: whoever has one comes again and again.
+    is_logged: AtomicBool,
+}
 
 #[derive(Debug)]
 struct Entry {
@@ -41,18 +48,39 @@ impl Certificates {
                 },
             })
         };
-        Self(configured.iter().filter_map(entry).collect())
+        Self {
+            entries: configured.iter().filter_map(entry).collect(),
+            is_logged: AtomicBool::new(false),
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.entries.is_empty()
     }
 
-    /// Whose certificate it is: by its fingerprint, else by the first name of it that is listed.
-    pub(super) fn caller(&self, certificate: &CertificateDer<'_>) -> Option<Caller> {
+    /// Whose certificate it is, and when it expires. One that does not say so readably is nobody's.
+    pub(super) fn find(&self, certificate: &CertificateDer<'_>) -> Option<(Caller, Timestamp)> {
+        let caller = self.caller(certificate)?;
+        match expiry(certificate) {
+            Ok(expires) => Some((caller, expires)),
+            Err(error) => {
+                if !self.is_logged.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        %error,
+                        certificate = %caller.key_id,
+                        "client certificate is nobody's, when it expires cannot be read; others are not logged",
+                    );
+                }
+                None
+            }
+        }
+    }
+
+    /// By its fingerprint, else by the first name of it that is listed.
+    fn caller(&self, certificate: &CertificateDer<'_>) -> Option<Caller> {
         let print = hex(&Sha256::digest(certificate));
         let by_print = self
-            .0
+            .entries
             .iter()
             .find(|entry| entry.fingerprint.as_deref() == Some(print.as_str()));
         if let Some(entry) = by_print {
@@ -60,15 +88,45 @@ impl Certificates {
         }
         let read = EndEntityCert::try_from(certificate).ok()?;
         let mut names = read.valid_dns_names().chain(read.valid_uri_names());
-        let found = names.find_map(|name| self.0.iter().find(|entry| entry.san.as_deref() == Some(name)));
-        found.map(|entry| entry.caller.clone())
+        let by_name = |name| {
+            self.entries
+                .iter()
+                .find(|entry| entry.san.as_deref() == Some(name))
+        };
+        names.find_map(by_name).map(|entry| entry.caller.clone())
     }
 }
 
-/// When a certificate expires; none if it cannot be read.
-pub(super) fn expiry(certificate: &CertificateDer<'_>) -> Option<Timestamp> {
-    let read = x509_cert::Certificate::from_der(certificate).ok()?;
+fn expiry(certificate: &CertificateDer<'_>) -> Result<Timestamp, der::Error> {
+    let read = x509_cert::Certificate::from_der(certificate)?;
     let since_epoch = read.tbs_certificate.validity.not_after.to_unix_duration();
-    let millis = i64::try_from(since_epoch.as_millis()).ok()?;
-    Some(Timestamp::from_millis(millis))
+    let millis = i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX);
+    Ok(Timestamp::from_millis(millis))
+}
+
+#[cfg(test)]
+mod tests {
+    use wopr_core::{PrincipalId, TenantId};
+
+    use super::*;
+    use crate::auth::Scopes;
+
+    #[test]
+    fn a_certificate_without_a_readable_end_is_nobodys_and_logged() {
+        let certificate = CertificateDer::from_slice(b"no certificate");
+        let certificates = Certificates::new(&[config::Certificate {
+            id: "ops".to_owned(),
+            san: None,
+            fingerprint: Some(hex(&Sha256::digest(&certificate))),
+            tenant: TenantId::parse("default").unwrap(),
+            principal: PrincipalId::parse("ops").ok(),
+            scopes: Scopes::ALL,
+        }]);
+        assert!(certificates.caller(&certificate).is_some());
+        let stranger = CertificateDer::from_slice(b"another");
+        assert!(certificates.find(&stranger).is_none());
+        assert!(!certificates.is_logged.load(Ordering::Relaxed));
+        assert!(certificates.find(&certificate).is_none());
+        assert!(certificates.is_logged.load(Ordering::Relaxed));
+    }
 }
