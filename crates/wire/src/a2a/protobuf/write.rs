@@ -121,19 +121,29 @@ fn single(number: u32, kind: Kind, value: &Value, out: &mut Vec<u8>) -> Result<(
         Kind::Struct => nested(number, out, |out| members(object(value)?, out))?,
         Kind::Value => nested(number, out, |out| any(value, out))?,
         Kind::Timestamp => {
-            let instant =
-                Timestamp::parse(string(value)?).map_err(|_| DecodeError::invalid("must be an instant"))?;
-            let millis = instant.as_millis();
+            let (seconds, nanos) = instant(string(value)?)?;
             nested(number, out, |out| {
                 tag(1, VARINT, out);
-                varint(millis.div_euclid(1000).cast_unsigned(), out);
+                varint(seconds.cast_unsigned(), out);
                 tag(2, VARINT, out);
-                varint((millis.rem_euclid(1000) * 1_000_000).cast_unsigned(), out);
+                varint(nanos.into(), out);
                 Ok(())
             })?;
         }
     }
     Ok(())
+}
+
+/// The seconds since the Unix epoch and the nanoseconds after them of RFC 3339 text: as fine as the text is, though the
+/// model is as fine as milliseconds.
+fn instant(text: &str) -> Result<(i64, u32), DecodeError> {
+    let invalid = || DecodeError::invalid("must be an instant");
+    Timestamp::parse(text).map_err(|_| invalid())?;
+    let instant: jiff::Timestamp = text.parse().map_err(|_| invalid())?;
+    let nanos = instant.as_nanosecond();
+    let seconds = i64::try_from(nanos.div_euclid(1_000_000_000)).map_err(|_| invalid())?;
+    let nanos = u32::try_from(nanos.rem_euclid(1_000_000_000)).map_err(|_| invalid())?;
+    Ok((seconds, nanos))
 }
 
 fn string(value: &Value) -> Result<&str, DecodeError> {
