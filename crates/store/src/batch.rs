@@ -10,6 +10,9 @@ use wopr_core::{
 
 use crate::{Epoch, NewPush};
 
+/// What a batch costs beyond the bytes of its rows, roughly.
+const OVERHEAD: usize = 1024;
+
 /// What must hold for an append to happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Guard {
@@ -98,6 +101,21 @@ impl Batch {
     #[must_use]
     pub fn head(&self) -> Seq {
         self.expected().plus(self.events.len())
+    }
+
+    /// About how many bytes it keeps alive while it waits.
+    pub(crate) fn weight(&self) -> usize {
+        let events: usize = self.events.iter().map(|event| event.body.len()).sum();
+        let effects: usize = self.effects_enqueued.iter().map(|row| row.body.len()).sum();
+        let inbox: usize = self.inbox_sent.iter().map(|row| row.body.len()).sum();
+        let messages: usize = self.messages.iter().map(|message| message.body.len()).sum();
+        let blobs: usize = self.blobs.iter().map(|blob| blob.bytes.len()).sum();
+        let snapshot = self.snapshot.as_ref().map_or(0, |snapshot| snapshot.body.len());
+        let idempotency = self.idempotency.as_ref();
+        let response = idempotency.map_or(0, |record| record.response.len());
+        let children = self.children.len() * OVERHEAD / 2;
+        let push = self.push.as_ref().map_or(0, |push| push.row.body.len());
+        OVERHEAD + events + effects + inbox + messages + blobs + snapshot + response + children + push
     }
 }
 

@@ -246,14 +246,14 @@ async fn postgres_that_stands_still_refuses_what_cannot_wait() {
             Some(run) => runs.push(run),
             None => n_refused += 1,
         }
-        // As many as there are connections wait for the lock, or fewer where others of the host do.
-        if is_locked && n_refused == WAVE - 4 {
+        // It goes on while requests wait, and more came than may.
+        if is_locked && n_refused == WAVE / 4 {
             is_locked = false;
             assert_eq!(runs, [""; 0], "nothing is acknowledged that is not written");
             database.batch_execute("ROLLBACK").await.unwrap();
         }
     }
-    assert!(n_refused >= WAVE - 4, "{n_refused}");
+    assert!(n_refused >= WAVE / 4 && !runs.is_empty(), "{n_refused} of {WAVE}");
     let refused = counter(address, "wopr_store_refused_total").await;
     let peak = peak_mib(&host);
     assert!(peak < MEMORY_MIB, "{peak} MiB");

@@ -9,8 +9,8 @@
 //! queue grows, and with it the next group. The answer of each batch is its own: one that is refused, or that hurts the
 //! transaction, is appended alone, and the others without it.
 //!
-//! What waits is bounded, in number and in time, and so is what it has: those that are tried alone have few connections
-//! between them, and a committer whose group takes too long leaves its place to another.
+//! What waits is bounded, in number, in bytes and in time, and so is what it has: those that are tried alone have few
+//! connections between them, and a committer whose group takes too long leaves its place to another.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -22,7 +22,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
-    sync::{Semaphore, oneshot},
+    sync::{OwnedSemaphorePermit, Semaphore, oneshot},
     time::{Instant, timeout},
 };
 use tokio_util::task::TaskTracker;
@@ -38,6 +38,12 @@ const MOST: usize = 128;
 const SLICES: u32 = 4;
 /// The most bytes of a group, roughly; a single batch may be larger.
 const MOST_BYTES: usize = 4 << 20;
+/// The bytes of all appends that have no answer yet, roughly, so that a burst of large ones is refused before it fills
+/// the memory; one alone may be larger.
+const ROOM: usize = 64 << 20;
+/// How long an append is tried that needs rows that others hold: twice as long as the server lets a transaction idle,
+/// so that those of a process that stopped are let go of.
+const HELD: Duration = Duration::from_secs(20);
 
 /// The appends of a store.
 pub(super) struct Groups {
@@ -48,6 +54,8 @@ pub(super) struct Groups {
     queue: Mutex<Queue>,
     most_committers: usize,
     most_waiting: usize,
+    /// One permit per kilobyte of what has no answer yet.
+    room: Arc<Semaphore>,
     /// One permit per batch that is tried alone or waits to be.
     alone: Semaphore,
     /// One permit per committer that has left its place before its group was settled.
@@ -67,6 +75,7 @@ struct Waiting {
     ticket: u64,
     batch: Batch,
     answer: oneshot::Sender<Result<(), AppendError>>,
+    _room: OwnedSemaphorePermit,
 }
 
 impl Queue {
@@ -75,7 +84,7 @@ impl Queue {
         let mut names = HashSet::new();
         let (mut n, mut bytes) = (0, 0);
         for Waiting { batch, .. } in self.waiting.iter().take(MOST) {
-            bytes += weight(batch);
+            bytes += batch.weight();
             let record = batch.idempotency.as_ref().map(|record| record.key.key.as_str());
             let children = batch.children.iter().map(|child| child.run.as_str());
             let told = batch.push.as_ref().map(|push| push.run.as_str());
@@ -111,6 +120,7 @@ impl Groups {
             // Reads have their share, whatever is written.
             most_committers: (options.connections / 2).clamp(1, COMMITTERS),
             most_waiting: options.waiting.max(1),
+            room: Arc::new(Semaphore::new(ROOM >> 10)),
             alone: Semaphore::new(options.waiting.clamp(1, Semaphore::MAX_PERMITS)),
             slow: Semaphore::new(options.share()),
             patience: options.patience,
@@ -155,6 +165,10 @@ impl Groups {
         batch: Batch,
         answer: oneshot::Sender<Result<(), AppendError>>,
     ) -> Result<u64, AppendError> {
+        let kilobytes = u32::try_from(batch.weight().min(ROOM).div_ceil(1 << 10)).unwrap_or(u32::MAX);
+        let Ok(room) = Arc::clone(&self.room).try_acquire_many_owned(kilobytes) else {
+            return Err(self.refused("too much waits for the database"));
+        };
         let mut queue = self.queue.lock();
         if queue.waiting.len() >= self.most_waiting {
             return Err(self.refused("too many requests wait for the database"));
@@ -165,6 +179,7 @@ impl Groups {
             ticket,
             batch,
             answer,
+            _room: room,
         });
         if queue.n_committers < self.most_committers {
             queue.n_committers += 1;
@@ -244,6 +259,7 @@ impl Groups {
     /// Appends a batch by itself, on a task of its own: it may have to wait where others need not.
     fn append_alone(self: &Arc<Self>, waiting: Waiting, until: Instant) {
         let groups = Arc::clone(self);
+        let until = until.min(Instant::now() + HELD);
         self.tasks.spawn(async move {
             let Ok(_alone) = groups.alone.try_acquire() else {
                 let refused = groups.refused("too many appends wait for rows that others hold");
@@ -264,7 +280,9 @@ impl Groups {
     }
 
     fn answer(&self, waiting: Waiting, done: Result<(), AppendError>) {
-        let Waiting { batch, answer, .. } = waiting;
+        let Waiting {
+            batch, answer, _room, ..
+        } = waiting;
         self.counters.appended(&done);
         if let (Ok(()), Some(hints)) = (&done, &self.hints) {
             hints.tell(Hint::Run(batch.run));
@@ -291,21 +309,6 @@ impl Drop for Post<'_> {
             groups.tasks.spawn_on(Arc::clone(groups).commit(), &runtime);
         }
     }
-}
-
-/// About as much as a batch brings; the rest is small.
-fn weight(batch: &Batch) -> usize {
-    let events: usize = batch.events.iter().map(|event| event.body.len()).sum();
-    let blobs: usize = batch.blobs.iter().map(|blob| blob.bytes.len()).sum();
-    let messages: usize = batch.messages.iter().map(|message| message.body.len()).sum();
-    let effects: usize = batch
-        .effects_enqueued
-        .iter()
-        .map(|effect| effect.body.len())
-        .sum();
-    let told: usize = batch.inbox_sent.iter().map(|row| row.body.len()).sum();
-    let snapshot = batch.snapshot.as_ref().map_or(0, |snapshot| snapshot.body.len());
-    events + blobs + messages + effects + told + snapshot
 }
 
 #[cfg(test)]

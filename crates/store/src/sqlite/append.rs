@@ -34,9 +34,6 @@ const INSERT_MESSAGE: &str = "\
     INSERT INTO messages (tenant, run, seq, id, body) VALUES (?1, ?2, ?3, ?4, ?5)
      ON CONFLICT (tenant, run, id) DO NOTHING";
 
-/// What a batch costs in a queue besides the bodies it carries.
-const BATCH_OVERHEAD: usize = 1024;
-
 /// A batch on its way through the writer.
 pub(super) struct Append {
     /// Shared with who waits: its many small pieces are best let go of by the thread that made them.
@@ -70,27 +67,6 @@ impl Job for Append {
         // A caller that went away does not take its append back.
         drop(reply.send(answer));
     }
-}
-
-/// About how many bytes a batch keeps alive while it waits.
-pub(super) fn weight(batch: &Batch) -> usize {
-    let events: usize = batch.events.iter().map(|event| event.body.len()).sum();
-    let effects: usize = batch
-        .effects_enqueued
-        .iter()
-        .map(|effect| effect.body.len())
-        .sum();
-    let inbox: usize = batch.inbox_sent.iter().map(|row| row.body.len()).sum();
-    let messages: usize = batch.messages.iter().map(|message| message.body.len()).sum();
-    let blobs: usize = batch.blobs.iter().map(|blob| blob.bytes.len()).sum();
-    let snapshot = batch.snapshot.as_ref().map_or(0, |snapshot| snapshot.body.len());
-    let response = batch
-        .idempotency
-        .as_ref()
-        .map_or(0, |record| record.response.len());
-    let children = batch.children.len() * BATCH_OVERHEAD / 2;
-    let push = batch.push.as_ref().map_or(0, |push| push.row.body.len());
-    BATCH_OVERHEAD + events + effects + inbox + messages + blobs + snapshot + response + children + push
 }
 
 /// Writes a batch, or says why not and writes nothing.

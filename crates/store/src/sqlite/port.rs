@@ -96,7 +96,7 @@ impl Log for SqliteStore {
     async fn append(&self, batch: Batch) -> Result<(), AppendError> {
         assert_sound(&batch);
         let (reply, answer) = oneshot::channel();
-        let bytes = append::weight(&batch);
+        let bytes = batch.weight();
         let batch = Arc::new(batch);
         let job = Append {
             batch: Arc::clone(&batch),

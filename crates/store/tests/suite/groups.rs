@@ -322,6 +322,38 @@ async fn many_runs_that_somebody_holds_leave_connections_to_all_others() {
 }
 
 #[tokio::test]
+async fn what_waits_is_bounded_in_bytes_however_long_it_waits() {
+    const BYTES: usize = 8 << 20;
+    let schema = Schema::new().await;
+    let store = Arc::new(schema.open().await);
+    let holder = schema.raw().await;
+    let hold = "BEGIN; LOCK TABLE runs IN ACCESS EXCLUSIVE MODE";
+    holder.batch_execute(hold).await.expect("our own statement");
+    let large = |n| {
+        let mut batch = create(&run(n), 1);
+        batch.events[0].body = vec![7; BYTES];
+        let store = Arc::clone(&store);
+        tokio::spawn(async move { store.append(batch).await })
+    };
+    // As many as there is room for, and none of them is answered while the table is held.
+    let held: Vec<_> = (0..7).map(large).collect();
+    for n in 7..10 {
+        let refused = large(n).await.expect("no panic");
+        assert!(matches!(refused, Err(AppendError::Unavailable(_))), "{refused:?}");
+    }
+    assert!(held.iter().all(|append| !append.is_finished()));
+    holder.batch_execute("ROLLBACK").await.expect("our own statement");
+    for append in held {
+        append.await.expect("no panic").expect("its turn has come");
+    }
+    large(7).await.expect("no panic").expect("there is room again");
+    assert_eq!(
+        (head(&store, 7).await, head(&store, 8).await),
+        (Some(Seq(1)), None)
+    );
+}
+
+#[tokio::test]
 async fn who_drops_a_receiver_locks_its_run_first_as_appends_do() {
     let schema = Schema::new().await;
     let store = Arc::new(schema.open().await);
