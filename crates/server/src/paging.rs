@@ -21,7 +21,7 @@ use tokio::{
 };
 use wopr_core::{RunKey, Seq};
 use wopr_engine::{Engine, Events};
-use wopr_store::ReadError;
+use wopr_store::{ReadError, patiently};
 use wopr_wire::openwop::stream::StreamModes;
 
 /// A chunk of a stream ends with the event that brings it here. An event that is larger comes alone.
@@ -101,7 +101,7 @@ pub(crate) async fn read(
     max_events: usize,
     max_bytes: usize,
 ) -> Result<Option<Events>, ReadError> {
-    let Some(_turn) = turn(Instant::now() + PATIENCE).await else {
+    let Some(Ok(_turn)) = patiently(PATIENCE, TURNS.acquire()).await else {
         return Err(ReadError::Unavailable("too many logs are being read".to_owned()));
     };
     let mut pace = Pace::new(max_events);

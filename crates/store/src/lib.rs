@@ -10,6 +10,7 @@ mod check;
 mod error;
 mod log;
 mod memory;
+mod patience;
 pub mod postgres;
 mod push;
 mod registry;
@@ -25,6 +26,7 @@ pub use batch::{
 pub use error::{AppendError, ReadError, WriteError};
 pub use log::{EventPage, Loaded, Log, RunFilter, RunPage, TaskCursor, TaskFilter, TaskPage};
 pub use memory::MemoryStore;
+pub use patience::patiently;
 pub use postgres::PostgresStore;
 pub use push::{
     Attempted, Delivery, DeliveryCursor, DeliveryFilter, LeasedPush, NewPush, OutboxRow, PushRow, Pushes,

@@ -7,14 +7,13 @@
 //! Batches of several runs share a transaction as long as nothing is in the way of any of them. If something is,
 //! nothing is written, and the caller is told which: each of those has its say alone, where it may be tried for long.
 
-use deadpool_postgres::Object;
 use tokio::time::Instant;
 use wopr_core::{RunKey, Seq, Timestamp};
 
 use super::{
     checks::{self, Check},
     fault::Fault,
-    pool::Pool,
+    pool::{Connection, Pool},
     push,
     retention::present,
     round::{Failure, Round, Sent, silent, value},
@@ -41,7 +40,7 @@ const UNEXPIRED: &str = "SELECT digest, run, response, expires_at FROM idempoten
 /// the order of their runs, and no run, key or child is in two of them.
 pub(super) async fn together(
     pool: &Pool,
-    client: Object,
+    client: Connection,
     batches: &[&Batch],
     until: Instant,
 ) -> Result<Vec<usize>, Fault> {
@@ -253,14 +252,14 @@ async fn colliding(transaction: &Transaction, batch: &Batch) -> Result<AppendErr
 /// A connection that may be inside a transaction. Unless the transaction has ended the connection is closed when
 /// dropped, so that nobody else ever continues it.
 struct Transaction {
-    client: Option<Object>,
+    client: Option<Connection>,
     is_open: bool,
     /// When the call it is for is over.
     until: Instant,
 }
 
 impl Transaction {
-    fn new(client: Object, until: Instant) -> Self {
+    fn new(client: Connection, until: Instant) -> Self {
         Self {
             client: Some(client),
             is_open: true,
@@ -289,7 +288,7 @@ impl Drop for Transaction {
         if self.is_open
             && let Some(client) = self.client.take()
         {
-            drop(Object::take(client));
+            client.close();
         }
     }
 }

@@ -28,14 +28,12 @@ use tokio::{
 use tokio_util::task::TaskTracker;
 
 use super::{Options, append, fault::Fault, hints::Hints, pool::Pool, stats::Counters};
-use crate::{AppendError, Batch, Hint};
+use crate::{AppendError, Batch, Hint, patiently};
 
 /// Groups under way at once: while one waits for the disk, another is prepared. More would only be smaller.
 const COMMITTERS: usize = 3;
 /// The most batches of a group: far beyond it, nothing is gained, and the first waits for the last.
 const MOST: usize = 128;
-/// Slices of a batch's patience.
-const SLICES: u32 = 4;
 /// The most bytes of a group, roughly; a single batch may be larger.
 const MOST_BYTES: usize = 4 << 20;
 /// The bytes of all appends that have no answer yet, roughly, so that a burst of large ones is refused before it fills
@@ -131,7 +129,7 @@ impl Groups {
     pub(super) async fn append(self: &Arc<Self>, batch: Batch) -> Result<(), AppendError> {
         let (answer, mut answered) = oneshot::channel();
         let ticket = self.enqueue(batch, answer)?;
-        let answered = match self.patiently(&mut answered).await {
+        let answered = match patiently(self.patience, &mut answered).await {
             Some(answered) => answered,
             None if self.withdraw(ticket) => {
                 return Err(self.refused("every connection to the database is busy"));
@@ -139,20 +137,6 @@ impl Groups {
             None => answered.await,
         };
         answered.unwrap_or_else(|_| Err(AppendError::Unknown("the append broke off".to_owned())))
-    }
-
-    /// Waits for an answer while patience lasts, which it does in slices: a process that was stopped for a while finds one
-    /// of them over, and not all, so that what waited meanwhile still has its turn.
-    async fn patiently<T>(
-        &self,
-        answered: &mut oneshot::Receiver<T>,
-    ) -> Option<Result<T, oneshot::error::RecvError>> {
-        for _ in 0..SLICES {
-            if let Ok(answered) = timeout(self.patience / SLICES, &mut *answered).await {
-                return Some(answered);
-            }
-        }
-        None
     }
 
     fn refused(&self, why: &str) -> AppendError {

@@ -1,13 +1,13 @@
 //! Connections: how many, how long to wait for one, and when not to wait at all.
 
-use std::{sync::Arc, time::Duration};
+use std::{ops::Deref, sync::Arc, time::Duration};
 
 use deadpool_postgres::{
-    Hook, HookError, Manager, ManagerConfig, Object, PoolConfig, PoolError, QueueMode, RecyclingMethod,
-    Runtime, Timeouts,
+    ClientWrapper, Hook, HookError, Manager, ManagerConfig, Object, PoolConfig, PoolError, QueueMode,
+    RecyclingMethod, Runtime, Timeouts,
 };
 use tokio::{
-    sync::{Semaphore, SemaphorePermit},
+    sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit},
     time::{Instant, timeout, timeout_at},
 };
 use tokio_postgres::{Error, Row};
@@ -19,6 +19,7 @@ use super::{
     round::Round,
     stats::Counters,
 };
+use crate::patiently;
 
 /// How often a read or a write is tried that failed without a trace.
 const TRIES: u32 = 4;
@@ -41,6 +42,10 @@ const SILENT: &str = "the database does not answer";
 /// A bounded number of connections with a bounded number of callers that wait for one.
 pub(super) struct Pool {
     connections: deadpool_postgres::Pool,
+    /// One permit per connection that may be in use. Who has one need not wait for the connection.
+    turns: Arc<Semaphore>,
+    /// How long to wait for such a turn.
+    patience: Duration,
     /// One permit per caller that is being given a connection, so that no more than these wait.
     waiting: Semaphore,
     /// One permit per append that is tried alone: it may wait for others, who may need a connection themselves.
@@ -48,6 +53,27 @@ pub(super) struct Pool {
     /// How long one call may take.
     deadline: Duration,
     counters: Arc<Counters>,
+}
+
+/// A connection in use, and its turn.
+pub(super) struct Connection {
+    object: Object,
+    _turn: OwnedSemaphorePermit,
+}
+
+impl Connection {
+    /// Closes it instead of giving it back.
+    pub(super) fn close(self) {
+        drop(Object::take(self.object));
+    }
+}
+
+impl Deref for Connection {
+    type Target = ClientWrapper;
+
+    fn deref(&self) -> &ClientWrapper {
+        &self.object
+    }
 }
 
 impl Pool {
@@ -62,7 +88,7 @@ impl Pool {
             recycling_method: RecyclingMethod::Fast,
         };
         let manager = Manager::from_connect(config, connector, recycling);
-        let session = Hook::async_fn(|client: &mut deadpool_postgres::ClientWrapper, _| {
+        let session = Hook::async_fn(|client: &mut ClientWrapper, _| {
             Box::pin(async move {
                 match timeout(CONNECTING, client.batch_execute(SESSION)).await {
                     Ok(answer) => answer.map_err(HookError::Backend),
@@ -74,7 +100,8 @@ impl Pool {
             .config(PoolConfig {
                 max_size: options.connections.max(1),
                 timeouts: Timeouts {
-                    wait: Some(options.patience),
+                    // Nobody waits here: a turn comes first.
+                    wait: None,
                     create: Some(CONNECTING),
                     recycle: Some(CONNECTING),
                 },
@@ -92,6 +119,8 @@ impl Pool {
                 .min(Semaphore::MAX_PERMITS),
         );
         Ok(Self {
+            turns: Arc::new(Semaphore::new(connections.status().max_size)),
+            patience: options.patience,
             connections,
             waiting,
             alone: Semaphore::new(options.share()),
@@ -113,22 +142,25 @@ impl Pool {
     }
 
     /// Gives a connection, or says soon that there is none.
-    pub(super) async fn get(&self, until: Instant) -> Result<Object, Fault> {
+    pub(super) async fn get(&self, until: Instant) -> Result<Connection, Fault> {
         let Ok(_waiting) = self.waiting.try_acquire() else {
             self.counters.refused();
             return Err(Fault::Refused(
                 "too many requests wait for the database".to_owned(),
             ));
         };
+        // The semaphore is never closed.
+        let Some(Ok(turn)) = patiently(self.patience, Arc::clone(&self.turns).acquire_owned()).await else {
+            self.counters.refused();
+            return Err(Fault::Refused(
+                "every connection to the database is busy".to_owned(),
+            ));
+        };
         let Ok(given) = timeout_at(until, self.connections.get()).await else {
             return Err(Fault::Refused(SILENT.to_owned()));
         };
-        given.map_err(|error| {
+        let object = given.map_err(|error| {
             Fault::Refused(match error {
-                PoolError::Timeout(deadpool_postgres::TimeoutType::Wait) => {
-                    self.counters.refused();
-                    "every connection to the database is busy".to_owned()
-                }
                 PoolError::Timeout(_) => SILENT.to_owned(),
                 PoolError::Closed => "the store is closed".to_owned(),
                 PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => {
@@ -137,7 +169,8 @@ impl Pool {
                 PoolError::PostCreateHook(error) => error.to_string(),
                 PoolError::NoRuntimeSpecified => "there is no runtime".to_owned(),
             })
-        })
+        })?;
+        Ok(Connection { object, _turn: turn })
     }
 
     /// Gives one of the few places of appends that are tried alone, to be had before a connection.
@@ -176,7 +209,7 @@ impl Pool {
                 Fault::Again(_) | Fault::Taken(_) => true,
                 Fault::Lost(_) => {
                     // A server that is silent may answer yet, and whoever had the connection next would read that.
-                    drop(Object::take(client));
+                    client.close();
                     self.lost(begun);
                     is_lost_too
                 }

@@ -9,7 +9,7 @@ use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId
 
 use super::{
     SqliteStore,
-    append::{self, Append},
+    append::Append,
     fault::Fault,
     lists,
     queue::Refused,
