@@ -2,8 +2,8 @@
 //!
 //! A store keeps runs: their logs, and the rows that belong to one append. It knows no business
 //! rules. [`Log`] appends and reads, [`Work`] hands out what is due, [`Registry`] keeps what is
-//! registered, [`Pushes`] whom to tell what, [`Retention`] takes runs out again; a [`Store`] is all five. Bodies of events, snapshots and notices
-//! are opaque bytes here.
+//! registered, [`Pushes`] whom to tell what, [`Retention`] takes runs out again; a [`Store`] is all five. Bodies of events,
+//! snapshots and notices are opaque bytes here.
 
 mod batch;
 mod check;
