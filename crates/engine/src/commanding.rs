@@ -13,6 +13,7 @@ use crate::{
     commit,
     committing::{Change, Failed},
     doubt::Doubts,
+    room::{Held, Purpose},
     stats::Counters,
     view::Open,
 };
@@ -76,6 +77,7 @@ impl Engine {
             plan,
             run: Run::default(),
             summary,
+            held: Held::default(),
         };
         let bounds = self.shared.options.bounds;
         let mut command = Command::Start(Box::new(StartRun {
@@ -241,7 +243,10 @@ impl Engine {
         let _lock = self.shared.locks.hold(key).await;
         let (mut heard, mut doubts) = (Doubts::default(), Doubts::default());
         for attempt in 0..MAX_ATTEMPTS {
-            let open = self.open(key).await?.ok_or(CommandError::NotFound)?;
+            let open = self
+                .open(key, Purpose::Command)
+                .await?
+                .ok_or(CommandError::NotFound)?;
             // After the load: what is not there by now was not there when it was made, so nothing is decided on top
             // of an effect of this command itself.
             self.settle(&mut heard).await?;
@@ -282,7 +287,7 @@ impl Engine {
         let _lock = self.shared.locks.hold(key).await;
         let mut doubts = Doubts::default();
         for attempt in 0..MAX_ATTEMPTS {
-            let open = self.open(key).await?;
+            let open = self.open(key, Purpose::Command).await?;
             self.settle(&mut doubts).await?;
             match open {
                 Some(open) if !open.inbox.is_empty() => {

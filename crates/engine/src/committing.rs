@@ -108,6 +108,7 @@ impl Engine {
             plan: Arc::clone(&view.plan),
             run,
             summary,
+            held: view.held.clone(),
         };
         if let Some(once) = &extras.idempotency {
             batch.idempotency = Some(IdempotencyRecord {

@@ -19,6 +19,7 @@ use crate::{
     locks::Locks,
     pushes::Pushes,
     recent::Recent,
+    room::{Purpose, Room},
     run_ids::RunIds,
     setbacks::Setbacks,
     stats::Counters,
@@ -55,6 +56,7 @@ pub(crate) struct Shared {
     pub(crate) catalog: Catalog,
     pub(crate) tails: Arc<Tails>,
     pub(crate) recent: Recent,
+    pub(crate) room: Room,
     pub(crate) counters: Counters,
     pub(crate) timers: Timers,
     pub(crate) effects: Effects,
@@ -144,6 +146,7 @@ impl Engine {
             dice: Dice::new(options.seed),
             run_ids: RunIds::default(),
             recent: Recent::new(options.retention),
+            room: Room::default(),
             store,
             executor,
             clock,
@@ -273,7 +276,7 @@ impl Engine {
     /// # Errors
     /// See [`ReadError`].
     pub async fn view(&self, key: &RunKey) -> Result<Option<View>, ReadError> {
-        Ok(self.open(key).await?.map(|open| open.view))
+        Ok(self.open(key, Purpose::View).await?.map(|open| open.view))
     }
 
     /// Reads a page of a run's log, from a position on.
@@ -303,9 +306,26 @@ impl Engine {
         self.shared.tails.follow(key)
     }
 
-    pub(crate) async fn open(&self, key: &RunKey) -> Result<Option<Open>, ReadError> {
-        let Some(loaded) = self.shared.store.load(key).await? else {
+    pub(crate) async fn open(&self, key: &RunKey, purpose: Purpose) -> Result<Option<Open>, ReadError> {
+        let Shared { store, room, .. } = &*self.shared;
+        let mut turn = room.turn().await?;
+        let Some(mut loaded) = store.load(key).await? else {
             return Ok(None);
+        };
+        let n_bytes = loaded.n_bytes();
+        let held = match room.try_hold(purpose, n_bytes) {
+            Some(held) => held,
+            None => {
+                drop((loaded, turn));
+                let held = Box::pin(room.hold(purpose, n_bytes)).await?;
+                turn = room.turn().await?;
+                // As it is by now.
+                let Some(again) = store.load(key).await? else {
+                    return Ok(None);
+                };
+                loaded = again;
+                held
+            }
         };
         let summary = &loaded.summary;
         let plan = self.shared.catalog.version(
@@ -315,7 +335,9 @@ impl Engine {
             &summary.version,
         );
         let plan = plan.await?;
-        view::open(key, plan, loaded).map(Some)
+        let open = view::open(key, plan, loaded, held);
+        drop(turn);
+        open.map(Some)
     }
 
     /// Catches up with the registry now and then, and when there is a hint.

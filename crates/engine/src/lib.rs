@@ -33,6 +33,7 @@ mod pushes;
 mod recent;
 mod request;
 mod retention;
+mod room;
 mod run_ids;
 mod setbacks;
 mod stats;

@@ -29,6 +29,7 @@ use wopr_store::{Attempted, Delivery, LeasedPush, OutboxRow, PushRow, Put, ReadE
 use crate::{
     CommandError, Courier, Engine, Parcel, Undelivered, View,
     panics::{Panicked, caught},
+    room::Held,
     stats::Counters,
     view::{decode_base, decode_events},
 };
@@ -231,6 +232,7 @@ impl Engine {
 
     /// A run as it was when its log had a length; none if it is gone.
     async fn as_of(&self, key: &RunKey, head: Seq) -> Result<Option<View>, ReadError> {
+        let turn = self.shared.room.turn().await?;
         let Some(loaded) = self.shared.store.load(key).await? else {
             return Ok(None);
         };
@@ -248,7 +250,9 @@ impl Engine {
             plan,
             run: base,
             summary: loaded.summary,
+            held: Held::default(),
         };
+        drop(turn);
         while view.run.head < head {
             let limit = usize::try_from(head.0 - view.run.head.0).map_or(PAGE, |left| left.min(PAGE));
             let Some(page) = self.shared.store.events(key, view.run.head, limit).await? else {

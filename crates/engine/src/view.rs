@@ -5,6 +5,8 @@ use std::sync::Arc;
 use wopr_core::{Plan, Recorded, Run, RunKey, RunStatus, Seq, format};
 use wopr_store::{InboxRow, Loaded, ReadError, Snapshot, StoredEvent, Summary, TaskRow};
 
+use crate::room::Held;
+
 /// A run as of one moment.
 #[derive(Debug, Clone)]
 pub struct View {
@@ -16,6 +18,20 @@ pub struct View {
     pub run: Run,
     /// Its summary row.
     pub summary: Summary,
+    /// Its room in memory.
+    pub(crate) held: Held,
+}
+
+impl View {
+    /// The same run before its first event, which takes no room.
+    #[must_use]
+    pub fn unstarted(self) -> Self {
+        Self {
+            run: Run::default(),
+            held: Held::default(),
+            ..self
+        }
+    }
 }
 
 /// A page of a log.
@@ -53,7 +69,7 @@ pub(crate) fn decode_base(key: &RunKey, snapshot: &Snapshot) -> Result<Run, Read
 }
 
 /// Folds what was loaded.
-pub(crate) fn open(key: &RunKey, plan: Arc<Plan>, loaded: Loaded) -> Result<Open, ReadError> {
+pub(crate) fn open(key: &RunKey, plan: Arc<Plan>, loaded: Loaded, held: Held) -> Result<Open, ReadError> {
     let corrupt = |error: &dyn std::fmt::Display| ReadError::Corrupt(format!("run {key}: {error}"));
     let base = match &loaded.snapshot {
         None => Run::default(),
@@ -72,6 +88,7 @@ pub(crate) fn open(key: &RunKey, plan: Arc<Plan>, loaded: Loaded) -> Result<Open
         plan,
         run,
         summary: loaded.summary,
+        held,
     };
     Ok(Open {
         view,

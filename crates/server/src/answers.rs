@@ -31,11 +31,13 @@ const MAX_HELD: usize = 256 << 20;
 const MAX_EACH: usize = MAX_HELD / 4;
 /// Credentials remembered before those that have nothing are forgotten.
 const MAX_IDLE: usize = 1_024;
+/// Bytes of answers that wait for room at once.
+const MAX_WAITING: usize = MAX_HELD / 4;
 /// How long an answer waits for others to be read.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What this process has.
-static ROOM: LazyLock<Room> = LazyLock::new(|| Room::new(MAX_HELD, MAX_EACH));
+static ROOM: LazyLock<Room> = LazyLock::new(|| Room::new(MAX_HELD, MAX_EACH, MAX_WAITING));
 
 /// Whose answer it is: callers with one credential are one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -51,18 +53,20 @@ impl Asker {
     }
 }
 
-/// One permit for each byte that may be held, of all and of each.
+/// One permit for each byte that may be held, of all and of each, and that may wait to be.
 #[derive(Debug)]
 struct Room {
     all: Arc<Semaphore>,
+    waiting: Semaphore,
     each: usize,
     askers: Mutex<HashMap<Asker, Arc<Semaphore>>>,
 }
 
 impl Room {
-    fn new(all: usize, each: usize) -> Self {
+    fn new(all: usize, each: usize, waiting: usize) -> Self {
         Self {
             all: Arc::new(Semaphore::new(all)),
+            waiting: Semaphore::new(waiting),
             each,
             askers: Mutex::default(),
         }
@@ -78,11 +82,22 @@ impl Room {
         Arc::clone(own.or_insert_with(|| Arc::new(Semaphore::new(self.each))))
     }
 
+    /// Waits for room, if what waits already is not too much.
     async fn take(&self, asker: Asker, n_bytes: usize) -> Option<[OwnedSemaphorePermit; 2]> {
-        let n_bytes = u32::try_from(n_bytes.min(self.each)).ok()?;
-        let own = self.of(asker).acquire_many_owned(n_bytes).await.ok()?;
-        let all = Arc::clone(&self.all).acquire_many_owned(n_bytes).await.ok()?;
-        Some([own, all])
+        let share = u32::try_from(n_bytes.min(self.each)).ok()?;
+        let (own, all) = (self.of(asker), &self.all);
+        let at_once = || {
+            let own = Arc::clone(&own).try_acquire_many_owned(share).ok()?;
+            Some([own, Arc::clone(all).try_acquire_many_owned(share).ok()?])
+        };
+        if let Some(taken) = at_once() {
+            return Some(taken);
+        }
+        // What waits is there whole, however large it is.
+        let waits = u32::try_from(n_bytes).ok()?;
+        let _waiting = self.waiting.try_acquire_many(waits).ok()?;
+        let own = Arc::clone(&own).acquire_many_owned(share).await.ok()?;
+        Some([own, Arc::clone(all).acquire_many_owned(share).await.ok()?])
     }
 }
 
@@ -130,7 +145,6 @@ pub(crate) async fn held_response(asker: Asker, response: Response, refusal: fn(
 async fn count(room: &Room, asker: Asker, bytes: Bytes) -> Result<Bytes, Crowded> {
     match tokio::time::timeout(PATIENCE, room.take(asker, bytes.len())).await {
         Ok(Some(share)) => Ok(shared(bytes, share)),
-        // Nobody closes it.
         Ok(None) | Err(_) => Err(Crowded),
     }
 }
@@ -144,7 +158,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn large_answers_share_what_there_is_until_they_are_read() {
-        let room = Arc::new(Room::new(1_000, 1_000));
+        let room = Arc::new(Room::new(1_000, 1_000, 1_000));
         let answer = Bytes::from(vec![7; 600]);
         let first = count(&room, ONE, answer.clone()).await.unwrap();
         assert_eq!(count(&room, OTHER, answer.clone()).await, Err(Crowded));
@@ -166,7 +180,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn nobody_has_more_than_a_part_of_it() {
-        let room = Room::new(1_000, 250);
+        let room = Room::new(1_000, 250, 1_000);
         let answer = || Bytes::from(vec![7; 200]);
         let _unread = count(&room, ONE, answer()).await.unwrap();
         assert_eq!(count(&room, ONE, answer()).await, Err(Crowded));
@@ -180,6 +194,24 @@ mod tests {
         assert!(room.askers.lock().len() <= MAX_IDLE);
         assert_eq!(count(&room, ONE, answer()).await, Err(Crowded));
         assert_eq!(room.all.available_permits(), 800);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn few_wait_and_others_are_told_at_once() {
+        let room = Arc::new(Room::new(1_000, 1_000, 300));
+        let answer = || Bytes::from(vec![7; 200]);
+        let all = count(&room, OTHER, Bytes::from(vec![7; 1_000])).await.unwrap();
+        let waits = tokio::spawn({
+            let room = Arc::clone(&room);
+            async move { count(&room, ONE, answer()).await.is_ok() }
+        });
+        tokio::task::yield_now().await;
+        let begun = tokio::time::Instant::now();
+        assert_eq!(count(&room, ONE, answer()).await, Err(Crowded));
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+        drop(all);
+        assert!(waits.await.unwrap());
+        assert_eq!(room.waiting.available_permits(), 300);
     }
 
     #[test]

@@ -109,6 +109,17 @@ pub struct Loaded {
     pub inbox: Vec<InboxRow>,
 }
 
+impl Loaded {
+    /// The bytes of all its bodies.
+    #[must_use]
+    pub fn n_bytes(&self) -> usize {
+        let snapshot = self.snapshot.as_ref().map_or(0, |snapshot| snapshot.body.len());
+        let tail: usize = self.tail.iter().map(|event| event.body.len()).sum();
+        let inbox: usize = self.inbox.iter().map(|row| row.body.len()).sum();
+        snapshot + tail + inbox
+    }
+}
+
 /// A page of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventPage {

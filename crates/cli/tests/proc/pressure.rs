@@ -209,6 +209,50 @@ async fn sqlite_that_stands_still_refuses_what_cannot_wait() {
     host.terminate().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_run_that_a_crowd_asks_for_is_in_memory_a_few_times_only() {
+    const CROWD: usize = 300;
+    const LARGE: usize = 900 << 10;
+    /// Far less than the crowd's runs and answers are together.
+    const FEW_MIB: u64 = 600;
+    let mut host = Host::new();
+    let address = host.start().await;
+    let run = async |n_bytes| {
+        let body = json!({ "workflowId": "pure", "inputs": { "prompt": "x".repeat(n_bytes) } });
+        let made = ask(address, "POST", "/v1/runs", &body.to_string()).await;
+        let run = made.run().expect("the host has room");
+        are_there(address, std::slice::from_ref(&run)).await;
+        format!("/v1/runs/{run}")
+    };
+    let (large, small) = (run(LARGE).await, run(16).await);
+
+    let mut unread = Vec::new();
+    for _ in 0..CROWD {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {large} HTTP/1.1\r\nhost: t\r\nauthorization: Bearer {KEY}\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        unread.push(stream);
+    }
+    // Each is answered: with the run, or with a request to come again.
+    let mut n_answered = 0;
+    for stream in &mut unread {
+        let mut line = [0; 12];
+        timeout(LIMIT, stream.read_exact(&mut line))
+            .await
+            .expect("every request is answered")
+            .unwrap();
+        assert!(matches!(&line, b"HTTP/1.1 200" | b"HTTP/1.1 503"), "{line:?}");
+        n_answered += usize::from(line.ends_with(b"200"));
+        let other = ask(address, "GET", &small, "").await;
+        assert_eq!(other.status, 200, "{other:?}");
+    }
+    assert!(n_answered > 0, "{n_answered} of {CROWD}");
+    let peak = peak_mib(&host);
+    assert!(peak < FEW_MIB, "{peak} MiB");
+    println!("{n_answered} of {CROWD} answered with the run, peak {peak} MiB");
+    host.terminate().await;
+}
+
 /// The URL of a schema of its own, on the server that the set-up of the tests started.
 async fn schema() -> String {
     let server = std::env::var("WOPR_TEST_POSTGRES").expect(

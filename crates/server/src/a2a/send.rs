@@ -91,21 +91,27 @@ impl Service {
                 let task = self.new_task(caller, &view, message, shown).await?;
                 return Ok(SendMessageResponse::Task(task));
             }
-            Sent::New { view, .. } => Box::pin(self.settled(&view.key, None)).await?,
+            Sent::New { view, .. } => {
+                // What is large is not kept while nothing happens.
+                let key = { *view }.key;
+                Box::pin(self.settled(&key, None)).await?
+            }
             Sent::Answered {
                 after: Some(after), ..
             } if !waits || is_settled(after.run.status) => *after,
             Sent::Answered {
                 before,
+                after,
                 waiting,
                 is_open,
-                ..
             } => {
                 let gone = (!is_open).then_some(&waiting);
+                drop(after);
+                let key = { *before }.key;
                 if waits {
-                    Box::pin(self.settled(&before.key, gone)).await?
+                    Box::pin(self.settled(&key, gone)).await?
                 } else {
-                    Box::pin(self.view(&before.key)).await?
+                    Box::pin(self.view(&key)).await?
                 }
             }
             Sent::Repeated { key } if waits => Box::pin(self.settled(&key, None)).await?,

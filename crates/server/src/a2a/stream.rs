@@ -105,7 +105,8 @@ impl Service {
             Sent::New { view, .. } | Sent::Answered { before: view, .. }
                 if Reply::of(&view.plan) == Reply::Message =>
             {
-                self.message_stream(call, &view.key, shown).await
+                let key = { *view }.key;
+                self.message_stream(call, &key, shown).await
             }
             Sent::New { view, message } => {
                 let task = self.submitted(call, &view, message, shown);
@@ -151,6 +152,7 @@ impl Service {
     async fn repeated_stream(&self, call: &Call, key: &RunKey, shown: Shown) -> Result<TaskStream, Error> {
         let view = self.view(key).await?;
         if Reply::of(&view.plan) == Reply::Message {
+            drop(view);
             return self.message_stream(call, key, shown).await;
         }
         let mut stream = self.stream(call, &view, Mode::Send);

@@ -15,7 +15,7 @@ use futures_util::{FutureExt as _, future::BoxFuture, stream};
 use http::{HeaderValue, header};
 use serde::Serialize;
 use tokio::{sync::watch, time::Instant};
-use wopr_core::{Event, Plan, Recorded, Run, RunKey, RunStatus, Seq};
+use wopr_core::{Event, Plan, Recorded, RunKey, RunStatus, Seq};
 use wopr_engine::{Engine, Events, Tail, View};
 use wopr_store::{ReadError, Summary};
 use wopr_wire::{
@@ -420,10 +420,7 @@ fn show(
 
 impl Values {
     fn new(view: View, shown_from: Seq) -> Self {
-        let view = View {
-            run: Run::default(),
-            ..view
-        };
+        let view = view.unstarted();
         Self { view, shown_from }
     }
 

@@ -17,6 +17,7 @@ pub fn snapshot(view: &View, mask: &Mask) -> RunSnapshot {
         plan,
         run,
         summary,
+        ..
     } = view;
     let mut snapshot = RunSnapshot::new(key.run.as_str(), summary.workflow.as_str(), status(run.status));
     snapshot.owner = Some(owner(key, summary));
