@@ -6,10 +6,10 @@
 use std::{collections::BTreeSet, ops::Bound, time::Duration};
 
 use parking_lot::Mutex;
-use tokio::{sync::Notify, task::JoinSet};
+use tokio::sync::Notify;
 use wopr_core::RunKey;
 
-use crate::Engine;
+use crate::{Engine, hands::Hands};
 
 /// Runs that hear at once: enough to fill a group commit.
 const ROUND: usize = 256;
@@ -96,13 +96,14 @@ impl Engine {
     pub(crate) async fn run_inboxes(self) {
         let stop = self.shared.stop.clone();
         let mut next_sweep = tokio::time::Instant::now();
+        let mut hearing = Hands::new(ROUND);
         while !stop.is_cancelled() {
             if tokio::time::Instant::now() >= next_sweep {
                 self.sweep().await;
                 next_sweep = tokio::time::Instant::now() + self.shared.options.poll;
             }
-            let runs = self.shared.inboxes.take(ROUND);
-            if runs.is_empty() {
+            let runs = self.shared.inboxes.take(hearing.room());
+            if runs.is_empty() && hearing.room() == ROUND {
                 tokio::select! {
                     biased;
                     () = stop.cancelled() => {}
@@ -112,14 +113,13 @@ impl Engine {
                 }
                 continue;
             }
-            let mut round = JoinSet::new();
             for run in runs {
                 // The sweep tells of it again.
                 if self.shared.setbacks.is_left_alone(&run) {
                     continue;
                 }
                 let engine = self.clone();
-                round.spawn(async move {
+                hearing.begin(run.clone(), async move {
                     let heard = engine.attend(&run, Box::pin(engine.hear(&run))).await;
                     if let Err(error) = &heard {
                         tracing::warn!(%run, %error, "inbox not read");
@@ -128,13 +128,18 @@ impl Engine {
                 });
             }
             let mut is_trouble = false;
-            while let Some(heard) = round.join_next().await {
-                is_trouble |= !heard.unwrap_or(false);
+            for heard in hearing.round().await {
+                is_trouble |= !heard.outcome.unwrap_or(false);
+                // It was told more after it had looked.
+                if heard.again {
+                    self.shared.inboxes.tell(heard.about);
+                }
             }
             if is_trouble && self.paused_for(AFTER_TROUBLE).await {
-                return;
+                break;
             }
         }
+        hearing.rest().await;
     }
 
     /// Finds runs with rows that no hint announced: those of an earlier epoch or another process. As many as there is

@@ -22,6 +22,7 @@ mod effect;
 mod effects;
 mod engine;
 mod error;
+mod hands;
 mod hints;
 mod inbox;
 mod lease_clock;

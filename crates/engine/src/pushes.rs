@@ -20,7 +20,6 @@ use std::{
 
 use tokio::{
     sync::{Notify, OwnedSemaphorePermit, Semaphore},
-    task::JoinSet,
     time::Instant,
 };
 use wopr_core::{Run, RunKey, Seq, Timestamp};
@@ -28,6 +27,7 @@ use wopr_store::{Attempted, Delivery, LeasedPush, OutboxRow, PushRow, Put, ReadE
 
 use crate::{
     CommandError, Courier, Engine, Parcel, Undelivered, View,
+    hands::Hands,
     panics::{Panicked, caught},
     room::Held,
     stats::Counters,
@@ -126,9 +126,10 @@ impl Engine {
         };
         let stop = self.shared.stop.clone();
         let mut next_look = Instant::now();
+        let mut expanding = Hands::new(ROUND);
         while !stop.is_cancelled() {
             let began = Instant::now();
-            let n_expanded = self.expand_all(&courier).await;
+            let n_expanded = self.expand_all(&courier, &mut expanding).await;
             let mut is_full = false;
             if n_expanded > 0 || began >= next_look {
                 is_full = self.lease_due(&courier).await;
@@ -148,10 +149,11 @@ impl Engine {
                 () = tokio::time::sleep_until(began + GATHER) => {}
             }
         }
+        expanding.rest().await;
     }
 
     /// Makes deliveries of everything that was appended; of how many runs.
-    async fn expand_all(&self, courier: &Arc<dyn Courier>) -> usize {
+    async fn expand_all(&self, courier: &Arc<dyn Courier>, expanding: &mut Hands<RunKey, bool>) -> usize {
         let mut n_expanded = 0;
         let mut after = None;
         loop {
@@ -164,13 +166,12 @@ impl Engine {
             };
             let is_last = notes.len() < ROUND;
             after = notes.last().map(|note| note.run.clone());
-            let mut round = JoinSet::new();
             for note in notes {
                 if self.shared.setbacks.is_left_alone(&note.run) {
                     continue;
                 }
                 let (engine, courier) = (self.clone(), Arc::clone(courier));
-                round.spawn(async move {
+                expanding.begin(note.run.clone(), async move {
                     let run = note.run.clone();
                     let expanded = engine
                         .attend(&run, Box::pin(engine.expand(&*courier, note)))
@@ -181,8 +182,8 @@ impl Engine {
                     expanded.is_ok()
                 });
             }
-            while let Some(expanded) = round.join_next().await {
-                n_expanded += usize::from(expanded.unwrap_or(false));
+            for expanded in expanding.round().await {
+                n_expanded += usize::from(expanded.outcome.unwrap_or(false));
             }
             if is_last {
                 if n_expanded > 0 {

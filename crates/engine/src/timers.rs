@@ -6,16 +6,20 @@
 //! had in hand to whoever looks when it is over.
 //!
 //! Whoever waits longest is first. A timer that does not fire goes behind those that wait: it is given back for a while
-//! later, or, where its run is left alone, stays leased. So however many do not fire, every other has its turn.
+//! later, or, where its run is left alone, stays leased; one whose run somebody holds is waited for beside the others.
+//! So however many do not fire, every other has its turn.
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::{sync::Notify, task::JoinSet};
-use wopr_core::{Command, Timer, Timestamp};
-use wopr_store::{LeasedTimer, WriteError};
+use tokio::sync::Notify;
+use wopr_core::{Command, RunKey, Timer, Timestamp};
+use wopr_store::{LeasedTimer, TimerKey, WriteError};
 
-use crate::{CommandError, Engine, Extras, stats::Counters};
+use crate::{CommandError, Engine, Extras, hands::Hands, stats::Counters};
+
+/// Timers being fired.
+type Firing = Hands<(RunKey, TimerKey), Fired>;
 
 /// Timers fired at once: enough to fill a group commit.
 const ROUND: usize = 256;
@@ -45,6 +49,7 @@ impl Timers {
 }
 
 /// What became of a timer.
+#[derive(Debug)]
 enum Fired {
     Yes,
     /// Its run will be tried again after a while of its own.
@@ -57,8 +62,9 @@ impl Engine {
     pub(crate) async fn run_timers(self) {
         let stop = self.shared.stop.clone();
         let mut held = HELD;
+        let mut firing = Hands::new(ROUND);
         while !stop.is_cancelled() {
-            let pause = match self.fire_due(&mut held).await {
+            let pause = match self.fire_due(&mut firing, &mut held).await {
                 Ok(pause) => pause,
                 Err(error) => {
                     tracing::warn!(%error, "cannot lease due timers");
@@ -73,39 +79,41 @@ impl Engine {
                 () = tokio::time::sleep(pause) => {}
             }
         }
+        firing.rest().await;
     }
 
     /// Fires the next round of what is due and says how long nothing is, or for how long to leave to others what they
     /// hold.
-    async fn fire_due(&self, held: &mut Duration) -> Result<Duration, WriteError> {
+    async fn fire_due(&self, firing: &mut Firing, held: &mut Duration) -> Result<Duration, WriteError> {
         let shared = &self.shared;
+        let room = firing.room();
         let (now, until) = shared.lease_clock.lease(LEASE.min(shared.options.lease));
         let leased = shared
             .store
-            .lease_timers(shared.epoch, self.now(), now, until, ROUND)
+            .lease_timers(shared.epoch, self.now(), now, until, room)
             .await?;
         let n_leased = leased.len();
         if n_leased > 0 {
             *held = HELD;
         }
-        let mut round = JoinSet::new();
         for timer in leased {
             // The lease keeps it from coming back at once. When it is over, another process may know better.
             if !shared.setbacks.is_left_alone(&timer.run) {
                 let engine = self.clone();
-                round.spawn(async move { engine.fire(timer).await });
+                let about = (timer.run.clone(), timer.key.clone());
+                firing.begin(about, async move { engine.fire(timer).await });
             }
         }
         let (mut has_fired, mut has_trouble) = (false, false);
-        while let Some(fired) = round.join_next().await {
-            match fired.unwrap_or(Fired::NotNow) {
+        for ended in firing.round().await {
+            match ended.outcome.unwrap_or(Fired::NotNow) {
                 Fired::Yes => has_fired = true,
                 Fired::LeftAlone => {}
                 Fired::NotNow => has_trouble = true,
             }
         }
         let is_stuck = has_trouble && !has_fired;
-        if n_leased == ROUND {
+        if n_leased == room {
             return Ok(if is_stuck { AFTER_TROUBLE } else { Duration::ZERO });
         }
         // Read before the hint is reset would lose a hint that came in between; so reset first.

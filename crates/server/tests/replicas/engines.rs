@@ -1,6 +1,9 @@
 //! Two engines over one database: either follows, answers and takes over what the other began.
 
+use std::time::Duration;
+
 use serde_json::json;
+use tokio_postgres::NoTls;
 use wopr_core::RunStatus;
 use wopr_engine::{CommandError, Done, Extras, Outcome};
 
@@ -109,4 +112,34 @@ async fn an_effect_of_a_killed_replica_is_taken_over_and_its_timer_fires() {
     follow(&b, &waiting, RunStatus::Completed).await;
     drop(hanging);
     b.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_somebody_holds_keeps_no_other_from_its_turn() {
+    let url = schema().await;
+    let (executor, _attempts) = steered();
+    let engine = replica(&url, News::Polling, executor).await;
+    register(&[&engine]).await;
+    let held = create(&engine, "wait").await.key;
+    // As a process does that is stopped in the middle of an append.
+    let (holder, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let hold = format!("BEGIN; SELECT FROM runs WHERE run = '{}' FOR UPDATE", held.run);
+    holder.batch_execute(&hold).await.unwrap();
+
+    // Their timers come due while that of the held one is being fired.
+    let others = async {
+        for _ in 0..4 {
+            let other = create(&engine, "wait").await.key;
+            follow(&engine, &other, RunStatus::Completed).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(12), others)
+        .await
+        .expect("long before the held one is given up for now");
+    let view = engine.view(&held).await.unwrap().unwrap();
+    assert!(!view.run.status.is_terminal());
+    holder.batch_execute("ROLLBACK").await.unwrap();
+    follow(&engine, &held, RunStatus::Completed).await;
+    engine.stop().await;
 }

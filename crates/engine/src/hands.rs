@@ -1,0 +1,150 @@
+//! Work on runs that a loop has begun: so much of it at once, and none that takes long in the way of the rest.
+//!
+//! Most of it takes milliseconds. But a run whose row another process holds, one that was stopped in the middle of an
+//! append, takes as long as the database lets it, and a loop that waited for all of a round would work at nothing else
+//! meanwhile.
+
+use std::{
+    collections::{HashMap, HashSet},
+    hash::Hash,
+    time::Duration,
+};
+
+use tokio::{
+    task::{Id, JoinSet},
+    time::{Instant, timeout_at},
+};
+
+/// How long a loop waits for a round: longer than work on runs that nobody holds takes, and no longer than others may
+/// well wait.
+const ROUND: Duration = Duration::from_millis(50);
+
+/// What is under way, by what it is about.
+#[derive(Debug)]
+pub(crate) struct Hands<K, T> {
+    most: usize,
+    tasks: JoinSet<T>,
+    about: HashMap<Id, K>,
+    in_hand: HashSet<K>,
+    again: HashSet<K>,
+}
+
+/// What has come to its end.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Ended<K, T> {
+    pub(crate) about: K,
+    /// None if it broke off.
+    pub(crate) outcome: Option<T>,
+    /// It was to be begun again meanwhile.
+    pub(crate) again: bool,
+}
+
+impl<K: Clone + Eq + Hash, T: Send + 'static> Hands<K, T> {
+    pub(crate) fn new(most: usize) -> Self {
+        Self {
+            most,
+            tasks: JoinSet::new(),
+            about: HashMap::new(),
+            in_hand: HashSet::new(),
+            again: HashSet::new(),
+        }
+    }
+
+    /// How much more may be begun.
+    pub(crate) fn room(&self) -> usize {
+        self.most.saturating_sub(self.tasks.len())
+    }
+
+    /// Begins something, unless it is in hand: then that is noted.
+    pub(crate) fn begin(&mut self, about: K, work: impl Future<Output = T> + Send + 'static) {
+        if !self.in_hand.insert(about.clone()) {
+            self.again.insert(about);
+            return;
+        }
+        let task = self.tasks.spawn(work);
+        self.about.insert(task.id(), about);
+    }
+
+    /// Waits until all has ended that is in hand, or a round's time is over and there is room for more; what has ended.
+    pub(crate) async fn round(&mut self) -> Vec<Ended<K, T>> {
+        let until = Instant::now() + ROUND;
+        let mut ended = Vec::new();
+        while !self.tasks.is_empty() {
+            let has_room = self.tasks.len() < self.most;
+            let next = self.tasks.join_next_with_id();
+            let next = if has_room {
+                match timeout_at(until, next).await {
+                    Ok(next) => next,
+                    Err(_) => break,
+                }
+            } else {
+                next.await
+            };
+            let (id, outcome) = match next {
+                Some(Ok((id, outcome))) => (id, Some(outcome)),
+                Some(Err(error)) => (error.id(), None),
+                None => break,
+            };
+            if let Some(about) = self.about.remove(&id) {
+                self.in_hand.remove(&about);
+                let again = self.again.remove(&about);
+                ended.push(Ended {
+                    about,
+                    outcome,
+                    again,
+                });
+            }
+        }
+        ended
+    }
+
+    /// Waits until nothing is in hand.
+    pub(crate) async fn rest(mut self) {
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_takes_long_is_in_nobodys_way() {
+        let (finish, finished) = oneshot::channel::<&str>();
+        let mut hands = Hands::new(3);
+        hands.begin(1, async { finished.await.unwrap() });
+        hands.begin(2, async { "quick" });
+        let quick = Ended {
+            about: 2,
+            outcome: Some("quick"),
+            again: false,
+        };
+        let begun = Instant::now();
+        assert_eq!(hands.round().await, [quick]);
+        assert_eq!((begun.elapsed(), hands.room()), (ROUND, 2));
+        hands.begin(3, async { "quick" });
+        assert_eq!(hands.round().await.len(), 1);
+        hands.begin(1, async { panic!("it is in hand") });
+        finish.send("long").unwrap();
+        let long = Ended {
+            about: 1,
+            outcome: Some("long"),
+            again: true,
+        };
+        assert_eq!(hands.round().await, [long]);
+        assert_eq!(hands.room(), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn full_hands_wait_for_room() {
+        let mut hands = Hands::new(1);
+        hands.begin(1, tokio::time::sleep(ROUND * 10));
+        assert_eq!(hands.room(), 0);
+        assert_eq!(hands.round().await.len(), 1);
+        hands.begin(2, async { panic!("as what nobody thought of") });
+        assert_eq!(hands.round().await[0].outcome, None);
+        hands.rest().await;
+    }
+}
