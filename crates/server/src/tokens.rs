@@ -2,7 +2,8 @@
 //!
 //! `base64url(payload) "." base64url(HMAC-SHA256(payload))`, both without padding; the MAC is over the JSON
 //! bytes of the payload. A token is minted when it is shown, lasts a while, never outlives its interrupt, and is
-//! stored nowhere: that it works once follows from the interrupt's own state.
+//! stored nowhere: that it works once follows from the interrupt's own state. For a while the same one is minted again,
+//! so that a run that has not changed is shown alike, by whichever process and protocol.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,9 @@ use wopr_core::{NodeId, RunId, RunKey, TenantId, Timestamp};
 use wopr_wire::time;
 
 use crate::{config::Period, secrets::Subkey};
+
+/// Parts of a token's time in which the same one is minted: it lasts for at least all but one of them.
+const PARTS: u64 = 16;
 
 /// No token of ours is longer, so nothing longer is decoded.
 const MAX_TOKEN: usize = 4_096;
@@ -84,10 +88,12 @@ impl Tokens {
         Self { subkey, ttl }
     }
 
-    /// Makes a token that ends after the usual time, or with the interrupt.
+    /// Makes a token that ends after the usual time, or up to a sixteenth of it sooner, or with the interrupt.
     #[must_use]
     pub fn mint(&self, claims: &Claims, deadline: Option<Timestamp>, now: Timestamp) -> Token {
+        let part = (self.ttl.as_millis() / PARTS).max(1);
         let ends = now.plus_millis(self.ttl.as_millis());
+        let ends = Timestamp::from_millis(ends.millis() - ends.millis() % part.cast_signed());
         let expires_at = deadline.map_or(ends, |deadline| deadline.min(ends));
         let payload = Payload {
             run_id: claims.key.run.clone(),
@@ -187,13 +193,25 @@ mod tests {
         let tokens = tokens(1);
         let token = tokens.mint(&claims(), None, NOW);
         assert_eq!(tokens.open(&token.text, NOW), Ok(claims()));
-        assert_eq!(token.expires_at, NOW.plus_millis(60_000));
+        let (first, last) = (NOW.plus_millis(60_000 - 60_000 / PARTS), NOW.plus_millis(60_000));
+        assert!((first..=last).contains(&token.expires_at), "{token:?}");
         let payload = URL_SAFE_NO_PAD
             .decode(token.text.split_once('.').unwrap().0)
             .unwrap();
         let payload: serde_json::Value = serde_json::from_slice(&payload).unwrap();
         assert_eq!(payload["interruptId"], "a:gate:2");
         assert_eq!(payload["intent"], "resolve");
+    }
+
+    #[test]
+    fn the_same_token_is_minted_again_for_a_while() {
+        let tokens = tokens(1);
+        let minted: Vec<_> = (0..60_000)
+            .step_by(100)
+            .map(|later| tokens.mint(&claims(), None, NOW.plus_millis(later)))
+            .collect();
+        let n_different = minted.chunk_by(|one, next| one == next).count() as u64;
+        assert!((PARTS..=PARTS + 1).contains(&n_different), "{n_different}");
     }
 
     #[test]
