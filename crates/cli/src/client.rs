@@ -283,7 +283,7 @@ impl Client {
 }
 
 /// What may help whose key a server does not know.
-pub(crate) const WRONG_KEY: &str = "the server does not know this key; that of `wopr dev` is a new one at every \
+pub(crate) const WRONG_KEY: &str = "the server does not know this key, or it was revoked; that of `wopr dev` is a new one at every \
                                     start, unless WOPR_API_KEY was set there";
 
 /// How the process ends when a server refuses.

@@ -228,7 +228,7 @@ pub enum A2aError {
         uri: String,
     },
     /// The version of the request is not spoken here.
-    #[error("version not supported: {requested}")]
+    #[error("version not supported: {requested}{}", silent(requested))]
     VersionNotSupported {
         /// What the client asked for.
         requested: String,
@@ -275,6 +275,15 @@ impl fmt::Display for Listed<'_> {
             write!(f, "{field} {}", violation.description)?;
         }
         Ok(())
+    }
+}
+
+/// Who asks for 0.3 need not know it.
+fn silent(requested: &str) -> &'static str {
+    if requested == Version::V0_3.to_string() {
+        " (as a call without A2A-Version asks for)"
+    } else {
+        ""
     }
 }
 
