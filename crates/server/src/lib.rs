@@ -12,6 +12,7 @@ pub mod config;
 mod connection;
 mod cors;
 mod faces;
+mod hex;
 mod host;
 pub mod openwop;
 mod paging;

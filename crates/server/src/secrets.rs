@@ -17,8 +17,8 @@ use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundK
 use sha2::Sha256;
 
 use crate::{
-    auth::hex,
     config::{self, StoreUrl},
+    hex::hex,
 };
 
 /// The length of the master key and of every subkey.

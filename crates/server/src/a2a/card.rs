@@ -29,7 +29,7 @@ use super::{
     card_security::{self, Security},
     modes::Modes,
 };
-use crate::{Host, auth::hex, host::default_tenant};
+use crate::{Host, hex::hex, host::default_tenant};
 
 /// How long a client may keep a card.
 const CACHE_CONTROL: &str = "public, max-age=60";

@@ -10,12 +10,16 @@ use std::sync::{
 
 use rustls::pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
+use tokio::{sync::watch, time::Instant};
 use webpki::EndEntityCert;
 use wopr_core::Timestamp;
 use x509_cert::der::{self, Decode as _};
 
-use super::{Caller, hex};
-use crate::config;
+use super::{
+    AuthError, Caller,
+    verdict::{Admitted, Validity},
+};
+use crate::{config, hex::hex};
 
 /// The certificates of a configuration.
 #[derive(Debug, Default)]
@@ -30,6 +34,41 @@ struct Entry {
     san: Option<String>,
     fingerprint: Option<String>,
     caller: Caller,
+}
+
+/// Who was known by the certificate of a connection; goes with each of its requests.
+#[derive(Debug, Clone)]
+pub(crate) struct Certified {
+    caller: Caller,
+    expires: Instant,
+    is_refused: watch::Receiver<bool>,
+}
+
+impl Certified {
+    pub(super) const fn new(caller: Caller, expires: Instant, is_refused: watch::Receiver<bool>) -> Self {
+        Self {
+            caller,
+            expires,
+            is_refused,
+        }
+    }
+
+    /// The caller, if the certificate is as good as it was in the handshake.
+    pub(super) fn admitted(&self) -> Result<Admitted, AuthError> {
+        if Instant::now() >= self.expires {
+            return Err(AuthError::Expired);
+        }
+        if *self.is_refused.borrow() {
+            return Err(AuthError::Unknown);
+        }
+        Ok(Admitted {
+            caller: self.caller.clone(),
+            validity: Some(Validity::Certificate {
+                expires: self.expires,
+                is_refused: self.is_refused.clone(),
+            }),
+        })
+    }
 }
 
 impl Certificates {

@@ -5,49 +5,18 @@
 
 use axum::{extract::Request, response::Response};
 use http::{Extensions, HeaderMap};
-use tokio::{sync::watch, time::Instant};
 
-use super::{Admitted, AuthError, Caller, keyring::Validity, lasting};
+use super::{
+    AuthError, Caller,
+    certificates::Certified,
+    lasting,
+    verdict::{Admitted, Validity},
+};
 use crate::{Host, a2a};
 
 /// What was found out about a request.
 #[derive(Debug, Clone)]
 struct Verdict(Result<Caller, AuthError>);
-
-/// Who was known by the certificate of a connection; goes with each of its requests.
-#[derive(Debug, Clone)]
-pub(crate) struct Certified {
-    caller: Caller,
-    expires: Instant,
-    is_refused: watch::Receiver<bool>,
-}
-
-impl Certified {
-    pub(super) const fn new(caller: Caller, expires: Instant, is_refused: watch::Receiver<bool>) -> Self {
-        Self {
-            caller,
-            expires,
-            is_refused,
-        }
-    }
-
-    /// The caller, if the certificate is as good as it was in the handshake.
-    fn admitted(&self) -> Result<Admitted, AuthError> {
-        if Instant::now() >= self.expires {
-            return Err(AuthError::Expired);
-        }
-        if *self.is_refused.borrow() {
-            return Err(AuthError::Unknown);
-        }
-        Ok(Admitted {
-            caller: self.caller.clone(),
-            validity: Some(Validity::Certificate {
-                expires: self.expires,
-                is_refused: self.is_refused.clone(),
-            }),
-        })
-    }
-}
 
 /// Finds the caller of a request and notes it there, found or not; gives how long the answer may last, if that is
 /// bounded. A credential in the request goes before the connection's certificate, also when it is wrong: who presents

@@ -17,6 +17,7 @@ use std::{
 };
 
 use parking_lot::{Mutex, RwLock};
+use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tokio::{
     sync::{broadcast::error::RecvError, watch},
@@ -26,8 +27,11 @@ use tracing::warn;
 use wopr_core::PrincipalId;
 use wopr_store::{Hint, KeyRow, ReadError, Revision, Store};
 
-use super::{Admitted, AuthError, Caller, Scopes, hash};
-use crate::config;
+use super::{
+    AuthError, Caller, Scopes,
+    verdict::{Admitted, Validity},
+};
+use crate::{config, hex::hex};
 
 /// The longest a change of another process goes unnoticed.
 const POLL: Duration = Duration::from_secs(1);
@@ -77,44 +81,6 @@ struct Entry {
 struct Looked {
     at: Option<Instant>,
     round: u64,
-}
-
-/// Tells when a credential opens nothing any more.
-#[derive(Debug, Clone)]
-pub(crate) enum Validity {
-    /// When a key is revoked, or replaced by another of its id.
-    Key(watch::Receiver<bool>),
-    /// When a token has expired.
-    Until(Instant),
-    /// When a certificate has expired, or its authority is not one of those accepted any more.
-    Certificate {
-        /// When it expires.
-        expires: Instant,
-        /// Becomes `true` when it is not accepted any more.
-        is_refused: watch::Receiver<bool>,
-    },
-}
-
-impl Validity {
-    /// Returns then.
-    pub(super) async fn ended(self) {
-        match self {
-            Self::Key(mut is_over) => {
-                // A sender that is gone took its key along.
-                let _ = is_over.wait_for(|is_over| *is_over).await;
-            }
-            Self::Until(instant) => tokio::time::sleep_until(instant).await,
-            Self::Certificate {
-                expires,
-                mut is_refused,
-            } => {
-                tokio::select! {
-                    () = tokio::time::sleep_until(expires) => {}
-                    _ = is_refused.wait_for(|is_refused| *is_refused) => {}
-                }
-            }
-        }
-    }
 }
 
 impl fmt::Debug for Keyring {
@@ -335,13 +301,25 @@ fn prefix(hash: &[u8; 32]) -> u64 {
     u64::from_be_bytes(bytes)
 }
 
+/// SHA-256 of a secret.
+#[must_use]
+pub fn hash(secret: &str) -> [u8; 32] {
+    Sha256::digest(secret.as_bytes()).into()
+}
+
+/// SHA-256 of a secret as the store keeps it.
+#[must_use]
+pub fn hash_hex(secret: &str) -> String {
+    hex(&hash(secret))
+}
+
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt as _;
     use wopr_core::{TenantId, Timestamp};
     use wopr_store::{MemoryStore, Registry as _};
 
-    use super::{super::hash_hex, *};
+    use super::*;
 
     fn row(id: &str, secret: &str, revoked: bool) -> KeyRow {
         KeyRow {

@@ -14,7 +14,7 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use http::{HeaderMap, HeaderValue};
 use http_body::{Frame, SizeHint};
 
-use super::keyring::Validity;
+use super::verdict::Validity;
 
 /// A body that ends with a key.
 pub(super) struct Lasting {

@@ -34,7 +34,7 @@ use tokio::{
     time::Instant,
 };
 
-use crate::{Faces, auth::door::Certified};
+use crate::{Faces, auth::Certified};
 
 use self::{
     activity::Activity,

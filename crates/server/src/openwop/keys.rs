@@ -19,7 +19,10 @@ use super::{
     problem::Problem,
     render,
 };
-use crate::auth::{Scopes, hash_hex, hex};
+use crate::{
+    auth::{Scopes, hash_hex},
+    hex::hex,
+};
 
 const MAX_ID: usize = 64;
 

@@ -21,7 +21,7 @@ use super::{
     problem::Problem,
     routes::Input,
 };
-use crate::auth::{hash_hex, hex};
+use crate::{auth::hash_hex, hex::hex};
 
 static REPLAY: HeaderName = HeaderName::from_static("openwop-idempotent-replay");
 

@@ -22,7 +22,7 @@ use super::{
     render::{self, Mask},
     waiting,
 };
-use crate::auth::hex;
+use crate::hex::hex;
 
 /// Children that a snapshot lists; a run may have many more, which are listed by `parentRunId`.
 const MAX_CHILDREN: usize = 100;

@@ -12,7 +12,7 @@ use wopr_wire::a2a::{
 };
 
 use crate::{
-    auth::hex,
+    hex::hex,
     secrets::{SealError, Secrets, Subkey},
 };
 

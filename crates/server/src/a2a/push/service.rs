@@ -23,7 +23,8 @@ use super::receiver::Receiver;
 use crate::{
     Host,
     a2a::service::{Call, Error, Service, require},
-    auth::{Scope, hex},
+    auth::Scope,
+    hex::hex,
 };
 
 /// Most characters of a configuration's id.

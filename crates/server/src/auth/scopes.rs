@@ -1,0 +1,164 @@
+//! What callers may do: scopes, as keys, tokens and certificates name them.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! scopes {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+        /// Something a key may do. There is no implication between scopes.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum Scope {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Scope {
+            /// Every scope.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// The scope as a key names it.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$name => $text,)*
+                }
+            }
+        }
+    };
+}
+
+scopes! {
+    /// Read workflow definitions.
+    ManifestRead = "manifest:read",
+    /// Start runs.
+    RunsCreate = "runs:create",
+    /// Read runs and their events.
+    RunsRead = "runs:read",
+    /// Cancel, pause and resume runs.
+    RunsCancel = "runs:cancel",
+    /// Read artifacts.
+    ArtifactsRead = "artifacts:read",
+    /// Manage webhooks.
+    WebhooksManage = "webhooks:manage",
+    /// Answer interrupts.
+    ApprovalsRespond = "approvals:respond",
+    /// Read the audit log.
+    AuditRead = "audit:read",
+    /// Register workflows (a scope of this host).
+    WorkflowsWrite = "workflows:write",
+    /// Manage keys (a scope of this host).
+    KeysManage = "keys:manage",
+}
+
+impl Scope {
+    /// Reads a scope.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|scope| scope.as_str() == text)
+    }
+}
+
+/// A set of scopes.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(try_from = "Vec<String>", into = "Vec<String>")]
+pub struct Scopes(u16);
+
+impl Scopes {
+    /// Every scope, written `*`.
+    pub const ALL: Self = Self(u16::MAX);
+
+    /// The set of one scope.
+    #[must_use]
+    pub const fn one(scope: Scope) -> Self {
+        Self(1 << scope as u8)
+    }
+
+    /// The set with those of another.
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether the set holds a scope.
+    #[must_use]
+    pub const fn has(self, scope: Scope) -> bool {
+        self.0 & (1 << scope as u8) != 0
+    }
+
+    /// Whether every scope of `other` is in this set.
+    #[must_use]
+    pub const fn covers(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Reads scope names.
+    ///
+    /// # Errors
+    /// Names the first text that is no scope.
+    pub fn parse<T: AsRef<str>>(names: &[T]) -> Result<Self, String> {
+        let mut set = Self(0);
+        for name in names {
+            match name.as_ref() {
+                "*" => return Ok(Self::ALL),
+                name => match Scope::parse(name) {
+                    Some(scope) => set.0 |= 1 << scope as u8,
+                    None => return Err(format!("'{name}' is not a scope")),
+                },
+            }
+        }
+        Ok(set)
+    }
+
+    /// The names of the scopes; `*` for all.
+    #[must_use]
+    pub fn names(self) -> Vec<String> {
+        if self == Self::ALL {
+            return vec!["*".to_owned()];
+        }
+        let held = Scope::ALL.iter().filter(|scope| self.has(**scope));
+        held.map(|scope| scope.as_str().to_owned()).collect()
+    }
+}
+
+impl fmt::Debug for Scopes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.names()).finish()
+    }
+}
+
+impl TryFrom<Vec<String>> for Scopes {
+    type Error = String;
+
+    fn try_from(names: Vec<String>) -> Result<Self, String> {
+        Self::parse(&names)
+    }
+}
+
+impl From<Scopes> for Vec<String> {
+    fn from(scopes: Scopes) -> Self {
+        scopes.names()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scopes_do_not_imply_each_other() {
+        let scopes = Scopes::parse(&["runs:cancel"]).unwrap();
+        assert!(scopes.has(Scope::RunsCancel));
+        assert!(!scopes.has(Scope::RunsRead));
+        assert!(Scopes::ALL.covers(scopes) && !scopes.covers(Scopes::ALL));
+        for scope in Scope::ALL {
+            assert!(Scopes::ALL.has(*scope));
+            assert_eq!(Scope::parse(scope.as_str()), Some(*scope));
+        }
+        assert_eq!(
+            Scopes::parse(&["runs:fly"]).unwrap_err(),
+            "'runs:fly' is not a scope"
+        );
+        assert_eq!(Scopes::parse(&["runs:read", "*"]).unwrap().names(), ["*"]);
+    }
+}
