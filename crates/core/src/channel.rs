@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::{Timestamp, node::whole};
+use crate::{Timestamp, number::whole};
 
 /// One write.
 #[derive(Debug)]

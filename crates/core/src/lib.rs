@@ -17,6 +17,7 @@ mod id;
 pub mod invariant;
 mod measure;
 mod node;
+mod number;
 mod plan;
 mod run;
 mod status;

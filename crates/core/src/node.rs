@@ -10,13 +10,11 @@ use jsonschema::Validator;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    ApprovalAction, InterruptKind, REJECTED, WorkflowId, channel,
-    definition::Node,
-    expression::{Expression, Template},
+    ApprovalAction, InterruptKind, REJECTED, WorkflowId, channel, definition::Node, expression::Template,
 };
 
+pub(crate) use config::{Assigned, MAX_PIECES, Pieces};
 use config::{Config, known_keys};
-pub(crate) use config::{MAX_PIECES, whole};
 pub(crate) use http::HttpNode;
 
 /// Which optional node types a host offers.
@@ -115,28 +113,6 @@ pub(crate) enum NodeKind {
         /// The capability.
         capability: String,
     },
-}
-
-/// A value given as is, or by an expression.
-#[derive(Debug)]
-pub(crate) enum Assigned {
-    /// As is.
-    Static(Value),
-    /// By an expression.
-    Expression(Expression),
-    /// By a template.
-    Template(Template),
-    /// By the input port only.
-    Input,
-}
-
-/// The pieces of a text to stream.
-#[derive(Debug)]
-pub(crate) enum Pieces {
-    /// One by one, each rendered when its turn comes.
-    Templates(Vec<Template>),
-    /// The items of a list.
-    List(Expression),
 }
 
 /// An approval gate.

@@ -18,6 +18,7 @@ use crate::{
     event::Object,
     expression::Expression,
     node::{NodeKind, Offer, compile_schema},
+    number::whole,
     run::Context,
 };
 
@@ -153,8 +154,9 @@ impl Plan {
                 }
                 let retries = |field: &str, fallback: u64| match node.settings.get(field) {
                     None => Ok(fallback),
-                    Some(value) => crate::node::whole(value)
-                        .ok_or_else(|| format!("settings.{field} is not a whole number")),
+                    Some(value) => {
+                        whole(value).ok_or_else(|| format!("settings.{field} is not a whole number"))
+                    }
                 };
                 let settings = &definition.settings;
                 let max_retries = retries("maxRetries", u64::from(settings.max_retries)).and_then(|n| {

@@ -8,7 +8,8 @@ use crate::{
     event::Recorded,
     expression::Template,
     measure::{MAX_NESTING, object_too_deep, too_deep},
-    node::{Assigned, HttpNode, NodeKind, whole},
+    node::{Assigned, HttpNode, NodeKind},
+    number::whole,
     plan::{MAX_RETRY_AFTER_MS, MAX_RETRY_DELAY_MS, Plan, Port},
     run::{Active, Context, Phase, Wait, artifact_content},
 };

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::{
     Event, HostBounds, Limits, Object, Plan, Refusal, RunStarted, StartRun,
     measure::{MAX_NESTING, object_too_deep},
-    node::whole,
+    number::whole,
 };
 
 use super::Scribe;

@@ -2,11 +2,35 @@
 
 use serde_json::{Map, Value};
 
-use super::{Assigned, Pieces};
-use crate::expression::{Expression, Template, is_template};
+use crate::{
+    expression::{Expression, Template, is_template},
+    number::whole,
+};
 
 /// Most pieces of a streamed text.
 pub(crate) const MAX_PIECES: usize = 1_000;
+
+/// A value given as is, or by an expression.
+#[derive(Debug)]
+pub(crate) enum Assigned {
+    /// As is.
+    Static(Value),
+    /// By an expression.
+    Expression(Expression),
+    /// By a template.
+    Template(Template),
+    /// By the input port only.
+    Input,
+}
+
+/// The pieces of a text to stream.
+#[derive(Debug)]
+pub(crate) enum Pieces {
+    /// One by one, each rendered when its turn comes.
+    Templates(Vec<Template>),
+    /// The items of a list.
+    List(Expression),
+}
 
 /// What the configuration of a type may hold; `None` where it is open.
 pub(super) fn known_keys(type_id: &str) -> Option<&'static [&'static str]> {
@@ -146,17 +170,4 @@ impl<'a> Config<'a> {
             Some(value) => Ok(Assigned::Static(value.clone())),
         }
     }
-}
-
-/// A whole number of at least 0, also when written as `5.0`.
-pub(crate) fn whole(value: &Value) -> Option<u64> {
-    value.as_u64().or_else(|| {
-        let n = value.as_f64()?;
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "checked to be a whole number in range"
-        )]
-        (n >= 0.0 && n.fract() == 0.0 && n < 9.0e15).then_some(n as u64)
-    })
 }
