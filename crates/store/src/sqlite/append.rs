@@ -13,13 +13,13 @@ use wopr_core::{RunKey, Seq, Timestamp};
 use super::{
     bundle,
     fault::{Failure, Fault},
+    job::Job,
     push,
     records::{Found, Records},
     retention::{self, present},
     rows,
     session::Session,
     stats::Counters,
-    writer::Job,
 };
 use crate::{AppendError, Batch, EffectRow, Fence, Guard, StoredEvent, Summary, TaskRow};
 

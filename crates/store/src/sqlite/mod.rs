@@ -10,6 +10,7 @@ mod bundle;
 mod checkpoint;
 mod fault;
 mod guest;
+mod job;
 mod lists;
 mod open;
 mod port;
@@ -48,12 +49,13 @@ pub use stats::Stats;
 
 use self::{
     checkpoint::{Checkpointer, Mark, PENDING_WISHES},
+    job::Job,
     open::Lock,
     queue::Queue,
     reader::Read,
     records::Records,
     stats::Counters,
-    writer::{Held, Job, Writer},
+    writer::{Held, Writer},
 };
 
 /// The bytes of bodies that may wait for the writer, so that a burst of large events is refused before it fills
@@ -307,7 +309,7 @@ mod tests {
         // As it is made, and as it is found.
         for _ in 0..2 {
             let store = SqliteStore::open(&path, Options::default()).expect("open");
-            let found = store.write(port::SMALL, |conn| Ok(durability(conn)?)).await;
+            let found = store.write(queue::SMALL, |conn| Ok(durability(conn)?)).await;
             assert_eq!(found.expect("pragmas"), ("wal".to_owned(), FULL, 1, 1));
             store.close().await;
         }

@@ -11,14 +11,14 @@ use super::{
     SqliteStore,
     append::Append,
     fault::Fault,
+    job::{Job, Probe, Task},
     lists,
-    queue::Refused,
+    queue::{Refused, SMALL},
     read,
     reader::as_of_one_moment,
     records, registry, retention,
     session::Session,
     work,
-    writer::{Job, Probe, Task},
 };
 use crate::{
     AppendError, Batch, BlobRow, Child, EffectKey, EndedRoots, Epoch, EventPage, Fence, IdempotencyKey,
@@ -26,9 +26,6 @@ use crate::{
     Removal, Retention, Revision, RunFilter, RunPage, Summary, Swept, TaskCursor, TaskFilter, TaskPage,
     TaskRow, TimerKey, Work, WorkflowRow, WriteError, check::assert_sound,
 };
-
-/// What a write that carries no body of note costs in the queue.
-pub(super) const SMALL: usize = 256;
 
 impl SqliteStore {
     /// Runs a read on one of the readers, as of one moment.

@@ -7,7 +7,7 @@ use wopr_core::{RunKey, Seq, Timestamp};
 use super::{
     SqliteStore,
     fault::Fault,
-    port::SMALL,
+    queue::SMALL,
     retention::{is_gone, listed},
     rows,
 };

@@ -10,6 +10,9 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
+/// What a write that carries no body of note costs in the queue.
+pub(super) const SMALL: usize = 256;
+
 /// Why a queue did not take an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refused {

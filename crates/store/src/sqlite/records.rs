@@ -22,9 +22,9 @@ use wopr_core::Timestamp;
 
 use super::{
     fault::{Failure, Fault},
+    job::Job,
     rows,
     session::Session,
-    writer::Job,
 };
 use crate::{IdempotencyKey, IdempotencyRecord};
 

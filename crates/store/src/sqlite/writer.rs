@@ -22,16 +22,15 @@ use std::{
 
 use parking_lot::Mutex;
 use rusqlite::Connection;
-use tokio::sync::oneshot;
 
 use super::{
     fault::{Failure, FailureKind, Fault, is_full},
+    job::Job,
     queue::{Gathered, Queue},
     records::Records,
     session::Session,
     stats::Counters,
 };
-use crate::WriteError;
 
 /// The most writes that share a commit. Beyond a few hundred the fsync is amortised away, and the first of a
 /// group waits for the last.
@@ -55,56 +54,6 @@ const LULL: Duration = Duration::from_micros(400);
 /// How long after a connection could not be opened it is tried again, and how long at most: twice as long each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-
-/// A write: run inside a transaction, perhaps more than once, and settled after it.
-pub(super) trait Job: Send {
-    /// Writes; says whether it did. May be called again after a rollback.
-    fn run(&mut self, conn: &Session<'_>) -> Result<bool, Fault>;
-
-    /// Answers the caller. `Ok` means that the transaction is durable.
-    fn settle(self: Box<Self>, outcome: Result<(), Failure>);
-}
-
-/// A write that returns something.
-pub(super) struct Task<T, F> {
-    pub(super) work: F,
-    pub(super) value: Option<T>,
-    pub(super) reply: oneshot::Sender<Result<T, WriteError>>,
-}
-
-impl<T, F> Job for Task<T, F>
-where
-    T: Send,
-    F: FnMut(&Connection) -> Result<T, Fault> + Send,
-{
-    fn run(&mut self, conn: &Session<'_>) -> Result<bool, Fault> {
-        self.value = Some((self.work)(conn)?);
-        Ok(true)
-    }
-
-    fn settle(self: Box<Self>, outcome: Result<(), Failure>) {
-        let Self { value, reply, .. } = *self;
-        let answer = outcome
-            .map_err(WriteError::from)
-            .map(|()| value.expect("a committed transaction has run every job of its group"));
-        // A caller that went away does not take its write back.
-        drop(reply.send(answer));
-    }
-}
-
-/// Asks whether there is a connection that would write; writes nothing.
-pub(super) struct Probe(pub(super) oneshot::Sender<Result<(), WriteError>>);
-
-impl Job for Probe {
-    fn run(&mut self, _: &Session<'_>) -> Result<bool, Fault> {
-        Ok(false)
-    }
-
-    fn settle(self: Box<Self>, outcome: Result<(), Failure>) {
-        // Whoever asked may have gone away.
-        drop(self.0.send(outcome.map_err(WriteError::from)));
-    }
-}
 
 /// How a transaction is committed. A seam: no test can make a disk fail on demand.
 pub(super) type Commit = fn(&Connection) -> rusqlite::Result<()>;
@@ -360,9 +309,18 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
     use rusqlite::{Error, ffi};
+    use tokio::sync::oneshot;
 
     use super::*;
-    use crate::sqlite::{open, records::MANY, schema::tests::database};
+    use crate::{
+        WriteError,
+        sqlite::{
+            job::{Probe, Task},
+            open,
+            records::MANY,
+            schema::tests::database,
+        },
+    };
 
     fn writer() -> (tempfile::TempDir, Writer) {
         let (files, conn) = database();
