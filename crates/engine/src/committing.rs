@@ -6,34 +6,21 @@
 use std::sync::Arc;
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use wopr_core::{Decision, Recorded, Refusal, RunId, RunKey, Seq, Timestamp};
+use wopr_core::{Decision, Refusal, RunId, RunKey, Seq, Timestamp};
 use wopr_store::{
     AppendError, Batch, EffectKey, Fence, Guard, IdempotencyRecord, MessageRow, NewPush, StoredEvent, TaskRow,
 };
 
 use crate::{
-    CommandError, Ended, Engine, Extras, NewReceiver, View,
+    CommandError, Engine, Extras, NewReceiver, View,
     commit::{self, Context, Prepared},
     doubt::Doubt,
     engine::Shared,
+    follow_up::FollowUp,
     panics::Panicked,
     stats::Counters,
     steadfast::Steadfast,
 };
-
-/// What to do once an append is durable.
-pub(crate) struct FollowUp {
-    was_terminal: bool,
-    settled: Vec<EffectKey>,
-    /// What was appended, and its size as stored, if somebody is likely to read it at once.
-    log: Option<(Vec<Recorded>, usize)>,
-    /// Whether a receiver came along, for which something may have waited under its id.
-    is_heard: bool,
-    effects: Vec<(EffectKey, commit::StoredEffect)>,
-    told: Vec<RunId>,
-    next_timer: Option<Timestamp>,
-    children: usize,
-}
 
 /// What an append is about.
 pub(crate) struct Change<'a> {
@@ -205,51 +192,6 @@ impl Engine {
                     Ok(_) | Err(_) => Ok(Appended::InDoubt(first)),
                 }
             }
-        }
-    }
-
-    pub(crate) fn act(&self, after: &View, follow_up: FollowUp) {
-        let FollowUp {
-            was_terminal,
-            settled,
-            log,
-            is_heard,
-            effects,
-            told,
-            next_timer,
-            children,
-        } = follow_up;
-        let shared = &self.shared;
-        Counters::add(&shared.counters.appends, 1);
-        Counters::add(&shared.counters.runs_created, children);
-        if after.run.status.is_terminal() && !was_terminal {
-            shared.counters.ended(after.run.status);
-            if let Some((events, bytes)) = log {
-                let ended = Ended {
-                    summary: after.summary.clone(),
-                    events,
-                    head: after.run.head,
-                };
-                // Before anybody is woken who would look for it.
-                shared.recent.keep(&after.key, ended, bytes);
-            }
-        }
-        shared.tails.grew(&after.key, after.run.head);
-        shared.pushes.stir();
-        if is_heard {
-            shared.nudges.pushes.notify_one();
-        }
-        for key in settled {
-            shared.effects.settled(&after.key, &key);
-        }
-        for (key, effect) in effects {
-            self.begin_effect(after.key.clone(), key, effect, Fence(1));
-        }
-        for run in told {
-            shared.inboxes.tell(after.key.sibling(run.clone()));
-        }
-        if let Some(due) = next_timer {
-            shared.timers.hint(due);
         }
     }
 }

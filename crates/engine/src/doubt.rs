@@ -8,7 +8,7 @@
 
 use wopr_store::{ReadError, StoredEvent};
 
-use crate::{Engine, View, committing::FollowUp};
+use crate::{Engine, View, follow_up::FollowUp};
 
 /// An append in doubt.
 pub(crate) struct Doubt {

@@ -22,6 +22,7 @@ mod effect;
 mod effects;
 mod engine;
 mod error;
+mod follow_up;
 mod hands;
 mod hints;
 mod inbox;
