@@ -3,7 +3,8 @@
 //! An answer is in memory until its client has taken it. Small ones are bounded by the number of connections; the large
 //! ones of thousands of clients that ask and do not read would take far more than any machine has. A client that comes
 //! when there is no room is told to come again. No credential has more than a part of the room, so whoever leaves all
-//! of that unread is in nobody's way. Streams do not count here: what they tell is made when there is room for it.
+//! of that unread is in nobody's way. Of streams only what is large counts: the rest of what they tell is made when their
+//! client has taken what was before.
 
 use std::{
     collections::HashMap,
@@ -21,7 +22,7 @@ use http_body_util::{BodyExt as _, Collected};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::body::shared;
+use crate::{auth::Caller, body::shared};
 
 /// The largest answer that does not count.
 const SMALL: usize = 64 << 10;
@@ -49,6 +50,13 @@ impl Asker {
         let mut hasher = DefaultHasher::new();
         let credential = headers.get(header::AUTHORIZATION);
         credential.map(HeaderValue::as_bytes).hash(&mut hasher);
+        Self(hasher.finish())
+    }
+
+    /// By who was let in; for what is told when the request is long gone.
+    pub(crate) fn caller(caller: &Caller) -> Self {
+        let mut hasher = DefaultHasher::new();
+        (&caller.tenant, &caller.key_id).hash(&mut hasher);
         Self(hasher.finish())
     }
 }

@@ -29,6 +29,7 @@ use super::{
     service::{Call, Error, Service, task_word},
 };
 use crate::{
+    answers::Asker,
     auth::Caller,
     paging::{self, CHUNK, Pace},
 };
@@ -294,6 +295,11 @@ impl Service {
 }
 
 impl TaskStream {
+    /// Whose it is.
+    pub(super) fn asker(&self) -> Asker {
+        Asker::caller(&self.caller)
+    }
+
     fn begin_with(&mut self, task: Task) {
         self.said = Some(task.status.state);
         self.first = Some(Item {

@@ -27,6 +27,7 @@ use super::{
 };
 use crate::{
     Host,
+    answers::{self, Crowded},
     auth::{AuthError, Scope},
     body::BodyError,
     config,
@@ -170,7 +171,11 @@ pub(super) fn event_stream(
                 for item in items {
                     write(&mut out, item);
                 }
-                Bytes::from(out)
+                match answers::held(stream.asker(), Bytes::from(out)).await {
+                    Ok(chunk) => chunk,
+                    // There is no room for it: the client comes back with its last id.
+                    Err(Crowded) => return None,
+                }
             }
         };
         Some((Ok::<_, Infallible>(chunk), (stream, write)))

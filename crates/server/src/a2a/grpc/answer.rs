@@ -26,6 +26,7 @@ use super::{
     super::stream::{Item, Step, TaskStream},
     GRPC, message, status,
 };
+use crate::answers::{self, Crowded};
 
 /// A call that ends before its first message.
 pub(super) fn refused(status: &Status) -> Response {
@@ -73,10 +74,13 @@ impl Running {
                 response, is_final, ..
             }) = self.ready.pop_front()
             {
-                return Some(message(
-                    self.method,
-                    &Document::item(response, is_final, self.form),
-                ));
+                let item = Document::item(response, is_final, self.form);
+                let message = match message(self.method, &item) {
+                    Ok(message) => message,
+                    Err(status) => return Some(Err(status)),
+                };
+                let held = answers::held(self.stream.asker(), message).await;
+                return Some(held.map_err(|Crowded| status::unavailable()));
             }
             let step = match self.deadline {
                 Some(deadline) => match tokio::time::timeout_at(deadline, self.stream.next()).await {
