@@ -140,6 +140,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn full_hands_wait_for_room() {
         let mut hands = Hands::new(1);
+        // sleep: longer than a round, in virtual time
         hands.begin(1, tokio::time::sleep(ROUND * 10));
         assert_eq!(hands.room(), 0);
         assert_eq!(hands.round().await.len(), 1);
