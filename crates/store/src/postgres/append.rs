@@ -12,12 +12,15 @@ use wopr_core::{RunKey, Seq, Timestamp};
 
 use super::{
     checks::{self, Check},
+    connection::Connection,
     fault::Fault,
-    pool::{Connection, Pool},
+    pool::Pool,
     push,
     retention::present,
     round::{Failure, Round, Sent, silent, value},
-    rows, writes,
+    rows,
+    turns::Purpose,
+    writes,
 };
 use crate::{AppendError, Batch, Guard, IdempotencyKey};
 
@@ -79,7 +82,7 @@ pub(super) async fn alone(
 async fn attempt_once(pool: &Pool, batch: &Batch, until: Instant) -> Result<Result<(), AppendError>, Fault> {
     let _place = pool.place_alone(until).await?;
     let begun = Instant::now();
-    let mut transaction = Transaction::new(pool.get(until).await?, until);
+    let mut transaction = Transaction::new(pool.get(Purpose::Work, until).await?, until);
     let outcome = match in_transaction(&mut transaction, &[batch]).await {
         Ok(refused) => match refused.into_iter().next() {
             Some((_, check)) => refusal(&transaction, batch, check).await.map(Err),
@@ -250,7 +253,7 @@ async fn colliding(transaction: &Transaction, batch: &Batch) -> Result<AppendErr
 }
 
 /// A connection that may be inside a transaction. Unless the transaction has ended the connection is closed when
-/// dropped, so that nobody else ever continues it.
+/// dropped, so that nobody else ever continues it. Only what ends a task breaks one off: no caller can.
 struct Transaction {
     client: Option<Connection>,
     is_open: bool,
@@ -285,10 +288,10 @@ impl Transaction {
 
 impl Drop for Transaction {
     fn drop(&mut self) {
-        if self.is_open
-            && let Some(client) = self.client.take()
-        {
-            client.close();
+        match self.client.take() {
+            Some(client) if self.is_open => client.close(),
+            Some(client) => client.give_back(),
+            None => {}
         }
     }
 }

@@ -27,7 +27,7 @@ use tokio::{
 };
 use tokio_util::task::TaskTracker;
 
-use super::{Options, append, fault::Fault, hints::Hints, pool::Pool, stats::Counters};
+use super::{Options, append, fault::Fault, hints::Hints, pool::Pool, stats::Counters, turns::Purpose};
 use crate::{AppendError, Batch, Hint, patiently};
 
 /// Groups under way at once: while one waits for the disk, another is prepared. More would only be smaller.
@@ -207,7 +207,7 @@ impl Groups {
         let until = self.pool.deadline();
         group.sort_unstable_by(|one, other| one.batch.run.cmp(&other.batch.run));
         while !group.is_empty() {
-            let client = match self.pool.get(until).await {
+            let client = match self.pool.get(Purpose::Work, until).await {
                 Ok(client) => client,
                 Err(fault) => return self.answer_all(group, &fault),
             };
@@ -325,7 +325,8 @@ mod tests {
         let mut options = Options::default();
         let connector = open::parse("postgres://nobody@localhost/none", &mut options).expect("a url");
         let counters = Arc::new(Counters::default());
-        let pool = Arc::new(Pool::new(connector, &options, Arc::clone(&counters)).expect("a pool"));
+        let pool = Pool::new(connector, &options, Arc::clone(&counters), TaskTracker::new());
+        let pool = Arc::new(pool.expect("a pool"));
         pool.close();
         let groups = Groups::new(pool, counters, None, TaskTracker::new(), &options);
         groups.queue.lock().n_committers = groups.most_committers;

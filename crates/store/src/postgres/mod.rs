@@ -16,6 +16,7 @@
 
 mod append;
 mod checks;
+mod connection;
 mod fault;
 mod groups;
 mod hints;
@@ -31,6 +32,7 @@ mod round;
 mod rows;
 mod schema;
 mod stats;
+mod turns;
 mod work;
 mod writes;
 
@@ -50,10 +52,11 @@ use self::{groups::Groups, hints::Hints, pool::Pool, stats::Counters};
 /// How to use a database. What the URL says goes first.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Connections of this process, besides one for hints. Default 16.
+    /// Connections of this process, besides one for hints. Default 16. Reads have at most three quarters of them at a
+    /// time, and of these lists at most half of all; but at least one.
     pub connections: usize,
-    /// Calls that may wait for a connection, and appends that may wait for their turn, before further ones are refused.
-    /// Default 1024 of each.
+    /// Lists, other reads and other calls that may wait for a connection, and appends that may wait for their turn,
+    /// before further ones are refused. Default 1024 of each.
     pub waiting: usize,
     /// How long a call waits for a connection, or an append for its turn, before it is refused. Default one second.
     pub patience: Duration,
@@ -109,8 +112,8 @@ impl PostgresStore {
         let connector = open::parse(url, &mut options)?;
         let schema = schema::ensure(&connector, options.migrate).await?;
         let counters = Arc::new(Counters::default());
-        let pool = Pool::new(connector.clone(), &options, Arc::clone(&counters))?;
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        let pool = Pool::new(connector.clone(), &options, Arc::clone(&counters), tasks.clone())?;
         let hints = options.hints.then(|| {
             let (hints, courier) = Hints::new(connector, schema.clone(), Arc::clone(&counters), stop.clone());
             tasks.spawn(courier.run());
@@ -142,7 +145,7 @@ impl PostgresStore {
         self.counters.snapshot(self.pool.usage())
     }
 
-    /// Waits for appends under way and closes every connection. Later calls find the store unavailable.
+    /// Waits for appends under way, and for what the server still does for calls that are gone, and closes every connection. Later calls find the store unavailable.
     pub async fn close(&self) {
         self.stop.cancel();
         self.tasks.close();

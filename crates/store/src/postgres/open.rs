@@ -204,6 +204,11 @@ impl Connector {
         Ok((client, carrying))
     }
 
+    /// Asks the server to stop what it does on a connection. It may do so later, or be done already.
+    pub(super) async fn stop(&self, client: &Client) -> Result<(), Error> {
+        client.cancel_token().cancel_query(self.tls.clone()).await
+    }
+
     /// Makes a connection whose messages the caller reads.
     pub(super) async fn listen(
         &self,

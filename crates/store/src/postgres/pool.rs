@@ -1,25 +1,27 @@
 //! Connections: how many, how long to wait for one, and when not to wait at all.
 
-use std::{ops::Deref, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use deadpool_postgres::{
-    ClientWrapper, Hook, HookError, Manager, ManagerConfig, Object, PoolConfig, PoolError, QueueMode,
+    ClientWrapper, Hook, HookError, Manager, ManagerConfig, PoolConfig, PoolError, QueueMode,
     RecyclingMethod, Runtime, Timeouts,
 };
 use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit},
+    sync::{Semaphore, SemaphorePermit},
     time::{Instant, timeout, timeout_at},
 };
 use tokio_postgres::{Error, Row};
+use tokio_util::task::TaskTracker;
 
 use super::{
     Options,
+    connection::{Connection, Keeper},
     fault::{self, Fault},
     open::{Connector, OpenError},
     round::Round,
     stats::Counters,
+    turns::{Purpose, Turns},
 };
-use crate::patiently;
 
 /// How often a read or a write is tried that failed without a trace.
 const TRIES: u32 = 4;
@@ -42,12 +44,9 @@ const SILENT: &str = "the database does not answer";
 /// A bounded number of connections with a bounded number of callers that wait for one.
 pub(super) struct Pool {
     connections: deadpool_postgres::Pool,
-    /// One permit per connection that may be in use. Who has one need not wait for the connection.
-    turns: Arc<Semaphore>,
-    /// How long to wait for such a turn.
-    patience: Duration,
-    /// One permit per caller that is being given a connection, so that no more than these wait.
-    waiting: Semaphore,
+    /// One for each connection that may be in use: who has it need not wait for the connection.
+    turns: Turns,
+    keeper: Keeper,
     /// One permit per append that is tried alone: it may wait for others, who may need a connection themselves.
     alone: Semaphore,
     /// How long one call may take.
@@ -55,33 +54,14 @@ pub(super) struct Pool {
     counters: Arc<Counters>,
 }
 
-/// A connection in use, and its turn.
-pub(super) struct Connection {
-    object: Object,
-    _turn: OwnedSemaphorePermit,
-}
-
-impl Connection {
-    /// Closes it instead of giving it back.
-    pub(super) fn close(self) {
-        drop(Object::take(self.object));
-    }
-}
-
-impl Deref for Connection {
-    type Target = ClientWrapper;
-
-    fn deref(&self) -> &ClientWrapper {
-        &self.object
-    }
-}
-
 impl Pool {
     pub(super) fn new(
         connector: Connector,
         options: &Options,
         counters: Arc<Counters>,
+        tasks: TaskTracker,
     ) -> Result<Self, OpenError> {
+        let keeper = Keeper::new(connector.clone(), tasks);
         let config = connector.config().clone();
         let recycling = ManagerConfig {
             // A look at the socket's state; asking the server would cost every call a round trip.
@@ -112,17 +92,10 @@ impl Pool {
             .post_create(session)
             .build()
             .map_err(|error| OpenError::Connect(error.to_string()))?;
-        let waiting = Semaphore::new(
-            options
-                .waiting
-                .saturating_add(connections.status().max_size)
-                .min(Semaphore::MAX_PERMITS),
-        );
         Ok(Self {
-            turns: Arc::new(Semaphore::new(connections.status().max_size)),
-            patience: options.patience,
+            turns: Turns::new(connections.status().max_size, options),
             connections,
-            waiting,
+            keeper,
             alone: Semaphore::new(options.share()),
             deadline: options.deadline,
             counters,
@@ -142,20 +115,11 @@ impl Pool {
     }
 
     /// Gives a connection, or says soon that there is none.
-    pub(super) async fn get(&self, until: Instant) -> Result<Connection, Fault> {
-        let Ok(_waiting) = self.waiting.try_acquire() else {
+    pub(super) async fn get(&self, purpose: Purpose, until: Instant) -> Result<Connection, Fault> {
+        let turn = self.turns.take(purpose).await.map_err(|why| {
             self.counters.refused();
-            return Err(Fault::Refused(
-                "too many requests wait for the database".to_owned(),
-            ));
-        };
-        // The semaphore is never closed.
-        let Some(Ok(turn)) = patiently(self.patience, Arc::clone(&self.turns).acquire_owned()).await else {
-            self.counters.refused();
-            return Err(Fault::Refused(
-                "every connection to the database is busy".to_owned(),
-            ));
-        };
+            Fault::Refused(why.to_owned())
+        })?;
         let Ok(given) = timeout_at(until, self.connections.get()).await else {
             return Err(Fault::Refused(SILENT.to_owned()));
         };
@@ -170,7 +134,7 @@ impl Pool {
                 PoolError::NoRuntimeSpecified => "there is no runtime".to_owned(),
             })
         })?;
-        Ok(Connection { object, _turn: turn })
+        Ok(Connection::new(object, turn, self.keeper.clone()))
     }
 
     /// Gives one of the few places of appends that are tried alone, to be had before a connection.
@@ -190,8 +154,12 @@ impl Pool {
     ///
     /// What failed without a trace is tried again; `is_lost_too` says whether a lost connection is such a failure,
     /// which it is for reads alone.
+    ///
+    /// # Cancel safety
+    /// Who goes away before the answer leaves a write done or undone; what runs on at the server is stopped.
     async fn ask<'v>(
         &self,
+        purpose: Purpose,
         is_lost_too: bool,
         round: impl Fn() -> Round<'v>,
     ) -> Result<Vec<Vec<Row>>, Fault> {
@@ -200,20 +168,34 @@ impl Pool {
         loop {
             attempt += 1;
             let begun = Instant::now();
-            let client = self.get(until).await?;
+            let client = self.get(purpose, until).await?;
             let fault = match round().ask(&client, until).await {
-                Ok(rows) => return Ok(rows),
+                Ok(rows) => {
+                    client.give_back();
+                    return Ok(rows);
+                }
                 Err(fault) => fault,
             };
             let may_repeat = match &fault {
-                Fault::Again(_) | Fault::Taken(_) => true,
+                Fault::Again(_) | Fault::Taken(_) => {
+                    client.give_back();
+                    true
+                }
                 Fault::Lost(_) => {
                     // A server that is silent may answer yet, and whoever had the connection next would read that.
                     client.close();
                     self.lost(begun);
                     is_lost_too
                 }
-                Fault::Held(_) | Fault::Refused(_) | Fault::InDoubt(_) | Fault::Damaged(_) => false,
+                Fault::Held(_) | Fault::Refused(_) => {
+                    client.give_back();
+                    false
+                }
+                // A round that could not be sent as a whole may have left its transaction open.
+                Fault::InDoubt(_) | Fault::Damaged(_) => {
+                    client.close();
+                    false
+                }
             };
             if !may_repeat || attempt == TRIES || Instant::now() >= until {
                 return Err(fault);
@@ -223,19 +205,33 @@ impl Pool {
         }
     }
 
-    /// Reads: the rows of each step.
+    /// Reads what is stored about a few runs: the rows of each step.
     pub(super) async fn read_all<'v>(&self, round: impl Fn() -> Round<'v>) -> Result<Vec<Vec<Row>>, Fault> {
-        self.ask(true, round).await
+        self.ask(Purpose::Read, true, round).await
     }
 
-    /// Reads with one statement.
+    /// The same with one statement.
     pub(super) async fn read<'v>(&self, round: impl Fn() -> Round<'v>) -> Result<Vec<Row>, Fault> {
-        Ok(self.ask(true, round).await?.pop().unwrap_or_default())
+        let answers = self.ask(Purpose::Read, true, round).await;
+        Ok(answers?.pop().unwrap_or_default())
+    }
+
+    /// Looks among many runs, tasks or deliveries, with one statement.
+    pub(super) async fn list<'v>(&self, round: impl Fn() -> Round<'v>) -> Result<Vec<Row>, Fault> {
+        let answers = self.ask(Purpose::List, true, round).await;
+        Ok(answers?.pop().unwrap_or_default())
+    }
+
+    /// Reads what this process has to know to do its work, with one statement.
+    pub(super) async fn learn<'v>(&self, round: impl Fn() -> Round<'v>) -> Result<Vec<Row>, Fault> {
+        let answers = self.ask(Purpose::Work, true, round).await;
+        Ok(answers?.pop().unwrap_or_default())
     }
 
     /// Writes with one statement, which is its own transaction.
     pub(super) async fn write<'v>(&self, round: impl Fn() -> Round<'v>) -> Result<Vec<Row>, Fault> {
-        Ok(self.ask(false, round).await?.pop().unwrap_or_default())
+        let answers = self.ask(Purpose::Work, false, round).await;
+        Ok(answers?.pop().unwrap_or_default())
     }
 
     /// How many connections there are, and how many of them are in use.

@@ -117,7 +117,7 @@ impl PostgresStore {
     }
 
     async fn record(&self, key: &IdempotencyKey, now: Timestamp) -> Result<Option<IdempotencyRecord>, Fault> {
-        let found = self.pool.read(|| append::unexpired(key, now)).await?;
+        let found = self.pool.learn(|| append::unexpired(key, now)).await?;
         found.first().map(|row| rows::record(row, key)).transpose()
     }
 }

@@ -341,7 +341,7 @@ async fn list(
             ],
         )
     };
-    pool.read(round).await?.iter().map(delivery).collect()
+    pool.list(round).await?.iter().map(delivery).collect()
 }
 
 fn only(found: &[Row]) -> Result<&Row, Fault> {
@@ -411,7 +411,7 @@ impl Pushes for PostgresStore {
         let (tenant, run) = after.map_or(("", ""), |key| (key.tenant.as_str(), key.run.as_str()));
         let round = || Round::of(OUTBOX, vec![value(tenant), value(run), value(rows::limit(limit))]);
         let mut notes = Vec::new();
-        for row in &self.pool.read(round).await? {
+        for row in &self.pool.learn(round).await? {
             notes.push(OutboxRow {
                 run: rows::run_key(row, 0)?,
                 from: rows::seq(row, 2)?,
@@ -441,7 +441,7 @@ impl Pushes for PostgresStore {
             values.push(value(rows::limit(limit)));
             Round::of(WAITING, values)
         };
-        let found = self.pool.read(round).await?;
+        let found = self.pool.learn(round).await?;
         Ok(found.iter().map(delivery).collect::<Result<_, _>>()?)
     }
 

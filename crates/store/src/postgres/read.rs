@@ -131,7 +131,7 @@ pub(super) async fn heads(pool: &Pool, runs: &[RunKey]) -> Result<Vec<Option<Seq
     let tenants: Vec<_> = runs.iter().map(|run| run.tenant.as_str()).collect();
     let ids: Vec<_> = runs.iter().map(|run| run.run.as_str()).collect();
     let found = pool
-        .read(|| Round::of(HEADS, vec![value(tenants.clone()), value(ids.clone())]))
+        .learn(|| Round::of(HEADS, vec![value(tenants.clone()), value(ids.clone())]))
         .await?;
     let mut heads = vec![None; runs.len()];
     for row in &found {

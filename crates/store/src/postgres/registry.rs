@@ -86,7 +86,7 @@ pub(super) async fn workflows_since(
     after: Revision,
 ) -> Result<Vec<(Revision, WorkflowRow)>, Fault> {
     let found = pool
-        .read(|| Round::of(WORKFLOWS_SINCE, vec![value(rows::int(after.0))]))
+        .learn(|| Round::of(WORKFLOWS_SINCE, vec![value(rows::int(after.0))]))
         .await?;
     let read = |row| Ok((Revision(rows::count(row, 5)?), rows::workflow(row)?));
     found.iter().map(read).collect()
@@ -118,13 +118,13 @@ pub(super) async fn revoke_key(pool: &Pool, id: &str, at: Timestamp) -> Result<b
 }
 
 pub(super) async fn keys(pool: &Pool) -> Result<Vec<KeyRow>, Fault> {
-    let found = pool.read(|| Round::of(KEYS, Vec::new())).await?;
+    let found = pool.learn(|| Round::of(KEYS, Vec::new())).await?;
     found.iter().map(rows::key).collect()
 }
 
 pub(super) async fn keys_since(pool: &Pool, after: Revision) -> Result<Vec<(Revision, KeyRow)>, Fault> {
     let found = pool
-        .read(|| Round::of(KEYS_SINCE, vec![value(rows::int(after.0))]))
+        .learn(|| Round::of(KEYS_SINCE, vec![value(rows::int(after.0))]))
         .await?;
     let read = |row| Ok((Revision(rows::count(row, 7)?), rows::key(row)?));
     found.iter().map(read).collect()

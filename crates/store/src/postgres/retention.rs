@@ -179,7 +179,7 @@ const BYTES_OF_A_ROW: usize = 64 << 10;
 async fn next_tenant(pool: &Pool, after: Option<&TenantId>) -> Result<Option<TenantId>, Fault> {
     // The empty text sorts before every tenant.
     let after = after.map_or("", TenantId::as_str);
-    let found = pool.read(|| Round::of(NEXT_TENANT, vec![value(after)])).await?;
+    let found = pool.learn(|| Round::of(NEXT_TENANT, vec![value(after)])).await?;
     found
         .first()
         .map(|row| rows::id(row, 0, TenantId::parse))
@@ -208,7 +208,7 @@ async fn ended_roots(
             ],
         )
     };
-    let found = pool.read(round).await?;
+    let found = pool.learn(round).await?;
     let mut roots = Vec::new();
     for row in &found {
         if rows::flag(row, 2)? {
@@ -246,7 +246,7 @@ async fn children(
             ],
         )
     };
-    let found = pool.read(round).await?;
+    let found = pool.learn(round).await?;
     let mut children = Vec::with_capacity(found.len());
     for row in &found {
         let ended = rows::status(row, 2)?.is_terminal();
@@ -274,7 +274,7 @@ async fn remove(pool: &Pool, tenant: &TenantId, removals: &[Removal]) -> Result<
 
 async fn begun_removals(pool: &Pool, limit: usize) -> Result<Vec<RunKey>, Fault> {
     let found = pool
-        .read(|| Round::of(BEGUN, vec![value(rows::limit(limit))]))
+        .learn(|| Round::of(BEGUN, vec![value(rows::limit(limit))]))
         .await?;
     found.iter().map(|row| rows::run_key(row, 0)).collect()
 }

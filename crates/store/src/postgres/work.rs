@@ -71,7 +71,7 @@ const FORGET: &str = "DELETE FROM idempotency WHERE (tenant, principal, scope, k
      RETURNING 1";
 
 pub(super) async fn time(pool: &Pool) -> Result<Timestamp, Fault> {
-    let found = pool.read(|| Round::of(TIME, Vec::new())).await?;
+    let found = pool.learn(|| Round::of(TIME, Vec::new())).await?;
     let row = found
         .first()
         .ok_or_else(|| Fault::Damaged("the database does not tell the time".to_owned()))?;
@@ -80,7 +80,7 @@ pub(super) async fn time(pool: &Pool) -> Result<Timestamp, Fault> {
 
 /// Learns whether the server takes writes. A standby, and a primary that is read only, refuse to lock even nothing.
 pub(super) async fn ready(pool: &Pool) -> Result<(), Fault> {
-    pool.read(|| Round::of(WRITABLE, Vec::new())).await?;
+    pool.learn(|| Round::of(WRITABLE, Vec::new())).await?;
     Ok(())
 }
 
@@ -148,7 +148,7 @@ pub(super) async fn release_timer(
 }
 
 pub(super) async fn next_due(pool: &Pool) -> Result<Option<Timestamp>, Fault> {
-    let found = pool.read(|| Round::of(NEXT_DUE, Vec::new())).await?;
+    let found = pool.learn(|| Round::of(NEXT_DUE, Vec::new())).await?;
     match found.first() {
         Some(row) => rows::opt_time(row, 0),
         None => Ok(None),
@@ -249,7 +249,7 @@ pub(super) async fn runs_with_inbox(
             vec![value(tenant), value(run), value(rows::limit(limit))],
         )
     };
-    let found = pool.read(round).await?;
+    let found = pool.learn(round).await?;
     found.iter().map(|row| rows::run_key(row, 0)).collect()
 }
 

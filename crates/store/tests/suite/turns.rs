@@ -1,0 +1,179 @@
+//! PostgreSQL's connections under reads that are slow, or that nobody waits for any more.
+//!
+//! A read is slow here because somebody else has locked a table that it needs and what else is done does not.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures_util::future::{BoxFuture, join_all};
+use tokio_postgres::Client;
+use wopr_store::{Log as _, PostgresStore, Registry as _, TaskFilter, Work as _, postgres::Options};
+
+use crate::{make::*, schema::Schema};
+
+/// Longer than anything here takes, and far shorter than the server waits for a lock.
+const SOON: Duration = Duration::from_secs(10);
+
+/// Locks a table until the connection goes.
+async fn lock(schema: &Schema, table: &str) -> Client {
+    let blocker = schema.raw().await;
+    blocker
+        .batch_execute(&format!("BEGIN; LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE"))
+        .await
+        .expect("our own statement");
+    blocker
+}
+
+/// Waits until as many statements as that wait for a table at the server.
+async fn until_stuck(schema: &Schema, table: &str, expected: i64) {
+    let raw = schema.raw().await;
+    let stuck = format!("SELECT count(*) FROM pg_locks WHERE relation = '{table}'::regclass AND NOT granted");
+    let begun = Instant::now();
+    loop {
+        let row = raw.query_one(&stuck, &[]).await.expect("our own statement");
+        let n: i64 = row.get(0);
+        if n == expected {
+            return;
+        }
+        assert!(begun.elapsed() < SOON, "{n} wait for {table}, not {expected}");
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Waits until so many calls were refused.
+async fn until_refused(store: &PostgresStore, expected: u64) {
+    let begun = Instant::now();
+    while store.stats().refused < expected {
+        assert!(begun.elapsed() < SOON, "{:?}", store.stats());
+        tokio::task::yield_now().await;
+    }
+}
+
+/// A call and whether it was done.
+type Call = fn(Arc<PostgresStore>) -> BoxFuture<'static, bool>;
+
+const READ: Call = |store| Box::pin(async move { store.blob(&run(1), "b").await.is_ok() });
+const LIST: Call = |store| {
+    Box::pin(async move {
+        let (tenant, filter) = (tenant("acme"), TaskFilter::default());
+        store.list_tasks(&tenant, &filter, None, 9).await.is_ok()
+    })
+};
+const LOAD: Call = |store| Box::pin(async move { store.load(&run(1)).await.is_ok() });
+const REVOKE: Call = |store| Box::pin(async move { store.revoke_key("k", at(0)).await.is_ok() });
+
+async fn open(schema: &Schema, connections: usize, patience: Duration) -> Arc<PostgresStore> {
+    let options = Options {
+        connections,
+        patience,
+        ..Options::default()
+    };
+    let store = schema.open_with(options).await;
+    store.append(create(&run(1), 1)).await.expect("append");
+    Arc::new(store)
+}
+
+#[tokio::test]
+async fn a_call_that_nobody_waits_for_is_stopped_and_nobody_comes_behind_it() {
+    let schema = Schema::new().await;
+    let store = open(&schema, 1, SOON).await;
+    for (n, (table, call)) in [
+        ("blobs", READ),
+        ("tasks", LIST),
+        ("inbox", LOAD),
+        ("api_keys", REVOKE),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        // Its statements are prepared, so that it is one of them that waits.
+        assert!(call(Arc::clone(&store)).await);
+        let _blocker = lock(&schema, table).await;
+        let stuck = tokio::spawn(call(Arc::clone(&store)));
+        until_stuck(&schema, table, 1).await;
+        stuck.abort();
+        assert!(stuck.await.expect_err("nobody waits").is_cancelled());
+        assert_eq!(
+            store.stats().busy_connections,
+            1,
+            "{table}: it has its turn still"
+        );
+        let begun = Instant::now();
+        store
+            .append(create(&run(10 + n as u64), 1))
+            .await
+            .expect("append");
+        assert!(begun.elapsed() < SOON, "{table}: {:?}", begun.elapsed());
+        until_stuck(&schema, table, 0).await;
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_nobody_waits_for_and_that_ends_soon_leaves_its_connection_to_others() {
+    let schema = Schema::new().await;
+    let store = open(&schema, 1, SOON).await;
+    for n in 10..20 {
+        let mut call = READ(Arc::clone(&store));
+        assert!(futures_util::poll!(&mut call).is_pending());
+        drop(call);
+        store.append(create(&run(n), 1)).await.expect("append");
+    }
+    assert_eq!(store.stats().connections, 1);
+}
+
+#[tokio::test]
+async fn closing_waits_for_what_the_server_still_does() {
+    let schema = Schema::new().await;
+    let store = open(&schema, 1, SOON).await;
+    let _blocker = lock(&schema, "blobs").await;
+    let stuck = tokio::spawn(READ(Arc::clone(&store)));
+    until_stuck(&schema, "blobs", 1).await;
+    stuck.abort();
+    store.close().await;
+    assert_eq!(store.stats().connections, 0);
+    until_stuck(&schema, "blobs", 0).await;
+}
+
+#[tokio::test]
+async fn stuck_lists_leave_connections_to_reads_and_these_to_what_writes() {
+    let schema = Schema::new().await;
+    let store = open(&schema, 4, Duration::from_millis(500)).await;
+    let _lists_wait = lock(&schema, "tasks").await;
+    let _reads_wait = lock(&schema, "blobs").await;
+
+    let lists: Vec<_> = (0..8).map(|_| tokio::spawn(LIST(Arc::clone(&store)))).collect();
+    until_stuck(&schema, "tasks", 2).await;
+    until_refused(&store, 6).await;
+    assert!(store.summary(&run(1)).await.is_ok(), "a read finds a connection");
+
+    let reads: Vec<_> = (0..8).map(|_| tokio::spawn(READ(Arc::clone(&store)))).collect();
+    until_stuck(&schema, "blobs", 1).await;
+    until_refused(&store, 6 + 7).await;
+    store
+        .append(create(&run(2), 1))
+        .await
+        .expect("an append finds one");
+    let epoch = store.begin_epoch(at(0)).await.expect("and so does an epoch");
+    let leased = store.lease_timers(epoch, at(9), at(9), at(99), 9).await;
+    assert!(leased.is_ok(), "and so do leases: {leased:?}");
+
+    for stuck in lists.into_iter().chain(reads) {
+        stuck.abort();
+    }
+}
+
+#[tokio::test]
+async fn calls_that_share_the_only_connection_take_turns() {
+    let schema = Schema::new().await;
+    let store = open(&schema, 1, SOON).await;
+    let calls = (10..30).map(|n| {
+        let store = Arc::clone(&store);
+        async move {
+            store.append(create(&run(n), 1)).await.expect("append");
+            assert!(READ(Arc::clone(&store)).await && LIST(Arc::clone(&store)).await && LOAD(store).await);
+        }
+    });
+    join_all(calls).await;
+}
