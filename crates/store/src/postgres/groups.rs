@@ -194,11 +194,14 @@ impl Groups {
             if timeout(self.patience / 2, &mut settling).await.is_ok() {
                 continue;
             }
-            if let Ok(_slow) = self.slow.try_acquire() {
-                drop(post);
-                return settling.await;
+            tokio::select! {
+                () = &mut settling => {}
+                // Others that took long are done.
+                Ok(_slow) = self.slow.acquire() => {
+                    drop(post);
+                    return settling.await;
+                }
             }
-            settling.await;
         }
     }
 

@@ -413,6 +413,63 @@ async fn silent_connections_leave_places_to_other_appends() {
     assert!(silent.iter().all(|append| !append.is_finished()));
 }
 
+/// Keeps the creation of a run from going on until its gate is taken away.
+const GATES: &str = "CREATE TABLE gates (run text);
+    CREATE SEQUENCE arrivals;
+    CREATE FUNCTION pass() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        IF EXISTS (SELECT FROM gates WHERE gates.run = NEW.run) THEN PERFORM nextval('arrivals'); END IF;
+        WHILE EXISTS (SELECT FROM gates WHERE gates.run = NEW.run) LOOP PERFORM pg_sleep(0.01); END LOOP;
+        RETURN NULL;
+    END $$;
+    CREATE TRIGGER pass AFTER INSERT ON runs FOR EACH ROW EXECUTE FUNCTION pass()";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_group_leaves_its_place_as_soon_as_it_may() {
+    let schema = Schema::new().await;
+    // Two groups at a time, and one more that took long.
+    let options = Options {
+        connections: 5,
+        ..Options::default()
+    };
+    let store = Arc::new(schema.open_with(options).await);
+    schema.sql(GATES).await;
+    let raw = schema.raw().await;
+    let mut slow = Vec::new();
+    for n in 1..=3 {
+        let shut = format!("INSERT INTO gates VALUES ('{}')", run_id(n));
+        raw.batch_execute(&shut).await.expect("our own statement");
+        let store = Arc::clone(&store);
+        slow.push(tokio::spawn(
+            async move { store.append(create(&run(n), 1)).await },
+        ));
+        loop {
+            let arrivals = "SELECT last_value FROM arrivals WHERE is_called";
+            let row = raw.query_opt(arrivals, &[]).await.expect("our own statement");
+            if row.is_some_and(|row| row.get::<_, i64>(0) == n.cast_signed()) {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+    // Longer than any of the three waits before it wants to leave its place, of which there is none.
+    let refused = store.append(create(&run(10), 1)).await.expect_err("no place");
+    assert!(matches!(refused, AppendError::Unavailable(_)), "{refused:?}");
+
+    let open = format!("DELETE FROM gates WHERE run = '{}'", run_id(1));
+    raw.batch_execute(&open).await.expect("our own statement");
+    let first = slow.remove(0).await.expect("no panic");
+    first.expect("the one that had left its place");
+    let other = store.append(create(&run(11), 1)).await;
+    other.expect("another has left its place now");
+    assert!(slow.iter().all(|append| !append.is_finished()));
+    raw.batch_execute("DELETE FROM gates")
+        .await
+        .expect("our own statement");
+    for append in slow {
+        append.await.expect("no panic").expect("append");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn groups_of_two_processes_that_meet_at_many_runs_write_each_place_once() {
     const RUNS: u64 = 60;
