@@ -17,7 +17,7 @@ use super::{
     pool::Pool,
     push,
     retention::present,
-    round::{Failure, Round, Sent, silent, value},
+    round::{Failure, Round, Sent, value},
     rows,
     turns::Purpose,
     writes,
@@ -130,19 +130,22 @@ async fn in_transaction(
             transaction.is_open = false;
             Ok(Vec::new())
         }
-        // COMMIT is on its way in any case; only the server's word that a statement failed says what it did.
-        Some(Failure { error: None, .. }) => Err(in_doubt(silent())),
         Some(Failure {
             step,
             error: Some(error),
-        }) => {
-            let is_verdict = error.as_db_error().is_some();
-            if step == commit {
-                Err(Fault::at_commit(error))
-            } else if is_verdict {
-                Err(Fault::from(error))
+            ..
+        }) if step == commit => Err(Fault::at_commit(error)),
+        // Behind what could not be sent, COMMIT was not sent either. Else it is on its way in any case, and only the
+        // server's word that a statement failed says what it did.
+        Some(failure) => {
+            let is_verdict = failure
+                .error
+                .as_ref()
+                .is_some_and(|error| error.as_db_error().is_some());
+            if failure.is_unsent || is_verdict {
+                Err(failure.into())
             } else {
-                Err(in_doubt(error.into()))
+                Err(in_doubt(failure.into()))
             }
         }
     }

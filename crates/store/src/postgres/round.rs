@@ -2,7 +2,9 @@
 //!
 //! The driver sends a statement when its future is polled first and answers come in that order, so polling all of
 //! them once, in order, puts all of them on the wire before the first answer. A statement that fails inside a
-//! transaction makes the server refuse those behind it, COMMIT included: it answers that with ROLLBACK.
+//! transaction makes the server refuse those behind it, COMMIT included: it answers that with ROLLBACK. One that fails
+//! before it is sent, because a value cannot be or the connection is closed, is not known to the server, so nothing
+//! behind it is sent either.
 
 use std::{
     future::poll_fn,
@@ -17,7 +19,7 @@ use tokio_postgres::{
     types::{ToSql, Type},
 };
 
-use super::fault::Fault;
+use super::fault::{Fault, text};
 
 /// One parameter.
 pub(super) type Value<'v> = Box<dyn ToSql + Sync + Send + 'v>;
@@ -94,10 +96,7 @@ impl<'v> Round<'v> {
     pub(super) async fn ask(self, client: &ClientWrapper, until: Instant) -> Result<Vec<Vec<Row>>, Fault> {
         let sent = self.prepare(client, until).await?.send(client).await;
         match sent.failure {
-            Some(Failure {
-                error: Some(error), ..
-            }) => Err(Fault::from(error)),
-            Some(Failure { error: None, .. }) => Err(silent()),
+            Some(failure) => Err(failure.into()),
             None => Ok(sent.rows),
         }
     }
@@ -130,6 +129,21 @@ pub(super) struct Failure {
     pub(super) step: usize,
     /// What the server or the connection said; `None` if nothing came in time.
     pub(super) error: Option<Error>,
+    /// Whether it failed before it was sent, and so nothing behind it was sent.
+    pub(super) is_unsent: bool,
+}
+
+impl From<Failure> for Fault {
+    fn from(failure: Failure) -> Self {
+        match failure.error {
+            // It will not be sent the next time either.
+            Some(error) if failure.is_unsent && !error.is_closed() && error.as_db_error().is_none() => {
+                Self::Damaged(text(&error))
+            }
+            Some(error) => Self::from(error),
+            None => silent(),
+        }
+    }
 }
 
 impl Ready<'_> {
@@ -147,16 +161,21 @@ impl Ready<'_> {
             failure: None,
         };
         let Ok(answers) = timeout_at(self.until, in_order(calls)).await else {
-            sent.failure = Some(Failure { step: 0, error: None });
+            sent.failure = Some(Failure {
+                step: 0,
+                error: None,
+                is_unsent: false,
+            });
             return sent;
         };
-        for (step, answer) in answers.into_iter().enumerate() {
+        for (step, answer) in answers.of_each.into_iter().enumerate() {
             match answer {
                 Ok(rows) => sent.rows.push(rows),
                 Err(error) => {
                     sent.failure = Some(Failure {
                         step,
                         error: Some(error),
+                        is_unsent: answers.unsent == Some(step),
                     });
                     break;
                 }
@@ -193,21 +212,100 @@ fn call<'c>(client: &'c ClientWrapper, step: &'c ReadyStep<'_>) -> Call<'c> {
     }
 }
 
-/// Awaits all. Each poll goes through them in order, the first one too.
-async fn in_order<'c>(mut calls: Vec<Call<'c>>) -> Vec<Result<Vec<Row>, Error>> {
-    let mut answers: Vec<Option<Result<Vec<Row>, Error>>> = calls.iter().map(|_| None).collect();
+/// What calls came to, as far as they were begun.
+struct Answers {
+    of_each: Vec<Result<Vec<Row>, Error>>,
+    /// The call that failed before it was sent: it is the last that was begun.
+    unsent: Option<usize>,
+}
+
+/// Awaits all. Each poll goes through them in order, the first one too, which sends them.
+async fn in_order<'c>(mut calls: Vec<Call<'c>>) -> Answers {
+    let mut answers: Vec<Option<Result<Vec<Row>, Error>>> = Vec::with_capacity(calls.len());
+    let mut unsent = None;
     let poll = |context: &mut Context<'_>| {
         let mut is_ready = true;
-        for (call, answer) in calls.iter_mut().zip(&mut answers) {
-            if answer.is_none() {
-                match call.as_mut().poll(context) {
-                    Poll::Ready(done) => *answer = Some(done),
-                    Poll::Pending => is_ready = false,
-                }
+        for (place, call) in calls.iter_mut().enumerate() {
+            let is_first = place == answers.len();
+            if is_first {
+                answers.push(None);
             }
+            let Some(answer @ None) = answers.get_mut(place) else {
+                continue;
+            };
+            match call.as_mut().poll(context) {
+                Poll::Ready(Err(error)) if is_first => {
+                    *answer = Some(Err(error));
+                    unsent = Some(place);
+                    break;
+                }
+                Poll::Ready(done) => *answer = Some(done),
+                Poll::Pending => is_ready = false,
+            }
+        }
+        if let Some(place) = unsent {
+            calls.truncate(place + 1);
         }
         if is_ready { Poll::Ready(()) } else { Poll::Pending }
     };
     poll_fn(poll).await;
-    answers.into_iter().flatten().collect()
+    Answers {
+        of_each: answers.into_iter().flatten().collect(),
+        unsent,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use futures_util::poll;
+    use tokio::sync::oneshot;
+    use tokio_postgres::Config;
+
+    use super::*;
+
+    /// An error that no server has told.
+    fn error() -> Error {
+        "connect_timeout=soon"
+            .parse::<Config>()
+            .expect_err("not a number")
+    }
+
+    #[tokio::test]
+    async fn nothing_is_sent_behind_what_cannot_be() {
+        let (answer, answered) = oneshot::channel::<()>();
+        let sent = async move {
+            answered.await.expect("it is answered");
+            Ok(Vec::new())
+        };
+        let commit = async { panic!("the last was sent") };
+        let calls: Vec<Call<'_>> = vec![Box::pin(sent), Box::pin(ready(Err(error()))), Box::pin(commit)];
+        let mut answers = Box::pin(in_order(calls));
+        assert!(poll!(&mut answers).is_pending(), "what was sent is waited for");
+        answer.send(()).expect("it waits");
+        let Answers { of_each, unsent } = answers.await;
+        assert!(matches!(of_each.as_slice(), [Ok(_), Err(_)]));
+        assert_eq!(unsent, Some(1));
+    }
+
+    #[tokio::test]
+    async fn what_was_sent_and_fails_keeps_nothing_back() {
+        let (answer, answered) = oneshot::channel::<()>();
+        let fails = async move {
+            answered.await.expect("it is answered");
+            Err(error())
+        };
+        let (begin, begun) = oneshot::channel();
+        let commit = async move {
+            begin.send(()).expect("somebody looks");
+            pending().await
+        };
+        let calls: Vec<Call<'_>> = vec![Box::pin(fails), Box::pin(commit)];
+        let mut answers = Box::pin(in_order(calls));
+        assert!(poll!(&mut answers).is_pending());
+        begun.await.expect("the last was sent");
+        answer.send(()).expect("it waits");
+        assert!(poll!(&mut answers).is_pending(), "the last is waited for");
+    }
 }
