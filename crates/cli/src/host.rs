@@ -363,6 +363,9 @@ pub(crate) fn open_failure(error: &OpenError) -> Failure {
 pub(crate) fn postgres_failure(error: &postgres::OpenError) -> Failure {
     match error {
         postgres::OpenError::Connect(_) => Failure::cannot(Exit::Unreachable, error),
+        postgres::OpenError::Silent { .. } => Failure::cannot(Exit::Unreachable, error).hint(
+            "see that a PostgreSQL server runs there and is not stopped; connect_timeout=SECONDS in the URL waits longer",
+        ),
         postgres::OpenError::NeedsMigration { .. } => {
             Failure::cannot(Exit::Config, error).hint("`wopr migrate` brings it up to date")
         }

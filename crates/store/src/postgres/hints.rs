@@ -13,14 +13,15 @@ use std::{future::poll_fn, sync::Arc, time::Duration};
 use tokio::{
     sync::{broadcast, mpsc},
     task::JoinHandle,
+    time::{sleep, timeout},
 };
-use tokio_postgres::{AsyncMessage, Client};
+use tokio_postgres::{AsyncMessage, Client, Error};
 use tokio_util::sync::CancellationToken;
 use wopr_core::{RunId, RunKey, TenantId};
 
 use super::{
+    connect::{Connector, Unreached},
     fault,
-    open::{Connector, OpenError},
     stats::Counters,
 };
 use crate::Hint;
@@ -41,6 +42,20 @@ const ANY: &str = "any";
 const LINGER: Duration = Duration::from_millis(3);
 /// Pause before a lost connection is made again.
 const AWAY: Duration = Duration::from_secs(1);
+/// How long nothing may be told before the server is asked whether it is there: one that is stopped keeps its
+/// connections, and hints go by another server meanwhile.
+const QUIET: Duration = Duration::from_secs(30);
+
+/// Why hints are neither told nor heard for now.
+#[derive(Debug, thiserror::Error)]
+enum Lost {
+    #[error("connect: {0}")]
+    Unreached(#[from] Unreached),
+    #[error("{}", fault::text(.0))]
+    Failed(#[from] Error),
+    #[error("the database does not answer")]
+    Silent,
+}
 
 /// Both ends of the hints.
 #[derive(Debug, Clone)]
@@ -99,19 +114,18 @@ impl Courier {
                 if let Err(error) = self.carry().await {
                     tracing::warn!(%error, "hints of other processes are not heard, polling goes on");
                 }
-                tokio::time::sleep(AWAY).await;
+                sleep(AWAY).await;
             }
         })
         .await;
     }
 
     /// Tells and hears as long as the connection lasts.
-    async fn carry(&mut self) -> Result<(), OpenError> {
+    async fn carry(&mut self) -> Result<(), Lost> {
         let (client, mut hearing) = self.hear().await?;
-        client
-            .batch_execute(&format!("SET synchronous_commit = off; LISTEN {CHANNEL}"))
-            .await?;
-        let notify = client.prepare("SELECT pg_notify($1, $2)").await?;
+        let first = format!("SET synchronous_commit = off; LISTEN {CHANNEL}");
+        self.answer(client.batch_execute(&first)).await?;
+        let notify = self.answer(client.prepare("SELECT pg_notify($1, $2)")).await?;
         // Whatever changed while nobody listened.
         drop(self.incoming.send(Hint::Any));
         let mut hints = Vec::new();
@@ -124,16 +138,25 @@ impl Courier {
                     }
                 }
                 _ = &mut hearing => return Ok(()),
+                () = sleep(QUIET) => self.answer(client.batch_execute("")).await?,
             }
             for payload in payloads(&self.me, &self.schema, &lines(&hints)) {
-                client.query(&notify, &[&CHANNEL, &payload]).await?;
+                self.answer(client.query(&notify, &[&CHANNEL, &payload])).await?;
             }
             hints.clear();
-            tokio::time::sleep(LINGER).await;
+            sleep(LINGER).await;
         }
     }
 
-    async fn hear(&self) -> Result<(Client, Hearing), OpenError> {
+    /// Waits for an answer as long as a server may take that is there.
+    async fn answer<T>(&self, answer: impl Future<Output = Result<T, Error>>) -> Result<T, Lost> {
+        match timeout(self.connector.answering(), answer).await {
+            Ok(answer) => Ok(answer?),
+            Err(_) => Err(Lost::Silent),
+        }
+    }
+
+    async fn hear(&self) -> Result<(Client, Hearing), Unreached> {
         let (client, mut connection) = self.connector.listen().await?;
         let (me, schema) = (self.me.clone(), self.schema.clone());
         let (incoming, counters) = (self.incoming.clone(), Arc::clone(&self.counters));

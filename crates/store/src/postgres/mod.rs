@@ -9,13 +9,14 @@
 //! answers that the store is unavailable. A connection lost before COMMIT was sent has written nothing; one lost
 //! with COMMIT under way leaves the append unknown, for the caller to reread.
 //!
-//! All settings can stand in the URL: the parameters of the driver (`connect_timeout`, `options=-csearch_path=…`,
-//! several hosts, `target_session_attrs`), and of ours `connections`, `hints=on|off`, `sslmode=disable|require`
-//! and `sslrootcert=FILE`. TLS is used if and only if `sslmode=require` says so, and then the server's certificate
+//! All settings can stand in the URL: the parameters of the driver (`options=-csearch_path=…`, several hosts,
+//! `target_session_attrs`), of ours `connections`, `hints=on|off`, `sslmode=disable|require` and `sslrootcert=FILE`,
+//! and `connect_timeout`, which bounds more here than in the driver (`connect` says what). TLS is used if and only if `sslmode=require` says so, and then the server's certificate
 //! is checked, against the platform's roots or that file.
 
 mod append;
 mod checks;
+mod connect;
 mod connection;
 mod fault;
 mod groups;

@@ -2,24 +2,25 @@
 
 use std::{net::IpAddr, path::Path, sync::Arc, time::Duration};
 
-use deadpool_postgres::Connect;
-use futures_util::future::BoxFuture;
 use rustls::{
     ClientConfig, RootCertStore,
     crypto::ring,
     pki_types::{CertificateDer, pem::PemObject as _},
 };
 use rustls_platform_verifier::BuilderVerifierExt as _;
-use tokio::task::JoinHandle;
 use tokio_postgres::{
-    Client, Config, Error,
+    Config, Error,
     config::{Host, SslMode, TargetSessionAttrs},
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::{Options, fault};
+use super::{
+    Options,
+    connect::{Connector, Session},
+    fault,
+};
 
-/// How long a connection may take, where the URL does not say.
+/// How long each server and address has to let us in, where the URL does not say.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// When a silent peer is taken for gone, where the URL does not say.
 const PEER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -38,6 +39,14 @@ pub enum OpenError {
     /// The server is not reached, or lets nobody in.
     #[error("connect to the database: {0}")]
     Connect(String),
+    /// The server does not answer. It may be stopped, overloaded, out of reach or no PostgreSQL server at all.
+    #[error("hear from the database: {server} did not answer within {} s", after.as_secs_f64())]
+    Silent {
+        /// The server, or all that were tried.
+        server: String,
+        /// How long each was waited for.
+        after: Duration,
+    },
     /// The database does not hold text as UTF-8.
     #[error("use a database that is encoded as {0}: it has to be UTF8")]
     Encoding(String),
@@ -74,13 +83,6 @@ impl From<Error> for OpenError {
     fn from(error: Error) -> Self {
         Self::Connect(fault::text(&error))
     }
-}
-
-/// Makes connections.
-#[derive(Clone)]
-pub(super) struct Connector {
-    config: Config,
-    tls: MakeRustlsConnect,
 }
 
 /// Reads a URL: the driver's own parameters, and ours, which change the options.
@@ -125,14 +127,12 @@ pub(super) fn parse(url: &str, options: &mut Options) -> Result<Connector, OpenE
     } else {
         SslMode::Disable
     });
-    if config.get_connect_timeout().is_none() {
-        config.connect_timeout(CONNECT_TIMEOUT);
-    }
+    let patience = config.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT);
     if config.get_tcp_user_timeout().is_none() {
         config.tcp_user_timeout(PEER_TIMEOUT);
         config.keepalives_idle(PEER_TIMEOUT);
     }
-    if config.get_hosts().len() > 1 {
+    if config.get_hosts().len().max(config.get_hostaddrs().len()) > 1 {
         // After a failover the first that answers may be a standby.
         config.target_session_attrs(TargetSessionAttrs::ReadWrite);
     }
@@ -143,7 +143,7 @@ pub(super) fn parse(url: &str, options: &mut Options) -> Result<Connector, OpenE
         tracing::warn!("the connection to the database is not encrypted, sslmode=require would");
     }
     let tls = MakeRustlsConnect::new(client_config(wants_tls, roots.as_deref().map(Path::new))?);
-    Ok(Connector { config, tls })
+    Connector::new(&config, tls, patience)
 }
 
 fn wrong(rule: &str) -> OpenError {
@@ -187,52 +187,6 @@ fn read_roots(path: &Path) -> Result<RootCertStore, OpenError> {
     Ok(roots)
 }
 
-impl Connector {
-    /// What connections are made with.
-    pub(super) const fn config(&self) -> &Config {
-        &self.config
-    }
-
-    /// Makes a connection; the task carries it and ends when the client is dropped.
-    pub(super) async fn connect(&self) -> Result<(Client, JoinHandle<()>), Error> {
-        let (client, connection) = self.config.connect(self.tls.clone()).await?;
-        let carrying = tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::warn!(error = fault::text(&error), "connection to the database lost");
-            }
-        });
-        Ok((client, carrying))
-    }
-
-    /// Asks the server to stop what it does on a connection. It may do so later, or be done already.
-    pub(super) async fn stop(&self, client: &Client) -> Result<(), Error> {
-        client.cancel_token().cancel_query(self.tls.clone()).await
-    }
-
-    /// Makes a connection whose messages the caller reads.
-    pub(super) async fn listen(
-        &self,
-    ) -> Result<
-        (
-            Client,
-            tokio_postgres::Connection<tokio_postgres::Socket, TlsStream>,
-        ),
-        Error,
-    > {
-        self.config.connect(self.tls.clone()).await
-    }
-}
-
-/// What a connection with TLS, or without where that is off, runs over.
-pub(super) type TlsStream =
-    <MakeRustlsConnect as tokio_postgres::tls::MakeTlsConnect<tokio_postgres::Socket>>::Stream;
-
-impl Connect for Connector {
-    fn connect(&self, _config: &Config) -> BoxFuture<'_, Result<(Client, JoinHandle<()>), Error>> {
-        Box::pin(Self::connect(self))
-    }
-}
-
 /// Settings of a server by which what is written may be lost, and what that means.
 const RISKS: [(&str, &str); 3] = [
     (
@@ -255,16 +209,15 @@ const RISKS: [(&str, &str); 3] = [
 /// See [`OpenError`].
 pub async fn risks(url: &str) -> Result<Vec<&'static str>, OpenError> {
     let connector = parse(url, &mut Options::default())?;
-    let (client, _carrying) = connector.connect().await?;
-    risks_of(&client).await
+    risks_of(&connector.connect("").await?).await
 }
 
-async fn risks_of(client: &Client) -> Result<Vec<&'static str>, OpenError> {
+async fn risks_of(session: &Session) -> Result<Vec<&'static str>, OpenError> {
     let mut risks = Vec::new();
     for (setting, risk) in RISKS {
         // A database that is only compatible may not have it.
-        let row = client
-            .query_one("SELECT current_setting($1, true) = 'off'", &[&setting])
+        let row = session
+            .read_one("SELECT current_setting($1, true) = 'off'", &[&setting])
             .await?;
         if row.try_get::<_, Option<bool>>(0)? == Some(true) {
             risks.push(risk);
@@ -274,10 +227,10 @@ async fn risks_of(client: &Client) -> Result<Vec<&'static str>, OpenError> {
 }
 
 /// Checks the server before anything is written to it, and says the schema that tables go to.
-pub(super) async fn examine(client: &Client) -> Result<String, OpenError> {
+pub(super) async fn examine(session: &Session) -> Result<String, OpenError> {
     const SETTINGS: &str = "SELECT current_schema()::text, current_setting('server_encoding'),
         current_setting('server_version_num')::bigint";
-    let row = client.query_one(SETTINGS, &[]).await?;
+    let row = session.read_one(SETTINGS, &[]).await?;
     let encoding: &str = row.try_get(1)?;
     if encoding != "UTF8" {
         return Err(OpenError::Encoding(encoding.to_owned()));
@@ -289,7 +242,7 @@ pub(super) async fn examine(client: &Client) -> Result<String, OpenError> {
             "the database server is older than PostgreSQL 14 and untested"
         );
     }
-    for risk in risks_of(client).await? {
+    for risk in risks_of(session).await? {
         tracing::warn!("{risk}");
     }
     row.try_get::<_, Option<String>>(0)?.ok_or(OpenError::NoSchema)
@@ -313,12 +266,14 @@ mod tests {
         let (connector, options) =
             parsed("?connections=3&application_name=x&hints=off&sslmode=disable").expect("a url");
         assert_eq!((options.connections, options.hints), (3, false));
-        assert_eq!(connector.config.get_application_name(), Some("x"));
-        assert_eq!(connector.config.get_ssl_mode(), SslMode::Disable);
+        assert_eq!(connector.servers[0].get_application_name(), Some("x"));
+        assert_eq!(connector.servers[0].get_ssl_mode(), SslMode::Disable);
         let (connector, options) = parsed("").expect("a url");
         assert_eq!(options.connections, Options::default().connections);
-        assert_eq!(connector.config.get_application_name(), Some("wopr"));
-        assert_eq!(connector.config.get_connect_timeout(), Some(&CONNECT_TIMEOUT));
+        assert_eq!(connector.servers[0].get_application_name(), Some("wopr"));
+        assert_eq!(connector.patience, CONNECT_TIMEOUT);
+        let (connector, _) = parsed("?connect_timeout=7").expect("a url");
+        assert_eq!(connector.patience, Duration::from_secs(7));
     }
 
     #[test]

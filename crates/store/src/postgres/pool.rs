@@ -2,22 +2,21 @@
 
 use std::{sync::Arc, time::Duration};
 
-use deadpool_postgres::{
-    ClientWrapper, Hook, HookError, Manager, ManagerConfig, PoolConfig, PoolError, QueueMode,
-    RecyclingMethod, Runtime, Timeouts,
-};
+use deadpool::managed::{self, Manager, Metrics, PoolConfig, PoolError, QueueMode, RecycleError};
+use deadpool_postgres::ClientWrapper;
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
-    time::{Instant, timeout, timeout_at},
+    time::{Instant, timeout_at},
 };
-use tokio_postgres::{Error, Row};
+use tokio_postgres::Row;
 use tokio_util::task::TaskTracker;
 
 use super::{
     Options,
+    connect::{Connector, Unreached},
     connection::{Connection, Keeper},
-    fault::{self, Fault},
-    open::{Connector, OpenError},
+    fault::Fault,
+    open::OpenError,
     round::Round,
     stats::Counters,
     turns::{Purpose, Turns},
@@ -25,9 +24,6 @@ use super::{
 
 /// How often a read or a write is tried that failed without a trace.
 const TRIES: u32 = 4;
-
-/// How long a connection may take to be made.
-const CONNECTING: Duration = Duration::from_secs(5);
 
 /// What every pooled connection is told first. Locks are held for one append, so whoever waits longer for one
 /// waits for a process that is stopped; the server ends such a process's transaction before that. An acknowledged
@@ -43,7 +39,7 @@ const SILENT: &str = "the database does not answer";
 
 /// A bounded number of connections with a bounded number of callers that wait for one.
 pub(super) struct Pool {
-    connections: deadpool_postgres::Pool,
+    connections: managed::Pool<Maker>,
     /// One for each connection that may be in use: who has it need not wait for the connection.
     turns: Turns,
     keeper: Keeper,
@@ -62,34 +58,14 @@ impl Pool {
         tasks: TaskTracker,
     ) -> Result<Self, OpenError> {
         let keeper = Keeper::new(connector.clone(), tasks);
-        let config = connector.config().clone();
-        let recycling = ManagerConfig {
-            // A look at the socket's state; asking the server would cost every call a round trip.
-            recycling_method: RecyclingMethod::Fast,
-        };
-        let manager = Manager::from_connect(config, connector, recycling);
-        let session = Hook::async_fn(|client: &mut ClientWrapper, _| {
-            Box::pin(async move {
-                match timeout(CONNECTING, client.batch_execute(SESSION)).await {
-                    Ok(answer) => answer.map_err(HookError::Backend),
-                    Err(_) => Err(HookError::message(SILENT)),
-                }
-            })
-        });
-        let connections = deadpool_postgres::Pool::builder(manager)
+        // Without time-outs of its own: a turn comes before it, and the connector bounds each server.
+        let connections = managed::Pool::builder(Maker(connector))
             .config(PoolConfig {
                 max_size: options.connections.max(1),
-                timeouts: Timeouts {
-                    // Nobody waits here: a turn comes first.
-                    wait: None,
-                    create: Some(CONNECTING),
-                    recycle: Some(CONNECTING),
-                },
                 // The connection used last has its statements prepared and its server process warm.
                 queue_mode: QueueMode::Lifo,
+                ..PoolConfig::default()
             })
-            .runtime(Runtime::Tokio1)
-            .post_create(session)
             .build()
             .map_err(|error| OpenError::Connect(error.to_string()))?;
         Ok(Self {
@@ -125,11 +101,9 @@ impl Pool {
         };
         let object = given.map_err(|error| {
             Fault::Refused(match error {
-                PoolError::Timeout(_) => SILENT.to_owned(),
+                PoolError::Backend(error) => format!("no connection to the database: {error}"),
                 PoolError::Closed => "the store is closed".to_owned(),
-                PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => {
-                    unreachable_database(&error)
-                }
+                PoolError::Timeout(_) => SILENT.to_owned(),
                 PoolError::PostCreateHook(error) => error.to_string(),
                 PoolError::NoRuntimeSpecified => "there is no runtime".to_owned(),
             })
@@ -246,6 +220,25 @@ impl Pool {
     }
 }
 
-fn unreachable_database(error: &Error) -> String {
-    format!("no connection to the database: {}", fault::text(error))
+/// A connection of the pool, which has it back when this is dropped.
+pub(super) type Object = managed::Object<Maker>;
+
+/// Makes the pool's connections.
+pub(super) struct Maker(Connector);
+
+impl Manager for Maker {
+    type Type = ClientWrapper;
+    type Error = Unreached;
+
+    async fn create(&self) -> Result<ClientWrapper, Unreached> {
+        Ok(self.0.connect(SESSION).await?.into_client())
+    }
+
+    /// Looks at the socket's state; asking the server would cost every call a round trip.
+    async fn recycle(&self, client: &mut ClientWrapper, _: &Metrics) -> Result<(), RecycleError<Unreached>> {
+        if client.is_closed() {
+            return Err(RecycleError::message("the connection is closed"));
+        }
+        Ok(())
+    }
 }

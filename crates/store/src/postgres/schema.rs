@@ -4,12 +4,16 @@
 //! Several processes may start at once: whoever migrates holds the one row of a table of its own while it does,
 //! and the others find the work done when they get it.
 
+use std::time::Duration;
+
 use refinery::Runner;
-use tokio_postgres::{Client, error::SqlState};
+use tokio_postgres::error::SqlState;
 
 use super::{
-    Options, fault,
-    open::{self, Connector, OpenError},
+    Options,
+    connect::{Connector, Session, TRIES, is_undone_by_others},
+    fault,
+    open::{self, OpenError},
 };
 
 mod embedded {
@@ -22,9 +26,8 @@ const HISTORY: &str = "wopr_schema_history";
 /// Tables whose names tell that a schema is ours, or somebody else's.
 const OURS: [&str; 3] = ["runs", "events", "effects"];
 
-/// How often a step is tried before giving up: two that make the lock's table at once hinder each other, and what
-/// the server undid in favor of another transaction can be done again.
-const TRIES: u32 = 5;
+/// How long the migrations of another process are waited for.
+const OTHERS: Duration = Duration::from_secs(120);
 
 /// Brings a database to the schema of this binary and returns its version. Does nothing to one that has it.
 ///
@@ -42,9 +45,9 @@ pub async fn migrate(url: &str) -> Result<u32, OpenError> {
 /// See [`OpenError`].
 pub async fn schema_version(url: &str) -> Result<u32, OpenError> {
     let connector = open::parse(url, &mut Options::default())?;
-    let (client, _carrying) = connector.connect().await?;
-    let schema = open::examine(&client).await?;
-    Ok(version(&client, &schema).await?.unwrap_or(0))
+    let session = connector.connect("").await?;
+    let schema = open::examine(&session).await?;
+    Ok(version(&session, &schema).await?.unwrap_or(0))
 }
 
 fn runner() -> Runner {
@@ -67,9 +70,9 @@ fn known() -> u32 {
 
 /// Checks the schema and migrates it if that is allowed; says its name.
 pub(super) async fn ensure(connector: &Connector, migrate: bool) -> Result<String, OpenError> {
-    let (mut client, _carrying) = connector.connect().await?;
-    let schema = open::examine(&client).await?;
-    let found = checked(&client, &schema).await?;
+    let mut session = connector.connect("").await?;
+    let schema = open::examine(&session).await?;
+    let found = checked(&session, &schema).await?;
     let known = known();
     if found == known {
         return Ok(schema);
@@ -78,14 +81,14 @@ pub(super) async fn ensure(connector: &Connector, migrate: bool) -> Result<Strin
         return Err(OpenError::NeedsMigration { found, known });
     }
     // Held on a connection of its own, because refinery begins and ends transactions on the one it is given.
-    let (holder, _holding) = connector.connect().await?;
+    let holder = connector.connect("").await?;
     lock(&holder).await?;
-    let found = checked(&client, &schema).await?;
+    let found = checked(&session, &schema).await?;
     if found < known {
         let mut attempt = 1;
-        // Each migration is a transaction, and those that are done are not repeated.
-        while let Err(error) = runner().run_async(&mut client).await {
-            if attempt == TRIES || !is_undone_by_others(&error) {
+        // Each migration is a transaction, and those that are done are not repeated. It takes as long as it takes.
+        while let Err(error) = runner().run_async(session.client()).await {
+            if attempt == TRIES || !is_undone_migration(&error) {
                 return Err(OpenError::Migration(error.to_string()));
             }
             super::pause(attempt).await;
@@ -93,14 +96,15 @@ pub(super) async fn ensure(connector: &Connector, migrate: bool) -> Result<Strin
         }
         tracing::info!(from = found, to = known, schema, "database migrated");
     }
-    holder.batch_execute("COMMIT").await?;
+    // Nothing was written here, and the end of the connection gives the row back as well: no answer is no error.
+    drop(holder.tell("ROLLBACK", Duration::ZERO).await);
     Ok(schema)
 }
 
 /// The schema's version, if this binary may use it.
-async fn checked(client: &Client, schema: &str) -> Result<u32, OpenError> {
+async fn checked(session: &Session, schema: &str) -> Result<u32, OpenError> {
     let known = known();
-    match version(client, schema).await? {
+    match version(session, schema).await? {
         Some(found) if found > known => Err(OpenError::NewerSchema { found, known }),
         Some(found) => Ok(found),
         None => Ok(0),
@@ -108,9 +112,9 @@ async fn checked(client: &Client, schema: &str) -> Result<u32, OpenError> {
 }
 
 /// The version of the last migration applied; `None` where none ever was.
-async fn version(client: &Client, schema: &str) -> Result<Option<u32>, OpenError> {
+async fn version(session: &Session, schema: &str) -> Result<Option<u32>, OpenError> {
     let names = "SELECT tablename::text FROM pg_catalog.pg_tables WHERE schemaname = $1";
-    let rows = client.query(names, &[&schema]).await?;
+    let rows = session.read(names, &[&schema]).await?;
     let names: Vec<&str> = rows.iter().filter_map(|row| row.try_get(0).ok()).collect();
     if !names.contains(&HISTORY) {
         return if OURS.iter().any(|ours| names.contains(ours)) {
@@ -120,58 +124,49 @@ async fn version(client: &Client, schema: &str) -> Result<Option<u32>, OpenError
         };
     }
     let newest = format!("SELECT max(version)::bigint FROM {HISTORY}");
-    let newest: Option<i64> = client.query_one(&newest, &[]).await?.try_get(0)?;
+    let newest: Option<i64> = session.read_one(&newest, &[]).await?.try_get(0)?;
     Ok(newest.and_then(|version| u32::try_from(version).ok()))
 }
 
 /// Takes the row only one migrating process may hold, in a transaction that stays open.
-async fn lock(client: &Client) -> Result<(), OpenError> {
+async fn lock(session: &Session) -> Result<(), OpenError> {
     const TABLE: &str =
         "CREATE TABLE IF NOT EXISTS wopr_migration_lock (one boolean PRIMARY KEY CHECK (one));
         INSERT INTO wopr_migration_lock (one) VALUES (true) ON CONFLICT DO NOTHING";
-    const TAKE: &str = "SET idle_in_transaction_session_timeout = 0;
-        SET lock_timeout = '120s';
+    let take = format!(
+        "SET idle_in_transaction_session_timeout = 0;
+        SET lock_timeout = '{}s';
         BEGIN ISOLATION LEVEL READ COMMITTED;
-        SELECT one FROM wopr_migration_lock FOR UPDATE";
-    let mut attempt = 1;
-    loop {
-        match client.batch_execute(TABLE).await {
-            Ok(()) => break,
+        SELECT one FROM wopr_migration_lock FOR UPDATE",
+        OTHERS.as_secs()
+    );
+    for step in [TABLE, take.as_str()] {
+        let mut attempt = 1;
+        while let Err(error) = session.tell(step, OTHERS).await? {
             // Two that create a table at the same time collide in the server's own catalog.
-            Err(error)
-                if attempt < TRIES
-                    && matches!(
-                        error.code(),
-                        Some(
-                            &SqlState::UNIQUE_VIOLATION
-                                | &SqlState::DUPLICATE_TABLE
-                                | &SqlState::DUPLICATE_OBJECT
-                                | &SqlState::T_R_SERIALIZATION_FAILURE
-                                | &SqlState::T_R_DEADLOCK_DETECTED
-                        )
-                    ) =>
-            {
-                super::pause(attempt).await;
-                attempt += 1;
+            let is_collision = matches!(
+                error.code(),
+                Some(&SqlState::UNIQUE_VIOLATION | &SqlState::DUPLICATE_TABLE | &SqlState::DUPLICATE_OBJECT)
+            );
+            if attempt == TRIES || !(is_collision || is_undone_by_others(&error)) {
+                return Err(OpenError::Migration(fault::text(&error)));
             }
-            Err(error) => return Err(OpenError::Migration(fault::text(&error))),
+            // Ends the transaction the failure left open, if it did.
+            let ended = session.tell("ROLLBACK", Duration::ZERO).await?;
+            ended.map_err(|error| OpenError::Migration(fault::text(&error)))?;
+            super::pause(attempt).await;
+            attempt += 1;
         }
     }
-    client
-        .batch_execute(TAKE)
-        .await
-        .map_err(|error| OpenError::Migration(fault::text(&error)))
+    Ok(())
 }
 
-/// Whether an error of a migration is the server's word that it gave way to another transaction.
-fn is_undone_by_others(error: &refinery::Error) -> bool {
+/// Whether a migration failed by the server's word that it gave way to another transaction.
+fn is_undone_migration(error: &refinery::Error) -> bool {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
         if let Some(error) = error.downcast_ref::<tokio_postgres::Error>() {
-            return matches!(
-                error.code(),
-                Some(&SqlState::T_R_SERIALIZATION_FAILURE | &SqlState::T_R_DEADLOCK_DETECTED)
-            );
+            return is_undone_by_others(error);
         }
         cause = error.source();
     }

@@ -158,6 +158,42 @@ async fn a_start_that_gave_way_to_others_is_tried_again() {
 }
 
 #[tokio::test]
+async fn taking_turns_and_reading_that_gave_way_to_others_are_tried_again() {
+    // Who takes the row that only one may hold reads it by a function that fails a few times.
+    let taking = "CREATE TABLE held (one boolean PRIMARY KEY CHECK (one));
+        CREATE VIEW wopr_migration_lock AS SELECT one FROM held WHERE is_sound()";
+    // And so does who reads the version, whose `max` is found before the server's own.
+    let reading = "CREATE FUNCTION larger(a int, b int) RETURNS int LANGUAGE plpgsql AS $$ BEGIN
+            PERFORM is_sound();
+            RETURN greatest(a, b);
+        END $$;
+        CREATE AGGREGATE max(int) (SFUNC = larger, STYPE = int)";
+    for code in ["40001", "40P01"] {
+        for (is_made_before, sql) in [(false, taking), (true, reading)] {
+            let schema = Schema::new().await;
+            if is_made_before {
+                schema.open().await.close().await;
+            }
+            let sound = format!(
+                "CREATE SEQUENCE times;
+                 CREATE FUNCTION is_sound() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
+                     IF nextval('times') <= 3 THEN {}; END IF;
+                     RETURN true;
+                 END $$;",
+                raise(code)
+            );
+            schema.sql(&(sound + sql)).await;
+            let url = schema.url() + ",pg_catalog";
+            let store = PostgresStore::open(&url, Options::default()).await.expect("open");
+            store.append(create(&run(1), 1)).await.expect("append");
+            let raw = schema.raw().await;
+            let times = raw.query_one("SELECT last_value FROM times", &[]).await;
+            assert!(times.expect("our own statement").get::<_, i64>(0) > 3);
+        }
+    }
+}
+
+#[tokio::test]
 async fn what_cannot_be_reached_is_told_soon() {
     let schema = Schema::new().await;
     let missing = schema.url().replace("wopr_test_", "wopr_missing_");

@@ -78,6 +78,11 @@ impl Proxy {
         )
     }
 
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// How many connections have said or been told something that went nowhere.
     pub(crate) fn n_silenced(&self) -> usize {
         self.n_silenced.load(SeqCst)

@@ -1,0 +1,470 @@
+//! Connecting: one server after the other, each for a bounded time.
+//!
+//! A URL may name several servers, and a name may have several addresses. They are tried in that order, the one that
+//! answered last first, so that not every new connection pays for a dead one. Each has the same time for all that it
+//! takes until its session can be used: connecting, TLS, logging in, and what the session is told first. The driver
+//! bounds connecting alone; a server that is stopped still accepts, and would be waited for for ever. Whoever wants a
+//! connection waits for the sum at most.
+//!
+//! How long statements may take later is not decided here, but for the small ones of a start.
+
+use std::{fmt, future::Future, net::IpAddr, sync::Arc, time::Duration};
+
+use deadpool_postgres::ClientWrapper;
+use parking_lot::Mutex;
+use rand::seq::SliceRandom as _;
+use tokio::{net, time::timeout};
+use tokio_postgres::{
+    Client, Config, Error, Row,
+    config::{Host, LoadBalanceHosts},
+    error::SqlState,
+    types::ToSql,
+};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::{fault, open::OpenError};
+
+/// How often a statement of the start is tried that the server undoes in favor of others.
+pub(super) const TRIES: u32 = 5;
+
+/// A small statement may take this many times as long as connecting.
+const ANSWERING: u32 = 3;
+
+/// Makes connections.
+#[derive(Clone)]
+pub(super) struct Connector {
+    /// One server each.
+    pub(super) servers: Arc<[Config]>,
+    tls: MakeRustlsConnect,
+    /// What one address of one server may take.
+    pub(super) patience: Duration,
+    is_shuffled: bool,
+    last_good: Arc<Mutex<Option<Place>>>,
+}
+
+/// Where a server is: its place in the URL, and its address where the URL does not say it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    server: usize,
+    address: Option<IpAddr>,
+}
+
+/// Why there is no connection: what became of each server that was tried.
+#[derive(Debug, thiserror::Error)]
+pub(super) struct Unreached {
+    failures: Vec<Failure>,
+    patience: Duration,
+}
+
+#[derive(Debug)]
+struct Failure {
+    server: String,
+    why: Why,
+}
+
+#[derive(Debug)]
+enum Why {
+    /// It did not answer in time.
+    Silent,
+    /// It cannot be reached, or does not let us in, or is not the one that is looked for.
+    Refused(String),
+}
+
+/// What a connection with TLS, or without where that is off, runs over.
+type Stream = <MakeRustlsConnect as tokio_postgres::tls::MakeTlsConnect<tokio_postgres::Socket>>::Stream;
+
+/// A connection whose messages somebody has to read.
+pub(super) type Messages = tokio_postgres::Connection<tokio_postgres::Socket, Stream>;
+
+impl Connector {
+    /// Takes a URL's parameters apart.
+    pub(super) fn new(
+        config: &Config,
+        tls: MakeRustlsConnect,
+        patience: Duration,
+    ) -> Result<Self, OpenError> {
+        let (hosts, addresses) = (config.get_hosts().len(), config.get_hostaddrs().len());
+        let (n, ports) = (hosts.max(addresses), config.get_ports().len());
+        if n == 0 {
+            return Err(OpenError::Url("it names no host".to_owned()));
+        }
+        if hosts != addresses && hosts.min(addresses) > 0 {
+            return Err(OpenError::Url(format!(
+                "{hosts} hosts have {addresses} hostaddrs"
+            )));
+        }
+        if ports > 1 && ports != n {
+            return Err(OpenError::Url(format!("{n} hosts have {ports} ports")));
+        }
+        Ok(Self {
+            servers: (0..n).map(|server| only(config, server)).collect(),
+            tls,
+            patience,
+            is_shuffled: config.get_load_balance_hosts() == LoadBalanceHosts::Random,
+            last_good: Arc::default(),
+        })
+    }
+
+    /// How long a small statement may take on a connection of this.
+    pub(super) fn answering(&self) -> Duration {
+        self.patience * ANSWERING
+    }
+
+    /// Makes a connection whose session has been told something first, which may be nothing.
+    pub(super) async fn connect(&self, told: &'static str) -> Result<Session, Unreached> {
+        let reach = |config: Config| carried(config, self.tls.clone(), told);
+        let (client, server) = self.in_turn(reach).await?;
+        let answering = self.answering();
+        Ok(Session {
+            client,
+            server,
+            answering,
+        })
+    }
+
+    /// Asks the server to stop what it does on a connection. It may do so later, or be done already. Whoever asks
+    /// bounds the time.
+    pub(super) async fn stop(&self, client: &Client) -> Result<(), Error> {
+        client.cancel_token().cancel_query(self.tls.clone()).await
+    }
+
+    /// Makes a connection whose messages the caller reads.
+    pub(super) async fn listen(&self) -> Result<(Client, Messages), Unreached> {
+        let reach = |config: Config| {
+            let tls = self.tls.clone();
+            async move { config.connect(tls).await }
+        };
+        let (connection, _) = self.in_turn(reach).await?;
+        Ok(connection)
+    }
+
+    /// Tries one address after the other, and names the server that was reached.
+    async fn in_turn<T, F>(&self, reach: impl Fn(Config) -> F) -> Result<(T, String), Unreached>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let mut failures = Vec::new();
+        for (server, config) in self.order() {
+            let addresses = match self.addresses(server, config).await {
+                Ok(addresses) => addresses,
+                Err(why) => {
+                    let server = name(config, None);
+                    failures.push(Failure { server, why });
+                    continue;
+                }
+            };
+            for address in addresses {
+                let name = name(config, address);
+                let mut config = config.clone();
+                if let Some(address) = address {
+                    // The name stays, for TLS.
+                    config.hostaddr(address);
+                }
+                // Rare and large: what waits for a connection should not have to hold it.
+                let reaching = Box::pin(reach(config));
+                let why = match timeout(self.patience, reaching).await {
+                    Ok(Ok(reached)) => {
+                        self.found(Place { server, address }, &name, failures);
+                        return Ok((reached, name));
+                    }
+                    Ok(Err(error)) => Why::Refused(fault::text(&error)),
+                    Err(_) => Why::Silent,
+                };
+                failures.push(Failure { server: name, why });
+            }
+        }
+        let patience = self.patience;
+        Err(Unreached { failures, patience })
+    }
+
+    /// The servers as they are to be tried.
+    fn order(&self) -> Vec<(usize, &Config)> {
+        let mut order: Vec<_> = self.servers.iter().enumerate().collect();
+        if self.is_shuffled {
+            order.shuffle(&mut rand::rng());
+        } else if let Some(last) = *self.last_good.lock() {
+            // Stable: the others stay as the URL has them.
+            order.sort_by_key(|(server, _)| *server != last.server);
+        }
+        order
+    }
+
+    /// The addresses of a server as they are to be tried; `None` for one that needs no look-up.
+    async fn addresses(&self, server: usize, config: &Config) -> Result<Vec<Option<IpAddr>>, Why> {
+        let Some(Host::Tcp(host)) = config.get_hosts().first() else {
+            return Ok(vec![None]);
+        };
+        if !config.get_hostaddrs().is_empty() || host.parse::<IpAddr>().is_ok() {
+            return Ok(vec![None]);
+        }
+        let found = match timeout(self.patience, net::lookup_host((host.as_str(), 0))).await {
+            Ok(Ok(found)) => found,
+            Ok(Err(error)) => return Err(Why::Refused(error.to_string())),
+            Err(_) => return Err(Why::Refused("its name is not resolved in time".to_owned())),
+        };
+        let mut addresses: Vec<_> = found.map(|address| Some(address.ip())).collect();
+        if addresses.is_empty() {
+            return Err(Why::Refused("its name has no address".to_owned()));
+        }
+        if self.is_shuffled {
+            addresses.shuffle(&mut rand::rng());
+        } else if let Some(last) = *self.last_good.lock() {
+            let is_other = |address: &Option<IpAddr>| last.server != server || last.address != *address;
+            addresses.sort_by_key(is_other);
+        }
+        Ok(addresses)
+    }
+
+    /// Keeps in mind who answered, and says so if others did not.
+    fn found(&self, place: Place, name: &str, failures: Vec<Failure>) {
+        let before = self.last_good.lock().replace(place);
+        if before != Some(place) && !failures.is_empty() {
+            let patience = self.patience;
+            let others = Unreached { failures, patience };
+            tracing::warn!(server = name, %others, "another database server is used");
+        }
+    }
+}
+
+/// Makes a connection with a task that carries it, and tells its session something.
+async fn carried(config: Config, tls: MakeRustlsConnect, told: &'static str) -> Result<ClientWrapper, Error> {
+    let (client, connection) = config.connect(tls).await?;
+    let carrying = tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::warn!(error = fault::text(&error), "connection to the database lost");
+        }
+    });
+    // From here on the task ends with the client, also where the server says nothing more.
+    let client = ClientWrapper::new(client, carrying);
+    if !told.is_empty() {
+        client.batch_execute(told).await?;
+    }
+    Ok(client)
+}
+
+/// The parameters for one of the servers. What its connection may take is counted by us.
+fn only(config: &Config, server: usize) -> Config {
+    let mut one = Config::new();
+    if let Some(host) = config.get_hosts().get(server) {
+        match host {
+            Host::Tcp(name) => one.host(name),
+            Host::Unix(folder) => one.host_path(folder),
+        };
+    }
+    if let Some(address) = config.get_hostaddrs().get(server) {
+        one.hostaddr(*address);
+    }
+    let ports = config.get_ports();
+    if let Some(port) = ports.get(server).or(ports.first()) {
+        one.port(*port);
+    }
+    if let Some(user) = config.get_user() {
+        one.user(user);
+    }
+    if let Some(password) = config.get_password() {
+        one.password(password);
+    }
+    if let Some(database) = config.get_dbname() {
+        one.dbname(database);
+    }
+    if let Some(options) = config.get_options() {
+        one.options(options);
+    }
+    if let Some(application) = config.get_application_name() {
+        one.application_name(application);
+    }
+    if let Some(timeout) = config.get_tcp_user_timeout() {
+        one.tcp_user_timeout(*timeout);
+    }
+    if let Some(interval) = config.get_keepalives_interval() {
+        one.keepalives_interval(interval);
+    }
+    if let Some(retries) = config.get_keepalives_retries() {
+        one.keepalives_retries(retries);
+    }
+    one.keepalives(config.get_keepalives())
+        .keepalives_idle(config.get_keepalives_idle())
+        .ssl_mode(config.get_ssl_mode())
+        .ssl_negotiation(config.get_ssl_negotiation())
+        .channel_binding(config.get_channel_binding())
+        .target_session_attrs(config.get_target_session_attrs())
+        .load_balance_hosts(config.get_load_balance_hosts());
+    one
+}
+
+/// A server as it is told of.
+fn name(config: &Config, address: Option<IpAddr>) -> String {
+    let port = config.get_ports().first().copied().unwrap_or(5432);
+    match (config.get_hosts().first(), config.get_hostaddrs().first()) {
+        (Some(Host::Unix(folder)), _) => format!("{}:{port}", folder.display()),
+        (Some(Host::Tcp(host)), given) => match address.as_ref().or(given) {
+            Some(address) => format!("{host}:{port} ({address})"),
+            None => format!("{host}:{port}"),
+        },
+        (None, Some(address)) => format!("{address}:{port}"),
+        (None, None) => "the database".to_owned(),
+    }
+}
+
+impl fmt::Display for Unreached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, Failure { server, why }) in self.failures.iter().enumerate() {
+            let separator = if n == 0 { "" } else { "; " };
+            match why {
+                Why::Silent => {
+                    let seconds = self.patience.as_secs_f64();
+                    write!(f, "{separator}{server} did not answer within {seconds} s")?;
+                }
+                Why::Refused(why) => write!(f, "{separator}{server}: {why}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl From<Unreached> for OpenError {
+    fn from(unreached: Unreached) -> Self {
+        let is_silent = |failure: &Failure| matches!(failure.why, Why::Silent);
+        if !unreached.failures.iter().all(is_silent) {
+            return Self::Connect(unreached.to_string());
+        }
+        let names = unreached.failures.into_iter().map(|failure| failure.server);
+        Self::Silent {
+            server: names.collect::<Vec<_>>().join(", "),
+            after: unreached.patience,
+        }
+    }
+}
+
+/// A connection of a start, with its server. No statement of it waits for ever, but those that are asked of
+/// [`Session::client`] itself.
+pub(super) struct Session {
+    client: ClientWrapper,
+    server: String,
+    answering: Duration,
+}
+
+impl Session {
+    /// The connection alone.
+    pub(super) fn into_client(self) -> ClientWrapper {
+        self.client
+    }
+
+    /// The connection for statements that may take as long as they do.
+    pub(super) fn client(&mut self) -> &mut Client {
+        &mut self.client
+    }
+
+    /// Reads something small, again where the server undid that in favor of others.
+    pub(super) async fn read(
+        &self,
+        sql: &str,
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, OpenError> {
+        let mut attempt = 1;
+        loop {
+            let asked = self.client.query(sql, values);
+            match self.within(self.answering, asked).await? {
+                Ok(rows) => return Ok(rows),
+                Err(error) if attempt < TRIES && is_undone_by_others(&error) => {
+                    super::pause(attempt).await;
+                    attempt += 1;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Reads something small that is one row.
+    pub(super) async fn read_one(&self, sql: &str, values: &[&(dyn ToSql + Sync)]) -> Result<Row, OpenError> {
+        let rows = self.read(sql, values).await?;
+        let row = rows.into_iter().next();
+        row.ok_or_else(|| OpenError::Connect(format!("{} answered without a row", self.server)))
+    }
+
+    /// Tells something; what may have to wait for others does so for `waiting`, and for nothing else.
+    pub(super) async fn tell(&self, sql: &str, waiting: Duration) -> Result<Result<(), Error>, OpenError> {
+        let told = self.client.batch_execute(sql);
+        self.within(self.answering + waiting, told).await
+    }
+
+    async fn within<T>(&self, after: Duration, answer: impl Future<Output = T>) -> Result<T, OpenError> {
+        timeout(after, answer).await.map_err(|_| OpenError::Silent {
+            server: self.server.clone(),
+            after,
+        })
+    }
+}
+
+/// Whether a statement failed by the server's word that it gave way to another transaction.
+pub(super) fn is_undone_by_others(error: &Error) -> bool {
+    matches!(
+        error.code(),
+        Some(&SqlState::T_R_SERIALIZATION_FAILURE | &SqlState::T_R_DEADLOCK_DETECTED)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::{ClientConfig, RootCertStore, crypto::ring};
+
+    use super::*;
+
+    fn connector(url: &str) -> Result<Connector, OpenError> {
+        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let tls = builder
+            .with_safe_default_protocol_versions()
+            .expect("what the provider has")
+            .with_root_certificates(RootCertStore::empty())
+            .with_no_client_auth();
+        let config = url.parse().expect("a url");
+        Connector::new(&config, MakeRustlsConnect::new(tls), Duration::from_secs(5))
+    }
+
+    #[test]
+    fn every_parameter_reaches_the_only_server() {
+        let url = "postgres://ada:secret@db.internal:5433/wopr?hostaddr=127.0.0.9&options=-cx%3Dy\
+                   &application_name=x&sslmode=require&sslnegotiation=direct&tcp_user_timeout=7&keepalives=0\
+                   &keepalives_idle=8&keepalives_interval=9&keepalives_retries=10\
+                   &target_session_attrs=read-only&channel_binding=require&load_balance_hosts=random";
+        let config: Config = url.parse().expect("a url");
+        assert_eq!(only(&config, 0), config);
+        let config: Config = "postgres://%2Frun%2Fpostgresql/wopr".parse().expect("a url");
+        assert_eq!(only(&config, 0), config);
+    }
+
+    #[test]
+    fn each_server_has_its_own_host_and_port() {
+        let found = connector("postgres://ada@one:1,two,[::3]:3/db").expect("a url");
+        let names: Vec<_> = found.servers.iter().map(|server| name(server, None)).collect();
+        assert_eq!(names, ["one:1", "two:5432", "::3:3"]);
+        let found = connector("host=one,two port=7 hostaddr=127.0.0.1,127.0.0.2").expect("a url");
+        let names: Vec<_> = found.servers.iter().map(|server| name(server, None)).collect();
+        assert_eq!(names, ["one:7 (127.0.0.1)", "two:7 (127.0.0.2)"]);
+    }
+
+    #[test]
+    fn hosts_that_do_not_fit_their_addresses_or_ports_are_refused() {
+        for url in [
+            "user=ada",
+            "host=one,two hostaddr=127.0.0.1",
+            "host=one,two,three port=1,2",
+        ] {
+            let refused = connector(url).err();
+            assert!(matches!(refused, Some(OpenError::Url(_))), "{url}: {refused:?}");
+        }
+    }
+
+    #[test]
+    fn who_answered_last_is_tried_first_and_the_others_in_their_order() {
+        let connector = connector("postgres://one,two,three/db").expect("a url");
+        let order = || connector.order().iter().map(|(n, _)| *n).collect::<Vec<_>>();
+        assert_eq!(order(), [0, 1, 2]);
+        let place = Place {
+            server: 2,
+            address: None,
+        };
+        connector.found(place, "three", Vec::new());
+        assert_eq!(order(), [2, 0, 1]);
+    }
+}
