@@ -203,6 +203,19 @@ pub(crate) async fn open(mut config: Config) -> Result<Opened> {
     })
 }
 
+/// The same, unless a signal or `stop` comes first. What was begun is undone or gone on with at the next start.
+pub(crate) async fn open_unless(
+    config: Config,
+    signals: &mut Signals,
+    stop: impl Future<Output = ()>,
+) -> Result<Option<Opened>> {
+    tokio::select! {
+        opened = open(config) => opened.map(Some),
+        () = signals.next() => Ok(None),
+        () = stop => Ok(None),
+    }
+}
+
 /// Lets this process have a file descriptor for each connection it may serve, or says that the system does not.
 fn allow_connections(max_connections: usize) {
     let Some(allowed) = open_files::raise() else {

@@ -35,7 +35,7 @@ pub(crate) struct Dev {
 
 impl Dev {
     pub(crate) async fn run(self) -> Result<Exit> {
-        let signals = Signals::catch()?;
+        let mut signals = Signals::catch()?;
         let mut args = self.host;
         let is_given = |variable: &str| env::var_os(variable).is_some_and(|value| !value.is_empty());
         if args.store.is_none() && args.config.is_none() && !is_given("WOPR_STORE") {
@@ -64,7 +64,10 @@ impl Dev {
             config.default_workflow = Some(WorkflowId::parse("campaign-brief")?);
         }
         host::init_logs(&config)?;
-        let opened = host::open(config).await?;
+        let never = std::future::pending();
+        let Some(opened) = host::open_unless(config, &mut signals, never).await? else {
+            return Ok(Exit::Ok);
+        };
         opened.add_examples().await?;
         opened.announce(Some(&key))?;
         let about_key = if is_new {

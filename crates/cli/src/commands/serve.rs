@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, Read as _},
+    pin::pin,
     thread,
 };
 
@@ -18,8 +19,8 @@ use crate::{
 /// Serve workflows over OpenWOP and A2A.
 ///
 /// Prints one line of JSON with the chosen address on standard output as soon as requests are taken; logs go to
-/// standard error. SIGTERM and SIGINT stop it in order: no new connections, streams end, requests in flight
-/// finish. A second signal ends it at once; nothing that was acknowledged is lost either way.
+/// standard error. SIGTERM and SIGINT stop it in order, also while it starts: no new connections, streams end, requests
+/// in flight finish. A second signal ends it at once; nothing that was acknowledged is lost either way.
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
     #[command(flatten)]
@@ -32,24 +33,26 @@ pub(crate) struct Serve {
 
 impl Serve {
     pub(crate) async fn run(self) -> Result<Exit> {
-        // Caught first, so that a signal during a long start stops in order too.
-        let signals = Signals::catch()?;
+        // Caught first, so that a signal during a long start stops it too.
+        let mut signals = Signals::catch()?;
         let config = self.host.load()?;
         host::init_logs(&config)?;
-        let opened = host::open(config).await?;
-        opened.announce(None)?;
-        let stop = if self.while_stdin {
+        let end = if self.while_stdin {
             Some(stdin_end()?)
         } else {
             None
         };
-        let stop = async {
-            match stop {
+        let mut stop = pin!(async {
+            match end {
                 // A reader that is gone has seen the end.
-                Some(stop) => drop(stop.await),
+                Some(end) => drop(end.await),
                 None => std::future::pending().await,
             }
+        });
+        let Some(opened) = host::open_unless(config, &mut signals, &mut stop).await? else {
+            return Ok(Exit::Ok);
         };
+        opened.announce(None)?;
         opened.serve(signals, stop).await?;
         Ok(Exit::Ok)
     }

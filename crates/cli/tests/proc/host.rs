@@ -161,7 +161,12 @@ impl Host {
 
     /// Asks the process to end and waits until it has.
     pub(crate) async fn terminate(&mut self) -> ExitStatus {
-        self.signal("TERM").await;
+        self.end("TERM").await
+    }
+
+    /// Asks the process to end by a signal and waits until it has.
+    pub(crate) async fn end(&mut self, signal: &str) -> ExitStatus {
+        self.signal(signal).await;
         let mut child = self.child.take().expect("the host runs");
         // Held until the end: waiting would close it, and the host takes its end for a first request to stop.
         let _stdin = child.stdin.take();

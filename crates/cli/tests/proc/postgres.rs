@@ -1,13 +1,16 @@
-//! A host over a PostgreSQL server of its own: dumped and restored, read only for a while, and one that does not sync.
+//! A host over a PostgreSQL server of its own: dumped and restored, read only for a while, one of two, one that does
+//! not sync, and one that says nothing.
 
 use std::{
     net::SocketAddr,
     path::Path,
     process::{Command, Output},
+    time::{Duration, Instant},
 };
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 use tokio_postgres::{Client, NoTls};
 
 use crate::{
@@ -185,6 +188,74 @@ async fn a_host_whose_server_takes_no_writes_is_not_ready_and_refuses_them() {
     }
     create(address, "pure").await;
     host.terminate().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_servers_the_one_that_takes_writes_is_used() {
+    let folder = tempfile::tempdir_in(place()).unwrap();
+    let (standby, primary) = (cluster(), cluster());
+    let server = connect(&standby.url()).await;
+    server
+        .batch_execute("ALTER SYSTEM SET default_transaction_read_only = on")
+        .await
+        .unwrap();
+    server.batch_execute("SELECT pg_reload_conf()").await.unwrap();
+    // The server's processes hear of it one after the other.
+    loop {
+        let asked = connect(&standby.url()).await;
+        let row = asked.query_one("SHOW transaction_read_only", &[]).await.unwrap();
+        if row.get::<_, &str>(0) == "on" {
+            break;
+        }
+    }
+    let (first, second) = (standby.url(), primary.url());
+    let (first, _) = first.rsplit_once('/').unwrap();
+    let (_, second) = second.split_once('@').unwrap();
+    let url = format!("{first},{second}");
+    let mut host = host(folder.path(), "host", &url);
+    let address = host.start().await;
+    let run = create(address, "pure").await;
+    let server = connect(&primary.url()).await;
+    let there = server.query("SELECT 1 FROM runs WHERE run = $1", &[&run]).await;
+    assert_eq!(there.unwrap().len(), 1);
+    host.terminate().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_says_nothing_is_told_of_and_a_signal_ends_the_waiting() {
+    let folder = tempfile::tempdir_in(place()).unwrap();
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = silent.local_addr().unwrap();
+    let url = |seconds: u32| format!("postgres://ada:hunter2@{address}/db?connect_timeout={seconds}");
+    for args in [
+        &["migrate", "--check"] as &[&str],
+        &["serve", "--listen", "127.0.0.1:0"],
+    ] {
+        let said = wopr(args, &url(1));
+        assert_eq!(said.status.code(), Some(7), "{said:?}");
+        let text = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(
+            text.contains(&format!("{address} did not answer within 1 s")),
+            "{text}"
+        );
+        assert!(text.contains("hint: ") && !text.contains("hunter2"), "{text}");
+    }
+    // Those connections wait, unanswered, and are not mistaken for the next.
+    for _ in 0..2 {
+        silent.accept().await.unwrap();
+    }
+
+    for signal in ["TERM", "INT"] {
+        let mut host = host(folder.path(), signal, &url(600));
+        let birth = host.spawn();
+        let waits = silent.accept().await.unwrap();
+        let begun = Instant::now();
+        let status = host.end(signal).await;
+        assert!(status.success(), "{status}: {}", host.said());
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+        birth.ready().await.expect_err("it never was");
+        drop(waits);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
