@@ -164,7 +164,15 @@ fn keeper(config: &Config) -> String {
     ) {
         (Some(_), _, _) => "WOPR_MASTER_KEY".to_owned(),
         (None, Some(path), _) => path.display().to_string(),
-        (None, None, StoreUrl::Sqlite(path)) => with_suffix(path, ".key").display().to_string(),
+        (None, None, StoreUrl::Sqlite(path)) => {
+            let beside = with_suffix(path, ".key");
+            if beside.exists() {
+                beside.display().to_string()
+            } else {
+                // Hosts are told of it by what this command was not told of.
+                "the one that hosts have as WOPR_MASTER_KEY or secrets.key_file".to_owned()
+            }
+        }
         (None, None, StoreUrl::Memory | StoreUrl::Postgres(_)) => "it".to_owned(),
     }
 }

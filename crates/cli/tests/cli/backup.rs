@@ -279,3 +279,22 @@ fn what_cannot_be_copied_is_told() {
     assert!(!place.path().join("copy.db").exists());
     place.ends(0, &["backup", "copy.db"]);
 }
+
+#[test]
+fn a_backup_says_where_the_master_key_is() {
+    let mut place = Place::new();
+    let backup = |place: &Place, dest: &str, expected: &str| {
+        let said = place.ends(0, &["backup", dest, "--store", "sqlite:wopr.db"]);
+        assert!(said.err.contains(expected), "{said:#?}");
+    };
+    place.ends(0, &["migrate", "--store", "sqlite:wopr.db"]);
+    backup(
+        &place,
+        "a.db",
+        "keep the one that hosts have as WOPR_MASTER_KEY or secrets.key_file,",
+    );
+    place.write("wopr.db.key", "a key");
+    backup(&place, "b.db", "keep wopr.db.key,");
+    place.set("WOPR_MASTER_KEY", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=");
+    backup(&place, "c.db", "keep WOPR_MASTER_KEY,");
+}
