@@ -56,15 +56,14 @@ pub(crate) fn write_to(folder: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use wopr_core::{Definition, Offer, Plan};
+    use wopr_core::{Offer, Plan};
 
     use super::*;
 
     #[test]
     fn every_example_holds_and_is_named_by_its_id() {
         for example in ALL {
-            let definition = Definition::parse(example.document().unwrap()).unwrap();
-            let plan = Plan::compile(definition, Offer::default()).unwrap();
+            let plan = Plan::admit(example.document().unwrap(), Offer::default()).unwrap();
             assert_eq!(plan.id().as_str(), example.id);
         }
     }

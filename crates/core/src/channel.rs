@@ -1,11 +1,12 @@
-//! Reducers of typed channels (OpenWOP v1 §20).
+//! Typed channels (OpenWOP v1 §20): their reducers, and who may write what.
 //!
 //! A channel's value is the fold of its writes, each with the reducer it was written with. An unknown
-//! reducer replaces.
+//! reducer replaces. A declaration's `access.writers` and `schema` are held when a node writes; a fold checks nothing.
 
+use jsonschema::Validator;
 use serde_json::{Map, Value, json};
 
-use crate::{Timestamp, number::whole};
+use crate::{Failure, Timestamp, number::whole, schema::compile_schema};
 
 /// One write.
 #[derive(Debug)]
@@ -68,6 +69,85 @@ pub(crate) fn check(declaration: &Value) -> impl Iterator<Item = String> {
         ]
     };
     rules.into_iter().flatten()
+}
+
+/// What a declaration asks of a write.
+///
+/// A declaration that an earlier build took is read as far as it makes sense, and asks nothing beyond.
+#[derive(Debug, Default)]
+pub(crate) struct Guard {
+    /// Who may write; `None` means every node.
+    writers: Option<Vec<String>>,
+    /// What the channel's value matches.
+    schema: Option<Validator>,
+}
+
+impl Guard {
+    pub(crate) fn of(declaration: &Value) -> Self {
+        let writers = match declaration.get("access") {
+            Some(Value::String(access)) if access == "private" => Some(Vec::new()),
+            Some(access) => access.get("writers").and_then(Value::as_array).map(|writers| {
+                let names = writers.iter().filter_map(Value::as_str);
+                names.map(ToOwned::to_owned).collect()
+            }),
+            None => None,
+        };
+        let schema = declaration
+            .get("schema")
+            .and_then(|schema| compile_schema(schema).ok());
+        Self { writers, schema }
+    }
+
+    /// Whether a node may write.
+    ///
+    /// # Errors
+    /// `channel_access_denied`.
+    pub(crate) fn check_writer(&self, channel: &str, node: &str, type_id: &str) -> Result<(), Failure> {
+        let may = |entry: &String| entry == node || covers(entry, type_id);
+        if self
+            .writers
+            .as_ref()
+            .is_none_or(|writers| writers.iter().any(may))
+        {
+            return Ok(());
+        }
+        let message = format!(
+            "node '{node}' of type '{type_id}' may not write to channel '{channel}': it is not among access.writers"
+        );
+        Err(Failure::new("channel_access_denied", message))
+    }
+
+    /// Whether the channel may have the value that a write would give it. Entries are checked without the times they
+    /// are kept with.
+    ///
+    /// # Errors
+    /// `validation_error`. It tells the place and the rule and not the value, which may be sensitive.
+    pub(crate) fn check_write(
+        &self,
+        channel: &str,
+        current: Option<&Value>,
+        write: &Write<'_>,
+    ) -> Result<(), Failure> {
+        let Some(schema) = &self.schema else { return Ok(()) };
+        let value = match fold(current, write) {
+            Value::Array(entries) => entries.iter().map(unwrap).cloned().collect(),
+            other => other,
+        };
+        schema.validate(&value).map_err(|error| {
+            let message = format!(
+                "the write would break the schema of channel '{channel}' at '{}': {}",
+                error.instance_path(),
+                error.schema_path()
+            );
+            Failure::new("validation_error", message)
+        })
+    }
+}
+
+/// Whether a type id is among those that an entry with a `*` at its end stands for: all, or those below a prefix.
+fn covers(entry: &str, type_id: &str) -> bool {
+    let prefix = entry.strip_suffix('*');
+    prefix.is_some_and(|prefix| (prefix.is_empty() || prefix.ends_with('.')) && type_id.starts_with(prefix))
 }
 
 /// Whether writes may name the reducer.

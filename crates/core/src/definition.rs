@@ -153,6 +153,17 @@ impl Node {
     pub fn name(&self) -> &str {
         &self.name
     }
+
+    /// The outputs whose values are kept from views.
+    pub(crate) fn marked(&self) -> impl Iterator<Item = &str> {
+        let outputs = self.output_sensitivity.iter();
+        outputs.filter_map(|(port, mark)| (*mark == Value::Bool(true)).then_some(port.as_str()))
+    }
+
+    /// Whether an output's value is kept from views.
+    pub(crate) fn marks(&self, port: &str) -> bool {
+        self.output_sensitivity.get(port) == Some(&Value::Bool(true))
+    }
 }
 
 #[derive(Debug, Clone, Deserialize)]

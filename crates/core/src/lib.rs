@@ -5,6 +5,7 @@
 //! events back into a run, identically live, in recovery and in replay. There is no clock, no
 //! randomness, no I/O and no protocol shape in this crate.
 
+mod admission;
 mod channel;
 mod command;
 mod decide;
@@ -20,6 +21,7 @@ mod node;
 mod number;
 mod plan;
 mod run;
+mod schema;
 mod status;
 
 pub use command::{
@@ -27,7 +29,7 @@ pub use command::{
     StartRun, Timer,
 };
 pub use decide::{MAX_BYTES, MAX_EVENTS, decide};
-pub use definition::{Definition, MAX_EDGES, MAX_NODES, Problem, Problems, Variable, VariableType};
+pub use definition::{Definition, MAX_EDGES, MAX_NODES, Node, Problem, Problems, Variable, VariableType};
 pub use event::{
     ApprovalAction, Cap, DrainPolicy, Event, Limits, Object, Origin, Parent, Recorded, RunStarted, Visit,
 };

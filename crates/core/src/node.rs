@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     ApprovalAction, InterruptKind, REJECTED, WorkflowId, channel, definition::Node, expression::Template,
+    schema::compile_schema,
 };
 
 pub(crate) use config::{Assigned, MAX_PIECES, Pieces};
@@ -486,16 +487,6 @@ impl Question {
             schema,
         })
     }
-}
-
-/// Compiles a JSON Schema; references outside the document are refused.
-///
-/// # Errors
-/// What is wrong with the schema.
-pub(crate) fn compile_schema(schema: &Value) -> Result<Validator, String> {
-    jsonschema::draft202012::options()
-        .build(schema)
-        .map_err(|error| error.to_string())
 }
 
 impl SubWorkflow {

@@ -13,13 +13,14 @@ use serde_json::Value;
 use crate::{
     ContentHash, NodeId, WorkflowId, channel,
     definition::{
-        Definition, EdgeCondition, MAX_PROBLEMS, Operator, Problem, Problems, TriggerRule, Variable,
+        Definition, EdgeCondition, MAX_PROBLEMS, Node, Operator, Problem, Problems, TriggerRule, Variable,
     },
     event::Object,
     expression::Expression,
-    node::{NodeKind, Offer, compile_schema},
+    node::{NodeKind, Offer},
     number::whole,
     run::Context,
+    schema::compile_schema,
 };
 
 /// Longest retry delay; doubling stops here.
@@ -41,6 +42,10 @@ pub struct Plan {
     pub(crate) has_loop: bool,
     index: HashMap<NodeId, usize>,
     declared: HashMap<String, usize>,
+    channels: HashMap<String, channel::Guard>,
+    /// Variables and channels that views keep to themselves.
+    sensitive: HashSet<String>,
+    has_sensitive_output: bool,
     configurable: Option<Validator>,
 }
 
@@ -269,6 +274,13 @@ impl Plan {
             problems.truncate(MAX_PROBLEMS);
             return Err(Problems(problems));
         }
+        let channels = definition
+            .channels
+            .iter()
+            .map(|(name, declaration)| (name.clone(), channel::Guard::of(declaration)))
+            .collect();
+        let sensitive = sensitive(&definition);
+        let has_sensitive_output = definition.nodes.iter().any(|node| node.marked().next().is_some());
         let mut plan = Self {
             definition,
             nodes,
@@ -277,6 +289,9 @@ impl Plan {
             has_loop: false,
             index,
             declared,
+            channels,
+            sensitive,
+            has_sensitive_output,
             configurable,
         };
         plan.connect();
@@ -308,27 +323,65 @@ impl Plan {
         self.declared.contains_key(variable)
     }
 
+    /// What a channel asks of writes, if it is declared.
+    pub(crate) fn channel(&self, name: &str) -> Option<&channel::Guard> {
+        self.channels.get(name)
+    }
+
     /// The declared variables.
     #[must_use]
     pub fn variables(&self) -> &[Variable] {
         &self.definition.variables
     }
 
-    /// Whether views keep the value of a variable or channel to themselves.
+    /// Whether views keep anything to themselves.
+    #[must_use]
+    pub fn has_sensitive(&self) -> bool {
+        self.has_sensitive_output || !self.sensitive.is_empty()
+    }
+
+    /// Whether views keep the value of a variable or channel to themselves: marked so, or a variable that an output
+    /// marked so becomes.
     #[must_use]
     pub fn is_sensitive(&self, name: &str) -> bool {
-        let variable = self.declared.get(name).map(|&at| &self.definition.variables[at]);
-        let channel = self.definition.channels.get(name);
-        variable.is_some_and(|variable| variable.sensitive)
-            || channel.is_some_and(|channel| channel.get("sensitive") == Some(&Value::Bool(true)))
+        self.sensitive.contains(name)
     }
 
     /// Whether views keep an output of a node to themselves: marked so, or a sensitive variable by its name.
     #[must_use]
     pub fn is_sensitive_output(&self, node: &NodeId, port: &str) -> bool {
         let node = self.position(node).map(|at| &self.definition.nodes[at]);
-        node.is_some_and(|node| node.output_sensitivity.get(port) == Some(&Value::Bool(true)))
-            || self.is_sensitive(port)
+        node.is_some_and(|node| node.marks(port)) || self.is_sensitive(port)
+    }
+
+    /// Whether views keep what a run ended with to themselves: an output, by this name, of a node that ends runs.
+    #[must_use]
+    pub fn is_sensitive_result(&self, port: &str) -> bool {
+        let ends = self.definition.nodes.iter().zip(&self.nodes);
+        let mut ends = ends.filter(|(_, node)| node.out.iter().all(|&edge| self.edges[edge].slot.is_none()));
+        ends.any(|(node, _)| node.marks(port)) || self.is_sensitive(port)
+    }
+
+    /// What a run ended with, without what views keep to themselves.
+    #[must_use]
+    pub fn shown_result(&self, outputs: &Object) -> Object {
+        let shown = outputs.iter().filter(|(name, _)| !self.is_sensitive_result(name));
+        let part = |(name, value): (&String, &Value)| {
+            // Several nodes that end a run have their outputs under their ids.
+            let node = NodeId::parse(name)
+                .ok()
+                .filter(|node| self.position(node).is_some());
+            let value = match (node, value) {
+                (Some(node), Value::Object(ports)) => {
+                    let mut ports = ports.clone();
+                    ports.retain(|port, _| !self.is_sensitive_output(&node, port));
+                    Value::Object(ports)
+                }
+                _ => value.clone(),
+            };
+            (name.clone(), value)
+        };
+        shown.map(part).collect()
     }
 
     /// Checks per-run overrides against the workflow's schema; the first violation as text.
@@ -395,6 +448,20 @@ impl Plan {
         self.has_loop = is_back.contains(&true);
         self.entries = (0..n).filter(|i| self.nodes[*i].forward.is_empty()).collect();
     }
+}
+
+/// Variables and channels that views keep to themselves.
+fn sensitive(definition: &Definition) -> HashSet<String> {
+    let marked: HashSet<_> = definition.nodes.iter().flat_map(Node::marked).collect();
+    let variables = definition.variables.iter();
+    let variables =
+        variables.filter(|variable| variable.sensitive || marked.contains(variable.name.as_str()));
+    let channels = definition.channels.iter();
+    let channels = channels.filter(|(_, channel)| channel.get("sensitive") == Some(&Value::Bool(true)));
+    variables
+        .map(|variable| variable.name.clone())
+        .chain(channels.map(|(name, _)| name.clone()))
+        .collect()
 }
 
 impl Port {

@@ -150,7 +150,7 @@ impl Catalog {
         document: Value,
         now: Timestamp,
     ) -> Result<Registered, RegisterError> {
-        let plan = Arc::new(Plan::compile(Definition::parse(document)?, self.offer)?);
+        let plan = Arc::new(Plan::admit(document, self.offer)?);
         let is_new = store
             .put_workflow(WorkflowRow {
                 tenant: owner.clone(),

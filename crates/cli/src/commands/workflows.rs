@@ -8,7 +8,7 @@ use std::{
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use wopr_core::{Definition, Offer, Plan, Problems};
+use wopr_core::{Offer, Plan, Problems};
 use wopr_server::Config;
 
 use crate::{
@@ -99,16 +99,12 @@ pub(crate) fn read(path: &Path) -> Result<Value> {
 
 /// Checks a definition; its id, or every rule it breaks.
 pub(crate) fn check(document: Value, conformance: bool) -> Result<String> {
-    let plan = compile(document, conformance).map_err(|Problems(problems)| {
+    let plan = Plan::admit(document, Offer { conformance }).map_err(|Problems(problems)| {
         let lines: Vec<_> = problems.iter().map(|problem| format!("\n  {problem}")).collect();
         let text = format!("the workflow definition is invalid:{}", lines.concat());
         Failure::new(Exit::Config, output::plain(&text))
     })?;
     Ok(plan.id().to_string())
-}
-
-fn compile(document: Value, conformance: bool) -> Result<Plan, Problems> {
-    Plan::compile(Definition::parse(document)?, Offer { conformance })
 }
 
 /// What checking a file found.
@@ -132,10 +128,12 @@ impl Checked {
                     .map_or(Exit::Failed, Failure::exit),
                 problems: vec![error.to_string()],
             }),
-            Ok(document) => compile(document, conformance).map_err(|Problems(problems)| Rejection {
-                exit: Exit::Config,
-                problems: problems.iter().map(ToString::to_string).collect(),
-            }),
+            Ok(document) => {
+                Plan::admit(document, Offer { conformance }).map_err(|Problems(problems)| Rejection {
+                    exit: Exit::Config,
+                    problems: problems.iter().map(ToString::to_string).collect(),
+                })
+            }
         };
         Self {
             file: file.to_owned(),

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::{
-    Call, Effect, Event, Failure, InterruptKind, Object, REJECTED, Refusal, Seq, Timer, Visit,
+    Call, Effect, Event, Failure, InterruptKind, Object, REJECTED, Refusal, Seq, Timer, Visit, channel,
     definition::TriggerRule,
     event::Recorded,
     expression::Template,
@@ -155,14 +155,32 @@ impl Scribe<'_> {
                 if too_deep(&value) {
                     return self.fail_node(&visit, started, nested("the value"));
                 }
+                let ttl_ms = ttl_ms.or_else(|| declared_number("ttlMs"));
+                let max_size = max_size.or_else(|| declared_number("maxSize"));
+                if let Some(guard) = plan.channel(channel) {
+                    let write = channel::Write {
+                        value: &value,
+                        reducer: &reducer,
+                        ttl_ms,
+                        max_size,
+                        at: self.input.now,
+                    };
+                    let current = self.run.channels.get(channel);
+                    let checked = guard
+                        .check_writer(channel, node.id.as_str(), &node.type_id)
+                        .and_then(|()| guard.check_write(channel, current, &write));
+                    if let Err(failure) = checked {
+                        return self.fail_node(&visit, started, failure);
+                    }
+                }
                 let cause = self.record(
                     Some(started),
                     Event::ChannelWritten {
                         channel: channel.clone(),
                         value,
                         reducer,
-                        ttl_ms: ttl_ms.or_else(|| declared_number("ttlMs")),
-                        max_size: max_size.or_else(|| declared_number("maxSize")),
+                        ttl_ms,
+                        max_size,
                         node: node.id.clone(),
                         written_at: self.input.now,
                     },

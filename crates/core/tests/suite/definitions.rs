@@ -7,6 +7,12 @@ use serde_json::{Value, json};
 use wopr_core::{Definition, Offer, Plan, Problems};
 use wopr_testkit::Workflow;
 
+/// As a new definition.
+fn admit(document: Value) -> Result<Plan, Problems> {
+    Plan::admit(document, Offer { conformance: true })
+}
+
+/// As one that was taken before.
 fn compile(document: Value) -> Result<Plan, Problems> {
     Plan::compile(Definition::parse(document)?, Offer { conformance: true })
 }
@@ -208,7 +214,7 @@ fn each_broken_rule_is_named_with_its_place() {
     let mut table = String::new();
     for document in documents {
         let text = document.to_string();
-        match compile(document) {
+        match admit(document) {
             Ok(_) => panic!("accepted {text}"),
             Err(problems) => {
                 assert!(!problems.0.is_empty());
@@ -518,4 +524,184 @@ fn what_is_sensitive_can_be_asked() {
     assert_eq!(names, [true, false, true, false]);
     let ports = ["key", "id", "secret", "open"].map(|port| plan.is_sensitive_output(&node, port));
     assert_eq!(ports, [true, false, true, false]);
+    let ends = ["key", "id", "secret", "open"].map(|port| plan.is_sensitive_result(port));
+    assert_eq!(ends, [true, false, true, false]);
+    let outputs = json!({ "key": 1, "id": 2, "secret": 3, "n": { "key": 1, "id": 2 }, "m": { "key": 1 } });
+    let shown = plan.shown_result(outputs.as_object().expect("object"));
+    assert_eq!(
+        Value::Object(shown),
+        json!({ "id": 2, "n": { "id": 2 }, "m": { "key": 1 } })
+    );
+    assert!(plan.has_sensitive());
+    assert!(!Workflow::new("w").noops("a").plan().has_sensitive());
+}
+
+#[test]
+fn a_variable_that_a_sensitive_output_becomes_is_sensitive() {
+    let plan = Workflow::new("w")
+        .variable("key", "string", json!({}))
+        .raw_node(json!({
+            "id": "n", "typeId": "core.noop", "name": "n", "outputSensitivity": { "key": true, "more": true },
+        }))
+        .noops("end")
+        .edges("n -> end")
+        .plan();
+    assert!(plan.is_sensitive("key"));
+    let more = (plan.is_sensitive("more"), plan.is_sensitive_result("more"));
+    assert_eq!(more, (false, false), "a node after it ends the run");
+}
+
+#[test]
+fn what_is_sensitive_is_in_no_artifact() {
+    let emits = |node: Value, variables: Value| {
+        let mut whole =
+            json!({ "id": "n", "typeId": "core.identity", "name": "n", "artifactType": "letter" });
+        for (field, value) in node.as_object().into_iter().flatten() {
+            whole[field] = value.clone();
+        }
+        let workflow = Workflow::new("w").set("variables", variables);
+        workflow.raw_node(whole).document()
+    };
+    let secret = |name: &str| json!([{ "name": name, "type": "string", "sensitive": true }]);
+    let input = json!({ "inputs": { "pin": { "type": "static", "value": 1 } } });
+    admit(emits(
+        json!({ "outputSensitivity": { "text": false } }),
+        secret("pin"),
+    ))
+    .expect("nothing to hide");
+    let table = refused_when_new([
+        emits(json!({ "outputSensitivity": { "text": true } }), json!([])),
+        emits(json!({}), secret("text")),
+        emits(input, secret("pin")),
+        node_field("outputSensitivity", json!({ "text": "yes" })),
+    ]);
+    expect![[r#"
+        node 'n': 'artifactType' shows the outputs to everyone, and 'text' is sensitive
+        node 'n': 'artifactType' shows the outputs to everyone, and 'text' is sensitive
+        node 'n': 'artifactType' shows the outputs to everyone, and 'pin' is sensitive
+        node 'a': outputSensitivity.text is not a boolean
+    "#]]
+    .assert_eq(&table);
+}
+
+/// What a new definition is refused for, while one that was taken before is still read.
+fn refused_when_new(documents: impl IntoIterator<Item = Value>) -> String {
+    let mut table = String::new();
+    for document in documents {
+        compile(document.clone()).expect("taken before, so read");
+        let text = document.to_string();
+        let Err(Problems(problems)) = admit(document) else {
+            panic!("admitted {text}");
+        };
+        for problem in problems {
+            table += &format!("{problem}\n");
+        }
+    }
+    table
+}
+
+#[test]
+fn agents_are_named_as_published() {
+    let agent = |agent: Value| node_field("agent", agent);
+    let whole = json!({ "agentId": "core.chat", "name": "", "modelClass": "tool-using", "memoryRef": "m", "version": "1",
+        "sourceManifestId": "core.chat" });
+    for fine in [
+        whole,
+        json!({ "agentId": "a.b" }),
+        json!({ "agentId": "ä".repeat(256) }),
+    ] {
+        admit(agent(fine)).expect("an AgentRef");
+    }
+    let table = refused_when_new([
+        agent(json!("core.chat")),
+        agent(json!({})),
+        agent(json!({ "agentId": "x" })),
+        agent(json!({ "agentId": "x".repeat(257) })),
+        agent(json!({ "agentId": 7 })),
+        agent(json!({ "agentId": "abc.def", "channel": "stable" })),
+        agent(json!({ "agentId": "abc.def", "colour": "red" })),
+        agent(json!({ "agentId": "abc.def", "modelClass": "small", "memoryRef": "" })),
+    ]);
+    expect![[r#"
+        node 'a': 'agent' is not an object
+        node 'a': agent.agentId is missing
+        node 'a': agent.agentId is not a string of 3 to 256 characters
+        node 'a': agent.agentId is not a string of 3 to 256 characters
+        node 'a': agent.agentId is not a string of 3 to 256 characters
+        node 'a': agent.channel needs the capability agents.deployment, which this host does not have
+        node 'a': agent: unknown field 'colour'
+        node 'a': agent.memoryRef is not a string of 1 to 256 characters
+        node 'a': agent.modelClass is none of reasoning, tool-using, chat, code, vision, multimodal, embedding, classification, retrieval
+    "#]]
+    .assert_eq(&table);
+}
+
+#[test]
+fn ports_have_the_fields_of_their_type_only() {
+    let table = refused_when_new([
+        port(json!({ "type": "static", "value": 1, "foo": 2 })),
+        port(json!({ "type": "static", "value": 1, "optional": true })),
+        port(json!({ "type": "expression", "expression": "1", "value": 1 })),
+        port(json!({ "type": "variable", "variableName": "v", "nodeId": "n" })),
+        port(json!({ "type": "connection", "nodeId": "n", "outputKey": "x", "key": "x" })),
+    ]);
+    expect![[r#"
+        node 'n': input 'p': unknown field 'foo'
+        node 'n': input 'p': unknown field 'optional'
+        node 'n': input 'p': unknown field 'value'
+        node 'n': input 'p': unknown field 'nodeId'
+        node 'n': input 'p': unknown field 'key'
+    "#]]
+    .assert_eq(&table);
+}
+
+#[test]
+fn channels_promise_only_what_is_kept() {
+    let declared = |field: &str, value: Value| {
+        let mut declaration = json!({ "reducer": "append" });
+        declaration[field] = value;
+        channel(declaration)
+    };
+    for fine in [
+        declared("access", json!("public")),
+        declared("access", json!({ "writers": ["a", "core.*"], "readers": ["*"] })),
+        declared("schema", json!({ "type": "array" })),
+    ] {
+        admit(fine).expect("kept");
+    }
+    let table = refused_when_new([
+        declared("access", json!("private")),
+        declared("access", json!(7)),
+        declared("access", json!({ "writers": "a" })),
+        declared("access", json!({ "writers": [1], "owners": [] })),
+        declared("access", json!({ "readers": ["a"] })),
+        declared("schema", json!({ "type": "nonsense" })),
+        declared("schema", json!({ "$ref": "https://example.com/schema" })),
+        declared("sensitive", json!("yes")),
+        channel(json!({ "reducer": "append", "schema": { "type": "array" }, "default": {} })),
+        root("channels", json!({ "v": { "reducer": "append" } })),
+        Workflow::new("w")
+            .set("channels", json!({ "c": { "reducer": "append" } }))
+            .node(
+                "n",
+                "core.subWorkflow",
+                json!({ "workflowId": "x", "outputMapping": { "c": "v" } }),
+            )
+            .document(),
+    ]);
+    expect![[r#"
+        channel 'c': access 'private' lets no node read, which this host does not hold; name access.writers
+        channel 'c': 'access' is none of public, private and an object
+        channel 'c': access.writers is not an array of strings
+        channel 'c': access: unknown field 'owners'
+        channel 'c': access.writers is not an array of strings
+        channel 'c': access.readers is not held by this host, except with '*' among them
+        channel 'c': schema: "nonsense" is not valid under any of the schemas listed in the 'anyOf' keyword
+        channel 'c': schema: Resource 'https://example.com/schema' is not present in a registry and retrieving it failed: `resolve-http` feature or a custom resolver is required to resolve external schemas via HTTP
+        channel 'c': 'sensitive' is not a boolean
+        channel 'c': 'default' is not valid by 'schema'
+        channel 'v': a variable has the name, and whatever sets it would write here
+        node 'n': config.outputMapping sets 'c': it is a channel, which only core.channelWrite writes
+    "#]]
+    .assert_eq(&table);
 }

@@ -784,3 +784,105 @@ fn what_a_configuration_does_not_have_is_named() {
     let open = Workflow::new("w").node("n", "core.noop", json!({ "marker": 1 }));
     assert!(open.compile().is_ok());
 }
+
+/// Writes to a declared channel, one after another; what the channel holds, and how the run ended.
+fn written(declaration: Value, values: &[Value]) -> (Option<Value>, String) {
+    let mut workflow = Workflow::new("w").set("channels", json!({ "c": declaration }));
+    let ids: Vec<_> = (0..values.len()).map(|n| format!("n{n}")).collect();
+    for (id, value) in ids.iter().zip(values) {
+        workflow = workflow.node(
+            id,
+            "core.channelWrite",
+            json!({ "channelName": "c", "value": value }),
+        );
+    }
+    let edges: Vec<_> = ids
+        .windows(2)
+        .map(|pair| format!("{} -> {}", pair[0], pair[1]))
+        .collect();
+    let script = Script::started(&workflow.edges(&edges.join(",")));
+    let log = script.log(0);
+    let last = log.lines().last().unwrap_or_default();
+    let end = last.trim_start().split_once(' ').map_or("", |(_, rest)| rest);
+    (script.run(0).channels.get("c").cloned(), end.to_owned())
+}
+
+#[test]
+fn only_named_writers_write_a_channel() {
+    let by = |access: Value| {
+        written(
+            json!({ "reducer": "append", "access": access }),
+            &[json!(1), json!(2)],
+        )
+    };
+    let all = Some(json!([1, 2]));
+    for open in [
+        json!("public"),
+        json!({ "readers": [] }),
+        json!({ "writers": ["n1", "n0"] }),
+        json!({ "writers": ["core.*"] }),
+        json!({ "writers": ["*"] }),
+    ] {
+        let (value, end) = by(open.clone());
+        assert_eq!(value, all, "{open}: {end}");
+    }
+    for closed in [
+        json!("private"),
+        json!({ "writers": [] }),
+        // A type id without a star is a node's id here; a prefix ends with a point.
+        json!({ "writers": ["core.channelWrite", "cor*", "N0"] }),
+    ] {
+        let (value, end) = by(closed.clone());
+        assert_eq!(value, None, "{closed}");
+        assert!(
+            end.contains("channel_access_denied: node 'n0' of type 'core.channelWrite'"),
+            "{closed}: {end}"
+        );
+    }
+    let (value, end) = by(json!({ "writers": ["n0"] }));
+    assert_eq!(value, Some(json!([1])));
+    assert!(end.contains("channel_access_denied: node 'n1'"), "{end}");
+}
+
+#[test]
+fn a_write_that_breaks_a_channels_schema_is_not_made() {
+    let list = json!({ "type": "array", "items": { "type": "object", "required": ["role"] }, "maxItems": 2 });
+    let good = json!({ "messageId": "a", "role": "user" });
+    for (more, held) in [
+        (json!({ "reducer": "message" }), json!([good])),
+        // Entries are kept with their times, and checked without.
+        (
+            json!({ "reducer": "append", "ttlMs": 1_000 }),
+            json!([{ "value": good, "_ts": 0 }]),
+        ),
+    ] {
+        let mut declaration = more;
+        declaration["schema"] = list.clone();
+        let (value, end) = written(
+            declaration,
+            &[good.clone(), json!({ "messageId": "b", "pin": "4711" })],
+        );
+        let mut value = value.expect("the first write");
+        if let Some(ts) = value[0].get_mut("_ts") {
+            *ts = json!(0);
+        }
+        assert_eq!(value, held, "{end}");
+        assert!(
+            end.contains("validation_error: the write would break the schema of channel 'c' at '/1'"),
+            "{end}"
+        );
+        assert!(!end.contains("4711"), "{end}");
+    }
+    let (value, end) = written(
+        json!({ "reducer": "counter", "schema": { "maximum": 3 } }),
+        &[json!(2), json!(2)],
+    );
+    assert_eq!(value, Some(json!(2)));
+    assert!(end.contains("validation_error: "), "{end}");
+    // A schema that does not compile was taken before, and asks nothing.
+    let (value, end) = written(
+        json!({ "reducer": "replace", "schema": { "type": "nonsense" } }),
+        &[json!(1)],
+    );
+    assert_eq!(value, Some(json!(1)), "{end}");
+}

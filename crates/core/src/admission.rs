@@ -1,0 +1,226 @@
+//! What is asked of a new definition beyond what makes it run.
+//!
+//! A host refuses at registration what it would otherwise take and not honor. It asks only then: a definition that an
+//! earlier build took is read back by [`Plan::compile`] alone, so that its runs go on.
+
+use serde_json::{Map, Value};
+
+use crate::{
+    definition::{Definition, MAX_PROBLEMS, Node, Problem, Problems},
+    node::Offer,
+    plan::Plan,
+    schema::compile_schema,
+};
+
+impl Plan {
+    /// Takes a new definition: reads it, makes it ready to run, and holds it to what is asked of new ones only.
+    ///
+    /// # Errors
+    /// Every problem, with the place it is in.
+    pub fn admit(document: Value, offer: Offer) -> Result<Self, Problems> {
+        let definition = Definition::parse(document)?;
+        let more = problems(&definition);
+        match Self::compile(definition, offer) {
+            Ok(plan) if more.is_empty() => Ok(plan),
+            compiled => {
+                let mut all = compiled.err().map_or_else(Vec::new, |Problems(found)| found);
+                all.extend(more);
+                all.truncate(MAX_PROBLEMS);
+                Err(Problems(all))
+            }
+        }
+    }
+}
+
+fn problems(definition: &Definition) -> Vec<Problem> {
+    let nodes = definition.nodes.iter();
+    let nodes = nodes.flat_map(|node| {
+        let place = format!("node '{}'", node.id);
+        let rules = of_node(node, definition).into_iter();
+        rules.map(move |rule| Problem::new(&place, rule))
+    });
+    let channels = definition.channels.iter().flat_map(|(name, declaration)| {
+        let place = format!("channel '{name}'");
+        let is_variable = definition.variables.iter().any(|variable| variable.name == *name);
+        let rule =
+            is_variable.then(|| "a variable has the name, and whatever sets it would write here".to_owned());
+        let rules = rule.into_iter().chain(of_channel(declaration));
+        rules.map(move |rule| Problem::new(&place, rule))
+    });
+    nodes.chain(channels).collect()
+}
+
+fn of_node(node: &Node, definition: &Definition) -> Vec<String> {
+    let mut rules = node.agent.as_ref().map(agent_ref).unwrap_or_default();
+    rules.extend(node.inputs.iter().filter_map(|(name, port)| {
+        let unknown = unknown_field(port)?;
+        Some(format!("input '{name}': unknown field '{unknown}'"))
+    }));
+    for (port, _) in node
+        .output_sensitivity
+        .iter()
+        .filter(|(_, mark)| !mark.is_boolean())
+    {
+        rules.push(format!("outputSensitivity.{port} is not a boolean"));
+    }
+    if node.artifact_type.is_some()
+        && let Some(port) = shown_in_artifact(node, definition)
+    {
+        rules.push(format!(
+            "'artifactType' shows the outputs to everyone, and '{port}' is sensitive"
+        ));
+    }
+    if node.type_id == "core.subWorkflow" {
+        let outputs = node.config.get("outputMapping").and_then(Value::as_object);
+        let mut names = outputs.into_iter().flat_map(Map::keys);
+        if let Some(name) = names.find(|name| definition.channels.contains_key(*name)) {
+            rules.push(format!(
+                "config.outputMapping sets '{name}': it is a channel, which only core.channelWrite writes"
+            ));
+        }
+    }
+    rules
+}
+
+/// The rules a channel's declaration breaks.
+///
+/// Readers are not told apart: expressions see every channel, so a declaration that lets only some nodes read would
+/// promise what nobody keeps.
+fn of_channel(declaration: &Value) -> Vec<String> {
+    let mut rules = Vec::new();
+    match declaration.get("access") {
+        None => {}
+        Some(Value::String(access)) if access == "public" => {}
+        Some(Value::String(access)) if access == "private" => {
+            rules.push(
+                "access 'private' lets no node read, which this host does not hold; name access.writers"
+                    .to_owned(),
+            );
+        }
+        Some(Value::Object(access)) => {
+            if let Some(unknown) = first_unknown(access, &["readers", "writers"]) {
+                rules.push(format!("access: unknown field '{unknown}'"));
+            }
+            for (side, entries) in access {
+                let entries = entries.as_array();
+                if !entries.is_some_and(|entries| entries.iter().all(Value::is_string)) {
+                    rules.push(format!("access.{side} is not an array of strings"));
+                } else if side == "readers"
+                    && !entries.is_some_and(|entries| entries.iter().any(|e| e == "*"))
+                {
+                    rules.push(
+                        "access.readers is not held by this host, except with '*' among them".to_owned(),
+                    );
+                }
+            }
+        }
+        Some(_) => rules.push("'access' is none of public, private and an object".to_owned()),
+    }
+    if declaration
+        .get("sensitive")
+        .is_some_and(|sensitive| !sensitive.is_boolean())
+    {
+        rules.push("'sensitive' is not a boolean".to_owned());
+    }
+    let default = declaration.get("default");
+    match declaration.get("schema").map(compile_schema) {
+        Some(Err(rule)) => rules.push(format!("schema: {rule}")),
+        Some(Ok(schema)) if default.is_some_and(|default| !schema.is_valid(default)) => {
+            rules.push("'default' is not valid by 'schema'".to_owned());
+        }
+        Some(Ok(_)) | None => {}
+    }
+    rules
+}
+
+/// A sensitive output that the node's artifact would show, as far as outputs are known before it runs.
+fn shown_in_artifact<'a>(node: &'a Node, definition: &Definition) -> Option<&'a str> {
+    let is_sensitive = |name: &str| {
+        let variable = definition.variables.iter().find(|variable| variable.name == name);
+        let channel = definition
+            .channels
+            .get(name)
+            .and_then(|channel| channel.get("sensitive"));
+        variable.is_some_and(|variable| variable.sensitive) || channel == Some(&Value::Bool(true))
+    };
+    let mut ports = node.inputs.keys().map(String::as_str).chain(["text"]);
+    node.marked()
+        .next()
+        .or_else(|| ports.find(|port| is_sensitive(port)))
+}
+
+/// The first field that a port of its type does not have; what is wrong with the others, compiling it tells.
+fn unknown_field(port: &Value) -> Option<&str> {
+    let known: &[&str] = match port.get("type")?.as_str()? {
+        "static" => &["type", "value"],
+        "expression" => &["type", "expression"],
+        "connection" => &["type", "nodeId", "outputKey", "optional"],
+        "variable" => &["type", "variableName", "optional"],
+        _ => return None,
+    };
+    first_unknown(port.as_object()?, known)
+}
+
+fn first_unknown<'a>(object: &'a Map<String, Value>, known: &[&str]) -> Option<&'a str> {
+    let mut keys = object.keys().map(String::as_str);
+    keys.find(|key| !known.contains(key))
+}
+
+/// Texts of an AgentRef: the field, and the fewest and most characters it has.
+const AGENT_TEXTS: [(&str, usize, usize); 5] = [
+    ("agentId", 3, 256),
+    ("name", 0, 256),
+    ("memoryRef", 1, 256),
+    ("version", 0, 64),
+    ("sourceManifestId", 0, 256),
+];
+
+const MODEL_CLASSES: [&str; 9] = [
+    "reasoning",
+    "tool-using",
+    "chat",
+    "code",
+    "vision",
+    "multimodal",
+    "embedding",
+    "classification",
+    "retrieval",
+];
+
+/// The rules an AgentRef breaks. A release channel is resolved by hosts with deployments of agents only (RFC 0082).
+fn agent_ref(agent: &Value) -> Vec<String> {
+    let Some(fields) = agent.as_object() else {
+        return vec!["'agent' is not an object".to_owned()];
+    };
+    let mut rules = Vec::new();
+    if !fields.contains_key("agentId") {
+        rules.push("agent.agentId is missing".to_owned());
+    }
+    for (field, value) in fields {
+        let text = value.as_str();
+        let bounds = AGENT_TEXTS.iter().find(|(known, ..)| known == field);
+        match (field.as_str(), bounds) {
+            (_, Some((_, min, max))) => {
+                if !text.is_some_and(|text| (*min..=*max).contains(&text.chars().count())) {
+                    rules.push(format!(
+                        "agent.{field} is not a string of {min} to {max} characters"
+                    ));
+                }
+            }
+            ("modelClass", None) => {
+                if !text.is_some_and(|class| MODEL_CLASSES.contains(&class)) {
+                    rules.push(format!(
+                        "agent.modelClass is none of {}",
+                        MODEL_CLASSES.join(", ")
+                    ));
+                }
+            }
+            ("channel", None) => rules.push(
+                "agent.channel needs the capability agents.deployment, which this host does not have"
+                    .to_owned(),
+            ),
+            (unknown, None) => rules.push(format!("agent: unknown field '{unknown}'")),
+        }
+    }
+    rules
+}
