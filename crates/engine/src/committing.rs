@@ -62,7 +62,8 @@ impl Engine {
             fence,
             consumed,
         } = change;
-        if is_nothing(&decision) && consumed.is_empty() && extras_empty(extras) {
+        let is_quiet = is_quiet(&decision) && extras_empty(extras);
+        if is_quiet && clears_nothing(&decision) && consumed.is_empty() {
             return Ok(View {
                 run: decision.run,
                 ..view.clone()
@@ -73,7 +74,8 @@ impl Engine {
             view,
             guard,
             task_before: task,
-            now,
+            // What only clears away does not change a run, and the time until it is removed does not begin again.
+            now: if is_quiet { view.summary.updated_at } else { now },
             epoch: self.shared.epoch,
             lease_until,
             fence,
@@ -196,22 +198,26 @@ impl Engine {
     }
 }
 
-fn is_nothing(decision: &Decision) -> bool {
+/// Claims that no work rows of the run go.
+fn clears_nothing(decision: &Decision) -> bool {
+    decision.settled.is_empty() && decision.timers_cleared.is_empty()
+}
+
+/// Claims that the run is as it was: at the most, work rows of it go.
+fn is_quiet(decision: &Decision) -> bool {
     let Decision {
         run: _,
         events,
         effects,
-        settled,
+        settled: _,
         timers_set,
-        timers_cleared,
+        timers_cleared: _,
         children,
         notices,
     } = decision;
     events.is_empty()
         && effects.is_empty()
-        && settled.is_empty()
         && timers_set.is_empty()
-        && timers_cleared.is_empty()
         && children.is_empty()
         && notices.is_empty()
 }
