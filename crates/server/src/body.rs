@@ -1,7 +1,7 @@
 //! Reading the bodies of requests: bounded in size, in time, and all of them together in memory, for every face alike.
 //!
-//! A body that is refused is read on for a while and dropped, because closing the connection at once would reset
-//! it under the answer.
+//! A body that is refused is refused at once. What is left of it is the connection's to see to, so that its client gets
+//! the answer though it is still sending.
 
 use std::{
     sync::{Arc, LazyLock},
@@ -11,11 +11,6 @@ use std::{
 use axum::body::{Body, Bytes, HttpBody as _};
 use futures_util::stream::StreamExt as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-/// How much of a refused body is read and dropped, so that a client that is still sending can read the answer.
-const MAX_DRAINED: usize = 256 << 20;
-/// And for how long.
-const DRAIN_TIME: Duration = Duration::from_secs(5);
 
 /// Bytes of bodies that this process holds at once, each until its request has been read. Ten thousand connections with
 /// bodies as large as allowed would take far more than any machine has.
@@ -29,7 +24,7 @@ static HELD: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new
 /// Why there is no body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BodyError {
-    /// It is larger than allowed; what could be read of it was dropped.
+    /// It is larger than allowed.
     #[error("read a body beyond the limit")]
     TooLarge,
     /// The client left.
@@ -64,7 +59,6 @@ pub(crate) fn shared<S: Send + 'static>(bytes: Bytes, share: S) -> Bytes {
 pub(crate) async fn read(body: Body, limit: usize, patience: Duration) -> Result<Bytes, BodyError> {
     let declared = body.size_hint().lower();
     if declared > limit as u64 {
-        Box::pin(drain(body)).await;
         return Err(BodyError::TooLarge);
     }
     match tokio::time::timeout(patience, collect(body, limit, &HELD)).await {
@@ -85,12 +79,9 @@ async fn collect(body: Body, limit: usize, held: &Arc<Semaphore>) -> Result<Byte
         let counted = chunk.len().min(MAX_COUNTED.saturating_sub(total));
         total += chunk.len();
         if total > limit {
-            Box::pin(drain(Body::from_stream(stream))).await;
             return Err(BodyError::TooLarge);
         }
         if !take(held, counted, &mut share) {
-            drop((first, rest));
-            Box::pin(drain(Body::from_stream(stream))).await;
             return Err(BodyError::Busy);
         }
         // Most bodies arrive in one piece, which is then not copied.
@@ -120,22 +111,6 @@ fn take(held: &Arc<Semaphore>, n_bytes: usize, share: &mut Option<OwnedSemaphore
         None => *share = Some(more),
     }
     true
-}
-
-/// Drops what a client is still sending.
-pub(crate) async fn drain(body: Body) {
-    let mut stream = body.into_data_stream();
-    let drained = async {
-        let mut total = 0;
-        while let Some(Ok(chunk)) = stream.next().await {
-            total += chunk.len();
-            if total > MAX_DRAINED {
-                break;
-            }
-        }
-    };
-    // Whether it ended or ran out of time, the answer comes next.
-    let _ = tokio::time::timeout(DRAIN_TIME, drained).await;
 }
 
 #[cfg(test)]

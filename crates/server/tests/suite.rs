@@ -28,6 +28,8 @@ mod keys;
 mod lifecycle;
 #[path = "suite/oidc.rs"]
 mod oidc;
+#[path = "suite/refusals.rs"]
+mod refusals;
 #[path = "suite/retention.rs"]
 mod retention;
 #[path = "suite/server.rs"]

@@ -10,15 +10,20 @@
 //! Nothing a client does may hold more than its share. A connection that does not say what it speaks is closed, one of
 //! HTTP/2 without a request as well, and one whose client does not read what it asked for; what one connection may have
 //! open, unread or unfinished is bounded by the constants below. Whether there is TLS around it is not known here.
+//!
+//! An answer reaches its client also if it is ready before the request has been read: over HTTP/1.1 the rest is read and
+//! dropped, or the connection ends with the answer and lingers; HTTP/2 resets the stream after it, without an error.
 
 mod activity;
 mod first;
+mod linger;
+mod rest;
 mod stall;
 
 use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
 
 use axum::body::Body;
-use http::{Request, Response, header};
+use http::{HeaderMap, HeaderValue, Request, Response, Version, header, uri::Authority};
 use hyper::{
     body::Incoming,
     server::conn::{http1, http2},
@@ -34,11 +39,12 @@ use tokio::{
     time::Instant,
 };
 
-use crate::{Faces, auth::Certified};
+use crate::{Faces, auth::Certified, openwop::Problem};
 
 use self::{
     activity::Activity,
     first::{Protocol, recognize},
+    linger::{Lingering, Unread},
     stall::{STALL, Stalling, Written},
 };
 
@@ -109,17 +115,16 @@ impl Connections {
         };
         let stream = Stalling::new(first::Replayed::new(prefix, stream));
         let written = stream.written();
-        let stream = TokioIo::new(stream);
         let ended = match protocol {
             Protocol::Http1 => {
-                let service = service_fn(|request| async {
-                    let answer: Result<_, Infallible> = Ok(self.answer(request).await);
-                    answer
-                });
+                let stream = Lingering::new(stream);
+                let unread = stream.unread();
+                // The state of a request is a piece of memory of its own, which a connection without one need not have.
+                let service = service_fn(|request| Box::pin(self.answer_in_turn(&unread, request)));
                 let connection = http1::Builder::new()
                     .timer(TokioTimer::new())
                     .header_read_timeout(self.patience)
-                    .serve_connection(stream, service);
+                    .serve_connection(TokioIo::new(stream), service);
                 // Its one answer is what is written, and waits there.
                 let never = std::future::pending::<()>;
                 drive(connection, stopping, never(), never).await
@@ -143,7 +148,7 @@ impl Connections {
                     .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
                     .keep_alive_interval(PING_INTERVAL)
                     .keep_alive_timeout(PING_TIMEOUT)
-                    .serve_connection(stream, service);
+                    .serve_connection(TokioIo::new(stream), service);
                 let stalls = || stalls(Arc::clone(&watched), written.clone(), self.patience);
                 drive(connection, stopping, idle.rests(self.patience), stalls).await
             }
@@ -153,13 +158,39 @@ impl Connections {
         }
     }
 
-    /// Answers a request. Its state is a piece of memory of its own, which a connection without a request need not have.
-    async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
-        let mut request = request.map(Body::new);
+    /// Answers a request.
+    async fn answer(&self, mut request: Request<Body>) -> Response<Body> {
         if let Some(caller) = &self.caller {
             request.extensions_mut().insert(caller.clone());
         }
-        Box::pin(self.faces.answer(request)).await
+        self.faces.answer(request).await
+    }
+
+    /// Answers a request of HTTP/1.1, and sees that the next one can follow, or that the answer says that none can.
+    async fn answer_in_turn(
+        &self,
+        unread: &Unread,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, Infallible> {
+        let (parts, body) = request.into_parts();
+        let awaits_go = parts.headers.contains_key(header::EXPECT);
+        let (body, rest) = rest::lend(body);
+        let mut response = match names_one_host(parts.version, &parts.headers) {
+            true => self.answer(Request::from_parts(parts, body)).await,
+            false => {
+                drop(body);
+                Problem::invalid("the request must name its host, once").into()
+            }
+        };
+        // Whoever ends the connection has their reason not to wait for the rest.
+        let is_last = response.headers().contains_key(header::CONNECTION);
+        if !is_last && rest.finish(awaits_go).await {
+            unread.clear();
+        } else {
+            let headers = response.headers_mut();
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        Ok(response)
     }
 
     /// Answers a request of HTTP/2, which counts for its connection until its answer has been read.
@@ -169,10 +200,25 @@ impl Connections {
         request: Request<Incoming>,
     ) -> Result<Response<Body>, Infallible> {
         let held = activity.begin();
-        let mut response = self.answer(request).await;
+        let mut response = Box::pin(self.answer(request.map(Body::new))).await;
         // A connection of HTTP/2 is not closed by one of its answers.
         response.headers_mut().remove(header::CONNECTION);
         Ok(response.map(|body| Body::new(activity::Held::new(body, held))))
+    }
+}
+
+/// Claims that a request says which host it means, and no two (RFC 9112 section 3.2).
+fn names_one_host(version: Version, headers: &HeaderMap) -> bool {
+    let mut hosts = headers.get_all(header::HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        // It was not required before.
+        (None, _) => version < Version::HTTP_11,
+        // Empty where the target has no authority.
+        (Some(host), None) => {
+            let host = host.as_bytes();
+            host.is_empty() || (!host.contains(&b'@') && Authority::try_from(host).is_ok())
+        }
+        (Some(_), Some(_)) => false,
     }
 }
 

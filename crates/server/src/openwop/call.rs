@@ -193,10 +193,7 @@ async fn read_body(host: &Host, route: &Route, headers: &HeaderMap, body: Body) 
     if body.is_end_stream() {
         return Ok(Bytes::new());
     }
-    if let Err(problem) = check_media_type(headers) {
-        body::drain(body).await;
-        return Err(problem);
-    }
+    check_media_type(headers)?;
     let limit = host.config().server.max_body_bytes;
     let patience = host.config().server.request_timeout.as_duration();
     match body::read(body, limit, patience).await {

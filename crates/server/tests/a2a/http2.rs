@@ -1,10 +1,13 @@
 //! HTTP/2 without TLS on the port of HTTP/1.1, by clients that behave and clients that do not.
 
-use std::{future::Future, time::Duration};
+use std::{
+    future::{Future, poll_fn},
+    time::Duration,
+};
 
 use axum::body::Bytes;
 use h2::{Reason, client};
-use http::{Method, Request, StatusCode};
+use http::{HeaderValue, Method, Request, StatusCode};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -114,6 +117,25 @@ async fn a_connection_carries_many_requests() {
         (StatusCode::PAYLOAD_TOO_LARGE, &json!(413))
     );
     // The other face is there as well.
+    let (status, _) = connection.json(request(Method::GET, "/v1/runs"), b"").await;
+    assert_eq!(status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_refusal_does_not_wait_for_its_body_and_the_connection_goes_on() {
+    let server = Server::start().await;
+    let mut connection = Connection::open(&server).await;
+    for path in ["/a2a/message:send", "/v1/runs"] {
+        let mut refused = request(Method::POST, path);
+        let nobody = HeaderValue::from_static("Bearer nobody");
+        refused.headers_mut().insert("authorization", nobody);
+        let mut ready = connection.requests.clone().ready().await.unwrap();
+        let (response, mut sends) = ready.send_request(refused, false).unwrap();
+        let response = soon(response).await.unwrap();
+        assert_eq!(response.status(), StatusCode::UNAUTHORIZED);
+        let reset = soon(poll_fn(|cx| sends.poll_reset(cx))).await;
+        assert_eq!(reset.unwrap(), Reason::NO_ERROR, "the answer stands");
+    }
     let (status, _) = connection.json(request(Method::GET, "/v1/runs"), b"").await;
     assert_eq!(status, StatusCode::OK);
 }

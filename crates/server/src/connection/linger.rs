@@ -1,0 +1,190 @@
+//! The end of a connection whose client may still be sending.
+//!
+//! Closing a connection with bytes that nobody has read resets it, and a reset drops what its client has not read yet:
+//! the answer. So this direction ends first, and what arrives is read and dropped until the client ends its own or has
+//! had enough time to see the answer (RFC 9112 section 9.6).
+
+use std::{
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::Sleep,
+};
+
+/// How long a client may go on sending after the end.
+const LINGER: Duration = Duration::from_secs(5);
+/// And how much.
+const MAX_DROPPED: usize = 256 << 20;
+
+/// Whether something arrived that belongs to no request that was read to its end.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Unread(Arc<AtomicBool>);
+
+impl Unread {
+    /// A request was read to its end.
+    pub(super) fn clear(&self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+
+    fn note(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn is_some(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A stream whose end waits for its client, if that may still be sending.
+#[derive(Debug)]
+pub(super) struct Lingering<S> {
+    stream: S,
+    unread: Unread,
+    /// From the end on: when the client is given up, and what was dropped so far.
+    end: Option<(Pin<Box<Sleep>>, usize)>,
+}
+
+impl<S> Lingering<S> {
+    pub(super) fn new(stream: S) -> Self {
+        Self {
+            stream,
+            unread: Unread::default(),
+            end: None,
+        }
+    }
+
+    pub(super) fn unread(&self) -> Unread {
+        self.unread.clone()
+    }
+}
+
+impl<S: AsyncRead + Unpin> Lingering<S> {
+    /// Drops what arrives, until nothing can or the bounds are reached.
+    fn poll_drop(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let (until, n_dropped) = (self.end).get_or_insert_with(|| (Box::pin(tokio::time::sleep(LINGER)), 0));
+        let mut room = [0; 8 << 10];
+        while until.as_mut().poll(cx).is_pending() && *n_dropped <= MAX_DROPPED {
+            let mut read = ReadBuf::new(&mut room);
+            // An error is an end as well: the client is gone.
+            let ended = ready!(Pin::new(&mut self.stream).poll_read(cx, &mut read)).is_err();
+            if ended || read.filled().is_empty() {
+                break;
+            }
+            *n_dropped += read.filled().len();
+        }
+        Poll::Ready(())
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Lingering<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buf.filled().len();
+        let done = Pin::new(&mut this.stream).poll_read(cx, buf);
+        if buf.filled().len() > before {
+            this.unread.note();
+        }
+        done
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.end.is_none() {
+            ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
+        }
+        if this.unread.is_some() {
+            ready!(this.poll_drop(cx));
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream},
+        time::Instant,
+    };
+
+    use super::*;
+
+    async fn heard() -> (DuplexStream, Lingering<DuplexStream>) {
+        let (mut client, server) = tokio::io::duplex(16);
+        let mut server = Lingering::new(server);
+        client.write_all(b"head").await.unwrap();
+        server.read_exact(&mut [0; 4]).await.unwrap();
+        (client, server)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_drips_is_borne_for_a_while_after_the_end() {
+        let (mut client, mut server) = heard().await;
+        let begun = Instant::now();
+        let drips = async {
+            server.shutdown().await.unwrap();
+            drop(server);
+        };
+        let sends = async {
+            while client.write_all(b"x").await.is_ok() {
+                // sleep: it drips, in virtual time
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        tokio::join!(drips, sends);
+        assert!(begun.elapsed() >= LINGER && begun.elapsed() < LINGER * 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_ends_is_waited_for_no_longer() {
+        let (mut client, mut server) = heard().await;
+        let begun = Instant::now();
+        let sends = async {
+            client.write_all(&[b'x'; 1_000]).await.unwrap();
+            let mut answer = Vec::new();
+            client.read_to_end(&mut answer).await.unwrap();
+            drop(client);
+        };
+        tokio::join!(async { server.shutdown().await.unwrap() }, sends);
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_is_waited_for_whose_requests_were_read() {
+        let (_client, mut server) = heard().await;
+        server.unread().clear();
+        let begun = Instant::now();
+        server.shutdown().await.unwrap();
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+    }
+}
