@@ -219,7 +219,7 @@ pub struct Retention {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Interrupts {
-    /// How long a token lasts; never longer than its interrupt.
+    /// How long a token lasts, or up to a sixteenth less; never longer than its interrupt.
     pub token_ttl: Period,
 }
 

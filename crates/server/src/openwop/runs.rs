@@ -208,15 +208,7 @@ pub(super) fn show(call: Call) -> BoxFuture<'static, Answer> {
         snapshot.child_runs = children(&call, &view).await?;
         let with_token = waiting::may_answer(call.caller(), &view);
         snapshot.interrupt = waiting::open_interrupt(&call.host, &view, with_token).await?;
-        // A token in the document is fresh each time it is read, so the document has no version then.
-        let shows_token = snapshot
-            .interrupt
-            .as_ref()
-            .is_some_and(|interrupt| interrupt.interrupt_token.is_some());
-        if shows_token {
-            return json_response(StatusCode::OK, &snapshot);
-        }
-        let tag = version(&view, &snapshot);
+        let tag = version(&view, &snapshot)?;
         if tag.to_str().is_ok_and(|tag| call.has_current(tag)) {
             return Ok(not_modified(&tag));
         }
@@ -231,17 +223,26 @@ pub(super) fn show(call: Call) -> BoxFuture<'static, Answer> {
 }
 
 /// The entity tag of a snapshot: the log's head, and what does not come from the log.
-fn version(view: &View, snapshot: &RunSnapshot) -> HeaderValue {
+fn version(view: &View, snapshot: &RunSnapshot) -> Result<HeaderValue, Problem> {
     if snapshot.child_runs.is_empty() && snapshot.interrupt.is_none() {
-        return etag(&format!("{:x}", view.run.head.0));
+        return Ok(etag(&format!("{:x}", view.run.head.0)));
     }
     let mut hasher = Sha256::new();
     for child in &snapshot.child_runs {
         hasher.update(child.run_id.as_bytes());
         hasher.update(child.status.as_str().as_bytes());
     }
-    hasher.update([u8::from(snapshot.interrupt.is_some())]);
-    etag(&format!("{:x}-{}", view.run.head.0, hex(&hasher.finalize()[..8])))
+    // A child may ask something else before its parent hears of it, and a token is replaced before it ends.
+    let interrupt = serde_json::to_vec(&snapshot.interrupt).map_err(|error| {
+        tracing::error!(%error, "interrupt does not serialise");
+        Problem::internal()
+    })?;
+    hasher.update(interrupt);
+    Ok(etag(&format!(
+        "{:x}-{}",
+        view.run.head.0,
+        hex(&hasher.finalize()[..8])
+    )))
 }
 
 /// The oldest children of a run, with their statuses as of now.

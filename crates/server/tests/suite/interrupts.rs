@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::server::{ADAM, ALICE, Server};
+use crate::server::{ADAM, ALICE, READER, Server};
 
 async fn waiting(server: &Server, workflow: &str, status: &str) -> (String, Value) {
     let run = server.run(workflow, json!({})).await;
@@ -460,4 +460,47 @@ async fn a_token_shows_what_it_answers_and_until_when() {
         assert!(!shown[field].is_null(), "{field}: {shown}");
         assert_eq!(shown[field], asked[field], "{field}");
     }
+}
+
+#[tokio::test]
+async fn a_waiting_run_has_a_version_until_its_token_is_replaced() {
+    let server = Server::start().await;
+    let period = 30 * 60_000 / 16;
+    let into = server.host.engine().now().millis() % period;
+    server.clock.advance(period - into);
+    let run = server.run("approval", json!({})).await;
+    server.wait_for(&run, "waiting-approval").await;
+    let path = format!("/v1/runs/{run}");
+    let first = server.get(&path).send().await;
+    let tag = first.header("etag").unwrap().to_owned();
+    let token = |document: &Value| {
+        document["interrupt"]["interruptToken"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    let shown = token(&first.ok(200));
+    let again = server.get(&path).header("if-none-match", &tag).send().await;
+    assert_eq!((again.status, again.body.len()), (304, 0));
+    assert_eq!(again.header("etag"), Some(tag.as_str()));
+
+    // Who sees no token sees another document.
+    let reader = server
+        .call("GET", &path)
+        .key(READER)
+        .header("if-none-match", &tag);
+    let reader = reader.send().await;
+    assert_eq!(reader.ok(200)["interrupt"].get("interruptToken"), None);
+    assert_ne!(reader.header("etag"), Some(tag.as_str()));
+
+    server.clock.advance(period);
+    let later = server.get(&path).header("if-none-match", &tag).send().await;
+    assert_ne!(token(&later.ok(200)), shown);
+    assert_ne!(later.header("etag"), Some(tag.as_str()));
+    // What the first one was told lasts much longer than a 304 says it does.
+    let inspected = server
+        .call("GET", &format!("/v1/interrupts/{shown}"))
+        .send()
+        .await;
+    inspected.ok(200);
 }
