@@ -5,7 +5,7 @@ use http::StatusCode;
 use serde::Serialize;
 use serde_json::Value;
 use wopr_core::{Asked, Command, NodeId, PrincipalId, Refusal, Resolve, RunId, RunKey, RunStatus};
-use wopr_engine::{CommandError, Extras, View};
+use wopr_engine::{CommandError, View};
 use wopr_store::RunFilter;
 use wopr_wire::openwop::{
     control::{ResolveInterruptRequest, ResolveInterruptResponse},
@@ -17,7 +17,7 @@ use super::{
     once,
     problem::{Problem, no_interrupt},
     render,
-    runs::{Page, any_object, cursor, ok, status_body},
+    runs::{Page, any_object, cursor, status_body},
     waiting,
 };
 use crate::{
@@ -154,17 +154,16 @@ pub(super) fn resolve_by_token(call: Call) -> BoxFuture<'static, Answer> {
     async move {
         // The token comes first: who has none learns nothing about bodies.
         let engine = call.host.engine();
-        let Claims {
-            key,
-            node,
-            ordinal,
-            intent,
-        } = call.host.tokens().open(call.param(0), engine.now())?;
-        if intent == Intent::Inspect {
+        let claims = call.host.tokens().open(call.param(0), engine.now())?;
+        if claims.intent == Intent::Inspect {
             return Err(Problem::forbidden("the token is for looking only"));
         }
         let request: ResolveInterruptRequest = call.decode()?;
         let by = PrincipalId::parse(TOKEN_HOLDER).map_err(|_| Problem::internal())?;
+        let once = once::Request::of_holder(&call, &claims, &by)?;
+        let Claims {
+            key, node, ordinal, ..
+        } = claims;
         let voter = request.resume_value.get("voter").and_then(Value::as_str);
         let resolve = Resolve {
             node: node.clone(),
@@ -177,10 +176,11 @@ pub(super) fn resolve_by_token(call: Call) -> BoxFuture<'static, Answer> {
             by_token: true,
             is_untrusted: false,
         };
-        let done = engine.command(&key, Command::Resolve(resolve), Extras::default());
-        match done.await {
-            Ok(wopr_engine::Done::Fresh(view)) => ok(resolved(&key.run, node.as_str(), &view)),
-            Ok(wopr_engine::Done::Replayed(_)) => Err(Problem::internal()),
+        let run = key.run.clone();
+        let respond = move |view: &View| (StatusCode::OK, resolved(&run, node.as_str(), view));
+        let extras = once::Request::extras(once, &call, respond.clone());
+        match engine.command(&key, Command::Resolve(resolve), extras).await {
+            Ok(done) => once::answer(&call, &done, respond).await,
             Err(error) => Err(invalidated(&call.host, &key, late(error)).await),
         }
     }

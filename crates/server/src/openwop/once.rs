@@ -11,7 +11,7 @@ use axum::response::Response;
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use wopr_core::RunKey;
+use wopr_core::{PrincipalId, RunKey};
 use wopr_engine::{CommandError, Done, Extras, Once, View};
 use wopr_store::{IdempotencyKey, IdempotencyRecord};
 use wopr_wire::json;
@@ -21,7 +21,7 @@ use super::{
     problem::Problem,
     routes::Input,
 };
-use crate::{auth::hash_hex, hex::hex};
+use crate::{auth::hash_hex, hex::hex, tokens::Claims};
 
 static REPLAY: HeaderName = HeaderName::from_static("openwop-idempotent-replay");
 
@@ -38,32 +38,42 @@ pub(super) struct Request {
 impl Request {
     /// Reads the header; `None` if there is none.
     pub(super) fn of(call: &Call) -> Result<Option<Self>, Problem> {
-        let Some(value) = call.headers.get("idempotency-key") else {
-            return Ok(None);
-        };
-        let rule = || Problem::field("Idempotency-Key", "must be 1 to 255 visible characters");
-        let key = value.to_str().map_err(|_| rule())?;
-        if key.is_empty() || key.len() > MAX_KEY || call.headers.get_all("idempotency-key").iter().count() > 1
-        {
-            return Err(rule());
-        }
+        let Some(key) = key(call)? else { return Ok(None) };
         let caller = call.caller();
-        let key = IdempotencyKey {
-            tenant: caller.tenant.clone(),
-            principal: caller.principal.clone(),
-            scope: format!("{} {}", call.route.verb.method(), call.route.path),
-            key: hash_hex(key),
-        };
-        let body = match call.route.input {
-            Input::Required(_) => json::parse(&call.body)?,
-            Input::None | Input::Optional(_) if call.body.iter().all(u8::is_ascii_whitespace) => {
-                Value::Object(json::Object::new())
-            }
-            Input::None | Input::Optional(_) => json::parse(&call.body)?,
-        };
+        let digest = digest(call.params(), &body(call)?);
         Ok(Some(Self {
-            key,
-            digest: digest(call.params(), &body),
+            key: IdempotencyKey {
+                tenant: caller.tenant.clone(),
+                principal: caller.principal.clone(),
+                scope: scope(call),
+                key: hash_hex(key),
+            },
+            digest,
+        }))
+    }
+
+    /// The same for who answers by a token, which names nobody: each interrupt has keys of its own, and whoever looks
+    /// again may hold another token for it.
+    pub(super) fn of_holder(
+        call: &Call,
+        claims: &Claims,
+        holder: &PrincipalId,
+    ) -> Result<Option<Self>, Problem> {
+        let Some(key) = key(call)? else { return Ok(None) };
+        let Claims {
+            key: RunKey { tenant, run },
+            node,
+            ordinal,
+            intent: _,
+        } = claims;
+        Ok(Some(Self {
+            key: IdempotencyKey {
+                tenant: tenant.clone(),
+                principal: holder.clone(),
+                scope: scope(call),
+                key: hash_hex(&format!("{run} {node}:{ordinal} {key}")),
+            },
+            digest: digest(&[], &body(call)?),
         }))
     }
 
@@ -138,6 +148,32 @@ pub(super) async fn answer(
             Ok(bytes_response(status, body))
         }
         Done::Replayed(record) => replayed(call, record).await,
+    }
+}
+
+/// What the header says.
+fn key(call: &Call) -> Result<Option<&str>, Problem> {
+    let mut given = call.headers.get_all("idempotency-key").iter();
+    let Some(value) = given.next() else {
+        return Ok(None);
+    };
+    let rule = || Problem::field("Idempotency-Key", "must be 1 to 255 visible characters");
+    let key = value.to_str().map_err(|_| rule())?;
+    if key.is_empty() || key.len() > MAX_KEY || given.next().is_some() {
+        return Err(rule());
+    }
+    Ok(Some(key))
+}
+
+fn scope(call: &Call) -> String {
+    format!("{} {}", call.route.verb.method(), call.route.path)
+}
+
+fn body(call: &Call) -> Result<Value, Problem> {
+    let is_blank = call.body.iter().all(u8::is_ascii_whitespace);
+    match call.route.input {
+        Input::None | Input::Optional(_) if is_blank => Ok(Value::Object(json::Object::new())),
+        Input::None | Input::Optional(_) | Input::Required(_) => Ok(json::parse(&call.body)?),
     }
 }
 

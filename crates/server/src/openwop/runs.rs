@@ -16,7 +16,7 @@ use wopr_wire::{
 };
 
 use super::{
-    call::{Answer, Call, bytes_response, etag, json_response, no_run, not_modified},
+    call::{Answer, Call, etag, json_response, no_run, not_modified},
     once,
     problem::Problem,
     render::{self, Mask},
@@ -401,9 +401,4 @@ pub(super) fn any_object(call: &Call) -> Result<Value, Problem> {
     } else {
         Err(Problem::invalid("document must be an object"))
     }
-}
-
-/// A small JSON answer of ready bytes.
-pub(super) fn ok(body: Vec<u8>) -> Answer {
-    Ok(bytes_response(StatusCode::OK, body))
 }

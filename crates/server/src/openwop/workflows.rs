@@ -1,14 +1,19 @@
 //! Registering and reading workflow definitions.
 
+use std::fmt::Display;
+
+use axum::{body::Body, response::Response};
 use futures_util::{FutureExt as _, future::BoxFuture};
 use http::{HeaderName, HeaderValue, StatusCode, header};
-use serde::Serialize;
+use http_body_util::BodyExt as _;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use wopr_core::{Plan, WorkflowId};
 use wopr_wire::json;
 
 use super::{
     call::{Answer, Call, etag, json_response, not_modified},
+    once,
     problem::Problem,
 };
 
@@ -57,6 +62,12 @@ struct List<'a> {
 /// `POST /v1/workflows`
 pub(super) fn register(call: Call) -> BoxFuture<'static, Answer> {
     async move {
+        let once = once::Request::of(&call)?;
+        if let Some(once) = &once
+            && let Some(response) = once.replay(&call).await?
+        {
+            return located(&call, response).await;
+        }
         let document = json::parse(&call.body)?;
         refuse_gated(&document)?;
         let tenant = &call.caller().tenant;
@@ -70,16 +81,50 @@ pub(super) fn register(call: Call) -> BoxFuture<'static, Answer> {
         } else {
             StatusCode::OK
         };
-        let mut response = json_response(status, &Item::of(&registered.plan))?;
-        let headers = response.headers_mut();
-        headers.insert(header::ETAG, etag(registered.plan.version().as_str()));
-        let path = format!("{}/v1/workflows/{}", call.host.public_url(), registered.plan.id());
-        if let Ok(location) = HeaderValue::from_str(&path) {
-            headers.insert(header::LOCATION, location);
-        }
-        Ok(response)
+        let response = match once {
+            Some(once) => {
+                let body = serde_json::to_vec(&Item::of(&registered.plan));
+                let body = body.expect("an item of texts serialises");
+                once.remember(&call, status, body).await?
+            }
+            None => json_response(status, &Item::of(&registered.plan))?,
+        };
+        located(&call, response).await
     }
     .boxed()
+}
+
+/// What headers say of a registration, which its answer says too.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Registered {
+    workflow_id: String,
+    content_version: String,
+}
+
+/// Adds where a workflow is and in which version to the answer to its registration, be it fresh or a recorded one.
+async fn located(call: &Call, response: Response) -> Answer {
+    let (mut head, body) = response.into_parts();
+    let unreadable = |error: &dyn Display| {
+        tracing::error!(%error, "answer to a registration cannot be read");
+        Problem::internal()
+    };
+    let body = body
+        .collect()
+        .await
+        .map_err(|error| unreadable(&error))?
+        .to_bytes();
+    let registered = serde_json::from_slice(&body).map_err(|error| unreadable(&error))?;
+    let Registered {
+        workflow_id,
+        content_version,
+    } = registered;
+    head.headers.insert(header::ETAG, etag(&content_version));
+    let path = format!("{}/v1/workflows/{workflow_id}", call.host.public_url());
+    if let Ok(location) = HeaderValue::from_str(&path) {
+        head.headers.insert(header::LOCATION, location);
+    }
+    Ok(Response::from_parts(head, Body::from(body)))
 }
 
 fn refuse_gated(document: &Value) -> Result<(), Problem> {

@@ -120,6 +120,71 @@ async fn commands_take_effect_once_too() {
 }
 
 #[tokio::test]
+async fn an_answer_by_token_takes_effect_once_too() {
+    let server = Server::start().await;
+    let body = json!({ "resumeValue": { "action": "accept" } });
+    let mut firsts = Vec::new();
+    // Whoever holds the token of another interrupt has other keys.
+    for _ in 0..2 {
+        let run = server.run("approval", json!({})).await;
+        let waiting = server.wait_for(&run, "waiting-approval").await;
+        let token = waiting["interrupt"]["interruptToken"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        let path = format!("/v1/interrupts/{token}");
+        let answer = server
+            .call("POST", &path)
+            .json(&body)
+            .header("idempotency-key", "t");
+        let first = answer.send().await;
+        assert_eq!(
+            (&first.ok(200)["status"], first.header(REPLAY)),
+            (&json!("completed"), None)
+        );
+        let again = answer.send().await;
+        assert_eq!((again.status, &again.body), (200, &first.body));
+        assert_eq!(again.header(REPLAY), Some("true"));
+
+        let other = json!({ "resumeValue": { "action": "reject" } });
+        let other = server
+            .call("POST", &path)
+            .json(&other)
+            .header("idempotency-key", "t");
+        other.send().await.error(409, "idempotency_key_mismatch");
+        let without = server.call("POST", &path).json(&body).send().await;
+        without.error(409, "interrupt_already_resolved");
+        firsts.push(first.body);
+    }
+    assert_ne!(firsts[0], firsts[1]);
+}
+
+#[tokio::test]
+async fn a_registration_takes_effect_once_too() {
+    let server = Server::start().await;
+    let node = |id| crate::workflows::node(id, "core.noop", json!({}));
+    let definition = crate::workflows::chain("once", &[node("a")]);
+    let register = server
+        .post("/v1/workflows", &definition)
+        .header("idempotency-key", "w");
+    let first = register.send().await;
+    assert_eq!((first.status, first.header(REPLAY)), (201, None));
+    // Another version since then stays what it is.
+    let newer = crate::workflows::chain("once", &[node("b")]);
+    let newer = server.post("/v1/workflows", &newer).send().await;
+    newer.ok(201);
+    let again = register.send().await;
+    assert_eq!((again.status, again.header(REPLAY)), (201, Some("true")));
+    assert_eq!(again.body, first.body);
+    for name in ["etag", "location"] {
+        assert!(first.header(name).is_some());
+        assert_eq!(again.header(name), first.header(name));
+    }
+    let now = server.get("/v1/workflows/once").send().await;
+    assert_eq!(now.header("etag"), newer.header("etag"));
+}
+
+#[tokio::test]
 async fn a_refusal_is_not_remembered() {
     let server = Server::start().await;
     let late = json!({ "workflowId": "late" });
