@@ -34,12 +34,13 @@ impl Reply {
     }
 }
 
-/// What a run that completed says with its last status, if it wants to.
+/// What a run that completed says with its last status, if it wants to and its workflow does not keep it to itself.
 pub(super) fn last_words(plan: &Plan, outputs: Option<&Object>) -> Option<String> {
     if Reply::of(plan) != Reply::Status {
         return None;
     }
-    outputs?.get("text")?.as_str().map(str::to_owned)
+    let text = outputs?.get("text").filter(|_| !plan.is_sensitive_result("text"));
+    text?.as_str().map(str::to_owned)
 }
 
 /// Claims that a run is answered by a message.
@@ -47,14 +48,17 @@ pub(super) fn is_message(view: &View) -> bool {
     view.run.status == RunStatus::Completed && Reply::of(&view.plan) == Reply::Message
 }
 
-/// The message a run is answered by: its artifacts, or else its outputs. The same run always says the same.
+/// The message a run is answered by: its artifacts, or else the outputs it does not keep to itself. The same run always says the same.
 pub(super) fn message(view: &View, artifacts: Vec<Artifact>) -> Message {
     let mut parts: Vec<_> = artifacts
         .into_iter()
         .flat_map(|artifact| artifact.parts)
         .collect();
     if parts.is_empty() {
-        let outputs = view.run.outputs.clone().unwrap_or_default();
+        let outputs = view.run.outputs.as_ref();
+        let outputs = outputs
+            .map(|outputs| view.plan.shown_result(outputs))
+            .unwrap_or_default();
         parts.push(match outputs.get("text").and_then(Value::as_str) {
             Some(text) => Part::text(text),
             None => Part::data(Value::Object(outputs)),

@@ -10,7 +10,7 @@ use wopr_core::{
 };
 use wopr_wire::openwop::event::{RunEventDoc, SCHEMA_VERSION};
 
-use super::{ENGINE_VERSION, Mask, time};
+use super::{ENGINE_VERSION, Mask, REDACTED, time};
 
 /// The id of an event: its run and its sequence.
 #[must_use]
@@ -106,7 +106,7 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
     let of = |visit: &Visit, payload: Payload| (Some(visit.node.to_string()), payload.done());
     match event {
         Event::RunStarted(started) => (None, run_started(started, key, mask)),
-        Event::RunCompleted { outputs } => (None, json!({ "outputs": mask.object(outputs) })),
+        Event::RunCompleted { outputs } => (None, json!({ "outputs": mask.result(outputs) })),
         Event::RunFailed { error, node } => {
             let failed = node.as_ref().map(NodeId::as_str);
             let payload = Payload::new()
@@ -146,7 +146,10 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
             visit,
             outputs,
             untaken: _,
-        } => of(visit, Payload::node(visit).with("outputs", mask.object(outputs))),
+        } => of(
+            visit,
+            Payload::node(visit).with("outputs", mask.outputs(&visit.node, outputs)),
+        ),
         Event::NodeFailed {
             visit,
             error,
@@ -198,7 +201,10 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
             visit,
             Payload::node(visit)
                 .with("interruptId", interrupt.as_str())
-                .maybe("resumeValue", value.clone()),
+                .maybe(
+                    "resumeValue",
+                    value.as_ref().map(|value| mask.answer(&visit.node, value)),
+                ),
         ),
         // Closed: the node is in the envelope only.
         Event::NodeDispatched {
@@ -231,10 +237,12 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
             value,
             by,
             action,
-        } => of(
-            visit,
-            resolved(visit, *kind, value.as_ref(), by.as_deref(), *action),
-        ),
+        } => {
+            let value = value.as_ref().map(|value| mask.answer(&visit.node, value));
+            let hides_words = mask.hides_output(&visit.node, "refineFeedback");
+            let payload = resolved(visit, *kind, value.as_ref(), by.as_deref(), *action, hides_words);
+            of(visit, payload)
+        }
         Event::ApprovalRequested { visit, data } => of(visit, approval_requested(visit, data)),
         Event::ApprovalVoted {
             visit,
@@ -247,7 +255,7 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
                 .with("interruptId", visit.key())
                 .with("voter", voter.as_str())
                 .with("action", action.as_str())
-                .maybe("feedback", feedback.as_deref()),
+                .maybe("feedback", words(feedback, visit, mask)),
         ),
         Event::ApprovalReceived {
             visit,
@@ -264,9 +272,19 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
                 .with("action", action.as_str())
                 .maybe("decidedBy", by.as_deref())
                 .with("decidedAt", time(*decided_at).to_string())
-                .maybe("feedback", feedback.as_deref())
-                .maybe("refineFeedback", refine.clone())
-                .maybe("editedArtifactData", edited.clone()),
+                .maybe("feedback", words(feedback, visit, mask))
+                .maybe(
+                    "refineFeedback",
+                    refine
+                        .clone()
+                        .filter(|_| !mask.hides_output(&visit.node, "refineFeedback")),
+                )
+                .maybe(
+                    "editedArtifactData",
+                    edited
+                        .as_ref()
+                        .map(|edited| mask.output(&visit.node, "editedArtifactData", edited)),
+                ),
         ),
         Event::ClarificationRequested { visit, questions } => of(
             visit,
@@ -278,7 +296,7 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
             visit,
             Payload::node(visit)
                 .with("interruptId", visit.key())
-                .with("answers", answers.clone())
+                .with("answers", given(answers, visit, mask))
                 .maybe("answeredBy", by.as_deref()),
         ),
         Event::VariableChanged {
@@ -337,7 +355,10 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
             Payload::node(visit)
                 .with("runId", key.run.as_str())
                 // The pieces are the output port `text`.
-                .with("chunk", mask.value("text", &Value::from(chunk.as_str())))
+                .with(
+                    "chunk",
+                    mask.output(&visit.node, "text", &Value::from(chunk.as_str())),
+                )
                 .with("isLast", *is_last),
         ),
         Event::CapBreached {
@@ -390,12 +411,31 @@ fn run_started(started: &RunStarted, key: &RunKey, mask: &Mask) -> Value {
         .done()
 }
 
+/// Answers by question, which become the output `answers`.
+fn given(answers: &Object, visit: &Visit, mask: &Mask) -> Object {
+    let is_kept = mask.hides_output(&visit.node, "answers");
+    let shown = |answer: &Value| if is_kept { REDACTED.into() } else { answer.clone() };
+    let answers = answers.iter();
+    answers
+        .map(|(question, answer)| (question.clone(), shown(answer)))
+        .collect()
+}
+
+/// What a reviewer said, which becomes the output `feedback`.
+fn words<'a>(feedback: &'a Option<String>, visit: &Visit, mask: &Mask) -> Option<&'a str> {
+    let is_kept = mask.hides_output(&visit.node, "feedback");
+    feedback
+        .as_deref()
+        .map(|words| if is_kept { REDACTED } else { words })
+}
+
 fn resolved(
     visit: &Visit,
     kind: InterruptKind,
     value: Option<&Value>,
     by: Option<&str>,
     action: Option<ApprovalAction>,
+    hides_words: bool,
 ) -> Payload {
     let mut payload = Payload::node(visit)
         .with("interruptId", visit.key())
@@ -424,7 +464,8 @@ fn resolved(
                 // The legacy `decision: rejected` with words is a refinement of the whole.
                 let words = part("feedback").or(part("comment")).or(part("reason"));
                 let legacy = || words.map(|text| json!({ "scope": "whole", "text": text }));
-                payload = payload.maybe("refineFeedback", part("refineFeedback").or_else(legacy));
+                let refinement = part("refineFeedback").or_else(legacy).filter(|_| !hides_words);
+                payload = payload.maybe("refineFeedback", refinement);
             }
             ApprovalAction::Ask => {}
         }

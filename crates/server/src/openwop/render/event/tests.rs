@@ -2,8 +2,8 @@ use std::{collections::BTreeSet, fs, path::Path, sync::Arc};
 
 use serde_json::{Map, Value, json};
 use wopr_core::{
-    Cap, ContentHash, Definition, DrainPolicy, Event, Limits, NodeId, Offer, Origin, Parent, Plan,
-    PrincipalId, RunId, RunStarted, Seq, TenantId, Timestamp, WorkflowId,
+    Cap, ContentHash, DrainPolicy, Event, Limits, NodeId, Offer, Origin, Parent, Plan, PrincipalId, RunId,
+    RunStarted, Seq, TenantId, Timestamp, WorkflowId,
 };
 
 use super::*;
@@ -259,7 +259,7 @@ fn mask() -> Mask {
         "variables": [{ "name": "pin", "type": "string", "sensitive": true },
             { "name": "open", "type": "number" }],
     });
-    Mask::of(&Plan::compile(Definition::parse(document).unwrap(), Offer::default()).unwrap())
+    Mask::of(&Arc::new(Plan::admit(document, Offer::default()).unwrap()))
 }
 
 #[test]
@@ -288,6 +288,141 @@ fn a_sensitive_variable_is_in_no_payload() {
     }
     let started = rendered(samples().swap_remove(0), &mask).payload;
     assert_eq!(started["inputs"], json!({ "pin": "[REDACTED]", "open": 1 }));
+}
+
+/// A workflow whose marks are on the node `gate`, on a channel, or on both.
+fn marked(outputs: &Value, channels: &Value) -> Mask {
+    let document = json!({
+        "id": "w", "name": "w", "version": "1", "edges": [], "triggers": [], "metadata": {}, "settings": {},
+        "nodes": [{ "id": "gate", "typeId": "core.noop", "name": "n", "outputSensitivity": outputs }],
+        "variables": [], "channels": channels,
+    });
+    Mask::of(&Arc::new(Plan::admit(document, Offer::default()).unwrap()))
+}
+
+#[test]
+fn a_sensitive_channel_is_in_no_payload() {
+    let event = || Event::ChannelWritten {
+        channel: "pins".to_owned(),
+        value: json!("4711"),
+        reducer: "append".to_owned(),
+        ttl_ms: None,
+        max_size: None,
+        node: NodeId::parse("gate").unwrap(),
+        written_at: Timestamp::from_millis(1),
+    };
+    let shown = |is_sensitive: bool| {
+        let mask = marked(
+            &json!({}),
+            &json!({ "pins": { "reducer": "append", "sensitive": is_sensitive } }),
+        );
+        let bag = mask.object(&object(json!({ "pins": ["4711"], "open": 1 })));
+        (
+            rendered(event(), &mask).payload["value"].clone(),
+            Value::Object(bag),
+        )
+    };
+    assert_eq!(
+        shown(false),
+        (json!("4711"), json!({ "pins": ["4711"], "open": 1 }))
+    );
+    assert_eq!(
+        shown(true),
+        (json!("[REDACTED]"), json!({ "pins": "[REDACTED]", "open": 1 }))
+    );
+}
+
+#[test]
+fn a_sensitive_output_is_in_no_view() {
+    let mask = marked(&json!({ "pin": true, "text": true, "open": false }), &json!({}));
+    let outputs = || object(json!({ "pin": "4711", "text": "4711", "open": 1 }));
+    let kept = json!({ "pin": "[REDACTED]", "text": "[REDACTED]", "open": 1 });
+    let completed = Event::NodeCompleted {
+        visit: visit(),
+        outputs: outputs(),
+        untaken: Vec::new(),
+    };
+    assert_eq!(rendered(completed, &mask).payload["outputs"], kept);
+    let ended = |outputs| rendered(Event::RunCompleted { outputs }, &mask).payload["outputs"].clone();
+    assert_eq!(ended(outputs()), kept);
+    assert_eq!(
+        ended(object(json!({ "gate": outputs() }))),
+        json!({ "gate": kept })
+    );
+    let bag = mask.object(&object(json!({ "gate": outputs(), "other": outputs() })));
+    assert_eq!(Value::Object(bag), json!({ "gate": kept, "other": outputs() }));
+    let chunk = Event::OutputChunk {
+        visit: visit(),
+        index: 0,
+        chunk: "4711".to_owned(),
+        is_last: true,
+    };
+    assert_eq!(rendered(chunk, &mask).payload["chunk"], "[REDACTED]");
+}
+
+#[test]
+fn an_answer_that_becomes_a_sensitive_output_is_in_no_payload() {
+    let ports = [
+        "answers",
+        "event",
+        "resumeValue",
+        "feedback",
+        "refineFeedback",
+        "editedArtifactData",
+    ];
+    let marks: Object = ports
+        .map(|port| (port.to_owned(), json!(true)))
+        .into_iter()
+        .collect();
+    let mask = marked(&Value::Object(marks), &json!({}));
+    let words = || Some("4711".to_owned());
+    let answers = || json!({ "q": "4711" });
+    for event in [
+        resolved(
+            InterruptKind::Clarification,
+            Some(json!({ "answers": answers() })),
+            None,
+        ),
+        resolved(InterruptKind::ExternalEvent, Some(json!("4711")), None),
+        Event::NodeResumed {
+            visit: visit(),
+            interrupt: "gate:1".to_owned(),
+            value: Some(answers()),
+        },
+        Event::ApprovalVoted {
+            visit: visit(),
+            voter: "alice".to_owned(),
+            action: ApprovalAction::Reject,
+            feedback: words(),
+        },
+        Event::ApprovalReceived {
+            visit: visit(),
+            action: ApprovalAction::EditAccept,
+            by: None,
+            feedback: words(),
+            refine: Some(json!({ "scope": "whole", "text": "4711" })),
+            edited: Some(json!("4711")),
+            decided_at: Timestamp::from_millis(1),
+        },
+        Event::ClarificationResolved {
+            visit: visit(),
+            answers: object(answers()),
+            by: None,
+        },
+    ] {
+        let shown = rendered(event.clone(), &Mask::default()).payload.to_string();
+        assert!(shown.contains("4711"), "{shown}");
+        let shown = rendered(event, &mask).payload.to_string();
+        assert!(!shown.contains("4711"), "{shown}");
+    }
+    let only_words = marked(&json!({ "feedback": true }), &json!({}));
+    let value = json!({ "action": "reject", "feedback": "4711", "open": 1 });
+    let event = resolved(InterruptKind::Approval, Some(value), Some(ApprovalAction::Reject));
+    let shown = rendered(event, &only_words).payload;
+    assert_eq!(
+        shown["resumeValue"],
+        json!({ "action": "reject", "feedback": "[REDACTED]", "open": 1 })
+    );
 }
 
 #[test]
