@@ -80,6 +80,34 @@ async fn a_fixture_is_advertised_if_what_it_needs_is() {
 }
 
 #[tokio::test]
+async fn a_fixture_that_only_pretends_is_not_advertised() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = crate::workflows::all().remove(0);
+    for (id, field, value) in [
+        ("conformance-plain", "notes", json!("does what it says")),
+        (
+            "conformance-pinned",
+            "agent",
+            json!({ "agentId": "core.conformance.agent" }),
+        ),
+        (
+            "conformance-remembers",
+            "config",
+            json!({ "memoryAction": "write-then-read" }),
+        ),
+        ("conformance-version-fold", "notes", json!("forces versions")),
+    ] {
+        let mut definition = whole.clone();
+        definition["id"] = json!(id);
+        definition["nodes"][0][field] = value;
+        std::fs::write(folder.path().join(format!("{id}.json")), definition.to_string()).unwrap();
+    }
+    let server = Server::start_with(|config| config.workflows = vec![folder.path().to_owned()]).await;
+    let document = server.call("GET", "/.well-known/openwop").send().await.ok(200);
+    assert_eq!(document["fixtures"], json!(["conformance-plain"]));
+}
+
+#[tokio::test]
 async fn the_openapi_document_describes_what_is_answered() {
     let server = Server::start().await;
     let document = server.call("GET", "/v1/openapi.json").send().await.ok(200);
