@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::{sync::watch, task::JoinHandle};
 use wopr_connect::{Executors, egress};
-use wopr_core::{HostBounds, Offer, TenantId};
+use wopr_core::{HostBounds, Offer};
 use wopr_engine::{Clock, Engine, Prepared, RegisterError, SystemClock};
 use wopr_store::{MemoryStore, PostgresStore, ReadError, SqliteStore, Store, postgres, sqlite};
 
@@ -25,10 +25,10 @@ use crate::{
         push::{Courier, Vault},
     },
     auth::Auth,
-    config::{CidrText, Config, Keep, Period, StoreUrl},
+    config::{CidrText, Config, Keep, Period, StoreUrl, default_tenant},
     openwop::Discovery,
     secrets::{Secrets, SecretsError},
-    telemetry::Metrics,
+    telemetry::{Metrics, StoreStats},
     tls::{Tls, TlsError},
     tokens::Tokens,
 };
@@ -112,15 +112,6 @@ enum Opened {
     Postgres(Arc<PostgresStore>),
     /// Whoever gave it closes it.
     Given(Arc<dyn Store>),
-}
-
-/// What a database did since it was opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StoreStats {
-    /// The embedded one.
-    Sqlite(sqlite::Stats),
-    /// One that several processes share.
-    Postgres(postgres::Stats),
 }
 
 impl Opened {
@@ -507,11 +498,6 @@ impl Built {
             tls: tls.map(Arc::new),
         }
     }
-}
-
-/// The tenant of `WOPR_API_KEY`; shared workflows are seen by every tenant, so any would do here.
-pub(crate) fn default_tenant() -> TenantId {
-    TenantId::parse("default").expect("the name of the default tenant holds")
 }
 
 /// Loads every `*.json` of a folder, by name, as workflows of every tenant.

@@ -25,7 +25,8 @@ mod tokens;
 
 pub use config::{Config, ConfigError, Overrides};
 pub use faces::Faces;
-pub use host::{Host, Rejected, StartError, StoreStats};
+pub use host::{Host, Rejected, StartError};
 pub use secrets::{Secrets, SecretsError, Subkey};
 pub use serve::{ServeError, bind, serve};
+pub use telemetry::StoreStats;
 pub use tokens::{Claims, Intent, Token, TokenError, Tokens};

@@ -13,7 +13,7 @@ use wopr_wire::{
     json::{Decode as _, Object},
 };
 
-use super::{render::wrap, service::Error};
+use super::{metadata::wrap, service::Error};
 
 /// Events read at once while artifacts are collected.
 const PAGE: u64 = 256;

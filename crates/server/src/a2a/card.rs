@@ -25,11 +25,11 @@ use wopr_wire::a2a::{
 };
 
 use super::{
-    Binding, EXTENSIONS, Extension, INPUT_MODES, OUTPUT_MODES,
     card_security::{self, Security},
     modes::Modes,
+    offer::{Binding, EXTENSIONS, Extension, INPUT_MODES, OUTPUT_MODES},
 };
-use crate::{Host, hex::hex, host::default_tenant};
+use crate::{Host, config::default_tenant, hex::hex};
 
 /// How long a client may keep a card.
 const CACHE_CONTROL: &str = "public, max-age=60";

@@ -14,7 +14,7 @@ use wopr_wire::a2a::method::Version;
 
 use crate::{
     auth::{Caller, Scopes},
-    host::default_tenant,
+    config::default_tenant,
 };
 
 /// What the completing behaviour says.

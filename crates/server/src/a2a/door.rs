@@ -11,7 +11,7 @@ use wopr_wire::a2a::{
     method::{EXTENSIONS_HEADERS, VERSION_HEADER, Version},
 };
 
-use super::{EXTENSIONS, service::Call};
+use super::{offer::EXTENSIONS, service::Call};
 use crate::{
     Host,
     auth::Caller,

@@ -20,7 +20,8 @@ use wopr_wire::{
 };
 
 use super::{
-    Binding, door, is_served,
+    door,
+    offer::{Binding, is_served},
     perform::{self, Answer},
     routes::Interface,
     service::{Call, Error, Service},

@@ -1,4 +1,5 @@
-//! Finding our keys in a client's metadata, nested (`{"openwop":{"action":…}}`) or dotted (`openwop.action`).
+//! Our keys in metadata: found in a client's, nested (`{"openwop":{"action":…}}`) or dotted (`openwop.action`), and
+//! put into what it is told, nested.
 
 use serde_json::Value;
 use wopr_wire::{a2a::model::Metadata, json::Object};
@@ -46,6 +47,13 @@ pub(super) fn interrupt(metadata: &Metadata) -> Object {
             Some((name.to_owned(), value.clone()))
         })
         .collect()
+}
+
+/// Puts members under `openwop`.
+pub(super) fn wrap(about: Object) -> Metadata {
+    let mut metadata = Metadata::new();
+    metadata.insert("openwop".to_owned(), Value::Object(about));
+    metadata
 }
 
 #[cfg(test)]

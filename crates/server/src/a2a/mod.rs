@@ -32,6 +32,7 @@ mod inputs;
 mod jsonrpc;
 mod metadata;
 mod modes;
+mod offer;
 mod page;
 mod perform;
 mod projection;
@@ -51,83 +52,15 @@ use std::sync::Arc;
 
 use axum::{extract::Request, response::Response};
 use http::{HeaderName, HeaderValue};
-use wopr_wire::a2a::{method::Version, model::binding, paths::Verb};
+use wopr_wire::a2a::paths::Verb;
 
 use self::routes::Place;
 use crate::{Host, auth};
 
 pub use card_sign::CardSigner;
-
-/// How requests and answers travel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Binding {
-    /// JSON-RPC 2.0 over HTTP.
-    JsonRpc,
-    /// HTTP with JSON bodies.
-    HttpJson,
-    /// gRPC over HTTP/2.
-    Grpc,
-}
-
-impl Binding {
-    /// Its name on the card.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::JsonRpc => binding::JSONRPC,
-            Self::HttpJson => binding::HTTP_JSON,
-            Self::Grpc => binding::GRPC,
-        }
-    }
-}
-
-/// Every pair of a binding and a version that is served, the preferred one first. The registry of capabilities tells
-/// them, to discovery and to the cards; requests that come by another are not taken. Those of 1.0 come before those
-/// of 0.3, for clients that take the first of a binding whatever its version.
-pub const INTERFACES: &[(Binding, Version)] = &[
-    (Binding::JsonRpc, Version::V1_0),
-    (Binding::HttpJson, Version::V1_0),
-    (Binding::Grpc, Version::V1_0),
-    (Binding::JsonRpc, Version::V0_3),
-    (Binding::HttpJson, Version::V0_3),
-    (Binding::Grpc, Version::V0_3),
-];
-/// Whether tasks can be streamed.
-pub const STREAMING: bool = true;
-/// Whether updates are pushed.
-pub const PUSH_NOTIFICATIONS: bool = true;
-/// Whether authenticated callers get a card of their own.
-pub const EXTENDED_CARD: bool = true;
-/// The extensions of the protocol in use; a client need not ask for them.
-pub(crate) const EXTENSIONS: [Extension; 1] = [Extension {
-    uri: "urn:wopr:a2a:resume:1",
-    about: "Updates in a stream over HTTP carry their place in the task's log as the id of the event. Last-Event-ID \
-            replays what came after it, also when the task has ended.",
-}];
-/// What tasks take.
-pub(crate) const INPUT_MODES: [&str; 2] = ["text/plain", "application/json"];
-/// What tasks give.
-pub(crate) const OUTPUT_MODES: [&str; 2] = ["text/plain", "application/json"];
-/// Where the card is, in both versions.
-pub const CARD_PATH: &str = "/.well-known/agent-card.json";
-
-/// Where the keys are that verify signed cards.
-pub const KEYS_PATH: &str = "/.well-known/jwks.json";
-
-/// An extension of the protocol, as the card tells it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Extension {
-    pub(crate) uri: &'static str,
-    pub(crate) about: &'static str,
-}
-
 pub(crate) use grpc::is_grpc;
+pub use offer::{Binding, CARD_PATH, EXTENDED_CARD, INTERFACES, KEYS_PATH, PUSH_NOTIFICATIONS, STREAMING};
 pub(crate) use transport::unavailable;
-
-/// Claims that a version is served by a binding.
-fn is_served(binding: Binding, version: Version) -> bool {
-    INTERFACES.contains(&(binding, version))
-}
 
 /// The face.
 #[derive(Debug)]

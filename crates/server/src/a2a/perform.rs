@@ -7,7 +7,7 @@ use wopr_wire::a2a::{
 };
 
 use super::{
-    PUSH_NOTIFICATIONS,
+    offer::PUSH_NOTIFICATIONS,
     service::{Call, Error, Service},
     stream::TaskStream,
 };

@@ -1,13 +1,13 @@
-//! What a run's status is as a task's state, and which events a client of the task is told of.
+//! What a run's status, context and times are as a task's, and which events a client of the task is told of.
 //!
 //! [`Standing`] is the fold of a log that matters here: what is asked, and whether the run is paused, cancelling
 //! or over. It is small, so a stream keeps one instead of a run. Folding a log up to an event and looking at a
 //! run of that length give the same standing, which is why a snapshot and the updates after it fit together.
 
-use wopr_core::{Event, Failure, InterruptKind, Run, RunId, RunStatus, Visit};
-use wopr_engine::task_state;
+use wopr_core::{Event, Failure, InterruptKind, Run, RunId, RunStatus, Timestamp, Visit};
+use wopr_engine::{View, task_state};
 use wopr_store::TaskState as StoredState;
-use wopr_wire::a2a::model::TaskState;
+use wopr_wire::{a2a::model::TaskState, time};
 
 /// The state of a task whose run has a status, and has failed with an error if it has.
 pub(super) fn state_of(status: RunStatus, error: Option<&Failure>) -> TaskState {
@@ -41,6 +41,17 @@ pub(super) const fn stored_state(state: TaskState) -> Option<StoredState> {
         TaskState::Canceled => Some(StoredState::Canceled),
         TaskState::Rejected => Some(StoredState::Rejected),
     }
+}
+
+/// The context of a run: its own, or for one that was not begun by a message its id.
+pub(super) fn context_of(view: &View) -> String {
+    let context = (view.run.started.as_ref()).and_then(|started| started.context.clone());
+    context.unwrap_or_else(|| view.key.run.to_string())
+}
+
+/// A time as clients see it.
+pub(super) fn wire_time(time: Timestamp) -> time::Timestamp {
+    time::Timestamp::from_millis(time.millis())
 }
 
 /// An interrupt a run waits for.

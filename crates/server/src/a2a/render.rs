@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 use wopr_core::{Failure, RunKey, Timestamp};
 use wopr_engine::View;
 use wopr_wire::{
-    a2a::model::{Message, Metadata, Part, Role, Task, TaskState, TaskStatus},
+    a2a::model::{Message, Part, Role, Task, TaskState, TaskStatus},
     json::Object,
-    time,
 };
 
 use super::{
     artifacts,
     history::{self, Wanted},
-    projection::{Standing, state_of, wire_state},
+    metadata::wrap,
+    projection::{Standing, context_of, state_of, wire_state, wire_time},
     question::{self, Question},
     reply,
     service::{Error, Service},
@@ -40,17 +40,6 @@ impl Shown {
     pub(super) fn n_messages(self) -> usize {
         self.history.unwrap_or(MAX_HISTORY).min(MAX_HISTORY) as usize
     }
-}
-
-/// The context of a run: its own, or for one that was not begun by a message its id.
-pub(super) fn context_of(view: &View) -> String {
-    let context = (view.run.started.as_ref()).and_then(|started| started.context.clone());
-    context.unwrap_or_else(|| view.key.run.to_string())
-}
-
-/// A time as clients see it.
-pub(super) fn wire_time(time: Timestamp) -> time::Timestamp {
-    time::Timestamp::from_millis(time.millis())
 }
 
 impl Service {
@@ -237,11 +226,4 @@ pub(super) fn status(
         message,
         timestamp: Some(wire_time(at)),
     }
-}
-
-/// Puts members under `openwop`.
-pub(super) fn wrap(about: Object) -> Metadata {
-    let mut metadata = Metadata::new();
-    metadata.insert("openwop".to_owned(), Value::Object(about));
-    metadata
 }

@@ -9,7 +9,7 @@ use wopr_core::{Object, Plan, RunStatus};
 use wopr_engine::View;
 use wopr_wire::a2a::model::{Artifact, Message, Part, Role};
 
-use super::render::{context_of, wrap};
+use super::{metadata::wrap, projection::context_of};
 
 /// How a result is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -23,7 +23,7 @@ use wopr_wire::a2a::{
     paths::{self, Names, Verb},
 };
 
-use super::{Binding, is_served};
+use super::offer::{Binding, is_served};
 use crate::path;
 
 /// Where every interface begins.

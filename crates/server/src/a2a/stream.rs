@@ -21,9 +21,10 @@ use wopr_wire::a2a::{
 use super::{
     artifacts,
     history::{self, Wanted},
-    projection::{Change, Standing},
+    metadata::wrap,
+    projection::{Change, Standing, context_of, wire_time},
     question::{self, Question},
-    render::{Shown, Words, context_of, status, wire_time, wrap},
+    render::{Shown, Words, status},
     reply::{self, Reply},
     send::Sent,
     service::{Call, Error, Service, task_word},

@@ -21,6 +21,7 @@ use wopr_core::{PrincipalId, TenantId, WorkflowId};
 use crate::auth::Scopes;
 
 pub use oidc::{Oidc, TokenAlgorithm};
+pub(crate) use settings::default_tenant;
 pub use settings::{SETTINGS, Setting};
 pub use tls::{Certificate, Tls};
 pub use types::{

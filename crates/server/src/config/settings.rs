@@ -24,6 +24,11 @@ impl std::fmt::Debug for Setting {
     }
 }
 
+/// The tenant of `WOPR_API_KEY`; shared workflows are seen by every tenant, so any would do here.
+pub(crate) fn default_tenant() -> TenantId {
+    TenantId::parse("default").expect("the name of the default tenant holds")
+}
+
 /// Every setting but the list of keys, to which `WOPR_API_KEY` adds one.
 pub const SETTINGS: &[Setting] = &[
     setting("store", "WOPR_STORE", |c, t| put(&mut c.store, t)),
@@ -86,7 +91,7 @@ pub const SETTINGS: &[Setting] = &[
             id: ENV_KEY_ID.to_owned(),
             secret: Some(Secret::new(t)),
             secret_sha256: None,
-            tenant: TenantId::parse("default").map_err(|error| error.to_string())?,
+            tenant: default_tenant(),
             principal: None,
             scopes: Scopes::ALL,
         });

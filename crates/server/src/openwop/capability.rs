@@ -16,7 +16,11 @@ use wopr_engine::Engine;
 use wopr_wire::a2a::method::Version;
 
 use super::{call::etag, openapi, render};
-use crate::{Config, a2a, config::Period, hex::hex, host::default_tenant};
+use crate::{
+    Config, a2a,
+    config::{Period, default_tenant},
+    hex::hex,
+};
 
 /// Ids the conformance suite asks for begin so.
 const FIXTURES: [&str; 2] = ["conformance-", "openwop-smoke-"];

@@ -18,8 +18,6 @@ use parking_lot::Mutex;
 use wopr_engine::Stats;
 use wopr_store::{postgres, sqlite};
 
-use crate::StoreStats;
-
 /// The media type of the text format.
 pub const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -35,6 +33,15 @@ pub struct Metrics {
     latencies: Mutex<BTreeMap<&'static str, Latency>>,
     streams: Arc<AtomicU64>,
     panics: AtomicU64,
+}
+
+/// What a database did since it was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreStats {
+    /// The embedded one.
+    Sqlite(sqlite::Stats),
+    /// One that several processes share.
+    Postgres(postgres::Stats),
 }
 
 type Series = (&'static str, &'static str, u16);

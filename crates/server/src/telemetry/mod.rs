@@ -14,7 +14,7 @@ use tracing_subscriber::{EnvFilter, fmt};
 
 use crate::config::{Log, LogFormat};
 
-pub use metrics::{METRICS_TYPE, Metrics, OpenStream};
+pub use metrics::{METRICS_TYPE, Metrics, OpenStream, StoreStats};
 pub use request::{Handled, observe};
 pub use trace::TraceContext;
 

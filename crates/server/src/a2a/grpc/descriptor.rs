@@ -14,7 +14,7 @@ use wopr_wire::a2a::{
 };
 
 use super::{
-    super::{Binding, is_served},
+    super::offer::{Binding, is_served},
     Standard,
 };
 

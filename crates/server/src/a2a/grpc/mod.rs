@@ -29,7 +29,8 @@ use wopr_wire::a2a::{
 };
 
 use super::{
-    Binding, door, is_served,
+    door,
+    offer::{Binding, is_served},
     perform::{self, Answer},
     service::Service,
 };

@@ -19,8 +19,8 @@ use wopr_wire::a2a::{
 };
 
 use crate::a2a::{
-    projection::{Change, Standing, stored_state, wire_state},
-    render::{wire_time, wrap},
+    metadata::wrap,
+    projection::{Change, Standing, stored_state, wire_state, wire_time},
 };
 
 /// What is kept of an update.
