@@ -13,7 +13,7 @@ use wopr_wire::{
     json::{Decode as _, Object},
 };
 
-use super::{metadata::wrap, service::Error};
+use super::{error::Error, metadata::wrap};
 
 /// Events read at once while artifacts are collected.
 const PAGE: u64 = 256;

@@ -9,7 +9,7 @@ use wopr_wire::a2a::{
     rpc::{self, Id},
 };
 
-use super::{grpc::status, service::Error, transport};
+use super::{error::Error, grpc::status, transport};
 use crate::{
     Host,
     config::{Config, ErrorProfile, Key, Secret, StoreUrl},

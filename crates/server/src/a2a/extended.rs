@@ -7,7 +7,8 @@ use wopr_wire::a2a::{error::A2aError, model::AgentCard};
 
 use super::{
     card::{self, Subject},
-    service::{Call, Error, Service},
+    error::Error,
+    service::{Call, Service},
 };
 use crate::auth::Scope;
 

@@ -12,7 +12,7 @@ use wopr_wire::{
     json,
 };
 
-use super::{inputs, question, service::Error};
+use super::{error::Error, inputs, question};
 
 /// Events read at once.
 const PAGE: u64 = 256;

@@ -21,10 +21,11 @@ use wopr_wire::{
 
 use super::{
     door,
+    error::Error,
     offer::{Binding, is_served},
     perform::{self, Answer},
     routes::Interface,
-    service::{Call, Error, Service},
+    service::{Call, Service},
     transport,
 };
 use crate::{

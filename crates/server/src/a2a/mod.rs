@@ -5,7 +5,7 @@
 //!                                                     v
 //!                                                  perform
 //!                                                     v
-//!   card      service (get, list, cancel) . send . stream . push . extended
+//!   card      tasks (get, list, cancel) . send . stream . push . extended
 //!    |              |          |        |         |
 //!    |           render     history   select    projection      views of a run, and messages as commands;
 //!    |              '--- question ---'  inputs, answer          all but `question` and `history` pure
@@ -23,6 +23,7 @@ mod card_security;
 mod card_sign;
 pub(crate) mod conformance;
 mod door;
+mod error;
 #[cfg(test)]
 mod error_table;
 mod extended;
@@ -46,6 +47,7 @@ mod select;
 mod send;
 mod service;
 mod stream;
+mod tasks;
 mod transport;
 
 use std::sync::Arc;
@@ -58,7 +60,7 @@ use self::routes::Place;
 use crate::{Host, auth};
 
 pub use card_sign::CardSigner;
-pub(crate) use grpc::is_grpc;
+pub(crate) use grpc::media::is_grpc;
 pub use offer::{Binding, CARD_PATH, EXTENDED_CARD, INTERFACES, KEYS_PATH, PUSH_NOTIFICATIONS, STREAMING};
 pub(crate) use transport::unavailable;
 

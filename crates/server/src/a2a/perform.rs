@@ -7,8 +7,9 @@ use wopr_wire::a2a::{
 };
 
 use super::{
+    error::Error,
     offer::PUSH_NOTIFICATIONS,
-    service::{Call, Error, Service},
+    service::{Call, Service},
     stream::TaskStream,
 };
 

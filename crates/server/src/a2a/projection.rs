@@ -43,6 +43,27 @@ pub(super) const fn stored_state(state: TaskState) -> Option<StoredState> {
     }
 }
 
+/// How this protocol spells a status.
+pub(super) const fn task_word(status: RunStatus) -> &'static str {
+    match status {
+        RunStatus::Cancelled => "canceled",
+        RunStatus::Cancelling => "being canceled",
+        RunStatus::Pending
+        | RunStatus::Running
+        | RunStatus::Paused
+        | RunStatus::WaitingApproval
+        | RunStatus::WaitingInput
+        | RunStatus::WaitingExternal
+        | RunStatus::Completed
+        | RunStatus::Failed => status.as_str(),
+    }
+}
+
+/// Claims that the client of a run has something to do, or nothing more to expect.
+pub(super) const fn is_settled(status: RunStatus) -> bool {
+    status.is_terminal() || status.is_waiting()
+}
+
 /// The context of a run: its own, or for one that was not begun by a message its id.
 pub(super) fn context_of(view: &View) -> String {
     let context = (view.run.started.as_ref()).and_then(|started| started.context.clone());

@@ -14,12 +14,13 @@ use wopr_wire::{
 
 use super::{
     artifacts,
+    error::Error,
     history::{self, Wanted},
     metadata::wrap,
     projection::{Standing, context_of, state_of, wire_state, wire_time},
     question::{self, Question},
     reply,
-    service::{Error, Service},
+    service::Service,
 };
 use crate::auth::{Caller, Scope};
 

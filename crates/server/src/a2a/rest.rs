@@ -29,9 +29,10 @@ use wopr_wire::{
 
 use super::{
     card, door,
+    error::Error,
     perform::{self, Answer},
     routes::Rest,
-    service::{Error, Service},
+    service::Service,
     transport,
 };
 use crate::{Host, auth, telemetry::Handled};

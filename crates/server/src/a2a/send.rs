@@ -22,15 +22,17 @@ use wopr_wire::a2a::{
 };
 
 use super::{
-    answer, artifacts, conformance, history,
+    answer, artifacts, conformance,
+    error::Error,
+    history,
     inputs::{self, Inputs},
     modes::Modes,
-    projection::{Standing, Waiting, context_of, waiting},
+    projection::{Standing, Waiting, context_of, is_settled, task_word, waiting},
     question::{self, AskedAt},
     render::Shown,
     reply,
     select::{self, Choice},
-    service::{Call, Error, Service, is_settled, require, task_word},
+    service::{Call, Service, require},
 };
 use crate::auth::{Caller, Scope};
 

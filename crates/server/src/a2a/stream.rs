@@ -20,14 +20,15 @@ use wopr_wire::a2a::{
 
 use super::{
     artifacts,
+    error::Error,
     history::{self, Wanted},
     metadata::wrap,
-    projection::{Change, Standing, context_of, wire_time},
+    projection::{Change, Standing, context_of, task_word, wire_time},
     question::{self, Question},
     render::{Shown, Words, status},
     reply::{self, Reply},
     send::Sent,
-    service::{Call, Error, Service, task_word},
+    service::{Call, Service},
 };
 use crate::{
     answers::Asker,

@@ -22,7 +22,7 @@ use wopr_wire::{
 };
 
 use super::{
-    service::Error,
+    error::Error,
     stream::{Item, Step, TaskStream},
 };
 use crate::{

@@ -24,7 +24,8 @@ use wopr_wire::a2a::{
 
 use super::{
     super::stream::{Item, Step, TaskStream},
-    GRPC, message, status,
+    media::GRPC,
+    message, status,
 };
 use crate::answers::{self, Crowded};
 

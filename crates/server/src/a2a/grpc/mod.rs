@@ -8,6 +8,7 @@
 mod answer;
 mod descriptor;
 mod health;
+pub(super) mod media;
 mod message;
 pub(super) mod status;
 
@@ -15,7 +16,7 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{body::Body, extract::Request, response::Response};
 use futures_util::stream;
-use http::{HeaderMap, Version as Http, header, request::Parts};
+use http::{HeaderMap, Version as Http, request::Parts};
 use http_body_util::{BodyExt as _, StreamBody};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -41,8 +42,6 @@ use crate::{
     telemetry::Handled,
 };
 
-/// The media type of gRPC; a suffix names the encoding of messages.
-const GRPC: &str = "application/grpc";
 /// How long a client gives an answer to arrive.
 const TIMEOUT: &str = "grpc-timeout";
 /// Longer than anybody waits: what is asked for beyond it is no deadline.
@@ -69,15 +68,6 @@ impl Services {
         services.extend([v1, v1alpha]);
         Self(services)
     }
-}
-
-/// Claims that a request is one of gRPC.
-pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
-    let value = headers.get(header::CONTENT_TYPE);
-    value
-        .and_then(|value| value.to_str().ok())
-        .and_then(|text| text.strip_prefix(GRPC))
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with(['+', ';']))
 }
 
 /// Answers a request of gRPC, whatever it asks for.
@@ -255,22 +245,6 @@ mod tests {
             ("1ä", None),
         ] {
             assert_eq!(timeout(text), wanted, "{text}");
-        }
-    }
-
-    #[test]
-    fn a_media_type_tells_grpc() {
-        for (value, wanted) in [
-            ("application/grpc", true),
-            ("application/grpc+proto", true),
-            ("application/grpc; x=1", true),
-            ("application/grpc-web", false),
-            ("application/grpcx", false),
-            ("application/json", false),
-        ] {
-            let mut headers = HeaderMap::new();
-            headers.insert(header::CONTENT_TYPE, value.parse().unwrap());
-            assert_eq!(is_grpc(&headers), wanted, "{value}");
         }
     }
 

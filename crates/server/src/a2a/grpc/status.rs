@@ -9,7 +9,7 @@ use tonic::{Code, Status, metadata::MetadataValue};
 use wopr_wire::a2a::{error::A2aError, method::Version, protobuf::rpc_status};
 
 use super::super::{
-    service::Error,
+    error::Error,
     transport::{RETRY_AFTER, profile},
 };
 use crate::{Host, auth::AuthError, body::BodyError};

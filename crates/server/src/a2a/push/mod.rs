@@ -17,5 +17,4 @@ mod update;
 
 pub(crate) use courier::Courier;
 pub(crate) use receiver::Vault;
-pub(super) use service::full;
 pub(crate) use service::set;

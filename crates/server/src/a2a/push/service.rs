@@ -22,7 +22,10 @@ use wopr_wire::a2a::{
 use super::receiver::Receiver;
 use crate::{
     Host,
-    a2a::service::{Call, Error, Service, require},
+    a2a::{
+        error::Error,
+        service::{Call, Service, require},
+    },
     auth::Scope,
     hex::hex,
 };
@@ -72,7 +75,7 @@ impl Service {
         let row = self.sealed(&view.key, id.clone(), &receiver)?;
         match self.put(&view.key, row).await? {
             Put::Added | Put::Replaced => Ok(receiver.shown(&view.key, &id)),
-            Put::Full => Err(full(self.host.config().a2a.push_configs)),
+            Put::Full => Err(Error::full(self.host.config().a2a.push_configs)),
             Put::Missing => Err(A2aError::task_not_found(task).into()),
         }
     }
@@ -224,11 +227,6 @@ impl Service {
         let put = self.host.engine().put_push(run, row, most).await;
         put.map_err(unwritten)
     }
-}
-
-/// What a client is told whose task has as many configurations as it may have.
-pub(in crate::a2a) fn full(most: usize) -> Error {
-    A2aError::unsupported(format!("a task has at most {most} push configurations")).into()
 }
 
 /// Registers a receiver without secrets, whose URL has been judged.

@@ -1,0 +1,154 @@
+//! Reading, listing and cancelling tasks.
+
+use wopr_core::{Command, Refusal, RunId, RunKey, TenantId};
+use wopr_engine::{CommandError, Extras};
+use wopr_store::{TaskFilter, TaskRow};
+use wopr_wire::a2a::{
+    error::A2aError,
+    model::{CancelTaskRequest, GetTaskRequest, ListTasksRequest, ListTasksResponse, Task},
+};
+
+use super::{
+    error::Error,
+    page,
+    projection::stored_state,
+    render::Shown,
+    service::{Call, Service, require},
+};
+use crate::auth::Scope;
+
+/// Tasks on a page of a list whose client does not say.
+const PAGE_SIZE: u32 = 50;
+/// Bytes of a page beyond which it ends early, as text: what clients of gRPC take by default, with room to spare.
+const PAGE_BYTES: usize = 2 << 20;
+/// The reason of a run cancelled through this face (RFC 0100).
+const CANCEL_REASON: &str = "cross_protocol_cancel";
+
+impl Service {
+    /// Reads a task.
+    pub(super) async fn get(&self, call: &Call, request: GetTaskRequest) -> Result<Task, Error> {
+        let view = self.visible(call, &request.id).await?;
+        let shown = Shown {
+            history: request.history_length,
+            artifacts: true,
+        };
+        self.task(&call.caller, &view, shown).await
+    }
+
+    /// Lists the tasks a caller sees, the latest change first. Their messages are shown only where asked for, and a
+    /// page of large ones has fewer of them than was asked for.
+    pub(super) async fn list(
+        &self,
+        call: &Call,
+        request: ListTasksRequest,
+    ) -> Result<ListTasksResponse, Error> {
+        require(&call.caller, Scope::RunsRead)?;
+        let page_size = request.page_size.unwrap_or(PAGE_SIZE);
+        let after = match &request.page_token {
+            None => None,
+            Some(token) => Some(page::decode(token)?),
+        };
+        let filter = TaskFilter {
+            context: request.context_id,
+            state: request.status.and_then(stored_state),
+            changed_since: (request.status_timestamp_after)
+                .map(|time| wopr_core::Timestamp::from_millis(time.as_millis())),
+            principal: self.owner(&call.caller),
+        };
+        let limit = usize::try_from(page_size).unwrap_or(usize::MAX);
+        let tenant = &call.caller.tenant;
+        let store = self.host.engine().store();
+        let mut listed = store.list_tasks(tenant, &filter, after.as_ref(), limit).await?;
+        if listed.total == 0 {
+            listed.tasks.extend(self.without_context(tenant, &filter).await?);
+            listed.total = listed.tasks.len() as u64;
+        }
+        let shown = Shown {
+            history: Some(request.history_length.unwrap_or(0)),
+            artifacts: request.include_artifacts,
+        };
+        let mut tasks = Vec::with_capacity(listed.tasks.len());
+        let mut next_page_token = String::new();
+        let mut n_bytes = 0;
+        let mut rows = listed.tasks.into_iter().peekable();
+        while let Some((run, row)) = rows.next() {
+            let token = page::encode(row.updated_at, &run);
+            let key = RunKey::new(tenant.clone(), run);
+            if let Some(view) = self.host.engine().view(&key).await? {
+                let task = self.task(&call.caller, &view, shown).await?;
+                n_bytes += page::size_of(&task);
+                tasks.push(task);
+            }
+            let has_more = rows.peek().is_some() || listed.has_more;
+            if has_more && (n_bytes > PAGE_BYTES || rows.peek().is_none()) {
+                next_page_token = token;
+                break;
+            }
+        }
+        Ok(ListTasksResponse {
+            tasks,
+            next_page_token,
+            page_size,
+            total_size: listed.total,
+        })
+    }
+
+    /// The run whose id a client takes for a context, because one that no message began has no other.
+    async fn without_context(
+        &self,
+        tenant: &TenantId,
+        filter: &TaskFilter,
+    ) -> Result<Option<(RunId, TaskRow)>, Error> {
+        let named = filter.context.as_deref().map(RunId::parse);
+        let Some(Ok(run)) = named else { return Ok(None) };
+        let store = self.host.engine().store();
+        let key = RunKey::new(tenant.clone(), run);
+        // Whose it is comes first, as where a task is read.
+        if let Some(owner) = &filter.principal {
+            let summary = store.summary(&key).await?;
+            if summary.is_none_or(|(summary, _)| summary.principal != *owner) {
+                return Ok(None);
+            }
+        }
+        let Some((row, _)) = store.task(&key).await? else {
+            return Ok(None);
+        };
+        let fits = row.context.is_none()
+            && filter.state.is_none_or(|state| row.state == state)
+            && filter.changed_since.is_none_or(|since| row.updated_at >= since);
+        Ok(fits.then_some((key.run, row)))
+    }
+
+    /// Cancels a task. It is working while its children still end.
+    pub(super) async fn cancel(&self, call: &Call, request: CancelTaskRequest) -> Result<Task, Error> {
+        let view = self.visible(call, &request.id).await?;
+        require(&call.caller, Scope::RunsCancel)?;
+        let not_cancelable = || A2aError::TaskNotCancelable {
+            task_id: request.id.clone(),
+        };
+        if view.run.status.is_terminal() {
+            return Err(not_cancelable().into());
+        }
+        let command = Command::Cancel {
+            reason: Some(CANCEL_REASON.to_owned()),
+            by: Some(call.caller.principal.clone()),
+        };
+        let done = self
+            .host
+            .engine()
+            .command(&view.key, command, Extras::default())
+            .await;
+        let view = match done {
+            Ok(wopr_engine::Done::Fresh(view)) => view,
+            // A cancel carries no key, so nothing is replayed.
+            Ok(wopr_engine::Done::Replayed(_)) => view,
+            Err(CommandError::Refused(Refusal::Terminal(_))) => return Err(not_cancelable().into()),
+            Err(error) => return Err(error.into()),
+        };
+        let shown = Shown {
+            history: None,
+            artifacts: true,
+        };
+        self.task(&call.caller, &view, shown).await
+    }
+}
