@@ -1,26 +1,6 @@
-//! The command line, as far as commands share it.
+//! Flags that commands share.
 
-use clap::{Args, Parser};
-
-use crate::{commands::Command, exit};
-
-/// Durable workflows, served over OpenWOP and A2A.
-///
-/// wopr keeps every run as a log: it survives the process, is never run twice, and can be picked up again from any
-/// event. Try `wopr demo` first, then `wopr dev`.
-#[derive(Debug, Parser)]
-#[command(
-    name = "wopr",
-    version,
-    max_term_width = 110,
-    disable_help_subcommand = false,
-    after_help = "`wopr help COMMAND` says more; `wopr help exit-codes` lists how a command ends.",
-    after_long_help = exit::table(),
-)]
-pub(crate) struct Cli {
-    #[command(subcommand)]
-    pub(crate) command: Command,
-}
+use clap::Args;
 
 /// Which server is asked, and as whom.
 #[derive(Debug, Clone, Args)]

@@ -26,7 +26,10 @@ use wopr_wire::{
     json::Object,
 };
 
-use super::{Items, line::Line, refusal::Refusal};
+use super::{
+    line::{Items, Line},
+    refusal::Refusal,
+};
 use crate::{
     client::{self, MAX_ANSWER, MAX_EVENT, exit_of},
     exit::{Exit, Failure},

@@ -18,7 +18,10 @@ use wopr_wire::{
     sse,
 };
 
-use super::{Items, line::Line, refusal};
+use super::{
+    line::{Items, Line},
+    refusal,
+};
 use crate::client;
 
 /// Asks and waits for the reply.

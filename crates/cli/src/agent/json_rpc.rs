@@ -12,7 +12,10 @@ use wopr_wire::{
     sse,
 };
 
-use super::{Items, line::Line, refusal};
+use super::{
+    line::{Items, Line},
+    refusal,
+};
 use crate::{
     client,
     exit::{Exit, Failure},

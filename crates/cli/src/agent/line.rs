@@ -1,15 +1,27 @@
-//! The way to an interface: where it is, who calls, and what every request says.
+//! The way to an interface: where it is, who calls, what every request says, and what comes back as it happens.
+
+use std::pin::Pin;
 
 use anyhow::Result;
+use futures_util::Stream;
 use reqwest::{
     Method, RequestBuilder, Response,
     header::{ACCEPT, AUTHORIZATION},
 };
 use url::Url;
-use wopr_wire::a2a::method::{Operation, VERSION_HEADER, Version};
+use wopr_wire::a2a::{
+    method::{Operation, VERSION_HEADER, Version},
+    model::StreamResponse,
+};
 
 use super::{card::Binding, refusal};
 use crate::client::{self, ANSWER, unreachable_failure};
+
+/// An item of a stream with its id, if it has one.
+pub(crate) type Item = (Option<String>, StreamResponse);
+
+/// What happens, as it happens.
+pub(crate) type Items = Pin<Box<dyn Stream<Item = Result<Item>> + Send>>;
 
 /// The way to an interface.
 #[derive(Debug, Clone)]

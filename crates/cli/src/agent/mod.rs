@@ -16,10 +16,7 @@ mod json_rpc;
 mod line;
 mod refusal;
 
-use std::pin::Pin;
-
 use anyhow::Result;
-use futures_util::Stream;
 use rand::{TryRngCore as _, rngs::OsRng};
 use serde_json::Value;
 use wopr_wire::{
@@ -30,15 +27,16 @@ use wopr_wire::{
             AgentCard, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest,
             GetExtendedAgentCardRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest,
             ListTaskPushNotificationConfigsResponse, ListTasksRequest, ListTasksResponse, Message, Part,
-            Role, SendMessageConfiguration, SendMessageRequest, SendMessageResponse, StreamResponse,
-            SubscribeToTaskRequest, Task, TaskPushNotificationConfig,
+            Role, SendMessageConfiguration, SendMessageRequest, SendMessageResponse, SubscribeToTaskRequest,
+            Task, TaskPushNotificationConfig,
         },
     },
     json,
 };
 
 pub(crate) use card::{Binding, Wanted, fetch as card};
-use line::Line;
+pub(crate) use line::Item;
+use line::{Items, Line};
 
 use crate::exit::{Exit, Failure};
 
@@ -56,12 +54,6 @@ pub(crate) struct Agent {
     /// Which of the card's interfaces is spoken to.
     pub(crate) chosen: usize,
 }
-
-/// An item of a stream with its id, if it has one.
-pub(crate) type Item = (Option<String>, StreamResponse);
-
-/// What happens, as it happens.
-pub(crate) type Items = Pin<Box<dyn Stream<Item = Result<Item>> + Send>>;
 
 impl Agent {
     /// Fetches the card and picks how to talk, among what is wanted.

@@ -130,6 +130,11 @@ impl Figures {
     }
 }
 
+/// Bytes as mebibytes.
+pub(crate) fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

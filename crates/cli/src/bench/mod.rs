@@ -28,6 +28,7 @@ mod seed;
 mod server;
 mod study;
 mod subscriber;
+mod talk;
 mod workflow;
 
 use std::{fs, path::PathBuf, thread, time::Duration};
@@ -43,6 +44,7 @@ use self::{
     report::{Cell, Report, StudyReport},
     scenario::{Kind, Scenario},
     server::Server,
+    talk::Talk,
 };
 use crate::{exit::Exit, open_files, output, signals::Signals};
 
@@ -148,22 +150,6 @@ fn measure(args: Args, stopped: oneshot::Receiver<()>) -> Result<Option<Report>>
     })
 }
 
-/// Says what is going on, where no machine reads.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Talk {
-    is_quiet: bool,
-}
-
-impl Talk {
-    /// Says a line.
-    pub(crate) fn say(self, line: &str) {
-        if !self.is_quiet {
-            // Progress is a courtesy; a closed terminal is no reason to stop.
-            let _ = output::note(line);
-        }
-    }
-}
-
 struct Bench {
     args: Args,
     talk: Talk,
@@ -172,7 +158,7 @@ struct Bench {
 
 impl Bench {
     fn new(args: Args) -> Self {
-        let talk = Talk { is_quiet: args.json };
+        let talk = Talk::new(args.json);
         let report = Report {
             version: env!("CARGO_PKG_VERSION"),
             is_debug_build: cfg!(debug_assertions),

@@ -12,9 +12,9 @@ use wopr_engine::{CommandError, Create, Engine, Extras, Start};
 use wopr_server::{Config, Host, Overrides};
 
 use super::{
-    Talk,
     place::Place,
     server::{KEY, master_key},
+    talk::Talk,
     workflow,
 };
 

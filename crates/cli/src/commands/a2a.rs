@@ -2,22 +2,20 @@
 
 mod card;
 mod list;
+mod place;
 mod push_config;
 mod verify;
 
 use anyhow::Result;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use futures_util::{Stream, StreamExt as _};
 use serde::Serialize;
 use serde_json::{Value, json};
-use wopr_wire::a2a::{
-    method::Version,
-    model::{Part, SendMessageRequest, SendMessageResponse, StreamResponse, Task, TaskState},
-};
+use wopr_wire::a2a::model::{Part, SendMessageRequest, SendMessageResponse, StreamResponse, Task, TaskState};
 
+use self::place::Place;
 use crate::{
-    agent::{self, Agent, Binding, Item, Wanted},
-    args::{Format, Remote},
+    agent::{self, Item},
     client::parse_url,
     exit::{Exit, Failure},
     output::{self, Paint, Spinner},
@@ -109,29 +107,6 @@ enum Verb {
     /// Say where an agent posts what becomes of a task
     #[command(name = "push-config")]
     PushConfig(push_config::PushConfig),
-}
-
-/// Which agent, and how it is spoken to.
-#[derive(Debug, Args)]
-struct Place {
-    #[command(flatten)]
-    remote: Remote,
-    /// Speak this version, whatever else the agent offers
-    #[arg(long, value_enum)]
-    protocol: Option<Protocol>,
-    /// Speak over this binding, whatever else the agent offers
-    #[arg(long, value_enum)]
-    binding: Option<Binding>,
-    #[command(flatten)]
-    format: Format,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Protocol {
-    #[value(name = "1.0")]
-    V1,
-    #[value(name = "0.3")]
-    V03,
 }
 
 /// What is sent.
@@ -251,25 +226,6 @@ impl Message {
 }
 
 impl Place {
-    /// The same with another agent, where one was named beside the flags.
-    fn at(mut self, agent: Option<String>) -> Self {
-        if let Some(agent) = agent {
-            self.remote.server = agent;
-        }
-        self
-    }
-
-    async fn agent(&self) -> Result<Agent> {
-        let wanted = Wanted {
-            version: self.protocol.map(|protocol| match protocol {
-                Protocol::V1 => Version::V1_0,
-                Protocol::V03 => Version::V0_3,
-            }),
-            binding: self.binding,
-        };
-        Agent::find(&self.remote.server, self.remote.key.clone(), wanted).await
-    }
-
     fn show(&self, answer: &SendMessageResponse) -> Result<Exit> {
         match answer {
             SendMessageResponse::Task(task) if !self.format.json => self.show_task(task),

@@ -6,7 +6,8 @@ use anyhow::{Context as _, Result};
 use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;
 
-use crate::{args::Cli, exit::Exit};
+use super::Cli;
+use crate::exit::Exit;
 
 /// Print completions for a shell.
 ///

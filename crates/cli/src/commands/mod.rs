@@ -1,4 +1,4 @@
-//! The commands, one file each.
+//! The command line, and the commands, one file each.
 
 mod a2a;
 mod backup;
@@ -18,9 +18,30 @@ mod serve;
 mod workflows;
 
 use anyhow::Result;
-use clap::Subcommand;
+use clap::{Parser, Subcommand};
 
-use crate::{bench, exit::Exit};
+use crate::{
+    bench,
+    exit::{self, Exit},
+};
+
+/// Durable workflows, served over OpenWOP and A2A.
+///
+/// wopr keeps every run as a log: it survives the process, is never run twice, and can be picked up again from any
+/// event. Try `wopr demo` first, then `wopr dev`.
+#[derive(Debug, Parser)]
+#[command(
+    name = "wopr",
+    version,
+    max_term_width = 110,
+    disable_help_subcommand = false,
+    after_help = "`wopr help COMMAND` says more; `wopr help exit-codes` lists how a command ends.",
+    after_long_help = exit::table(),
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
 
 /// What can be asked of the binary.
 #[derive(Debug, Subcommand)]

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 
-use super::{Context, mebibytes};
+use super::context::Context;
 use crate::bench::{
-    figure::{Figure, Figures},
+    figure::{Figure, Figures, mebibytes},
     latency::Latencies,
     meter::Reading,
     process::Process,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use super::Context;
+use super::context::Context;
 use crate::bench::{
     disk::Probe,
     figure::{Bar, Figure, Figures},

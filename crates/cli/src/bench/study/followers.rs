@@ -11,10 +11,10 @@ use std::{
 use anyhow::{Context as _, Result};
 use tokio::task::JoinSet;
 
-use super::{Context, mebibytes, streams::check_files};
+use super::{context::Context, streams::check_files};
 use crate::bench::{
     client::{park, resume},
-    figure::{Figure, Figures},
+    figure::{Figure, Figures, mebibytes},
     latency::Latencies,
     process::Process,
     server::Server,

@@ -10,10 +10,10 @@ use rand::Rng as _;
 use serde_json::{Value, json};
 use wopr_core::RunId;
 
-use super::{Context, mebibytes};
+use super::context::Context;
 use crate::bench::{
     call::Caller,
-    figure::{Figure, Figures},
+    figure::{Figure, Figures, mebibytes},
     latency::Latencies,
     process::Process,
     seed,

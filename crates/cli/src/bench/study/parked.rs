@@ -6,11 +6,11 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use rand::seq::SliceRandom as _;
 
-use super::{Context, mebibytes};
+use super::context::Context;
 use crate::bench::{
     client::resume,
     disk::Probe,
-    figure::{Bar, Figure, Figures},
+    figure::{Bar, Figure, Figures, mebibytes},
     latency::Latencies,
     process::Process,
     seed,

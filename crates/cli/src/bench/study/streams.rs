@@ -7,11 +7,11 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 use tokio::net::TcpStream;
 
-use super::{Context, mebibytes};
+use super::context::Context;
 use crate::{
     bench::{
         client::{park, resume},
-        figure::{Bar, Figure, Figures},
+        figure::{Bar, Figure, Figures, mebibytes},
         latency::{Latencies, Summary},
         process::Process,
         server::Server,

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::Place;
+use super::place::Place;
 use crate::{
     exit::Exit,
     output::{self, Paint},

@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 use wopr_wire::a2a::model::{ListTasksRequest, Task, TaskState};
 
-use super::Place;
+use super::place::Place;
 use crate::{
     agent::Agent,
     exit::{Exit, Failure},

@@ -15,7 +15,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use wopr_wire::a2a::model::{AuthenticationInfo, Secret, TaskPushNotificationConfig};
 
-use super::Place;
+use super::place::Place;
 use crate::{
     agent::Agent,
     exit::{Exit, Failure},

@@ -20,7 +20,10 @@ use clap::Args;
 use tempfile::TempDir;
 use wopr_server::config::Period;
 
-use self::{process::Place, story::Story};
+use self::{
+    process::{Place, ourselves},
+    story::Story,
+};
 use crate::{
     exit::{Exit, Failure},
     output::{self, Paint},
@@ -92,16 +95,6 @@ impl Demo {
             output::line(format!("Its key is {}", place.key()))?;
         }
         Ok(())
-    }
-}
-
-/// How this binary was started, for commands to try.
-fn ourselves() -> &'static str {
-    // Cargo tells what it runs.
-    if std::env::var_os("CARGO").is_some() {
-        "cargo run --release --"
-    } else {
-        "wopr"
     }
 }
 

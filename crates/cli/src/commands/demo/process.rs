@@ -152,3 +152,13 @@ impl Place {
             .join("\n")
     }
 }
+
+/// How this binary was started, for commands to try.
+pub(super) fn ourselves() -> &'static str {
+    // Cargo tells what it runs.
+    if env::var_os("CARGO").is_some() {
+        "cargo run --release --"
+    } else {
+        "wopr"
+    }
+}

@@ -13,7 +13,7 @@ use wopr_wire::{
     openwop::event::RunEventDoc,
 };
 
-use super::{ourselves, process::Place};
+use super::process::{Place, ourselves};
 use crate::{
     agent::{self, Agent, Item, Wanted},
     client::{self, Client},
