@@ -76,10 +76,12 @@ impl Expression {
             .unwrap_or(inner)
             .trim();
         within(inner.len(), MAX_EXPRESSION)?;
-        // What the author wrote is parsed first: its errors are the ones to tell.
-        ENVIRONMENT
-            .compile_expression(inner)
-            .map_err(|e| ExpressionError::Syntax(describe(&e)))?;
+        if has_no_products(inner) {
+            // What the author wrote is parsed first: its errors are the ones to tell.
+            ENVIRONMENT
+                .compile_expression(inner)
+                .map_err(|e| ExpressionError::Syntax(describe(&e)))?;
+        }
         let scan = Scan::expression(inner)?;
         let compiled = ENVIRONMENT
             .compile_expression_owned(scan.source.clone())
@@ -160,9 +162,11 @@ impl Template {
     /// [`ExpressionError::Syntax`] or [`ExpressionError::TooLong`].
     pub fn parse(source: &str) -> Result<Self, ExpressionError> {
         within(source.len(), MAX_SOURCE)?;
-        ENVIRONMENT
-            .template_from_str(source)
-            .map_err(|e| ExpressionError::Syntax(describe(&e)))?;
+        if has_no_products(source) {
+            ENVIRONMENT
+                .template_from_str(source)
+                .map_err(|e| ExpressionError::Syntax(describe(&e)))?;
+        }
         let scan = Scan::template(source)?;
         ENVIRONMENT
             .template_from_str(&scan.source)
@@ -198,6 +202,12 @@ impl Template {
             Err(error) => Err(ExpressionError::Evaluation(describe(&error))),
         }
     }
+}
+
+/// Claims that minijinja compiles a source as its author wrote it without filling the memory: it works out products of
+/// constants there, and that of a short text and a number may have a hundred megabytes.
+fn has_no_products(source: &str) -> bool {
+    !source.contains('*')
 }
 
 /// Every word of a source that could be a name.
@@ -412,6 +422,12 @@ mod tests {
             let expression = Expression::parse(&source).expect(&source);
             assert!(expression.evaluate(&context).is_err(), "{source}");
         }
+        // As many as there is room for; each would be a hundred megabytes where it is worked out while it is compiled.
+        let products = |n| vec![format!("'{}' * 999999", "a".repeat(100)); n].join(",");
+        let expression = Expression::parse(&format!("[{}]", products(70))).expect("valid");
+        assert!(expression.evaluate(&context).is_err());
+        let template = Template::parse(&format!("{{{{ [{}] }}}}", products(500))).expect("valid");
+        assert!(template.render(&context).is_err());
         let nested = "{% for a in [t,t,t,t,t] %}{% for b in [[a,a,a,a],[a,a,a,a]] %}{{ b ~ b }}{% endfor %}{% endfor %}";
         assert!(Template::parse(nested).expect("valid").render(&context).is_err());
     }
