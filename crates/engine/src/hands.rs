@@ -26,17 +26,6 @@ pub(crate) struct Hands<K, T> {
     tasks: JoinSet<T>,
     about: HashMap<Id, K>,
     in_hand: HashSet<K>,
-    again: HashSet<K>,
-}
-
-/// What has come to its end.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Ended<K, T> {
-    pub(crate) about: K,
-    /// None if it broke off.
-    pub(crate) outcome: Option<T>,
-    /// It was to be begun again meanwhile.
-    pub(crate) again: bool,
 }
 
 impl<K: Clone + Eq + Hash, T: Send + 'static> Hands<K, T> {
@@ -46,7 +35,6 @@ impl<K: Clone + Eq + Hash, T: Send + 'static> Hands<K, T> {
             tasks: JoinSet::new(),
             about: HashMap::new(),
             in_hand: HashSet::new(),
-            again: HashSet::new(),
         }
     }
 
@@ -55,18 +43,18 @@ impl<K: Clone + Eq + Hash, T: Send + 'static> Hands<K, T> {
         self.most.saturating_sub(self.tasks.len())
     }
 
-    /// Begins something, unless it is in hand: then that is noted.
+    /// Begins something, unless it is in hand.
     pub(crate) fn begin(&mut self, about: K, work: impl Future<Output = T> + Send + 'static) {
         if !self.in_hand.insert(about.clone()) {
-            self.again.insert(about);
             return;
         }
         let task = self.tasks.spawn(work);
         self.about.insert(task.id(), about);
     }
 
-    /// Waits until all has ended that is in hand, or a round's time is over and there is room for more; what has ended.
-    pub(crate) async fn round(&mut self) -> Vec<Ended<K, T>> {
+    /// Waits until all has ended that is in hand, or a round's time is over and there is room for more; what it came to,
+    /// none of what broke off.
+    pub(crate) async fn round(&mut self) -> Vec<Option<T>> {
         let until = Instant::now() + ROUND;
         let mut ended = Vec::new();
         while !self.tasks.is_empty() {
@@ -87,13 +75,8 @@ impl<K: Clone + Eq + Hash, T: Send + 'static> Hands<K, T> {
             };
             if let Some(about) = self.about.remove(&id) {
                 self.in_hand.remove(&about);
-                let again = self.again.remove(&about);
-                ended.push(Ended {
-                    about,
-                    outcome,
-                    again,
-                });
             }
+            ended.push(outcome);
         }
         ended
     }
@@ -116,24 +99,14 @@ mod tests {
         let mut hands = Hands::new(3);
         hands.begin(1, async { finished.await.unwrap() });
         hands.begin(2, async { "quick" });
-        let quick = Ended {
-            about: 2,
-            outcome: Some("quick"),
-            again: false,
-        };
         let begun = Instant::now();
-        assert_eq!(hands.round().await, [quick]);
+        assert_eq!(hands.round().await, [Some("quick")]);
         assert_eq!((begun.elapsed(), hands.room()), (ROUND, 2));
         hands.begin(3, async { "quick" });
         assert_eq!(hands.round().await.len(), 1);
         hands.begin(1, async { panic!("it is in hand") });
         finish.send("long").unwrap();
-        let long = Ended {
-            about: 1,
-            outcome: Some("long"),
-            again: true,
-        };
-        assert_eq!(hands.round().await, [long]);
+        assert_eq!(hands.round().await, [Some("long")]);
         assert_eq!(hands.room(), 3);
     }
 
@@ -145,7 +118,7 @@ mod tests {
         assert_eq!(hands.room(), 0);
         assert_eq!(hands.round().await.len(), 1);
         hands.begin(2, async { panic!("as what nobody thought of") });
-        assert_eq!(hands.round().await[0].outcome, None);
+        assert_eq!(hands.round().await, [None]);
         hands.rest().await;
     }
 }

@@ -6,10 +6,10 @@
 use std::{collections::BTreeSet, ops::Bound, time::Duration};
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::{sync::Notify, task::JoinSet};
 use wopr_core::RunKey;
 
-use crate::{Engine, hands::Hands};
+use crate::Engine;
 
 /// Runs that hear at once: enough to fill a group commit.
 const ROUND: usize = 256;
@@ -96,14 +96,13 @@ impl Engine {
     pub(crate) async fn run_inboxes(self) {
         let stop = self.shared.stop.clone();
         let mut next_sweep = tokio::time::Instant::now();
-        let mut hearing = Hands::new(ROUND);
         while !stop.is_cancelled() {
             if tokio::time::Instant::now() >= next_sweep {
                 self.sweep().await;
                 next_sweep = tokio::time::Instant::now() + self.shared.options.poll;
             }
-            let runs = self.shared.inboxes.take(hearing.room());
-            if runs.is_empty() && hearing.room() == ROUND {
+            let runs = self.shared.inboxes.take(ROUND);
+            if runs.is_empty() {
                 tokio::select! {
                     biased;
                     () = stop.cancelled() => {}
@@ -113,13 +112,14 @@ impl Engine {
                 }
                 continue;
             }
+            let mut round = JoinSet::new();
             for run in runs {
                 // The sweep tells of it again.
                 if self.shared.setbacks.is_left_alone(&run) {
                     continue;
                 }
                 let engine = self.clone();
-                hearing.begin(run.clone(), async move {
+                round.spawn(async move {
                     let heard = engine.attend(&run, Box::pin(engine.hear(&run))).await;
                     if let Err(error) = &heard {
                         tracing::warn!(%run, %error, "inbox not read");
@@ -128,18 +128,13 @@ impl Engine {
                 });
             }
             let mut is_trouble = false;
-            for heard in hearing.round().await {
-                is_trouble |= !heard.outcome.unwrap_or(false);
-                // It was told more after it had looked.
-                if heard.again {
-                    self.shared.inboxes.tell(heard.about);
-                }
+            while let Some(heard) = round.join_next().await {
+                is_trouble |= !heard.unwrap_or(false);
             }
             if is_trouble && self.paused_for(AFTER_TROUBLE).await {
-                break;
+                return;
             }
         }
-        hearing.rest().await;
     }
 
     /// Finds runs with rows that no hint announced: those of an earlier epoch or another process. As many as there is

@@ -183,7 +183,7 @@ impl Engine {
                 });
             }
             for expanded in expanding.round().await {
-                n_expanded += usize::from(expanded.outcome.unwrap_or(false));
+                n_expanded += usize::from(expanded.unwrap_or(false));
             }
             if is_last {
                 if n_expanded > 0 {

@@ -14,12 +14,12 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use wopr_core::{Command, RunKey, Timer, Timestamp};
-use wopr_store::{LeasedTimer, TimerKey, WriteError};
+use wopr_store::{Fence, LeasedTimer, TimerKey, WriteError};
 
 use crate::{CommandError, Engine, Extras, hands::Hands, stats::Counters};
 
-/// Timers being fired.
-type Firing = Hands<(RunKey, TimerKey), Fired>;
+/// Timers being fired. One that fires may be set again at once, which is another lease and so another fence.
+type Firing = Hands<(RunKey, TimerKey, Fence), Fired>;
 
 /// Timers fired at once: enough to fill a group commit.
 const ROUND: usize = 256;
@@ -100,13 +100,13 @@ impl Engine {
             // The lease keeps it from coming back at once. When it is over, another process may know better.
             if !shared.setbacks.is_left_alone(&timer.run) {
                 let engine = self.clone();
-                let about = (timer.run.clone(), timer.key.clone());
+                let about = (timer.run.clone(), timer.key.clone(), timer.fence);
                 firing.begin(about, async move { engine.fire(timer).await });
             }
         }
         let (mut has_fired, mut has_trouble) = (false, false);
-        for ended in firing.round().await {
-            match ended.outcome.unwrap_or(Fired::NotNow) {
+        for fired in firing.round().await {
+            match fired.unwrap_or(Fired::NotNow) {
                 Fired::Yes => has_fired = true,
                 Fired::LeftAlone => {}
                 Fired::NotNow => has_trouble = true,
