@@ -308,12 +308,14 @@ impl Engine {
 
     pub(crate) async fn open(&self, key: &RunKey, purpose: Purpose) -> Result<Option<Open>, ReadError> {
         let Shared { store, room, .. } = &*self.shared;
+        let expected = room.expect(purpose, key).await?;
         let mut turn = room.turn().await?;
         let Some(mut loaded) = store.load(key).await? else {
             return Ok(None);
         };
         let n_bytes = loaded.n_bytes();
-        let held = match room.try_hold(purpose, n_bytes) {
+        room.note(key, n_bytes);
+        let held = match expected.or_else(|| room.try_hold(purpose, n_bytes)) {
             Some(held) => held,
             None => {
                 drop((loaded, turn));

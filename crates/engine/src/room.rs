@@ -2,14 +2,17 @@
 //!
 //! How large a run is, nobody knows before it is loaded. So loading goes by turns, of which there are few; a run that turns
 //! out to be large needs room besides, for as long as it is in memory. If there is none it is let go of, waits without a
-//! turn, and is loaded again: small runs are never behind large ones.
+//! turn, and is loaded again. The last that were large are remembered, and wait for room before they are loaded: so small
+//! runs are not behind large ones.
 //!
 //! Whoever reads a run may then command it, with the run in hand. Commands have room of their own, and wait for nobody
 //! who waits for room; so neither is ever stuck.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+use wopr_core::RunKey;
 use wopr_store::{ReadError, patiently};
 
 /// Runs that are being loaded at once.
@@ -18,6 +21,8 @@ const TURNS: usize = 32;
 const SMALL: usize = 256 << 10;
 /// Bytes of larger ones, as stored, for each purpose.
 const BYTES: usize = 128 << 20;
+/// Large runs remembered; when there are more, all are forgotten.
+const MAX_KNOWN: usize = 1_024;
 /// How long to wait for a turn or for room before whoever asks is refused.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -50,6 +55,8 @@ pub(crate) struct Room {
     turns: Semaphore,
     views: Arc<Semaphore>,
     commands: Arc<Semaphore>,
+    /// Runs that were large, and how large.
+    known: Mutex<HashMap<RunKey, usize>>,
 }
 
 impl Default for Room {
@@ -66,7 +73,29 @@ impl Room {
             turns: Semaphore::new(TURNS),
             views: kilobytes(),
             commands: kilobytes(),
+            known: Mutex::default(),
         }
+    }
+
+    /// Waits for room for a run that is known to be large; none otherwise.
+    pub(crate) async fn expect(&self, purpose: Purpose, key: &RunKey) -> Result<Option<Held>, ReadError> {
+        let known = self.known.lock().get(key).copied();
+        match known {
+            Some(n_bytes) => Box::pin(self.hold(purpose, n_bytes)).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Remembers how large a run is.
+    pub(crate) fn note(&self, key: &RunKey, n_bytes: usize) {
+        if n_bytes <= SMALL {
+            return;
+        }
+        let mut known = self.known.lock();
+        if known.len() >= MAX_KNOWN {
+            known.clear();
+        }
+        known.insert(key.clone(), n_bytes);
     }
 
     /// Waits for a turn to load a run, which ends when it is decoded.

@@ -234,7 +234,7 @@ async fn a_large_run_that_a_crowd_asks_for_is_in_memory_a_few_times_only() {
         unread.push(stream);
     }
     // Each is answered: with the run, or with a request to come again.
-    let mut n_answered = 0;
+    let (mut n_answered, mut n_small) = (0, 0);
     for stream in &mut unread {
         let mut line = [0; 12];
         timeout(LIMIT, stream.read_exact(&mut line))
@@ -244,8 +244,11 @@ async fn a_large_run_that_a_crowd_asks_for_is_in_memory_a_few_times_only() {
         assert!(matches!(&line, b"HTTP/1.1 200" | b"HTTP/1.1 503"), "{line:?}");
         n_answered += usize::from(line.ends_with(b"200"));
         let other = ask(address, "GET", &small, "").await;
-        assert_eq!(other.status, 200, "{other:?}");
+        assert!(matches!(other.status, 200 | 503), "{other:?}");
+        n_small += usize::from(other.status == 200);
     }
+    // Those who asked before it was known how large the run is are in its way, and no others.
+    assert!(n_small > CROWD / 2, "{n_small} of {CROWD}");
     assert!(n_answered > 0, "{n_answered} of {CROWD}");
     let peak = peak_mib(&host);
     assert!(peak < FEW_MIB, "{peak} MiB");
