@@ -21,6 +21,7 @@ mod cluster;
 mod corpus;
 mod debian;
 mod deny;
+mod disk;
 mod faketime;
 mod fuzz;
 mod lint;

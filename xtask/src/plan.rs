@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 
+use crate::disk;
+
 /// One step of a chore.
 pub(crate) struct Step {
     name: &'static str,
@@ -32,8 +34,17 @@ pub(crate) enum Outcome {
 
 /// Runs the steps in order up to the first failure, then prints how each went.
 pub(crate) fn run(steps: Vec<Step>) -> Result<()> {
+    let tell_room = || {
+        if let Some(room) = disk::told() {
+            println!("{room}");
+        }
+    };
+    tell_room();
     let (account, failure) = play(steps);
     println!("\n{}", account.render());
+    if failure.is_some() {
+        tell_room();
+    }
     failure.map_or(Ok(()), Err)
 }
 

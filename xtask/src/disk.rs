@@ -1,0 +1,46 @@
+//! How much room is left on the disk. A build without any ends with errors that name everything else.
+
+use std::env;
+use std::path::Path;
+use std::process::Command;
+
+use crate::process::read;
+
+/// What is free where a build writes: here, and where programs are installed from. Nothing where `df` cannot say.
+pub(crate) fn told() -> Option<String> {
+    let (here, passing) = (free(Path::new("."))?, free(&env::temp_dir())?);
+    Some(format!(
+        "free on the disk: {} here, {} in {}",
+        shown(here),
+        shown(passing),
+        env::temp_dir().display()
+    ))
+}
+
+/// Free KiB where a path lies.
+fn free(path: &Path) -> Option<u64> {
+    let said = read(Command::new("df").arg("-Pk").arg(path)).ok()?;
+    available(&said)
+}
+
+/// The fourth column of the one line below the heads, as POSIX has it.
+fn available(said: &str) -> Option<u64> {
+    said.lines().nth(1)?.split_whitespace().nth(3)?.parse().ok()
+}
+
+fn shown(kib: u64) -> String {
+    let tenths_of_gib = (kib * 10) >> 20;
+    format!("{}.{} GiB", tenths_of_gib / 10, tenths_of_gib % 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_df_says_is_read() {
+        let said = "Filesystem 1024-blocks Used Available Capacity Mounted on\n/dev/vda 264239180 93000000 1572864 99% /\n";
+        assert_eq!(available(said).map(shown), Some("1.5 GiB".to_owned()));
+        assert_eq!(available("nothing"), None);
+    }
+}
