@@ -97,11 +97,14 @@ pub(super) async fn check(
         .filter_map(|batch| batch.idempotency.as_ref())
         .collect();
     records.sort_unstable_by(|one, other| parts(&one.key).cmp(&parts(&other.key)));
-    // One that expires between two of them is claimed by nobody here; alone, its batch has its own time.
-    let now = batches.iter().map(|batch| batch.summary.updated_at).min();
-    let claimed = now
-        .filter(|_| !records.is_empty())
-        .map(|now| claim(&mut round, &records, now));
+    // One that expires between two of them is claimed by nobody here; alone, its batch has its own time. Batches without
+    // a record have no say: what clears away keeps the time of an older append.
+    let now = batches
+        .iter()
+        .filter(|batch| batch.idempotency.is_some())
+        .map(|batch| batch.summary.updated_at)
+        .min();
+    let claimed = now.map(|now| claim(&mut round, &records, now));
     let born = births(&mut round, batches);
     let advanced: Vec<_> = batches.iter().map(|batch| advance(&mut round, batch)).collect();
     let fenced: Vec<_> = batches.iter().map(|batch| fences(&mut round, batch)).collect();
