@@ -43,13 +43,20 @@ impl<K: Clone + Eq + Hash, T: Send + 'static> Hands<K, T> {
         self.most.saturating_sub(self.tasks.len())
     }
 
-    /// Begins something, unless it is in hand.
-    pub(crate) fn begin(&mut self, about: K, work: impl Future<Output = T> + Send + 'static) {
-        if !self.in_hand.insert(about.clone()) {
-            return;
+    /// Whether nothing is in hand.
+    pub(crate) fn are_empty(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    /// Begins something; `false` if it is in hand, and may have looked at the store already: it has to be begun again
+    /// after a round.
+    pub(crate) fn begin(&mut self, about: K, work: impl Future<Output = T> + Send + 'static) -> bool {
+        let is_new = self.in_hand.insert(about.clone());
+        if is_new {
+            let task = self.tasks.spawn(work);
+            self.about.insert(task.id(), about);
         }
-        let task = self.tasks.spawn(work);
-        self.about.insert(task.id(), about);
+        is_new
     }
 
     /// Waits until all has ended that is in hand, or a round's time is over and there is room for more; what it came to,
@@ -97,27 +104,27 @@ mod tests {
     async fn what_takes_long_is_in_nobodys_way() {
         let (finish, finished) = oneshot::channel::<&str>();
         let mut hands = Hands::new(3);
-        hands.begin(1, async { finished.await.unwrap() });
-        hands.begin(2, async { "quick" });
+        assert!(hands.begin(1, async { finished.await.unwrap() }));
+        assert!(hands.begin(2, async { "quick" }));
         let begun = Instant::now();
         assert_eq!(hands.round().await, [Some("quick")]);
         assert_eq!((begun.elapsed(), hands.room()), (ROUND, 2));
-        hands.begin(3, async { "quick" });
+        assert!(hands.begin(3, async { "quick" }));
         assert_eq!(hands.round().await.len(), 1);
-        hands.begin(1, async { panic!("it is in hand") });
+        assert!(!hands.begin(1, async { panic!("it is in hand") }));
         finish.send("long").unwrap();
         assert_eq!(hands.round().await, [Some("long")]);
-        assert_eq!(hands.room(), 3);
+        assert!(hands.are_empty() && hands.begin(1, async { "again" }));
     }
 
     #[tokio::test(start_paused = true)]
     async fn full_hands_wait_for_room() {
         let mut hands = Hands::new(1);
         // sleep: longer than a round, in virtual time
-        hands.begin(1, tokio::time::sleep(ROUND * 10));
+        assert!(hands.begin(1, tokio::time::sleep(ROUND * 10)));
         assert_eq!(hands.room(), 0);
         assert_eq!(hands.round().await.len(), 1);
-        hands.begin(2, async { panic!("as what nobody thought of") });
+        assert!(hands.begin(2, async { panic!("as what nobody thought of") }));
         assert_eq!(hands.round().await, [None]);
         hands.rest().await;
     }

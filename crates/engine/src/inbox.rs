@@ -6,10 +6,10 @@
 use std::{collections::BTreeSet, ops::Bound, time::Duration};
 
 use parking_lot::Mutex;
-use tokio::{sync::Notify, task::JoinSet};
+use tokio::sync::Notify;
 use wopr_core::RunKey;
 
-use crate::Engine;
+use crate::{Engine, hands::Hands};
 
 /// Runs that hear at once: enough to fill a group commit.
 const ROUND: usize = 256;
@@ -96,13 +96,14 @@ impl Engine {
     pub(crate) async fn run_inboxes(self) {
         let stop = self.shared.stop.clone();
         let mut next_sweep = tokio::time::Instant::now();
+        let mut hearing = Hands::new(ROUND);
         while !stop.is_cancelled() {
             if tokio::time::Instant::now() >= next_sweep {
                 self.sweep().await;
                 next_sweep = tokio::time::Instant::now() + self.shared.options.poll;
             }
-            let runs = self.shared.inboxes.take(ROUND);
-            if runs.is_empty() {
+            let runs = self.shared.inboxes.take(hearing.room());
+            if runs.is_empty() && hearing.are_empty() {
                 tokio::select! {
                     biased;
                     () = stop.cancelled() => {}
@@ -112,29 +113,30 @@ impl Engine {
                 }
                 continue;
             }
-            let mut round = JoinSet::new();
             for run in runs {
                 // The sweep tells of it again.
                 if self.shared.setbacks.is_left_alone(&run) {
                     continue;
                 }
-                let engine = self.clone();
-                round.spawn(async move {
-                    let heard = engine.attend(&run, Box::pin(engine.hear(&run))).await;
+                let (engine, key) = (self.clone(), run.clone());
+                let has_begun = hearing.begin(run.clone(), async move {
+                    let heard = engine.attend(&key, Box::pin(engine.hear(&key))).await;
                     if let Err(error) = &heard {
-                        tracing::warn!(%run, %error, "inbox not read");
+                        tracing::warn!(run = %key, %error, "inbox not read");
                     }
-                    heard.is_ok() || engine.shared.setbacks.is_left_alone(&run)
+                    heard.is_ok() || engine.shared.setbacks.is_left_alone(&key)
                 });
+                if !has_begun {
+                    self.shared.inboxes.tell(run);
+                }
             }
-            let mut is_trouble = false;
-            while let Some(heard) = round.join_next().await {
-                is_trouble |= !heard.unwrap_or(false);
-            }
+            let ended = hearing.round().await;
+            let is_trouble = ended.into_iter().any(|heard| !heard.unwrap_or(false));
             if is_trouble && self.paused_for(AFTER_TROUBLE).await {
-                return;
+                break;
             }
         }
+        hearing.rest().await;
     }
 
     /// Finds runs with rows that no hint announced: those of an earlier epoch or another process. As many as there is

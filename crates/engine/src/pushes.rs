@@ -129,7 +129,7 @@ impl Engine {
         let mut expanding = Hands::new(ROUND);
         while !stop.is_cancelled() {
             let began = Instant::now();
-            let n_expanded = self.expand_all(&courier, &mut expanding).await;
+            let (n_expanded, is_more_left) = self.expand_all(&courier, &mut expanding).await;
             let mut is_full = false;
             if n_expanded > 0 || began >= next_look {
                 is_full = self.lease_due(&courier).await;
@@ -141,6 +141,7 @@ impl Engine {
                 () = self.shared.pushes.freed.notified(), if is_full => next_look = began,
                 () = self.shared.pushes.stirred.notified() => {}
                 () = self.shared.nudges.pushes.notified() => next_look = began,
+                () = std::future::ready(()), if is_more_left || !expanding.are_empty() => {}
                 () = tokio::time::sleep_until(next_look) => {}
             }
             tokio::select! {
@@ -152,16 +153,21 @@ impl Engine {
         expanding.rest().await;
     }
 
-    /// Makes deliveries of everything that was appended; of how many runs.
-    async fn expand_all(&self, courier: &Arc<dyn Courier>, expanding: &mut Hands<RunKey, bool>) -> usize {
-        let mut n_expanded = 0;
+    /// Makes deliveries of everything that was appended; of how many runs, and whether it met any that are in hand since
+    /// an earlier look, of which more may have been appended than they know.
+    async fn expand_all(
+        &self,
+        courier: &Arc<dyn Courier>,
+        expanding: &mut Hands<RunKey, bool>,
+    ) -> (usize, bool) {
+        let (mut n_expanded, mut is_more_left) = (0, false);
         let mut after = None;
         loop {
             let notes = match self.shared.store.outbox(after.as_ref(), ROUND).await {
                 Ok(notes) => notes,
                 Err(error) => {
                     tracing::warn!(%error, "cannot read what is to be pushed");
-                    return n_expanded;
+                    return (n_expanded, is_more_left);
                 }
             };
             let is_last = notes.len() < ROUND;
@@ -171,7 +177,7 @@ impl Engine {
                     continue;
                 }
                 let (engine, courier) = (self.clone(), Arc::clone(courier));
-                expanding.begin(note.run.clone(), async move {
+                let has_begun = expanding.begin(note.run.clone(), async move {
                     let run = note.run.clone();
                     let expanded = engine
                         .attend(&run, Box::pin(engine.expand(&*courier, note)))
@@ -181,6 +187,7 @@ impl Engine {
                     }
                     expanded.is_ok()
                 });
+                is_more_left |= !has_begun;
             }
             for expanded in expanding.round().await {
                 n_expanded += usize::from(expanded.unwrap_or(false));
@@ -189,7 +196,7 @@ impl Engine {
                 if n_expanded > 0 {
                     self.shared.pushes.is_used();
                 }
-                return n_expanded;
+                return (n_expanded, is_more_left);
             }
         }
     }

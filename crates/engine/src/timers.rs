@@ -101,7 +101,8 @@ impl Engine {
             if !shared.setbacks.is_left_alone(&timer.run) {
                 let engine = self.clone();
                 let about = (timer.run.clone(), timer.key.clone(), timer.fence);
-                firing.begin(about, async move { engine.fire(timer).await });
+                // Each lease has a fence of its own, so none is in hand.
+                let _ = firing.begin(about, async move { engine.fire(timer).await });
             }
         }
         let (mut has_fired, mut has_trouble) = (false, false);

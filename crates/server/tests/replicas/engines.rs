@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokio_postgres::NoTls;
-use wopr_core::RunStatus;
-use wopr_engine::{CommandError, Done, Extras, Outcome};
+use wopr_core::{RunKey, RunStatus};
+use wopr_engine::{CommandError, Done, Engine, Extras, Outcome};
 
 use crate::harness::*;
 
@@ -121,11 +121,7 @@ async fn a_run_that_somebody_holds_keeps_no_other_from_its_turn() {
     let engine = replica(&url, News::Polling, executor).await;
     register(&[&engine]).await;
     let held = create(&engine, "wait").await.key;
-    // As a process does that is stopped in the middle of an append.
-    let (holder, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
-    tokio::spawn(connection);
-    let hold = format!("BEGIN; SELECT FROM runs WHERE run = '{}' FOR UPDATE", held.run);
-    holder.batch_execute(&hold).await.unwrap();
+    let holder = hold(&url, &held).await;
 
     // Their timers come due while that of the held one is being fired.
     let others = async {
@@ -142,4 +138,50 @@ async fn a_run_that_somebody_holds_keeps_no_other_from_its_turn() {
     holder.batch_execute("ROLLBACK").await.unwrap();
     follow(&engine, &held, RunStatus::Completed).await;
     engine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_parent_that_somebody_holds_keeps_no_other_from_hearing_its_children() {
+    let url = schema().await;
+    let (executor, _attempts) = steered();
+    let engine = replica(&url, News::Polling, executor).await;
+    register(&[&engine]).await;
+    let (held, child) = parent(&engine).await;
+    let holder = hold(&url, &held).await;
+    engine.command(&child, accept(), Extras::default()).await.unwrap();
+
+    // Their children end while the held one is to hear of its own.
+    let others = async {
+        for _ in 0..4 {
+            let (other, child) = parent(&engine).await;
+            engine.command(&child, accept(), Extras::default()).await.unwrap();
+            follow(&engine, &other, RunStatus::Completed).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(12), others)
+        .await
+        .expect("long before the held one is given up for now");
+    let view = engine.view(&held).await.unwrap().unwrap();
+    assert!(!view.run.status.is_terminal());
+    holder.batch_execute("ROLLBACK").await.unwrap();
+    follow(&engine, &held, RunStatus::Completed).await;
+    engine.stop().await;
+}
+
+/// A parent whose child waits for an approval, and the child.
+async fn parent(engine: &Engine) -> (RunKey, RunKey) {
+    let parent = create(engine, "parent").await.key;
+    follow(engine, &parent, RunStatus::WaitingApproval).await;
+    let view = engine.view(&parent).await.unwrap().unwrap();
+    let child = parent.sibling(view.run.children[0].run.clone());
+    (parent, child)
+}
+
+/// Holds a run's row until what is returned rolls back, as a process does that is stopped in the middle of an append.
+async fn hold(url: &str, run: &RunKey) -> tokio_postgres::Client {
+    let (holder, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let hold = format!("BEGIN; SELECT FROM runs WHERE run = '{}' FOR UPDATE", run.run);
+    holder.batch_execute(&hold).await.unwrap();
+    holder
 }
