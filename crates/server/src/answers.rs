@@ -8,7 +8,6 @@
 
 use std::{
     collections::HashMap,
-    hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::{Arc, LazyLock},
     time::Duration,
 };
@@ -17,12 +16,11 @@ use axum::{
     body::{Body, Bytes, HttpBody as _},
     response::Response,
 };
-use http::{HeaderMap, HeaderValue, header};
 use http_body_util::{BodyExt as _, Collected};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::{auth::Caller, body::shared};
+use crate::{asker::Asker, body::shared};
 
 /// The largest answer that does not count.
 const SMALL: usize = 64 << 10;
@@ -39,27 +37,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What this process has.
 static ROOM: LazyLock<Room> = LazyLock::new(|| Room::new(MAX_HELD, MAX_EACH, MAX_WAITING));
-
-/// Whose answer it is: callers with one credential are one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Asker(u64);
-
-impl Asker {
-    /// By the credential of a request; those without one are one too.
-    pub(crate) fn of(headers: &HeaderMap) -> Self {
-        let mut hasher = DefaultHasher::new();
-        let credential = headers.get(header::AUTHORIZATION);
-        credential.map(HeaderValue::as_bytes).hash(&mut hasher);
-        Self(hasher.finish())
-    }
-
-    /// By who was let in; for what is told when the request is long gone.
-    pub(crate) fn caller(caller: &Caller) -> Self {
-        let mut hasher = DefaultHasher::new();
-        (&caller.tenant, &caller.key_id).hash(&mut hasher);
-        Self(hasher.finish())
-    }
-}
 
 /// One permit for each byte that may be held, of all and of each, and that may wait to be.
 #[derive(Debug)]
@@ -161,8 +138,8 @@ async fn count(room: &Room, asker: Asker, bytes: Bytes) -> Result<Bytes, Crowded
 mod tests {
     use super::*;
 
-    const ONE: Asker = Asker(1);
-    const OTHER: Asker = Asker(2);
+    const ONE: Asker = Asker::number(1);
+    const OTHER: Asker = Asker::number(2);
 
     #[tokio::test(start_paused = true)]
     async fn large_answers_share_what_there_is_until_they_are_read() {
@@ -196,7 +173,7 @@ mod tests {
         assert_eq!(room.all.available_permits(), 550);
         drop(large);
         for asker in 10..10 + 2 * MAX_IDLE as u64 {
-            drop(count(&room, Asker(asker), answer()).await.unwrap());
+            drop(count(&room, Asker::number(asker), answer()).await.unwrap());
         }
         // Those that have nothing are forgotten, and nobody else.
         assert!(room.askers.lock().len() <= MAX_IDLE);
@@ -220,17 +197,6 @@ mod tests {
         drop(all);
         assert!(waits.await.unwrap());
         assert_eq!(room.waiting.available_permits(), 300);
-    }
-
-    #[test]
-    fn a_credential_tells_whose_it_is() {
-        let with = |credential: &'static str| {
-            let credential = HeaderValue::from_static(credential);
-            Asker::of(&HeaderMap::from_iter([(header::AUTHORIZATION, credential)]))
-        };
-        assert_eq!(with("Bearer a"), with("Bearer a"));
-        assert_ne!(with("Bearer a"), with("Bearer b"));
-        assert_ne!(with(""), Asker::of(&HeaderMap::new()));
     }
 
     #[tokio::test]

@@ -1,25 +1,33 @@
 //! Reading the bodies of requests: bounded in size, in time, and all of them together in memory, for every face alike.
 //!
+//! No credential has so much of the memory that nothing is left for others: the less is free, the less one may have.
+//!
 //! A body that is refused is refused at once. What is left of it is the connection's to see to, so that its client gets
 //! the answer though it is still sending.
 
 use std::{
+    collections::HashMap,
     sync::{Arc, LazyLock},
     time::Duration,
 };
 
 use axum::body::{Body, Bytes, HttpBody as _};
 use futures_util::stream::StreamExt as _;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use parking_lot::Mutex;
+
+use crate::{asker::Asker, auth::Caller};
 
 /// Bytes of bodies that this process holds at once, each until its request has been read. Ten thousand connections with
 /// bodies as large as allowed would take far more than any machine has.
 const MAX_HELD: usize = 256 << 20;
 /// What one body counts at most, so that a host which allows huge ones takes one now and then.
 const MAX_COUNTED: usize = MAX_HELD / 2;
+/// How many times what is left free the bodies of one credential may take: alone it has three quarters of the memory, and
+/// whoever comes then has more than a tenth.
+const TIMES_FREE: usize = 3;
 
-/// One permit for each byte that may be held.
-static HELD: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(MAX_HELD)));
+/// What this process has.
+static MEMORY: LazyLock<Arc<Memory>> = LazyLock::new(|| Arc::new(Memory::new(MAX_HELD)));
 
 /// Why there is no body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -55,25 +63,105 @@ pub(crate) fn shared<S: Send + 'static>(bytes: Bytes, share: S) -> Bytes {
     Bytes::from_owner(Held { bytes, _share: share })
 }
 
-/// Reads a body.
-pub(crate) async fn read(body: Body, limit: usize, patience: Duration) -> Result<Bytes, BodyError> {
+/// Bytes that may be held at once.
+#[derive(Debug)]
+struct Memory {
+    most: usize,
+    taken: Mutex<Taken>,
+}
+
+/// Of all, and of each who has any.
+#[derive(Debug, Default)]
+struct Taken {
+    all: usize,
+    each: HashMap<Asker, usize>,
+}
+
+impl Memory {
+    fn new(most: usize) -> Self {
+        Self {
+            most,
+            taken: Mutex::default(),
+        }
+    }
+
+    /// Takes so many bytes; `false` if there is no room for them.
+    fn take(&self, asker: Asker, n_bytes: usize) -> bool {
+        let mut taken = self.taken.lock();
+        let all = taken.all + n_bytes;
+        let own = taken.each.get(&asker).map_or(n_bytes, |own| own + n_bytes);
+        let has_room =
+            (self.most.checked_sub(all)).is_some_and(|free| own <= free.saturating_mul(TIMES_FREE));
+        if has_room {
+            taken.all = all;
+            taken.each.insert(asker, own);
+        }
+        has_room
+    }
+
+    fn give_back(&self, asker: Asker, n_bytes: usize) {
+        let mut taken = self.taken.lock();
+        taken.all -= n_bytes;
+        if let Some(own) = taken.each.get_mut(&asker) {
+            *own -= n_bytes;
+            if *own == 0 {
+                taken.each.remove(&asker);
+            }
+        }
+    }
+}
+
+/// What a body has of the memory, until it is dropped.
+struct Share {
+    memory: Arc<Memory>,
+    asker: Asker,
+    n_bytes: usize,
+}
+
+impl Share {
+    fn grow(&mut self, n_bytes: usize) -> bool {
+        let has_room = self.memory.take(self.asker, n_bytes);
+        if has_room {
+            self.n_bytes += n_bytes;
+        }
+        has_room
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.memory.give_back(self.asker, self.n_bytes);
+    }
+}
+
+/// Reads a body of somebody, and of anybody where nobody has to say who it is.
+pub(crate) async fn read(
+    body: Body,
+    caller: Option<&Caller>,
+    limit: usize,
+    patience: Duration,
+) -> Result<Bytes, BodyError> {
     let declared = body.size_hint().lower();
     if declared > limit as u64 {
         return Err(BodyError::TooLarge);
     }
-    match tokio::time::timeout(patience, collect(body, limit, &HELD)).await {
+    let share = Share {
+        memory: Arc::clone(&MEMORY),
+        asker: caller.map_or_else(Asker::anybody, Asker::caller),
+        n_bytes: 0,
+    };
+    match tokio::time::timeout(patience, collect(body, limit, share)).await {
         Ok(read) => read,
         Err(_) => Err(BodyError::Slow),
     }
 }
 
-async fn collect(body: Body, limit: usize, held: &Arc<Semaphore>) -> Result<Bytes, BodyError> {
+async fn collect(body: Body, limit: usize, mut share: Share) -> Result<Bytes, BodyError> {
     let capacity = usize::try_from(body.size_hint().lower()).unwrap_or(0);
     let mut stream = body.into_data_stream();
     let mut first = None;
     let mut rest: Vec<u8> = Vec::new();
     let mut total = 0;
-    let mut share = None;
     while let Some(chunk) = stream.next().await {
         let chunk = chunk.map_err(|_| BodyError::CutOff)?;
         let counted = chunk.len().min(MAX_COUNTED.saturating_sub(total));
@@ -81,7 +169,7 @@ async fn collect(body: Body, limit: usize, held: &Arc<Semaphore>) -> Result<Byte
         if total > limit {
             return Err(BodyError::TooLarge);
         }
-        if !take(held, counted, &mut share) {
+        if !share.grow(counted) {
             return Err(BodyError::Busy);
         }
         // Most bodies arrive in one piece, which is then not copied.
@@ -100,19 +188,6 @@ async fn collect(body: Body, limit: usize, held: &Arc<Semaphore>) -> Result<Byte
     Ok(shared(bytes, share))
 }
 
-/// Adds to a body's share of the memory; `false` if there is not as much.
-fn take(held: &Arc<Semaphore>, n_bytes: usize, share: &mut Option<OwnedSemaphorePermit>) -> bool {
-    let n_bytes = u32::try_from(n_bytes).unwrap_or(u32::MAX);
-    let Ok(more) = Arc::clone(held).try_acquire_many_owned(n_bytes) else {
-        return false;
-    };
-    match share {
-        Some(share) => share.merge(more),
-        None => *share = Some(more),
-    }
-    true
-}
-
 #[cfg(test)]
 mod tests {
     use futures_util::stream;
@@ -124,22 +199,49 @@ mod tests {
         Body::from_stream(stream::iter(chunks.collect::<Vec<_>>()))
     }
 
+    async fn of(memory: &Arc<Memory>, asker: u64, body: Body) -> Result<Bytes, BodyError> {
+        let share = Share {
+            memory: Arc::clone(memory),
+            asker: Asker::number(asker),
+            n_bytes: 0,
+        };
+        collect(body, 10_999, share).await
+    }
+
     #[tokio::test]
     async fn bodies_share_the_memory_until_they_are_dropped() {
-        let held = Arc::new(Semaphore::new(10_000));
-        let first = collect(body(6), 1 << 20, &held).await.unwrap();
-        assert_eq!((first.len(), held.available_permits()), (6_000, 4_000));
-        let refused = collect(body(5), 1 << 20, &held).await;
+        let memory = Arc::new(Memory::new(10_000));
+        let first = of(&memory, 1, body(6)).await.unwrap();
+        assert_eq!((first.len(), memory.taken.lock().all), (6_000, 6_000));
+        let refused = of(&memory, 2, body(5)).await;
         assert_eq!(refused, Err(BodyError::Busy));
-        assert_eq!(held.available_permits(), 4_000, "what was refused holds nothing");
-        let second = collect(body(4), 1 << 20, &held).await.unwrap();
-        assert_eq!(collect(body(1), 1 << 20, &held).await, Err(BodyError::Busy));
+        assert_eq!(memory.taken.lock().all, 6_000, "what was refused holds nothing");
+        let second = of(&memory, 2, body(3)).await.unwrap();
         let part = first.slice(..10);
         drop(first);
-        assert_eq!(held.available_permits(), 0, "a part keeps the whole");
+        assert_eq!(memory.taken.lock().all, 9_000, "a part keeps the whole");
         drop((part, second));
-        assert_eq!(held.available_permits(), 10_000);
-        assert_eq!(collect(body(11), 10_999, &held).await, Err(BodyError::TooLarge));
-        assert_eq!(held.available_permits(), 10_000);
+        assert_eq!(of(&memory, 1, body(11)).await, Err(BodyError::TooLarge));
+        let Taken { all, each } = &*memory.taken.lock();
+        assert!(*all == 0 && each.is_empty(), "{each:?}");
+    }
+
+    #[tokio::test]
+    async fn nobody_takes_so_much_that_nothing_is_left_for_others() {
+        let memory = Arc::new(Memory::new(10_000));
+        let mut of_one = Vec::new();
+        while let Ok(bytes) = of(&memory, 1, body(1)).await {
+            of_one.push(bytes);
+        }
+        assert_eq!(of_one.len(), 7);
+        let mut of_other = Vec::new();
+        while let Ok(bytes) = of(&memory, 2, body(1)).await {
+            of_other.push(bytes);
+        }
+        assert_eq!(of_other.len(), 2);
+        // Who has much gives way before he takes more.
+        of_one.truncate(5);
+        assert_eq!(of(&memory, 1, body(3)).await, Err(BodyError::Busy));
+        assert!(of(&memory, 3, body(1)).await.is_ok());
     }
 }

@@ -14,12 +14,7 @@ use axum::{extract::Request, response::Response};
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_http::cors::CorsLayer;
 
-use crate::{
-    Host, a2a,
-    answers::{self, Asker},
-    auth::door,
-    cors, openwop, telemetry,
-};
+use crate::{Host, a2a, answers, asker::Asker, auth::door, cors, openwop, telemetry};
 
 /// Everything a host answers.
 #[derive(Debug, Clone)]

@@ -6,6 +6,7 @@
 
 pub mod a2a;
 mod answers;
+mod asker;
 pub mod auth;
 mod body;
 pub mod config;

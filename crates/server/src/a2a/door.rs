@@ -22,10 +22,16 @@ use crate::{
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 /// Reads the body, bounded in size and time.
-pub(super) async fn read_body(host: &Host, body: Body, overhead: usize) -> Result<Bytes, BodyError> {
+pub(super) async fn read_body(
+    host: &Host,
+    caller: &Caller,
+    body: Body,
+    overhead: usize,
+) -> Result<Bytes, BodyError> {
     let config = &host.config().server;
     let patience = config.request_timeout.as_duration();
-    body::read(body, config.max_body_bytes.saturating_add(overhead), patience).await
+    let limit = config.max_body_bytes.saturating_add(overhead);
+    body::read(body, Some(caller), limit, patience).await
 }
 
 /// The version a client asks for, by header or by query parameter.

@@ -49,7 +49,7 @@ pub(super) async fn respond(host: Arc<Host>, interface: Interface, head: Parts, 
     if door::is_encoded(&head.headers) {
         return transport::encoded();
     }
-    let body = match door::read_body(&host, body, 0).await {
+    let body = match door::read_body(&host, &caller, body, 0).await {
         Ok(body) => body,
         Err(error) => return transport::no_body(error),
     };

@@ -67,7 +67,7 @@ async fn answer(host: Arc<Host>, place: Rest, head: &Parts, body: Body) -> Respo
     if door::is_encoded(headers) {
         return transport::encoded();
     }
-    let body = match door::read_body(&host, body, 0).await {
+    let body = match door::read_body(&host, &caller, body, 0).await {
         Ok(body) => body,
         Err(error) => return transport::no_body(error),
     };

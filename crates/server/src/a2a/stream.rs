@@ -31,7 +31,7 @@ use super::{
     service::{Call, Service},
 };
 use crate::{
-    answers::Asker,
+    asker::Asker,
     auth::Caller,
     paging::{self, CHUNK, Pace},
 };

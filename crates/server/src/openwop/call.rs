@@ -123,7 +123,7 @@ pub(crate) async fn dispatch(host: Arc<Host>, request: Request) -> Response {
             Err(problem) => Err(problem),
             Ok(who) => {
                 caller = who;
-                match read_body(&host, route, &parts.headers, body).await {
+                match read_body(&host, route, caller.as_ref(), &parts.headers, body).await {
                     Err(problem) => Err(problem),
                     Ok(body) => {
                         let call = Call {
@@ -186,7 +186,13 @@ fn admit(route: &Route, extensions: &Extensions) -> Result<Option<Caller>, Probl
     }
 }
 
-async fn read_body(host: &Host, route: &Route, headers: &HeaderMap, body: Body) -> Result<Bytes, Problem> {
+async fn read_body(
+    host: &Host,
+    route: &Route,
+    caller: Option<&Caller>,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<Bytes, Problem> {
     if matches!(route.input, Input::None) {
         return Ok(Bytes::new());
     }
@@ -196,7 +202,7 @@ async fn read_body(host: &Host, route: &Route, headers: &HeaderMap, body: Body) 
     check_media_type(headers)?;
     let limit = host.config().server.max_body_bytes;
     let patience = host.config().server.request_timeout.as_duration();
-    match body::read(body, limit, patience).await {
+    match body::read(body, caller, limit, patience).await {
         Ok(read) => Ok(read),
         Err(BodyError::TooLarge) => Err(too_large(limit)),
         Err(BodyError::CutOff) => Err(Problem::invalid("the body was cut off")),

@@ -37,7 +37,8 @@ use super::{
 };
 use crate::{
     Host,
-    answers::{self, Asker, Crowded},
+    answers::{self, Crowded},
+    asker::Asker,
     auth,
     telemetry::Handled,
 };
@@ -137,7 +138,7 @@ async fn call(
     let form = Form::proto(version);
     let refused = |error| status::of(host, &error, version);
     let answered = async {
-        let body = door::read_body(host, body, message::HEAD)
+        let body = door::read_body(host, &caller, body, message::HEAD)
             .await
             .map_err(status::no_body)?;
         let bytes = message::open(&body)?;
