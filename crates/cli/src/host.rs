@@ -23,6 +23,7 @@ use crate::{
     exit::{Exit, Failure},
     open_files, output,
     signals::Signals,
+    variables,
 };
 
 /// Random bytes of a secret.
@@ -321,9 +322,16 @@ impl Background {
     }
 }
 
-/// Sets up logging for a host.
+/// Sets up logging for a host, and logs what nobody would see otherwise: variables that change nothing.
 pub(crate) fn init_logs(config: &Config) -> Result<()> {
-    Ok(telemetry::init(&config.log).map_err(|error| Failure::cannot(Exit::Config, &error))?)
+    telemetry::init(&config.log).map_err(|error| Failure::cannot(Exit::Config, &error))?;
+    for variable in variables::unknown() {
+        tracing::warn!(
+            variable,
+            "the environment variable is not known and changes nothing"
+        );
+    }
+    Ok(())
 }
 
 fn bind_failure(error: &ServeError) -> Failure {

@@ -17,6 +17,7 @@ mod open_files;
 mod output;
 mod render;
 mod signals;
+mod variables;
 
 use std::process::ExitCode;
 

@@ -156,6 +156,11 @@ impl Secrets {
         // Nobody else makes one meanwhile, because the database is locked.
         fs::rename(&draft, path).map_err(failed)?;
         sync_folder(path).map_err(failed)?;
+        // Beside a database that had one it is another one, and this is how anybody hears of it.
+        tracing::info!(
+            path = %path.display(),
+            "made a master key: tokens and secrets of another one are not read with it"
+        );
         Ok(secrets)
     }
 

@@ -1,28 +1,17 @@
 //! `wopr config`: what is in force, and what is wrong with it.
 
-use std::env;
-
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
 use serde_json::json;
-use wopr_server::config::{EXAMPLE, SETTINGS, StoreUrl};
+use wopr_server::config::{EXAMPLE, StoreUrl};
 
 use crate::{
     args::Format,
     exit::Exit,
     host::HostArgs,
     output::{self, Paint},
+    variables,
 };
-
-/// Variables that are read beside those of the settings.
-const OTHER_VARIABLES: [&str; 4] = [
-    "WOPR_CONFIG",
-    "WOPR_PUSH_CREDENTIALS",
-    "WOPR_PUSH_TOKEN",
-    "WOPR_SERVER",
-];
-/// How the variables begin that only tests read.
-const OF_TESTS: [&str; 4] = ["WOPR_TEST_", "WOPR_INTEROP_", "WOPR_SIM_", "WOPR_CRASH_"];
 
 /// Check and print the configuration.
 #[derive(Debug, Args)]
@@ -78,25 +67,10 @@ impl Config {
     }
 }
 
-/// Variables that look like ours and that nothing reads: most likely misspelt.
-fn unknown_variables() -> Vec<String> {
-    let mut unknown: Vec<_> = env::vars_os()
-        .map(|(name, _)| name.to_string_lossy().into_owned())
-        .filter(|name| {
-            name.starts_with("WOPR_")
-                && !OTHER_VARIABLES.contains(&name.as_str())
-                && !OF_TESTS.iter().any(|prefix| name.starts_with(prefix))
-                && !SETTINGS.iter().any(|setting| setting.variable == name)
-        })
-        .collect();
-    unknown.sort_unstable();
-    unknown
-}
-
 fn check(host: &HostArgs, format: Format) -> Result<Exit> {
     let config = host.check()?;
     let mut notes = Vec::new();
-    for name in unknown_variables() {
+    for name in variables::unknown() {
         notes.push(format!(
             "the environment variable {name} is not known and changes nothing"
         ));

@@ -19,6 +19,25 @@ fn a_host_says_where_it_listens_and_stops_in_order() {
 }
 
 #[test]
+fn what_a_start_changes_or_passes_over_is_logged() {
+    let mut place = Place::new();
+    place.set("WOPR_LISTNE", "127.0.0.1:1");
+    let log_of = |place: &mut Place| {
+        let host = place.serve();
+        assert!(signal(host.pid(), "TERM"));
+        host.wait().1
+    };
+    let first = log_of(&mut place);
+    assert!(
+        first.contains("WOPR_LISTNE") && first.contains("made a master key"),
+        "{first}"
+    );
+    assert!(!log_of(&mut place).contains("made a master key"));
+    let said = place.ends(0, &["config", "check"]);
+    assert!(said.out.contains("WOPR_LISTNE is not known"), "{said:#?}");
+}
+
+#[test]
 fn an_interrupt_and_the_end_of_its_parent_stop_it_as_well() {
     let mut place = Place::new();
     let host = place.serve();

@@ -1,0 +1,30 @@
+//! The variables of the environment that wopr reads, to tell those that are misspelt.
+
+use std::env;
+
+use wopr_server::config::SETTINGS;
+
+/// Variables that are read beside those of the settings.
+const OTHER_VARIABLES: [&str; 4] = [
+    "WOPR_CONFIG",
+    "WOPR_PUSH_CREDENTIALS",
+    "WOPR_PUSH_TOKEN",
+    "WOPR_SERVER",
+];
+/// How the variables begin that only tests read.
+const OF_TESTS: [&str; 4] = ["WOPR_TEST_", "WOPR_INTEROP_", "WOPR_SIM_", "WOPR_CRASH_"];
+
+/// Variables that look like ours and that nothing reads: most likely misspelt.
+pub(crate) fn unknown() -> Vec<String> {
+    let mut unknown: Vec<_> = env::vars_os()
+        .map(|(name, _)| name.to_string_lossy().into_owned())
+        .filter(|name| {
+            name.starts_with("WOPR_")
+                && !OTHER_VARIABLES.contains(&name.as_str())
+                && !OF_TESTS.iter().any(|prefix| name.starts_with(prefix))
+                && !SETTINGS.iter().any(|setting| setting.variable == name)
+        })
+        .collect();
+    unknown.sort_unstable();
+    unknown
+}
