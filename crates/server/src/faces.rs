@@ -24,6 +24,7 @@ pub struct Faces(Arc<Inner>);
 struct Inner {
     host: Arc<Host>,
     a2a: a2a::Face,
+    openwop: openwop::Face,
     cors: Option<CorsLayer>,
 }
 
@@ -34,6 +35,7 @@ impl Faces {
         Self(Arc::new(Inner {
             host: Arc::clone(host),
             a2a: a2a::Face::new(host),
+            openwop: openwop::Face::new(host),
             cors: cors::layer(&host.config().server.cors_origins),
         }))
     }
@@ -56,7 +58,9 @@ impl Faces {
     }
 
     async fn admitted(&self, mut request: Request) -> Response {
-        let Inner { host, a2a, .. } = &*self.0;
+        let Inner {
+            host, a2a, openwop, ..
+        } = &*self.0;
         let asker = Asker::of(request.headers());
         let validity = door::identify(host, &mut request).await;
         let response = match a2a.wanted(&mut request) {
@@ -66,7 +70,7 @@ impl Faces {
             }
             None => {
                 // Kept apart: it is kilobytes, which a request of the other face need not have.
-                let response = Box::pin(openwop::dispatch(Arc::clone(host), request)).await;
+                let response = Box::pin(openwop.answer(request)).await;
                 answers::held_response(asker, response, openwop::unavailable).await
             }
         };

@@ -8,8 +8,9 @@ use wopr_core::{Event, Recorded, RunKey};
 use wopr_wire::time::Timestamp;
 
 use super::{
-    call::{Answer, Call, json_response, no_run},
-    problem::Problem,
+    answer::{Answer, json_response},
+    call::Call,
+    problem::{Problem, no_run},
     render,
 };
 

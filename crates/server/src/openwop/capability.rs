@@ -15,7 +15,7 @@ use wopr_core::{Node, Plan, WorkflowId};
 use wopr_engine::Engine;
 use wopr_wire::a2a::method::Version;
 
-use super::{call::etag, openapi, render};
+use super::{answer::etag, render};
 use crate::{
     Config, a2a,
     config::{Period, default_tenant},
@@ -201,7 +201,6 @@ pub struct Discovery {
     capabilities: Capabilities,
     origin: String,
     document: RwLock<Arc<Document>>,
-    openapi: Bytes,
 }
 
 impl Discovery {
@@ -209,7 +208,6 @@ impl Discovery {
         let capabilities = Capabilities::of(config);
         let document = RwLock::new(Arc::new(render(&capabilities, origin, engine)));
         Self {
-            openapi: Bytes::from(openapi::document(origin, capabilities.is_conformance).to_string()),
             capabilities,
             origin: origin.to_owned(),
             document,
@@ -231,10 +229,6 @@ impl Discovery {
         let document = Arc::new(render(&self.capabilities, &self.origin, engine));
         *self.document.write() = Arc::clone(&document);
         document
-    }
-
-    pub(crate) fn openapi(&self) -> Bytes {
-        self.openapi.clone()
     }
 }
 

@@ -21,9 +21,10 @@ use wopr_wire::{
 };
 
 use super::{
-    call::{Answer, Call, bytes_response, no_run},
+    answer::{Answer, bytes_response},
+    call::Call,
     once,
-    problem::Problem,
+    problem::{Problem, no_run},
     render,
     runs::status_body,
 };

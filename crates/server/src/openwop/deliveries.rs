@@ -16,7 +16,8 @@ use wopr_wire::{
 };
 
 use super::{
-    call::{Answer, Call, json_response},
+    answer::{Answer, json_response},
+    call::Call,
     problem::Problem,
     render,
 };

@@ -24,9 +24,10 @@ use wopr_wire::{
 };
 
 use super::{
-    call::{Answer, Call, no_run},
+    answer::Answer,
+    call::Call,
     poll,
-    problem::Problem,
+    problem::{Problem, no_run},
     render::{self, Mask, event_type},
 };
 use crate::{

@@ -13,7 +13,8 @@ use wopr_wire::openwop::{
 };
 
 use super::{
-    call::{Answer, Call, json_response},
+    answer::{Answer, json_response},
+    call::Call,
     once,
     problem::{Problem, no_interrupt},
     render,

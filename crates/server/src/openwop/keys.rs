@@ -15,7 +15,8 @@ use wopr_wire::{
 };
 
 use super::{
-    call::{Answer, Call, bytes_response, json_response},
+    answer::{Answer, bytes_response, json_response},
+    call::Call,
     problem::Problem,
     render,
 };

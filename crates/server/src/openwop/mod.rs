@@ -1,19 +1,21 @@
 //! The OpenWOP v1 face: REST and server-sent events.
 //!
 //! ```text
-//!   request -> routes (match) -> call (who, may they, body) -> a handler -> engine command or read
-//!                                                              |
-//!   answer <- problem (errors) or render (views) <-------------'
+//!   request -> dispatch (routes, who, may they, body) -> call -> a handler -> engine command or read
+//!                                                                  |
+//!   answer <- problem (errors) or render (views) <-----------------'
 //! ```
 //!
 //! One table of routes drives matching, credentials and the OpenAPI document; one table maps errors to codes;
 //! one seam renders runs and events. The capability registry says what is advertised.
 
+mod answer;
 mod artifacts;
 mod call;
 mod capability;
 mod control;
 mod deliveries;
+mod dispatch;
 mod events;
 mod interrupts;
 mod keys;
@@ -23,6 +25,7 @@ mod operations;
 mod poll;
 mod problem;
 pub mod render;
+mod route;
 mod routes;
 mod runs;
 mod sample;
@@ -37,7 +40,7 @@ pub use interrupts::voter;
 pub use problem::Problem;
 pub use waiting::{here, may_answer, open_interrupt};
 
-pub(crate) use call::dispatch;
+pub(crate) use dispatch::Face;
 
 /// There is no room for an answer.
 pub(crate) fn unavailable() -> axum::response::Response {
@@ -47,7 +50,7 @@ pub(crate) fn unavailable() -> axum::response::Response {
 /// Method, path and whether a credential is needed, of every route: for tests that try each of them.
 #[must_use]
 pub fn routes() -> Vec<(http::Method, &'static str, bool)> {
-    let is_public = |route: &routes::Route| matches!(route.access, routes::Access::Public);
+    let is_public = |route: &route::Route| matches!(route.access, route::Access::Public);
     table::ROUTES
         .iter()
         .map(|route| (route.verb.method(), route.path, !is_public(route)))

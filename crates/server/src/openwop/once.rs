@@ -17,9 +17,10 @@ use wopr_store::{IdempotencyKey, IdempotencyRecord};
 use wopr_wire::json;
 
 use super::{
-    call::{Answer, Call, bytes_response, no_run},
-    problem::Problem,
-    routes::Input,
+    answer::{Answer, bytes_response},
+    call::Call,
+    problem::{Problem, no_run},
+    route::Input,
 };
 use crate::{auth::hash_hex, hex::hex, tokens::Claims};
 

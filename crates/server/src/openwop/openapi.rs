@@ -7,7 +7,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{
-    routes::{Access, Exists, Input, Route},
+    route::{Access, Exists, Input, Route},
     schemas,
     table::ROUTES,
 };

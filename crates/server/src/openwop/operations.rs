@@ -6,7 +6,8 @@ use http::{HeaderValue, StatusCode, header};
 use serde_json::json;
 
 use super::{
-    call::{Answer, Call, bytes_response, json_response, not_modified},
+    answer::{Answer, bytes_response, json_response, not_modified},
+    call::Call,
     problem::Problem,
 };
 use crate::telemetry::METRICS_TYPE;
@@ -33,7 +34,7 @@ pub(super) fn discovery(call: Call) -> BoxFuture<'static, Answer> {
 /// `GET /v1/openapi.json`
 pub(super) fn openapi(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let mut response = bytes_response(StatusCode::OK, call.host.discovery().openapi());
+        let mut response = bytes_response(StatusCode::OK, call.openapi);
         let caching = HeaderValue::from_static("public, max-age=300");
         response.headers_mut().insert(header::CACHE_CONTROL, caching);
         Ok(response)

@@ -13,9 +13,10 @@ use wopr_wire::openwop::{
 };
 
 use super::{
-    call::{Answer, Call, json_response, no_run},
+    answer::{Answer, json_response},
+    call::Call,
     events::Masking,
-    problem::Problem,
+    problem::{Problem, no_run},
     render,
 };
 use crate::paging;

@@ -193,6 +193,11 @@ impl From<TokenError> for Problem {
     }
 }
 
+/// 404 for a run.
+pub(super) fn no_run() -> Problem {
+    Problem::not_found("no such run")
+}
+
 /// 404 for an interrupt that never was, or is not the caller's.
 pub(crate) fn no_interrupt() -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "interrupt_not_found", "no such interrupt")

@@ -16,9 +16,10 @@ use wopr_wire::{
 };
 
 use super::{
-    call::{Answer, Call, etag, json_response, no_run, not_modified},
+    answer::{Answer, etag, json_response, not_modified},
+    call::Call,
     once,
-    problem::Problem,
+    problem::{Problem, no_run},
     render::{self, Mask},
     waiting,
 };

@@ -12,7 +12,8 @@ use wopr_store::Put;
 use wopr_wire::json::{Decode, DecodeError, Fields};
 
 use super::{
-    call::{Answer, Call, json_response},
+    answer::{Answer, json_response},
+    call::Call,
     problem::Problem,
     tasks,
 };

@@ -7,7 +7,7 @@ use super::{
     artifacts,
     call::Handler,
     control, deliveries, events, interrupts, keys, operations, poll,
-    routes::{Access, Exists, Input, Param, Route, Success, Verb},
+    route::{Access, Exists, Input, Param, Route, Success, Verb},
     runs, sample, tasks, workflows,
 };
 use crate::auth::Scope;

@@ -7,7 +7,8 @@ use wopr_store::{PushRow, TaskInterrupt, TaskRow, TaskState};
 use wopr_wire::openwop::task_state::{A2aTaskState, PushConfig, StoredInterruptKind, StoredTaskState};
 
 use super::{
-    call::{Answer, Call, json_response},
+    answer::{Answer, json_response},
+    call::Call,
     problem::Problem,
     render,
 };

@@ -12,7 +12,8 @@ use wopr_core::{Plan, WorkflowId};
 use wopr_wire::json;
 
 use super::{
-    call::{Answer, Call, etag, json_response, not_modified},
+    answer::{Answer, etag, json_response, not_modified},
+    call::Call,
     once,
     problem::Problem,
 };

@@ -1,0 +1,189 @@
+//! From a request to a handler: matching, credentials, scopes, bodies; in this order, for every route alike.
+//!
+//! Who may not call learns nothing about routes: below `/v1` a missing credential is answered before anything
+//! else is looked at. Bodies are read only after that, bounded in size and time.
+
+use std::sync::Arc;
+
+use axum::{
+    body::{Body, Bytes, HttpBody as _},
+    extract::Request,
+    response::Response,
+};
+use http::{Extensions, HeaderMap, HeaderValue, Method, StatusCode, header};
+
+use super::{
+    call::Call,
+    openapi,
+    problem::Problem,
+    route::{Access, Input, Route},
+    routes,
+};
+use crate::{
+    Host,
+    auth::{self, Caller},
+    body::{self, BodyError},
+    telemetry::Handled,
+};
+
+/// The face.
+#[derive(Debug)]
+pub(crate) struct Face {
+    host: Arc<Host>,
+    /// What it says of its routes, made once.
+    openapi: Bytes,
+}
+
+impl Face {
+    /// Serves the runs of a host.
+    pub(crate) fn new(host: &Arc<Host>) -> Self {
+        let document = openapi::document(host.public_url(), host.config().conformance);
+        Self {
+            host: Arc::clone(host),
+            openapi: Bytes::from(document.to_string()),
+        }
+    }
+
+    /// Answers every request this face gets.
+    pub(crate) async fn answer(&self, request: Request) -> Response {
+        let host = Arc::clone(&self.host);
+        let (parts, body) = request.into_parts();
+        let found = routes::find(&parts.method, parts.uri.path(), host.config().conformance);
+        let mut caller = None;
+        let route = found.route.map_or("unmatched", |route| route.path);
+        let answer = match found.route {
+            Some(route) => match admit(route, &parts.extensions) {
+                Err(problem) => Err(problem),
+                Ok(who) => {
+                    caller = who;
+                    match read_body(&host, route, caller.as_ref(), &parts.headers, body).await {
+                        Err(problem) => Err(problem),
+                        Ok(body) => {
+                            let call = Call {
+                                host,
+                                openapi: self.openapi.clone(),
+                                route,
+                                caller: caller.clone(),
+                                params: found.params,
+                                uri: parts.uri,
+                                headers: parts.headers,
+                                body,
+                            };
+                            (route.handler)(call).await
+                        }
+                    }
+                }
+            },
+            None => Err(refuse(&parts.extensions, parts.uri.path(), &found.allowed)),
+        };
+        let mut response = answer.unwrap_or_else(Response::from);
+        response.extensions_mut().insert(Handled { route, caller });
+        response
+    }
+}
+
+/// Why nothing is at a path: first who asks, then whether it is there by another method.
+fn refuse(extensions: &Extensions, path: &str, allowed: &[Method]) -> Problem {
+    if routes::is_versioned(path)
+        && let Err(error) = auth::caller(extensions)
+    {
+        return error.into();
+    }
+    if let Some(reason) = routes::not_provided(path) {
+        return Problem::not_provided(reason);
+    }
+    if allowed.is_empty() {
+        return Problem::not_found("no such resource");
+    }
+    let names: Vec<_> = allowed.iter().map(Method::as_str).collect();
+    let problem = Problem::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "method_not_allowed",
+        "the resource does not take this method",
+    );
+    let problem = problem.with("allowed", names.clone());
+    match HeaderValue::from_str(&names.join(", ")) {
+        Ok(value) => problem.header(header::ALLOW, value),
+        Err(_) => problem,
+    }
+}
+
+fn admit(route: &Route, extensions: &Extensions) -> Result<Option<Caller>, Problem> {
+    match route.access {
+        Access::Public => Ok(None),
+        Access::Scopes(scopes) => {
+            let caller = auth::caller(extensions)?;
+            for scope in scopes {
+                caller.require(*scope)?;
+            }
+            Ok(Some(caller))
+        }
+    }
+}
+
+async fn read_body(
+    host: &Host,
+    route: &Route,
+    caller: Option<&Caller>,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<Bytes, Problem> {
+    if matches!(route.input, Input::None) {
+        return Ok(Bytes::new());
+    }
+    if body.is_end_stream() {
+        return Ok(Bytes::new());
+    }
+    check_media_type(headers)?;
+    let limit = host.config().server.max_body_bytes;
+    let patience = host.config().server.request_timeout.as_duration();
+    match body::read(body, caller, limit, patience).await {
+        Ok(read) => Ok(read),
+        Err(BodyError::TooLarge) => Err(too_large(limit)),
+        Err(BodyError::CutOff) => Err(Problem::invalid("the body was cut off")),
+        Err(BodyError::Busy) => {
+            Err(Problem::unavailable(1).header(header::CONNECTION, HeaderValue::from_static("close")))
+        }
+        Err(BodyError::Slow) => Err(Problem::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "request_timeout",
+            "the body did not arrive in time",
+        )
+        .header(header::CONNECTION, HeaderValue::from_static("close"))),
+    }
+}
+
+fn too_large(limit: usize) -> Problem {
+    Problem::new(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        "payload_too_large",
+        "the body is larger than this host takes",
+    )
+    .with("maxRequestBodyBytes", limit)
+    .header(header::CONNECTION, HeaderValue::from_static("close"))
+}
+
+/// JSON, or no type at all.
+fn check_media_type(headers: &HeaderMap) -> Result<(), Problem> {
+    let Some(value) = headers.get(header::CONTENT_TYPE) else {
+        return Ok(());
+    };
+    let essence = value
+        .to_str()
+        .unwrap_or("")
+        .split(';')
+        .next()
+        .unwrap_or("")
+        .trim();
+    let is_json = essence.eq_ignore_ascii_case("application/json")
+        || (essence.len() > 5 && essence.as_bytes()[essence.len() - 5..].eq_ignore_ascii_case(b"+json"));
+    if is_json {
+        Ok(())
+    } else {
+        Err(Problem::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "unsupported_media_type",
+            "the body must be application/json",
+        ))
+    }
+}
