@@ -22,7 +22,7 @@ use tokio_postgres::{
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::{fault, open::OpenError};
+use super::{fault, open_error::OpenError};
 
 /// How often a statement of the start is tried that the server undoes in favor of others.
 pub(super) const TRIES: u32 = 5;

@@ -14,7 +14,7 @@ use deadpool_postgres::ClientWrapper;
 use tokio::{runtime::Handle, time::timeout};
 use tokio_util::task::TaskTracker;
 
-use super::{connect::Connector, pool::Object, turns::Turn};
+use super::{connect::Connector, maker::Object, turns::Turn};
 
 /// How long an abandoned statement may go on. Most are done by then, and their connection is worth keeping.
 const GRACE: Duration = Duration::from_millis(100);

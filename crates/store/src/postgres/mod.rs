@@ -22,7 +22,9 @@ mod fault;
 mod groups;
 mod hints;
 mod lists;
+mod maker;
 mod open;
+mod open_error;
 mod pool;
 mod port;
 mod push;
@@ -44,7 +46,8 @@ use tokio_util::{
     task::TaskTracker,
 };
 
-pub use open::{OpenError, risks};
+pub use open::risks;
+pub use open_error::OpenError;
 pub use schema::{migrate, schema_version};
 pub use stats::Stats;
 

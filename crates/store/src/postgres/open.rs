@@ -9,7 +9,7 @@ use rustls::{
 };
 use rustls_platform_verifier::BuilderVerifierExt as _;
 use tokio_postgres::{
-    Config, Error,
+    Config,
     config::{Host, SslMode, TargetSessionAttrs},
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -18,6 +18,7 @@ use super::{
     Options,
     connect::{Connector, Session},
     fault,
+    open_error::OpenError,
 };
 
 /// How long each server and address has to let us in, where the URL does not say.
@@ -26,64 +27,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const PEER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The oldest server this is tested with.
 const OLDEST_SERVER: i64 = 140_000;
-
-/// Why a database could not be opened. No text holds the URL, which may hold a password.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// The URL is not one.
-    #[error("read the database's url: {0}")]
-    Url(String),
-    /// TLS cannot be set up.
-    #[error("set up tls for the database: {0}")]
-    Tls(String),
-    /// The server is not reached, or lets nobody in.
-    #[error("connect to the database: {0}")]
-    Connect(String),
-    /// The server does not answer. It may be stopped, overloaded, out of reach or no PostgreSQL server at all.
-    #[error("hear from the database: {server} did not answer within {} s", after.as_secs_f64())]
-    Silent {
-        /// The server, or all that were tried.
-        server: String,
-        /// How long each was waited for.
-        after: Duration,
-    },
-    /// The database does not hold text as UTF-8.
-    #[error("use a database that is encoded as {0}: it has to be UTF8")]
-    Encoding(String),
-    /// The connection has no schema to put tables in.
-    #[error("use a database without a schema: the first of its search_path does not exist")]
-    NoSchema,
-    /// A newer wopr wrote the schema. It was left untouched.
-    #[error(
-        "open a database of schema version {found}: this binary knows {known}, use the wopr that wrote it"
-    )]
-    NewerSchema {
-        /// The version of the database.
-        found: u32,
-        /// The newest version this binary knows.
-        known: u32,
-    },
-    /// The schema is older and migrating was not allowed. It was left untouched.
-    #[error("open a database of schema version {found}: this binary needs {known}, run the migration")]
-    NeedsMigration {
-        /// The version of the database.
-        found: u32,
-        /// The version this binary needs.
-        known: u32,
-    },
-    /// The schema holds tables of something else by the names of ours. It was left untouched.
-    #[error("use the schema {0}: it has tables, but not those of wopr")]
-    Foreign(String),
-    /// A migration failed; it was rolled back.
-    #[error("migrate the database: {0}")]
-    Migration(String),
-}
-
-impl From<Error> for OpenError {
-    fn from(error: Error) -> Self {
-        Self::Connect(fault::text(&error))
-    }
-}
 
 /// Reads a URL: the driver's own parameters, and ours, which change the options.
 pub(super) fn parse(url: &str, options: &mut Options) -> Result<Connector, OpenError> {

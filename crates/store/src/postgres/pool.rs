@@ -2,8 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use deadpool::managed::{self, Manager, Metrics, PoolConfig, PoolError, QueueMode, RecycleError};
-use deadpool_postgres::ClientWrapper;
+use deadpool::managed::{self, PoolConfig, PoolError, QueueMode};
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
     time::{Instant, timeout_at},
@@ -13,10 +12,11 @@ use tokio_util::task::TaskTracker;
 
 use super::{
     Options,
-    connect::{Connector, Unreached},
+    connect::Connector,
     connection::{Connection, Keeper},
     fault::Fault,
-    open::OpenError,
+    maker::Maker,
+    open_error::OpenError,
     round::Round,
     stats::Counters,
     turns::{Purpose, Turns},
@@ -24,15 +24,6 @@ use super::{
 
 /// How often a read or a write is tried that failed without a trace.
 const TRIES: u32 = 4;
-
-/// What every pooled connection is told first. Locks are held for one append, so whoever waits longer for one
-/// waits for a process that is stopped; the server ends such a process's transaction before that. An acknowledged
-/// write is durable: where the server's default says otherwise it is raised, and left alone where it says more.
-const SESSION: &str = "SET statement_timeout = '30s';
-    SET lock_timeout = '20s';
-    SET idle_in_transaction_session_timeout = '10s';
-    SELECT set_config('synchronous_commit', 'on', false)
-        WHERE current_setting('synchronous_commit', true) = 'off'";
 
 /// What is said of a server that says nothing.
 const SILENT: &str = "the database does not answer";
@@ -59,7 +50,7 @@ impl Pool {
     ) -> Result<Self, OpenError> {
         let keeper = Keeper::new(connector.clone(), tasks);
         // Without time-outs of its own: a turn comes before it, and the connector bounds each server.
-        let connections = managed::Pool::builder(Maker(connector))
+        let connections = managed::Pool::builder(Maker::new(connector))
             .config(PoolConfig {
                 max_size: options.connections.max(1),
                 // The connection used last has its statements prepared and its server process warm.
@@ -217,28 +208,5 @@ impl Pool {
     /// Refuses further callers and closes what is not in use.
     pub(super) fn close(&self) {
         self.connections.close();
-    }
-}
-
-/// A connection of the pool, which has it back when this is dropped.
-pub(super) type Object = managed::Object<Maker>;
-
-/// Makes the pool's connections.
-pub(super) struct Maker(Connector);
-
-impl Manager for Maker {
-    type Type = ClientWrapper;
-    type Error = Unreached;
-
-    async fn create(&self) -> Result<ClientWrapper, Unreached> {
-        Ok(self.0.connect(SESSION).await?.into_client())
-    }
-
-    /// Looks at the socket's state; asking the server would cost every call a round trip.
-    async fn recycle(&self, client: &mut ClientWrapper, _: &Metrics) -> Result<(), RecycleError<Unreached>> {
-        if client.is_closed() {
-            return Err(RecycleError::message("the connection is closed"));
-        }
-        Ok(())
     }
 }

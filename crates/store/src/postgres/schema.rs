@@ -12,8 +12,8 @@ use tokio_postgres::error::SqlState;
 use super::{
     Options,
     connect::{Connector, Session, TRIES, is_undone_by_others},
-    fault,
-    open::{self, OpenError},
+    fault, open,
+    open_error::OpenError,
 };
 
 mod embedded {
