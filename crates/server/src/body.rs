@@ -221,9 +221,19 @@ mod tests {
         drop(first);
         assert_eq!(memory.taken.lock().all, 9_000, "a part keeps the whole");
         drop((part, second));
-        assert_eq!(of(&memory, 1, body(11)).await, Err(BodyError::TooLarge));
         let Taken { all, each } = &*memory.taken.lock();
         assert!(*all == 0 && each.is_empty(), "{each:?}");
+    }
+
+    #[tokio::test]
+    async fn a_body_beyond_the_limit_holds_nothing() {
+        let memory = Arc::new(Memory::new(100_000));
+        assert_eq!(
+            of(&memory, 1, body(10)).await.map(|bytes| bytes.len()),
+            Ok(10_000)
+        );
+        assert_eq!(of(&memory, 1, body(11)).await, Err(BodyError::TooLarge));
+        assert_eq!(memory.taken.lock().all, 0);
     }
 
     #[tokio::test]
