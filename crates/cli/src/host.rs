@@ -374,7 +374,7 @@ pub(crate) fn open_failure(error: &OpenError) -> Failure {
         OpenError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
             Failure::cannot(Exit::NotFound, error).hint("the folder of the database must exist")
         }
-        OpenError::Migration(_) | OpenError::Database(_) | OpenError::Io { .. } => {
+        OpenError::Migration { .. } | OpenError::Database { .. } | OpenError::Io { .. } => {
             Failure::cannot(Exit::Failed, error)
         }
     }

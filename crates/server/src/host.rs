@@ -5,6 +5,7 @@
 //! bad file does not keep a host down.
 
 use std::{
+    collections::HashMap,
     fs, io,
     path::{Path, PathBuf},
     sync::Arc,
@@ -15,8 +16,8 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::{sync::watch, task::JoinHandle};
 use wopr_connect::{Executors, egress};
-use wopr_core::{HostBounds, Offer};
-use wopr_engine::{Clock, Engine, Prepared, RegisterError, SystemClock};
+use wopr_core::{ContentHash, HostBounds, Offer, WorkflowId};
+use wopr_engine::{Clock, Engine, Prepared, RegisterError, Registered, SystemClock};
 use wopr_store::{MemoryStore, PostgresStore, ReadError, SqliteStore, Store, postgres, sqlite};
 
 use crate::{
@@ -282,9 +283,9 @@ impl Host {
             engine.stop().await;
             return Err(StartError::Workflows(error.to_string()));
         }
-        let mut rejected = Vec::new();
+        let (mut rejected, mut loaded) = (Vec::new(), HashMap::new());
         for folder in &config.workflows {
-            if let Err(error) = load_folder(engine, folder, &mut rejected).await {
+            if let Err(error) = load_folder(engine, folder, &mut rejected, &mut loaded).await {
                 engine.stop().await;
                 return Err(error);
             }
@@ -501,7 +502,12 @@ impl Built {
 }
 
 /// Loads every `*.json` of a folder, by name, as workflows of every tenant.
-async fn load_folder(engine: &Engine, folder: &Path, rejected: &mut Vec<Rejected>) -> Result<(), StartError> {
+async fn load_folder(
+    engine: &Engine,
+    folder: &Path,
+    rejected: &mut Vec<Rejected>,
+    loaded: &mut HashMap<WorkflowId, (PathBuf, ContentHash)>,
+) -> Result<(), StartError> {
     let failed = |source| StartError::Folder {
         path: folder.to_owned(),
         source,
@@ -516,7 +522,16 @@ async fn load_folder(engine: &Engine, folder: &Path, rejected: &mut Vec<Rejected
     files.sort();
     for file in files {
         let problems = match load_file(engine, &file).await {
-            Ok(()) => continue,
+            Ok(Registered { plan, .. }) => {
+                let before = loaded.insert(plan.id().clone(), (file.clone(), plan.version().clone()));
+                if let Some((other, version)) = before
+                    && version != *plan.version()
+                {
+                    let (file, other, workflow) = (file.display(), other.display(), plan.id());
+                    tracing::warn!(%file, %other, %workflow, "workflow takes the place of another file's");
+                }
+                continue;
+            }
             Err(Skip::Fatal(error)) => return Err(error),
             Err(Skip::Problems(problems)) => problems,
         };
@@ -531,12 +546,12 @@ enum Skip {
     Fatal(StartError),
 }
 
-async fn load_file(engine: &Engine, file: &Path) -> Result<(), Skip> {
+async fn load_file(engine: &Engine, file: &Path) -> Result<Registered, Skip> {
     let skip = |problem: String| Skip::Problems(vec![problem]);
     let bytes = fs::read(file).map_err(|error| skip(format!("file: {error}")))?;
     let document: Value = serde_json::from_slice(&bytes).map_err(|error| skip(format!("file: {error}")))?;
     match engine.register(None, document).await {
-        Ok(_) => Ok(()),
+        Ok(registered) => Ok(registered),
         Err(RegisterError::Invalid(problems)) => Err(Skip::Problems(
             problems.0.iter().map(ToString::to_string).collect(),
         )),

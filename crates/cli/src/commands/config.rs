@@ -5,6 +5,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 use wopr_server::config::{EXAMPLE, StoreUrl};
 
+use super::workflows::{self, Survey};
 use crate::{
     args::Format,
     exit::Exit,
@@ -83,6 +84,15 @@ fn check(host: &HostArgs, format: Format) -> Result<Exit> {
     }
     for folder in config.workflows.iter().filter(|folder| !folder.is_dir()) {
         notes.push(format!("the workflow folder {} does not exist", folder.display()));
+    }
+    if config.workflows.iter().all(|folder| folder.is_dir()) {
+        let Survey {
+            n_files: _,
+            skipped,
+            doubled,
+        } = workflows::survey(&config)?;
+        notes.extend(skipped.iter().map(|file| format!("a host will skip {file}")));
+        notes.extend(doubled);
     }
     if config.store == StoreUrl::Memory {
         notes.push("the store is in memory: no run survives the process".to_owned());

@@ -21,6 +21,7 @@ use wopr_store::{
     sqlite::{self, OpenError},
 };
 
+use super::workflows::{self, Survey};
 use crate::{
     args::Format,
     client::Client,
@@ -362,22 +363,26 @@ fn workflows(config: &Config, findings: &mut Findings) {
         findings.add("workflows", Verdict::Error, text);
         return;
     }
-    match super::workflows::survey(config) {
-        Ok((_, _)) if config.workflows.is_empty() => {
-            findings.add("workflows", Verdict::Ok, "no folder is configured");
-        }
-        Ok((n_files, rejected)) if rejected.is_empty() => {
-            findings.add("workflows", Verdict::Ok, format!("{n_files} files hold"));
-        }
-        Ok((n_files, rejected)) => {
-            let n_rejected = rejected.len();
-            let text = format!("{n_rejected} of {n_files} files will be skipped");
-            findings.add("workflows", Verdict::Warning, text);
-            for file in rejected {
-                findings.add("workflows", Verdict::Warning, file);
-            }
-        }
-        Err(error) => findings.add("workflows", Verdict::Error, format!("{error:#}")),
+    let Survey {
+        n_files,
+        skipped,
+        doubled,
+    } = match workflows::survey(config) {
+        Ok(survey) => survey,
+        Err(error) => return findings.add("workflows", Verdict::Error, format!("{error:#}")),
+    };
+    let n_skipped = skipped.len();
+    let (verdict, text) = match (config.workflows.is_empty(), n_skipped) {
+        (true, _) => (Verdict::Ok, "no folder is configured".to_owned()),
+        (false, 0) => (Verdict::Ok, format!("{n_files} files hold")),
+        (false, _) => (
+            Verdict::Warning,
+            format!("{n_skipped} of {n_files} files will be skipped"),
+        ),
+    };
+    findings.add("workflows", verdict, text);
+    for file in skipped.into_iter().chain(doubled) {
+        findings.add("workflows", Verdict::Warning, file);
     }
 }
 

@@ -1,6 +1,7 @@
 //! `wopr workflows`: checking definitions here, and what a server offers.
 
 use std::{
+    collections::HashMap,
     fs,
     path::{Path, PathBuf},
 };
@@ -8,7 +9,7 @@ use std::{
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use wopr_core::{Offer, Plan, Problems};
+use wopr_core::{ContentHash, Offer, Plan, Problems, WorkflowId};
 use wopr_server::Config;
 
 use crate::{
@@ -248,18 +249,45 @@ fn rejected(workflows: Vec<PathBuf>, config: Option<PathBuf>, format: Format) ->
     Ok(Exit::Ok)
 }
 
-/// How many definitions the folders of a configuration hold, and which of them a host would skip, with the first
-/// thing that is wrong.
-pub(crate) fn survey(config: &Config) -> Result<(usize, Vec<String>)> {
+/// What a host will find in its folders.
+pub(crate) struct Survey {
+    pub(crate) n_files: usize,
+    /// Files that it will skip, each with the first thing that is wrong.
+    pub(crate) skipped: Vec<String>,
+    /// Files whose workflow takes the place of another file's, because both have its id.
+    pub(crate) doubled: Vec<String>,
+}
+
+/// Looks through the folders of a configuration as a host does at start.
+pub(crate) fn survey(config: &Config) -> Result<Survey> {
     let checked = check_folders(config)?;
-    let mut rejected = Vec::new();
-    for checked in &checked {
-        if let Err(Rejection { problems, .. }) = &checked.outcome {
-            let problem = problems.first().map_or("", String::as_str);
-            rejected.push(format!("{}: {problem}", checked.file.display()));
+    let (mut skipped, mut doubled) = (Vec::new(), Vec::new());
+    let mut files: HashMap<&WorkflowId, (&Path, &ContentHash)> = HashMap::new();
+    for Checked { file, outcome } in &checked {
+        let name = file.display();
+        match outcome {
+            Err(Rejection { problems, .. }) => {
+                let problem = problems.first().map_or("", String::as_str);
+                skipped.push(format!("{name}: {problem}"));
+            }
+            Ok(plan) => {
+                let before = files.insert(plan.id(), (file, plan.version()));
+                if let Some((other, version)) = before
+                    && version != plan.version()
+                {
+                    let (other, id) = (other.display(), plan.id());
+                    doubled.push(format!(
+                        "{name} takes the place of {other}: both have the id '{id}'"
+                    ));
+                }
+            }
         }
     }
-    Ok((checked.len(), rejected))
+    Ok(Survey {
+        n_files: checked.len(),
+        skipped,
+        doubled,
+    })
 }
 
 fn check_folders(config: &Config) -> Result<Vec<Checked>> {

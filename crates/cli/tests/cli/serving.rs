@@ -33,8 +33,6 @@ fn what_a_start_changes_or_passes_over_is_logged() {
         "{first}"
     );
     assert!(!log_of(&mut place).contains("made a master key"));
-    let said = place.ends(0, &["config", "check"]);
-    assert!(said.out.contains("WOPR_LISTNE is not known"), "{said:#?}");
 }
 
 #[test]
@@ -77,13 +75,11 @@ fn a_second_host_on_the_same_database_or_address_is_refused() {
 
 #[test]
 fn a_bad_workflow_file_is_skipped_and_logged() {
-    let place = Place::new();
+    let mut place = Place::new();
     place.write("flows/bad.json", "{}");
-    std::fs::copy(
-        examples().join("hello.json"),
-        place.path().join("flows/hello.json"),
-    )
-    .unwrap();
+    let hello = std::fs::read_to_string(examples().join("hello.json")).unwrap();
+    place.write("flows/hello.json", &hello);
+    place.write("flows/hello-2.json", &hello.replace("\"1.0.0\"", "\"2.0.0\""));
     let args = [
         "serve",
         "--while-stdin",
@@ -115,6 +111,21 @@ fn a_bad_workflow_file_is_skipped_and_logged() {
         line.contains("flows/bad.json") && line.contains("'nodes' is missing"),
         "{line}"
     );
+    let line = log.lines().find(|line| line.contains("takes the place")).unwrap();
+    assert!(
+        line.contains("hello.json") && line.contains("hello-2.json"),
+        "{line}"
+    );
+    place.set("WOPR_API_KEY", KEY);
+    for asked in [["config", "check"].as_slice(), &["doctor", "--store", "memory:"]] {
+        let said = place.ends(0, &[asked, &["--workflows", "flows"]].concat());
+        for wanted in [
+            "flows/bad.json: ",
+            "flows/hello.json takes the place of flows/hello-2.json: both have the id 'hello'",
+        ] {
+            assert!(said.out.contains(wanted), "{said:#?}");
+        }
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use wopr_core::{ContentHash, TenantId, Timestamp, WorkflowId};
 
 use super::{
     fault::Fault,
-    open::{self, OpenError},
+    open::{self, At as _, OpenError},
     reader::as_of_one_moment,
     registry, schema,
 };
@@ -36,8 +36,8 @@ impl Guest {
     pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
         let path = path.as_ref();
         schema::check(path, false)?;
-        let conn = open::writing(path)?;
-        open::prepare(&conn, None)?;
+        let conn = open::writing(path).at(path)?;
+        open::prepare(&conn, None).at(path)?;
         Ok(Self(Mutex::new(conn)))
     }
 

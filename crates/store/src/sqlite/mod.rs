@@ -50,7 +50,7 @@ pub use stats::Stats;
 use self::{
     checkpoint::{Checkpointer, Mark, PENDING_WISHES},
     job::Job,
-    open::Lock,
+    open::{At as _, Lock},
     queue::Queue,
     reader::Read,
     records::Records,
@@ -125,11 +125,11 @@ impl SqliteStore {
         let path = path.as_ref().to_owned();
         let lock = open::lock(&path)?;
         let found = schema::check(&path, options.migrate)?;
-        let mut conn = open::writing(&path)?;
-        schema::set_up(&mut conn, options.max_bytes, found)?;
+        let mut conn = open::writing(&path).at(&path)?;
+        schema::set_up(&mut conn, &path, options.max_bytes, found)?;
 
         let counters = Arc::new(Counters::default());
-        let records = Arc::new(Records::load(&conn, records::MANY)?);
+        let records = Arc::new(Records::load(&conn, records::MANY).at(&path)?);
         let mark = Arc::new(Mark::new(options.checkpoint_pages));
         let gate = Arc::new(Mutex::new(()));
         let (wishes, wished) = sync_channel(PENDING_WISHES);
@@ -138,17 +138,19 @@ impl SqliteStore {
             Arc::clone(&mark),
             Arc::clone(&counters),
             wishes.clone(),
-        )?;
+        )
+        .at(&path)?;
 
         let checkpointer = Checkpointer {
-            conn: writing_prepared(&path, None)?,
+            conn: writing_prepared(&path, None).at(&path)?,
             gate: Arc::clone(&gate),
             mark: Arc::clone(&mark),
             counters: Arc::clone(&counters),
         };
         let reader_conns = (0..options.readers.max(1))
             .map(|_| open::reading(&path))
-            .collect::<Result<Vec<_>, _>>()?;
+            .collect::<Result<Vec<_>, _>>()
+            .at(&path)?;
 
         let writes = Arc::new(Queue::new(options.queue, QUEUED_BYTES));
         // A read keeps nothing alive but a few ids, so their number alone is bounded.

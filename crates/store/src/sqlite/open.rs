@@ -57,11 +57,21 @@ pub enum OpenError {
     #[error("open {}: it has tables, but not those of wopr", .0.display())]
     Foreign(PathBuf),
     /// A migration failed; it was rolled back.
-    #[error("migrate the database: {0}")]
-    Migration(String),
+    #[error("migrate {}: {why}", .path.display())]
+    Migration {
+        /// The file.
+        path: PathBuf,
+        /// What the migration says.
+        why: String,
+    },
     /// SQLite could not open or set up the file.
-    #[error("open the database: {0}")]
-    Database(#[from] rusqlite::Error),
+    #[error("open the database {}: {}", .path.display(), told(.source))]
+    Database {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: rusqlite::Error,
+    },
     /// The file system or the operating system said no.
     #[error("open {}: {source}", .path.display())]
     Io {
@@ -70,6 +80,28 @@ pub enum OpenError {
         /// Why.
         source: io::Error,
     },
+}
+
+/// What SQLite says, without its number.
+fn told(error: &rusqlite::Error) -> String {
+    match error {
+        rusqlite::Error::SqliteFailure(_, Some(text)) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Names the file that something of SQLite is about.
+pub(super) trait At<T> {
+    fn at(self, path: &Path) -> Result<T, OpenError>;
+}
+
+impl<T> At<T> for rusqlite::Result<T> {
+    fn at(self, path: &Path) -> Result<T, OpenError> {
+        self.map_err(|source| OpenError::Database {
+            path: path.to_owned(),
+            source,
+        })
+    }
 }
 
 /// The right to use a database file, held until dropped.

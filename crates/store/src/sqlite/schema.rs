@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
-use super::open::{self, OpenError};
+use super::open::{self, At as _, OpenError};
 
 mod embedded {
     refinery::embed_migrations!("migrations/sqlite");
@@ -23,8 +23,8 @@ pub fn migrate(path: impl AsRef<Path>) -> Result<u32, OpenError> {
     let path = path.as_ref();
     let _lock = open::lock(path)?;
     let found = check(path, true)?;
-    let mut conn = open::writing(path)?;
-    set_up(&mut conn, None, found)?;
+    let mut conn = open::writing(path).at(path)?;
+    set_up(&mut conn, path, None, found)?;
     Ok(known())
 }
 
@@ -63,15 +63,23 @@ pub(super) fn check(path: &Path, migrate: bool) -> Result<u32, OpenError> {
 }
 
 /// Sets a file up and brings its schema from the version found to that of this binary.
-pub(super) fn set_up(conn: &mut Connection, max_bytes: Option<u64>, found: u32) -> Result<(), OpenError> {
-    open::prepare(conn, max_bytes)?;
+pub(super) fn set_up(
+    conn: &mut Connection,
+    path: &Path,
+    max_bytes: Option<u64>,
+    found: u32,
+) -> Result<(), OpenError> {
+    open::prepare(conn, max_bytes).at(path)?;
     let known = known();
     if found < known {
         embedded::migrations::runner()
             // One transaction: a migration without its row in the history would be applied again.
             .set_grouped(true)
             .run(conn)
-            .map_err(|error| OpenError::Migration(error.to_string()))?;
+            .map_err(|error| OpenError::Migration {
+                path: path.to_owned(),
+                why: error.to_string(),
+            })?;
         tracing::info!(from = found, to = known, "database migrated");
     }
     Ok(())
@@ -85,6 +93,23 @@ fn version(path: &Path) -> Result<Option<u32>, OpenError> {
     if !path.exists() {
         return Ok(None);
     }
+    match last_applied(path).at(path)? {
+        Found::Version(version) => Ok(version),
+        Found::Nothing => Ok(None),
+        Found::Others => Err(OpenError::Foreign(path.to_owned())),
+    }
+}
+
+/// What a file holds.
+enum Found {
+    /// Our tables, of this version.
+    Version(Option<u32>),
+    Nothing,
+    /// Tables of something else.
+    Others,
+}
+
+fn last_applied(path: &Path) -> rusqlite::Result<Found> {
     let conn = if has_rollback_journal(path) {
         open::writing(path)?
     } else {
@@ -96,20 +121,15 @@ fn version(path: &Path) -> Result<Option<u32>, OpenError> {
         |row| row.get(0),
     )?;
     if has_history {
-        return Ok(
-            conn.query_row(&format!("SELECT max(version) FROM {HISTORY}"), [], |row| {
-                row.get(0)
-            })?,
-        );
+        let version = conn.query_row(&format!("SELECT max(version) FROM {HISTORY}"), [], |row| {
+            row.get(0)
+        })?;
+        return Ok(Found::Version(version));
     }
     let has_others: bool = conn.query_row("SELECT EXISTS (SELECT 1 FROM sqlite_schema)", [], |row| {
         row.get(0)
     })?;
-    if has_others {
-        Err(OpenError::Foreign(path.to_owned()))
-    } else {
-        Ok(None)
-    }
+    Ok(if has_others { Found::Others } else { Found::Nothing })
 }
 
 /// Whether a process ended while it made the file, before the file had a write-ahead log. Only a connection that
@@ -127,8 +147,9 @@ pub(super) mod tests {
     /// A writing connection to a new database with this binary's schema.
     pub(in crate::sqlite) fn database() -> (tempfile::TempDir, Connection) {
         let files = tempfile::tempdir().expect("a directory");
-        let mut conn = open::writing(&files.path().join("db")).expect("open");
-        set_up(&mut conn, None, 0).expect("a schema");
+        let path = files.path().join("db");
+        let mut conn = open::writing(&path).expect("open");
+        set_up(&mut conn, &path, None, 0).expect("a schema");
         (files, conn)
     }
 

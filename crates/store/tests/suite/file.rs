@@ -215,7 +215,9 @@ fn a_database_of_something_else_is_refused_and_left_untouched() {
 
     fs::write(&db.path, vec![b'x'; 9_000]).expect("write");
     let error = refused(&db.path, Options::default());
-    assert!(matches!(error, OpenError::Database(_)), "{error:?}");
+    assert!(matches!(error, OpenError::Database { .. }), "{error:?}");
+    let text = format!("open the database {}: file is not a database", db.path.display());
+    assert_eq!(error.to_string(), text);
 }
 
 #[test]
