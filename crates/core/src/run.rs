@@ -53,6 +53,9 @@ pub struct Run {
     pub error: Option<(Failure, Option<NodeId>)>,
     /// The run whose cancel cascaded here.
     pub cancelled_by_parent: Option<RunId>,
+    /// Why it was cancelled, once it is and if anybody said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cancel_reason: Option<String>,
     pub(crate) nodes: Vec<NodeState>,
     /// Indexes of nodes that wait for an answer, the first asked first.
     pub(crate) waiting: Vec<usize>,
@@ -205,6 +208,7 @@ impl Default for Run {
             outputs: None,
             error: None,
             cancelled_by_parent: None,
+            cancel_reason: None,
             nodes: Vec::new(),
             waiting: Vec::new(),
             executions: 0,
@@ -320,8 +324,9 @@ impl Run {
                 self.error = Some((error.clone(), node.clone()));
                 Ok(())
             }
-            Event::RunCancelled { parent, .. } => {
+            Event::RunCancelled { reason, parent, .. } => {
                 self.cancelled_by_parent.clone_from(parent);
+                self.cancel_reason.clone_from(reason);
                 Ok(())
             }
             Event::CancelRequested { reason, by, parent } => {

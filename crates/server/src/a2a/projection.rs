@@ -115,6 +115,8 @@ pub(super) struct Standing {
     ended: Option<RunStatus>,
     /// What it failed with.
     error: Option<Failure>,
+    /// Why it was cancelled.
+    cancel_reason: Option<String>,
     /// Executions that are saying a text piece by piece.
     streaming: Vec<Visit>,
 }
@@ -143,6 +145,7 @@ impl Standing {
             is_cancelling: run.status == RunStatus::Cancelling,
             ended: Some(run.status).filter(|status| status.is_terminal()),
             error: run.error.as_ref().map(|(error, _)| error.clone()),
+            cancel_reason: run.cancel_reason.clone(),
             streaming: run.streaming(plan).map(|streaming| streaming.visit).collect(),
         }
     }
@@ -162,6 +165,16 @@ impl Standing {
     /// The task's state.
     pub(super) fn state(&self) -> TaskState {
         state_of(self.status(), self.error.as_ref())
+    }
+
+    /// What it failed with.
+    pub(super) fn error(&self) -> Option<&Failure> {
+        self.error.as_ref()
+    }
+
+    /// Why it was cancelled, if anybody said so.
+    pub(super) fn cancel_reason(&self) -> Option<&str> {
+        self.cancel_reason.as_deref()
     }
 
     /// What is asked, if the run waits.
@@ -184,6 +197,9 @@ impl Standing {
                 self.ended = event.terminal();
                 if let Event::RunFailed { error, .. } = event {
                     self.error = Some(error.clone());
+                }
+                if let Event::RunCancelled { reason, .. } = event {
+                    self.cancel_reason.clone_from(reason);
                 }
                 self.waiting.clear();
                 self.streaming.clear();

@@ -92,7 +92,7 @@ impl Service {
         }
         let error = run.error.as_ref().map(|(error, _)| error);
         let timestamp = self.since(view, questions.first()).await?;
-        let mut about = self.about(caller, standing.status(), &questions, error);
+        let mut about = self.about(caller, &standing, &questions);
         about.insert("runId".to_owned(), view.key.run.as_str().into());
         about.insert("workflowId".to_owned(), view.plan.id().as_str().into());
         let artifacts = if shown.artifacts {
@@ -118,15 +118,9 @@ impl Service {
     }
 
     /// `metadata.openwop` of a task or an update.
-    pub(super) fn about(
-        &self,
-        caller: &Caller,
-        status: wopr_core::RunStatus,
-        questions: &[Question],
-        error: Option<&Failure>,
-    ) -> Object {
+    pub(super) fn about(&self, caller: &Caller, standing: &Standing, questions: &[Question]) -> Object {
         let mut about = Object::new();
-        about.insert("status".to_owned(), status.as_str().into());
+        about.insert("status".to_owned(), standing.status().as_str().into());
         if let Some(first) = questions.first() {
             about.insert("interrupt".to_owned(), first.metadata());
             if let (true, Some(asked)) = (caller.may(Scope::ApprovalsRespond), &first.asked) {
@@ -139,12 +133,15 @@ impl Service {
             let all: Vec<Value> = questions.iter().map(Question::metadata).collect();
             about.insert("interrupts".to_owned(), all.into());
         }
-        if let Some(error) = error {
+        if let Some(error) = standing.error() {
             about.insert(
                 "error".to_owned(),
                 json!({ "code": error.code, "message": error.message }),
             );
             about.insert("errorCode".to_owned(), error.code.as_str().into());
+        }
+        if let Some(reason) = standing.cancel_reason() {
+            about.insert("cancelReason".to_owned(), reason.into());
         }
         about
     }

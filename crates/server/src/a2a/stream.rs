@@ -86,8 +86,8 @@ pub(super) struct TaskStream {
     first: Option<Item>,
     /// A log of this length rests, whatever its last update was.
     rests_at: Option<Seq>,
-    /// The state last said.
-    said: Option<TaskState>,
+    /// It goes on where a client's broken stream ended.
+    is_resumed: bool,
     is_done: bool,
     keep_alive: Duration,
     last_said: Instant,
@@ -223,7 +223,7 @@ impl Service {
             standing: Standing::of(&view.run, &view.plan),
             first: None,
             rests_at: None,
-            said: None,
+            is_resumed: false,
             is_done: false,
             keep_alive: self.host.config().server.sse_keepalive.as_duration(),
             last_said: Instant::now(),
@@ -233,7 +233,7 @@ impl Service {
     /// A new task as it was accepted: before its first event.
     fn submitted(&self, call: &Call, view: &View, message: Message, shown: Shown) -> Task {
         let context_id = context_of(view);
-        let mut about = self.about(&call.caller, wopr_core::RunStatus::Pending, &[], None);
+        let mut about = self.about(&call.caller, &Standing::default(), &[]);
         about.insert("runId".to_owned(), view.key.run.as_str().into());
         about.insert("workflowId".to_owned(), view.plan.id().as_str().into());
         Task {
@@ -303,7 +303,6 @@ impl TaskStream {
     }
 
     fn begin_with(&mut self, task: Task) {
-        self.said = Some(task.status.state);
         self.first = Some(Item {
             id: None,
             response: StreamResponse::Task(task),
@@ -314,6 +313,7 @@ impl TaskStream {
     /// Goes back to the event after the last one a client saw; a snapshot is not needed then.
     async fn go_back(&mut self, last: u64, head: Seq) -> Result<(), Error> {
         let from = Seq(last.saturating_add(1).min(head.0));
+        self.is_resumed = true;
         self.standing = Standing::default();
         self.cursor = Seq(0);
         while self.cursor < from {
@@ -440,7 +440,6 @@ impl TaskStream {
             },
             Change::Status => {
                 let state = self.standing.state();
-                self.said = Some(state);
                 self.is_done = state.is_terminal() || (state.is_interrupted() && self.mode == Mode::Send);
                 StreamResponse::StatusUpdate(self.update(Some(recorded)).await?)
             }
@@ -486,6 +485,10 @@ impl TaskStream {
             return Ok(None);
         }
         self.is_done = true;
+        // Who comes back with the last event it saw has seen this.
+        if self.is_resumed {
+            return Ok(None);
+        }
         Ok(Some(Item {
             id: None,
             response: StreamResponse::StatusUpdate(self.update(None).await?),
@@ -507,14 +510,7 @@ impl TaskStream {
                 None => question::in_log(engine, &self.key, waiting).await?,
             });
         }
-        let error = match because.map(|recorded| &recorded.event) {
-            Some(Event::RunFailed { error, .. }) => Some(error.clone()),
-            Some(_) => None,
-            None => {
-                let view = self.service.view(&self.key).await?;
-                view.run.error.map(|(error, _)| error)
-            }
-        };
+        let error = self.standing.error();
         let said = match because.map(|recorded| &recorded.event) {
             Some(Event::RunCompleted { outputs }) => reply::last_words(&self.plan, Some(outputs)),
             Some(_) => None,
@@ -530,9 +526,7 @@ impl TaskStream {
             (None, None) => self.service.view(&self.key).await?.run.updated_at,
         };
         let state = self.standing.state();
-        let about = self
-            .service
-            .about(&self.caller, self.standing.status(), &questions, error.as_ref());
+        let about = self.service.about(&self.caller, &self.standing, &questions);
         Ok(TaskStatusUpdateEvent {
             task_id: self.key.run.to_string(),
             context_id: self.context.clone(),
@@ -540,7 +534,7 @@ impl TaskStream {
                 &self.key,
                 &self.context,
                 state,
-                &Words::of(questions.first(), error.as_ref(), said.as_deref()),
+                &Words::of(questions.first(), error, said.as_deref()),
                 at,
             ),
             metadata: wrap(about),

@@ -60,14 +60,21 @@ async fn a_cancel_of_the_run_ends_its_task_for_everyone() {
             .raw("POST", br#"{"reason":"no longer needed"}"#)
             .await;
         assert_eq!(answer.status, 200);
-        let rest = shorts(&updates.all().await).join(" ");
+        let rest = updates.all().await;
+        let end = &rest.last().unwrap().value;
+        assert_eq!(
+            end["metadata"]["openwop"]["cancelReason"],
+            "no longer needed",
+            "{}: {end}",
+            speaker.name()
+        );
+        let rest = shorts(&rest).join(" ");
         // The protocol buffers of 0.3 spell it with two ls.
         let rest = rest.replace("cancelled", "canceled");
         assert_eq!(rest, "status:working status:canceled", "{}", speaker.name());
-        assert_eq!(
-            state_of(&speaker.get(json!({ "id": id })).await.unwrap()),
-            "canceled"
-        );
+        let task = speaker.get(json!({ "id": id })).await.unwrap();
+        assert_eq!(state_of(&task), "canceled");
+        assert_eq!(task["metadata"]["openwop"]["cancelReason"], "no longer needed");
         assert_eq!(
             last(&server.v1(), &id, "run.cancelled").await["reason"],
             "no longer needed"

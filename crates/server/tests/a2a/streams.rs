@@ -159,6 +159,38 @@ async fn a_broken_stream_goes_on_where_it_ended() {
 }
 
 #[tokio::test]
+async fn a_message_sent_again_is_told_nothing_that_was_seen() {
+    let server = Server::start().await;
+    for client in [server.v1(), server.v03()] {
+        let id = format!("m{}", client.version);
+        let params = client.text(&id, "x", json!({"metadata": {"skillId": "approve"}}));
+        let frames = client.stream(params.clone()).await.all().await;
+        let question = frames.last().unwrap();
+        assert_eq!(question.short(), "status:input-required");
+        let task = frames[0].value["id"].as_str().unwrap();
+        for last in [question.id.unwrap(), 999_999] {
+            let again = client.clone().with("last-event-id", &last.to_string());
+            let again = again.stream(params.clone()).await.all().await;
+            assert!(again.is_empty(), "{last}: {:?}", shorts(&again));
+        }
+        let reply = client.text(&format!("yes-{id}"), "yes", json!({"taskId": task}));
+        client.send(reply).await;
+        let mut last = question.id.unwrap();
+        for wanted in ["status:working", "artifact:brief-0", "status:completed"] {
+            let again = client.clone().with("last-event-id", &last.to_string());
+            let again = again.stream(params.clone()).await.all().await;
+            assert_eq!(again[0].short(), wanted);
+            last = again[0].id.unwrap();
+        }
+        let again = client.clone().with("last-event-id", &last.to_string());
+        assert!(again.stream(params.clone()).await.all().await.is_empty());
+        // Without an id it is the task as it is.
+        let whole = shorts(&client.stream(params).await.all().await).join(" ");
+        assert_eq!(whole, "task:completed status:completed");
+    }
+}
+
+#[tokio::test]
 async fn a_stream_of_a_busy_task_begins_with_it() {
     let server = Server::start().await;
     let client = server.v1();
