@@ -5,6 +5,7 @@ use wopr_server::{Config, config::Period};
 
 use crate::{
     client::{Answer, Client, shorts, state_of},
+    push,
     support::{Server, config},
 };
 
@@ -239,7 +240,7 @@ async fn only_callers_learn_what_is_there() {
         ("DELETE", "/a2a/tasks", 405, Some("GET")),
         ("PATCH", "/v1/tasks/x", 405, Some("GET")),
         ("GET", "/a2a/nothing", 404, None),
-        ("GET", "/a2a/tasks/x:fly", 404, None),
+        ("POST", "/a2a/tasks/x:fly", 405, Some("GET")),
         ("POST", "/a2a/.well-known/agent-card.json", 405, Some("GET")),
     ] {
         let answer = client.clone().at(path).raw(method, b"").await;
@@ -264,6 +265,51 @@ async fn only_callers_learn_what_is_there() {
     assert_eq!(client.get(&path).await.status, 200);
     let hidden = starter.get(&path).await;
     assert_eq!(hidden.json()["error"]["details"][0]["reason"], "TASK_NOT_FOUND");
+}
+
+#[tokio::test]
+async fn an_id_with_colons_is_found_at_every_path() {
+    const URL: &str = "http://127.0.0.1:9/pushed";
+    let server = Server::open(push::reaching()).await;
+    let client = server.v1();
+    let task = client
+        .send(client.text("m", "it", json!({"metadata": {"skillId": "approve"}})))
+        .await;
+    let id = task["id"].as_str().unwrap();
+    for config in ["a.b:c", "urn:uuid:1", "x:cancel", ":"] {
+        for (client, interface) in [
+            (server.v1(), "/a2a"),
+            (server.v1(), "/a2a/acme"),
+            (server.v1(), "/a2a/w/approve"),
+            (server.v03(), "/a2a/v1"),
+            (server.v03(), "/a2a/w/approve/v1"),
+            (server.v03(), "/v1"),
+        ] {
+            for written in [config.to_owned(), config.replace(':', "%3A")] {
+                let wanted = json!({ "taskId": id, "id": config, "url": URL });
+                server.v1().ok("CreateTaskPushNotificationConfig", wanted).await;
+                let path = format!("{interface}/tasks/{id}/pushNotificationConfigs/{written}");
+                let read = client.get(&path).await;
+                assert_eq!(read.status, 200, "{path}");
+                assert!(read.json().to_string().contains(URL), "{path}");
+                let removed = client.clone().at(&path).raw("DELETE", b"").await;
+                assert_eq!(removed.status, 200, "{path}");
+                assert_eq!(client.get(&path).await.status, 404, "{path}");
+            }
+        }
+    }
+    // Nor is a task's name cut at its colons.
+    for (method, path) in [
+        ("GET", "/a2a/tasks/urn:a:b"),
+        ("POST", "/a2a/tasks/urn:a:b:cancel"),
+        ("GET", "/a2a/tasks/urn%3Aa%3Ab%3Asubscribe"),
+        ("GET", "/a2a/tasks/t:fly"),
+    ] {
+        let missing = client.clone().at(path).raw(method, b"").await;
+        assert_eq!(missing.status, 404, "{path}");
+        let reason = &missing.json()["error"]["details"][0]["reason"];
+        assert_eq!(reason, "TASK_NOT_FOUND", "{path}");
+    }
 }
 
 #[tokio::test]

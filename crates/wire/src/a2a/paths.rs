@@ -145,7 +145,8 @@ pub fn find(version: Version, verb: Option<Verb>, segments: &[impl AsRef<str>]) 
     found
 }
 
-/// Compares segments with a template. A parameter takes anything without a colon, which begins a verb.
+/// Compares segments with a template. A parameter takes any text, colons too, but for one that ends in a verb the table
+/// has at this place: there the last colon begins it.
 fn matches(template: &str, segments: &[impl AsRef<str>]) -> Option<Names> {
     let mut names = Names::default();
     let mut wanted = template.split('/');
@@ -158,7 +159,7 @@ fn matches(template: &str, segments: &[impl AsRef<str>]) -> Option<Names> {
             return None;
         };
         let value = given.strip_suffix(ending)?;
-        if value.is_empty() || value.contains(':') {
+        if value.is_empty() || (ending.is_empty() && ends_in_verb(template, given)) {
             return None;
         }
         match name {
@@ -167,6 +168,12 @@ fn matches(template: &str, segments: &[impl AsRef<str>]) -> Option<Names> {
         }
     }
     wanted.next().is_none().then_some(names)
+}
+
+/// Claims that a path of the table is a template and a verb, and that a segment ends in that verb.
+fn ends_in_verb(template: &str, segment: &str) -> bool {
+    let mut endings = ROWS.iter().filter_map(|row| row.path.strip_prefix(template));
+    endings.any(|ending| ending.starts_with(':') && segment.ends_with(ending))
 }
 
 /// Puts what a path names into the request, under the names of the version: fields of their own in 1.0, resource
@@ -347,9 +354,46 @@ mod tests {
                 "tasks/t/pushNotificationConfigs",
                 "takes [Post, Get]",
             ),
-            (V1_0, Post, "tasks/t:fly", "nothing"),
+            (V1_0, Get, "tasks/t:cancel", "takes [Post]"),
             (V1_0, Post, "tasks/:cancel", "nothing"),
-            (V1_0, Post, "tasks/a:b:cancel", "nothing"),
+            // Other colons belong to the name.
+            (V1_0, Get, "tasks/t:fly", "GetTask t:fly"),
+            (V1_0, Post, "tasks/t:fly", "takes [Get]"),
+            (V1_0, Get, "tasks/urn:a:b", "GetTask urn:a:b"),
+            (V0_3, Get, "tasks/urn:a:b", "GetTask urn:a:b"),
+            (V1_0, Get, "tasks/:", "GetTask :"),
+            (V1_0, Get, "tasks/t:cancel:", "GetTask t:cancel:"),
+            (V1_0, Get, "tasks/t:Cancel", "GetTask t:Cancel"),
+            (V1_0, Get, "tasks/tcancel", "GetTask tcancel"),
+            (V1_0, Get, "tasks/message:send", "GetTask message:send"),
+            (V1_0, Post, "tasks/a:b:cancel", "CancelTask a:b"),
+            (V0_3, Post, "tasks/a:b:cancel", "CancelTask a:b"),
+            (V1_0, Get, "tasks/urn:a:b:subscribe", "SubscribeToTask urn:a:b"),
+            (V1_0, Post, "tasks/t:cancel:subscribe", "SubscribeToTask t:cancel"),
+            (
+                V1_0,
+                Get,
+                "tasks/t:cancel/pushNotificationConfigs",
+                "ListPushConfigs t:cancel",
+            ),
+            (
+                V1_0,
+                Get,
+                "tasks/a:b/pushNotificationConfigs/a.b:c",
+                "GetPushConfig a:b a.b:c",
+            ),
+            (
+                V0_3,
+                Delete,
+                "tasks/t/pushNotificationConfigs/urn:uuid:1",
+                "DeletePushConfig t urn:uuid:1",
+            ),
+            (
+                V1_0,
+                Get,
+                "tasks/t/pushNotificationConfigs/x:cancel",
+                "GetPushConfig t x:cancel",
+            ),
             (V1_0, Get, "tasks/", "nothing"),
             (V1_0, Get, "tasks/t/", "nothing"),
             (V1_0, Get, "tasks/t/pushNotificationConfigs/c/d", "nothing"),
@@ -365,13 +409,13 @@ mod tests {
         for version in Version::ALL {
             for operation in Operation::ALL {
                 let names = Names {
-                    task: Some("t/1".to_owned()),
-                    config: Some("c".to_owned()),
+                    task: Some("t/1:x".to_owned()),
+                    config: Some("c:cancel".to_owned()),
                 };
                 let (verb, path) = path_of(*version, *operation, &names);
                 let mut segments: Vec<_> = path
                     .split('/')
-                    .map(|segment| segment.replace("%2F", "/"))
+                    .map(|segment| segment.replace("%2F", "/").replace("%3A", ":"))
                     .collect();
                 if let Some(prefix) = prefix(*version) {
                     assert_eq!(segments.remove(0), prefix);
@@ -380,6 +424,9 @@ mod tests {
                 assert_eq!(found.operation.unwrap().0, *operation, "{path}");
                 if path.contains("tasks/") {
                     assert_eq!(found.names.task, names.task);
+                }
+                if path.contains("Configs/") {
+                    assert_eq!(found.names.config, names.config);
                 }
             }
         }
