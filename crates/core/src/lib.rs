@@ -38,7 +38,7 @@ pub use failure::{Failure, REJECTED};
 pub use id::{
     ContentHash, Entropy, IdError, NodeId, PrincipalId, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId,
 };
-pub use measure::MAX_NESTING;
+pub use measure::{MAX_NESTING, parsed_size};
 pub use node::Offer;
 pub use plan::Plan;
 pub use run::{ApplyError, Artifact, Asked, Child, Open, OpenInterrupt, Run, Streaming};

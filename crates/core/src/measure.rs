@@ -11,6 +11,39 @@ use crate::Object;
 /// few levels more and are read with a limit of 128.
 pub const MAX_NESTING: usize = 64;
 
+/// What an object with anything in it takes, beside what is in it: a leaf of its tree has room for eleven members.
+const OBJECT: usize = 640;
+/// What a value takes in its array or object, whatever it is.
+const VALUE: usize = 40;
+/// What a string takes beside its text.
+const STRING: usize = 32;
+
+/// Roughly the bytes that a JSON text takes once it is parsed: itself for one long string, and up to a hundred times as
+/// many for small objects. Says something of any text, without parsing it.
+#[must_use]
+pub fn parsed_size(text: &[u8]) -> usize {
+    let (mut n_objects, mut n_values, mut n_strings) = (0, 0, 0);
+    let mut bytes = text.iter();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'{' => n_objects += 1,
+            b'[' | b',' | b':' => n_values += 1,
+            b'"' => {
+                n_strings += 1;
+                while let Some(byte) = bytes.next() {
+                    match byte {
+                        b'"' => break,
+                        b'\\' => drop(bytes.next()),
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    text.len() + n_objects * OBJECT + n_values * VALUE + n_strings * STRING
+}
+
 /// Whether a value nests deeper than allowed.
 pub(crate) fn too_deep(value: &Value) -> bool {
     deeper(value, MAX_NESTING)
@@ -46,4 +79,24 @@ pub(crate) fn size_of_object(fields: &Object) -> usize {
         .map(|(name, field)| name.len() + 4 + size_of(field))
         .sum::<usize>()
         + 2
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem;
+
+    use super::*;
+
+    #[test]
+    fn what_a_text_takes_is_known_before_it_is_parsed() {
+        let text = format!("\"{}\"", "x[{,:\\\"".repeat(1_000));
+        assert_eq!(parsed_size(text.as_bytes()), text.len() + STRING);
+        let small = b"[{\"\":0},{\"\":0}]";
+        let parsed = small.len() + 2 * (OBJECT + VALUE + STRING) + 2 * VALUE;
+        assert_eq!(parsed_size(small), parsed);
+        assert_eq!(parsed_size(b"\"cut off\\"), 9 + STRING);
+        // A leaf: the names and values of eleven members, and where it hangs.
+        let leaf = 11 * (mem::size_of::<String>() + mem::size_of::<Value>()) + mem::size_of::<usize>() + 4;
+        assert!((leaf..leaf + 32).contains(&OBJECT), "{leaf}");
+    }
 }

@@ -313,7 +313,7 @@ impl Engine {
         let Some(mut loaded) = store.load(key).await? else {
             return Ok(None);
         };
-        let n_bytes = loaded.n_bytes();
+        let n_bytes = loaded.parsed_size();
         room.note(key, n_bytes);
         let held = match expected.or_else(|| room.try_hold(purpose, n_bytes)) {
             Some(held) => held,

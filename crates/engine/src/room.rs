@@ -17,9 +17,9 @@ use wopr_store::{ReadError, patiently};
 
 /// Runs that are being loaded at once.
 const TURNS: usize = 32;
-/// The most bytes, as stored, of a run that needs no room; decoded they take a few times as many.
+/// The most bytes, as far as is known before it is decoded, of a run that needs no room.
 const SMALL: usize = 256 << 10;
-/// Bytes of larger ones, as stored, for each purpose.
+/// Bytes of larger ones for each purpose. While it is decided, a run takes a few times as many as decoded alone.
 const BYTES: usize = 128 << 20;
 /// Large runs remembered; when there are more, all are forgotten.
 const MAX_KNOWN: usize = 1_024;

@@ -2,6 +2,9 @@
 //!
 //! No credential has so much of the memory that nothing is left for others: the less is free, the less one may have.
 //!
+//! A text of many small values takes up to a hundred times its size once it is parsed. What it will take is known before,
+//! bounded as well, and counts until the request is answered.
+//!
 //! A body that is refused is refused at once. What is left of it is the connection's to see to, so that its client gets
 //! the answer though it is still sending.
 
@@ -14,6 +17,7 @@ use std::{
 use axum::body::{Body, Bytes, HttpBody as _};
 use futures_util::stream::StreamExt as _;
 use parking_lot::Mutex;
+use wopr_core::parsed_size;
 
 use crate::{asker::Asker, auth::Caller};
 
@@ -26,6 +30,14 @@ const MAX_COUNTED: usize = MAX_HELD / 2;
 /// whoever comes then has more than a tenth.
 const TIMES_FREE: usize = 3;
 
+/// Texts up to this size are not weighed: parsed, none of them takes more than half a megabyte.
+const LIGHT: usize = 4 << 10;
+/// What a parsed body takes beside its text counts from here on.
+const COUNTED_FROM: usize = 64 << 10;
+/// How many times the bound of a body it may take once it is parsed, and what it may in any case.
+const TIMES_PARSED: usize = 8;
+const LEAST_PARSED: usize = 16 << 20;
+
 /// What this process has.
 static MEMORY: LazyLock<Arc<Memory>> = LazyLock::new(|| Arc::new(Memory::new(MAX_HELD)));
 
@@ -35,6 +47,9 @@ pub(crate) enum BodyError {
     /// It is larger than allowed.
     #[error("read a body beyond the limit")]
     TooLarge,
+    /// It holds so many values that it would take more memory than allowed.
+    #[error("parse a body of so many values")]
+    TooManyValues,
     /// The client left.
     #[error("read a body that was cut off")]
     CutOff,
@@ -119,6 +134,14 @@ struct Share {
 }
 
 impl Share {
+    fn of(caller: Option<&Caller>) -> Self {
+        Self {
+            memory: Arc::clone(&MEMORY),
+            asker: caller.map_or_else(Asker::anybody, Asker::caller),
+            n_bytes: 0,
+        }
+    }
+
     fn grow(&mut self, n_bytes: usize) -> bool {
         let has_room = self.memory.take(self.asker, n_bytes);
         if has_room {
@@ -134,6 +157,39 @@ impl Drop for Share {
     }
 }
 
+/// The bytes that a body may take once it is parsed, where it may have so many.
+pub(crate) fn parsed_limit(limit: usize) -> usize {
+    limit.saturating_mul(TIMES_PARSED).max(LEAST_PARSED)
+}
+
+/// What a body takes of the memory once it is parsed, until this is dropped.
+#[must_use]
+pub(crate) struct Weight {
+    _share: Option<Share>,
+}
+
+/// Looks how much a JSON text will take, and takes that of the memory, before it is parsed. `limit` is that of the text.
+pub(crate) fn weigh(text: &[u8], caller: Option<&Caller>, limit: usize) -> Result<Weight, BodyError> {
+    let n_parsed = if text.len() > LIGHT { parsed_size(text) } else { 0 };
+    if n_parsed > parsed_limit(limit) {
+        return Err(BodyError::TooManyValues);
+    }
+    weigh_parsed(n_parsed.saturating_sub(text.len()), caller)
+}
+
+/// Takes what a body takes beside its bytes, where that is known by other means.
+pub(crate) fn weigh_parsed(n_bytes: usize, caller: Option<&Caller>) -> Result<Weight, BodyError> {
+    if n_bytes < COUNTED_FROM {
+        return Ok(Weight { _share: None });
+    }
+    let mut share = Share::of(caller);
+    if share.grow(n_bytes.min(MAX_COUNTED)) {
+        Ok(Weight { _share: Some(share) })
+    } else {
+        Err(BodyError::Busy)
+    }
+}
+
 /// Reads a body of somebody, and of anybody where nobody has to say who it is.
 pub(crate) async fn read(
     body: Body,
@@ -145,12 +201,7 @@ pub(crate) async fn read(
     if declared > limit as u64 {
         return Err(BodyError::TooLarge);
     }
-    let share = Share {
-        memory: Arc::clone(&MEMORY),
-        asker: caller.map_or_else(Asker::anybody, Asker::caller),
-        n_bytes: 0,
-    };
-    match tokio::time::timeout(patience, collect(body, limit, share)).await {
+    match tokio::time::timeout(patience, collect(body, limit, Share::of(caller))).await {
         Ok(read) => read,
         Err(_) => Err(BodyError::Slow),
     }
@@ -223,6 +274,24 @@ mod tests {
         drop((part, second));
         let Taken { all, each } = &*memory.taken.lock();
         assert!(*all == 0 && each.is_empty(), "{each:?}");
+    }
+
+    #[test]
+    fn what_a_body_becomes_is_bounded_before_it_does() {
+        let limit = 1 << 20;
+        let text = format!("[{}0]", "{\"\":0},".repeat(limit / 8));
+        assert!(text.len() < limit);
+        assert!(matches!(
+            weigh(text.as_bytes(), None, limit),
+            Err(BodyError::TooManyValues)
+        ));
+        let numbers = format!("[{}0]", "1,".repeat(limit / 4));
+        assert!(weigh(numbers.as_bytes(), None, limit).is_ok());
+        let words = format!("\"{}\"", "x".repeat(limit - 2));
+        assert!(weigh(words.as_bytes(), None, limit).is_ok_and(|weight| weight._share.is_none()));
+        assert!(weigh(&text.as_bytes()[..LIGHT], None, 1).is_ok_and(|weight| weight._share.is_none()));
+        let held: Vec<_> = std::iter::from_fn(|| weigh_parsed(16 << 20, None).ok()).collect();
+        assert_eq!(held.len(), MAX_HELD * TIMES_FREE / (TIMES_FREE + 1) / (16 << 20));
     }
 
     #[tokio::test]

@@ -1,7 +1,7 @@
 //! The log port: one append verb, and the reads that views are made of.
 
 use async_trait::async_trait;
-use wopr_core::{RunId, RunKey, RunStatus, Seq, TenantId, Timestamp, WorkflowId};
+use wopr_core::{RunId, RunKey, RunStatus, Seq, TenantId, Timestamp, WorkflowId, parsed_size};
 
 use crate::{
     AppendError, Batch, BlobRow, IdempotencyKey, IdempotencyRecord, InboxRow, MessageRow, ReadError,
@@ -110,13 +110,18 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// The bytes of all its bodies.
+    /// Roughly the bytes of memory that all its bodies take once they are decoded. Small bodies count as they are stored.
     #[must_use]
-    pub fn n_bytes(&self) -> usize {
-        let snapshot = self.snapshot.as_ref().map_or(0, |snapshot| snapshot.body.len());
-        let tail: usize = self.tail.iter().map(|event| event.body.len()).sum();
-        let inbox: usize = self.inbox.iter().map(|row| row.body.len()).sum();
-        snapshot + tail + inbox
+    pub fn parsed_size(&self) -> usize {
+        const SMALL: usize = 4 << 10;
+        let snapshot = self.snapshot.as_ref().map(|snapshot| &snapshot.body);
+        let tail = self.tail.iter().map(|event| &event.body);
+        let inbox = self.inbox.iter().map(|row| &row.body);
+        let size = |body: &Vec<u8>| match body.len() {
+            small @ ..=SMALL => small,
+            _ => parsed_size(body),
+        };
+        snapshot.into_iter().chain(tail).chain(inbox).map(size).sum()
     }
 }
 

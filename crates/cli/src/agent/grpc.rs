@@ -118,6 +118,7 @@ impl Call {
                 message: "",
                 label: &format!("{status}, not gRPC"),
                 exit: exit_of(status),
+                is_forbidden: status == StatusCode::FORBIDDEN,
             };
             return Err(refusal.into_failure(line.has_key()).into());
         }
@@ -274,6 +275,7 @@ fn of_status<'a>(code: u8, kind: Option<Kind>, message: &'a str) -> Refusal<'a> 
         kind,
         message,
         exit,
+        is_forbidden: code == 7,
     }
 }
 

@@ -10,6 +10,7 @@ use crate::{
     output::plain,
 };
 
+const NOT_ALLOWED: &str = "the agent knows this key, which may not do this";
 const NO_KEY: &str = "give a key with --key or WOPR_API_KEY; it goes only where the card itself lies";
 
 /// An error of the table, or of the binding's own.
@@ -23,6 +24,8 @@ pub(super) struct Refusal<'a> {
     pub(super) label: &'a str,
     /// How the command ends if the table does not say.
     pub(super) exit: Exit,
+    /// Whether it knows who asks, and who may not.
+    pub(super) is_forbidden: bool,
 }
 
 impl Refusal<'_> {
@@ -45,6 +48,7 @@ impl Refusal<'_> {
             (Some(Kind::ExtendedAgentCardNotConfigured), _) => {
                 failure.hint("the agent has one card for everybody: leave out --extended")
             }
+            (None, Exit::Unauthorised) if self.is_forbidden && has_key => failure.hint(NOT_ALLOWED),
             (None, Exit::Unauthorised) if !has_key => failure.hint(NO_KEY),
             (None, Exit::Unauthorised) => failure.hint(client::WRONG_KEY),
             (_, _) => failure,
@@ -59,6 +63,7 @@ pub(super) fn of_rpc(error: &RemoteError) -> Failure {
         message: &error.message,
         label: &error.code.to_string(),
         exit: Exit::Failed,
+        is_forbidden: false,
     }
     .into_failure(true)
 }
@@ -92,6 +97,7 @@ pub(super) fn of_document(status: StatusCode, document: &Value, has_key: bool) -
             None => status.to_string(),
         },
         exit: exit_of(status),
+        is_forbidden: status == StatusCode::FORBIDDEN,
     }
     .into_failure(has_key)
 }

@@ -76,6 +76,13 @@ fn a_host_makes_keys_that_work_at_once() {
     let secret = secret.trim();
     place.ends(0, &["runs", "list", "--key", secret]);
     place.ends(5, &["keys", "list", "--key", secret]);
+    for protocol in ["jsonrpc", "grpc"] {
+        let said = place.ends(
+            5,
+            &["a2a", "send", "a sale", "--binding", protocol, "--key", secret],
+        );
+        assert!(said.err.contains("may not do this"), "{said:#?}");
+    }
     let listed = place.json(&["keys", "list", "--json"]);
     assert_eq!(listed["keys"][0]["id"], "reader");
     assert_eq!(

@@ -15,7 +15,7 @@ use super::{offer::EXTENSIONS, service::Call};
 use crate::{
     Host,
     auth::Caller,
-    body::{self, BodyError},
+    body::{self, BodyError, Weight},
 };
 
 /// The header a client names the last event it saw in.
@@ -32,6 +32,11 @@ pub(super) async fn read_body(
     let patience = config.request_timeout.as_duration();
     let limit = config.max_body_bytes.saturating_add(overhead);
     body::read(body, Some(caller), limit, patience).await
+}
+
+/// Takes what a JSON body will take of the memory, before it is parsed.
+pub(super) fn weigh(host: &Host, caller: &Caller, text: &[u8]) -> Result<Weight, BodyError> {
+    body::weigh(text, Some(caller), host.config().server.max_body_bytes)
 }
 
 /// The version a client asks for, by header or by query parameter.

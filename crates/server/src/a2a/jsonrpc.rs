@@ -53,6 +53,10 @@ pub(super) async fn respond(host: Arc<Host>, interface: Interface, head: Parts, 
         Ok(body) => body,
         Err(error) => return transport::no_body(error),
     };
+    let _weight = match door::weigh(&host, &caller, &body) {
+        Ok(weight) => weight,
+        Err(error) => return transport::no_body(error),
+    };
     let asked = match read(&head, &body, caller, interface) {
         Ok(asked) => asked,
         Err(refused) => return refuse(&refused),

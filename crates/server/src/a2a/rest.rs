@@ -71,6 +71,10 @@ async fn answer(host: Arc<Host>, place: Rest, head: &Parts, body: Body) -> Respo
         Ok(body) => body,
         Err(error) => return transport::no_body(error),
     };
+    let _weight = match door::weigh(&host, &caller, &body) {
+        Ok(weight) => weight,
+        Err(error) => return transport::no_body(error),
+    };
     let form = Form::http(operation, place.version);
     let service = Service::new(Arc::clone(&host));
     let answered = async {

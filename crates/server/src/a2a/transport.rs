@@ -114,6 +114,11 @@ pub(super) fn no_body(error: BodyError) -> Response {
             "RESOURCE_EXHAUSTED",
             "the body is too large",
         ),
+        BodyError::TooManyValues => status_response(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "RESOURCE_EXHAUSTED",
+            "the body holds too many values",
+        ),
         BodyError::CutOff => status_response(
             StatusCode::BAD_REQUEST,
             "INVALID_ARGUMENT",

@@ -22,7 +22,7 @@ use super::{
 use crate::{
     Host,
     auth::{self, Caller},
-    body::{self, BodyError},
+    body::{self, BodyError, Weight},
     telemetry::Handled,
 };
 
@@ -58,7 +58,7 @@ impl Face {
                     caller = who;
                     match read_body(&host, route, caller.as_ref(), &parts.headers, body).await {
                         Err(problem) => Err(problem),
-                        Ok(body) => {
+                        Ok((body, _weight)) => {
                             let call = Call {
                                 host,
                                 openapi: self.openapi.clone(),
@@ -127,19 +127,18 @@ async fn read_body(
     caller: Option<&Caller>,
     headers: &HeaderMap,
     body: Body,
-) -> Result<Bytes, Problem> {
-    if matches!(route.input, Input::None) {
-        return Ok(Bytes::new());
-    }
-    if body.is_end_stream() {
-        return Ok(Bytes::new());
+) -> Result<(Bytes, Option<Weight>), Problem> {
+    if matches!(route.input, Input::None) || body.is_end_stream() {
+        return Ok((Bytes::new(), None));
     }
     check_media_type(headers)?;
     let limit = host.config().server.max_body_bytes;
     let patience = host.config().server.request_timeout.as_duration();
-    match body::read(body, caller, limit, patience).await {
-        Ok(read) => Ok(read),
+    let read = body::read(body, caller, limit, patience).await;
+    match read.and_then(|read| Ok((body::weigh(&read, caller, limit)?, read))) {
+        Ok((weight, read)) => Ok((read, Some(weight))),
         Err(BodyError::TooLarge) => Err(too_large(limit)),
+        Err(BodyError::TooManyValues) => Err(too_many_values(limit)),
         Err(BodyError::CutOff) => Err(Problem::invalid("the body was cut off")),
         Err(BodyError::Busy) => {
             Err(Problem::unavailable(1).header(header::CONNECTION, HeaderValue::from_static("close")))
@@ -161,6 +160,16 @@ fn too_large(limit: usize) -> Problem {
     )
     .with("maxRequestBodyBytes", limit)
     .header(header::CONNECTION, HeaderValue::from_static("close"))
+}
+
+fn too_many_values(limit: usize) -> Problem {
+    Problem::new(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        "payload_too_large",
+        "the body holds more values than this host takes: in memory it would be larger than allowed",
+    )
+    .with("maxRequestBodyBytes", limit)
+    .with("maxParsedBodyBytes", body::parsed_limit(limit))
 }
 
 /// JSON, or no type at all.

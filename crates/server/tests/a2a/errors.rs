@@ -222,6 +222,21 @@ async fn hostile_bodies_are_refused() {
         assert_eq!(answer.status, 413);
         assert_eq!(answer.json()["error"]["status"], "RESOURCE_EXHAUSTED");
     }
+    let parts = json!([{ "data": vec![json!({ "": 0 }); 200_000] }]);
+    let many = client.message("many", parts, json!({}));
+    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": many });
+    for (path, body) in [("/a2a", call), ("/a2a/message:send", many)] {
+        let answer = client
+            .clone()
+            .at(path)
+            .raw("POST", body.to_string().as_bytes())
+            .await;
+        assert_eq!(answer.status, 413, "{path}");
+        assert_eq!(
+            answer.json()["error"]["message"],
+            "the body holds too many values"
+        );
+    }
     // Nothing of this hurt.
     let task = client.send(client.text("fine", "x", json!({}))).await;
     assert_eq!(state_of(&task), "completed");

@@ -181,6 +181,31 @@ async fn a_body_beyond_the_limit_is_refused_before_it_is_held() {
 }
 
 #[tokio::test]
+async fn a_body_that_would_be_huge_in_memory_is_refused_before_it_is_parsed() {
+    let server = Server::start().await;
+    let small = |n: usize| vec![json!({ "": 0 }); n];
+    let body = json!({ "workflowId": "conformance-noop", "inputs": { "a": small(200_000) } });
+    assert!(body.to_string().len() < 2 << 20);
+    let refused = server.post("/v1/runs", &body).send().await;
+    let details = refused.error(413, "payload_too_large");
+    assert_eq!(details["maxParsedBodyBytes"], 80 << 20);
+    server
+        .post("/v1/workflows", &body)
+        .send()
+        .await
+        .error(413, "payload_too_large");
+    // Numbers and texts take about what they say.
+    for taken in [
+        json!(small(20_000)),
+        json!(vec![1; 500_000]),
+        json!("x".repeat(9 << 20)),
+    ] {
+        let body = json!({ "workflowId": "conformance-noop", "inputs": { "a": taken } });
+        server.post("/v1/runs", &body).send().await.ok(201);
+    }
+}
+
+#[tokio::test]
 async fn ids_that_cannot_be_are_unknown_ids() {
     let server = Server::start().await;
     let long = "x".repeat(4_000);

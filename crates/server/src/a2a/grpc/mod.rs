@@ -39,7 +39,7 @@ use crate::{
     Host,
     answers::{self, Crowded},
     asker::Asker,
-    auth,
+    auth, body,
     telemetry::Handled,
 };
 
@@ -144,10 +144,12 @@ async fn call(
         let bytes = message::open(&body)?;
         door::demand_version(&head.uri, headers, version).map_err(|error| refused(error.into()))?;
         perform::demand_offered(method.operation).map_err(|error| refused(error.into()))?;
-        let document = protobuf::read(method.request, bytes);
-        let request = document
-            .and_then(|document| exchange::Request::decode(method.operation, form, Value::Object(document)))
-            .map_err(|error| refused(A2aError::from(error).into()))?;
+        let most = body::parsed_limit(host.config().server.max_body_bytes);
+        let malformed = |error| refused(A2aError::from(error).into());
+        let (document, n_parsed) = protobuf::read_within(method.request, bytes, most).map_err(malformed)?;
+        let _weight = body::weigh_parsed(n_parsed, Some(&caller)).map_err(status::no_body)?;
+        let request =
+            exchange::Request::decode(method.operation, form, Value::Object(document)).map_err(malformed)?;
         let call = door::call(caller, None, version, headers).map_err(|error| refused(error.into()))?;
         Service::new(Arc::clone(host))
             .perform(&call, request)

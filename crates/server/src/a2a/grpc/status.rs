@@ -124,6 +124,7 @@ pub(super) fn unauthenticated(error: &AuthError) -> Status {
 pub(super) fn no_body(error: BodyError) -> Status {
     match error {
         BodyError::TooLarge => Status::resource_exhausted("the message is too large"),
+        BodyError::TooManyValues => Status::resource_exhausted("the message holds too many values"),
         BodyError::CutOff => Status::cancelled("the message was cut off"),
         BodyError::Slow => Status::deadline_exceeded("the message took too long"),
         BodyError::Busy => unavailable(),

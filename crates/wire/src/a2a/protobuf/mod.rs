@@ -19,7 +19,7 @@ mod v1;
 mod write;
 
 pub use canonical::canonical;
-pub use read::read;
+pub use read::{read, read_within};
 pub use rpc_status::{rpc_status, status_reason};
 pub use schema::{Enum, Field, Kind, Message, Shape};
 pub use write::write;

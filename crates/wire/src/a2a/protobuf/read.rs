@@ -1,5 +1,7 @@
 //! From bytes to JSON.
 
+use std::cell::Cell;
+
 use serde_json::{Number, Value};
 
 use super::schema::{Field, Kind, Message, Shape};
@@ -13,15 +15,59 @@ const MAX_DEPTH: u32 = 100;
 /// Doubles beyond this are no longer whole numbers of their own.
 const MAX_WHOLE: f64 = 9_007_199_254_740_992.0;
 
+/// What an object takes in memory, beside what is in it.
+const OBJECT: usize = 640;
+/// What any other value takes.
+const VALUE: usize = 40;
+
 /// Reads a message as its JSON. Fields that are not in the table are skipped; a default that is told means the same
 /// as one that is not.
 ///
 /// # Errors
 /// When the bytes are no such message, or say what JSON cannot.
 pub fn read(message: &Message, bytes: &[u8]) -> Result<Object, DecodeError> {
+    read_within(message, bytes, usize::MAX).map(|(object, _)| object)
+}
+
+/// The same, and roughly how many bytes the JSON takes beside its texts: a few bytes of a message can become an object of
+/// hundreds. It stops where these are more than `most`.
+///
+/// # Errors
+/// See [`read`]; also when there are too many values.
+pub fn read_within(message: &Message, bytes: &[u8], most: usize) -> Result<(Object, usize), DecodeError> {
     let mut object = Object::new();
-    merge(message, &mut object, bytes, MAX_DEPTH)?;
-    Ok(object)
+    let left = Cell::new(most);
+    let level = Level {
+        depth: MAX_DEPTH,
+        left: &left,
+    };
+    merge(message, &mut object, bytes, level)?;
+    Ok((object, most - left.get()))
+}
+
+/// How deep a message may still nest, and how much all that is read may still take.
+#[derive(Debug, Clone, Copy)]
+struct Level<'l> {
+    depth: u32,
+    left: &'l Cell<usize>,
+}
+
+impl Level<'_> {
+    /// Within a message that becomes something of a size.
+    fn deeper(self, n_bytes: usize) -> Result<Self, DecodeError> {
+        let depth = self.depth.checked_sub(1);
+        let depth = depth.ok_or_else(|| DecodeError::invalid("is nested too deeply"))?;
+        self.take(n_bytes)?;
+        Ok(Self { depth, ..self })
+    }
+
+    /// Something becomes a value of a size.
+    fn take(self, n_bytes: usize) -> Result<(), DecodeError> {
+        let left = self.left.get().checked_sub(n_bytes);
+        let left = left.ok_or_else(|| DecodeError::invalid("holds too many values"))?;
+        self.left.set(left);
+        Ok(())
+    }
 }
 
 /// How a value is delimited.
@@ -95,18 +141,18 @@ impl<'b> Reader<'b> {
     }
 
     /// Skips the value of a field nobody knows.
-    fn skip(&mut self, number: u32, wire: Wire, depth: u32) -> Result<(), DecodeError> {
+    fn skip(&mut self, number: u32, wire: Wire, level: Level<'_>) -> Result<(), DecodeError> {
         match wire {
             Wire::Varint => self.varint().map(drop),
             Wire::Fixed64 => self.take(8).map(drop),
             Wire::Bytes => self.bytes().map(drop),
             Wire::Fixed32 => self.take(4).map(drop),
             Wire::Group => {
-                let depth = deeper(depth)?;
+                let level = level.deeper(0)?;
                 loop {
                     match self.key()?.ok_or_else(malformed)? {
                         (end, Wire::EndGroup) if end == number => return Ok(()),
-                        (inner, wire) => self.skip(inner, wire, depth)?,
+                        (inner, wire) => self.skip(inner, wire, level)?,
                     }
                 }
             }
@@ -115,22 +161,16 @@ impl<'b> Reader<'b> {
     }
 }
 
-fn deeper(depth: u32) -> Result<u32, DecodeError> {
-    depth
-        .checked_sub(1)
-        .ok_or_else(|| DecodeError::invalid("is nested too deeply"))
-}
-
 /// Reads the fields of a message into what was read of it before: told twice, a message is put together.
-fn merge(message: &Message, object: &mut Object, bytes: &[u8], depth: u32) -> Result<(), DecodeError> {
-    let depth = deeper(depth)?;
+fn merge(message: &Message, object: &mut Object, bytes: &[u8], level: Level<'_>) -> Result<(), DecodeError> {
+    let level = level.deeper(OBJECT)?;
     let mut reader = Reader(bytes);
     while let Some((number, wire)) = reader.key()? {
         let Some(field) = message.field(number) else {
-            reader.skip(number, wire, depth)?;
+            reader.skip(number, wire, level)?;
             continue;
         };
-        value(message, field, object, &mut reader, wire, depth)
+        value(message, field, object, &mut reader, wire, level)
             .map_err(|error| error.in_field(field.json))?;
     }
     Ok(())
@@ -143,7 +183,7 @@ fn value(
     object: &mut Object,
     reader: &mut Reader<'_>,
     wire: Wire,
-    depth: u32,
+    level: Level<'_>,
 ) -> Result<(), DecodeError> {
     if wire != wire_of(field.kind) {
         return Err(malformed());
@@ -156,8 +196,9 @@ fn value(
             let Value::Array(list) = list else {
                 return Err(malformed());
             };
+            level.take(VALUE)?;
             let mut element = Value::Null;
-            single(field.kind, &mut element, reader, depth).map_err(|error| error.in_element(list.len()))?;
+            single(field.kind, &mut element, reader, level).map_err(|error| error.in_element(list.len()))?;
             list.push(element);
         }
         Shape::Map => {
@@ -167,7 +208,7 @@ fn value(
             let Value::Object(members) = members else {
                 return Err(malformed());
             };
-            let (key, member) = entry(field.kind, reader.bytes()?, depth)?;
+            let (key, member) = entry(field.kind, reader.bytes()?, level)?;
             members.insert(key, member);
         }
         Shape::OneOf(group) => {
@@ -178,12 +219,12 @@ fn value(
                 }
             }
             let mut told = object.remove(field.json).unwrap_or_default();
-            single(field.kind, &mut told, reader, depth)?;
+            single(field.kind, &mut told, reader, level)?;
             object.insert(field.json.to_owned(), told);
         }
         Shape::Optional | Shape::One => {
             let mut told = object.remove(field.json).unwrap_or_default();
-            single(field.kind, &mut told, reader, depth)?;
+            single(field.kind, &mut told, reader, level)?;
             if field.shape == Shape::Optional || !is_default(field.kind, &told) {
                 object.insert(field.json.to_owned(), told);
             }
@@ -213,7 +254,12 @@ fn is_default(kind: Kind, value: &Value) -> bool {
 }
 
 /// Reads a value in the place of what was told before.
-fn single(kind: Kind, place: &mut Value, reader: &mut Reader<'_>, depth: u32) -> Result<(), DecodeError> {
+fn single(
+    kind: Kind,
+    place: &mut Value,
+    reader: &mut Reader<'_>,
+    level: Level<'_>,
+) -> Result<(), DecodeError> {
     *place = match kind {
         Kind::Text => Value::String(text(reader.bytes()?)?),
         Kind::Bytes => Value::String(encode_base64(reader.bytes()?)),
@@ -230,7 +276,7 @@ fn single(kind: Kind, place: &mut Value, reader: &mut Reader<'_>, depth: u32) ->
                     Object::new()
                 }
             };
-            merge(message, &mut object, reader.bytes()?, depth)?;
+            merge(message, &mut object, reader.bytes()?, level)?;
             Value::Object(object)
         }
         Kind::Struct => {
@@ -240,11 +286,11 @@ fn single(kind: Kind, place: &mut Value, reader: &mut Reader<'_>, depth: u32) ->
                     Object::new()
                 }
             };
-            members(&mut object, reader.bytes()?, depth)?;
+            members(&mut object, reader.bytes()?, level)?;
             Value::Object(object)
         }
-        Kind::Value => any(reader.bytes()?, depth)?,
-        Kind::Timestamp => timestamp(reader.bytes()?, depth)?,
+        Kind::Value => any(reader.bytes()?, level)?,
+        Kind::Timestamp => timestamp(reader.bytes()?, level)?,
     };
     Ok(())
 }
@@ -264,8 +310,8 @@ const fn int32(number: u64) -> i32 {
 }
 
 /// Reads an entry of a map: a name and a value, either of which may be absent.
-fn entry(kind: Kind, bytes: &[u8], depth: u32) -> Result<(String, Value), DecodeError> {
-    let depth = deeper(depth)?;
+fn entry(kind: Kind, bytes: &[u8], level: Level<'_>) -> Result<(String, Value), DecodeError> {
+    let level = level.deeper(VALUE)?;
     let mut reader = Reader(bytes);
     let mut key = String::new();
     let mut value = match kind {
@@ -280,35 +326,35 @@ fn entry(kind: Kind, bytes: &[u8], depth: u32) -> Result<(String, Value), Decode
         match number {
             1 if wire == Wire::Bytes => key = text(reader.bytes()?)?,
             2 if wire == wire_of(kind) => {
-                single(kind, &mut value, &mut reader, depth).map_err(|error| error.in_field(&key))?;
+                single(kind, &mut value, &mut reader, level).map_err(|error| error.in_field(&key))?;
             }
             1 | 2 => return Err(malformed()),
-            _ => reader.skip(number, wire, depth)?,
+            _ => reader.skip(number, wire, level)?,
         }
     }
     Ok((key, value))
 }
 
 /// Reads a `google.protobuf.Struct`: its one field is a map of values.
-fn members(object: &mut Object, bytes: &[u8], depth: u32) -> Result<(), DecodeError> {
-    let depth = deeper(depth)?;
+fn members(object: &mut Object, bytes: &[u8], level: Level<'_>) -> Result<(), DecodeError> {
+    let level = level.deeper(OBJECT)?;
     let mut reader = Reader(bytes);
     while let Some((number, wire)) = reader.key()? {
         match (number, wire) {
             (1, Wire::Bytes) => {
-                let (key, value) = entry(Kind::Value, reader.bytes()?, depth)?;
+                let (key, value) = entry(Kind::Value, reader.bytes()?, level)?;
                 object.insert(key, value);
             }
             (1, _) => return Err(malformed()),
-            (number, wire) => reader.skip(number, wire, depth)?,
+            (number, wire) => reader.skip(number, wire, level)?,
         }
     }
     Ok(())
 }
 
 /// Reads a `google.protobuf.Value`; one that holds nothing is null.
-fn any(bytes: &[u8], depth: u32) -> Result<Value, DecodeError> {
-    let depth = deeper(depth)?;
+fn any(bytes: &[u8], level: Level<'_>) -> Result<Value, DecodeError> {
+    let level = level.deeper(VALUE)?;
     let mut reader = Reader(bytes);
     let mut value = Value::Null;
     while let Some((number, wire)) = reader.key()? {
@@ -330,7 +376,7 @@ fn any(bytes: &[u8], depth: u32) -> Result<Value, DecodeError> {
                         Object::new()
                     }
                 };
-                members(&mut object, reader.bytes()?, depth)?;
+                members(&mut object, reader.bytes()?, level)?;
                 Value::Object(object)
             }
             (6, Wire::Bytes) => {
@@ -340,12 +386,12 @@ fn any(bytes: &[u8], depth: u32) -> Result<Value, DecodeError> {
                         Vec::new()
                     }
                 };
-                elements(&mut list, reader.bytes()?, depth)?;
+                elements(&mut list, reader.bytes()?, level)?;
                 Value::Array(list)
             }
             (1..=6, _) => return Err(malformed()),
             (number, wire) => {
-                reader.skip(number, wire, depth)?;
+                reader.skip(number, wire, level)?;
                 value
             }
         };
@@ -354,17 +400,17 @@ fn any(bytes: &[u8], depth: u32) -> Result<Value, DecodeError> {
 }
 
 /// Reads a `google.protobuf.ListValue`.
-fn elements(list: &mut Vec<Value>, bytes: &[u8], depth: u32) -> Result<(), DecodeError> {
-    let depth = deeper(depth)?;
+fn elements(list: &mut Vec<Value>, bytes: &[u8], level: Level<'_>) -> Result<(), DecodeError> {
+    let level = level.deeper(VALUE)?;
     let mut reader = Reader(bytes);
     while let Some((number, wire)) = reader.key()? {
         match (number, wire) {
             (1, Wire::Bytes) => {
                 let index = list.len();
-                list.push(any(reader.bytes()?, depth).map_err(|error| error.in_element(index))?);
+                list.push(any(reader.bytes()?, level).map_err(|error| error.in_element(index))?);
             }
             (1, _) => return Err(malformed()),
-            (number, wire) => reader.skip(number, wire, depth)?,
+            (number, wire) => reader.skip(number, wire, level)?,
         }
     }
     Ok(())
@@ -380,7 +426,7 @@ fn number_of(number: f64) -> Result<Number, DecodeError> {
 }
 
 /// Reads a `google.protobuf.Timestamp`: seconds and nanoseconds.
-fn timestamp(bytes: &[u8], depth: u32) -> Result<Value, DecodeError> {
+fn timestamp(bytes: &[u8], level: Level<'_>) -> Result<Value, DecodeError> {
     let (mut seconds, mut nanos) = (0_i64, 0_i32);
     let mut reader = Reader(bytes);
     while let Some((number, wire)) = reader.key()? {
@@ -388,7 +434,7 @@ fn timestamp(bytes: &[u8], depth: u32) -> Result<Value, DecodeError> {
             (1, Wire::Varint) => seconds = reader.varint()?.cast_signed(),
             (2, Wire::Varint) => nanos = int32(reader.varint()?),
             (1 | 2, _) => return Err(malformed()),
-            (number, wire) => reader.skip(number, wire, depth)?,
+            (number, wire) => reader.skip(number, wire, level)?,
         }
     }
     let invalid = || DecodeError::invalid("must be an instant of the years 1 to 9999");

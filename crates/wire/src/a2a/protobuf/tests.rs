@@ -443,3 +443,23 @@ proptest! {
         let _ = read(message, &bytes);
     }
 }
+
+#[test]
+fn what_a_message_becomes_is_bounded_while_it_is_read() {
+    let message = find(Version::V1_0, "SendMessageRequest");
+    let data = vec![json!({ "": 0 }); 1_000];
+    let many = json!({ "message": { "messageId": "m", "parts": [{ "data": data }] } });
+    let bytes = write(message, object(&many)).unwrap();
+    let (told, n_bytes) = read_within(message, &bytes, usize::MAX).unwrap();
+    assert_eq!(told["message"]["messageId"], "m");
+    assert!((640_000..1_000_000).contains(&n_bytes), "{n_bytes}");
+    assert_eq!(read_within(message, &bytes, n_bytes).unwrap().1, n_bytes);
+    let refused = read_within(message, &bytes, n_bytes - 1).unwrap_err();
+    assert!(
+        refused.to_string().ends_with("holds too many values"),
+        "{refused}"
+    );
+    let modes = json!({ "configuration": { "acceptedOutputModes": vec![""; 1_000] } });
+    let bytes = write(message, object(&modes)).unwrap();
+    assert!(read_within(message, &bytes, 40_000).is_err());
+}
