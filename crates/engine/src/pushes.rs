@@ -11,6 +11,8 @@
 //! any. A process that dies leaves a lease, and whoever takes it over tells what was not settled once more.
 
 use std::{
+    cmp::Reverse,
+    collections::BinaryHeap,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -18,6 +20,7 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, OwnedSemaphorePermit, Semaphore},
     time::Instant,
@@ -44,6 +47,10 @@ const BURST: usize = 16;
 const GATHER: Duration = Duration::from_millis(20);
 /// Pause before a receiver is looked at again whose deliveries could not be read, or could not be settled.
 const AFTER_TROUBLE: Duration = Duration::from_millis(500);
+/// Receivers remembered that failed, each with its time; beyond it they are found by polling.
+const MAX_DATES: usize = 4_096;
+/// How much later than a receiver is due it is looked for, so that it is found.
+const MARGIN: Duration = Duration::from_millis(2);
 /// Tries to say how an attempt ended while the store is away, before it is left to the next lease.
 const SETTLE_TRIES: u32 = 8;
 
@@ -53,6 +60,10 @@ pub(crate) struct Pushes {
     slots: Arc<Semaphore>,
     freed: Notify,
     stirred: Notify,
+    /// When receivers are due that failed here, the first on top. A rough guide: the rows are looked at every so often
+    /// anyway.
+    due: Mutex<BinaryHeap<Reverse<Instant>>>,
+    dated: Notify,
     /// Whether this process has heard of a receiver at all; without one an append wakes nobody.
     is_used: AtomicBool,
 }
@@ -63,6 +74,8 @@ impl Pushes {
             slots: Arc::new(Semaphore::new(max_active)),
             freed: Notify::new(),
             stirred: Notify::new(),
+            due: Mutex::default(),
+            dated: Notify::new(),
             is_used: AtomicBool::new(false),
         }
     }
@@ -72,6 +85,25 @@ impl Pushes {
         if self.is_used.load(Ordering::Relaxed) {
             self.stirred.notify_one();
         }
+    }
+
+    /// A receiver is due after a pause.
+    fn due_after(&self, pause: Duration) {
+        let mut due = self.due.lock();
+        if due.len() < MAX_DATES {
+            due.push(Reverse(Instant::now() + pause + MARGIN));
+            self.dated.notify_one();
+        }
+    }
+
+    /// Forgets who is due by now; whether there was any, and when the next is.
+    fn due_by(&self, now: Instant) -> (bool, Option<Instant>) {
+        let mut due = self.due.lock();
+        let before = due.len();
+        while due.peek().is_some_and(|Reverse(at)| *at <= now) {
+            due.pop();
+        }
+        (due.len() < before, due.peek().map(|Reverse(at)| *at))
     }
 
     pub(crate) fn is_used(&self) {
@@ -130,15 +162,20 @@ impl Engine {
         while !stop.is_cancelled() {
             let began = Instant::now();
             let (n_expanded, is_more_left) = self.expand_all(&courier, &mut expanding).await;
+            let (is_due, _) = self.shared.pushes.due_by(began);
             let mut is_full = false;
-            if n_expanded > 0 || began >= next_look {
+            if n_expanded > 0 || is_due || began >= next_look {
                 is_full = self.lease_due(&courier).await;
                 next_look = began + self.shared.options.poll;
+            }
+            if let (_, Some(due)) = self.shared.pushes.due_by(began) {
+                next_look = next_look.min(due);
             }
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}
                 () = self.shared.pushes.freed.notified(), if is_full => next_look = began,
+                () = self.shared.pushes.dated.notified() => {}
                 () = self.shared.pushes.stirred.notified() => {}
                 () = self.shared.nudges.pushes.notified() => next_look = began,
                 () = std::future::ready(()), if is_more_left || !expanding.are_empty() => {}
@@ -411,6 +448,7 @@ impl Engine {
                 tracing::debug!(run = %lease.run, push = lease.id, seq = seq.0, attempts, reason, "push failed");
                 let pause = self.push_pause(attempts, retry_after);
                 let due = now.plus_millis(millis(pause));
+                self.shared.pushes.due_after(pause);
                 (Attempted::Failed { error: reason }, Then::Due(due), Next::Stop)
             }
         };

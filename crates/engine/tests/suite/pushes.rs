@@ -282,6 +282,30 @@ async fn receivers_that_hang_or_fail_delay_nobody_else() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_failed_is_tried_again_at_its_own_time() {
+    let world = World::new().await;
+    let names = ["a", "b", "c", "d", "e", "f"];
+    for name in names {
+        world.postbox.mood(name, Mood::Fails);
+    }
+    let view = world.asks(&names).await;
+    world.approve(&view.key).await;
+    // sleep: time is virtual, and passes here until all were tried twice
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let pauses = names.map(|name| {
+        let attempts = world.postbox.attempts(name, view.run.head.0);
+        (attempts[1] - attempts[0]).as_millis()
+    });
+    // Half a second to a whole one, and no matter of how often somebody looks.
+    assert!(
+        pauses.iter().all(|pause| (500..1_050).contains(pause)),
+        "{pauses:?}"
+    );
+    let (least, most) = (pauses.iter().min(), pauses.iter().max());
+    assert_ne!(least, most, "{pauses:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_refused_for_a_day_is_given_up_and_can_be_tried_again() {
     let world = World::new().await;
     world.postbox.mood("a", Mood::Fails);
