@@ -16,6 +16,7 @@ mod push;
 mod registry;
 mod retention;
 pub mod sqlite;
+mod vitals;
 mod work;
 
 pub use batch::{

@@ -60,7 +60,8 @@ pub trait Work: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Learns whether the store answers and takes writes, without writing.
+    /// Learns whether the store answers and takes writes, in a bounded time and at a bounded cost however many ask. An append
+    /// that failed within the last half minute for no reason of its own says no, until another is written.
     async fn ready(&self) -> Result<(), WriteError> {
         self.next_due().await?;
         Ok(())

@@ -53,7 +53,11 @@ pub(super) fn ready(call: Call) -> BoxFuture<'static, Answer> {
         if call.host.is_closing() {
             return Err(Problem::unavailable(1));
         }
-        call.host.engine().store().ready().await?;
+        if let Err(why) = call.host.engine().store().ready().await {
+            // Damage too: somebody else may take the requests meanwhile.
+            tracing::warn!(%why, "not ready");
+            return Err(Problem::unavailable(1));
+        }
         json_response(StatusCode::OK, &json!({ "status": "ready" }))
     }
     .boxed()

@@ -1,5 +1,7 @@
 //! What the host says of itself, and whether that is so.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
 use crate::server::{ALICE, Server};
@@ -301,6 +303,23 @@ async fn a_host_whose_store_takes_no_writes_is_not_ready() {
     server.get("/v1/runs").send().await.ok(200);
     holder.execute_batch("ROLLBACK").unwrap();
     server.call("GET", "/readyz").send().await.ok(200);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_host_whose_database_is_damaged_is_not_ready() {
+    let server = Server::start_on_sqlite().await;
+    server.call("GET", "/readyz").send().await.ok(200);
+    let raw = rusqlite::Connection::open(server.database()).unwrap();
+    raw.execute_batch("DROP TABLE events").unwrap();
+    // An answer serves all who ask within a second.
+    let asked = Instant::now();
+    while server.call("GET", "/readyz").send().await.status != 503 {
+        assert!(asked.elapsed() < Duration::from_secs(20), "it is never said");
+        tokio::task::yield_now().await;
+    }
+    let refused = server.call("GET", "/readyz").send().await;
+    refused.error(503, "service_unavailable");
     server.stop().await;
 }
 

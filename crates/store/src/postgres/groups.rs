@@ -28,7 +28,7 @@ use tokio::{
 use tokio_util::task::TaskTracker;
 
 use super::{Options, append, fault::Fault, hints::Hints, pool::Pool, stats::Counters, turns::Purpose};
-use crate::{AppendError, Batch, Hint, patiently};
+use crate::{AppendError, Batch, Hint, WriteError, patiently, vitals::Vitals};
 
 /// Groups under way at once: while one waits for the disk, another is prepared. More would only be smaller.
 const COMMITTERS: usize = 3;
@@ -47,6 +47,7 @@ const HELD: Duration = Duration::from_secs(20);
 pub(super) struct Groups {
     pool: Arc<Pool>,
     counters: Arc<Counters>,
+    vitals: Vitals,
     hints: Option<Hints>,
     tasks: TaskTracker,
     queue: Mutex<Queue>,
@@ -112,6 +113,7 @@ impl Groups {
         Arc::new(Self {
             pool,
             counters,
+            vitals: Vitals::default(),
             hints,
             tasks,
             queue: Mutex::default(),
@@ -137,6 +139,11 @@ impl Groups {
             None => answered.await,
         };
         answered.unwrap_or_else(|_| Err(AppendError::Unknown("the append broke off".to_owned())))
+    }
+
+    /// Says whether the last append was written, as far as it is remembered.
+    pub(super) fn check(&self) -> Result<(), WriteError> {
+        self.vitals.check()
     }
 
     fn refused(&self, why: &str) -> AppendError {
@@ -229,6 +236,11 @@ impl Groups {
                     }
                 }
                 Err(fault) => {
+                    // What the server will not do now, or may have done. That rows are held, or a connection was lost,
+                    // is no word about the next.
+                    if let Fault::Refused(why) | Fault::InDoubt(why) = &fault {
+                        self.vitals.failed(why);
+                    }
                     let is_verdict = group.len() == 1 && !fault.is_passing();
                     if is_verdict || matches!(fault, Fault::InDoubt(_)) || Instant::now() >= until {
                         return self.answer_all(group, &fault);
@@ -271,6 +283,9 @@ impl Groups {
             batch, answer, _room, ..
         } = waiting;
         self.counters.appended(&done);
+        if matches!(done, Ok(()) | Err(AppendError::Corrupt(_))) {
+            self.vitals.note(batch.guard, &done);
+        }
         if let (Ok(()), Some(hints)) = (&done, &self.hints) {
             hints.tell(Hint::Run(batch.run));
         }

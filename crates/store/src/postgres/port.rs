@@ -129,7 +129,8 @@ impl Work for PostgresStore {
     }
 
     async fn ready(&self) -> Result<(), WriteError> {
-        Ok(work::ready(&self.pool).await?)
+        work::ready(&self.pool).await?;
+        self.groups.check()
     }
 
     async fn begin_epoch(&self, now: Timestamp) -> Result<Epoch, WriteError> {

@@ -21,7 +21,7 @@ use super::{
     session::Session,
     stats::Counters,
 };
-use crate::{AppendError, Batch, EffectRow, Fence, Guard, StoredEvent, Summary, TaskRow};
+use crate::{AppendError, Batch, EffectRow, Fence, Guard, StoredEvent, Summary, TaskRow, vitals::Vitals};
 
 /// The statements of every append, see [`Session`].
 const INSERT_RUN: &str = "\
@@ -41,6 +41,7 @@ pub(super) struct Append {
     pub(super) reply: oneshot::Sender<Result<(), AppendError>>,
     pub(super) counters: Arc<Counters>,
     pub(super) records: Arc<Records>,
+    pub(super) vitals: Arc<Vitals>,
     pub(super) refusal: Option<AppendError>,
 }
 
@@ -61,6 +62,7 @@ impl Job for Append {
             (Ok(()), None) => Ok(()),
         };
         self.counters.appended(&answer);
+        self.vitals.note(self.batch.guard, &answer);
         let Self { batch, reply, .. } = *self;
         // First, so that the one who waits is the last to have it.
         drop(batch);

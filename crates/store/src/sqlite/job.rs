@@ -44,17 +44,3 @@ where
         drop(reply.send(answer));
     }
 }
-
-/// Asks whether there is a connection that would write; writes nothing.
-pub(super) struct Probe(pub(super) oneshot::Sender<Result<(), WriteError>>);
-
-impl Job for Probe {
-    fn run(&mut self, _: &Session<'_>) -> Result<bool, Fault> {
-        Ok(false)
-    }
-
-    fn settle(self: Box<Self>, outcome: Result<(), Failure>) {
-        // Whoever asked may have gone away.
-        drop(self.0.send(outcome.map_err(WriteError::from)));
-    }
-}

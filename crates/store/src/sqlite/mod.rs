@@ -18,6 +18,7 @@ mod push;
 mod queue;
 mod read;
 mod reader;
+mod ready;
 mod records;
 mod registry;
 mod retention;
@@ -53,10 +54,12 @@ use self::{
     open::{At as _, Lock},
     queue::Queue,
     reader::Read,
+    ready::Readiness,
     records::Records,
     stats::Counters,
     writer::{Held, Writer},
 };
+use crate::vitals::Vitals;
 
 /// The bytes of bodies that may wait for the writer, so that a burst of large events is refused before it fills
 /// the memory.
@@ -103,6 +106,8 @@ pub struct SqliteStore {
     reads: Arc<Queue<Read>>,
     counters: Arc<Counters>,
     records: Arc<Records>,
+    readiness: Readiness,
+    vitals: Arc<Vitals>,
     threads: Mutex<Option<Threads>>,
 }
 
@@ -204,6 +209,8 @@ impl SqliteStore {
             reads,
             counters,
             records,
+            readiness: Readiness::default(),
+            vitals: Arc::default(),
             threads: Mutex::new(Some(threads)),
         })
     }

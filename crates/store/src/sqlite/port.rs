@@ -11,7 +11,7 @@ use super::{
     SqliteStore,
     append::Append,
     fault::Fault,
-    job::{Job, Probe, Task},
+    job::{Job, Task},
     lists,
     queue::{Refused, SMALL},
     read,
@@ -100,6 +100,7 @@ impl Log for SqliteStore {
             reply,
             counters: Arc::clone(&self.counters),
             records: Arc::clone(&self.records),
+            vitals: Arc::clone(&self.vitals),
             refusal: None,
         };
         self.enqueue(Box::new(job), bytes)
@@ -208,13 +209,8 @@ impl Log for SqliteStore {
 #[async_trait]
 impl Work for SqliteStore {
     async fn ready(&self) -> Result<(), WriteError> {
-        let (reply, answer) = oneshot::channel();
-        self.enqueue(Box::new(Probe(reply)), SMALL)
-            .map_err(WriteError::Unavailable)?;
-        match answer.await {
-            Ok(answer) => answer?,
-            Err(_) => return Err(WriteError::Unavailable("the writer stopped".to_owned())),
-        }
+        self.readiness.ask(|probe| self.enqueue(probe, SMALL)).await?;
+        self.vitals.check()?;
         self.next_due().await?;
         Ok(())
     }

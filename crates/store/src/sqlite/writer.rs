@@ -314,12 +314,7 @@ mod tests {
     use super::*;
     use crate::{
         WriteError,
-        sqlite::{
-            job::{Probe, Task},
-            open,
-            records::MANY,
-            schema::tests::database,
-        },
+        sqlite::{job::Task, open, ready::Probe, records::MANY, schema::tests::database},
     };
 
     fn writer() -> (tempfile::TempDir, Writer) {

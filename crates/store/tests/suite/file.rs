@@ -398,6 +398,59 @@ async fn a_full_disk_refuses_writes_and_reads_go_on() {
     store.append(large(written)).await.expect("there is room again");
 }
 
+#[tokio::test]
+async fn who_asks_whether_writes_are_taken_learns_it_by_a_write_that_all_share() {
+    let db = Database::new();
+    let store = db.open();
+    store.append(create(&run(1), 1)).await.expect("append");
+    let before = store.stats();
+    let asked = std::time::Instant::now();
+    for _ in 0..3 {
+        let all = futures_util::future::join_all((0..200).map(|_| store.ready())).await;
+        assert!(all.iter().all(Result::is_ok), "{all:?}");
+    }
+    let after = store.stats();
+    let n_probes = after.groups - before.groups;
+    assert!(
+        n_probes >= 1 && n_probes <= 1 + asked.elapsed().as_secs(),
+        "{n_probes}"
+    );
+    assert!(after.wal_pages > before.wal_pages, "it is on the disk");
+    let left: i64 = db
+        .raw()
+        .query_row("SELECT count(*) FROM events WHERE tenant = ''", [], |row| {
+            row.get(0)
+        })
+        .expect("count");
+    assert_eq!(left, 0, "and leaves nothing behind");
+}
+
+#[tokio::test]
+async fn a_store_without_its_table_of_events_is_not_ready() {
+    let db = Database::new();
+    let store = db.open();
+    db.sql("DROP TABLE events");
+    let not_ready = store.ready().await.expect_err("nothing can be appended");
+    assert!(matches!(not_ready, WriteError::Unavailable(_)), "{not_ready:?}");
+}
+
+#[tokio::test]
+async fn a_store_whose_last_append_failed_is_not_ready_until_another_is_written() {
+    let db = Database::new();
+    let store = db.open();
+    store.ready().await.expect("ready");
+    // What the probe writes is sound, what an append writes is not.
+    db.sql("ALTER TABLE runs RENAME TO mislaid");
+    for n in 1..4 {
+        store.append(create(&run(n), 1)).await.expect_err("no table");
+        let not_ready = store.ready().await.expect_err("appends fail");
+        assert!(matches!(not_ready, WriteError::Unavailable(_)), "{not_ready:?}");
+    }
+    db.sql("ALTER TABLE mislaid RENAME TO runs");
+    store.append(create(&run(1), 1)).await.expect("append");
+    store.ready().await.expect("ready");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn checkpoints_keep_the_log_short() {
     let db = Database::new();

@@ -271,6 +271,26 @@ async fn a_server_that_takes_no_writes_is_not_ready_and_refuses_them_for_now() {
 }
 
 #[tokio::test]
+async fn a_store_whose_last_append_failed_is_not_ready_until_another_is_written() {
+    let schema = Schema::new().await;
+    let store = schema.open().await;
+    let raw = schema.raw().await;
+    let full = "CREATE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS
+         $$ BEGIN RAISE 'no space left on device' USING ERRCODE = 'disk_full'; END $$;
+         CREATE TRIGGER no_room BEFORE INSERT ON events EXECUTE FUNCTION no_room()";
+    raw.batch_execute(full).await.expect("a full disk");
+    let refused = store.append(create(&run(1), 1)).await.expect_err("full");
+    assert!(matches!(refused, AppendError::Unavailable(_)), "{refused:?}");
+    let not_ready = store.ready().await.expect_err("appends fail");
+    assert!(matches!(not_ready, WriteError::Unavailable(_)), "{not_ready:?}");
+    raw.batch_execute("DROP TRIGGER no_room ON events")
+        .await
+        .expect("room");
+    store.append(create(&run(1), 1)).await.expect("append");
+    store.ready().await.expect("ready");
+}
+
+#[tokio::test]
 async fn a_sweep_is_bounded_by_bytes_too() {
     const LARGE: usize = 1 << 20;
     let schema = Schema::new().await;
