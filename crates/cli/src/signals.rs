@@ -7,6 +7,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::exit::Exit;
 
+/// What a process gets that writes a file beyond its limit (`ulimit -f`, `LimitFSIZE`); the number is that of Linux and
+/// the BSDs.
+const FILE_TOO_LARGE: i32 = 25;
+
 /// SIGINT and SIGTERM, caught from the moment this is made.
 #[derive(Debug)]
 pub(crate) struct Signals {
@@ -15,8 +19,10 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Begins to catch both signals.
+    /// Begins to catch both signals. From then on a file that may not grow is an error of whoever writes it, as on a full
+    /// disk, and not the end of the process.
     pub(crate) fn catch() -> Result<Self> {
+        signal(SignalKind::from_raw(FILE_TOO_LARGE)).context("catch SIGXFSZ")?;
         Ok(Self {
             interrupt: signal(SignalKind::interrupt()).context("catch SIGINT")?,
             terminate: signal(SignalKind::terminate()).context("catch SIGTERM")?,

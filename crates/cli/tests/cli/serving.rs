@@ -1,5 +1,7 @@
 //! `serve` and `dev` as processes: how they begin, and how they end.
 
+use std::process::Command;
+
 use crate::binary::{Host, KEY, Place, examples, members, signal};
 
 #[test]
@@ -33,6 +35,39 @@ fn what_a_start_changes_or_passes_over_is_logged() {
         "{first}"
     );
     assert!(!log_of(&mut place).contains("made a master key"));
+}
+
+#[test]
+fn a_file_that_may_not_grow_is_a_full_disk_and_not_the_end_of_the_host() {
+    let mut place = Place::new();
+    let limited = [
+        "-c",
+        "ulimit -f 6000; exec \"$0\" \"$@\"",
+        env!("CARGO_BIN_EXE_wopr"),
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--store",
+        "sqlite:wopr.db",
+    ];
+    let mut command = Command::new("sh");
+    command.args(limited).arg("--workflows").arg(examples());
+    command.current_dir(place.path()).env("WOPR_API_KEY", KEY);
+    let host = Host::start(command);
+    place.set("WOPR_SERVER", &host.origin);
+    place.set("WOPR_API_KEY", KEY);
+    place.write(
+        "large.json",
+        &format!("{{\"name\": \"{}\"}}", "x".repeat(300_000)),
+    );
+    let refused = (0..40)
+        .map(|_| place.run(&["run", "hello", "--inputs", "@large.json"]))
+        .find(|said| said.code != 0)
+        .expect("no room for all of them");
+    assert_eq!(refused.code, 8, "{refused:#?}");
+    place.ends(0, &["runs", "list"]);
+    assert!(signal(host.pid(), "TERM"));
+    assert_eq!(host.wait().0.code(), Some(0));
 }
 
 #[test]
