@@ -71,14 +71,17 @@ pub(super) async fn respond(host: Arc<Host>, interface: Interface, head: Parts, 
             let body = rpc::encode_result(&id, &reply.into_document(form));
             transport::json_response(StatusCode::OK, body)
         }
-        Ok(Answer::Stream(stream)) => transport::event_stream(*stream, move |out, item| {
-            let head = sse::Head {
-                id: item.id,
-                event: None,
-            };
-            let document = Document::item(item.response, item.is_final, form);
-            sse::write_line_with(out, head, |out| rpc::encode_result_into(out, &id, &document));
-        }),
+        Ok(Answer::Stream(stream)) => {
+            transport::event_stream(*stream, move |out, item| {
+                let head = sse::Head {
+                    id: item.id,
+                    event: None,
+                };
+                let document = Document::item(item.response, item.is_final, form);
+                sse::write_line_with(out, head, |out| rpc::encode_result_into(out, &id, &document));
+            })
+            .await
+        }
         Err(error) => refuse(&Refused { id, version, error }),
     }
 }

@@ -90,16 +90,19 @@ async fn answer(host: Arc<Host>, place: Rest, head: &Parts, body: Body) -> Respo
             let document = reply.into_document(form);
             reply_response(&host, headers, operation, place.version, &document)
         }
-        Ok(Answer::Stream(stream)) => transport::event_stream(*stream, move |out, item| {
-            let frame = sse::Head {
-                id: item.id,
-                event: None,
-            };
-            let document = Document::item(item.response, item.is_final, form);
-            if let Err(error) = sse::write_json(out, frame, &document) {
-                tracing::error!(%error, "a2a update does not serialise");
-            }
-        }),
+        Ok(Answer::Stream(stream)) => {
+            transport::event_stream(*stream, move |out, item| {
+                let frame = sse::Head {
+                    id: item.id,
+                    event: None,
+                };
+                let document = Document::item(item.response, item.is_final, form);
+                if let Err(error) = sse::write_json(out, frame, &document) {
+                    tracing::error!(%error, "a2a update does not serialise");
+                }
+            })
+            .await
+        }
         Err(error) => transport::refuse(&host, &error, place.version),
     };
     response.extensions_mut().insert(handled);

@@ -82,7 +82,7 @@ pub(super) struct TaskStream {
     cursor: Seq,
     pace: Pace,
     standing: Standing,
-    /// Said first.
+    /// Said first, by who has taken it.
     first: Option<Item>,
     /// A log of this length rests, whatever its last update was.
     rests_at: Option<Seq>,
@@ -334,15 +334,21 @@ impl TaskStream {
         self.is_done
     }
 
-    /// Waits for what is next; none at the end.
+    /// Claims that it ended though its task goes on and the host does: its client comes back for the rest.
+    pub(super) fn was_broken(&self) -> bool {
+        !self.is_done && !*self.closing.borrow()
+    }
+
+    /// What it begins with, which is asked for before all else; none where it goes on after a last event.
+    pub(super) const fn opening(&mut self) -> Option<Item> {
+        self.first.take()
+    }
+
+    /// Waits for what is next after the [opening](Self::opening); none at the end.
     ///
     /// # Cancel safety
     /// A dropped call may lose items. Streams are only dropped whole.
     pub(super) async fn next(&mut self) -> Option<Step> {
-        if let Some(first) = self.first.take() {
-            self.last_said = Instant::now();
-            return Some(Step::Items(vec![first]));
-        }
         while !self.is_done && !*self.closing.borrow() {
             match self.read().await {
                 Ok(None) => {

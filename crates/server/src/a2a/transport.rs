@@ -3,13 +3,11 @@
 //! These have no place in an envelope of a binding, so every binding shares them. Their body is that of the
 //! HTTP+JSON binding, `google.rpc.Status` under `error`.
 
-use std::convert::Infallible;
-
 use axum::{
     body::{Body, Bytes},
     response::Response,
 };
-use futures_util::stream;
+use futures_util::{StreamExt as _, stream};
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use serde_json::Value;
 use wopr_wire::{
@@ -163,28 +161,40 @@ pub(super) fn not_allowed(verbs: &[Verb], message: &str) -> Response {
     response
 }
 
-/// A stream as server-sent events, each as `write` appends it.
-pub(super) fn event_stream(
-    stream: TaskStream,
-    write: impl FnMut(&mut Vec<u8>, Item) + Send + 'static,
+/// A stream ends where its task goes on. Its body is broken off with this, so that nobody takes it for the end.
+#[derive(Debug, thiserror::Error)]
+#[error("tell the rest of a stream")]
+struct BrokenOff;
+
+/// A stream as server-sent events, each as `write` appends it. What it begins with has its room before there is a head:
+/// who finds none is told so, and comes again.
+pub(super) async fn event_stream(
+    mut stream: TaskStream,
+    mut write: impl FnMut(&mut Vec<u8>, Item) + Send + 'static,
 ) -> Response {
-    let chunks = stream::unfold((stream, write), |(mut stream, mut write)| async move {
-        let chunk = match stream.next().await? {
-            Step::KeepAlive => Bytes::from_static(KEEP_ALIVE),
-            Step::Items(items) => {
-                let mut out = Vec::new();
-                for item in items {
-                    write(&mut out, item);
-                }
-                match answers::held(stream.asker(), Bytes::from(out)).await {
-                    Ok(chunk) => chunk,
-                    // There is no room for it: the client comes back with its last id.
-                    Err(Crowded) => return None,
-                }
-            }
+    let opening = match stream.opening() {
+        None => None,
+        Some(item) => match held_events(&stream, &mut write, vec![item]).await {
+            Ok(chunk) => Some(Ok(chunk)),
+            Err(Crowded) => return unavailable(),
+        },
+    };
+    let rest = stream::unfold(Some((stream, write)), |running| async move {
+        let (mut stream, mut write) = running?;
+        let next = match stream.next().await {
+            Some(Step::KeepAlive) => Ok(Bytes::from_static(KEEP_ALIVE)),
+            // Where there is no room the client comes back with its last id.
+            Some(Step::Items(items)) => held_events(&stream, &mut write, items)
+                .await
+                .map_err(|Crowded| BrokenOff),
+            None if stream.was_broken() => Err(BrokenOff),
+            None => return None,
         };
-        Some((Ok::<_, Infallible>(chunk), (stream, write)))
+        // After an error there is nothing more.
+        let goes_on = next.is_ok();
+        Some((next, goes_on.then_some((stream, write))))
     });
+    let chunks = stream::iter(opening).chain(rest);
     let mut response = Response::new(Body::from_stream(chunks));
     for (name, value) in [
         (header::CONTENT_TYPE, sse::CONTENT_TYPE),
@@ -197,6 +207,19 @@ pub(super) fn event_stream(
             .insert(name, HeaderValue::from_static(value));
     }
     response
+}
+
+/// Events of a stream as bytes that have their room.
+async fn held_events(
+    stream: &TaskStream,
+    write: &mut impl FnMut(&mut Vec<u8>, Item),
+    items: Vec<Item>,
+) -> Result<Bytes, Crowded> {
+    let mut out = Vec::new();
+    for item in items {
+        write(&mut out, item);
+    }
+    answers::held(stream.asker(), Bytes::from(out)).await
 }
 
 /// 503: the store does not take this now, or there is no room for an answer.

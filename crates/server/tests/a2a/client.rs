@@ -416,6 +416,11 @@ impl Stream {
         Some(Frame::bare(id, &result))
     }
 
+    /// Claims that the body has come to its end, and was not broken off.
+    pub(crate) const fn is_whole(&self) -> bool {
+        self.chunks.is_over
+    }
+
     /// Waits for a comment, and gives what came with it.
     pub(crate) async fn comment(&mut self) -> String {
         let mut buffer = [0; 4096];
@@ -480,6 +485,7 @@ fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
 struct Chunked {
     raw: Vec<u8>,
     rest: Vec<u8>,
+    is_over: bool,
 }
 
 impl Chunked {
@@ -492,6 +498,7 @@ impl Chunked {
             if self.raw.len() < end + 2 + size + 2 {
                 break;
             }
+            self.is_over |= size == 0;
             out.extend_from_slice(&self.raw[end + 2..end + 2 + size]);
             self.raw.drain(..end + 2 + size + 2);
         }

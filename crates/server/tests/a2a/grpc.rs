@@ -112,6 +112,11 @@ impl Messages {
         }
     }
 
+    /// A header of the answer.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+
     /// How the call ended, once there are no more messages.
     pub(crate) fn ended(&self) -> &Ended {
         self.ended.as_ref().expect("the call has ended")

@@ -21,27 +21,27 @@ use crate::support::{Server, config};
 /// Longer than anything here takes; a test that waits so long has failed.
 const LONG: Duration = Duration::from_secs(20);
 
-async fn soon<T>(future: impl Future<Output = T>) -> T {
+pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(LONG, future)
         .await
         .expect("it happens in time")
 }
 
 /// One connection, driven by a task of its own.
-struct Connection {
+pub(crate) struct Connection {
     requests: client::SendRequest<Bytes>,
     driver: JoinHandle<Result<(), h2::Error>>,
 }
 
 impl Connection {
-    async fn open(server: &Server) -> Self {
+    pub(crate) async fn open(server: &Server) -> Self {
         let stream = TcpStream::connect(&server.address).await.unwrap();
         let (requests, connection) = client::handshake(stream).await.unwrap();
         let driver = tokio::spawn(connection);
         Self { requests, driver }
     }
 
-    async fn send(&mut self, request: Request<()>, body: &[u8]) -> (StatusCode, h2::RecvStream) {
+    pub(crate) async fn send(&mut self, request: Request<()>, body: &[u8]) -> (StatusCode, h2::RecvStream) {
         let mut ready = self.requests.clone().ready().await.unwrap();
         let (response, mut sends) = ready.send_request(request, body.is_empty()).unwrap();
         if !body.is_empty() {
@@ -65,7 +65,7 @@ impl Connection {
     }
 }
 
-fn request(method: Method, path: &str) -> Request<()> {
+pub(crate) fn request(method: Method, path: &str) -> Request<()> {
     Request::builder()
         .method(method)
         .uri(format!("http://test{path}"))

@@ -16,6 +16,7 @@ mod card;
 mod client;
 mod conformance;
 mod counting;
+mod crowded;
 mod echo;
 mod errors;
 mod grpc;

@@ -68,20 +68,20 @@ struct Running {
 }
 
 impl Running {
+    /// An item as a message that has its room.
+    async fn written(&self, item: Item) -> Result<Bytes, Status> {
+        let item = Document::item(item.response, item.is_final, self.form);
+        let message = message(self.method, &item)?;
+        answers::held(self.stream.asker(), message)
+            .await
+            .map_err(|Crowded| status::unavailable())
+    }
+
     /// The next message; none at the end.
     async fn next(&mut self) -> Option<Result<Bytes, Status>> {
         loop {
-            if let Some(Item {
-                response, is_final, ..
-            }) = self.ready.pop_front()
-            {
-                let item = Document::item(response, is_final, self.form);
-                let message = match message(self.method, &item) {
-                    Ok(message) => message,
-                    Err(status) => return Some(Err(status)),
-                };
-                let held = answers::held(self.stream.asker(), message).await;
-                return Some(held.map_err(|Crowded| status::unavailable()));
+            if let Some(item) = self.ready.pop_front() {
+                return Some(self.written(item).await);
             }
             let step = match self.deadline {
                 Some(deadline) => match tokio::time::timeout_at(deadline, self.stream.next()).await {
@@ -102,7 +102,16 @@ impl Running {
 }
 
 /// A call whose answer is a stream.
-pub(super) fn stream(stream: TaskStream, method: Method, form: Form, deadline: Option<Instant>) -> Response {
+///
+/// # Errors
+/// There is no room for what it begins with. The call ends before its first header then, and may be made again.
+pub(super) async fn stream(
+    mut stream: TaskStream,
+    method: Method,
+    form: Form,
+    deadline: Option<Instant>,
+) -> Result<Response, Status> {
+    let opening = stream.opening();
     let running = Running {
         stream,
         method,
@@ -110,13 +119,18 @@ pub(super) fn stream(stream: TaskStream, method: Method, form: Form, deadline: O
         deadline,
         ready: VecDeque::new(),
     };
+    let opening = match opening {
+        Some(item) => Some(Ok(running.written(item).await?)),
+        None => None,
+    };
     // After an error there is nothing more.
-    response(stream::unfold(Some(running), |running| async {
+    let rest = stream::unfold(Some(running), |running| async {
         let mut running = running?;
         let next = running.next().await?;
         let goes_on = next.is_ok();
         Some((next, goes_on.then_some(running)))
-    }))
+    });
+    Ok(response(stream::iter(opening).chain(rest)))
 }
 
 fn response(messages: impl Stream<Item = Result<Bytes, Status>> + Send + 'static) -> Response {

@@ -170,7 +170,7 @@ async fn call(
                 .map_err(|Crowded| status::unavailable())?;
             Ok(answer::once(message))
         }
-        Answer::Stream(stream) => Ok(answer::stream(*stream, method, form, deadline)),
+        Answer::Stream(stream) => answer::stream(*stream, method, form, deadline).await,
     }
 }
 

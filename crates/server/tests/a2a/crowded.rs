@@ -1,0 +1,155 @@
+//! Streams whose client has left too much unread: refused before they begin, and broken off so that nobody takes it for
+//! their end.
+
+use futures_util::future::join_all;
+use h2::{Reason, RecvStream};
+use http::{HeaderValue, Method, StatusCode};
+use serde_json::{Value, json};
+use wopr_wire::a2a::method::{Operation, Version};
+
+use crate::{
+    client::{Client, state_of},
+    grpc,
+    http2::{Connection, request, soon},
+    support::Server,
+};
+
+/// A task that waits, with what it was sent.
+async fn waiting(client: &Client, message: &str, n_bytes: usize) -> (String, Value) {
+    let params = client.text(
+        message,
+        &"x".repeat(n_bytes),
+        json!({"metadata": {"skillId": "approve"}}),
+    );
+    let task = client.send(params.clone()).await;
+    assert_eq!(state_of(&task), "input-required");
+    (task["id"].as_str().unwrap().to_owned(), params)
+}
+
+/// As many streams of a task as there is room for; nobody reads them until they are dropped.
+async fn unread(server: &Server, task: &str) -> (Connection, Vec<RecvStream>) {
+    let mut connection = Connection::open(server).await;
+    let mut streams = Vec::new();
+    while streams.len() < 200 {
+        let subscribe = request(Method::GET, &format!("/a2a/tasks/{task}:subscribe"));
+        let (status, stream) = connection.send(subscribe, b"").await;
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            return (connection, streams);
+        }
+        assert_eq!(status, StatusCode::OK);
+        streams.push(stream);
+    }
+    panic!("there is always room");
+}
+
+#[tokio::test]
+async fn a_stream_that_has_no_room_to_begin_is_refused() {
+    let server = Server::start().await;
+    let (new, old) = (server.v1(), server.v03());
+    let (task, message) = waiting(&new, "large", 2 << 20).await;
+    let task = task.as_str();
+    let unread = unread(&server, task).await;
+    let call = |method: &str, params: Value| {
+        json!({ "jsonrpc": "2.0", "id": 7, "method": method, "params": params }).to_string()
+    };
+    let id = json!({ "id": task });
+    let asked = [
+        (&new, "/a2a".to_owned(), call("SubscribeToTask", id.clone())),
+        (&old, "/a2a".to_owned(), call("tasks/resubscribe", id.clone())),
+        (&new, format!("/a2a/tasks/{task}:subscribe"), String::new()),
+        (&old, format!("/v1/tasks/{task}:subscribe"), String::new()),
+        (
+            &new,
+            "/a2a".to_owned(),
+            call("SendStreamingMessage", message.clone()),
+        ),
+        (&new, "/a2a/message:stream".to_owned(), message.to_string()),
+    ];
+    let answers = asked.iter().map(|(client, path, body)| async move {
+        let client = (*client).clone().at(path);
+        (path, client.raw("POST", body.as_bytes()).await)
+    });
+    for (path, answer) in join_all(answers).await {
+        assert_eq!(answer.status, 503, "{path}");
+        assert_eq!(answer.header("retry-after"), Some("1"), "{path}");
+        assert_eq!(answer.json()["error"]["status"], "UNAVAILABLE", "{path}");
+    }
+    let name = json!({ "name": format!("tasks/{task}") });
+    for (client, version, request) in [(&new, Version::V1_0, &id), (&old, Version::V0_3, &name)] {
+        let mut refused = grpc::ask(client, version, Operation::SubscribeToTask, request).await;
+        assert_eq!(refused.next().await, None);
+        assert_eq!(refused.ended().code, 14);
+        // It is all in the head, as of any call that may be made again.
+        assert_eq!(refused.header("grpc-status"), Some("14"));
+        assert_eq!(refused.header("retry-after"), Some("1"));
+    }
+    // Once they are gone there is room again.
+    drop(unread);
+    let mut stream = grpc::ask(&new, Version::V1_0, Operation::SubscribeToTask, &id).await;
+    assert!(stream.next().await.unwrap().len() > 2 << 20);
+}
+
+#[tokio::test]
+async fn a_stream_that_loses_its_room_is_no_end() {
+    let server = Server::start().await;
+    let client = server.v1();
+    let (task, _) = waiting(&client, "task", 512 << 10).await;
+    let (large, _) = waiting(&client, "large", 2 << 20).await;
+    let (small, _) = waiting(&client, "small", 100 << 10).await;
+    let task = task.as_str();
+    // Who has seen all there is begins with what comes.
+    let mut plain = client.clone().with("last-event-id", "1000").subscribe(task).await;
+    let mut multiplexed = Connection::open(&server).await;
+    let subscribe = |last: u64| {
+        let mut subscribe = request(Method::GET, &format!("/a2a/tasks/{task}:subscribe"));
+        subscribe
+            .headers_mut()
+            .insert("last-event-id", HeaderValue::from(last));
+        subscribe
+    };
+    let (status, mut reset) = multiplexed.send(subscribe(1_000), b"").await;
+    assert_eq!(status, StatusCode::OK);
+    let id = json!({ "id": task });
+    let mut called = grpc::ask(&client, Version::V1_0, Operation::SubscribeToTask, &id).await;
+    assert!(called.next().await.is_some());
+
+    let unread = [unread(&server, &large).await, unread(&server, &small).await];
+    let other = client.clone().by("bob");
+    let done = other
+        .send(other.text("yes", "approve", json!({ "taskId": task })))
+        .await;
+    assert_eq!(state_of(&done), "completed");
+
+    let mut last = 0;
+    while let Some(frame) = plain.next().await {
+        assert_eq!(frame.short(), "status:working");
+        last = frame.id.unwrap();
+    }
+    assert!(!plain.is_whole(), "it looks like an end");
+    let reason = loop {
+        match soon(reset.data()).await {
+            Some(Ok(data)) => reset.flow_control().release_capacity(data.len()).unwrap(),
+            Some(Err(error)) => break error.reason(),
+            None => panic!("it looks like an end"),
+        }
+    };
+    assert_eq!(reason, Some(Reason::INTERNAL_ERROR));
+    while called.next().await.is_some() {}
+    assert_eq!(called.ended().code, 14);
+
+    drop(unread);
+    let (status, mut rest) = multiplexed.send(subscribe(last), b"").await;
+    assert_eq!(status, StatusCode::OK);
+    let mut told = Vec::new();
+    while let Some(data) = soon(rest.data()).await {
+        let data = data.unwrap();
+        rest.flow_control().release_capacity(data.len()).unwrap();
+        told.extend_from_slice(&data);
+    }
+    let told = String::from_utf8(told).unwrap();
+    assert!(told.len() > 512 << 10 && told.contains("artifactUpdate"));
+    assert!(told.contains("TASK_STATE_COMPLETED"));
+
+    let mut whole = client.with("last-event-id", "1000").subscribe(task).await;
+    assert!(whole.next().await.is_none() && whole.is_whole());
+}
