@@ -54,8 +54,12 @@ const MAX_MADE: usize = 256;
 /// Which form of the card is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Form {
+    /// For readers of either version.
     Union,
+    /// For those of one.
     Pure(Version),
+    /// For those of 0.3 over HTTP+JSON.
+    OldHttp,
 }
 
 impl Form {
@@ -284,7 +288,14 @@ fn document(card: &AgentCard, form: Form) -> Result<Value, serde_json::Error> {
         Form::Union => v03::union_card(card, &old()),
         Form::Pure(Version::V1_0) => serde_json::to_value(card),
         Form::Pure(Version::V0_3) => serde_json::to_value(old()),
+        Form::OldHttp => v03::http_card(card),
     }
+}
+
+/// A card as 0.3 has it over HTTP+JSON, with the signatures of that form.
+pub(super) fn old_http(host: &Host, mut card: AgentCard) -> Result<Vec<u8>, serde_json::Error> {
+    card.signatures.clear();
+    encode(host, &card, Form::OldHttp)
 }
 
 /// A card with the signatures of the form one version gives it.

@@ -17,7 +17,7 @@ use url::form_urlencoded;
 use wopr_wire::{
     a2a::{
         error::A2aError,
-        exchange::{Document, Form, Request},
+        exchange::{Document, Form, Reply, Request},
         method::{Operation, VERSION_HEADER, Version},
         model::query_object,
         paths::{self, Verb},
@@ -87,8 +87,17 @@ async fn answer(host: Arc<Host>, place: Rest, head: &Parts, body: Body) -> Respo
     };
     let mut response = match answered.await {
         Ok(Answer::Reply(reply)) => {
-            let document = reply.into_document(form);
-            reply_response(&host, headers, operation, place.version, &document)
+            let body = match (*reply, place.version) {
+                (Reply::Card(card), Version::V0_3) => card::old_http(&host, card),
+                (reply, Version::V0_3 | Version::V1_0) => serde_json::to_vec(&reply.into_document(form)),
+            };
+            match body {
+                Ok(body) => reply_response(headers, operation, body),
+                Err(error) => {
+                    tracing::error!(%error, "a2a reply does not serialise");
+                    transport::error_response(&host, &A2aError::Internal, place.version)
+                }
+            }
         }
         Ok(Answer::Stream(stream)) => {
             transport::event_stream(*stream, move |out, item| {
@@ -172,17 +181,7 @@ fn bind_tenant(tenant: &str, request: &mut Object) -> Result<(), DecodeError> {
     }
 }
 
-fn reply_response(
-    host: &Host,
-    headers: &HeaderMap,
-    operation: Operation,
-    version: Version,
-    document: &Document,
-) -> Response {
-    let Ok(body) = serde_json::to_vec(document) else {
-        tracing::error!("a2a reply does not serialise");
-        return transport::error_response(host, &A2aError::Internal, version);
-    };
+fn reply_response(headers: &HeaderMap, operation: Operation, body: Vec<u8>) -> Response {
     match operation {
         Operation::GetExtendedAgentCard => card::of_caller(headers, body),
         Operation::SendMessage

@@ -229,6 +229,19 @@ async fn the_extended_card_lists_what_the_caller_may_use() {
         .ok("agent/getAuthenticatedExtendedCard", json!({}))
         .await;
     schema::check("AgentCard", &old);
+    // Over HTTP+JSON it is the same, but for what other readers of that binding look for in its schemes.
+    let mut http = server.v03().get("/v1/card").await.json();
+    schema::check("AgentCard", &http);
+    let schemes = http["securitySchemes"].as_object_mut().unwrap();
+    assert_eq!(
+        schemes["bearer"]["httpAuthSecurityScheme"],
+        json!({"scheme": "Bearer", "description": schemes["bearer"]["description"]})
+    );
+    for scheme in schemes.values_mut() {
+        let members = scheme.as_object_mut().unwrap();
+        members.retain(|name, _| !name.ends_with("SecurityScheme"));
+    }
+    assert_eq!(http, old);
 }
 
 #[tokio::test]

@@ -60,6 +60,13 @@ async fn every_form_of_every_card_verifies() {
             assert_eq!(readings[2..], *within, "{path} {version}");
         }
     }
+    for (client, path) in [
+        (server.v1(), "/a2a/extendedAgentCard"),
+        (server.v03(), "/v1/card"),
+    ] {
+        let card = client.get(path).await.json();
+        assert_eq!(readings(&card, &keys), [Reading::Document; 2], "{path}");
+    }
     for (client, method) in [
         (server.v1(), "GetExtendedAgentCard"),
         (server.v03(), "agent/getAuthenticatedExtendedCard"),

@@ -54,8 +54,8 @@ impl Form {
         }
     }
 
-    /// The form of an operation in HTTP+JSON: that of the version's protocol buffers, but for the card, which is the
-    /// same document wherever it is read over HTTP.
+    /// The form of an operation in HTTP+JSON: that of the version's protocol buffers, but for the card, which is close
+    /// to the document of JSON-RPC (in 0.3 [`http_card`](v03::http_card)).
     #[must_use]
     pub const fn http(operation: Operation, version: Version) -> Self {
         match operation {

@@ -6,6 +6,7 @@ use super::{
     super::model::{self, OAuthFlow, binding},
     AgentCapabilities, AgentCard, AgentInterface, AgentSkill, ApiKeyLocation, ApiKeySecurityScheme,
     AuthorizationCodeOAuthFlow, OAuth2SecurityScheme, OAuthFlows, SecurityScheme,
+    proto::Proto,
 };
 
 /// The version a converted card claims.
@@ -242,6 +243,23 @@ impl OAuthFlows {
             .or_else(|| self.implicit.map(OAuthFlow::Implicit))
             .or_else(|| self.password.map(OAuthFlow::Password))
     }
+}
+
+/// The card of 0.3 over HTTP+JSON: that of JSON-RPC, whose security schemes have the member beside their own that the
+/// protocol buffers put them into. Of the SDKs that speak 0.3 some read the one over this binding and some the other.
+///
+/// # Errors
+/// Never in practice: a card consists of text, numbers and maps by text.
+pub fn http_card(card: &model::AgentCard) -> Result<Value, serde_json::Error> {
+    let mut document = serde_json::to_value(AgentCard::from(card.clone()))?;
+    let mut wrapped = serde_json::to_value(Proto(card))?;
+    if let (Some(schemes), Some(wrapped)) = (
+        document.get_mut("securitySchemes"),
+        wrapped.get_mut("securitySchemes"),
+    ) {
+        merge(schemes, wrapped.take());
+    }
+    Ok(document)
 }
 
 /// Merges the cards of both versions into one document that readers of either understand.

@@ -30,7 +30,7 @@ pub use card::{
     AgentCapabilities, AgentCard, AgentInterface, AgentSkill, ApiKeyLocation, ApiKeySecurityScheme,
     AuthorizationCodeOAuthFlow, OAuth2SecurityScheme, OAuthFlows, SecurityRequirement, SecurityScheme,
 };
-pub use convert_card::union_card;
+pub use convert_card::{http_card, union_card};
 pub use params::{
     DeletePushNotificationConfigParams, GetPushNotificationConfigParams, ListPushNotificationConfigParams,
     MessageSendConfiguration, MessageSendParams, PushNotificationAuthenticationInfo, PushNotificationConfig,

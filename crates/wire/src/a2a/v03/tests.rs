@@ -443,6 +443,31 @@ fn a_union_card_reads_as_either_version() {
     assert_eq!(AgentCard::decode(union).unwrap(), unsigned_old);
 }
 
+#[test]
+fn a_card_over_http_has_its_schemes_in_both_shapes() {
+    let old = AgentCard::decode(card_json()).unwrap();
+    let new = model::AgentCard::from(old.clone());
+    let mut card = http_card(&new).unwrap();
+    assert_eq!(AgentCard::decode(card.clone()).unwrap(), old);
+    let flows = json!({"clientCredentials": {"tokenUrl": "t", "scopes": {"s": "d"}}});
+    assert_eq!(
+        card["securitySchemes"],
+        json!({
+            "key": {"type": "apiKey", "in": "header", "name": "X-Key",
+                "apiKeySecurityScheme": {"location": "header", "name": "X-Key"}},
+            "bearer": {"type": "http", "scheme": "Bearer", "bearerFormat": "JWT", "description": "d",
+                "httpAuthSecurityScheme": {"scheme": "Bearer", "bearerFormat": "JWT", "description": "d"}},
+            "oauth": {"type": "oauth2", "oauth2MetadataUrl": "m", "flows": flows,
+                "oauth2SecurityScheme": {"oauth2MetadataUrl": "m", "flows": flows}},
+            "oidc": {"type": "openIdConnect", "openIdConnectUrl": "u",
+                "openIdConnectSecurityScheme": {"openIdConnectUrl": "u"}},
+            "mtls": {"type": "mutualTLS", "mtlsSecurityScheme": {}},
+        })
+    );
+    card["securitySchemes"] = card_json()["securitySchemes"].clone();
+    assert_eq!(card, card_json());
+}
+
 proptest! {
     #[test]
     fn items_survive_the_way_through_0_3(item in arbitrary::stream_response(), closes in any::<bool>()) {
@@ -561,6 +586,7 @@ fn our_documents_follow_the_published_schema() {
         &serde_json::to_value(AgentCard::from(card.clone())).unwrap(),
     );
     check("AgentCard", &union_card(&card, &card.clone().into()).unwrap());
+    check("AgentCard", &http_card(&card).unwrap());
 
     let params = MessageSendParams::decode(json!({"message": message_json(), "configuration": {
         "acceptedOutputModes": ["text/plain"], "historyLength": 3, "blocking": false,
