@@ -371,6 +371,9 @@ pub(crate) fn open_failure(error: &OpenError) -> Failure {
             Failure::cannot(Exit::Config, error).hint("`wopr migrate` brings it up to date")
         }
         OpenError::Foreign(_) => Failure::cannot(Exit::Config, error),
+        OpenError::Orphaned { .. } => Failure::cannot(Exit::Config, error).hint(
+            "a log belongs to its own file: a backup takes the place of that only once the log was moved away",
+        ),
         OpenError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
             Failure::cannot(Exit::NotFound, error).hint("the folder of the database must exist")
         }

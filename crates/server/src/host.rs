@@ -28,7 +28,7 @@ use crate::{
     auth::Auth,
     config::{CidrText, Config, Keep, Period, StoreUrl, default_tenant},
     openwop::Discovery,
-    secrets::{Secrets, SecretsError},
+    secrets::{Secrets, SecretsError, key_beside},
     telemetry::{Metrics, StoreStats},
     tls::{Tls, TlsError},
     tokens::Tokens,
@@ -126,8 +126,17 @@ impl Opened {
             StoreUrl::Sqlite(path) => {
                 let path = path.clone();
                 let open = move || {
-                    make_private(&path);
-                    SqliteStore::open(path, sqlite::Options::default())
+                    let is_new = matches!(sqlite::schema_version(&path), Ok(0));
+                    let key = key_beside(&path);
+                    let opened = SqliteStore::open(&path, sqlite::Options::default());
+                    if is_new && opened.is_ok() && key.exists() {
+                        tracing::warn!(
+                            database = %path.display(),
+                            key = %key.display(),
+                            "a new database was made beside the master key of one that is not there"
+                        );
+                    }
+                    opened
                 };
                 // Opening waits for the disk and may migrate.
                 let opened = tokio::task::spawn_blocking(open).await;
@@ -431,19 +440,10 @@ impl Host {
 fn may_hold_keys(url: &StoreUrl) -> bool {
     match url {
         StoreUrl::Memory => false,
-        StoreUrl::Sqlite(path) => fs::metadata(path).is_ok_and(|file| file.len() > 0),
+        // What keeps it from being read is told when it is opened.
+        StoreUrl::Sqlite(path) => !matches!(sqlite::schema_version(path), Ok(0)),
         StoreUrl::Postgres(_) => true,
     }
-}
-
-/// Makes the file of a new database, for the owner alone; SQLite gives its other files the same mode. What is in
-/// the way is left for the store to say.
-fn make_private(path: &Path) {
-    let mut options = fs::OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let _ = options.open(path);
 }
 
 /// A host without its store.

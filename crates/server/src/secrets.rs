@@ -73,6 +73,13 @@ pub enum SecretsError {
     Required,
 }
 
+/// The file beside a SQLite database that keeps its master key, where no setting names one.
+pub(crate) fn key_beside(database: &Path) -> PathBuf {
+    let mut path = database.as_os_str().to_owned();
+    path.push(".key");
+    path.into()
+}
+
 impl Secrets {
     /// Finds the master key: the environment's, the configured file's, the one beside an SQLite database (made
     /// if there is none), or a passing one for a store that passes too.
@@ -93,9 +100,7 @@ impl Secrets {
             StoreUrl::Memory => Self::draw(),
             StoreUrl::Postgres(_) => Err(SecretsError::Required),
             StoreUrl::Sqlite(database) => {
-                let mut path = database.clone().into_os_string();
-                path.push(".key");
-                let path = PathBuf::from(path);
+                let path = key_beside(database);
                 match Self::read(&path)? {
                     Some(secrets) => Ok(secrets),
                     None => Self::create(&path),

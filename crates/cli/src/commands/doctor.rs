@@ -186,6 +186,10 @@ async fn store(config: &Config, findings: &mut Findings) -> Option<usize> {
     let folder = parent.map_or_else(|| PathBuf::from("."), Path::to_owned);
     disk(&folder, findings);
     let shown = path.display();
+    if let Err(error @ OpenError::Orphaned { .. }) = sqlite::schema_version(path) {
+        findings.add("store", Verdict::Error, format!("cannot {error}"));
+        return None;
+    }
     if !path.exists() {
         let text = format!("{shown} does not exist yet; serve makes it");
         findings.add(

@@ -168,6 +168,8 @@ impl Place {
         };
         match args.load()?.store {
             StoreUrl::Sqlite(path) if !may_create && !path.exists() => {
+                // There may be what is left of one.
+                sqlite::schema_version(&path).map_err(|error| host::open_failure(&error))?;
                 Err(Failure::new(Exit::NotFound, format!("there is no database {}", path.display())).into())
             }
             StoreUrl::Sqlite(path) => {

@@ -34,7 +34,17 @@ fn what_a_start_changes_or_passes_over_is_logged() {
         first.contains("WOPR_LISTNE") && first.contains("made a master key"),
         "{first}"
     );
-    assert!(!log_of(&mut place).contains("made a master key"));
+    let second = log_of(&mut place);
+    assert!(
+        !second.contains("made a master key") && !second.contains("a new database"),
+        "{second}"
+    );
+    std::fs::remove_file(place.path().join("wopr.db")).unwrap();
+    let anew = log_of(&mut place);
+    assert!(
+        anew.contains("a new database was made beside the master key"),
+        "{anew}"
+    );
 }
 
 #[test]

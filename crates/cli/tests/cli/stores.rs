@@ -42,6 +42,33 @@ fn a_database_in_use_is_left_alone() {
     }
 }
 
+#[test]
+fn a_log_whose_database_is_gone_is_thrown_away_by_nobody() {
+    let mut place = Place::new();
+    place.serve().kill();
+    let (database, log) = (place.path().join("wopr.db"), place.path().join("wopr.db-wal"));
+    let writes = std::fs::read(&log).unwrap();
+    assert!(!writes.is_empty());
+    std::fs::remove_file(&database).unwrap();
+    let store = ["--store", "sqlite:wopr.db"];
+    for (code, args) in [
+        (3, ["serve", "--listen", "127.0.0.1:0"].as_slice()),
+        (3, &["migrate"]),
+        (3, &["migrate", "--check"]),
+        (3, &["backup", "copy.db"]),
+        (3, &["keys", "create", "ada"]),
+        (3, &["keys", "list"]),
+        (3, &["keys", "revoke", "ada"]),
+        (1, &["doctor", "--listen", "127.0.0.1:0"]),
+    ] {
+        let said = place.ends(code, &[args, &store].concat());
+        let text = format!("{}{}", said.out, said.err);
+        assert!(text.contains("wopr.db-wal beside it holds writes"), "{said:#?}");
+        assert!(!database.exists(), "{args:?}");
+        assert_eq!(std::fs::read(&log).unwrap(), writes, "{args:?}");
+    }
+}
+
 /// The verdict of a check.
 fn verdict<'v>(report: &'v Value, check: &str) -> &'v str {
     let checks = report["checks"].as_array().unwrap();

@@ -36,7 +36,7 @@ impl Guest {
     pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
         let path = path.as_ref();
         schema::check(path, false)?;
-        let conn = open::writing(path).at(path)?;
+        let conn = open::writing_again(path).at(path)?;
         open::prepare(&conn, None).at(path)?;
         Ok(Self(Mutex::new(conn)))
     }

@@ -13,6 +13,7 @@ mod guest;
 mod job;
 mod lists;
 mod open;
+mod place;
 mod port;
 mod push;
 mod queue;
@@ -130,6 +131,7 @@ impl SqliteStore {
         let path = path.as_ref().to_owned();
         let lock = open::lock(&path)?;
         let found = schema::check(&path, options.migrate)?;
+        open::make_private(&path);
         let mut conn = open::writing(&path).at(&path)?;
         schema::set_up(&mut conn, &path, options.max_bytes, found)?;
 

@@ -56,6 +56,21 @@ pub enum OpenError {
     /// The file is a database of something else. It was left untouched.
     #[error("open {}: it has tables, but not those of wopr", .0.display())]
     Foreign(PathBuf),
+    /// The file is missing or empty, but the write-ahead log beside it is not. Both were left untouched.
+    #[error(
+        "open {}: {}, but {} beside it holds writes: put the file back, or move the log away to begin anew",
+        .path.display(),
+        if *.is_there { "the file is empty" } else { "there is no such file" },
+        .log.display()
+    )]
+    Orphaned {
+        /// The file.
+        path: PathBuf,
+        /// The log.
+        log: PathBuf,
+        /// Whether there is a file, though an empty one.
+        is_there: bool,
+    },
     /// A migration failed; it was rolled back.
     #[error("migrate {}: {why}", .path.display())]
     Migration {
@@ -129,6 +144,17 @@ pub(super) fn lock(path: &Path) -> Result<Lock, OpenError> {
         Err(TryLockError::WouldBlock) => Err(OpenError::Locked(path.to_owned())),
         Err(TryLockError::Error(source)) => Err(io(source)),
     }
+}
+
+/// Makes the file of a new database, for the owner alone; SQLite gives its other files the same mode. What is in
+/// the way is left for SQLite to say.
+pub(super) fn make_private(path: &Path) {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    // It is there already, or SQLite will meet the same trouble.
+    let _ = options.open(path);
 }
 
 /// Opens a connection that writes, and makes the file if there is none.

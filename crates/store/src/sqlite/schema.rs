@@ -6,7 +6,10 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
-use super::open::{self, At as _, OpenError};
+use super::{
+    open::{self, At as _, OpenError},
+    place,
+};
 
 mod embedded {
     refinery::embed_migrations!("migrations/sqlite");
@@ -23,6 +26,7 @@ pub fn migrate(path: impl AsRef<Path>) -> Result<u32, OpenError> {
     let path = path.as_ref();
     let _lock = open::lock(path)?;
     let found = check(path, true)?;
+    open::make_private(path);
     let mut conn = open::writing(path).at(path)?;
     set_up(&mut conn, path, None, found)?;
     Ok(known())
@@ -90,6 +94,8 @@ pub(super) fn set_up(
 /// The connection is read-only, because any other would tidy up the write-ahead log that a newer wopr may have
 /// left behind.
 fn version(path: &Path) -> Result<Option<u32>, OpenError> {
+    // Even a connection that only reads would throw the log of an empty file away.
+    place::check(path)?;
     if !path.exists() {
         return Ok(None);
     }

@@ -220,6 +220,49 @@ fn a_database_of_something_else_is_refused_and_left_untouched() {
     assert_eq!(error.to_string(), text);
 }
 
+#[tokio::test]
+async fn a_log_without_its_file_is_refused_and_left_untouched() {
+    for is_there in [false, true] {
+        let db = Database::new();
+        let store = db.open();
+        store.append(create(&run(1), 1)).await.expect("append");
+        let folder = db.path.parent().expect("a folder");
+        let log = folder.join("wopr.db-wal");
+        // As a process leaves it that is killed and whose file is taken then.
+        let (saved, writes) = (fs::read(&db.path).expect("read"), fs::read(&log).expect("a log"));
+        drop(store);
+        fs::write(&log, &writes).expect("write");
+        if is_there {
+            fs::write(&db.path, "").expect("empty");
+        } else {
+            fs::remove_file(&db.path).expect("remove");
+        }
+        let errors = [
+            refused(&db.path, Options::default()),
+            sqlite::migrate(&db.path).expect_err("refused"),
+            sqlite::schema_version(&db.path).expect_err("refused"),
+            sqlite::Guest::open(&db.path).expect_err("refused"),
+            match sqlite::copy(&db.path, folder.join("copy"), sqlite::Form::AsIs) {
+                Err(sqlite::BackupError::Open(error)) => error,
+                other => panic!("{other:?}"),
+            },
+        ];
+        for error in errors {
+            assert!(
+                matches!(&error, OpenError::Orphaned { is_there: said, .. } if *said == is_there),
+                "{error:?}"
+            );
+            assert!(error.to_string().contains("wopr.db-wal"), "{error}");
+        }
+        assert_eq!(db.path.exists(), is_there, "no file is made");
+        assert_eq!(fs::read(&log).expect("a log"), writes, "every write is there");
+        // With the file of then, they are.
+        fs::write(&db.path, saved).expect("put back");
+        let store = db.open();
+        assert!(store.load(&run(1)).await.expect("load").is_some());
+    }
+}
+
 #[test]
 fn a_missing_directory_is_told() {
     let error = refused(Path::new("/nowhere/at/all/wopr.db"), Options::default());

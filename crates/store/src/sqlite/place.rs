@@ -1,0 +1,95 @@
+//! Where a database lies: its file, and the write-ahead log beside it.
+//!
+//! SQLite takes a file that is missing or empty for a new database and throws away the log beside it, which may hold
+//! writes that were acknowledged. It cannot have come to that by a crash: the first page is on the disk before there is a
+//! log at all. Somebody took the file, so nothing is done until he has said what he wants.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use super::open::OpenError;
+
+/// The write-ahead log of a database, whose name SQLite makes from that of the file itself, not of a link to it.
+pub(super) fn log_of(path: &Path) -> PathBuf {
+    let file = path.canonicalize().or_else(|_| {
+        // Of a link that leads nowhere.
+        let target = fs::read_link(path)?;
+        Ok::<_, std::io::Error>(path.parent().unwrap_or(Path::new("")).join(target))
+    });
+    let mut name = file.unwrap_or_else(|_| path.to_owned()).into_os_string();
+    name.push("-wal");
+    name.into()
+}
+
+/// Refuses a database whose file is missing or empty beside a log that is not. Looks, and changes nothing.
+pub(super) fn check(path: &Path) -> Result<(), OpenError> {
+    let is_there = match fs::metadata(path) {
+        Ok(file) if file.len() > 0 => return Ok(()),
+        Ok(_) => true,
+        Err(_) => false,
+    };
+    let log = log_of(path);
+    if fs::metadata(&log).is_ok_and(|log| log.len() > 0) {
+        return Err(OpenError::Orphaned {
+            path: path.to_owned(),
+            log,
+            is_there,
+        });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqlite::{open, schema};
+
+    /// What a start that is cut off now leaves behind, as another one finds it.
+    fn cut_off(from: &Path) -> (tempfile::TempDir, PathBuf) {
+        let files = tempfile::tempdir().expect("a folder");
+        for entry in from.read_dir().expect("a folder") {
+            let entry = entry.expect("an entry");
+            fs::copy(entry.path(), files.path().join(entry.file_name())).expect("copy");
+        }
+        let path = files.path().join("db");
+        (files, path)
+    }
+
+    #[test]
+    fn a_first_start_that_was_cut_off_can_be_done_again() {
+        let files = tempfile::tempdir().expect("a folder");
+        let path = files.path().join("db");
+        let again = || {
+            let (_files, path) = cut_off(files.path());
+            assert_eq!(schema::migrate(&path).expect("again"), schema::known());
+        };
+        open::make_private(&path);
+        again();
+        let mut conn = open::writing(&path).expect("open");
+        again();
+        open::prepare(&conn, None).expect("prepare");
+        assert!(
+            fs::metadata(&path).expect("a file").len() > 0,
+            "before there is a log"
+        );
+        again();
+        // The rest is one transaction, so it is in the log or it is not.
+        schema::set_up(&mut conn, &path, None, 0).expect("a schema");
+        assert!(fs::metadata(log_of(&path)).expect("a log").len() > 0);
+        again();
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_that_leads_nowhere_is_looked_behind() {
+        let files = tempfile::tempdir().expect("a folder");
+        let (link, log) = (files.path().join("link"), files.path().join("db-wal"));
+        std::os::unix::fs::symlink("db", &link).expect("a link");
+        check(&link).expect("a new database");
+        fs::write(&log, "writes").expect("a log");
+        let refused = check(&link).expect_err("its log is there");
+        assert!(matches!(refused, OpenError::Orphaned { .. }), "{refused:?}");
+    }
+}
