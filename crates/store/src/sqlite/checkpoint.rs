@@ -19,7 +19,7 @@ use std::{
 use parking_lot::Mutex;
 use rusqlite::{Connection, ErrorCode, hooks::Wal, wal::CheckpointMode};
 
-use super::stats::Counters;
+use super::{place::Files, stats::Counters};
 
 /// How long the writer may be held back for a reader that still uses the log.
 const PATIENCE: Duration = Duration::from_millis(20);
@@ -73,6 +73,7 @@ pub(super) struct Checkpointer {
     pub(super) gate: Arc<Mutex<()>>,
     pub(super) mark: Arc<Mark>,
     pub(super) counters: Arc<Counters>,
+    pub(super) files: Arc<Files>,
 }
 
 impl Checkpointer {
@@ -94,6 +95,11 @@ impl Checkpointer {
             let length = self.counters.wal_pages.load(Relaxed);
             self.mark.at.store(length + self.mark.every, Relaxed);
         }
+        if self.files.check().is_err() {
+            // The log may be all that is left of the last writes.
+            tracing::warn!("no last checkpoint: the log stays as it is");
+            return;
+        }
         // So that the file alone is the database and the next start has nothing to recover.
         if let Err(error) = self
             .conn
@@ -104,6 +110,9 @@ impl Checkpointer {
     }
 
     fn checkpoint(&self) -> rusqlite::Result<()> {
+        if self.files.check().is_err() {
+            return Ok(());
+        }
         let mut copied = 0;
         for _ in 0..PASSES {
             let (_, now_copied) = self

@@ -53,6 +53,7 @@ use self::{
     checkpoint::{Checkpointer, Mark, PENDING_WISHES},
     job::Job,
     open::{At as _, Lock},
+    place::Files,
     queue::Queue,
     reader::Read,
     ready::Readiness,
@@ -148,11 +149,13 @@ impl SqliteStore {
         )
         .at(&path)?;
 
+        let files = Arc::new(Files::of(&path));
         let checkpointer = Checkpointer {
             conn: writing_prepared(&path, None).at(&path)?,
             gate: Arc::clone(&gate),
             mark: Arc::clone(&mark),
             counters: Arc::clone(&counters),
+            files: Arc::clone(&files),
         };
         let reader_conns = (0..options.readers.max(1))
             .map(|_| open::reading(&path))
@@ -184,6 +187,7 @@ impl SqliteStore {
         let writer = Writer {
             conn: Held::Open(conn),
             reopen: Box::new(reopen),
+            files,
             queue: Arc::clone(&writes),
             gate,
             counters: Arc::clone(&counters),

@@ -3,13 +3,17 @@
 //! SQLite takes a file that is missing or empty for a new database and throws away the log beside it, which may hold
 //! writes that were acknowledged. It cannot have come to that by a crash: the first page is on the disk before there is a
 //! log at all. Somebody took the file, so nothing is done until he has said what he wants.
+//!
+//! A file that is taken while it is open goes on to take writes, which nobody finds any more once it is closed. [`Files`] sees
+//! that by the numbers of device and inode; where there are none (not on Unix) a file in use cannot be taken.
 
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
-use super::open::OpenError;
+use super::{fault::Failure, open::OpenError};
 
 /// The write-ahead log of a database, whose name SQLite makes from that of the file itself, not of a link to it.
 pub(super) fn log_of(path: &Path) -> PathBuf {
@@ -39,6 +43,84 @@ pub(super) fn check(path: &Path) -> Result<(), OpenError> {
         });
     }
     Ok(())
+}
+
+/// Which file it is that has a name, if any.
+#[cfg(unix)]
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt as _;
+
+    fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
+}
+
+#[cfg(not(unix))]
+fn identity(_: &Path) -> Option<(u64, u64)> {
+    None
+}
+
+/// A name and the file that had it when the database was opened.
+#[derive(Debug)]
+struct Named {
+    path: PathBuf,
+    identity: Option<(u64, u64)>,
+}
+
+impl Named {
+    fn now(path: PathBuf) -> Self {
+        let identity = identity(&path);
+        Self { path, identity }
+    }
+
+    fn is_the_same(&self) -> bool {
+        identity(&self.path) == self.identity
+    }
+}
+
+/// The files of an open database. Whoever reads it again finds them by their names.
+#[derive(Debug)]
+pub(super) struct Files {
+    names: Vec<Named>,
+    /// Whether they were gone at the last look.
+    were_gone: AtomicBool,
+}
+
+impl Files {
+    /// Notes the files of a database that has just been opened and read.
+    pub(super) fn of(path: &Path) -> Self {
+        Self::called([path.to_owned(), log_of(path)])
+    }
+
+    /// Notes files by their names.
+    pub(super) fn called(names: impl IntoIterator<Item = PathBuf>) -> Self {
+        Self {
+            names: names.into_iter().map(Named::now).collect(),
+            were_gone: AtomicBool::new(false),
+        }
+    }
+
+    /// Looks whether the names still lead to these files, which takes a `stat` each.
+    ///
+    /// # Errors
+    /// Names the one that does not. What is written then is lost with the last connection.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        let Some(gone) = self.names.iter().find(|named| !named.is_the_same()) else {
+            if self.were_gone.swap(false, Relaxed) {
+                tracing::info!("the database's files are back");
+            }
+            return Ok(());
+        };
+        let failure = Failure::not_written(format!(
+            "{} was removed or replaced while it was open",
+            gone.path.display()
+        ));
+        if !self.were_gone.swap(true, Relaxed) {
+            tracing::error!(
+                failure = failure.text,
+                "a file of the database is gone, writes are refused"
+            );
+        }
+        Err(failure)
+    }
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ use rusqlite::Connection;
 use super::{
     fault::{Failure, FailureKind, Fault, is_full},
     job::Job,
+    place::Files,
     queue::{Gathered, Queue},
     records::Records,
     session::Session,
@@ -66,6 +67,8 @@ pub(super) fn commit(conn: &Connection) -> rusqlite::Result<()> {
 pub(super) struct Writer {
     pub(super) conn: Held,
     pub(super) reopen: Box<dyn Fn() -> rusqlite::Result<Connection> + Send>,
+    /// What every connection has open, in the end.
+    pub(super) files: Arc<Files>,
     pub(super) queue: Arc<Queue<Box<dyn Job>>>,
     /// Held during a transaction; a checkpoint that needs the writer out of the way takes it in between.
     pub(super) gate: Arc<Mutex<()>>,
@@ -157,7 +160,7 @@ impl Writer {
             let failure = Failure::not_written("the database could not be opened again");
             return Err(Trouble::Group(failure));
         };
-        match transact(conn, jobs, self.commit) {
+        match transact(conn, jobs, &self.files, self.commit) {
             Ok(Done { wrote, spoiled }) => {
                 if wrote > 0 {
                     self.counters.committed(wrote);
@@ -189,7 +192,8 @@ impl Writer {
         let Held::Lost { again, pause } = self.conn else {
             return;
         };
-        if Instant::now() < again {
+        // Another file is not to be touched: it may be somebody else's, and readers have the old one.
+        if Instant::now() < again || self.files.check().is_err() {
             return;
         }
         self.conn = match (self.reopen)() {
@@ -226,7 +230,12 @@ enum Aborted {
 }
 
 /// Runs jobs in one transaction.
-fn transact(conn: &Connection, jobs: &mut [Box<dyn Job>], commit: Commit) -> Result<Done, Aborted> {
+fn transact(
+    conn: &Connection,
+    jobs: &mut [Box<dyn Job>],
+    files: &Files,
+    commit: Commit,
+) -> Result<Done, Aborted> {
     conn.prepare_cached("BEGIN IMMEDIATE")
         .and_then(|mut begin| begin.execute([]))
         .map_err(|error| Aborted::Clean(Trouble::Group(Fault::from(error).failure())))?;
@@ -254,6 +263,11 @@ fn transact(conn: &Connection, jobs: &mut [Box<dyn Job>], commit: Commit) -> Res
         }
     }
     drop(session);
+    // As late as can be: what is committed to a file that nobody finds again is not durable.
+    if let Err(failure) = files.check() {
+        roll_back(conn)?;
+        return Err(Aborted::Clean(Trouble::Group(failure)));
+    }
     let Err(error) = commit(conn) else {
         return Ok(done);
     };
@@ -321,9 +335,12 @@ mod tests {
         let (files, conn) = database();
         let again = files.path().join("db");
         let records = Arc::new(Records::load(&conn, MANY).expect("records"));
+        // Here the log goes with its only connection.
+        let files_of_it = Arc::new(Files::called([again.clone()]));
         let writer = Writer {
             conn: Held::Open(conn),
             reopen: Box::new(move || open::writing(&again)),
+            files: files_of_it,
             queue: Arc::new(Queue::new(1, 1)),
             gate: Arc::default(),
             counters: Arc::default(),

@@ -263,6 +263,43 @@ async fn a_log_without_its_file_is_refused_and_left_untouched() {
     }
 }
 
+#[cfg(unix)]
+#[tokio::test]
+async fn nothing_is_acknowledged_into_a_file_that_is_gone() {
+    let db = Database::new();
+    let store = db.open();
+    let mut n = 0;
+    let mut append = async || {
+        n += 1;
+        (n, store.append(create(&run(n), 1)).await)
+    };
+    append().await.1.expect("append");
+    let aside = db.path.with_extension("aside");
+    for file in ["wopr.db", "wopr.db-wal"] {
+        let path = db.path.with_file_name(file);
+        fs::rename(&path, &aside).expect("take it");
+        let (gone, refused) = append().await;
+        let refused = refused.expect_err("gone");
+        assert!(
+            matches!(&refused, AppendError::Unavailable(why) if why.contains("removed or replaced")),
+            "{refused:?}"
+        );
+        store.ready().await.expect_err("no writes are taken");
+        fs::copy(&aside, &path).expect("replace it");
+        append().await.1.expect_err("that is another file");
+        fs::rename(&aside, &path).expect("give it back");
+        append().await.1.expect("append");
+        assert!(store.load(&run(gone)).await.expect("load").is_none());
+    }
+
+    // What was acknowledged and not copied yet is in the log, and stays there.
+    fs::remove_file(&db.path).expect("remove");
+    append().await.1.expect_err("gone");
+    drop(store);
+    let error = refused(&db.path, Options::default());
+    assert!(matches!(error, OpenError::Orphaned { .. }), "{error:?}");
+}
+
 #[test]
 fn a_missing_directory_is_told() {
     let error = refused(Path::new("/nowhere/at/all/wopr.db"), Options::default());
