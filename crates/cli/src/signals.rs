@@ -22,7 +22,8 @@ impl Signals {
     /// Begins to catch both signals. From then on a file that may not grow is an error of whoever writes it, as on a full
     /// disk, and not the end of the process.
     pub(crate) fn catch() -> Result<Self> {
-        signal(SignalKind::from_raw(FILE_TOO_LARGE)).context("catch SIGXFSZ")?;
+        // Dropping the listener does not take the handler away.
+        drop(signal(SignalKind::from_raw(FILE_TOO_LARGE)).context("catch SIGXFSZ")?);
         Ok(Self {
             interrupt: signal(SignalKind::interrupt()).context("catch SIGINT")?,
             terminate: signal(SignalKind::terminate()).context("catch SIGTERM")?,
