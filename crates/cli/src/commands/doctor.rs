@@ -42,7 +42,8 @@ const EARLIEST: u64 = 1_735_689_600;
 
 /// Check what a host needs: configuration, store, disk, keys, address and clock.
 ///
-/// Takes the flags of `serve`. Warnings do not fail the command. With --server it only asks that server whether it
+/// Takes the flags of `serve`. Warnings do not fail the command. The file of a SQLite database that no host has open is
+/// read from its first page to its last. With --server it only asks that server whether it
 /// is ready.
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
@@ -215,7 +216,7 @@ async fn store(config: &Config, findings: &mut Findings) -> Option<usize> {
             match keys {
                 Ok(keys) => {
                     let version = sqlite::schema_version(path).unwrap_or_default();
-                    findings.add("store", Verdict::Ok, format!("{shown}, schema {version}"));
+                    pages(path, Verdict::Ok, format!("{shown}, schema {version}"), findings);
                     Some(keys.iter().filter(|key| key.revoked_at.is_none()).count())
                 }
                 Err(error) => {
@@ -226,7 +227,7 @@ async fn store(config: &Config, findings: &mut Findings) -> Option<usize> {
         }
         Err(OpenError::NeedsMigration { found, known }) => {
             let text = format!("{shown} has schema {found}; serve, or `wopr migrate`, brings it to {known}");
-            findings.add("store", Verdict::Warning, text);
+            pages(path, Verdict::Warning, text, findings);
             None
         }
         Err(OpenError::Locked(_)) => {
@@ -239,6 +240,16 @@ async fn store(config: &Config, findings: &mut Findings) -> Option<usize> {
             None
         }
     }
+}
+
+/// Reads the file of a database that opens from its first page to its last, and says `text` if it is sound.
+fn pages(path: &Path, verdict: Verdict, text: String, findings: &mut Findings) {
+    let damage = match sqlite::first_damage(path) {
+        Ok(None) => return findings.add("store", verdict, text),
+        Ok(Some(damage)) => format!("{} is damaged: {damage}", path.display()),
+        Err(error) => format!("cannot {error}"),
+    };
+    findings.add("store", Verdict::Error, damage);
 }
 
 /// How many keys a PostgreSQL database holds, if that can be known.

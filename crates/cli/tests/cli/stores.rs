@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::binary::Place;
+use crate::binary::{Place, signal};
 
 #[test]
 fn a_database_is_migrated_once() {
@@ -109,6 +109,32 @@ fn a_doctor_finds_what_keeps_a_host_from_starting() {
     let report = place.ends(1, &with(&["--workflows", "missing"])).json();
     assert_eq!(verdict(&report, "workflows"), "error");
     place.ends(3, &["doctor", "--listen", "nowhere"]);
+}
+
+#[test]
+fn a_doctor_reads_the_database_to_its_last_page() {
+    let mut place = Place::new();
+    let host = place.serve();
+    assert!(signal(host.pid(), "TERM"));
+    assert_eq!(host.wait().0.code(), Some(0));
+    let args = [
+        "doctor",
+        "--json",
+        "--store",
+        "sqlite:wopr.db",
+        "--listen",
+        "127.0.0.1:0",
+    ];
+    let report = place.ends(0, &args).json();
+    assert_eq!(verdict(&report, "store"), "ok");
+    let path = place.path().join("wopr.db");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let last = bytes.len() - 8192;
+    bytes[last..].fill(0x5a);
+    std::fs::write(&path, bytes).unwrap();
+    let report = place.ends(1, &args).json();
+    assert_eq!(verdict(&report, "store"), "error", "{report:#}");
+    assert!(report.to_string().contains("wopr.db is damaged"), "{report:#}");
 }
 
 #[test]

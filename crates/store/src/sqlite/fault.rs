@@ -49,7 +49,7 @@ impl Fault {
 }
 
 /// Whether an error says that stored data is not what this program stored.
-fn is_damage(error: &rusqlite::Error) -> bool {
+pub(super) fn is_damage(error: &rusqlite::Error) -> bool {
     match error {
         rusqlite::Error::SqliteFailure(failure, _) => matches!(
             failure.code,

@@ -10,6 +10,7 @@ mod bundle;
 mod checkpoint;
 mod fault;
 mod guest;
+mod inspect;
 mod job;
 mod lists;
 mod open;
@@ -45,6 +46,7 @@ use rusqlite::Connection;
 
 pub use backup::{BackupError, Contents, Form, copy, verify};
 pub use guest::Guest;
+pub use inspect::first_damage;
 pub use open::OpenError;
 pub use schema::{migrate, schema_version};
 pub use stats::Stats;

@@ -98,7 +98,7 @@ pub enum OpenError {
 }
 
 /// What SQLite says, without its number.
-fn told(error: &rusqlite::Error) -> String {
+pub(super) fn told(error: &rusqlite::Error) -> String {
     match error {
         rusqlite::Error::SqliteFailure(_, Some(text)) => text.clone(),
         other => other.to_string(),

@@ -1,7 +1,11 @@
 //! Damaged rows: told as damage, never a panic, and no harm to their neighbors.
 
+use std::fs;
+
 use wopr_core::Seq;
-use wopr_store::{AppendError, Log as _, ReadError, RunFilter, TaskFilter, TaskState, Work as _, WriteError};
+use wopr_store::{
+    AppendError, Log as _, ReadError, RunFilter, TaskFilter, TaskState, Work as _, WriteError, sqlite,
+};
 
 use crate::{
     database::{Database, in_one_group},
@@ -58,6 +62,36 @@ async fn a_write_that_stumbles_over_damage_does_not_break_its_group() {
         (0, 9, 8),
         "{stats:?}"
     );
+}
+
+#[tokio::test]
+async fn pages_that_are_damaged_or_missing_are_found() {
+    const PAGE: usize = 8192;
+    let db = Database::new();
+    let store = db.open();
+    for n in 0..200 {
+        store.append(create(&run(n), 20)).await.expect("append");
+    }
+    store.close().await;
+    let sound = fs::read(&db.path).expect("read");
+    let n_pages = sound.len() / PAGE;
+    assert!(n_pages > 40, "{n_pages}");
+    let look = |bytes: &[u8]| {
+        fs::write(&db.path, bytes).expect("write");
+        sqlite::first_damage(&db.path)
+    };
+    assert_eq!(look(&sound).expect("sound"), None);
+    for pages in [n_pages - 1, n_pages / 2, 1] {
+        let found = look(&sound[..pages * PAGE]).expect("cut off");
+        assert!(found.is_some(), "{pages} of {n_pages}");
+    }
+    for page in 1..n_pages {
+        let mut damaged = sound.clone();
+        damaged[page * PAGE..(page + 1) * PAGE].fill(0x5a);
+        let found = look(&damaged).expect("damaged").expect("found");
+        assert!(!found.is_empty() && !found.contains('\n'), "{page}: {found}");
+    }
+    assert_eq!(look(&sound).expect("sound"), None);
 }
 
 #[tokio::test]
