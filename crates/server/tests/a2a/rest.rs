@@ -240,7 +240,7 @@ async fn only_callers_learn_what_is_there() {
         ("DELETE", "/a2a/tasks", 405, Some("GET")),
         ("PATCH", "/v1/tasks/x", 405, Some("GET")),
         ("GET", "/a2a/nothing", 404, None),
-        ("POST", "/a2a/tasks/x:fly", 405, Some("GET")),
+        ("POST", "/a2a/tasks/x:fly", 404, None),
         ("POST", "/a2a/.well-known/agent-card.json", 405, Some("GET")),
     ] {
         let answer = client.clone().at(path).raw(method, b"").await;

@@ -142,7 +142,10 @@ pub fn find(version: Version, verb: Option<Verb>, segments: &[impl AsRef<str>]) 
             found.operation = Some((row.operation, row.path(version)));
         }
     }
-    found
+    // What is posted to a name with a colon is asked for an operation, and there is none of that name.
+    let is_unknown = |found: &Found| found.operation.is_none() && !found.verbs.contains(&Verb::Post);
+    let has_colon = segments.last().is_some_and(|last| last.as_ref().contains(':'));
+    found.filter(|found| !(verb == Some(Verb::Post) && has_colon && is_unknown(found)))
 }
 
 /// Compares segments with a template. A parameter takes any text, colons too, but for one that ends in a verb the table
@@ -358,7 +361,10 @@ mod tests {
             (V1_0, Post, "tasks/:cancel", "nothing"),
             // Other colons belong to the name.
             (V1_0, Get, "tasks/t:fly", "GetTask t:fly"),
-            (V1_0, Post, "tasks/t:fly", "takes [Get]"),
+            (V1_0, Post, "tasks/t:fly", "nothing"),
+            (V1_0, Post, "tasks/t/pushNotificationConfigs/c:fly", "nothing"),
+            (V1_0, Post, "tasks/t", "takes [Get]"),
+            (V1_0, Delete, "tasks/t:fly", "takes [Get]"),
             (V1_0, Get, "tasks/urn:a:b", "GetTask urn:a:b"),
             (V0_3, Get, "tasks/urn:a:b", "GetTask urn:a:b"),
             (V1_0, Get, "tasks/:", "GetTask :"),

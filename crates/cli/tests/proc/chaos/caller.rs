@@ -272,8 +272,10 @@ impl Caller {
             return Followed::Lost;
         };
         let mut decoder = Decoder::new(EVENT_LIMIT);
+        let mut is_answered = false;
         let stream = async {
             let status = connection.send(&request.write()).await?;
+            is_answered = true;
             let mut bytes = Vec::new();
             while connection.chunk(&mut bytes).await? {
                 let mut events = Vec::new();
@@ -288,6 +290,11 @@ impl Caller {
                 self.judge(exchange, status, b"");
                 let is_excused = !self.is_up(life) || self.sky.borrow().excuses(exchange.began);
                 Followed::Ended { status, is_excused }
+            }
+            // A stream that cannot go on is broken off, so that nobody takes it for the end.
+            Ok(Err(_)) if is_answered && self.sky.borrow().excuses(exchange.began) => {
+                count(&self.ledger.exchanges.lost);
+                Followed::Lost
             }
             Ok(Err(error)) => {
                 self.lost(exchange, &error.to_string());
