@@ -96,6 +96,8 @@ async fn open() -> Arc<Host> {
         tenant: TenantId::parse("default").unwrap(),
         principal: None,
         scopes: Scopes::ALL,
+        roles: Vec::new(),
+        groups: Vec::new(),
     }];
     config.egress.allow = vec![PEERS.parse().unwrap()];
     let oidc = json!({

@@ -4,6 +4,7 @@ use wopr_connect::{
     Http,
     egress::{Gate, Limits, Policy},
 };
+use wopr_core::TenantId;
 use wopr_engine::{HttpCall, Outcome};
 
 use crate::host;
@@ -32,9 +33,10 @@ pub fn peer(data: &[u8]) {
         timeout_ms: 1_000,
     };
     let answer = data.to_vec();
+    let tenant = TenantId::parse("default").unwrap();
     let outcome = host::block_on(async {
         let gate = Gate::over(policy, limits, host::answering(answer));
-        Http::new(gate).call("key", None, &call).await
+        Http::new(gate).call(&tenant, "key", None, &call).await
     });
     match outcome {
         Outcome::Done(done) => {

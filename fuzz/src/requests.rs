@@ -7,8 +7,8 @@ use std::time::Duration;
 use axum::body::{Body, to_bytes};
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use serde_json::{Value, json};
-use wopr_core::{NodeId, RunId, RunKey, TenantId};
-use wopr_server::{Claims, Faces, Intent};
+use wopr_core::{NodeId, PrincipalId, RunId, RunKey, TenantId};
+use wopr_server::{Claims, Faces, Holder, Intent};
 use wopr_wire::sse::Decoder;
 
 use crate::host;
@@ -140,6 +140,11 @@ fn token(run: &str) -> String {
         node: NodeId::parse("gate").unwrap(),
         ordinal: 0,
         intent: Intent::Resolve,
+        holder: Holder {
+            principal: PrincipalId::parse("fuzz").unwrap(),
+            is_named: false,
+            is_member: false,
+        },
     };
     let host = host::the_host();
     host.tokens().mint(&claims, None, host.engine().now()).text

@@ -1,8 +1,8 @@
 //! Credentials: interrupt tokens and bearer secrets.
 
 use http::HeaderValue;
-use wopr_core::{NodeId, RunId, RunKey, TenantId, Timestamp};
-use wopr_server::{Claims, Intent, TokenError};
+use wopr_core::{NodeId, PrincipalId, RunId, RunKey, TenantId, Timestamp};
+use wopr_server::{Claims, Holder, Intent, TokenError};
 
 use crate::{host, requests};
 
@@ -30,6 +30,11 @@ pub fn token(data: &[u8]) {
             Intent::Resolve
         } else {
             Intent::Inspect
+        },
+        holder: Holder {
+            principal: PrincipalId::parse("fuzz").unwrap(),
+            is_named: data.len().is_multiple_of(3),
+            is_member: data.len().is_multiple_of(5),
         },
     };
     let minted = host.tokens().mint(&claims, None, NOW);

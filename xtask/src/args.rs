@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::chaos::{Amount, LONG, Store};
 use crate::corpus::is_version;
 use crate::fuzz::Effort;
+use crate::siege::Duration;
 use crate::sim::Worlds;
 
 /// What `cargo xtask help` prints.
@@ -14,8 +15,8 @@ pub(crate) const USAGE: &str = "\
 usage: cargo xtask <chore>
 
   test [--quick] [--no-interop] [--filter EXPR]
-           lint, set up, build and run every test, then the simulator, the fuzz targets and the chaos tests at
-           length; what CI runs
+           lint, set up, build and run every test, then the simulator, the fuzz targets, the chaos tests and the
+           siege at length; what CI runs
              --quick        without these
              --no-interop   without the tests that drive other people's clients, and their set-up
              --filter EXPR  only the tests a nextest filter expression selects, and nothing after them
@@ -24,6 +25,9 @@ usage: cargo xtask <chore>
              --long         20 rounds of it
              --store NAME   only on this store
              --seed N       the same plan again; each further round has the next seed
+  siege [--minutes N]
+           only the siege: all known attacks on one host at once, beside a tenant that must not notice
+             --minutes N    so long on each store, 1 without it
   sim [--seeds N] [--from N] [--seed N] [--jobs N]
            only the simulator: replicas over a store, with everything that can go wrong, in virtual time
              --seeds N      so many worlds, after those whose seeds are kept
@@ -50,6 +54,8 @@ pub(crate) enum Chore {
     Test(Selection),
     /// Only the chaos tests.
     Chaos(Amount),
+    /// Only the siege.
+    Siege(Duration),
     /// Only the simulator.
     Simulate(Worlds),
     /// Only the fuzz targets.
@@ -71,7 +77,7 @@ pub(crate) enum Chore {
 /// Which tests to run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Selection {
-    /// Leaves out what takes minutes by itself: simulator, fuzz targets and chaos at length.
+    /// Leaves out what takes minutes by itself: simulator, fuzz targets, chaos and siege at length.
     pub(crate) is_quick: bool,
     /// Leaves the interop tests out.
     pub(crate) without_interop: bool,
@@ -85,6 +91,7 @@ pub(crate) fn parse(args: impl Iterator<Item = String>) -> Result<Chore> {
     let chore = match args.next().as_deref() {
         Some("test") => Chore::Test(selection(&mut args)?),
         Some("chaos") => Chore::Chaos(amount(&mut args)?),
+        Some("siege") => Chore::Siege(duration(&mut args)?),
         Some("sim") => Chore::Simulate(worlds(&mut args)?),
         Some("fuzz") => Chore::Fuzz(effort(&mut args)?),
         Some("setup") => Chore::Setup,
@@ -157,6 +164,17 @@ fn amount(args: &mut impl Iterator<Item = String>) -> Result<Amount> {
         }
     }
     Ok(amount)
+}
+
+fn duration(args: &mut impl Iterator<Item = String>) -> Result<Duration> {
+    let mut duration = Duration::default();
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--minutes" => duration.minutes = number(args, &arg)?,
+            other => bail!("option {other:?} is unknown\n\n{USAGE}"),
+        }
+    }
+    Ok(duration)
 }
 
 fn worlds(args: &mut impl Iterator<Item = String>) -> Result<Worlds> {
@@ -232,6 +250,8 @@ mod tests {
             "chaos --kills many",
             "chaos --store memory",
             "chaos 7",
+            "siege --minutes",
+            "siege 5",
             "sim --seeds",
             "sim --seed x",
             "sim 5",
@@ -300,6 +320,13 @@ mod tests {
             parse_line("chaos --store postgres --kills 7 --rounds 2 --seed 18446744073709551615").unwrap(),
             Chore::Chaos(replayed)
         );
+    }
+
+    #[test]
+    fn a_siege_lasts_as_long_as_asked() {
+        assert_eq!(parse_line("siege").unwrap(), Chore::Siege(Duration::default()));
+        let long = Duration { minutes: 5 };
+        assert_eq!(parse_line("siege --minutes 5").unwrap(), Chore::Siege(long));
     }
 
     #[test]

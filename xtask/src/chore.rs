@@ -7,7 +7,7 @@ use crate::chaos::{self, Amount};
 use crate::fuzz::{self, Effort};
 use crate::plan::{self, Step};
 use crate::sim::{self, Worlds};
-use crate::{clients, corpus, deny, lint, postgres, suite, tidy, workspace};
+use crate::{browser, clients, corpus, deny, lint, postgres, siege, suite, tidy, workspace};
 
 /// Runs a chore from the root of the workspace, wherever it was called.
 pub(crate) fn run(chore: Chore) -> Result<()> {
@@ -15,6 +15,7 @@ pub(crate) fn run(chore: Chore) -> Result<()> {
     match chore {
         Chore::Test(selection) => plan::run(test(selection)),
         Chore::Chaos(amount) => plan::run(only_chaos(amount)),
+        Chore::Siege(duration) => plan::run(only_siege(duration)),
         Chore::Simulate(worlds) => plan::run(sim::steps(worlds)),
         Chore::Fuzz(effort) => plan::run(fuzz::steps(effort)),
         Chore::Setup => plan::run(setup()),
@@ -43,6 +44,7 @@ fn setup() -> Vec<Step> {
     vec![
         Step::new("cargo-deny", deny::set_up),
         Step::new("interop clients", clients::set_up),
+        Step::new("browser", browser::set_up),
         Step::new("postgres", postgres::set_up),
         Step::new("libfaketime", chaos::set_up),
     ]
@@ -58,11 +60,21 @@ fn only_chaos(amount: Amount) -> Vec<Step> {
     steps
 }
 
+fn only_siege(duration: siege::Duration) -> Vec<Step> {
+    let mut steps = vec![
+        Step::new("postgres", postgres::set_up),
+        Step::new("build", suite::build),
+    ];
+    steps.extend(siege::steps(duration));
+    steps
+}
+
 // The dependency rules bring their own tool, so of the set-up only the tests' part is left here.
 fn test(selection: Selection) -> Vec<Step> {
     let mut steps = lint();
     if !selection.without_interop {
         steps.push(Step::new("interop clients", clients::set_up));
+        steps.push(Step::new("browser", browser::set_up));
     }
     // Chosen tests are all that is wanted then.
     let is_long = !selection.is_quick && selection.filter.is_none();
@@ -78,6 +90,7 @@ fn test(selection: Selection) -> Vec<Step> {
         steps.extend(sim::steps(Worlds::default()));
         steps.extend(fuzz::steps(Effort::default()));
         steps.extend(chaos::steps(Amount::default()));
+        steps.push(siege::step(siege::Duration::default()));
     }
     steps
 }

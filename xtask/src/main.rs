@@ -4,8 +4,8 @@
 //! failure ends the list, and the list with its durations is printed last. `test` is the one command
 //! that CI runs too; every other chore is a part of it. Nothing here is needed to build or run `wopr`.
 //!
-//! Places: `lint` and `tidy` judge the sources, `deny` the dependencies, `clients` and `postgres` set up what
-//! tests need, `suite`, `sim`, `fuzz` and `chaos` run them. A further chore is a variant in `args`, a line in `chore`, and a file.
+//! Places: `lint` and `tidy` judge the sources, `deny` the dependencies, `clients`, `browser` and `postgres` set up
+//! what tests need, `suite`, `sim`, `fuzz`, `chaos` and `siege` run them. A further chore is a variant in `args`, a line in `chore`, and a file.
 
 #![expect(
     clippy::print_stdout,
@@ -14,6 +14,7 @@
 )]
 
 mod args;
+mod browser;
 mod chaos;
 mod chore;
 mod clients;
@@ -29,6 +30,7 @@ mod plan;
 mod postgres;
 mod process;
 mod rustc;
+mod siege;
 mod sim;
 mod suite;
 mod tidy;

@@ -1,6 +1,11 @@
 //! Flags that commands share.
 
+use std::path::PathBuf;
+
+use anyhow::Result;
 use clap::Args;
+
+use crate::client::Trust;
 
 /// Which server is asked, and as whom.
 #[derive(Debug, Clone, Args)]
@@ -12,6 +17,24 @@ pub(crate) struct Remote {
     /// The API key
     #[arg(long, value_name = "KEY", env = "WOPR_API_KEY", hide_env_values = true)]
     pub(crate) key: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) authorities: Authorities,
+}
+
+/// Who vouches for a server that speaks TLS.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct Authorities {
+    /// Trust the certificate authorities in this PEM file instead of the machine's
+    #[arg(long, value_name = "FILE", env = "WOPR_CACERT")]
+    pub(crate) cacert: Option<PathBuf>,
+}
+
+impl Authorities {
+    /// Reads them.
+    pub(crate) fn read(&self) -> Result<Trust> {
+        self.cacert.as_deref().map_or(Ok(Trust::Machine), Trust::read)
+    }
 }
 
 /// Where a host listens unless told otherwise.

@@ -24,7 +24,12 @@ pub(crate) fn ask(view: &InterruptView) -> Result<Option<Value>> {
             }
             approve(paint, &view.data)
         }
-        "clarification" => clarify(paint, &view.data),
+        "clarification" => {
+            for line in render::about(&view.data) {
+                output::note(format!("  {}", paint.bold(line)))?;
+            }
+            clarify(paint, &view.data)
+        }
         _ => {
             for line in render::question(view) {
                 output::note(format!("  {}", paint.bold(line)))?;

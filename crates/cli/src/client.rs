@@ -3,7 +3,7 @@
 //! There is one HTTP client here, for servers the user names on the command line. It follows no redirects, so a
 //! key never travels further than where it was sent. What the *host* calls goes through the egress gate instead.
 
-use std::{error::Error, time::Duration};
+use std::{error::Error, path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result};
 use futures_util::{Stream, StreamExt as _};
@@ -11,6 +11,10 @@ use reqwest::{
     Method, RequestBuilder, Response, StatusCode,
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE},
     redirect,
+};
+use rustls::{
+    RootCertStore,
+    pki_types::{CertificateDer, pem::PemObject as _},
 };
 use serde_json::Value;
 use url::Url;
@@ -34,14 +38,48 @@ pub(crate) const MAX_ANSWER: usize = 64 << 20;
 /// The largest event of a stream.
 pub(crate) const MAX_EVENT: usize = 16 << 20;
 
+/// Which certificate authorities are trusted.
+#[derive(Debug, Clone)]
+pub(crate) enum Trust {
+    /// Those of this machine.
+    Machine,
+    /// These and no others.
+    These(Arc<RootCertStore>),
+}
+
+impl Trust {
+    /// Reads authorities from a PEM file.
+    pub(crate) fn read(path: &Path) -> Result<Self> {
+        let failed = |exit, why: &dyn std::fmt::Display| {
+            let path = path.display();
+            Failure::new(
+                exit,
+                format!("cannot read certificate authorities from {path}: {why}"),
+            )
+        };
+        let bytes = std::fs::read(path).map_err(|error| failed(Exit::of_reading(&error), &error))?;
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(&bytes) {
+            let certificate = certificate.map_err(|error| failed(Exit::Config, &error))?;
+            roots
+                .add(certificate)
+                .map_err(|error| failed(Exit::Config, &error))?;
+        }
+        if roots.is_empty() {
+            return Err(failed(Exit::Config, &"it holds no certificate").into());
+        }
+        Ok(Self::These(Arc::new(roots)))
+    }
+}
+
 /// Makes the HTTP client for an address.
-pub(crate) fn http(url: &Url) -> Result<reqwest::Client> {
-    built(builder(tls(url)?), is_here(url))
+pub(crate) fn http(url: &Url, trust: &Trust) -> Result<reqwest::Client> {
+    built(builder(tls(url, trust)?), is_here(url))
 }
 
 /// Makes the HTTP client for an address that speaks HTTP/2 and nothing else, with TLS or without.
-pub(crate) fn http2(url: &Url) -> Result<reqwest::Client> {
-    let mut tls = tls(url)?;
+pub(crate) fn http2(url: &Url, trust: &Trust) -> Result<reqwest::Client> {
+    let mut tls = tls(url, trust)?;
     tls.alpn_protocols = vec![b"h2".to_vec()];
     // Without TLS there is no tunnel, and proxies do not pass HTTP/2 on.
     built(
@@ -50,11 +88,12 @@ pub(crate) fn http2(url: &Url) -> Result<reqwest::Client> {
     )
 }
 
-fn tls(url: &Url) -> Result<rustls::ClientConfig> {
-    if url.scheme() == "https" {
-        Ok(egress::client_config().map_err(|error| Failure::cannot(Exit::Failed, &error))?)
-    } else {
-        rootless()
+fn tls(url: &Url, trust: &Trust) -> Result<rustls::ClientConfig> {
+    match trust {
+        // Plain http never asks, and needs no certificates on the machine.
+        _ if url.scheme() != "https" => trusting(Arc::new(RootCertStore::empty())),
+        Trust::Machine => Ok(egress::client_config().map_err(|error| Failure::cannot(Exit::Failed, &error))?),
+        Trust::These(roots) => trusting(Arc::clone(roots)),
     }
 }
 
@@ -73,15 +112,15 @@ fn built(mut builder: reqwest::ClientBuilder, is_direct: bool) -> Result<reqwest
     builder.build().context("set up the HTTP client")
 }
 
-/// A TLS configuration that trusts nobody: plain http never asks it, and needs no certificates on the machine.
-fn rootless() -> Result<rustls::ClientConfig> {
-    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+/// A TLS configuration that trusts these authorities and no others.
+fn trusting(roots: Arc<RootCertStore>) -> Result<rustls::ClientConfig> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .context("set up TLS")?;
-    Ok(builder
-        .with_root_certificates(rustls::RootCertStore::empty())
-        .with_no_client_auth())
+    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
 }
 
 /// Whether an address is this machine, where no proxy can help.
@@ -122,14 +161,14 @@ pub(crate) struct Client {
 impl Client {
     /// A client of the server that flags and environment name.
     pub(crate) fn new(remote: &Remote) -> Result<Self> {
-        Self::at(&remote.server, remote.key.clone())
+        Self::at(&remote.server, remote.key.clone(), &remote.authorities.read()?)
     }
 
     /// A client of a server.
-    pub(crate) fn at(server: &str, key: Option<String>) -> Result<Self> {
+    pub(crate) fn at(server: &str, key: Option<String>, trust: &Trust) -> Result<Self> {
         let url = parse_url(server)?;
         Ok(Self {
-            http: http(&url)?,
+            http: http(&url, trust)?,
             base: url.as_str().trim_end_matches('/').to_owned(),
             key: key.filter(|key| !key.is_empty()),
         })
@@ -303,21 +342,45 @@ pub(crate) fn unreachable_failure(base: &str, error: &(dyn Error + 'static)) -> 
     while let Some(below) = cause.source() {
         cause = below;
     }
+    if cause.is::<NotTaken>() {
+        return Failure::new(Exit::Failed, format!("cannot read the answer of {base}: {cause}"));
+    }
     Failure::new(Exit::Unreachable, format!("cannot reach {base}: {cause}"))
         .hint("is a server running there? `wopr dev` starts one; --server or WOPR_SERVER names another")
 }
 
-/// Reads a whole answer of bounded size.
+/// An answer is larger than allowed, as it is or once it is parsed.
+#[derive(Debug)]
+struct NotTaken(String);
+
+impl std::fmt::Display for NotTaken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for NotTaken {}
+
+/// Refuses JSON that takes too much memory once it is parsed, before it is.
+fn weigh(text: &[u8], limit: usize) -> Result<(), NotTaken> {
+    match wopr_connect::weigh(text, limit) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(NotTaken(format!("too many values: failed to {error}"))),
+    }
+}
+
+/// Reads a whole answer of bounded size, also once it is parsed.
 pub(crate) async fn read(response: Response) -> Result<Vec<u8>, Box<dyn Error + Send + Sync>> {
     let mut body = Vec::new();
     let mut chunks = response.bytes_stream();
     while let Some(chunk) = chunks.next().await {
         let chunk = chunk?;
         if body.len() + chunk.len() > MAX_ANSWER {
-            return Err(format!("the answer has more than {MAX_ANSWER} bytes").into());
+            return Err(NotTaken(format!("it has more than {MAX_ANSWER} bytes")).into());
         }
         body.extend_from_slice(&chunk);
     }
+    weigh(&body, MAX_ANSWER)?;
     Ok(body)
 }
 
@@ -367,6 +430,9 @@ pub(crate) fn events(response: Response) -> impl Stream<Item = Result<sse::Event
                 let chunk = chunk.map_err(|error| broken_off(&error))?;
                 let mut events = Vec::new();
                 reading.decoder.feed(&chunk, &mut events)?;
+                for event in &events {
+                    weigh(event.data.as_bytes(), MAX_EVENT)?;
+                }
                 reading.ready.extend(events);
             }
         },
@@ -408,6 +474,15 @@ mod tests {
             !same("http://localhost:1", "http://127.0.0.1:2")
                 && !same("https://a.example", "https://b.example")
         );
+    }
+
+    #[test]
+    fn an_answer_of_too_many_values_is_a_failure_of_its_server() {
+        let text = format!("[{}0]", "{\"\":0},".repeat(1 << 20));
+        let error = weigh(text.as_bytes(), MAX_EVENT).unwrap_err();
+        let failure = unreachable_failure("http://x", &error);
+        assert!(failure.to_string().contains("too many values"), "{failure}");
+        assert!(weigh(b"[1,2]", MAX_EVENT).is_ok());
     }
 
     #[test]

@@ -162,6 +162,8 @@ pub(crate) fn full_key(id: &str, secret: &str) -> Result<Key> {
         tenant: TenantId::parse("default")?,
         principal: None,
         scopes: Scopes::ALL,
+        roles: Vec::new(),
+        groups: Vec::new(),
     })
 }
 
@@ -188,13 +190,21 @@ struct Listening<'a> {
 const OTHER_FILES: u64 = 256;
 
 /// Binds the address, opens the store and starts the engine.
-pub(crate) async fn open(mut config: Config) -> Result<Opened> {
+pub(crate) async fn open(config: Config) -> Result<Opened> {
+    open_by(config, Host::open).await
+}
+
+/// Binds the address before anything else, so that a host whose address is taken has opened nothing.
+async fn open_by<F>(mut config: Config, open: impl FnOnce(Config) -> F) -> Result<Opened>
+where
+    F: Future<Output = Result<Arc<Host>, StartError>>,
+{
     allow_connections(config.server.max_connections);
     let listener = wopr_server::bind(&mut config)
         .await
         .map_err(|error| bind_failure(&error))?;
     let origin = config.server.origin();
-    let host = Box::pin(Host::open(config))
+    let host = Box::pin(open(config))
         .await
         .map_err(|error| start_failure(&error))?;
     Ok(Opened {
@@ -204,14 +214,15 @@ pub(crate) async fn open(mut config: Config) -> Result<Opened> {
     })
 }
 
-/// The same, unless a signal or `stop` comes first. What was begun is undone or gone on with at the next start.
+/// The same, once the database is reached, unless a signal or `stop` comes first. What was begun is undone or gone on
+/// with at the next start.
 pub(crate) async fn open_unless(
     config: Config,
     signals: &mut Signals,
     stop: impl Future<Output = ()>,
 ) -> Result<Option<Opened>> {
     tokio::select! {
-        opened = open(config) => opened.map(Some),
+        opened = open_by(config, Host::open_when_reached) => opened.map(Some),
         () = signals.next() => Ok(None),
         () = stop => Ok(None),
     }
@@ -371,6 +382,10 @@ pub(crate) fn open_failure(error: &OpenError) -> Failure {
             Failure::cannot(Exit::Config, error).hint("`wopr migrate` brings it up to date")
         }
         OpenError::Foreign(_) => Failure::cannot(Exit::Config, error),
+        OpenError::OpenElsewhere(_) => Failure::cannot(Exit::Busy, error)
+            .hint("use the name that the other process uses, or stop it"),
+        OpenError::Linked { .. } => Failure::cannot(Exit::Config, error)
+            .hint("`find -samefile` lists the names; remove all but the one that the host used last"),
         OpenError::Orphaned { .. } => Failure::cannot(Exit::Config, error).hint(
             "a log belongs to its own file: a backup takes the place of that only once the log was moved away",
         ),
@@ -386,7 +401,9 @@ pub(crate) fn open_failure(error: &OpenError) -> Failure {
 /// Why a PostgreSQL database did not open, as a person sees it.
 pub(crate) fn postgres_failure(error: &postgres::OpenError) -> Failure {
     match error {
-        postgres::OpenError::Connect(_) => Failure::cannot(Exit::Unreachable, error),
+        postgres::OpenError::Connect(_) | postgres::OpenError::Refused(_) => {
+            Failure::cannot(Exit::Unreachable, error)
+        }
         postgres::OpenError::Silent { .. } => Failure::cannot(Exit::Unreachable, error).hint(
             "see that a PostgreSQL server runs there and is not stopped; connect_timeout=SECONDS in the URL waits longer",
         ),

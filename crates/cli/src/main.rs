@@ -12,6 +12,7 @@ mod client;
 mod commands;
 mod examples;
 mod exit;
+mod follow;
 mod host;
 mod open_files;
 mod output;

@@ -14,6 +14,8 @@ use std::{
 use anyhow::{Context as _, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
+use wopr_engine::{Clock as _, SystemClock};
+use wopr_wire::time::Timestamp;
 
 /// Time between two pictures of a spinner.
 const TICK: Duration = Duration::from_millis(90);
@@ -80,8 +82,10 @@ impl Paint {
     /// A state, in its colour: of a run, a task or a node.
     pub(crate) fn state(self, state: &str) -> String {
         match state {
-            "completed" => self.green(state),
-            "failed" | "cancelled" | "canceled" | "rejected" => self.red(state),
+            "completed" | "active" | "valid" => self.green(state),
+            "failed" | "cancelled" | "canceled" | "rejected" | "revoked" | "withdrawn" | "given-up" => {
+                self.red(state)
+            }
             waits if waits.starts_with("waiting") || waits.ends_with("required") || waits == "paused" => {
                 self.yellow(state)
             }
@@ -136,42 +140,219 @@ pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Writes rows under their headings, padded; the last column is free.
-pub(crate) fn table(headings: &[&str], rows: &[Vec<String>]) -> Result<()> {
-    let paint = Paint::stdout();
+/// The narrowest a table is laid out for, and how wide where there is no terminal.
+const WIDTH: usize = 80;
+/// A text that is cut keeps so many characters.
+const LEAST: usize = 12;
+/// A line that continues a row begins with so many spaces.
+const MARGIN: usize = 2;
+/// Spaces between columns.
+const GAP: usize = 2;
+
+/// A column of a table.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Column {
+    heading: &'static str,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Never cut, as somebody may have to copy it.
+    Whole,
+    /// Cut where the row would be too wide.
+    Cut,
+    /// A status, in its colour.
+    State,
+    /// A time, shown as how long ago it was.
+    Age,
+}
+
+/// A column that is shown whole.
+pub(crate) const fn whole(heading: &'static str) -> Column {
+    let kind = Kind::Whole;
+    Column { heading, kind }
+}
+
+/// A column whose texts are cut to fit.
+pub(crate) const fn cut(heading: &'static str) -> Column {
+    let kind = Kind::Cut;
+    Column { heading, kind }
+}
+
+/// A column of statuses.
+pub(crate) const fn state(heading: &'static str) -> Column {
+    let kind = Kind::State;
+    Column { heading, kind }
+}
+
+/// A column of times, shown as how long ago they were.
+pub(crate) const fn age(heading: &'static str) -> Column {
+    let kind = Kind::Age;
+    Column { heading, kind }
+}
+
+/// Writes rows under their headings, as wide as the terminal is, or [`WIDTH`].
+pub(crate) fn table(columns: &[Column], rows: &[Vec<String>]) -> Result<()> {
+    let width = terminal_width().unwrap_or(WIDTH).max(WIDTH);
+    for text in laid_out(Paint::stdout(), columns, rows, width, SystemClock.now().millis()) {
+        line(text)?;
+    }
+    Ok(())
+}
+
+fn terminal_width() -> Option<usize> {
+    let out = io::stdout();
+    if !out.is_terminal() {
+        return None;
+    }
+    let size = rustix::termios::tcgetwinsize(&out).ok()?;
+    (size.ws_col > 0).then_some(usize::from(size.ws_col))
+}
+
+/// The lines of a table. A row that is too wide although its texts were cut goes on on further lines.
+fn laid_out(
+    paint: Paint,
+    columns: &[Column],
+    rows: &[Vec<String>],
+    width: usize,
+    now_ms: i64,
+) -> Vec<String> {
     let rows: Vec<Vec<String>> = rows
         .iter()
         .map(|row| {
-            row.iter()
-                .map(|cell| plain(cell).replace(['\n', '\t'], " "))
+            columns
+                .iter()
+                .zip(row)
+                .map(|(column, cell)| shown(column.kind, cell, now_ms))
                 .collect()
         })
         .collect();
-    let width = |column: usize| {
-        let cells = rows
-            .iter()
-            .filter_map(|row| row.get(column))
-            .map(|cell| cell.chars().count());
-        cells.chain([headings[column].len()]).max().unwrap_or(0)
-    };
-    let widths: Vec<_> = (0..headings.len()).map(width).collect();
-    let pad = |cells: &[String]| {
-        let mut text = String::new();
-        for (column, cell) in cells.iter().enumerate() {
-            text.push_str(cell);
-            if column + 1 < cells.len() {
-                let gap = widths[column].saturating_sub(cell.chars().count()) + 2;
-                text.extend(std::iter::repeat_n(' ', gap));
+    let natural: Vec<_> = columns
+        .iter()
+        .enumerate()
+        .map(|(n, column)| {
+            let cells = rows
+                .iter()
+                .filter_map(|row| row.get(n))
+                .map(|cell| cell.chars().count());
+            cells.chain([column.heading.len()]).max().unwrap_or(0)
+        })
+        .collect();
+    let lines = broken(columns, &natural, width);
+    let headings: Vec<_> = columns.iter().map(|column| column.heading.to_owned()).collect();
+    let mut text = Vec::new();
+    for line in &lines {
+        text.push(paint.dim(line.text(&headings, |_, cell| cell)));
+    }
+    for row in &rows {
+        for line in &lines {
+            let shown = line.text(row, |n, cell| match columns.get(n) {
+                Some(Column {
+                    kind: Kind::State, ..
+                }) => paint.state(&cell),
+                Some(_) | None => cell,
+            });
+            // A line that continues a row with nothing.
+            if !shown.trim().is_empty() {
+                text.push(shown);
             }
         }
-        text
-    };
-    let headings: Vec<_> = headings.iter().map(|heading| (*heading).to_owned()).collect();
-    line(paint.dim(pad(&headings)))?;
-    for row in &rows {
-        line(pad(row))?;
     }
-    Ok(())
+    text
+}
+
+fn shown(kind: Kind, cell: &str, now_ms: i64) -> String {
+    match (kind, Timestamp::parse(cell)) {
+        (Kind::Age, Ok(time)) => ago(now_ms.saturating_sub(time.as_millis())),
+        (Kind::Whole | Kind::Cut | Kind::State | Kind::Age, _) => plain(cell).replace(['\n', '\t'], " "),
+    }
+}
+
+/// How long ago something was, in the largest unit that fits.
+fn ago(millis: i64) -> String {
+    let seconds = millis / 1_000;
+    let (n, unit) = match seconds {
+        ..60 => (seconds.max(0), "s"),
+        60..3_600 => (seconds / 60, "min"),
+        3_600..172_800 => (seconds / 3_600, "h"),
+        172_800.. => (seconds / 86_400, "d"),
+    };
+    format!("{n} {unit} ago")
+}
+
+/// Some of the columns, which share a line.
+struct Line {
+    margin: usize,
+    /// Each with how wide it is.
+    columns: Vec<(usize, usize)>,
+}
+
+impl Line {
+    fn text(&self, row: &[String], paint: impl Fn(usize, String) -> String) -> String {
+        let mut text = " ".repeat(self.margin);
+        let mut gap = 0;
+        for (n, width) in &self.columns {
+            let cell = row.get(*n).map_or("", String::as_str);
+            let cell = shortened(cell, *width);
+            let length = cell.chars().count();
+            if length > 0 {
+                text.extend(std::iter::repeat_n(' ', gap));
+                gap = 0;
+                text.push_str(&paint(*n, cell));
+            }
+            gap += width.saturating_sub(length) + GAP;
+        }
+        text
+    }
+}
+
+fn shortened(cell: &str, width: usize) -> String {
+    if cell.chars().count() <= width {
+        return cell.to_owned();
+    }
+    let mut cut: String = cell.chars().take(width.saturating_sub(1)).collect();
+    cut.push('…');
+    cut
+}
+
+/// Gives every column a line and a width.
+fn broken(columns: &[Column], natural: &[usize], width: usize) -> Vec<Line> {
+    let is_cut = |n: usize| columns.get(n).is_some_and(|column| column.kind == Kind::Cut);
+    let least = |n: usize| {
+        if is_cut(n) {
+            natural[n].min(LEAST)
+        } else {
+            natural[n]
+        }
+    };
+    let mut lines: Vec<Line> = Vec::new();
+    let mut left = 0;
+    for n in 0..columns.len() {
+        match lines.last_mut() {
+            Some(line) if left >= GAP + least(n) => {
+                left -= GAP + least(n);
+                line.columns.push((n, least(n)));
+            }
+            Some(_) | None => {
+                let margin = if lines.is_empty() { 0 } else { MARGIN };
+                left = width.saturating_sub(margin + least(n));
+                let columns = vec![(n, least(n))];
+                lines.push(Line { margin, columns });
+            }
+        }
+    }
+    // What is left of each line goes to its texts, the first ones first.
+    for line in &mut lines {
+        let used: usize = line.columns.iter().map(|(_, width)| width + GAP).sum();
+        let mut left = (width + GAP).saturating_sub(line.margin + used);
+        for (n, width) in &mut line.columns {
+            let more = natural[*n].saturating_sub(*width).min(left);
+            *width += more;
+            left -= more;
+        }
+    }
+    lines
 }
 
 /// Something under way: a spinner on a terminal, nothing elsewhere.
@@ -223,6 +404,66 @@ mod tests {
     fn text_from_elsewhere_cannot_steer_the_terminal() {
         assert_eq!(plain("a\u{1b}[31mb\u{7}\nc\td\u{9b}2J"), "a[31mb\nc\td2J");
         assert!(matches!(plain("nothing to do"), Cow::Borrowed(_)));
+    }
+
+    fn rows(rows: &[&[&str]]) -> Vec<Vec<String>> {
+        rows.iter()
+            .map(|row| row.iter().map(|cell| (*cell).to_owned()).collect())
+            .collect()
+    }
+
+    #[test]
+    fn a_table_fits_its_width_and_cuts_no_id() {
+        let paint = Paint { is_on: false };
+        let id = format!("run_{}", "x".repeat(28));
+        let long = "words of a description ".repeat(20);
+        let columns = [
+            whole("RUN"),
+            cut("WORKFLOW"),
+            state("STATUS"),
+            age("STARTED"),
+            cut("ERROR"),
+        ];
+        let rows = rows(&[
+            &[
+                &id,
+                "campaign-brief-of-the-whole-year",
+                "waiting-approval",
+                "2026-11-23T02:15:01.123Z",
+                &long,
+            ],
+            &[&id, "hello", "completed", "2026-11-23T02:15:01Z", ""],
+        ]);
+        let now_ms = Timestamp::parse("2026-11-23T03:00:00Z").unwrap().as_millis();
+        for width in [80, 100, 132, 300] {
+            let lines = laid_out(paint, &columns, &rows, width, now_ms);
+            assert!(
+                lines.iter().all(|line| line.chars().count() <= width),
+                "{width}: {lines:#?}"
+            );
+            assert_eq!(
+                lines.iter().filter(|line| line.contains(&id)).count(),
+                2,
+                "{lines:#?}"
+            );
+            assert!(
+                lines.iter().any(|line| line.contains("waiting-approval")),
+                "{lines:#?}"
+            );
+            assert!(lines.iter().any(|line| line.contains("44 min ago")), "{lines:#?}");
+            assert!(lines.iter().all(|line| line == line.trim_end()), "{lines:#?}");
+        }
+        assert_eq!(
+            laid_out(paint, &columns[..4], &rows, 80, now_ms).len(),
+            3,
+            "one line each where there is room"
+        );
+        let coloured = laid_out(Paint { is_on: true }, &columns, &rows, 80, now_ms).join("\n");
+        assert!(
+            coloured.contains("\u{1b}[33mwaiting-approval\u{1b}[0m"),
+            "{coloured}"
+        );
+        assert!(coloured.contains("\u{1b}[32mcompleted\u{1b}[0m"), "{coloured}");
     }
 
     #[test]

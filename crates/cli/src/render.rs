@@ -35,13 +35,24 @@ pub(crate) fn value(value: &Value) -> String {
     }
 }
 
+/// The texts of a list.
+pub(crate) fn texts<'v>(value: &'v Value, name: &str) -> Vec<&'v str> {
+    let list = value.get(name).and_then(Value::as_array);
+    list.into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
 /// A text on one line of bounded length.
 pub(crate) fn short(text: &str) -> String {
+    cut(text, MAX_DETAIL)
+}
+
+/// A text on one line of at most so many characters.
+pub(crate) fn cut(text: &str, most: usize) -> String {
     let line = plain(text).split_whitespace().collect::<Vec<_>>().join(" ");
-    if line.chars().count() <= MAX_DETAIL {
+    if line.chars().count() <= most {
         return line;
     }
-    let mut cut: String = line.chars().take(MAX_DETAIL - 1).collect();
+    let mut cut: String = line.chars().take(most.saturating_sub(1)).collect();
     cut.push('…');
     cut
 }
@@ -157,25 +168,44 @@ pub(crate) fn indented(text: &str, by: usize) -> String {
     lines.join("\n")
 }
 
+/// The artifact that an interrupt names. An approval that is about none has its own node there.
+pub(crate) fn artifact_id(view: &InterruptView) -> Option<&str> {
+    let id = text(&view.data, "artifactId");
+    (!id.is_empty() && id != view.node_id).then_some(id)
+}
+
+/// The content of an artifact: a text as it is, all else as indented JSON.
+pub(crate) fn content(artifact: &Value) -> String {
+    match artifact.get("content") {
+        None => String::new(),
+        Some(Value::String(text)) => plain(text).into_owned(),
+        Some(other) => {
+            let text = serde_json::to_string_pretty(other).unwrap_or_else(|_| other.to_string());
+            plain(&text).into_owned()
+        }
+    }
+}
+
+/// What an interrupt says it is about, as lines.
+pub(crate) fn about(data: &Value) -> Vec<String> {
+    let said = ["title", "description", "prompt"].map(|name| text(data, name));
+    let said = said.into_iter().filter(|text| !text.is_empty());
+    said.map(|text| plain(text).into_owned()).collect()
+}
+
 /// What an interrupt asks, as lines.
 pub(crate) fn question(view: &InterruptView) -> Vec<String> {
     let data = &view.data;
     let mut lines = Vec::new();
-    let title = match view.kind.as_str() {
-        "approval" => text(data, "title"),
+    let kind = match view.kind.as_str() {
         "external-event" => text(data, "eventType"),
         "custom" => text(data, "customKind"),
         _ => "",
     };
-    if !title.is_empty() {
-        lines.push(plain(title).into_owned());
+    if text(data, "title").is_empty() && !kind.is_empty() {
+        lines.push(plain(kind).into_owned());
     }
-    for name in ["description", "prompt"] {
-        let more = text(data, name);
-        if !more.is_empty() {
-            lines.push(plain(more).into_owned());
-        }
-    }
+    lines.extend(about(data));
     for question in data
         .get("questions")
         .and_then(Value::as_array)

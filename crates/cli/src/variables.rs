@@ -5,7 +5,8 @@ use std::env;
 use wopr_server::config::SETTINGS;
 
 /// Variables that are read beside those of the settings.
-const OTHER_VARIABLES: [&str; 4] = [
+const OTHER_VARIABLES: [&str; 5] = [
+    "WOPR_CACERT",
     "WOPR_CONFIG",
     "WOPR_PUSH_CREDENTIALS",
     "WOPR_PUSH_TOKEN",

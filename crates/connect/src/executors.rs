@@ -43,7 +43,10 @@ impl Executor for Executors {
     async fn run(&self, attempt: Attempt) -> Outcome {
         let key = &attempt.idempotency_key;
         match &attempt.request {
-            Request::Http(call) => self.http.call(key, attempt.traceparent.as_deref(), call).await,
+            Request::Http(call) => {
+                let (tenant, trace) = (&attempt.run.tenant, attempt.traceparent.as_deref());
+                self.http.call(tenant, key, trace, call).await
+            }
             Request::SideEffect { payload } => self.side_effect.perform(&attempt.run, key, payload).await,
         }
     }

@@ -11,9 +11,10 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use serde_json::{Map, Value, json};
 use url::Url;
+use wopr_core::TenantId;
 use wopr_engine::{HttpCall, Outcome};
 
-use crate::egress::{EgressError, Gate, Request, Response, Seam};
+use crate::egress::{EgressError, Gate, Refusal, Request, Response, Seam};
 
 /// The field that lets a peer recognize a repeated attempt.
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -43,12 +44,19 @@ impl Http {
         Self { gate }
     }
 
-    /// Performs one attempt. `key` goes out as `Idempotency-Key` unless the workflow set its own.
-    pub async fn call(&self, key: &str, traceparent: Option<&str>, call: &HttpCall) -> Outcome {
-        let request = match request(key, traceparent, call) {
+    /// Performs one attempt for a tenant. `key` goes out as `Idempotency-Key` unless the workflow set its own.
+    pub async fn call(
+        &self,
+        tenant: &TenantId,
+        key: &str,
+        traceparent: Option<&str>,
+        call: &HttpCall,
+    ) -> Outcome {
+        let mut request = match request(key, traceparent, call) {
             Ok(request) => request,
             Err(rule) => return refused(rule),
         };
+        request.tenant = Some(tenant.clone());
         match self.gate.request(Seam::HttpNode, request).await {
             Ok(response) => outcome(&response),
             Err(error) => failure(&error),
@@ -89,7 +97,7 @@ fn outcome(response: &Response) -> Outcome {
         return Outcome::Done(json!({
             "status": status.as_u16(),
             "headers": selected(&response.headers),
-            "body": body(&response.headers, &response.body),
+            "body": body(response),
             "contentTrust": "untrusted",
         }));
     }
@@ -147,12 +155,13 @@ fn failure(error: &EgressError) -> Outcome {
         EgressError::Unresolved(_)
         | EgressError::Connect(_)
         | EgressError::Exchange(_)
+        | EgressError::Busy
         | EgressError::Timeout => failed("external_call_failed", format!("failed to {error}"), true),
-        EgressError::HeadersTooLarge { .. } | EgressError::ResponseTooLarge { .. } => {
-            failed("response_too_large", format!("refused to {error}"), false)
-        }
+        EgressError::HeadersTooLarge { .. }
+        | EgressError::ResponseTooLarge { .. }
+        | EgressError::TooManyValues(_) => failed("response_too_large", format!("refused to {error}"), false),
+        EgressError::Refused(refusal) => refused_target(*refusal),
         EgressError::Closed(_)
-        | EgressError::Refused(_)
         | EgressError::Method
         | EgressError::Header(_)
         | EgressError::RequestTooLarge { .. }
@@ -163,6 +172,17 @@ fn failure(error: &EgressError) -> Outcome {
 
 fn refused(rule: impl std::fmt::Display) -> Outcome {
     failed("egress_refused", format!("refused to {rule}"), false)
+}
+
+/// A target that the policy refuses; the message names the setting where that can allow it.
+fn refused_target(refusal: Refusal) -> Outcome {
+    if refusal.can_be_allowed() {
+        refused(format_args!(
+            "{refusal}; WOPR_EGRESS_ALLOW (egress.allow) can allow its address"
+        ))
+    } else {
+        refused(refusal)
+    }
 }
 
 fn failed(code: &str, message: String, retryable: bool) -> Outcome {
@@ -191,30 +211,17 @@ fn selected(headers: &HeaderMap) -> Value {
 }
 
 /// JSON where the peer says so and it is, text otherwise, null where there is nothing.
-fn body(headers: &HeaderMap, bytes: &[u8]) -> Value {
-    if bytes.is_empty() {
+fn body(response: &Response) -> Value {
+    if response.body.is_empty() {
         return Value::Null;
     }
-    if is_json(headers)
-        && let Ok(value) = serde_json::from_slice(bytes)
+    // The gate has weighed it.
+    if response.is_json()
+        && let Ok(value) = serde_json::from_slice(&response.body)
     {
         return value;
     }
-    Value::String(String::from_utf8_lossy(bytes).into_owned())
-}
-
-fn is_json(headers: &HeaderMap) -> bool {
-    let content_type = headers
-        .get(header::CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or("");
-    let media_type = content_type
-        .split(';')
-        .next()
-        .unwrap_or("")
-        .trim()
-        .to_ascii_lowercase();
-    media_type == "application/json" || media_type.ends_with("+json")
+    Value::String(String::from_utf8_lossy(&response.body).into_owned())
 }
 
 #[cfg(test)]

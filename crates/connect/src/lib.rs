@@ -9,9 +9,13 @@ pub mod egress;
 mod executors;
 mod http;
 mod push;
+mod shares;
 mod side_effect;
+mod weight;
 
 pub use executors::{Executors, Options};
 pub use http::Http;
 pub use push::{Push, push, secret_header};
+pub use shares::{Share, Shares};
 pub use side_effect::SideEffect;
+pub use weight::{TooManyValues, parsed_limit, weigh};

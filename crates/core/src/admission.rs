@@ -6,77 +6,143 @@
 use serde_json::{Map, Value};
 
 use crate::{
-    definition::{Definition, MAX_PROBLEMS, Node, Problem, Problems},
+    authoring::{Depth, push, walk},
+    definition::{Definition, Node},
+    measure::too_deep,
     node::Offer,
     plan::Plan,
-    schema::compile_schema,
+    problem::{MAX_PROBLEMS, Problem, Problems, Spot},
+    schema::{Allowance, Schema},
 };
 
 impl Plan {
     /// Takes a new definition: reads it, makes it ready to run, and holds it to what is asked of new ones only.
     ///
     /// # Errors
-    /// Every problem, with the place it is in.
+    /// Every problem, with the place it is in and a pointer to it.
     pub fn admit(document: Value, offer: Offer) -> Result<Self, Problems> {
-        let definition = Definition::parse(document)?;
-        let more = problems(&definition);
-        match Self::compile(definition, offer) {
-            Ok(plan) if more.is_empty() => Ok(plan),
-            compiled => {
-                let mut all = compiled.err().map_or_else(Vec::new, |Problems(found)| found);
-                all.extend(more);
-                all.truncate(MAX_PROBLEMS);
-                Err(Problems(all))
+        let decoded = Definition::read(&document).map(|definition| {
+            let more = problems(&definition);
+            (Self::compile(definition, offer), more)
+        });
+        let (mut decoder, more) = match decoded {
+            Ok((Ok(mut plan), more)) if more.is_empty() => {
+                let shape = walk(&document, offer, Depth::Shapes);
+                if shape.is_empty() {
+                    plan.definition.document = document;
+                    return Ok(plan);
+                }
+                (shape, Vec::new())
+            }
+            Ok((compiled, more)) => (
+                compiled.err().map_or_else(Vec::new, |Problems(found)| found),
+                more,
+            ),
+            Err(Problems(found)) => (found, Vec::new()),
+        };
+        if !document.is_object() || too_deep(&document) {
+            return Err(Problems(decoder));
+        }
+        // The decoder stops at the first problem of each part and has no pointers; what it alone has found is kept.
+        let mut all = walk(&document, offer, Depth::Everything);
+        let settings = all.iter().any(|found| found.pointer.starts_with("/settings"));
+        decoder.retain(|problem| {
+            let is_known = all.iter().any(|found| found.place == problem.place);
+            let is_of_settings = problem.place == "settings" || problem.rule.starts_with("settings.");
+            !(is_known || settings && is_of_settings)
+        });
+        all.extend(decoder.into_iter().map(|problem| {
+            let pointer = pointer_of(&document, &problem.place);
+            if problem.pointer.is_empty() {
+                problem.at(pointer, Spot::Value)
+            } else {
+                problem
+            }
+        }));
+        for problem in more {
+            if all
+                .iter()
+                .all(|found| found.place != problem.place || !found.pointer.starts_with(&problem.pointer))
+            {
+                all.push(problem);
             }
         }
+        all.truncate(MAX_PROBLEMS);
+        Err(Problems(all))
     }
 }
 
+/// The part of a document that people call so.
+fn pointer_of(document: &Value, place: &str) -> String {
+    for (list, what, id) in [
+        ("nodes", "node", "id"),
+        ("edges", "edge", "id"),
+        ("variables", "variable", "name"),
+    ] {
+        let items = document.get(list).and_then(Value::as_array);
+        for (index, item) in items.into_iter().flatten().enumerate() {
+            let named = item.get(id).and_then(Value::as_str);
+            if named.is_some_and(|id| Problem::new(format!("{what} '{id}'"), "").place == place) {
+                return format!("/{list}/{index}");
+            }
+        }
+    }
+    String::new()
+}
+
 fn problems(definition: &Definition) -> Vec<Problem> {
-    let nodes = definition.nodes.iter();
-    let nodes = nodes.flat_map(|node| {
+    let nodes = definition.nodes.iter().enumerate();
+    let nodes = nodes.flat_map(|(index, node)| {
         let place = format!("node '{}'", node.id);
         let rules = of_node(node, definition).into_iter();
-        rules.map(move |rule| Problem::new(&place, rule))
+        rules.map(move |(part, rule)| {
+            Problem::new(&place, rule).at(format!("/nodes/{index}{part}"), Spot::Value)
+        })
     });
+    let allowance = Allowance::default();
     let channels = definition.channels.iter().flat_map(|(name, declaration)| {
         let place = format!("channel '{name}'");
+        let mut pointer = "/channels".to_owned();
+        push(&mut pointer, &name[..name.floor_char_boundary(200)]);
         let is_variable = definition.variables.iter().any(|variable| variable.name == *name);
         let rule =
             is_variable.then(|| "a variable has the name, and whatever sets it would write here".to_owned());
-        let rules = rule.into_iter().chain(of_channel(declaration));
-        rules.map(move |rule| Problem::new(&place, rule))
+        let rules = rule.into_iter().chain(of_channel(declaration, &allowance));
+        rules.map(move |rule| Problem::new(&place, rule).at(&pointer, Spot::Name))
     });
     nodes.chain(channels).collect()
 }
 
-fn of_node(node: &Node, definition: &Definition) -> Vec<String> {
-    let mut rules = node.agent.as_ref().map(agent_ref).unwrap_or_default();
+/// The rules a node breaks, each with the part of the node that breaks it.
+fn of_node(node: &Node, definition: &Definition) -> Vec<(&'static str, String)> {
+    let mut rules: Vec<_> = node.agent.as_ref().map(agent_ref).unwrap_or_default();
+    let mut rules: Vec<_> = rules.drain(..).map(|rule| ("/agent", rule)).collect();
     rules.extend(node.inputs.iter().filter_map(|(name, port)| {
         let unknown = unknown_field(port)?;
-        Some(format!("input '{name}': unknown field '{unknown}'"))
+        Some(("/inputs", format!("inputs.{name}: unknown field '{unknown}'")))
     }));
     for (port, _) in node
         .output_sensitivity
         .iter()
         .filter(|(_, mark)| !mark.is_boolean())
     {
-        rules.push(format!("outputSensitivity.{port} is not a boolean"));
+        let rule = format!("outputSensitivity.{port} is not a boolean");
+        rules.push(("/outputSensitivity", rule));
     }
     if node.artifact_type.is_some()
         && let Some(port) = shown_in_artifact(node, definition)
     {
-        rules.push(format!(
-            "'artifactType' shows the outputs to everyone, and '{port}' is sensitive"
-        ));
+        let rule = format!("'artifactType' shows the outputs to everyone, and '{port}' is sensitive");
+        rules.push(("/artifactType", rule));
     }
     if node.type_id == "core.subWorkflow" {
         let outputs = node.config.get("outputMapping").and_then(Value::as_object);
         let mut names = outputs.into_iter().flat_map(Map::keys);
         if let Some(name) = names.find(|name| definition.channels.contains_key(*name)) {
-            rules.push(format!(
-                "config.outputMapping sets '{name}': it is a channel, which only core.channelWrite writes"
-            ));
+            let rule = format!(
+                "config.outputMapping sets '{name}', which is a channel: only core.channelWrite writes to it"
+            );
+            rules.push(("/config/outputMapping", rule));
         }
     }
     rules
@@ -86,36 +152,8 @@ fn of_node(node: &Node, definition: &Definition) -> Vec<String> {
 ///
 /// Readers are not told apart: expressions see every channel, so a declaration that lets only some nodes read would
 /// promise what nobody keeps.
-fn of_channel(declaration: &Value) -> Vec<String> {
-    let mut rules = Vec::new();
-    match declaration.get("access") {
-        None => {}
-        Some(Value::String(access)) if access == "public" => {}
-        Some(Value::String(access)) if access == "private" => {
-            rules.push(
-                "access 'private' lets no node read, which this host does not hold; name access.writers"
-                    .to_owned(),
-            );
-        }
-        Some(Value::Object(access)) => {
-            if let Some(unknown) = first_unknown(access, &["readers", "writers"]) {
-                rules.push(format!("access: unknown field '{unknown}'"));
-            }
-            for (side, entries) in access {
-                let entries = entries.as_array();
-                if !entries.is_some_and(|entries| entries.iter().all(Value::is_string)) {
-                    rules.push(format!("access.{side} is not an array of strings"));
-                } else if side == "readers"
-                    && !entries.is_some_and(|entries| entries.iter().any(|e| e == "*"))
-                {
-                    rules.push(
-                        "access.readers is not held by this host, except with '*' among them".to_owned(),
-                    );
-                }
-            }
-        }
-        Some(_) => rules.push("'access' is none of public, private and an object".to_owned()),
-    }
+fn of_channel(declaration: &Value, allowance: &Allowance) -> Vec<String> {
+    let mut rules: Vec<_> = of_access(declaration).into_iter().map(|(_, rule)| rule).collect();
     if declaration
         .get("sensitive")
         .is_some_and(|sensitive| !sensitive.is_boolean())
@@ -123,12 +161,50 @@ fn of_channel(declaration: &Value) -> Vec<String> {
         rules.push("'sensitive' is not a boolean".to_owned());
     }
     let default = declaration.get("default");
-    match declaration.get("schema").map(compile_schema) {
+    match declaration
+        .get("schema")
+        .map(|schema| Schema::compile(schema, allowance))
+    {
         Some(Err(rule)) => rules.push(format!("schema: {rule}")),
-        Some(Ok(schema)) if default.is_some_and(|default| !schema.is_valid(default)) => {
+        Some(Ok(schema)) if default.is_some_and(|default| schema.validate_alone(default).is_err()) => {
             rules.push("'default' is not valid by 'schema'".to_owned());
         }
         Some(Ok(_)) | None => {}
+    }
+    rules
+}
+
+/// The rules that `access` of a channel breaks, each with the member of `access` that breaks it.
+pub(crate) fn of_access(declaration: &Value) -> Vec<(Option<&str>, String)> {
+    let mut rules = Vec::new();
+    match declaration.get("access") {
+        None => {}
+        Some(Value::String(access)) if access == "public" => {}
+        Some(Value::String(access)) if access == "private" => {
+            let rule =
+                "access 'private' lets no node read, which this host does not hold; name access.writers";
+            rules.push((None, rule.to_owned()));
+        }
+        Some(Value::Object(access)) => {
+            if let Some(unknown) = first_unknown(access, &["readers", "writers"]) {
+                rules.push((Some(unknown), format!("access: unknown field '{unknown}'")));
+            }
+            for (side, entries) in access {
+                let entries = entries.as_array();
+                if !entries.is_some_and(|entries| entries.iter().all(Value::is_string)) {
+                    rules.push((Some(side), format!("access.{side} is not an array of strings")));
+                } else if side == "readers"
+                    && !entries.is_some_and(|entries| entries.iter().any(|e| e == "*"))
+                {
+                    let rule = "access.readers is not held by this host, except with '*' among them";
+                    rules.push((Some(side), rule.to_owned()));
+                }
+            }
+        }
+        Some(_) => {
+            let rule = "'access' is none of public, private and an object";
+            rules.push((None, rule.to_owned()));
+        }
     }
     rules
 }
@@ -175,7 +251,7 @@ const AGENT_TEXTS: [(&str, usize, usize); 5] = [
     ("sourceManifestId", 0, 256),
 ];
 
-const MODEL_CLASSES: [&str; 9] = [
+pub(crate) const MODEL_CLASSES: [&str; 9] = [
     "reasoning",
     "tool-using",
     "chat",

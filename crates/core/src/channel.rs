@@ -3,10 +3,15 @@
 //! A channel's value is the fold of its writes, each with the reducer it was written with. An unknown
 //! reducer replaces. A declaration's `access.writers` and `schema` are held when a node writes; a fold checks nothing.
 
-use jsonschema::Validator;
 use serde_json::{Map, Value, json};
 
-use crate::{Failure, Timestamp, number::whole, schema::compile_schema};
+use crate::{
+    Failure, Timestamp,
+    cost::Budget,
+    decide::too_much_work,
+    number::whole,
+    schema::{Allowance, Invalid, Schema},
+};
 
 /// One write.
 #[derive(Debug)]
@@ -19,7 +24,7 @@ pub(crate) struct Write<'a> {
 }
 
 /// The reducers a definition may name, besides `vendor.…`.
-const REDUCERS: [&str; 7] = [
+pub(crate) const REDUCERS: [&str; 7] = [
     "replace", "append", "merge", "counter", "votes", "feedback", "message",
 ];
 
@@ -38,7 +43,7 @@ const FIELDS: [&str; 10] = [
 ];
 
 /// A year.
-const MAX_TTL_MS: u64 = 31_536_000_000;
+pub(crate) const MAX_TTL_MS: u64 = 31_536_000_000;
 
 /// The rules a declaration breaks.
 pub(crate) fn check(declaration: &Value) -> impl Iterator<Item = String> {
@@ -79,11 +84,15 @@ pub(crate) struct Guard {
     /// Who may write; `None` means every node.
     writers: Option<Vec<String>>,
     /// What the channel's value matches.
-    schema: Option<Validator>,
+    schema: Option<Schema>,
 }
 
 impl Guard {
-    pub(crate) fn of(declaration: &Value) -> Self {
+    /// Reads what a declaration asks.
+    ///
+    /// # Errors
+    /// There is no room for its schema.
+    pub(crate) fn of(declaration: &Value, allowance: &Allowance) -> Result<Self, String> {
         let writers = match declaration.get("access") {
             Some(Value::String(access)) if access == "private" => Some(Vec::new()),
             Some(access) => access.get("writers").and_then(Value::as_array).map(|writers| {
@@ -92,10 +101,15 @@ impl Guard {
             }),
             None => None,
         };
-        let schema = declaration
+        let schema = match declaration
             .get("schema")
-            .and_then(|schema| compile_schema(schema).ok());
-        Self { writers, schema }
+            .map(|schema| Schema::compile(schema, allowance))
+        {
+            Some(Ok(schema)) => Some(schema),
+            Some(Err(rule)) if allowance.is_exceeded() => return Err(format!("schema: {rule}")),
+            Some(Err(_)) | None => None,
+        };
+        Ok(Self { writers, schema })
     }
 
     /// Whether a node may write.
@@ -127,20 +141,24 @@ impl Guard {
         channel: &str,
         current: Option<&Value>,
         write: &Write<'_>,
+        budget: &Budget,
     ) -> Result<(), Failure> {
         let Some(schema) = &self.schema else { return Ok(()) };
         let value = match fold(current, write) {
             Value::Array(entries) => entries.iter().map(unwrap).cloned().collect(),
             other => other,
         };
-        schema.validate(&value).map_err(|error| {
-            let message = format!(
-                "the write would break the schema of channel '{channel}' at '{}': {}",
-                error.instance_path(),
-                error.schema_path()
-            );
-            Failure::new("validation_error", message)
-        })
+        schema
+            .validate(&value, &budget.meter())
+            .map_err(|error| match error {
+                Invalid::Broken { at, keyword, .. } => {
+                    let message = format!(
+                        "the write would break the schema of channel '{channel}' at '{at}': /{keyword}"
+                    );
+                    Failure::new("validation_error", message)
+                }
+                Invalid::TooMuchWork => too_much_work(),
+            })
     }
 }
 

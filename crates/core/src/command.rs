@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    DrainPolicy, Entropy, Failure, InterruptKind, Object, Origin, Parent, Plan, PrincipalId, Recorded, Run,
-    RunId, RunStarted, RunStatus, Seq, TenantId, Timestamp, Visit, WorkflowId,
+    DrainPolicy, Entropy, Failure, InterruptKind, Membership, Object, Origin, Parent, Plan, PrincipalId,
+    Recorded, Run, RunId, RunStarted, RunStatus, Seq, TenantId, Timestamp, Visit, WorkflowId,
+    measure::{size_of, size_of_object},
 };
 
 /// What a run is told.
@@ -36,6 +37,8 @@ pub enum Command {
     },
     /// An answer to an interrupt.
     Resolve(Resolve),
+    /// Sets variables from outside; only a seam of conformance mode does.
+    SetVariables(Object),
     /// A timer fired.
     Timer(Timer),
     /// An effect's attempt ended.
@@ -51,6 +54,21 @@ pub enum Command {
     },
     /// What other runs told this one.
     Notices(Vec<Notice>),
+}
+
+impl Command {
+    /// Roughly how many bytes it carries.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        match self {
+            Self::Start(start) => start.size(),
+            Self::Resolve(resolve) => size_of(&resolve.value),
+            Self::SetVariables(variables) => size_of_object(variables),
+            Self::Effect { outcome, .. } => outcome.as_ref().map_or(0, size_of_object),
+            Self::Notices(notices) => notices.iter().map(Notice::size).sum(),
+            Self::Cancel { .. } | Self::Pause { .. } | Self::Resume { .. } | Self::Timer(_) => 0,
+        }
+    }
 }
 
 /// How to begin a run; the workflow is the plan's.
@@ -82,6 +100,10 @@ pub struct StartRun {
 }
 
 impl StartRun {
+    fn size(&self) -> usize {
+        size_of_object(&self.inputs) + size_of_object(&self.metadata)
+    }
+
     /// How to begin a run once more that is begun already but nowhere durable.
     #[must_use]
     pub fn again(started: &RunStarted, bounds: HostBounds) -> Self {
@@ -132,16 +154,56 @@ pub struct Resolve {
     pub node: crate::NodeId,
     /// Only this execution of it; `None` takes the open one.
     pub ordinal: Option<u32>,
+    /// Only the interrupt of this id, as the run shows it that is told; `None` takes the open one.
+    pub interrupt: Option<String>,
     /// The answer.
     pub value: Value,
     /// Who answers.
     pub by: PrincipalId,
     /// In whose name a vote counts, if not `by`'s.
     pub voter: Option<String>,
-    /// Whether the answer comes by a token alone, without a credential.
-    pub by_token: bool,
-    /// Whether the answer is content of another agent: the node's outputs say `contentTrust: untrusted` then.
+    /// By what right.
+    pub authority: Authority,
+    /// Whether the answer is content from outside that nobody here vouches for: what becomes of it is marked
+    /// `contentTrust: untrusted` then.
     pub is_untrusted: bool,
+}
+
+impl Resolve {
+    /// The execution that the answer is for; `None` if any is right.
+    ///
+    /// # Errors
+    /// The id is of no interrupt of the node.
+    pub(crate) fn wanted(&self) -> Result<Option<u32>, Refusal> {
+        let Some(id) = &self.interrupt else {
+            return Ok(self.ordinal);
+        };
+        let rest = id.strip_prefix(self.node.as_str());
+        let ordinal = rest.and_then(|rest| rest.strip_prefix(':')?.parse().ok());
+        let ordinal: u32 = ordinal.ok_or(Refusal::NoInterrupt)?;
+        match self.ordinal {
+            Some(other) if other != ordinal => Err(Refusal::NoInterrupt),
+            Some(_) | None => Ok(Some(ordinal)),
+        }
+    }
+}
+
+/// By what right somebody answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Authority {
+    /// By a credential, whose holder has roles and groups.
+    Credential(Membership),
+    /// By a token alone. It speaks for a principal, who may be out of reach by now.
+    Token {
+        /// Whether a role or group of the principal was among those the gate names when the token was made.
+        is_member: bool,
+    },
+}
+
+impl Default for Authority {
+    fn default() -> Self {
+        Self::Credential(Membership::default())
+    }
 }
 
 /// A timer by meaning; its text form is its key in the store.
@@ -240,7 +302,20 @@ pub enum Notice {
         report: Object,
         /// Why it failed.
         error: Option<Failure>,
+        /// Whether it held content from outside.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        is_untrusted: bool,
     },
+}
+
+impl Notice {
+    fn size(&self) -> usize {
+        match self {
+            Self::Start(start) => start.size(),
+            Self::ChildEnded { outputs, report, .. } => size_of_object(outputs) + size_of_object(report),
+            Self::ParentEnded { .. } | Self::ChildWaiting { .. } | Self::ChildResumed { .. } => 0,
+        }
+    }
 }
 
 /// What a decision may know besides the run, the plan and the command.
@@ -260,6 +335,11 @@ pub struct Input<'a> {
 pub trait Catalog: std::fmt::Debug + Sync {
     /// The current plan, if the workflow exists and may be started.
     fn current(&self, workflow: &WorkflowId) -> Option<Arc<Plan>>;
+
+    /// Whether the tree of runs below a root may grow by one.
+    fn admits_child(&self, _root: &RunId) -> bool {
+        true
+    }
 }
 
 /// A decision: what to commit, and what to do once it is. One without events can still clear timers and carry

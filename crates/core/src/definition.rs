@@ -4,77 +4,19 @@
 //! variable) it is in and the rule it breaks. What nodes and edges mean is checked when the
 //! document is compiled into a [`crate::Plan`]. The schema is closed: an unknown field is a problem.
 
-use std::fmt;
-
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
 use crate::{
     ContentHash, NodeId, WorkflowId,
     measure::{MAX_NESTING, too_deep},
+    problem::{MAX_PROBLEMS, Problem, Problems},
 };
 
 /// Most nodes of one definition; bounds the memory of a plan.
 pub const MAX_NODES: usize = 2_000;
 /// Most edges of one definition.
 pub const MAX_EDGES: usize = 10_000;
-
-/// One rule that a definition breaks, and where.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// The place: `node 'gate'`, `edge 'e1'`, `definition`.
-    pub place: String,
-    /// The rule.
-    pub rule: String,
-}
-
-impl Problem {
-    /// A problem at a place.
-    pub fn new(place: impl Into<String>, rule: impl Into<String>) -> Self {
-        Self {
-            place: tidy(&place.into(), 200),
-            rule: tidy(&rule.into(), 500),
-        }
-    }
-}
-
-/// Makes one line of bounded length; a name of a hostile document can be as long as the document.
-fn tidy(text: &str, max: usize) -> String {
-    let clipped = &text[..text.floor_char_boundary(max)];
-    let mut line = clipped
-        .split(char::is_whitespace)
-        .filter(|word| !word.is_empty())
-        .fold(String::with_capacity(clipped.len()), |mut line, word| {
-            if !line.is_empty() {
-                line.push(' ');
-            }
-            line.extend(word.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }));
-            line
-        });
-    if clipped.len() < text.len() {
-        line.push('…');
-    }
-    line
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.place, self.rule)
-    }
-}
-
-/// Every rule that a definition breaks; never empty.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("accept the workflow definition: {}", join(.0))]
-pub struct Problems(pub Vec<Problem>);
-
-fn join(problems: &[Problem]) -> String {
-    problems
-        .iter()
-        .map(ToString::to_string)
-        .collect::<Vec<_>>()
-        .join("; ")
-}
 
 /// A definition whose shape is right.
 #[derive(Debug, Clone)]
@@ -338,10 +280,9 @@ pub struct Settings {
     pub retry_delay_ms: Option<u64>,
 }
 
-/// Most problems of one answer; a hostile document could otherwise make one larger than itself.
-pub(crate) const MAX_PROBLEMS: usize = 100;
-
-const ROOT_FIELDS: [&str; 23] = [
+/// The members of a document; `$schema` is for editors and has no effect.
+pub(crate) const ROOT_FIELDS: [&str; 24] = [
+    "$schema",
     "id",
     "name",
     "version",
@@ -367,7 +308,7 @@ const ROOT_FIELDS: [&str; 23] = [
     "description",
 ];
 
-const TRIGGER_TYPES: [&str; 10] = [
+pub(crate) const TRIGGER_TYPES: [&str; 10] = [
     "manual",
     "schedule",
     "webhook",
@@ -386,11 +327,19 @@ impl Definition {
     /// # Errors
     /// Every problem of its shape.
     pub fn parse(document: Value) -> Result<Self, Problems> {
+        let mut definition = Self::read(&document)?;
+        definition.document = document;
+        Ok(definition)
+    }
+
+    /// Reads a document and leaves [`Definition::document`] empty, so that a caller whose document is refused still has
+    /// it.
+    pub(crate) fn read(document: &Value) -> Result<Self, Problems> {
         let mut reader = Reader { problems: Vec::new() };
-        let Value::Object(root) = &document else {
+        let Value::Object(root) = document else {
             return Err(Problems(vec![Problem::new("definition", "is not a JSON object")]));
         };
-        if too_deep(&document) {
+        if too_deep(document) {
             let rule = format!("nests more than {MAX_NESTING} levels deep");
             return Err(Problems(vec![Problem::new("definition", rule)]));
         }
@@ -487,7 +436,7 @@ impl Definition {
                 metadata,
                 settings,
                 hash: ContentHash::of(document.to_string().as_bytes()),
-                document,
+                document: Value::Null,
             }),
             _ => Err(Problems(reader.problems)),
         }
@@ -497,6 +446,12 @@ impl Definition {
     #[must_use]
     pub fn is_public(&self) -> bool {
         self.is_active && self.metadata.get("public") != Some(&Value::Bool(false))
+    }
+
+    /// Whether the author says that everybody may know of it, and not only callers of its tenant.
+    #[must_use]
+    pub fn is_expressly_public(&self) -> bool {
+        self.is_active && self.metadata.get("public") == Some(&Value::Bool(true))
     }
 }
 

@@ -27,6 +27,9 @@ pub struct Recorded {
     pub at: Timestamp,
     /// The event of this run that led to it.
     pub cause: Option<Seq>,
+    /// Whether there is content in it from outside that nobody here vouches for.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_untrusted: bool,
     /// What happened.
     pub event: Event,
 }
@@ -57,6 +60,9 @@ impl Origin {
 pub struct Parent {
     /// The run that created it.
     pub run: RunId,
+    /// The run at the root of the tree, if that is another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<RunId>,
     /// The node of that run.
     pub node: NodeId,
     /// Which execution of the node.

@@ -15,6 +15,9 @@ pub struct Failure {
     /// Whether another attempt could succeed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub retryable: bool,
+    /// Tells apart what has one code: a gate that timed out from one that was rejected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 impl Failure {
@@ -25,6 +28,14 @@ impl Failure {
             code: code.into(),
             message: message.into(),
             retryable: false,
+            reason: None,
         }
+    }
+
+    /// The failure with its reason.
+    #[must_use]
+    pub fn because(mut self, reason: impl Into<String>) -> Self {
+        self.reason = Some(reason.into());
+        self
     }
 }

@@ -39,6 +39,8 @@ struct EventRef<'a> {
     // Written and compared, never read.
     #[serde(skip_serializing_if = "Option::is_none")]
     commit: Option<&'a str>,
+    #[serde(rename = "untrusted", skip_serializing_if = "std::ops::Not::not")]
+    is_untrusted: bool,
     event: &'a Event,
 }
 
@@ -47,6 +49,8 @@ struct EventBody {
     at: Timestamp,
     #[serde(default)]
     cause: Option<Seq>,
+    #[serde(default, rename = "untrusted")]
+    is_untrusted: bool,
     event: Event,
 }
 
@@ -67,6 +71,7 @@ fn encode_envelope(recorded: &Recorded, commit: Option<&str>) -> Vec<u8> {
         at: recorded.at,
         cause: recorded.cause,
         commit,
+        is_untrusted: recorded.is_untrusted,
         event: &recorded.event,
     })
 }
@@ -76,11 +81,17 @@ fn encode_envelope(recorded: &Recorded, commit: Option<&str>) -> Vec<u8> {
 /// # Errors
 /// See [`FormatError`].
 pub fn decode_event(seq: Seq, body: &[u8]) -> Result<Recorded, FormatError> {
-    let EventBody { at, cause, event } = serde_json::from_slice(payload(body)?)?;
+    let EventBody {
+        at,
+        cause,
+        is_untrusted,
+        event,
+    } = serde_json::from_slice(payload(body)?)?;
     Ok(Recorded {
         seq,
         at,
         cause,
+        is_untrusted,
         event,
     })
 }

@@ -6,40 +6,53 @@
 //! randomness, no I/O and no protocol shape in this crate.
 
 mod admission;
+mod authoring;
 mod channel;
 mod command;
+mod cost;
 mod decide;
 mod definition;
 mod event;
+mod exposure;
 mod expression;
 mod failure;
 pub mod format;
 mod id;
 pub mod invariant;
 mod measure;
+mod membership;
 mod node;
 mod number;
+mod pattern;
 mod plan;
+mod problem;
 mod run;
 mod schema;
 mod status;
 
+pub use authoring::{Lint, Place, Warning, definition_schema, locate};
 pub use command::{
-    Call, Catalog, Command, Decision, Effect, HostBounds, Input, NewChild, Notice, Refusal, Resolve,
-    StartRun, Timer,
+    Authority, Call, Catalog, Command, Decision, Effect, HostBounds, Input, NewChild, Notice, Refusal,
+    Resolve, StartRun, Timer,
 };
-pub use decide::{MAX_BYTES, MAX_EVENTS, decide};
-pub use definition::{Definition, MAX_EDGES, MAX_NODES, Node, Problem, Problems, Variable, VariableType};
+pub use cost::MAX_DECISION_WORK;
+pub use decide::{MAX_BYTES, MAX_EVENTS, decide, decide_counted};
+pub use definition::{Definition, MAX_EDGES, MAX_NODES, Node, Variable, VariableType};
 pub use event::{
     ApprovalAction, Cap, DrainPolicy, Event, Limits, Object, Origin, Parent, Recorded, RunStarted, Visit,
 };
-pub use expression::{Expression, ExpressionError, Template};
+pub use expression::{Expression, ExpressionError, Read, Template};
 pub use failure::{Failure, REJECTED};
 pub use id::{
     ContentHash, Entropy, IdError, NodeId, PrincipalId, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId,
 };
 pub use measure::{MAX_NESTING, parsed_size};
+pub use membership::Membership;
 pub use node::Offer;
 pub use plan::Plan;
-pub use run::{ApplyError, Artifact, Asked, Child, Open, OpenInterrupt, Run, Streaming};
+pub use problem::{Problem, Problems, Spot};
+pub use run::{
+    ApplyError, Artifact, Asked, CONTENT_TRUST, Child, Open, OpenInterrupt, Run, Streaming, UNTRUSTED,
+    Untrusted,
+};
 pub use status::{InterruptKind, RunStatus};

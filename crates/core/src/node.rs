@@ -3,20 +3,24 @@
 //! A type id maps to one variant of [`NodeKind`]; an unknown one is a problem of the definition.
 //! Types of the conformance suite exist only where the host asks for them.
 
+mod about;
 mod config;
 mod http;
 
-use jsonschema::Validator;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    ApprovalAction, InterruptKind, REJECTED, WorkflowId, channel, definition::Node, expression::Template,
-    schema::compile_schema,
+    ApprovalAction, InterruptKind, REJECTED, WorkflowId, channel,
+    definition::Node,
+    expression::Template,
+    schema::{Allowance, Schema},
 };
 
-pub(crate) use config::{Assigned, MAX_PIECES, Pieces};
-use config::{Config, known_keys};
-pub(crate) use http::HttpNode;
+use about::with_texts;
+pub(crate) use about::{ARTIFACT, About, TITLE};
+use config::Config;
+pub(crate) use config::{Assigned, MAX_NAMES, MAX_PIECES, Pieces, known_keys};
+pub(crate) use http::{HTTP_MAX_TIMEOUT_MS, HttpNode};
 
 /// Which optional node types a host offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -62,6 +66,10 @@ pub(crate) enum NodeKind {
     Clarification {
         /// The questions.
         questions: Vec<Question>,
+        /// What is shown beside them.
+        data: Value,
+        /// What it is about.
+        about: About,
         /// How long it stays open.
         timeout_ms: Option<u64>,
     },
@@ -71,6 +79,8 @@ pub(crate) enum NodeKind {
         kind: InterruptKind,
         /// The question.
         data: Value,
+        /// What it is about.
+        about: About,
         /// How long it stays open.
         timeout_ms: Option<u64>,
     },
@@ -121,6 +131,8 @@ pub(crate) enum NodeKind {
 pub(crate) struct ApprovalGate {
     /// The question, complete with the fields OpenWOP requires.
     pub data: Value,
+    /// What it is about.
+    pub about: About,
     /// The actions offered.
     pub actions: Vec<ApprovalAction>,
     /// Accepts needed.
@@ -129,6 +141,10 @@ pub(crate) struct ApprovalGate {
     pub majority: bool,
     /// Who may vote; empty means anyone allowed to answer.
     pub approvers: Vec<String>,
+    /// Principals who may vote, beside the roles and groups in the question.
+    pub refs: Vec<String>,
+    /// Whether it names principals, roles or groups.
+    pub has_refs: bool,
     /// Whether a token alone does not answer it (profile `openwop-interrupt-auth-required`).
     pub auth_required: bool,
     /// How long it stays open.
@@ -143,7 +159,7 @@ pub(crate) struct Question {
     /// As asked.
     pub document: Value,
     /// What an answer must match.
-    pub schema: Option<Validator>,
+    pub schema: Option<Schema>,
 }
 
 /// A child workflow call.
@@ -164,10 +180,22 @@ pub(crate) struct SubWorkflow {
 }
 
 /// Longest interval between two pieces of a streamed text.
-const STREAM_MAX_INTERVAL_MS: u64 = 3_600_000;
+pub(crate) const STREAM_MAX_INTERVAL_MS: u64 = 3_600_000;
+
+/// The profile of a gate that no token answers.
+const AUTH_REQUIRED: &str = "openwop-interrupt-auth-required";
+/// What a gate may wish for when its time is up. It is rejected all the same.
+pub(crate) const ON_TIMEOUT: [&str; 4] = ["reject", "fail", "approve", "accept"];
+/// Profiles of interrupts that a gate may name.
+pub(crate) const PROFILES: [&str; 4] = [
+    AUTH_REQUIRED,
+    "openwop-interrupt-quorum",
+    "openwop-interrupt-external-event",
+    "openwop-interrupt-cascade-cancel",
+];
 
 /// Most questions of one clarification.
-const MAX_QUESTIONS: usize = 100;
+pub(crate) const MAX_QUESTIONS: usize = 100;
 
 impl NodeKind {
     /// Whether it waits for a timer of its own.
@@ -184,8 +212,8 @@ impl NodeKind {
     ///
     /// # Errors
     /// The rule that is broken.
-    pub(crate) fn read(node: &Node, offer: Offer) -> Result<Self, String> {
-        let kind = Self::read_config(node, offer)?;
+    pub(crate) fn read(node: &Node, offer: Offer, allowance: &Allowance) -> Result<Self, String> {
+        let kind = Self::read_config(node, offer, allowance)?;
         let Some(known) = known_keys(&node.type_id) else {
             return Ok(kind);
         };
@@ -199,7 +227,7 @@ impl NodeKind {
         }
     }
 
-    fn read_config(node: &Node, offer: Offer) -> Result<Self, String> {
+    fn read_config(node: &Node, offer: Offer, allowance: &Allowance) -> Result<Self, String> {
         let config = Config(&node.config);
         match node.type_id.as_str() {
             "core.noop" | "core.identity" | "core.start" | "core.end" | "core.merge" | "core.conditional" => {
@@ -234,8 +262,10 @@ impl NodeKind {
                 },
             }),
             "core.approvalGate" => Ok(Self::Approval(Box::new(ApprovalGate::read(node, &node.config)?))),
-            "core.clarificationGate" => Self::clarification(&node.config, config.millis("timeoutMs")?),
-            "core.interrupt" => Self::interrupt(node),
+            "core.clarificationGate" => {
+                Self::clarification(&node.config, config.millis("timeoutMs")?, allowance)
+            }
+            "core.interrupt" => Self::interrupt(node, allowance),
             "core.setVariable" => {
                 let name = config
                     .text("name")?
@@ -299,7 +329,11 @@ impl NodeKind {
         }
     }
 
-    fn clarification(config: &Map<String, Value>, timeout_ms: Option<u64>) -> Result<Self, String> {
+    fn clarification(
+        config: &Map<String, Value>,
+        timeout_ms: Option<u64>,
+        allowance: &Allowance,
+    ) -> Result<Self, String> {
         let questions = config
             .get("questions")
             .and_then(Value::as_array)
@@ -312,7 +346,7 @@ impl NodeKind {
         }
         let questions = questions
             .iter()
-            .map(Question::read)
+            .map(|question| Question::read(question, allowance))
             .collect::<Result<Vec<_>, _>>()?;
         if questions
             .iter()
@@ -321,13 +355,16 @@ impl NodeKind {
         {
             return Err("config.questions repeats an id".to_owned());
         }
+        let shown = with_texts(Map::new(), config);
         Ok(Self::Clarification {
             questions,
+            about: About::read(&shown)?,
+            data: Value::Object(shown),
             timeout_ms,
         })
     }
 
-    fn interrupt(node: &Node) -> Result<Self, String> {
+    fn interrupt(node: &Node, allowance: &Allowance) -> Result<Self, String> {
         let config = Config(&node.config);
         let empty = Map::new();
         let data = node
@@ -335,15 +372,22 @@ impl NodeKind {
             .get("data")
             .map_or(Some(&empty), Value::as_object)
             .ok_or("config.data is not an object")?;
+        let data = with_texts(data.clone(), &node.config);
         let timeout_ms = config.millis("timeoutMs")?;
         match config.text("kind")?.ok_or("config.kind is missing")? {
             "approval" => {
-                let mut gate = ApprovalGate::read(node, data)?;
+                config.check_data(&data, "core.approvalGate", &[])?;
+                let mut gate = ApprovalGate::read(node, &data)?;
                 gate.timeout_ms = gate.timeout_ms.or(timeout_ms);
                 Ok(Self::Approval(Box::new(gate)))
             }
-            "clarification" => Self::clarification(data, timeout_ms),
+            "clarification" => {
+                config.check_data(&data, "core.clarificationGate", &["contextType"])?;
+                let own = Config(&data).millis("timeoutMs")?;
+                Self::clarification(&data, own.or(timeout_ms), allowance)
+            }
             "external-event" => {
+                config.check_open_data(&data)?;
                 let event_type = data
                     .get("eventType")
                     .and_then(Value::as_str)
@@ -354,17 +398,20 @@ impl NodeKind {
                     .ok_or("config.data.correlation is not an object")?;
                 Ok(Self::Interrupt {
                     kind: InterruptKind::ExternalEvent,
-                    data: Value::Object(data.clone()),
+                    about: About::read(&data)?,
+                    data: Value::Object(data),
                     timeout_ms,
                 })
             }
             "custom" => {
+                config.check_open_data(&data)?;
                 data.get("customKind")
                     .and_then(Value::as_str)
                     .ok_or("config.data.customKind is missing")?;
                 Ok(Self::Interrupt {
                     kind: InterruptKind::Custom,
-                    data: Value::Object(data.clone()),
+                    about: About::read(&data)?,
+                    data: Value::Object(data),
                     timeout_ms,
                 })
             }
@@ -421,18 +468,27 @@ impl ApprovalGate {
                     .to_owned(),
             );
         }
-        let approvers = match config.get("approversList") {
-            None => Vec::new(),
-            Some(Value::Array(list)) => list
-                .iter()
-                .map(|who| {
-                    who.as_str()
-                        .map(ToOwned::to_owned)
-                        .ok_or("config.approversList holds something other than strings")
-                })
-                .collect::<Result<Vec<_>, _>>()?,
-            Some(_) => return Err("config.approversList is not an array".to_owned()),
-        };
+        let approvers = reader.names("approversList")?;
+        let refs = reader.names("approverRefs")?;
+        let has_refs = !refs.is_empty()
+            || !reader.names("approverRoleRefs")?.is_empty()
+            || !reader.names("approverGroupRefs")?.is_empty();
+        // A gate whose time is up is rejected, whatever it would like: a timeout never grants.
+        if let Some(other) = reader
+            .text("onTimeout")?
+            .filter(|wish| !ON_TIMEOUT.contains(wish))
+        {
+            return Err(format!(
+                "config.onTimeout '{other}' is not reject: a gate whose time is up is rejected"
+            ));
+        }
+        let profile = reader.text("profile")?;
+        if let Some(unknown) = profile.filter(|profile| !PROFILES.contains(profile)) {
+            return Err(format!(
+                "config.profile '{unknown}' is none of {}",
+                PROFILES.join(", ")
+            ));
+        }
         let mut data = json!({
             "artifactId": reader.text("artifactId")?.unwrap_or(node.id.as_str()),
             "artifactType": reader.text("artifactType")?.unwrap_or("approval"),
@@ -444,6 +500,9 @@ impl ApprovalGate {
             "artifactData",
             "requiredApprovals",
             "approversList",
+            "approverRefs",
+            "approverRoleRefs",
+            "approverGroupRefs",
             "rejectionPolicy",
             "prompt",
         ] {
@@ -453,18 +512,21 @@ impl ApprovalGate {
         }
         Ok(Self {
             data,
+            about: About::read(config)?,
             actions,
             required,
             majority,
             approvers,
-            auth_required: reader.text("profile")? == Some("openwop-interrupt-auth-required"),
+            refs,
+            has_refs,
+            auth_required: profile == Some(AUTH_REQUIRED),
             timeout_ms: reader.millis("timeoutMs")?,
         })
     }
 }
 
 impl Question {
-    fn read(document: &Value) -> Result<Self, String> {
+    fn read(document: &Value, allowance: &Allowance) -> Result<Self, String> {
         let id = document
             .get("id")
             .and_then(Value::as_str)
@@ -477,9 +539,9 @@ impl Question {
         }
         let schema = match document.get("schema") {
             None => None,
-            Some(schema) => {
-                Some(compile_schema(schema).map_err(|e| format!("question '{id}': schema: {e}"))?)
-            }
+            Some(schema) => Some(
+                Schema::compile(schema, allowance).map_err(|e| format!("question '{id}': schema: {e}"))?,
+            ),
         };
         Ok(Self {
             id,

@@ -6,21 +6,20 @@
 
 use std::collections::{HashMap, HashSet};
 
-use jsonschema::Validator;
-use regex::Regex;
 use serde_json::Value;
 
 use crate::{
     ContentHash, NodeId, WorkflowId, channel,
-    definition::{
-        Definition, EdgeCondition, MAX_PROBLEMS, Node, Operator, Problem, Problems, TriggerRule, Variable,
-    },
+    cost::{Budget, Exhausted, Meter},
+    definition::{Definition, EdgeCondition, Node, Operator, TriggerRule, Variable},
     event::Object,
-    expression::Expression,
+    expression::{Expression, ExpressionError, Val},
     node::{NodeKind, Offer},
     number::whole,
+    pattern::Pattern,
+    problem::{MAX_PROBLEMS, Problem, Problems},
     run::Context,
-    schema::compile_schema,
+    schema::{Allowance, Invalid, Schema},
 };
 
 /// Longest retry delay; doubling stops here.
@@ -28,7 +27,7 @@ pub(crate) const MAX_RETRY_DELAY_MS: u64 = 60_000;
 /// The longest a peer is left alone because it asked for that.
 pub(crate) const MAX_RETRY_AFTER_MS: u64 = 3_600_000;
 const DEFAULT_RETRY_DELAY_MS: u64 = 1_000;
-const MAX_RETRIES: u32 = 100;
+pub(crate) const MAX_RETRIES: u32 = 100;
 
 /// A definition made ready to run.
 #[derive(Debug)]
@@ -46,7 +45,8 @@ pub struct Plan {
     /// Variables and channels that views keep to themselves.
     sensitive: HashSet<String>,
     has_sensitive_output: bool,
-    configurable: Option<Validator>,
+    configurable: Option<Schema>,
+    pattern_bytes: usize,
 }
 
 /// A node with its neighbours.
@@ -124,7 +124,7 @@ enum Test {
     Equals(Value),
     NotEquals(Value),
     Contains(Value),
-    Regex(Regex),
+    Regex(Box<Pattern>),
     Truthy,
     Falsy,
 }
@@ -136,6 +136,7 @@ impl Plan {
     /// Every problem, with the node or edge it is in.
     pub fn compile(definition: Definition, offer: Offer) -> Result<Self, Problems> {
         let mut problems = Vec::new();
+        let allowance = Allowance::default();
         let mut index = HashMap::new();
         for (position, node) in definition.nodes.iter().enumerate() {
             if index.insert(node.id.clone(), position).is_some() {
@@ -174,7 +175,7 @@ impl Plan {
                     "retryDelayMs",
                     settings.retry_delay_ms.unwrap_or(DEFAULT_RETRY_DELAY_MS),
                 );
-                match (NodeKind::read(node, offer), max_retries, delay) {
+                match (NodeKind::read(node, offer, &allowance), max_retries, delay) {
                     (Ok(kind), Ok(max_retries), Ok(retry_delay_ms)) => Some(PlanNode {
                         id: node.id.clone(),
                         name: node.name().to_owned(),
@@ -220,7 +221,12 @@ impl Plan {
                     format!("target node '{}' does not exist", edge.target_node_id),
                 ));
             }
-            let condition = match edge.condition.as_ref().map(Condition::read).transpose() {
+            let condition = match edge
+                .condition
+                .as_ref()
+                .map(|condition| Condition::read(condition, &allowance))
+                .transpose()
+            {
                 Ok(condition) => condition,
                 Err(rule) => {
                     problems.push(Problem::new(&place, format!("condition: {rule}")));
@@ -249,7 +255,7 @@ impl Plan {
         let configurable = match definition
             .configurable_schema
             .as_ref()
-            .map(compile_schema)
+            .map(|schema| Schema::compile(schema, &allowance))
             .transpose()
         {
             Ok(validator) => validator,
@@ -274,11 +280,16 @@ impl Plan {
             problems.truncate(MAX_PROBLEMS);
             return Err(Problems(problems));
         }
-        let channels = definition
-            .channels
-            .iter()
-            .map(|(name, declaration)| (name.clone(), channel::Guard::of(declaration)))
-            .collect();
+        let mut channels = HashMap::new();
+        for (name, declaration) in &definition.channels {
+            match channel::Guard::of(declaration, &allowance) {
+                Ok(guard) => drop(channels.insert(name.clone(), guard)),
+                Err(rule) => problems.push(Problem::new(format!("channel '{name}'"), rule)),
+            }
+        }
+        if !problems.is_empty() {
+            return Err(Problems(problems));
+        }
         let sensitive = sensitive(&definition);
         let has_sensitive_output = definition.nodes.iter().any(|node| node.marked().next().is_some());
         let mut plan = Self {
@@ -293,6 +304,7 @@ impl Plan {
             sensitive,
             has_sensitive_output,
             configurable,
+            pattern_bytes: allowance.pattern_bytes(),
         };
         plan.connect();
         Ok(plan)
@@ -302,6 +314,12 @@ impl Plan {
     #[must_use]
     pub fn id(&self) -> &WorkflowId {
         &self.definition.id
+    }
+
+    /// About the bytes that its compiled patterns take.
+    #[must_use]
+    pub fn pattern_bytes(&self) -> usize {
+        self.pattern_bytes
     }
 
     /// The version.
@@ -316,6 +334,11 @@ impl Plan {
     }
 
     pub(crate) fn position(&self, node: &NodeId) -> Option<usize> {
+        self.index.get(node).copied()
+    }
+
+    /// The position of the node with an id as a definition writes it.
+    pub(crate) fn position_of(&self, node: &str) -> Option<usize> {
         self.index.get(node).copied()
     }
 
@@ -388,9 +411,12 @@ impl Plan {
     pub(crate) fn check_configurable(&self, configurable: &Object) -> Result<(), String> {
         match &self.configurable {
             None => Ok(()),
-            Some(validator) => validator
-                .validate(&Value::Object(configurable.clone()))
-                .map_err(|error| format!("configurable{}: {error}", error.instance_path())),
+            Some(schema) => schema
+                .validate_alone(&Value::Object(configurable.clone()))
+                .map_err(|error| match &error {
+                    Invalid::Broken { at, .. } => format!("configurable{at}: {error}"),
+                    Invalid::TooMuchWork => format!("configurable: {error}"),
+                }),
         }
     }
 
@@ -511,7 +537,7 @@ impl Port {
 }
 
 impl Condition {
-    fn read(document: &EdgeCondition) -> Result<Self, String> {
+    fn read(document: &EdgeCondition, allowance: &Allowance) -> Result<Self, String> {
         let left = match &document.left {
             None => None,
             Some(path) => Some(Expression::parse(path).map_err(|e| format!("left: {e}"))?),
@@ -536,8 +562,8 @@ impl Condition {
             Operator::Regex => {
                 let right = right()?;
                 let pattern = right.as_str().ok_or("'right' is not a pattern")?;
-                let regex = regex::RegexBuilder::new(pattern).size_limit(1 << 20).build();
-                Test::Regex(regex.map_err(|e| format!("right: {e}"))?)
+                let pattern = allowance.pattern(pattern).map_err(|e| format!("right: {e}"))?;
+                Test::Regex(Box::new(pattern))
             }
             Operator::Truthy => Test::Truthy,
             Operator::Falsy => Test::Falsy,
@@ -546,44 +572,61 @@ impl Condition {
     }
 
     /// Whether the condition holds; an evaluation that fails does not.
-    pub(crate) fn holds(&self, context: &Context<'_>) -> bool {
-        let left = || {
-            self.left
-                .as_ref()
-                .and_then(|left| left.evaluate_in(context).ok().flatten())
-                .unwrap_or(Value::Null)
-        };
-        match &self.test {
-            Test::Expression(expression) => expression.holds_in(context).unwrap_or(false),
-            Test::Equals(right) => equal(&left(), right),
-            Test::NotEquals(right) => !equal(&left(), right),
-            Test::Contains(right) => match (left(), right) {
-                (Value::String(left), Value::String(right)) => left.contains(right.as_str()),
-                (Value::Array(left), right) => left.iter().any(|item| equal(item, right)),
-                (Value::Object(left), Value::String(right)) => left.contains_key(right),
-                _ => false,
+    ///
+    /// # Errors
+    /// It would be more work than the evaluation, or its decision, may do.
+    pub(crate) fn holds(&self, context: &Context<'_>, budget: &Budget) -> Result<bool, Exhausted> {
+        let meter = budget.meter();
+        let expression = match &self.test {
+            Test::Expression(expression) => expression,
+            Test::Equals(_)
+            | Test::NotEquals(_)
+            | Test::Contains(_)
+            | Test::Regex(_)
+            | Test::Truthy
+            | Test::Falsy => match &self.left {
+                Some(left) => left,
+                None => return self.accepts(&Val::None, &meter),
             },
-            Test::Regex(regex) => left().as_str().is_some_and(|text| regex.is_match(text)),
-            Test::Truthy => truthy(&left()),
-            Test::Falsy => !truthy(&left()),
+        };
+        match expression.ask(context, &meter, |value| Ok(self.accepts(value, &meter)?)) {
+            Ok(holds) => Ok(holds),
+            Err(ExpressionError::TooMuchWork) => Err(Exhausted),
+            Err(
+                ExpressionError::Syntax(_) | ExpressionError::Evaluation(_) | ExpressionError::TooLong(_),
+            ) => match &self.test {
+                Test::Expression(_) => Ok(false),
+                _ => self.accepts(&Val::None, &meter),
+            },
         }
     }
-}
 
-fn equal(left: &Value, right: &Value) -> bool {
-    match (left.as_f64(), right.as_f64()) {
-        (Some(left), Some(right)) => left == right,
-        _ => left == right,
-    }
-}
-
-fn truthy(value: &Value) -> bool {
-    match value {
-        Value::Null => false,
-        Value::Bool(flag) => *flag,
-        Value::Number(number) => number.as_f64() != Some(0.0),
-        Value::String(text) => !text.is_empty(),
-        Value::Array(items) => !items.is_empty(),
-        Value::Object(fields) => !fields.is_empty(),
+    fn accepts(&self, left: &Val<'_>, meter: &Meter<'_>) -> Result<bool, Exhausted> {
+        match &self.test {
+            Test::Expression(_) | Test::Truthy => left.is_true(meter),
+            Test::Falsy => Ok(!left.is_true(meter)?),
+            Test::Equals(right) => left.is_json(right, meter),
+            Test::NotEquals(right) => Ok(!left.is_json(right, meter)?),
+            Test::Contains(right) => match (left, right) {
+                (Val::Text(left), Value::String(right)) => {
+                    meter.bytes(2 * left.as_str().len())?;
+                    Ok(left.as_str().contains(right.as_str()))
+                }
+                (Val::Seq(left), right) => {
+                    for item in left.iter() {
+                        if item.is_json(right, meter)? {
+                            return Ok(true);
+                        }
+                    }
+                    Ok(false)
+                }
+                (Val::Map(left), Value::String(right)) => Ok(left.get(right).is_some()),
+                _ => Ok(false),
+            },
+            Test::Regex(pattern) => match left.as_str() {
+                Some(text) => pattern.is_match(text, meter),
+                None => Ok(false),
+            },
+        }
     }
 }

@@ -5,6 +5,7 @@
 //! only finished while it is active.
 
 mod trigger;
+mod trust;
 mod view;
 
 use std::sync::Arc;
@@ -21,6 +22,8 @@ use trigger::{Signal, Slot};
 use view::project;
 
 pub(crate) use trigger::Readiness;
+pub(crate) use trust::says_untrusted;
+pub use trust::{CONTENT_TRUST, UNTRUSTED, Untrusted};
 pub use view::{Asked, OpenInterrupt, Streaming};
 pub(crate) use view::{Context, artifact_content};
 
@@ -56,6 +59,9 @@ pub struct Run {
     /// Why it was cancelled, once it is and if anybody said so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cancel_reason: Option<String>,
+    /// What of it comes from outside.
+    #[serde(default, skip_serializing_if = "Untrusted::is_empty")]
+    pub untrusted: Untrusted,
     pub(crate) nodes: Vec<NodeState>,
     /// Indexes of nodes that wait for an answer, the first asked first.
     pub(crate) waiting: Vec<usize>,
@@ -73,6 +79,14 @@ pub struct Artifact {
     pub id: String,
     /// The event that made it.
     pub seq: Seq,
+}
+
+impl Artifact {
+    /// The node that made it: its id is the node's with the ordinal of the visit.
+    #[must_use]
+    pub fn node(&self) -> Option<&str> {
+        self.id.rsplit_once('-').map(|(node, _)| node)
+    }
 }
 
 /// A child run.
@@ -209,6 +223,7 @@ impl Default for Run {
             error: None,
             cancelled_by_parent: None,
             cancel_reason: None,
+            untrusted: Untrusted::default(),
             nodes: Vec::new(),
             waiting: Vec::new(),
             executions: 0,
@@ -257,11 +272,19 @@ impl Run {
         if self.status.is_terminal() {
             return Err(ApplyError::AfterTerminal);
         }
-        let begins = matches!(recorded.event, Event::RunStarted(_) | Event::RunCancelled { .. });
+        // A child may be cancelled, or quarantined, before it has heard that it begins.
+        let begins = matches!(
+            recorded.event,
+            Event::RunStarted(_)
+                | Event::RunCancelled { .. }
+                | Event::RunPaused { .. }
+                | Event::RunResumed { .. }
+        );
         if self.started.is_none() && !begins {
             return Err(ApplyError::Illegal("an event before the start".to_owned()));
         }
         self.step(plan, recorded)?;
+        self.untrusted.follow(plan, recorded);
         self.head = self.head.next();
         self.updated_at = recorded.at;
         let status = self.derive_status(&recorded.event);
@@ -287,6 +310,8 @@ impl Run {
             RunStatus::Cancelling
         } else if self.paused {
             RunStatus::Paused
+        } else if self.started.is_none() {
+            RunStatus::Pending
         } else {
             self.waiting.first().map_or(RunStatus::Running, |&position| {
                 match &self.nodes[position].phase {
@@ -659,6 +684,9 @@ impl NodeState {
         let mut error = decision.unwrap_or_default();
         error.insert("code".to_owned(), Value::String(failure.code.clone()));
         error.insert("message".to_owned(), Value::String(failure.message.clone()));
+        if let Some(reason) = &failure.reason {
+            error.insert("reason".to_owned(), Value::String(reason.clone()));
+        }
         self.error = Some(error);
     }
 }

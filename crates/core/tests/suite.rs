@@ -6,6 +6,12 @@
     reason = "tests fail by panicking, hand over JSON literals and say when they had nothing to check"
 )]
 
+#[path = "suite/approvers.rs"]
+mod approvers;
+#[path = "suite/authoring.rs"]
+mod authoring;
+#[path = "suite/bounds.rs"]
+mod bounds;
 #[path = "suite/children.rs"]
 mod children;
 #[path = "suite/definitions.rs"]
@@ -16,6 +22,8 @@ mod ending;
 mod fixtures;
 #[path = "suite/flow.rs"]
 mod flow;
+#[path = "suite/gates.rs"]
+mod gates;
 #[path = "suite/interrupts.rs"]
 mod interrupts;
 #[path = "suite/loops.rs"]
@@ -30,3 +38,7 @@ mod properties;
 mod stored;
 #[path = "suite/streaming.rs"]
 mod streaming;
+#[path = "suite/trust.rs"]
+mod trust;
+#[path = "suite/warnings.rs"]
+mod warnings;

@@ -15,11 +15,19 @@ use std::{
 
 use parking_lot::RwLock;
 use serde_json::Value;
-use wopr_core::{ContentHash, Definition, Offer, Plan, Problems, TenantId, Timestamp, WorkflowId};
+use wopr_core::{
+    ContentHash, Definition, Offer, Plan, Problem, Problems, RunId, TenantId, Timestamp, WorkflowId,
+};
 use wopr_store::{ReadError, Revision, Store, WorkflowRow, WriteError};
+
+use crate::descendants::Allowance;
 
 /// Compiled old versions kept in memory; beyond it they are compiled again when needed.
 const MAX_PINNED: usize = 1_024;
+/// What the compiled patterns of those that one tenant's runs are pinned to may take, in bytes.
+const MAX_PINNED_PATTERNS: usize = 4 << 20;
+/// What the compiled patterns of the current workflows of one tenant may take, in bytes.
+const MAX_TENANT_PATTERNS: usize = 16 << 20;
 
 /// A registered version.
 #[derive(Debug, Clone)]
@@ -63,6 +71,8 @@ pub(crate) struct Catalog {
     offer: Offer,
     current: RwLock<HashMap<WorkflowId, Owners>>,
     pinned: RwLock<HashMap<Version, Arc<Plan>>>,
+    /// Held while a workflow with patterns is registered.
+    registering: tokio::sync::Mutex<()>,
     /// Grows when something here changes.
     generation: AtomicU64,
     /// Rounds of catching up that have begun.
@@ -85,6 +95,7 @@ impl Catalog {
             offer,
             current: RwLock::default(),
             pinned: RwLock::default(),
+            registering: tokio::sync::Mutex::default(),
             generation: AtomicU64::new(0),
             rounds: AtomicU64::new(0),
             caught_up: tokio::sync::Mutex::default(),
@@ -151,7 +162,13 @@ impl Catalog {
         now: Timestamp,
     ) -> Result<Registered, RegisterError> {
         let plan = Arc::new(Plan::admit(document, self.offer)?);
-        let is_new = store
+        // Two that are registered at once must not each find room where there is room for one.
+        let _counted = match plan.pattern_bytes() {
+            0 => None,
+            _ => Some(self.registering.lock().await),
+        };
+        self.check_patterns(&owner, &plan)?;
+        let put = store
             .put_workflow(WorkflowRow {
                 tenant: owner.clone(),
                 id: plan.id().clone(),
@@ -159,10 +176,48 @@ impl Catalog {
                 body: plan.definition.document.to_string().into_bytes(),
                 registered_at: now,
             })
-            .await?;
+            .await;
+        let is_new = match put {
+            Ok(is_new) => is_new,
+            Err(error) => {
+                self.catch_up(store).await?;
+                if !self.has(&owner, &plan) {
+                    return Err(error.into());
+                }
+                // A store that takes no writes has it already: nothing is left to be done.
+                false
+            }
+        };
         // What is current is the registry's to say: another process may have been there in between.
         self.catch_up(store).await?;
         Ok(Registered { plan, is_new })
+    }
+
+    /// Refuses a workflow whose patterns, with those of the owner's other workflows, take too much for good.
+    fn check_patterns(&self, owner: &Owner, plan: &Plan) -> Result<(), Problems> {
+        if plan.pattern_bytes() == 0 || self.has(owner, plan) {
+            return Ok(());
+        }
+        let current = self.current.read();
+        let others = current.iter().filter(|(id, _)| *id != plan.id());
+        let own = others.flat_map(|(_, owners)| owners.iter().filter(|(known, _)| known == owner));
+        let taken: usize = own.map(|(_, plan)| plan.pattern_bytes()).sum();
+        if taken + plan.pattern_bytes() <= MAX_TENANT_PATTERNS {
+            return Ok(());
+        }
+        let rule = format!(
+            "the compiled patterns of all workflows of the tenant would exceed {MAX_TENANT_PATTERNS} bytes; {taken} are taken"
+        );
+        Err(Problems(vec![Problem::new("definition", rule)]))
+    }
+
+    /// Whether this version is an owner's current one.
+    fn has(&self, owner: &Owner, plan: &Plan) -> bool {
+        let current = self.current.read();
+        let owners = current.get(plan.id()).into_iter().flatten();
+        owners
+            .into_iter()
+            .any(|(known, current)| known == owner && current.version() == plan.version())
     }
 
     /// The current version; a tenant's own wins over a shared one.
@@ -176,6 +231,29 @@ impl Catalog {
         let mut plans: Vec<_> = current
             .values()
             .filter_map(|owners| pick(owners, tenant))
+            .collect();
+        plans.sort_by(|a, b| a.id().cmp(b.id()));
+        plans
+    }
+
+    /// The current versions that anybody may know of: the shared ones, and those of a tenant that say they are public.
+    pub(crate) fn public(&self, tenant: &TenantId) -> Vec<Arc<Plan>> {
+        let current = self.current.read();
+        let public = |(owner, plan): &&(Owner, Arc<Plan>)| match owner {
+            None => plan.definition.is_public(),
+            Some(owner) => owner == tenant && plan.definition.is_expressly_public(),
+        };
+        let mut plans: Vec<_> = current
+            .values()
+            .filter_map(|owners| {
+                let mut known = owners.iter().filter(public);
+                // A tenant's own wins over a shared one.
+                let first = known.next()?;
+                let own = known
+                    .find(|(owner, _)| owner.is_some())
+                    .filter(|_| first.0.is_none());
+                Some(Arc::clone(&own.unwrap_or(first).1))
+            })
             .collect();
         plans.sort_by(|a, b| a.id().cmp(b.id()));
         plans
@@ -208,6 +286,12 @@ impl Catalog {
         if pinned.len() >= MAX_PINNED {
             pinned.clear();
         }
+        // A tenant's old versions make room for each other, not those of other tenants.
+        let own = pinned.iter().filter(|((owner, ..), _)| owner == tenant);
+        let patterns: usize = own.map(|(_, plan)| plan.pattern_bytes()).sum();
+        if patterns + plan.pattern_bytes() > MAX_PINNED_PATTERNS {
+            pinned.retain(|(owner, ..), plan| owner != tenant || plan.pattern_bytes() == 0);
+        }
         pinned.insert(key, Arc::clone(&plan));
         Ok(plan)
     }
@@ -224,15 +308,17 @@ fn pick(owners: &[(Owner, Arc<Plan>)], tenant: &TenantId) -> Option<Arc<Plan>> {
 pub(crate) struct TenantCatalog<'a> {
     catalog: &'a Catalog,
     tenant: &'a TenantId,
+    allowance: &'a Allowance,
     /// Whether one was asked for that is not known here.
     has_missed: AtomicBool,
 }
 
 impl<'a> TenantCatalog<'a> {
-    pub(crate) fn new(catalog: &'a Catalog, tenant: &'a TenantId) -> Self {
+    pub(crate) fn new(catalog: &'a Catalog, tenant: &'a TenantId, allowance: &'a Allowance) -> Self {
         Self {
             catalog,
             tenant,
+            allowance,
             has_missed: AtomicBool::new(false),
         }
     }
@@ -248,5 +334,9 @@ impl wopr_core::Catalog for TenantCatalog<'_> {
         let plan = self.catalog.current(self.tenant, workflow);
         self.has_missed.fetch_or(plan.is_none(), Ordering::Relaxed);
         plan.filter(|plan| plan.definition.is_active)
+    }
+
+    fn admits_child(&self, root: &RunId) -> bool {
+        self.allowance.admits(root)
     }
 }

@@ -1,9 +1,10 @@
 //! Commands: what a run is told, decided, committed, and decided again when another writer was first.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use wopr_core::{
-    Asked, Command, Decision, Entropy, Input, Refusal, Resolve, Run, RunKey, StartRun, Timestamp, decide,
+    Asked, Child, Command, Decision, Entropy, Input, NodeId, Refusal, Resolve, Run, RunKey, StartRun,
+    Timestamp, decide,
 };
 use wopr_store::{EffectKey, Fence, Guard, IdempotencyRecord};
 
@@ -12,6 +13,7 @@ use crate::{
     catalog::TenantCatalog,
     commit,
     committing::{Change, Failed},
+    descendants::Allowance,
     doubt::Doubts,
     room::{Held, Purpose},
     stats::Counters,
@@ -27,16 +29,17 @@ const RETRY_AFTER_MS: u64 = 1_000;
 
 /// What a decision is good for.
 enum Decided {
-    /// It can be committed.
-    Now(Decision),
-    /// It needed a workflow which is known only now, so that it has to be made again.
+    /// It can be committed, with what it uses of what its tree may grow.
+    Now(Decision, Arc<Allowance>),
+    /// It needed a workflow which is known only now, or children that were granted only now, so that it has to be made
+    /// again.
     TooEarly(Decision),
 }
 
 impl Decided {
     const fn decision(&self) -> &Decision {
         match self {
-            Self::Now(decision) | Self::TooEarly(decision) => decision,
+            Self::Now(decision, _) | Self::TooEarly(decision) => decision,
         }
     }
 }
@@ -97,13 +100,13 @@ impl Engine {
         for attempt in 0..MAX_ATTEMPTS {
             // No race to lose, the run is this caller's alone; but an append in doubt may turn out to have happened,
             // or not.
-            let decided = self.decide(&view, command, now).await?;
+            let decided = self.decide(&view, command, now, Guard::Create).await?;
             let began = decided.decision().run.started.clone();
             let began =
                 began.ok_or_else(|| CommandError::Internal("a start without its event".to_owned()))?;
             // What was begun is all that is needed to begin it again, which seldom has to be done.
             let again = || Command::Start(Box::new(StartRun::again(&began, bounds)));
-            let Decided::Now(decision) = decided else {
+            let Decided::Now(decision, allowance) = decided else {
                 command = again();
                 continue;
             };
@@ -115,6 +118,7 @@ impl Engine {
                 consumed: &[],
             };
             let committed = self.commit(change, decision, &extras, now).await;
+            allowance.conclude(&committed);
             match self.conclude(committed, &mut doubts, &extras).await? {
                 Some(done) => {
                     if let Done::Fresh(_) = &done {
@@ -196,6 +200,24 @@ impl Engine {
         let mut chain = vec![key.clone()];
         while let (Some(target), true) = (chain.last(), chain.len() < MAX_FORWARDS) {
             let view = self.view(target).await?.ok_or(CommandError::NotFound)?;
+            if let Some(id) = &resolve.interrupt {
+                // The id says by which children the question is reached, whatever they ask by now.
+                let Some((via, rest)) = child_on_path(&view.run, id) else {
+                    break;
+                };
+                if via.visit.node != resolve.node {
+                    return Err(Refusal::NoInterrupt.into());
+                }
+                let child = target.sibling(via.run.clone());
+                let asks = self.view(&child).await?.ok_or(CommandError::NotFound)?;
+                resolve.node = match child_on_path(&asks.run, &rest) {
+                    Some((via, _)) => via.visit.node.clone(),
+                    None => node_of(&rest).ok_or(Refusal::NoInterrupt)?,
+                };
+                resolve.interrupt = Some(rest);
+                chain.push(child);
+                continue;
+            }
             let child = view
                 .run
                 .interrupts(&view.plan)
@@ -259,11 +281,11 @@ impl Engine {
                 continue;
             }
             let now = self.now();
-            let decided = self.decide(&open.view, command.clone(), now).await?;
-            let Decided::Now(decision) = decided else {
+            let guard = Guard::At(open.view.run.head);
+            let decided = self.decide(&open.view, command.clone(), now, guard).await?;
+            let Decided::Now(decision, allowance) = decided else {
                 continue;
             };
-            let guard = Guard::At(open.view.run.head);
             let change = Change {
                 view: &open.view,
                 task: open.task.as_ref(),
@@ -272,6 +294,7 @@ impl Engine {
                 consumed: &[],
             };
             let committed = self.commit(change, decision, &extras, now).await;
+            allowance.conclude(&committed);
             match self.conclude(committed, &mut doubts, &extras).await? {
                 Some(done) => return Ok(done),
                 None => self.back_off(attempt).await,
@@ -312,9 +335,10 @@ impl Engine {
             .iter()
             .map(|row| (row.source.clone(), row.source_seq))
             .collect();
-        let decision = if view.run.status.is_terminal() {
+        let guard = Guard::At(view.run.head);
+        let (decision, allowance) = if view.run.status.is_terminal() {
             // Nothing can follow the end; the rows only have to go.
-            unchanged(&view)
+            (unchanged(&view), None)
         } else {
             let mut notices = Vec::with_capacity(inbox.len());
             for row in &inbox {
@@ -324,12 +348,11 @@ impl Engine {
                         CommandError::Internal(format!("inbox of {}: {error}", view.key))
                     })?);
             }
-            match self.decide(&view, Command::Notices(notices), now).await? {
-                Decided::Now(decision) => decision,
+            match self.decide(&view, Command::Notices(notices), now, guard).await? {
+                Decided::Now(decision, allowance) => (decision, Some(allowance)),
                 Decided::TooEarly(_) => return Ok(false),
             }
         };
-        let guard = Guard::At(view.run.head);
         let change = Change {
             view: &view,
             task: task.as_ref(),
@@ -337,7 +360,11 @@ impl Engine {
             fence: None,
             consumed: &consumed,
         };
-        match self.commit(change, decision, &Extras::default(), now).await {
+        let committed = self.commit(change, decision, &Extras::default(), now).await;
+        if let Some(allowance) = allowance {
+            allowance.conclude(&committed);
+        }
+        match committed {
             Ok(_) => Ok(true),
             Err(Failed::Conflict) => Ok(false),
             Err(Failed::InDoubt(doubt)) => {
@@ -352,26 +379,38 @@ impl Engine {
     }
 
     /// Decides.
-    async fn decide(&self, view: &View, command: Command, now: Timestamp) -> Result<Decided, CommandError> {
-        let decision = {
-            let catalog = TenantCatalog::new(&self.shared.catalog, &view.key.tenant);
-            let input = Input {
-                now,
-                entropy: Entropy(self.shared.dice.roll()),
-                run: &view.key.run,
-                catalog: &catalog,
-            };
-            let decision = decide(view.run.clone(), &view.plan, command, &input)?;
-            if !catalog.has_missed() {
-                return Ok(Decided::Now(decision));
+    async fn decide(
+        &self,
+        view: &View,
+        command: Command,
+        now: Timestamp,
+        guard: Guard,
+    ) -> Result<Decided, CommandError> {
+        let allowance = Arc::new(Allowance::new(self, &view.key, guard == Guard::Create));
+        let n_bytes = view.held.n_bytes() + command.size();
+        let deciding = {
+            let (engine, allowance) = (self.clone(), Arc::clone(&allowance));
+            let (key, plan, run) = (view.key.clone(), Arc::clone(&view.plan), view.run.clone());
+            move || {
+                let catalog = TenantCatalog::new(&engine.shared.catalog, &key.tenant, &allowance);
+                let input = Input {
+                    now,
+                    entropy: Entropy(engine.shared.dice.roll()),
+                    run: &key.run,
+                    catalog: &catalog,
+                };
+                let decision = decide(run, &plan, command, &input)?;
+                Ok::<_, Refusal>((decision, catalog.has_missed()))
             }
-            decision
         };
-        Ok(if Box::pin(self.catch_up()).await? {
-            Decided::TooEarly(decision)
-        } else {
-            Decided::Now(decision)
-        })
+        let (decision, has_missed) = self.think(&view.key.tenant, n_bytes, deciding).await??;
+        if has_missed && Box::pin(self.catch_up()).await? {
+            return Ok(Decided::TooEarly(decision));
+        }
+        if allowance.is_short() && Box::pin(allowance.grow()).await? {
+            return Ok(Decided::TooEarly(decision));
+        }
+        Ok(Decided::Now(decision, allowance))
     }
 
     /// Waits a little, longer with each lost attempt and never the same for two.
@@ -380,6 +419,20 @@ impl Engine {
         let [dice] = self.shared.dice.roll::<1>();
         tokio::time::sleep(Duration::from_millis(u64::from(dice) % (most + 1))).await;
     }
+}
+
+/// The child that an interrupt's id leads to first, and the id that the interrupt has there.
+fn child_on_path<'r>(run: &'r Run, id: &str) -> Option<(&'r Child, String)> {
+    run.children.iter().find_map(|child| {
+        let rest = id.strip_prefix(child.visit.key().as_str())?.strip_prefix('/')?;
+        Some((child, rest.to_owned()))
+    })
+}
+
+/// The node of an interrupt's id.
+fn node_of(id: &str) -> Option<NodeId> {
+    let (node, _) = id.rsplit_once(':')?;
+    NodeId::parse(node).ok()
 }
 
 fn replay(record: IdempotencyRecord, once: Option<&Once>) -> Result<Done, CommandError> {

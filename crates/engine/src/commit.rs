@@ -3,12 +3,12 @@
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use wopr_core::{
-    Call, ContentHash, Decision, Effect, Failure, InterruptKind, NewChild, NodeId, REJECTED, Recorded, Run,
-    RunId, RunKey, RunStatus, Timestamp, Visit, WorkflowId, format,
+    Call, ContentHash, Decision, Effect, Event, Failure, InterruptKind, NewChild, NodeId, Plan, REJECTED,
+    Recorded, Run, RunId, RunKey, RunStatus, Timestamp, Visit, WorkflowId, format,
 };
 use wopr_store::{
-    Batch, ChildRow, EffectKey, EffectRow, Epoch, Fence, Guard, InboxRow, Settled, Snapshot, StoredEvent,
-    Summary, TaskInterrupt, TaskRow, TaskState, TimerKey, TimerRow,
+    Batch, ChildRow, EffectKey, EffectRow, Epoch, Fence, Guard, Hold, InboxRow, Settled, Snapshot,
+    StoredEvent, Summary, TaskInterrupt, TaskRow, TaskState, TimerKey, TimerRow,
 };
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -58,6 +58,17 @@ pub fn task_state(
         _ => None,
     };
     (state, interrupt)
+}
+
+/// The workflow of conformance mode that asks for a credential.
+pub const AUTH_REQUIRED_WORKFLOW: &str = "a2a-conformance-auth";
+
+/// Whether the questions of a workflow are shown as `auth-required`. RFC 0100 has runs never project to that state, so
+/// only the workflow that conformance kits ask for it does; outside of conformance mode none has nodes like its first.
+#[must_use]
+pub fn asks_for_authentication(plan: &Plan) -> bool {
+    let mut nodes = plan.definition.nodes.iter();
+    plan.id().as_str() == AUTH_REQUIRED_WORKFLOW && nodes.any(|node| node.type_id.starts_with("conformance."))
 }
 
 /// What a batch needs to know besides the decision.
@@ -124,7 +135,12 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision) -> Prepared {
 
     let error = run.error.as_ref().map(|(error, _)| error);
     let asked = run.interrupt(&view.plan).map(|open| open.kind());
-    let (state, interrupt) = task_state(run.status, error, asked);
+    let (state, interrupt) = match task_state(run.status, error, asked) {
+        (TaskState::InputRequired, interrupt) if asks_for_authentication(&view.plan) => {
+            (TaskState::AuthRequired, interrupt)
+        }
+        other => other,
+    };
     let unchanged = context
         .task_before
         .is_some_and(|row| row.state == state && row.interrupt == interrupt);
@@ -163,6 +179,9 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision) -> Prepared {
             Settled { key, fence }
         })
         .collect();
+    let is_resumed = |recorded: &Recorded| matches!(recorded.event, Event::RunResumed { .. });
+    // Of a run that was in quarantine, work is handed out again.
+    batch.hold = events.iter().any(is_resumed).then_some(Hold::Release);
     let trace = run.started.as_ref().and_then(|started| started.trace.clone());
     let effects: Vec<_> = effects
         .into_iter()

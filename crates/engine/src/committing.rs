@@ -139,6 +139,7 @@ impl Engine {
             effects,
             told,
             next_timer,
+            is_released: batch.hold.is_some(),
             children,
         };
         // A caller that goes away takes back neither the append nor what follows from it.

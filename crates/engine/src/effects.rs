@@ -8,25 +8,32 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tracing::Instrument;
 use wopr_core::{Command, Failure, Object, Refusal, RunKey};
-use wopr_store::{EffectKey, Fence};
+use wopr_store::{EffectKey, Fence, LeasedEffect, Quota};
 
 use crate::{
     Attempt, CommandError, Engine, Extras, Outcome,
     commit::StoredEffect,
+    logs::of_run,
     panics::{Panicked, caught},
+    quarantine::Suspects,
+    slots::{Slot, Slots},
     stats::Counters,
 };
 
 /// Tries to append an outcome while the store is away, before the attempt is left to the next lease.
 const APPEND_TRIES: u32 = 8;
+/// Attempts under way at once that have one chance left. They may take long, so they are not made one by one.
+const SUSPECTS: usize = 8;
 /// However much is heard of a run, its attempts look no more often whether their lease is still theirs.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub(crate) struct Effects {
-    slots: Arc<Semaphore>,
+    slots: Slots,
+    suspects: Suspects,
     /// Told when a slot is free again and rows may wait for one.
     freed: Notify,
     /// Attempts under way, to be told when theirs may be over.
@@ -58,9 +65,20 @@ impl Drop for News {
 impl Effects {
     pub(crate) fn new(max: usize) -> Self {
         Self {
-            slots: Arc::new(Semaphore::new(max)),
+            slots: Slots::new(max),
+            suspects: Suspects::new(SUSPECTS),
             freed: Notify::new(),
             attempts: Mutex::default(),
+        }
+    }
+
+    /// What to lease: no more than fits, and of each tenant no more than its share.
+    fn quota(&self) -> Quota {
+        Quota {
+            rows: self.slots.free(),
+            per_tenant: self.slots.share(),
+            without: self.slots.crowded(),
+            suspects: self.suspects.room(),
         }
     }
 
@@ -71,9 +89,12 @@ impl Effects {
         }
     }
 
-    /// Lets every attempt look.
+    /// Lets every attempt look, run by run in the order of their keys: a simulation repeats it.
     pub(crate) fn look_all(&self) {
-        for (_, heard) in self.attempts.lock().values().flatten() {
+        let attempts = self.attempts.lock();
+        let mut of_runs: Vec<_> = attempts.iter().collect();
+        of_runs.sort_unstable_by_key(|(run, _)| *run);
+        for (_, heard) in of_runs.into_iter().flat_map(|(_, of_run)| of_run) {
             heard.notify_one();
         }
     }
@@ -97,28 +118,24 @@ impl Engine {
     pub(crate) async fn run_effects(self) {
         let stop = self.shared.stop.clone();
         while !stop.is_cancelled() {
-            let free = self.shared.effects.slots.available_permits();
+            let free = self.shared.effects.slots.free();
             let mut is_full = free == 0;
             if free > 0 {
                 let shared = &self.shared;
-                if let Err(error) = shared.lease_clock.set(&*shared.store).await {
+                if let Err(error) = shared.lease_clock.set(&*shared.store, &*shared.clock).await {
                     tracing::warn!(%error, "cannot read the store's clock");
                 }
                 let (now, until) = shared.lease_clock.lease(shared.options.lease);
-                match shared.store.lease_effects(shared.epoch, now, until, free).await {
+                let quota = shared.effects.quota();
+                match shared.store.lease_effects(shared.epoch, now, until, &quota).await {
                     Ok(leased) => {
-                        is_full = leased.len() == free;
+                        is_full = leased.len() >= quota.per_tenant || !quota.without.is_empty();
                         for effect in leased {
                             if shared.setbacks.is_left_alone(&effect.run) {
                                 // What it asks for could not be recorded. Nobody tries again before the lease is over.
                                 continue;
                             }
-                            match serde_json::from_slice(&effect.body) {
-                                Ok(stored) => self.begin_effect(effect.run, effect.key, stored, effect.fence),
-                                Err(error) => {
-                                    tracing::error!(run = %effect.run, %error, "effect row not understood");
-                                }
-                            }
+                            self.begin_leased(effect).await;
                         }
                     }
                     Err(error) => tracing::warn!(%error, "cannot lease effects"),
@@ -136,17 +153,54 @@ impl Engine {
 
     /// Begins an attempt this process holds the lease of; without a free slot, or while stopping, gives it back.
     pub(crate) fn begin_effect(&self, run: RunKey, key: EffectKey, effect: StoredEffect, fence: Fence) {
+        self.begin_suspect(run, key, effect, fence, None);
+    }
+
+    fn begin_suspect(
+        &self,
+        run: RunKey,
+        key: EffectKey,
+        effect: StoredEffect,
+        fence: Fence,
+        suspect: Option<OwnedSemaphorePermit>,
+    ) {
         let engine = self.clone();
-        let permit = Arc::clone(&self.shared.effects.slots).try_acquire_owned().ok();
+        let slot = self.shared.effects.slots.take(&run.tenant);
         let news = self.news(&run, &key);
-        self.shared.tasks.spawn(async move {
-            match permit {
-                Some(permit) if !engine.shared.stop.is_cancelled() => {
-                    engine.attempt(&run, &key, effect, fence, permit, news).await;
+        let span = of_run(&run);
+        let work = async move {
+            match slot {
+                Some(slot) if !engine.shared.stop.is_cancelled() => {
+                    engine.attempt(&run, &key, effect, fence, slot, news).await;
                 }
                 Some(_) | None => engine.give_back(&run, &key, fence).await,
             }
-        });
+            drop(suspect);
+        };
+        self.shared.tasks.spawn(work.instrument(span));
+    }
+
+    async fn begin_leased(&self, effect: LeasedEffect) {
+        let LeasedEffect {
+            run,
+            key,
+            body,
+            fence,
+            deaths,
+        } = effect;
+        match serde_json::from_slice(&body) {
+            Ok(stored) => {
+                let suspect = self.shared.effects.suspects.begin(deaths);
+                self.begin_suspect(run, key, stored, fence, suspect);
+            }
+            Err(error) => {
+                let why = CommandError::Internal(format!("effect {}: {error}", key.0));
+                let is_unread = async { Err::<(), _>(why) };
+                drop(self.attend(&run, Box::pin(is_unread)).await);
+                // Looked at again once it is left alone no more.
+                self.give_back(&run, &key, fence).await;
+            }
+        }
     }
 
     fn news(&self, run: &RunKey, key: &EffectKey) -> News {
@@ -173,7 +227,7 @@ impl Engine {
         key: &EffectKey,
         effect: StoredEffect,
         fence: Fence,
-        permit: OwnedSemaphorePermit,
+        slot: Slot,
         news: News,
     ) {
         let counters = &self.shared.counters;
@@ -215,7 +269,7 @@ impl Engine {
         counters
             .effects_active
             .fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
-        drop(permit);
+        drop(slot);
         self.shared.effects.freed.notify_one();
     }
 
@@ -297,6 +351,38 @@ fn read_outcome(outcome: Outcome) -> Result<Object, Failure> {
             code,
             message,
             retryable,
+            reason: None,
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wopr_core::{RunId, TenantId, Timestamp};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn attempts_look_in_the_order_of_their_runs() {
+        let effects = Effects::new(1);
+        let (saw, mut looks) = tokio::sync::mpsc::unbounded_channel();
+        for n in (0_u8..32).rev() {
+            let run = RunId::from_parts(Timestamp::from_millis(n.into()), [0; 10]);
+            let run = RunKey::new(TenantId::parse("acme").expect("valid"), run);
+            let heard = Arc::new(Notify::new());
+            let listener = (EffectKey("call".to_owned()), Arc::clone(&heard));
+            effects.attempts.lock().insert(run, vec![listener]);
+            let saw = saw.clone();
+            tokio::spawn(async move {
+                heard.notified().await;
+                saw.send(n).expect("the test listens");
+            });
+        }
+        drop(saw);
+        tokio::task::yield_now().await;
+        effects.look_all();
+        for n in 0..32 {
+            assert_eq!(looks.recv().await, Some(n));
+        }
     }
 }

@@ -9,8 +9,10 @@ use wopr_core::{Plan, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId};
 use wopr_store::{Epoch, Hint, ReadError, Store, WriteError};
 
 use crate::{
-    Clock, Ended, Events, Executor, Options, RegisterError, Registered, Stats, Tail, View,
+    Clock, CommandError, Ended, Events, Executor, Options, RegisterError, Registered, Stats, Tail, View,
     catalog::Catalog,
+    descendants::Descendants,
+    desk::Desk,
     dice::Dice,
     effects::Effects,
     hints::Nudges,
@@ -19,7 +21,7 @@ use crate::{
     locks::Locks,
     pushes::Pushes,
     recent::Recent,
-    room::{Purpose, Room},
+    room::{Held, Purpose, Room},
     run_ids::RunIds,
     setbacks::Setbacks,
     stats::Counters,
@@ -27,6 +29,9 @@ use crate::{
     timers::Timers,
     view::{self, Open, decode_events},
 };
+
+/// How long to try to say that a process ends in order.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Why an engine did not start.
 #[derive(Debug, thiserror::Error)]
@@ -68,6 +73,8 @@ pub(crate) struct Shared {
     pub(crate) tasks: TaskTracker,
     pub(crate) runtime: Handle,
     pub(crate) locks: Locks,
+    pub(crate) descendants: Descendants,
+    pub(crate) desk: Desk,
     pub(crate) dice: Dice,
     pub(crate) run_ids: RunIds,
 }
@@ -91,9 +98,11 @@ impl Prepared {
     pub fn begin(self) -> Engine {
         let Self { engine, hints } = self;
         let tasks = &engine.shared.tasks;
+        tasks.spawn(engine.clone().keep("clock", Engine::run_clock));
         tasks.spawn(engine.clone().keep("timers", Engine::run_timers));
         tasks.spawn(engine.clone().keep("effects", Engine::run_effects));
         tasks.spawn(engine.clone().keep("inboxes", Engine::run_inboxes));
+        tasks.spawn(engine.clone().keep("quarantine", Engine::run_quarantine));
         tasks.spawn(engine.clone().keep("retention", Engine::run_retention));
         tasks.spawn(engine.clone().keep("registry", Engine::run_registry));
         tasks.spawn(engine.clone().keep("tails", Engine::run_tails));
@@ -137,10 +146,17 @@ impl Engine {
     ) -> Result<Prepared, StartError> {
         // Listened to before anything is read, so that nothing falls between the two.
         let hints = store.hints();
+        if let Some(time) = store.time().await? {
+            clock.follow(time);
+        }
+        if let Some(mark) = store.high_water().await? {
+            clock.not_before(mark);
+        }
         let epoch = store.begin_epoch(clock.now()).await?;
         let lease_clock = LeaseClock::start(&*store, clock.now()).await?;
         let catalog = Catalog::load(&*store, options.offer).await?;
         let max_pushes = options.push.max_active;
+        let desk = Desk::new(options.deciders);
         let shared = Arc::new(Shared {
             effects: Effects::new(options.max_effects),
             dice: Dice::new(options.seed),
@@ -165,6 +181,8 @@ impl Engine {
             tasks: TaskTracker::new(),
             runtime: Handle::current(),
             locks: Locks::default(),
+            descendants: Descendants::default(),
+            desk,
         });
         Ok(Prepared {
             engine: Self { shared },
@@ -179,6 +197,13 @@ impl Engine {
         self.shared.tails.wake_all();
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
+        // Whoever does not hear of it counts a death of what was in hand, and nothing was.
+        let ending = self.shared.store.end_epoch(self.shared.epoch);
+        match tokio::time::timeout(FAREWELL, ending).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "end of the epoch not noted"),
+            Err(_) => tracing::warn!("end of the epoch not noted in time"),
+        }
         tracing::info!("engine stopped");
     }
 
@@ -244,6 +269,13 @@ impl Engine {
         self.shared.catalog.all(tenant)
     }
 
+    /// The current workflows that anybody may know of, by id: those the operator gave that are public, and those a
+    /// tenant registered that say `metadata.public: true`.
+    #[must_use]
+    pub fn public_workflows(&self, tenant: &TenantId) -> Vec<Arc<Plan>> {
+        self.shared.catalog.public(tenant)
+    }
+
     /// A fresh run id, above those this engine made before within the same millisecond.
     #[must_use]
     pub fn new_run_id(&self) -> RunId {
@@ -253,10 +285,16 @@ impl Engine {
         run_ids.next(&**clock, dice)
     }
 
-    /// The time.
+    /// The time, which never goes back.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.shared.clock.now()
+    }
+
+    /// The time as the machine tells it, for comparing with what others dated.
+    #[must_use]
+    pub fn time_of_day(&self) -> Timestamp {
+        self.shared.clock.time_of_day()
     }
 
     /// The store, for reads of side rows.
@@ -268,14 +306,19 @@ impl Engine {
     /// What the engine did since it started.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.shared.counters.read()
+        let mut stats = self.shared.counters.read();
+        stats.clock = self.shared.clock.steps();
+        stats
     }
 
-    /// Reads a run.
+    /// Reads a run. One that ended in this process a moment ago is not asked of the store: it cannot change any more.
     ///
     /// # Errors
     /// See [`ReadError`].
     pub async fn view(&self, key: &RunKey) -> Result<Option<View>, ReadError> {
+        if let Some(view) = self.ended_view(key) {
+            return Ok(Some(view));
+        }
         Ok(self.open(key, Purpose::View).await?.map(|open| open.view))
     }
 
@@ -300,6 +343,27 @@ impl Engine {
         self.shared.recent.find(key, self.now())
     }
 
+    /// Folds a run that ended in this process a moment ago, if all of its log is at hand.
+    fn ended_view(&self, key: &RunKey) -> Option<View> {
+        let ended = self.ended(key)?;
+        let events = ended.from(Seq(0))?;
+        let plan = self
+            .shared
+            .catalog
+            .current(&key.tenant, &ended.summary.workflow)?;
+        if *plan.version() != ended.summary.version {
+            return None;
+        }
+        let run = wopr_core::Run::default().fold(&plan, events).ok()?;
+        Some(View {
+            key: key.clone(),
+            plan,
+            run,
+            summary: ended.summary.clone(),
+            held: Held::default(),
+        })
+    }
+
     /// Follows a run's log. Make the tail first, then read, then await the tail.
     #[must_use]
     pub fn tail(&self, key: &RunKey) -> Tail {
@@ -309,18 +373,18 @@ impl Engine {
     pub(crate) async fn open(&self, key: &RunKey, purpose: Purpose) -> Result<Option<Open>, ReadError> {
         let Shared { store, room, .. } = &*self.shared;
         let expected = room.expect(purpose, key).await?;
-        let mut turn = room.turn().await?;
+        let mut turn = room.turn(&key.tenant).await?;
         let Some(mut loaded) = store.load(key).await? else {
             return Ok(None);
         };
         let n_bytes = loaded.parsed_size();
         room.note(key, n_bytes);
-        let held = match expected.or_else(|| room.try_hold(purpose, n_bytes)) {
+        let held = match expected.or_else(|| room.try_hold(purpose, &key.tenant, n_bytes)) {
             Some(held) => held,
             None => {
                 drop((loaded, turn));
-                let held = Box::pin(room.hold(purpose, n_bytes)).await?;
-                turn = room.turn().await?;
+                let held = Box::pin(room.hold(purpose, &key.tenant, n_bytes)).await?;
+                turn = room.turn(&key.tenant).await?;
                 // As it is by now.
                 let Some(again) = store.load(key).await? else {
                     return Ok(None);
@@ -337,9 +401,15 @@ impl Engine {
             &summary.version,
         );
         let plan = plan.await?;
-        let open = view::open(key, plan, loaded, held);
+        let (of, n_bytes) = (key.clone(), held.n_bytes());
+        let opening = self.think(&key.tenant, n_bytes, move || view::open(&of, plan, loaded, held));
+        let open = opening.await;
         drop(turn);
-        open.map(Some)
+        match open {
+            Ok(open) => open.map(Some),
+            Err(CommandError::Internal(why)) => Err(ReadError::Corrupt(why)),
+            Err(error) => Err(ReadError::Unavailable(error.to_string())),
+        }
     }
 
     /// Catches up with the registry now and then, and when there is a hint.

@@ -1,6 +1,6 @@
 //! What follows from an append once it is durable: who is woken, told and begun.
 
-use wopr_core::{Recorded, RunId, Timestamp};
+use wopr_core::{NodeId, Recorded, RunId, RunKey, RunStatus, Timestamp};
 use wopr_store::{EffectKey, Fence};
 
 use crate::{Ended, Engine, View, commit, stats::Counters};
@@ -16,6 +16,8 @@ pub(crate) struct FollowUp {
     pub(crate) effects: Vec<(EffectKey, commit::StoredEffect)>,
     pub(crate) told: Vec<RunId>,
     pub(crate) next_timer: Option<Timestamp>,
+    /// Whether work of the run is handed out again.
+    pub(crate) is_released: bool,
     pub(crate) children: usize,
 }
 
@@ -30,6 +32,7 @@ impl Engine {
             effects,
             told,
             next_timer,
+            is_released,
             children,
         } = follow_up;
         let shared = &self.shared;
@@ -37,6 +40,11 @@ impl Engine {
         Counters::add(&shared.counters.runs_created, children);
         if after.run.status.is_terminal() && !was_terminal {
             shared.counters.ended(after.run.status);
+            if let (RunStatus::Failed, Some((error, node))) = (after.run.status, &after.run.error) {
+                let RunKey { tenant, run } = &after.key;
+                let (node, code) = (node.as_ref().map(NodeId::as_str), &*error.code);
+                tracing::warn!(%run, %tenant, node, code, "run failed");
+            }
             if let Some((events, bytes)) = log {
                 let ended = Ended {
                     summary: after.summary.clone(),
@@ -60,6 +68,11 @@ impl Engine {
         }
         for run in told {
             shared.inboxes.tell(after.key.sibling(run.clone()));
+        }
+        if is_released {
+            shared.setbacks.forget(&after.key);
+            shared.inboxes.tell(after.key.clone());
+            shared.nudges.all();
         }
         if let Some(due) = next_timer {
             shared.timers.hint(due);

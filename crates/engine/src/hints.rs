@@ -31,7 +31,7 @@ pub(crate) struct Nudges {
 }
 
 impl Nudges {
-    fn all(&self) {
+    pub(crate) fn all(&self) {
         self.timers.notify_one();
         self.effects.notify_one();
         self.inboxes.notify_one();

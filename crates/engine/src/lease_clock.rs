@@ -2,7 +2,8 @@
 //!
 //! Processes that share a store measure them by its clock, so theirs need not agree. Between two looks at that clock,
 //! and where a store belongs to one process, time passes as this process sees it pass, which does not jump when
-//! somebody sets the system's clock. Timers come due, and what expires does, at times of day, by that of the system.
+//! somebody sets the system's clock. Timers come due, and what expires does, by the engine's [`Clock`], which follows the
+//! store's clock as well, but never back.
 
 use std::time::Duration;
 
@@ -10,6 +11,8 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use wopr_core::Timestamp;
 use wopr_store::{ReadError, Store};
+
+use crate::Clock;
 
 #[derive(Debug)]
 pub(crate) struct LeaseClock(Mutex<(Timestamp, Instant)>);
@@ -21,10 +24,11 @@ impl LeaseClock {
         Ok(Self(Mutex::new((time, Instant::now()))))
     }
 
-    /// Looks at the store's clock again.
-    pub(crate) async fn set(&self, store: &dyn Store) -> Result<(), ReadError> {
+    /// Looks at the store's clock again, and has the engine's follow it.
+    pub(crate) async fn set(&self, store: &dyn Store, clock: &dyn Clock) -> Result<(), ReadError> {
         if let Some(time) = store.time().await? {
             *self.0.lock() = (time, Instant::now());
+            clock.follow(time);
         }
         Ok(())
     }

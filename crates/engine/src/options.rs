@@ -13,6 +13,10 @@ pub struct Options {
     pub bounds: HostBounds,
     /// Optional node types.
     pub offer: Offer,
+    /// Threads that decide beside those of input and output; one less than there are processors where absent.
+    pub deciders: Option<usize>,
+    /// Runs below one root.
+    pub max_descendants: u64,
     /// Effect attempts under way at once.
     pub max_effects: usize,
     /// How long a lease lasts without being renewed.
@@ -38,6 +42,8 @@ impl Default for Options {
                 run_duration_ms: None,
             },
             offer: Offer::default(),
+            deciders: None,
+            max_descendants: 20_000,
             max_effects: 256,
             lease: Duration::from_secs(30),
             poll: Duration::from_secs(1),

@@ -54,18 +54,23 @@ impl Engine {
         run: &RunKey,
         work: impl Future<Output = Result<T, CommandError>> + Unpin,
     ) -> Result<T, CommandError> {
+        let mut has_panicked = false;
         let done = match caught(work).await {
             Ok(done) => done,
             Err(Panicked(text)) => {
+                has_panicked = true;
                 Counters::add(&self.shared.counters.panics, 1);
                 Err(CommandError::Internal(format!("it panicked: {text}")))
             }
         };
         match &done {
             Ok(_) => self.shared.setbacks.forget(run),
-            Err(CommandError::Internal(why)) => {
-                let pause = self.shared.setbacks.add(run);
-                tracing::error!(%run, %why, ?pause, "run left alone for a while");
+            Err(error @ CommandError::Internal(why)) => {
+                let (pause, in_a_row) = self.shared.setbacks.add(run);
+                tracing::error!(%why, ?pause, "run left alone for a while");
+                if !has_panicked {
+                    self.give_up(run, error, in_a_row).await;
+                }
             }
             Err(
                 CommandError::UnknownWorkflow

@@ -21,18 +21,22 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::{
-    sync::{Notify, OwnedSemaphorePermit, Semaphore},
-    time::Instant,
-};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::{sync::Notify, time::Instant};
+use tracing::Instrument;
 use wopr_core::{Run, RunKey, Seq, Timestamp};
-use wopr_store::{Attempted, Delivery, LeasedPush, OutboxRow, PushRow, Put, ReadError, Then, WriteError};
+use wopr_store::{
+    Attempted, Delivery, LeasedPush, Mailbox, OutboxRow, PushRow, Put, Quota, ReadError, Then, WriteError,
+};
 
 use crate::{
     CommandError, Courier, Engine, Parcel, Undelivered, View,
     hands::Hands,
+    logs::of_run,
     panics::{Panicked, caught},
+    quarantine::Suspects,
     room::Held,
+    slots::{Slot, Slots},
     stats::Counters,
     view::{decode_base, decode_events},
 };
@@ -51,13 +55,23 @@ const AFTER_TROUBLE: Duration = Duration::from_millis(500);
 const MAX_DATES: usize = 4_096;
 /// How much later than a receiver is due it is looked for, so that it is found.
 const MARGIN: Duration = Duration::from_millis(2);
+/// Receivers told at once that have one chance left.
+const SUSPECTS: usize = 8;
+/// Deaths of processes in a row, with a receiver in hand and no attempt settled in between, after which its deliveries are
+/// given up. Far more than quarantine a run: a push is owed to somebody, and seldom what ends a process.
+const HOPELESS: u32 = 20;
 /// Tries to say how an attempt ended while the store is away, before it is left to the next lease.
 const SETTLE_TRIES: u32 = 8;
 
 /// Who tells, and how many at once.
 #[derive(Debug)]
 pub(crate) struct Pushes {
-    slots: Arc<Semaphore>,
+    slots: Slots,
+    suspects: Suspects,
+    /// Outboxes with one chance left.
+    suspect_outboxes: Suspects,
+    /// Whether the outboxes that are found next were left by a process that may have died of them.
+    is_recovering: AtomicBool,
     freed: Notify,
     stirred: Notify,
     /// When receivers are due that failed here, the first on top. A rough guide: the rows are looked at every so often
@@ -71,12 +85,29 @@ pub(crate) struct Pushes {
 impl Pushes {
     pub(crate) fn new(max_active: usize) -> Self {
         Self {
-            slots: Arc::new(Semaphore::new(max_active)),
+            slots: Slots::new(max_active),
+            suspects: Suspects::new(SUSPECTS),
+            suspect_outboxes: Suspects::new(1),
+            is_recovering: AtomicBool::new(true),
             freed: Notify::new(),
             stirred: Notify::new(),
             due: Mutex::default(),
             dated: Notify::new(),
             is_used: AtomicBool::new(false),
+        }
+    }
+
+    /// Looks for what another process left.
+    pub(crate) fn recover(&self) {
+        self.is_recovering.store(true, Ordering::Relaxed);
+    }
+
+    fn quota(&self) -> Quota {
+        Quota {
+            rows: self.slots.free(),
+            per_tenant: self.slots.share(),
+            without: self.slots.crowded(),
+            suspects: self.suspects.room(),
         }
     }
 
@@ -199,31 +230,44 @@ impl Engine {
     ) -> (usize, bool) {
         let (mut n_expanded, mut is_more_left) = (0, false);
         let mut after = None;
+        let is_recovering = self.shared.pushes.is_recovering.swap(false, Ordering::Relaxed);
         loop {
-            let notes = match self.shared.store.outbox(after.as_ref(), ROUND).await {
+            let epoch = self.shared.epoch;
+            let notes = match self.shared.store.outbox(epoch, after.as_ref(), ROUND).await {
                 Ok(notes) => notes,
                 Err(error) => {
+                    if is_recovering {
+                        self.shared.pushes.recover();
+                    }
                     tracing::warn!(%error, "cannot read what is to be pushed");
                     return (n_expanded, is_more_left);
                 }
             };
             let is_last = notes.len() < ROUND;
             after = notes.last().map(|note| note.run.clone());
+            let (notes, suspects) = if is_recovering {
+                self.claim_outboxes(notes).await
+            } else {
+                (notes, None)
+            };
             for note in notes {
                 if self.shared.setbacks.is_left_alone(&note.run) {
                     continue;
                 }
-                let (engine, courier) = (self.clone(), Arc::clone(courier));
-                let has_begun = expanding.begin(note.run.clone(), async move {
+                let (engine, courier, suspects) = (self.clone(), Arc::clone(courier), suspects.clone());
+                let (span, key) = (of_run(&note.run), note.run.clone());
+                let work = async move {
                     let run = note.run.clone();
                     let expanded = engine
                         .attend(&run, Box::pin(engine.expand(&*courier, note)))
                         .await;
+                    drop(suspects);
                     if let Err(error) = &expanded {
-                        tracing::warn!(%run, %error, "deliveries not made yet");
+                        tracing::warn!(%error, "deliveries not made yet");
                     }
                     expanded.is_ok()
-                });
+                };
+                let has_begun = expanding.begin(key, work.instrument(span));
                 is_more_left |= !has_begun;
             }
             for expanded in expanding.round().await {
@@ -236,6 +280,36 @@ impl Engine {
                 return (n_expanded, is_more_left);
             }
         }
+    }
+
+    /// Notes that outboxes are in hand that a process left which may have died of them; those that may be worked at.
+    async fn claim_outboxes(
+        &self,
+        notes: Vec<OutboxRow>,
+    ) -> (Vec<OutboxRow>, Option<Arc<OwnedSemaphorePermit>>) {
+        let shared = &self.shared;
+        let runs: Vec<_> = notes.iter().map(|note| note.run.clone()).collect();
+        if runs.is_empty() {
+            return (notes, None);
+        }
+        let suspects = shared.pushes.suspect_outboxes.begin(u32::MAX).map(Arc::new);
+        let most = usize::from(suspects.is_some());
+        let claimed = match shared
+            .store
+            .claim(Mailbox::Outbox, shared.epoch, &runs, most)
+            .await
+        {
+            Ok(claimed) => claimed,
+            Err(error) => {
+                tracing::warn!(%error, "cannot claim outboxes");
+                Vec::new()
+            }
+        };
+        if claimed.len() < runs.len() {
+            shared.pushes.recover();
+        }
+        let is_claimed = |note: &OutboxRow| claimed.contains(&note.run);
+        (notes.into_iter().filter(is_claimed).collect(), suspects)
     }
 
     /// Makes deliveries of what was appended to a run.
@@ -277,7 +351,7 @@ impl Engine {
 
     /// A run as it was when its log had a length; none if it is gone.
     async fn as_of(&self, key: &RunKey, head: Seq) -> Result<Option<View>, ReadError> {
-        let turn = self.shared.room.turn().await?;
+        let turn = self.shared.room.turn(&key.tenant).await?;
         let Some(loaded) = self.shared.store.load(key).await? else {
             return Ok(None);
         };
@@ -316,30 +390,35 @@ impl Engine {
     /// Leases receivers that are due, as many as there are free slots; whether there may be more.
     async fn lease_due(&self, courier: &Arc<dyn Courier>) -> bool {
         let shared = &self.shared;
-        let free = shared.pushes.slots.available_permits();
+        let free = shared.pushes.slots.free();
         if free == 0 {
             return true;
         }
-        if let Err(error) = shared.lease_clock.set(&*shared.store).await {
+        if let Err(error) = shared.lease_clock.set(&*shared.store, &*shared.clock).await {
             tracing::warn!(%error, "cannot read the store's clock");
         }
         let (now, until) = shared.lease_clock.lease(self.push_lease());
-        let leased = match shared.store.lease_pushes(shared.epoch, now, until, free).await {
+        let quota = shared.pushes.quota();
+        let leased = match shared.store.lease_pushes(shared.epoch, now, until, &quota).await {
             Ok(leased) => leased,
             Err(error) => {
                 tracing::warn!(%error, "cannot lease receivers of pushes");
                 return false;
             }
         };
-        let is_full = leased.len() == free;
+        let is_full = leased.len() >= quota.per_tenant || !quota.without.is_empty();
         for lease in leased {
             shared.pushes.is_used();
-            let permit = Arc::clone(&shared.pushes.slots).try_acquire_owned().ok();
+            let slot = shared.pushes.slots.take(&lease.run.tenant);
+            let suspect = shared.pushes.suspects.begin(lease.deaths);
             let (engine, courier) = (self.clone(), Arc::clone(courier));
-            shared.tasks.spawn(async move {
-                engine.tell(&*courier, &lease, permit).await;
+            let span = of_run(&lease.run);
+            let work = async move {
+                engine.tell(&*courier, &lease, slot).await;
+                drop(suspect);
                 engine.shared.pushes.freed.notify_one();
-            });
+            };
+            shared.tasks.spawn(work.instrument(span));
         }
         is_full
     }
@@ -351,9 +430,9 @@ impl Engine {
     }
 
     /// Tells a receiver what waits for it, one after the other, until one attempt fails.
-    async fn tell(&self, courier: &dyn Courier, lease: &LeasedPush, permit: Option<OwnedSemaphorePermit>) {
+    async fn tell(&self, courier: &dyn Courier, lease: &LeasedPush, slot: Option<Slot>) {
         let waiting = match self.shared.store.waiting(&lease.run, &lease.id, BURST).await {
-            Ok(waiting) if permit.is_some() => waiting,
+            Ok(waiting) if slot.is_some() => waiting,
             // Without a slot somebody else may begin at once.
             Ok(_) => return self.let_lease_go(lease, Duration::ZERO).await,
             Err(error) => {
@@ -366,6 +445,7 @@ impl Engine {
             self.settle_attempt(lease, None, rest).await;
             return;
         };
+        let is_given_up = lease.deaths >= HOPELESS;
         for (n, delivery) in waiting.into_iter().enumerate() {
             let then = if n < n_before_last {
                 None
@@ -374,7 +454,12 @@ impl Engine {
             } else {
                 Some(Then::Due(self.lease_time()))
             };
-            match self.attempt_push(courier, lease, delivery, then).await {
+            let next = if is_given_up {
+                self.give_push_up(lease, delivery.seq, then).await
+            } else {
+                self.attempt_push(courier, lease, delivery, then).await
+            };
+            match next {
                 Next::GoOn => {}
                 Next::Stop => return,
             }
@@ -454,6 +539,23 @@ impl Engine {
         };
         if self.settle_attempt(lease, Some((seq, attempted)), then).await {
             next
+        } else {
+            Next::Stop
+        }
+    }
+
+    /// Gives up what three processes died at; it can be tried again.
+    async fn give_push_up(&self, lease: &LeasedPush, seq: Seq, then: Option<Then>) -> Next {
+        Counters::add(&self.shared.counters.pushes_given_up, 1);
+        let error = "processes died while it was told";
+        tracing::error!(push = lease.id, seq = seq.0, reason = error, "push given up");
+        let given_up = Attempted::GivenUp {
+            error: error.to_owned(),
+            at: self.lease_time(),
+        };
+        let then = then.unwrap_or_else(|| Then::GoOn(self.shared.lease_clock.lease(self.push_lease()).1));
+        if self.settle_attempt(lease, Some((seq, given_up)), then).await {
+            Next::GoOn
         } else {
             Next::Stop
         }

@@ -139,6 +139,7 @@ mod tests {
     /// A log whose events from `first` to `head` are at hand, ended at a time.
     fn ended(first: u64, head: u64, millis: i64) -> Ended {
         let event = |seq| Recorded {
+            is_untrusted: false,
             seq: Seq(seq),
             at: at(0),
             cause: None,

@@ -2,7 +2,8 @@
 //!
 //! How large a run is, nobody knows before it is loaded. So loading goes by turns, of which there are few; a run that turns
 //! out to be large needs room besides, for as long as it is in memory. If there is none it is let go of, waits without a
-//! turn, and is loaded again. The last that were large are remembered, and wait for room before they are loaded: so small
+//! turn, and is loaded again. Turns and room are shared by tenants: each waits in a queue of its own, and none gets all of the
+//! room. The last that were large are remembered, and wait for room before they are loaded: so small
 //! runs are not behind large ones.
 //!
 //! Whoever reads a run may then command it, with the run in hand. Commands have room of their own, and wait for nobody
@@ -11,9 +12,10 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
-use wopr_core::RunKey;
+use wopr_core::{RunKey, TenantId};
 use wopr_store::{ReadError, patiently};
+
+use crate::turns::{Full, Turn, Turns};
 
 /// Runs that are being loaded at once.
 const TURNS: usize = 32;
@@ -23,6 +25,8 @@ const SMALL: usize = 256 << 10;
 const BYTES: usize = 128 << 20;
 /// Large runs remembered; when there are more, all are forgotten.
 const MAX_KNOWN: usize = 1_024;
+/// Loads of a tenant that wait, of each kind.
+const MAX_WAITING: usize = 1_024;
 /// How long to wait for a turn or for room before whoever asks is refused.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -38,13 +42,28 @@ pub(crate) enum Purpose {
 /// The room a run takes, until the last that has it is dropped; none if it is small.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Held {
-    _share: Option<Arc<OwnedSemaphorePermit>>,
+    _share: Option<Arc<Turn>>,
+    n_bytes: usize,
 }
 
-impl From<OwnedSemaphorePermit> for Held {
-    fn from(share: OwnedSemaphorePermit) -> Self {
+impl Held {
+    /// How large the run was when it was loaded.
+    pub(crate) const fn n_bytes(&self) -> usize {
+        self.n_bytes
+    }
+
+    /// Of a run that needs no room.
+    const fn small(n_bytes: usize) -> Self {
+        Self {
+            _share: None,
+            n_bytes,
+        }
+    }
+
+    fn large(share: Turn, n_bytes: usize) -> Self {
         Self {
             _share: Some(Arc::new(share)),
+            n_bytes,
         }
     }
 }
@@ -52,9 +71,9 @@ impl From<OwnedSemaphorePermit> for Held {
 #[derive(Debug)]
 pub(crate) struct Room {
     bytes: usize,
-    turns: Semaphore,
-    views: Arc<Semaphore>,
-    commands: Arc<Semaphore>,
+    turns: Turns,
+    views: Turns,
+    commands: Turns,
     /// Runs that were large, and how large.
     known: Mutex<HashMap<RunKey, usize>>,
 }
@@ -67,10 +86,10 @@ impl Default for Room {
 
 impl Room {
     fn new(bytes: usize) -> Self {
-        let kilobytes = || Arc::new(Semaphore::new(bytes >> 10));
+        let kilobytes = || Turns::room(bytes >> 10, MAX_WAITING);
         Self {
             bytes,
-            turns: Semaphore::new(TURNS),
+            turns: Turns::new(TURNS, MAX_WAITING),
             views: kilobytes(),
             commands: kilobytes(),
             known: Mutex::default(),
@@ -81,7 +100,7 @@ impl Room {
     pub(crate) async fn expect(&self, purpose: Purpose, key: &RunKey) -> Result<Option<Held>, ReadError> {
         let known = self.known.lock().get(key).copied();
         match known {
-            Some(n_bytes) => Box::pin(self.hold(purpose, n_bytes)).await.map(Some),
+            Some(n_bytes) => Box::pin(self.hold(purpose, &key.tenant, n_bytes)).await.map(Some),
             None => Ok(None),
         }
     }
@@ -99,37 +118,39 @@ impl Room {
     }
 
     /// Waits for a turn to load a run, which ends when it is decoded.
-    pub(crate) async fn turn(&self) -> Result<SemaphorePermit<'_>, ReadError> {
-        // The semaphore is never closed.
-        match patiently(PATIENCE, self.turns.acquire()).await {
+    pub(crate) async fn turn(&self, tenant: &TenantId) -> Result<Turn, ReadError> {
+        match patiently(PATIENCE, self.turns.take(tenant, 1)).await {
             Some(Ok(turn)) => Ok(turn),
-            Some(Err(_)) | None => Err(ReadError::Unavailable("too many runs are being read".to_owned())),
+            Some(Err(Full)) | None => Err(ReadError::Unavailable("too many runs are being read".to_owned())),
         }
     }
 
     /// The room for what was loaded, if there is some at once.
-    pub(crate) fn try_hold(&self, purpose: Purpose, n_bytes: usize) -> Option<Held> {
+    pub(crate) fn try_hold(&self, purpose: Purpose, tenant: &TenantId, n_bytes: usize) -> Option<Held> {
         if n_bytes <= SMALL {
-            return Some(Held::default());
+            return Some(Held::small(n_bytes));
         }
-        let room = Arc::clone(self.of(purpose));
-        room.try_acquire_many_owned(self.share(n_bytes))
-            .ok()
-            .map(Held::from)
+        let room = self.of(purpose);
+        let share = room.try_take(tenant, self.share(n_bytes));
+        share.map(|share| Held::large(share, n_bytes))
     }
 
     /// Waits for room for a run of so many bytes.
-    pub(crate) async fn hold(&self, purpose: Purpose, n_bytes: usize) -> Result<Held, ReadError> {
-        let room = Arc::clone(self.of(purpose));
-        match patiently(PATIENCE, room.acquire_many_owned(self.share(n_bytes))).await {
-            Some(Ok(permit)) => Ok(permit.into()),
-            Some(Err(_)) | None => Err(ReadError::Unavailable(
+    pub(crate) async fn hold(
+        &self,
+        purpose: Purpose,
+        tenant: &TenantId,
+        n_bytes: usize,
+    ) -> Result<Held, ReadError> {
+        match patiently(PATIENCE, self.of(purpose).take(tenant, self.share(n_bytes))).await {
+            Some(Ok(turn)) => Ok(Held::large(turn, n_bytes)),
+            Some(Err(Full)) | None => Err(ReadError::Unavailable(
                 "too many large runs are being read".to_owned(),
             )),
         }
     }
 
-    const fn of(&self, purpose: Purpose) -> &Arc<Semaphore> {
+    const fn of(&self, purpose: Purpose) -> &Turns {
         match purpose {
             Purpose::View => &self.views,
             Purpose::Command => &self.commands,
@@ -137,8 +158,8 @@ impl Room {
     }
 
     /// Kilobytes; a run that is larger than all of the room has all of it.
-    fn share(&self, n_bytes: usize) -> u32 {
-        u32::try_from(n_bytes.min(self.bytes).div_ceil(1 << 10)).unwrap_or(u32::MAX)
+    fn share(&self, n_bytes: usize) -> usize {
+        n_bytes.min(self.bytes).div_ceil(1 << 10)
     }
 }
 
@@ -146,34 +167,70 @@ impl Room {
 mod tests {
     use super::*;
 
-    const LARGE: usize = SMALL + 1;
+    const LARGE: usize = SMALL + 1_024;
+
+    fn tenant(name: &str) -> TenantId {
+        TenantId::parse(name).expect("valid")
+    }
 
     #[tokio::test(start_paused = true)]
     async fn large_runs_share_the_room_and_small_ones_need_none() {
-        let room = Room::new(2 * SMALL);
-        let first = room.try_hold(Purpose::View, LARGE).unwrap();
-        assert!(room.try_hold(Purpose::View, LARGE).is_none());
-        assert!(room.try_hold(Purpose::View, SMALL).is_some());
-        let command = room.try_hold(Purpose::Command, usize::MAX).unwrap();
-        assert!(room.hold(Purpose::Command, LARGE).await.is_err());
+        let (room, acme) = (Room::new(2 * SMALL), tenant("acme"));
+        let first = room.try_hold(Purpose::View, &acme, LARGE).unwrap();
+        assert!(room.try_hold(Purpose::View, &acme, LARGE).is_none());
+        assert!(room.try_hold(Purpose::View, &acme, SMALL).is_some());
+        let command = room.try_hold(Purpose::Command, &acme, usize::MAX).unwrap();
+        assert!(room.hold(Purpose::Command, &acme, LARGE).await.is_err());
         let second = first.clone();
         drop(first);
-        assert!(room.hold(Purpose::View, LARGE).await.is_err());
+        assert!(room.hold(Purpose::View, &acme, LARGE).await.is_err());
         drop(second);
-        assert!(room.hold(Purpose::View, LARGE).await.is_ok());
+        assert!(room.hold(Purpose::View, &acme, LARGE).await.is_ok());
         drop(command);
-        assert!(room.hold(Purpose::Command, LARGE).await.is_ok());
+        assert!(room.hold(Purpose::Command, &acme, LARGE).await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]
     async fn few_load_at_once_and_who_waits_is_told() {
-        let room = Room::default();
+        let (room, acme) = (Room::default(), tenant("acme"));
         let mut turns = Vec::new();
         for _ in 0..TURNS {
-            turns.push(room.turn().await.unwrap());
+            turns.push(room.turn(&acme).await.unwrap());
         }
-        assert!(matches!(room.turn().await, Err(ReadError::Unavailable(_))));
+        assert!(matches!(room.turn(&acme).await, Err(ReadError::Unavailable(_))));
         turns.pop();
-        assert!(room.turn().await.is_ok());
+        assert!(room.turn(&acme).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tenant_with_many_large_runs_leaves_room_for_others() {
+        let (room, acme, other) = (Room::default(), tenant("acme"), tenant("other"));
+        let held: Vec<_> = std::iter::from_fn(|| room.try_hold(Purpose::View, &acme, 1 << 20)).collect();
+        assert_eq!(held.len(), 96);
+        assert!(room.try_hold(Purpose::View, &other, 1 << 20).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tenant_that_waits_for_many_loads_is_not_ahead_of_another() {
+        let (room, acme, other) = (Arc::new(Room::default()), tenant("acme"), tenant("other"));
+        let mut turns = Vec::new();
+        for _ in 0..TURNS {
+            turns.push(room.turn(&acme).await.unwrap());
+        }
+        for _ in 0..100 {
+            let (room, acme) = (Arc::clone(&room), acme.clone());
+            tokio::spawn(async move {
+                let _turn = room.turn(&acme).await;
+                std::future::pending::<()>().await;
+            });
+            tokio::task::yield_now().await;
+        }
+        let waiting = tokio::spawn({
+            let room = Arc::clone(&room);
+            async move { room.turn(&other).await.map(drop) }
+        });
+        tokio::task::yield_now().await;
+        turns.pop();
+        assert!(waiting.await.unwrap().is_ok());
     }
 }

@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use wopr_core::RunStatus;
 
+use crate::Steps;
+
 /// What the engine did since it started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -27,6 +29,8 @@ pub struct Stats {
     pub effects_dropped: u64,
     /// Effect attempts under way.
     pub effects_active: u64,
+    /// Runs paused because processes died at them, or what is stored of them cannot be read.
+    pub runs_quarantined: u64,
     /// Runs removed after their time.
     pub runs_removed: u64,
     /// Updates that receivers are to be told, not counted once for each.
@@ -41,6 +45,8 @@ pub struct Stats {
     pub pushes_active: u64,
     /// Panics that were caught, of work at a run and of loops; those of requests are not among them.
     pub panics: u64,
+    /// How the clock was set.
+    pub clock: Steps,
 }
 
 #[derive(Debug, Default)]
@@ -55,6 +61,7 @@ pub(crate) struct Counters {
     pub(crate) effects_started: AtomicU64,
     pub(crate) effects_dropped: AtomicU64,
     pub(crate) effects_active: AtomicU64,
+    pub(crate) runs_quarantined: AtomicU64,
     pub(crate) runs_removed: AtomicU64,
     pub(crate) pushes_made: AtomicU64,
     pub(crate) pushes_delivered: AtomicU64,
@@ -97,6 +104,7 @@ impl Counters {
             effects_started: get(&self.effects_started),
             effects_dropped: get(&self.effects_dropped),
             effects_active: get(&self.effects_active),
+            runs_quarantined: get(&self.runs_quarantined),
             runs_removed: get(&self.runs_removed),
             pushes_made: get(&self.pushes_made),
             pushes_delivered: get(&self.pushes_delivered),
@@ -104,6 +112,7 @@ impl Counters {
             pushes_given_up: get(&self.pushes_given_up),
             pushes_active: get(&self.pushes_active),
             panics: get(&self.panics),
+            clock: Steps::default(),
         }
     }
 }

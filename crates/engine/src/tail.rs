@@ -75,12 +75,12 @@ impl Tails {
     }
 
     pub(crate) fn wake_all(&self) {
-        for followed in self.followed.lock().values() {
-            followed.sender.send_replace(());
+        for key in self.keys() {
+            self.wake(&key);
         }
     }
 
-    /// What is followed, in an order of its own, so that a simulation wakes readers in the same one each time.
+    /// What is followed, in the order of keys: a simulation wakes readers in the same order each time.
     fn keys(&self) -> Vec<RunKey> {
         let mut keys: Vec<_> = self.followed.lock().keys().cloned().collect();
         keys.sort_unstable();
@@ -145,6 +145,34 @@ impl Engine {
                     }
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wopr_core::{RunId, TenantId, Timestamp};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn readers_wake_in_the_order_of_their_runs() {
+        let tails = Arc::new(Tails::default());
+        let (saw, mut woken) = tokio::sync::mpsc::unbounded_channel();
+        for n in (0_u8..32).rev() {
+            let run = RunId::from_parts(Timestamp::from_millis(n.into()), [0; 10]);
+            let mut tail = tails.follow(&RunKey::new(TenantId::parse("acme").expect("valid"), run));
+            let saw = saw.clone();
+            tokio::spawn(async move {
+                tail.changed().await;
+                saw.send(n).expect("the test listens");
+            });
+        }
+        drop(saw);
+        tokio::task::yield_now().await;
+        tails.wake_all();
+        for n in 0..32 {
+            assert_eq!(woken.recv().await, Some(n));
         }
     }
 }

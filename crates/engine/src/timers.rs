@@ -9,14 +9,21 @@
 //! later, or, where its run is left alone, stays leased; one whose run somebody holds is waited for beside the others.
 //! So however many do not fire, every other has its turn.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tracing::Instrument;
 use wopr_core::{Command, RunKey, Timer, Timestamp};
-use wopr_store::{Fence, LeasedTimer, TimerKey, WriteError};
+use wopr_store::{Fence, LeasedTimer, Quota, TimerKey, WriteError};
 
-use crate::{CommandError, Engine, Extras, hands::Hands, stats::Counters};
+use crate::{
+    CommandError, Engine, Extras, hands::Hands, logs::of_run, quarantine::Suspects, slots::Slots,
+    stats::Counters,
+};
 
 /// Timers being fired. One that fires may be set again at once, which is another lease and so another fence.
 type Firing = Hands<(RunKey, TimerKey, Fence), Fired>;
@@ -32,13 +39,47 @@ const AFTER_TROUBLE: Duration = Duration::from_millis(500);
 const HELD: Duration = Duration::from_millis(20);
 
 /// Wakes the loop when a timer is set that is due before it would look.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Timers {
     next: Mutex<Option<Timestamp>>,
     earlier: Notify,
+    /// Those being fired, shared by tenants.
+    slots: Slots,
+    suspects: Suspects,
+    /// Whether more were due than were leased in the last round.
+    is_behind: AtomicBool,
+}
+
+impl Default for Timers {
+    fn default() -> Self {
+        Self {
+            next: Mutex::default(),
+            earlier: Notify::new(),
+            slots: Slots::new(ROUND),
+            suspects: Suspects::new(1),
+            is_behind: AtomicBool::new(false),
+        }
+    }
 }
 
 impl Timers {
+    /// What to lease: as it comes, unless there is more than fits or a tenant has its share in hand already.
+    fn quota(&self, room: usize) -> Quota {
+        let without = self.slots.crowded();
+        let is_behind = self.is_behind.load(Ordering::Relaxed);
+        let rows = room.min(self.slots.free());
+        Quota {
+            rows,
+            per_tenant: if is_behind || !without.is_empty() {
+                self.slots.share().min(rows)
+            } else {
+                rows
+            },
+            without,
+            suspects: self.suspects.room(),
+        }
+    }
+
     pub(crate) fn hint(&self, due: Timestamp) {
         let mut next = self.next.lock();
         if next.is_none_or(|next| due < next) {
@@ -88,11 +129,14 @@ impl Engine {
         let shared = &self.shared;
         let room = firing.room();
         let (now, until) = shared.lease_clock.lease(LEASE.min(shared.options.lease));
+        let quota = shared.timers.quota(room);
         let leased = shared
             .store
-            .lease_timers(shared.epoch, self.now(), now, until, room)
+            .lease_timers(shared.epoch, self.now(), now, until, &quota)
             .await?;
         let n_leased = leased.len();
+        let is_behind = n_leased >= quota.per_tenant.min(room);
+        shared.timers.is_behind.store(is_behind, Ordering::Relaxed);
         if n_leased > 0 {
             *held = HELD;
         }
@@ -101,8 +145,19 @@ impl Engine {
             if !shared.setbacks.is_left_alone(&timer.run) {
                 let engine = self.clone();
                 let about = (timer.run.clone(), timer.key.clone(), timer.fence);
+                let slot = shared.timers.slots.take(&timer.run.tenant);
+                let suspect = shared.timers.suspects.begin(timer.deaths);
+                let span = of_run(&timer.run);
+                let work = async move {
+                    let fired = match slot {
+                        Some(_) => engine.fire(timer).await,
+                        None => engine.postpone(&timer).await,
+                    };
+                    drop((slot, suspect));
+                    fired
+                };
                 // Each lease has a fence of its own, so none is in hand.
-                let _ = firing.begin(about, async move { engine.fire(timer).await });
+                let _ = firing.begin(about, work.instrument(span));
             }
         }
         let (mut has_fired, mut has_trouble) = (false, false);
@@ -114,7 +169,7 @@ impl Engine {
             }
         }
         let is_stuck = has_trouble && !has_fired;
-        if n_leased == room {
+        if is_behind && n_leased > 0 {
             return Ok(if is_stuck { AFTER_TROUBLE } else { Duration::ZERO });
         }
         // Read before the hint is reset would lose a hint that came in between; so reset first.
@@ -144,6 +199,7 @@ impl Engine {
             key,
             since,
             fence,
+            deaths: _,
         } = timer;
         let firing = async {
             let command = Timer::parse(&key.0).map(Command::Timer);
@@ -157,7 +213,7 @@ impl Engine {
                 Fired::Yes
             }
             Err(error) => {
-                tracing::warn!(%run, timer = key.0, %error, "timer not fired");
+                tracing::warn!(timer = key.0, %error, "timer not fired");
                 if self.shared.setbacks.is_left_alone(&run) {
                     return Fired::LeftAlone;
                 }
@@ -168,10 +224,26 @@ impl Engine {
                     .min(since.max(steady))
                     .plus_millis(u64::try_from(AFTER_TROUBLE.as_millis()).unwrap_or(u64::MAX));
                 if let Err(error) = self.shared.store.release_timer(&run, &key, fence, again).await {
-                    tracing::warn!(%run, timer = key.0, %error, "timer not given back, its lease will run out");
+                    tracing::warn!(timer = key.0, %error, "timer not given back, its lease will run out");
                 }
                 Fired::NotNow
             }
         }
+    }
+
+    /// Gives a timer back whose tenant has enough in hand; it keeps its place.
+    async fn postpone(&self, timer: &LeasedTimer) -> Fired {
+        let LeasedTimer {
+            run,
+            key,
+            since,
+            fence,
+            ..
+        } = timer;
+        let store = &self.shared.store;
+        if let Err(error) = store.release_timer(run, key, *fence, *since).await {
+            tracing::warn!(timer = key.0, %error, "timer not given back, its lease will run out");
+        }
+        Fired::NotNow
     }
 }

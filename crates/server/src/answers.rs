@@ -2,7 +2,7 @@
 //!
 //! An answer is in memory until its client has taken it. Small ones are bounded by the number of connections; the large
 //! ones of thousands of clients that ask and do not read would take far more than any machine has. A client that comes
-//! when there is no room is told to come again. No credential has more than a part of the room, so whoever leaves all
+//! when there is no room is told to come again. No tenant has more than a part of the room, so whoever leaves all
 //! of that unread is in nobody's way. Of streams only what is large counts: the rest of what they tell is made when their
 //! client has taken what was before.
 
@@ -22,13 +22,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{asker::Asker, body::shared};
 
-/// The largest answer that does not count.
-const SMALL: usize = 64 << 10;
+/// The largest answer that does not count: each is bounded by the requests in flight.
+const SMALL: usize = 4 << 10;
 /// Bytes of large answers that this process holds at once.
-const MAX_HELD: usize = 256 << 20;
-/// How many of them those with one credential may have. An answer that is larger counts as much.
+const MAX_HELD: usize = 128 << 20;
+/// How many of them those to one tenant may have. An answer that is larger counts as much.
 const MAX_EACH: usize = MAX_HELD / 4;
-/// Credentials remembered before those that have nothing are forgotten.
+/// Tenants remembered before those that have nothing are forgotten.
 const MAX_IDLE: usize = 1_024;
 /// Bytes of answers that wait for room at once.
 const MAX_WAITING: usize = MAX_HELD / 4;

@@ -1,54 +1,96 @@
-//! Whose a request is, where what there is of memory is shared out: callers with one credential are one.
+//! Whose a request is, where what there is of memory is shared out: a tenant is one, whatever its keys, its tokens and
+//! their spelling; without a credential an address is one.
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-
-use http::{HeaderMap, HeaderValue, header};
+use std::{
+    hash::{DefaultHasher, Hash, Hasher as _},
+    net::IpAddr,
+};
 
 use crate::auth::Caller;
 
-/// A credential, by a hash: two that share one share a part.
+/// A tenant or an address, by a hash: two that share one share a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Asker(u64);
+pub(crate) enum Asker {
+    /// Everybody of a tenant.
+    Tenant(u64),
+    /// Everybody at an address who was not recognized, or not yet.
+    Stranger(u64),
+}
+
+/// A network that one party is taken to have: an address of IPv4, and 64 bits of IPv6, which is the least that anybody
+/// is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Network([u8; 8]);
+
+impl Network {
+    pub(crate) fn of(address: IpAddr) -> Self {
+        let mut bytes = [0; 8];
+        match address.to_canonical() {
+            // No address of IPv6 that is used begins so.
+            IpAddr::V4(address) => bytes[4..].copy_from_slice(&address.octets()),
+            IpAddr::V6(address) => bytes.copy_from_slice(&address.octets()[..8]),
+        }
+        Self(bytes)
+    }
+}
 
 impl Asker {
-    /// By the credential of a request; those without one are one too.
-    pub(crate) fn of(headers: &HeaderMap) -> Self {
-        let mut hasher = DefaultHasher::new();
-        let credential = headers.get(header::AUTHORIZATION);
-        credential.map(HeaderValue::as_bytes).hash(&mut hasher);
-        Self(hasher.finish())
-    }
-
-    /// By who was let in; for what is told when the request is long gone.
+    /// Whoever was let in.
     pub(crate) fn caller(caller: &Caller) -> Self {
-        let mut hasher = DefaultHasher::new();
-        (&caller.tenant, &caller.key_id).hash(&mut hasher);
-        Self(hasher.finish())
+        Self::Tenant(hash(&caller.tenant))
     }
 
-    /// Everybody who calls what is open to all, whatever credential they show: nobody looked at it.
-    pub(crate) fn anybody() -> Self {
-        Self(0)
+    /// Whoever is at an address.
+    pub(crate) fn stranger(network: Network) -> Self {
+        Self::Stranger(hash(&network))
+    }
+
+    /// Whoever came over no connection of this host.
+    pub(crate) const fn nobody() -> Self {
+        Self::Stranger(0)
     }
 
     #[cfg(test)]
     pub(crate) const fn number(number: u64) -> Self {
-        Self(number)
+        Self::Tenant(number)
     }
+}
+
+fn hash(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use wopr_core::{PrincipalId, TenantId};
+
     use super::*;
+    use crate::auth::Scopes;
 
     #[test]
-    fn a_credential_tells_whose_it_is() {
-        let with = |credential: &'static str| {
-            let credential = HeaderValue::from_static(credential);
-            Asker::of(&HeaderMap::from_iter([(header::AUTHORIZATION, credential)]))
+    fn keys_of_one_tenant_are_one_asker() {
+        let caller = |key: &str, tenant: &str| Caller {
+            key_id: Arc::from(key),
+            tenant: TenantId::parse(tenant).unwrap(),
+            principal: PrincipalId::parse(key).unwrap(),
+            scopes: Scopes::ALL,
+            membership: Arc::default(),
         };
-        assert_eq!(with("Bearer a"), with("Bearer a"));
-        assert_ne!(with("Bearer a"), with("Bearer b"));
-        assert_ne!(with(""), Asker::of(&HeaderMap::new()));
+        let asker = |key, tenant| Asker::caller(&caller(key, tenant));
+        assert_eq!(asker("k1", "acme"), asker("k2", "acme"));
+        assert_ne!(asker("k1", "acme"), asker("k1", "other"));
+    }
+
+    #[test]
+    fn addresses_of_ipv6_count_by_their_first_64_bits() {
+        let network = |text: &str| Network::of(text.parse().unwrap());
+        assert_eq!(network("2001:db8:1:2::1"), network("2001:db8:1:2:ffff::9"));
+        assert_ne!(network("2001:db8:1:2::1"), network("2001:db8:1:3::1"));
+        assert_eq!(network("::ffff:192.0.2.1"), network("192.0.2.1"));
+        assert_ne!(network("192.0.2.1"), network("192.0.2.2"));
     }
 }

@@ -20,7 +20,7 @@ use http::{HeaderMap, header};
 use rustls::pki_types::CertificateDer;
 use tokio::{sync::watch, time::Instant};
 use wopr_connect::egress::Gate;
-use wopr_core::Timestamp;
+use wopr_core::{Membership, PrincipalId, TenantId, Timestamp};
 use wopr_engine::Clock;
 use wopr_store::{ReadError, Store};
 
@@ -105,6 +105,16 @@ impl Auth {
         Some(Certified::new(caller, Instant::now() + lasts, is_refused))
     }
 
+    /// The roles and groups of a principal, as far as keys and certificates say. Those of an identity provider are known
+    /// only while it shows a token.
+    #[must_use]
+    pub fn membership(&self, tenant: &TenantId, principal: &PrincipalId) -> Membership {
+        let mut known = Membership::default();
+        self.keyring.add_membership(tenant, principal, &mut known);
+        self.certificates.add_membership(tenant, principal, &mut known);
+        known
+    }
+
     /// Whether no key opens anything.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -124,6 +134,21 @@ impl Auth {
         self.keyring.follow(closing).await;
     }
 
+    /// Finds the caller of a request by what is known here and now; `None` where the store or the issuer may know more.
+    pub(crate) fn recognize(&self, headers: &HeaderMap) -> Option<Result<Admitted, AuthError>> {
+        let secret = match bearer(headers) {
+            Ok(secret) => secret,
+            Err(error) => return Some(Err(error)),
+        };
+        match self.keyring.lookup(secret) {
+            Err(AuthError::Unknown) => {
+                let (caller, valid_for) = self.issuer.as_ref()?.recognize(secret)?;
+                Some(Ok(until(caller, valid_for)))
+            }
+            found => Some(found),
+        }
+    }
+
     /// Finds the caller of a request, asking the issuer for its keys if they are needed, and the store for a key that
     /// another process may just have made.
     pub(crate) async fn identify(&self, headers: &HeaderMap) -> Result<Admitted, AuthError> {
@@ -138,11 +163,16 @@ impl Auth {
         };
         match Box::pin(issuer.caller(secret)).await {
             Err(AuthError::Unknown) => Box::pin(self.keyring.look_again(secret)).await,
-            judged => judged.map(|(caller, valid_for)| Admitted {
-                caller,
-                validity: Some(Validity::Until(Instant::now() + valid_for)),
-            }),
+            judged => judged.map(|(caller, valid_for)| until(caller, valid_for)),
         }
+    }
+}
+
+/// A caller for as long as a token is valid.
+fn until(caller: Caller, valid_for: Duration) -> Admitted {
+    Admitted {
+        caller,
+        validity: Some(Validity::Until(Instant::now() + valid_for)),
     }
 }
 

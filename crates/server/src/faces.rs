@@ -11,10 +11,21 @@
 use std::{convert::Infallible, sync::Arc};
 
 use axum::{extract::Request, response::Response};
+use http::Version;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_http::cors::CorsLayer;
 
-use crate::{Host, a2a, answers, asker::Asker, auth::door, cors, openwop, telemetry};
+use crate::{
+    Host, a2a,
+    admission::{self, NoRoom, Slot},
+    answers,
+    asker::Asker,
+    auth::{
+        Caller,
+        door::{self, Identified},
+    },
+    cors, openwop, telemetry,
+};
 
 /// Everything a host answers.
 #[derive(Debug, Clone)]
@@ -40,6 +51,11 @@ impl Faces {
         }))
     }
 
+    /// Finds the caller of a request as far as that is known here and now, and notes who it is.
+    pub(crate) fn recognize<B>(&self, request: &mut http::Request<B>) -> Option<Caller> {
+        door::recognize(&self.0.host, request)
+    }
+
     /// Answers a request.
     pub async fn answer(&self, request: Request) -> Response {
         let Some(cors) = &self.0.cors else {
@@ -61,18 +77,25 @@ impl Faces {
         let Inner {
             host, a2a, openwop, ..
         } = &*self.0;
-        let asker = Asker::of(request.headers());
-        let validity = door::identify(host, &mut request).await;
-        let response = match a2a.wanted(&mut request) {
-            Some(wanted) => {
-                let response = a2a.answer(wanted, request).await;
-                answers::held_response(asker, response, a2a::unavailable).await
-            }
-            None => {
-                // Kept apart: it is kilobytes, which a request of the other face need not have.
-                let response = Box::pin(openwop.answer(request)).await;
-                answers::held_response(asker, response, openwop::unavailable).await
-            }
+        let slot = request.extensions().get::<Slot>().cloned();
+        let Identified { caller, validity } = door::identify(host, &mut request).await;
+        let is_http2 = request.version() >= Version::HTTP_2;
+        let is_grpc = a2a::is_grpc(request.headers());
+        let refused = || admission::refusal(is_http2, is_grpc);
+        if let (Some(slot), Some(caller)) = (&slot, &caller)
+            && let Err(NoRoom) = slot.recognized(caller)
+        {
+            return refused();
+        }
+        let (response, unavailable): (_, fn() -> Response) = match a2a.wanted(&mut request) {
+            Some(wanted) => (a2a.answer(wanted, request).await, a2a::unavailable),
+            // Kept apart: it is kilobytes, which a request of the other face need not have.
+            None => (Box::pin(openwop.answer(request)).await, openwop::unavailable),
+        };
+        let response = match (caller, slot) {
+            (Some(caller), _) => answers::held_response(Asker::caller(&caller), response, unavailable).await,
+            (None, Some(slot)) => admission::answered(&slot, response, refused),
+            (None, None) => response,
         };
         door::bound(response, validity)
     }

@@ -1,8 +1,9 @@
 //! The composition root: from a configuration to everything a face needs.
 //!
-//! A host owns one store and one engine. Opening it leaves nothing half done: what cannot start says why and
-//! closes what was opened before. Workflow files that do not hold are skipped, logged and listed, so that one
-//! bad file does not keep a host down.
+//! A host owns one store and one engine. Opening it leaves nothing half done: whatever a start may be refused for is
+//! looked at before the store is opened, so that a refused start has changed nothing there, and what fails later closes
+//! what was opened before. Workflow files that do not hold are skipped, logged and listed, so that one bad file does not
+//! keep a host down.
 
 use std::{
     collections::HashMap,
@@ -16,8 +17,8 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::{sync::watch, task::JoinHandle};
 use wopr_connect::{Executors, egress};
-use wopr_core::{ContentHash, HostBounds, Offer, WorkflowId};
-use wopr_engine::{Clock, Engine, Prepared, RegisterError, Registered, SystemClock};
+use wopr_core::{ContentHash, HostBounds, Offer, PrincipalId, Problems, RunKey, WorkflowId, locate};
+use wopr_engine::{Clock, Engine, Prepared, RegisterError, Registered, SteadyClock, SystemClock};
 use wopr_store::{MemoryStore, PostgresStore, ReadError, SqliteStore, Store, postgres, sqlite};
 
 use crate::{
@@ -25,13 +26,15 @@ use crate::{
         CardSigner,
         push::{Courier, Vault},
     },
-    auth::Auth,
+    auth::{Auth, Caller},
     config::{CidrText, Config, Keep, Period, StoreUrl, default_tenant},
     openwop::Discovery,
     secrets::{Secrets, SecretsError, key_beside},
+    seen::Seen,
     telemetry::{Metrics, StoreStats},
     tls::{Tls, TlsError},
-    tokens::Tokens,
+    tokens::{Token, Tokens},
+    waiting::Waiting,
 };
 
 /// Why a host did not start.
@@ -94,6 +97,7 @@ pub struct Host {
     following_keys: Mutex<Option<JoinHandle<()>>>,
     secrets: Secrets,
     tokens: Tokens,
+    seen: Seen,
     vault: Vault,
     card_signer: Option<CardSigner>,
     gate: egress::Gate,
@@ -156,6 +160,14 @@ impl Opened {
         }
     }
 
+    /// Whether there was no room for any write since it was opened.
+    fn is_full(&self) -> bool {
+        match self {
+            Self::Sqlite(store) => store.is_full(),
+            Self::Memory(_) | Self::Postgres(_) | Self::Given(_) => false,
+        }
+    }
+
     async fn close(&self) {
         match self {
             Self::Memory(_) | Self::Given(_) => {}
@@ -171,7 +183,25 @@ impl Host {
     /// # Errors
     /// See [`StartError`].
     pub async fn open(config: Config) -> Result<Arc<Self>, StartError> {
-        Self::open_with(config, Arc::new(SystemClock)).await
+        Self::open_with(config, steady()).await
+    }
+
+    /// Like [`Host::open`], but waits for a PostgreSQL server that is not reached, with pauses, until the caller goes
+    /// away.
+    ///
+    /// # Errors
+    /// See [`StartError`]; what waiting does not mend.
+    pub async fn open_when_reached(config: Config) -> Result<Arc<Self>, StartError> {
+        let mut waiting = Waiting::new();
+        loop {
+            match Box::pin(Self::open(config.clone())).await {
+                Err(StartError::Postgres(error)) if error.is_passing() => waiting.after(&error).await,
+                opened => {
+                    waiting.is_over();
+                    return opened;
+                }
+            }
+        }
     }
 
     /// Like [`Host::open`], by another clock.
@@ -191,14 +221,15 @@ impl Host {
         clock: Arc<dyn Clock>,
         network: egress::Network,
     ) -> Result<Arc<Self>, StartError> {
+        let tls = config.server.tls.as_ref().map(Tls::load).transpose()?;
+        Secrets::check(&config.secrets, &config.store)?;
+        let files = read_folders(&config.workflows)?;
         let has_callers = !Auth::new(&config.auth.keys).is_empty() || config.auth.has_others();
-        if !has_callers && !may_hold_keys(&config.store) {
-            // Before there is a database that nobody can call.
+        if !has_callers && !holds_keys(&config.store).await? {
             return Err(StartError::NoKeys);
         }
-        let tls = config.server.tls.as_ref().map(Tls::load).transpose()?;
         let store = Opened::open(&config.store).await?;
-        Self::open_opened(config, store, tls, clock, network).await
+        Self::open_opened(config, store, files, tls, clock, network).await
     }
 
     /// Like [`Host::open`], on a store that is open already, whatever the configuration names.
@@ -207,19 +238,21 @@ impl Host {
     /// See [`StartError`].
     pub async fn open_over(config: Config, store: Arc<dyn Store>) -> Result<Arc<Self>, StartError> {
         let tls = config.server.tls.as_ref().map(Tls::load).transpose()?;
-        let (clock, network) = (Arc::new(SystemClock), egress::Network::default());
-        Self::open_opened(config, Opened::Given(store), tls, clock, network).await
+        let files = read_folders(&config.workflows)?;
+        let (clock, network) = (steady(), egress::Network::default());
+        Self::open_opened(config, Opened::Given(store), files, tls, clock, network).await
     }
 
     async fn open_opened(
         config: Config,
         store: Opened,
+        files: Vec<WorkflowFile>,
         tls: Option<Tls>,
         clock: Arc<dyn Clock>,
         network: egress::Network,
     ) -> Result<Arc<Self>, StartError> {
         // Kept apart: its state is large, and whoever opens a host would carry it.
-        match Box::pin(Self::build(config, &store, clock, network)).await {
+        match Box::pin(Self::build(config, &store, files, clock, network)).await {
             Ok(built) => {
                 let host = built.finish(store, tls);
                 tracing::info!(
@@ -240,6 +273,7 @@ impl Host {
     async fn build(
         config: Config,
         store: &Opened,
+        files: Vec<WorkflowFile>,
         clock: Arc<dyn Clock>,
         network: egress::Network,
     ) -> Result<Built, StartError> {
@@ -272,11 +306,12 @@ impl Host {
             },
             bounds: HostBounds {
                 node_executions: config.limits.max_node_executions,
-                run_duration_ms: config.limits.max_run_duration.map(Period::as_millis),
+                run_duration_ms: config.max_run_duration().map(Period::as_millis),
             },
             offer: Offer {
                 conformance: config.conformance,
             },
+            max_descendants: config.limits.max_descendants,
             lease: config.effects.lease.as_duration(),
             retention: match config.retention.terminal_runs {
                 Keep::Forever => None,
@@ -292,13 +327,13 @@ impl Host {
             engine.stop().await;
             return Err(StartError::Workflows(error.to_string()));
         }
-        let (mut rejected, mut loaded) = (Vec::new(), HashMap::new());
-        for folder in &config.workflows {
-            if let Err(error) = load_folder(engine, folder, &mut rejected, &mut loaded).await {
+        let rejected = match register_files(engine, store, files).await {
+            Ok(rejected) => rejected,
+            Err(error) => {
                 engine.stop().await;
                 return Err(error);
             }
-        }
+        };
         Ok(Built {
             config,
             prepared,
@@ -324,6 +359,32 @@ impl Host {
         &self.public_url
     }
 
+    /// The address that answers an interrupt by its token.
+    #[must_use]
+    pub fn interrupt_url(&self, token: &Token) -> String {
+        format!("{}/v1/interrupts/{}", self.public_url, token.text)
+    }
+
+    /// Whose runs alone a caller sees, if runs are private.
+    #[must_use]
+    pub fn owner(&self, caller: &Caller) -> Option<PrincipalId> {
+        self.config.a2a.private_tasks.then(|| caller.principal.clone())
+    }
+
+    /// Whether a caller sees a run, if it exists. One of another tenant has no key that the caller could name.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn sees(&self, caller: &Caller, run: &RunKey) -> Result<bool, ReadError> {
+        let Some(owner) = self.owner(caller) else {
+            return Ok(true);
+        };
+        // From the row that tells whether there is a run at all: nobody learns by what an answer costs that
+        // another has it.
+        let summary = self.engine.store().summary(run).await?;
+        Ok(summary.is_some_and(|(summary, _)| summary.principal == owner))
+    }
+
     /// The engine.
     #[must_use]
     pub fn engine(&self) -> &Engine {
@@ -340,6 +401,11 @@ impl Host {
     #[must_use]
     pub fn secrets(&self) -> &Secrets {
         &self.secrets
+    }
+
+    /// What callers have seen of runs.
+    pub(crate) fn seen(&self) -> &Seen {
+        &self.seen
     }
 
     /// Interrupt tokens.
@@ -436,13 +502,21 @@ impl Host {
     }
 }
 
-/// Whether a store may hold keys of its own already.
-fn may_hold_keys(url: &StoreUrl) -> bool {
+/// The machine's clock, which here does not go back.
+fn steady() -> Arc<dyn Clock> {
+    Arc::new(SteadyClock::over(Arc::new(SystemClock)))
+}
+
+/// Whether a store holds keys of its own.
+async fn holds_keys(url: &StoreUrl) -> Result<bool, StartError> {
     match url {
-        StoreUrl::Memory => false,
-        // What keeps it from being read is told when it is opened.
-        StoreUrl::Sqlite(path) => !matches!(sqlite::schema_version(path), Ok(0)),
-        StoreUrl::Postgres(_) => true,
+        StoreUrl::Memory => Ok(false),
+        StoreUrl::Sqlite(path) => {
+            let path = path.clone();
+            let holds = tokio::task::spawn_blocking(move || sqlite::holds_keys(&path)).await;
+            Ok(holds.expect("reading a store does not panic")?)
+        }
+        StoreUrl::Postgres(url) => Ok(postgres::holds_keys(url.expose()).await?),
     }
 }
 
@@ -488,6 +562,7 @@ impl Built {
             following_keys: Mutex::new(Some(following)),
             secrets,
             tokens,
+            seen: Seen::default(),
             vault,
             card_signer,
             gate,
@@ -501,27 +576,53 @@ impl Built {
     }
 }
 
-/// Loads every `*.json` of a folder, by name, as workflows of every tenant.
-async fn load_folder(
-    engine: &Engine,
-    folder: &Path,
-    rejected: &mut Vec<Rejected>,
-    loaded: &mut HashMap<WorkflowId, (PathBuf, ContentHash)>,
-) -> Result<(), StartError> {
-    let failed = |source| StartError::Folder {
-        path: folder.to_owned(),
-        source,
-    };
+/// A file of a workflow folder, as it was when the host started.
+struct WorkflowFile {
+    path: PathBuf,
+    /// What it holds, as text and read, or why it cannot be read.
+    document: Result<(String, Value), String>,
+}
+
+/// Reads every `*.json` of the folders, folder by folder, by name.
+fn read_folders(folders: &[PathBuf]) -> Result<Vec<WorkflowFile>, StartError> {
     let mut files = Vec::new();
-    for entry in fs::read_dir(folder).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
-        if path.extension().is_some_and(|extension| extension == "json") {
-            files.push(path);
+    for folder in folders {
+        let failed = |source| StartError::Folder {
+            path: folder.clone(),
+            source,
+        };
+        let mut paths = Vec::new();
+        for entry in fs::read_dir(folder).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            if path.extension().is_some_and(|extension| extension == "json") {
+                paths.push(path);
+            }
         }
+        paths.sort();
+        files.extend(paths.into_iter().map(|path| {
+            let document = read_file(&path);
+            WorkflowFile { path, document }
+        }));
     }
-    files.sort();
-    for file in files {
-        let problems = match load_file(engine, &file).await {
+    Ok(files)
+}
+
+fn read_file(path: &Path) -> Result<(String, Value), String> {
+    let text = fs::read_to_string(path).map_err(|error| format!("file: {error}"))?;
+    let document = serde_json::from_str(&text).map_err(|error| format!("file: {error}"))?;
+    Ok((text, document))
+}
+
+/// Registers files as workflows of every tenant, and says which were skipped.
+async fn register_files(
+    engine: &Engine,
+    store: &Opened,
+    files: Vec<WorkflowFile>,
+) -> Result<Vec<Rejected>, StartError> {
+    let mut rejected = Vec::new();
+    let mut loaded: HashMap<WorkflowId, (PathBuf, ContentHash)> = HashMap::new();
+    for WorkflowFile { path: file, document } in files {
+        let problems = match register_file(engine, store, document).await {
             Ok(Registered { plan, .. }) => {
                 let before = loaded.insert(plan.id().clone(), (file.clone(), plan.version().clone()));
                 if let Some((other, version)) = before
@@ -535,10 +636,11 @@ async fn load_folder(
             Err(Skip::Fatal(error)) => return Err(error),
             Err(Skip::Problems(problems)) => problems,
         };
-        tracing::warn!(file = %file.display(), problems = %problems.join("; "), "workflow skipped");
+        let problem = problems.first().map_or("", String::as_str);
+        tracing::warn!(file = %file.display(), %problem, problems = problems.len(), "workflow skipped");
         rejected.push(Rejected { file, problems });
     }
-    Ok(())
+    Ok(rejected)
 }
 
 enum Skip {
@@ -546,15 +648,26 @@ enum Skip {
     Fatal(StartError),
 }
 
-async fn load_file(engine: &Engine, file: &Path) -> Result<Registered, Skip> {
-    let skip = |problem: String| Skip::Problems(vec![problem]);
-    let bytes = fs::read(file).map_err(|error| skip(format!("file: {error}")))?;
-    let document: Value = serde_json::from_slice(&bytes).map_err(|error| skip(format!("file: {error}")))?;
+async fn register_file(
+    engine: &Engine,
+    store: &Opened,
+    document: Result<(String, Value), String>,
+) -> Result<Registered, Skip> {
+    let (text, document) = document.map_err(|problem| Skip::Problems(vec![problem]))?;
     match engine.register(None, document).await {
         Ok(registered) => Ok(registered),
-        Err(RegisterError::Invalid(problems)) => Err(Skip::Problems(
-            problems.0.iter().map(ToString::to_string).collect(),
-        )),
+        Err(RegisterError::Invalid(Problems(problems))) => {
+            let places = locate(&text, &problems);
+            let told = problems.iter().zip(places).map(|(problem, place)| match place {
+                Some(place) => format!("{}:{}: {problem}", place.line, place.column),
+                None => problem.to_string(),
+            });
+            Err(Skip::Problems(told.collect()))
+        }
+        // The version of before is served, and this one from the next start on.
+        Err(RegisterError::Unavailable(why)) if store.is_full() => {
+            Err(Skip::Problems(vec![format!("store: {why}")]))
+        }
         Err(RegisterError::Unavailable(why)) => Err(Skip::Fatal(StartError::Workflows(why))),
     }
 }

@@ -5,6 +5,7 @@
 //! share lives here: who calls ([`auth`]), tokens, the master key, telemetry.
 
 pub mod a2a;
+mod admission;
 mod answers;
 mod asker;
 pub mod auth;
@@ -15,19 +16,23 @@ mod cors;
 mod faces;
 mod hex;
 mod host;
+mod mask;
 pub mod openwop;
+mod page;
 mod paging;
 mod path;
 mod secrets;
+mod seen;
 mod serve;
 pub mod telemetry;
 pub mod tls;
 mod tokens;
+mod waiting;
 
 pub use config::{Config, ConfigError, Overrides};
 pub use faces::Faces;
 pub use host::{Host, Rejected, StartError};
-pub use secrets::{Secrets, SecretsError, Subkey};
+pub use secrets::{Secrets, SecretsError, Subkey, key_beside};
 pub use serve::{ServeError, bind, serve};
 pub use telemetry::StoreStats;
-pub use tokens::{Claims, Intent, Token, TokenError, Tokens};
+pub use tokens::{Claims, Holder, Intent, Token, TokenError, Tokens};

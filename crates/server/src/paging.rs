@@ -136,11 +136,14 @@ pub(crate) async fn read(
     Ok(Some(read))
 }
 
+/// In which modes an event is shown, and whether to a reader of artifacts.
+pub(crate) type Shown = (StreamModes, bool);
+
 /// A large frame that somebody is still sending.
 struct Frame {
     key: RunKey,
     seq: Seq,
-    modes: StreamModes,
+    shown: Shown,
     bytes: Weak<Vec<u8>>,
 }
 
@@ -156,7 +159,7 @@ impl AsRef<[u8]> for Shared {
 }
 
 /// Keeps a large frame findable for as long as it is being sent.
-pub(crate) fn share(key: &RunKey, seq: Seq, modes: StreamModes, mut frame: Vec<u8>) -> Bytes {
+pub(crate) fn share(key: &RunKey, seq: Seq, shown: Shown, mut frame: Vec<u8>) -> Bytes {
     frame.shrink_to_fit();
     let frame = Arc::new(frame);
     let mut frames = FRAMES.lock();
@@ -164,7 +167,7 @@ pub(crate) fn share(key: &RunKey, seq: Seq, modes: StreamModes, mut frame: Vec<u
     frames.push(Frame {
         key: key.clone(),
         seq,
-        modes,
+        shown,
         bytes: Arc::downgrade(&frame),
     });
     drop(frames);
@@ -172,11 +175,11 @@ pub(crate) fn share(key: &RunKey, seq: Seq, modes: StreamModes, mut frame: Vec<u
 }
 
 /// Finds a large frame that another stream sends.
-pub(crate) fn shared(key: &RunKey, seq: Seq, modes: StreamModes) -> Option<Bytes> {
+pub(crate) fn shared(key: &RunKey, seq: Seq, shown: Shown) -> Option<Bytes> {
     let frames = FRAMES.lock();
     let found = frames
         .iter()
-        .find(|frame| frame.seq == seq && frame.modes == modes && frame.key == *key);
+        .find(|frame| frame.seq == seq && frame.shown == shown && frame.key == *key);
     let bytes = found?.bytes.upgrade()?;
     Some(Bytes::from_owner(Shared(bytes)))
 }
@@ -204,10 +207,12 @@ mod tests {
             TenantId::parse("t").unwrap(),
             RunId::parse("run_0123456789abcdef0123").unwrap(),
         );
-        let modes = StreamModes::default();
+        let modes = (StreamModes::default(), true);
         let frame = share(&key, Seq(3), modes, b"frame".to_vec());
         assert_eq!(shared(&key, Seq(3), modes), Some(frame.clone()));
         assert_eq!(shared(&key, Seq(4), modes), None);
+        // What a reader of artifacts sees is not for others.
+        assert_eq!(shared(&key, Seq(3), (modes.0, false)), None);
         drop(frame);
         assert_eq!(shared(&key, Seq(3), modes), None);
     }

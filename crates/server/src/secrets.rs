@@ -15,6 +15,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use rand::{TryRngCore as _, rngs::OsRng};
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use sha2::Sha256;
+use wopr_store::sqlite;
 
 use crate::{
     config::{self, StoreUrl},
@@ -73,14 +74,39 @@ pub enum SecretsError {
     Required,
 }
 
-/// The file beside a SQLite database that keeps its master key, where no setting names one.
-pub(crate) fn key_beside(database: &Path) -> PathBuf {
-    let mut path = database.as_os_str().to_owned();
-    path.push(".key");
-    path.into()
+/// The file beside a SQLite database that keeps its master key, where no setting names one. It lies beside the file, not
+/// beside a link to it, unless it was put there.
+#[must_use]
+pub fn key_beside(database: &Path) -> PathBuf {
+    let named = |database: &Path| {
+        let mut path = database.as_os_str().to_owned();
+        path.push(".key");
+        PathBuf::from(path)
+    };
+    let (of_file, of_link) = (named(&sqlite::file_of(database)), named(database));
+    if !of_file.exists() && of_link.exists() {
+        of_link
+    } else {
+        of_file
+    }
 }
 
 impl Secrets {
+    /// Says whether [`Secrets::open`] will find a master key or may make one. Makes none.
+    ///
+    /// # Errors
+    /// See [`SecretsError`].
+    pub(crate) fn check(config: &config::Secrets, store: &StoreUrl) -> Result<(), SecretsError> {
+        let is_made_if_missing = config.master_key.is_none() && config.key_file.is_none();
+        match store {
+            StoreUrl::Memory if is_made_if_missing => Ok(()),
+            StoreUrl::Sqlite(database) if is_made_if_missing => Self::read(&key_beside(database)).map(drop),
+            StoreUrl::Memory | StoreUrl::Sqlite(_) | StoreUrl::Postgres(_) => {
+                Self::open(config, store).map(drop)
+            }
+        }
+    }
+
     /// Finds the master key: the environment's, the configured file's, the one beside an SQLite database (made
     /// if there is none), or a passing one for a store that passes too.
     ///

@@ -1,7 +1,8 @@
 //! The HTTP server: accepting connections, handing requests to the faces, and stopping in order.
 //!
 //! A stop has four steps: no new connections; streams end; requests in flight finish, but not for ever; the
-//! engine and the store close. Whatever was acknowledged is durable at every one of them.
+//! engine and the store close. Whatever was acknowledged is durable at every one of them, so all of them together take no
+//! longer than the grace period, whether or not the database answers.
 
 use std::{convert::Infallible, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
@@ -14,9 +15,9 @@ use tokio::{
 };
 
 use crate::{
-    Config, Faces, Host,
+    Config, Faces, Host, admission,
     config::Listen,
-    connection::Connections,
+    connection::{Bounds, Connections, Crowd, Line},
     tls::{self, Tls},
 };
 
@@ -24,6 +25,11 @@ use crate::{
 const BACKLOG: u32 = 4_096;
 /// How long to wait after the system had no descriptor for another connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Connections that are turned away are logged no more often than this.
+const TELL_AGAIN: Duration = Duration::from_secs(60);
+
+/// What is kept of the grace period for the engine and the store, at most a fifth of it.
+const CLOSING: Duration = Duration::from_secs(2);
 
 /// Why serving ended in error.
 #[derive(Debug, thiserror::Error)]
@@ -79,7 +85,15 @@ pub async fn serve(
     let tls = host.tls().cloned();
     // They were read just now.
     let mut looks = tokio::time::interval_at(Instant::now() + tls::RELOAD, tls::RELOAD);
-    let slots = Arc::new(Semaphore::new(host.config().server.max_connections));
+    let max_connections = host.config().server.max_connections;
+    admission::requests(max_connections);
+    let slots = Arc::new(Semaphore::new(max_connections));
+    let crowd = Arc::new(Crowd::new(Bounds {
+        each: host.config().server.max_unauthenticated_per_address,
+        // What is left over is for those who are known.
+        all: max_connections - max_connections / 4,
+    }));
+    let mut turned_away = TurnedAway::default();
     let (stop, stopping) = watch::channel(false);
     let mut connections = JoinSet::new();
     let mut shutdown = pin!(shutdown);
@@ -99,24 +113,28 @@ pub async fn serve(
             Some(_) = connections.join_next() => continue,
             accepted = accepted => accepted,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "connection not accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
+        let Some(seat) = crowd.arrive(peer.ip()) else {
+            turned_away.note();
+            continue;
+        };
         prepare(&stream);
         let (serves, stopping) = (serves.clone(), stopping.clone());
         let (host, tls) = (Arc::clone(&host), tls.clone());
         connections.spawn(async move {
             match tls {
-                None => serves.serve(stream, stopping).await,
+                None => serves.serve(stream, seat.line(), stopping).await,
                 // Kept apart, as connections without TLS need none of its memory.
-                Some(tls) => Box::pin(encrypted(&host, &tls, serves, stream, stopping)).await,
+                Some(tls) => Box::pin(encrypted(&host, &tls, serves, stream, seat.line(), stopping)).await,
             }
-            drop(slot);
+            drop((seat, slot));
         });
     }
     drop(listener);
@@ -124,13 +142,48 @@ pub async fn serve(
     host.begin_close();
     stop.send_replace(true);
     let grace = host.config().server.shutdown_grace.as_duration();
+    let end = Instant::now() + grace;
     let all_end = async { while connections.join_next().await.is_some() {} };
-    if tokio::time::timeout(grace, all_end).await.is_err() {
-        tracing::warn!("connections cut off after the grace period");
-        connections.shutdown().await;
+    let is_cut_off = tokio::time::timeout_at(end - CLOSING.min(grace / 5), all_end)
+        .await
+        .is_err();
+    let closing = async {
+        if is_cut_off {
+            tracing::warn!("connections cut off after the grace period");
+            connections.shutdown().await;
+        }
+        host.close().await;
+    };
+    if tokio::time::timeout_at(end, closing).await.is_err() {
+        tracing::warn!(
+            "not closed in order within the grace period: what was under way goes on at the next start"
+        );
     }
-    host.close().await;
     Ok(())
+}
+
+/// Connections that found no place, told of once in a while.
+#[derive(Debug, Default)]
+struct TurnedAway {
+    since: Option<Instant>,
+    count: u64,
+}
+
+impl TurnedAway {
+    fn note(&mut self) {
+        self.count += 1;
+        if self.since.is_none_or(|since| since.elapsed() >= TELL_AGAIN) {
+            tracing::warn!(
+                count = self.count,
+                "connections turned away, too many others are not authenticated; behind a reverse proxy set \
+                 server.max_unauthenticated_per_address to 0"
+            );
+            *self = Self {
+                since: Some(Instant::now()),
+                count: 0,
+            };
+        }
+    }
 }
 
 /// Makes the handshake of a connection and serves what is inside.
@@ -139,10 +192,12 @@ async fn encrypted(
     tls: &Tls,
     serves: Connections,
     stream: TcpStream,
+    line: &Line,
     mut stopping: watch::Receiver<bool>,
 ) {
     let accepted = tokio::select! {
-        accepted = tls.accept(stream) => accepted,
+        accepted = tls.accept(stream, line) => accepted,
+        () = line.told_to_leave() => None,
         _ = stopping.wait_for(|stopping| *stopping) => None,
     };
     let Some(stream) = accepted else { return };
@@ -150,16 +205,16 @@ async fn encrypted(
     let chain: Vec<_> = chain.iter().map(|one| one.clone().into_owned()).collect();
     let refused = watch::Sender::new(false);
     let certified = chain.first().and_then(|certificate| {
-        let now = host.engine().now();
+        let now = host.engine().time_of_day();
         host.auth().certified(certificate, now, refused.subscribe())
     });
     let Some(certified) = certified else {
-        return serves.serve(stream, stopping).await;
+        return serves.serve(stream, line, stopping).await;
     };
     let changes = tls.changes();
     let serves = serves.certified(certified);
     tokio::select! {
-        () = serves.serve(stream, stopping) => {}
+        () = serves.serve(stream, line, stopping) => {}
         never = judge(tls, changes, &chain, &refused) => match never {},
     }
 }

@@ -14,7 +14,7 @@ use std::{
 
 use parking_lot::Mutex;
 use rustls::{
-    RootCertStore, ServerConfig,
+    RootCertStore, ServerConfig, ServerConnection,
     crypto::ring,
     pki_types::{
         CertificateDer, PrivateKeyDer, UnixTime,
@@ -26,8 +26,10 @@ use sha2::{Digest, Sha256};
 use tokio::{net::TcpStream, sync::watch, time::timeout};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
-use crate::config;
+use crate::{config, connection::Line};
 
+/// What a connection keeps of what it cannot send or was not read yet.
+const MAX_BUFFER: usize = 16 << 10;
 /// How long a handshake may take. How many there are at once is bounded by the connections.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How often the files are looked at.
@@ -147,10 +149,11 @@ impl Tls {
     }
 
     /// Makes a handshake; none if it fails or takes too long.
-    pub(crate) async fn accept(&self, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
+    pub(crate) async fn accept(&self, stream: TcpStream, line: &Line) -> Option<TlsStream<TcpStream>> {
         let handshake = async {
             let config = Arc::clone(&self.current.lock().config);
-            match TlsAcceptor::from(config).accept(stream).await {
+            let bounded = |connection: &mut ServerConnection| connection.set_buffer_limit(Some(MAX_BUFFER));
+            match TlsAcceptor::from(config).accept_with(stream, bounded).await {
                 Ok(stream) => Some(stream),
                 Err(error) => {
                     tracing::debug!(%error, "tls handshake failed");
@@ -158,10 +161,12 @@ impl Tls {
                 }
             }
         };
-        timeout(HANDSHAKE, handshake).await.unwrap_or_else(|_| {
-            tracing::debug!("tls handshake took too long");
-            None
-        })
+        timeout(line.patience(HANDSHAKE), handshake)
+            .await
+            .unwrap_or_else(|_| {
+                tracing::debug!("tls handshake took too long");
+                None
+            })
     }
 }
 

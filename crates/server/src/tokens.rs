@@ -5,13 +5,16 @@
 //! stored nowhere: that it works once follows from the interrupt's own state. For a while the same one is minted again,
 //! so that a run that has not changed is shown alike, by whichever process and protocol.
 
+use std::fmt;
+
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use subtle::ConstantTimeEq;
-use wopr_core::{NodeId, RunId, RunKey, TenantId, Timestamp};
+use wopr_core::{NodeId, PrincipalId, RunId, RunKey, TenantId, Timestamp};
 use wopr_wire::time;
 
-use crate::{config::Period, secrets::Subkey};
+use crate::{auth::Caller, config::Period, secrets::Subkey};
 
 /// Parts of a token's time in which the same one is minted: it lasts for at least all but one of them.
 const PARTS: u64 = 16;
@@ -40,15 +43,49 @@ pub struct Claims {
     pub ordinal: u32,
     /// What the token is for.
     pub intent: Intent,
+    /// Whose vote an answer by it is.
+    pub holder: Holder,
+}
+
+/// Whose token it is. Whoever presents it votes as this principal, however often and with whichever copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// The principal.
+    pub principal: PrincipalId,
+    /// Whether it was minted for this principal by name; otherwise the principal read it with the run and may have
+    /// passed it on, so the log does not name the principal as the one who answered.
+    pub is_named: bool,
+    /// Whether the gate named one of the principal's roles or groups when the token was made.
+    pub is_member: bool,
+}
+
+impl Holder {
+    /// A caller who is shown the token with the question it opens.
+    #[must_use]
+    pub fn reader(caller: &Caller, question: &Value) -> Self {
+        Self {
+            principal: caller.principal.clone(),
+            is_named: false,
+            is_member: caller.membership.is_named_by(question),
+        }
+    }
 }
 
 /// A token with its end.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     /// What a client presents.
     pub text: String,
     /// When it ends.
     pub expires_at: Timestamp,
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Token")
+            .field("expires_at", &self.expires_at)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Why a text opens nothing.
@@ -79,6 +116,11 @@ struct Payload {
     intent: Intent,
     kid: String,
     tenant: TenantId,
+    sub: PrincipalId,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    named: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    member: bool,
 }
 
 impl Tokens {
@@ -88,13 +130,16 @@ impl Tokens {
         Self { subkey, ttl }
     }
 
-    /// Makes a token that ends after the usual time, or up to a sixteenth of it sooner, or with the interrupt.
+    /// Makes a token that ends with the interrupt if that ends within the usual time, and otherwise after the usual
+    /// time or up to a sixteenth of it sooner.
     #[must_use]
     pub fn mint(&self, claims: &Claims, deadline: Option<Timestamp>, now: Timestamp) -> Token {
         let part = (self.ttl.as_millis() / PARTS).max(1);
-        let ends = now.plus_millis(self.ttl.as_millis());
-        let ends = Timestamp::from_millis(ends.millis() - ends.millis() % part.cast_signed());
-        let expires_at = deadline.map_or(ends, |deadline| deadline.min(ends));
+        let latest = now.plus_millis(self.ttl.as_millis());
+        let expires_at = match deadline {
+            Some(deadline) if deadline <= latest => deadline,
+            Some(_) | None => Timestamp::from_millis(latest.millis() - latest.millis() % part.cast_signed()),
+        };
         let payload = Payload {
             run_id: claims.key.run.clone(),
             node_id: claims.node.clone(),
@@ -103,6 +148,9 @@ impl Tokens {
             intent: claims.intent,
             kid: self.subkey.kid().to_owned(),
             tenant: claims.key.tenant.clone(),
+            sub: claims.holder.principal.clone(),
+            named: claims.holder.is_named,
+            member: claims.holder.is_member,
         };
         let payload = serde_json::to_vec(&payload).expect("a payload of texts serialises");
         let mac = self.subkey.sign(&payload);
@@ -150,6 +198,11 @@ impl Tokens {
             node: payload.node_id,
             ordinal,
             intent: payload.intent,
+            holder: Holder {
+                principal: payload.sub,
+                is_named: payload.named,
+                is_member: payload.member,
+            },
         };
         Ok((claims, Timestamp::from_millis(payload.expires_at.as_millis())))
     }
@@ -183,6 +236,11 @@ mod tests {
             node: NodeId::parse("a:gate").unwrap(),
             ordinal: 2,
             intent: Intent::Resolve,
+            holder: Holder {
+                principal: PrincipalId::parse("ada").unwrap(),
+                is_named: true,
+                is_member: true,
+            },
         }
     }
 
@@ -198,9 +256,13 @@ mod tests {
         let payload = URL_SAFE_NO_PAD
             .decode(token.text.split_once('.').unwrap().0)
             .unwrap();
-        let payload: serde_json::Value = serde_json::from_slice(&payload).unwrap();
+        let payload: Value = serde_json::from_slice(&payload).unwrap();
         assert_eq!(payload["interruptId"], "a:gate:2");
         assert_eq!(payload["intent"], "resolve");
+        assert!(
+            !format!("{token:?}").contains(&token.text),
+            "a token is not logged"
+        );
     }
 
     #[test]
@@ -224,6 +286,18 @@ mod tests {
             Err(TokenError::Expired)
         );
         assert!(tokens.open(&token.text, NOW.plus_millis(4)).is_ok());
+    }
+
+    #[test]
+    fn a_token_lasts_as_long_as_its_gate_if_that_is_within_its_time() {
+        let tokens = tokens(1);
+        for left in [1, 59_000, 60_000] {
+            let deadline = NOW.plus_millis(left);
+            let token = tokens.mint(&claims(), Some(deadline), NOW);
+            assert_eq!(token.expires_at, deadline);
+        }
+        let token = tokens.mint(&claims(), Some(NOW.plus_millis(600_000)), NOW);
+        assert!(token.expires_at <= NOW.plus_millis(60_000), "{token:?}");
     }
 
     #[test]

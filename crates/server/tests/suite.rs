@@ -6,8 +6,18 @@
     reason = "helpers of tests fail the test that called them, and take literals"
 )]
 
+#[path = "suite/approvers.rs"]
+mod approvers;
+#[path = "suite/authoring.rs"]
+mod authoring;
+#[path = "suite/authority.rs"]
+mod authority;
+#[path = "suite/binding.rs"]
+mod binding;
 #[path = "suite/client.rs"]
 mod client;
+#[path = "suite/clocks.rs"]
+mod clocks;
 #[path = "suite/cors.rs"]
 mod cors;
 #[path = "suite/discovery.rs"]
@@ -20,6 +30,8 @@ mod files;
 mod hostile;
 #[path = "suite/idempotency.rs"]
 mod idempotency;
+#[path = "suite/interop_browser.rs"]
+mod interop_browser;
 #[path = "suite/interrupts.rs"]
 mod interrupts;
 #[path = "suite/keys.rs"]
@@ -28,6 +40,8 @@ mod keys;
 mod lifecycle;
 #[path = "suite/oidc.rs"]
 mod oidc;
+#[path = "suite/pages.rs"]
+mod pages;
 #[path = "suite/refusals.rs"]
 mod refusals;
 #[path = "suite/retention.rs"]
@@ -40,5 +54,7 @@ mod streams;
 mod tenancy;
 #[path = "suite/tls.rs"]
 mod tls;
+#[path = "suite/trust.rs"]
+mod trust;
 #[path = "suite/workflows.rs"]
 mod workflows;

@@ -61,6 +61,17 @@ pub struct Batch {
     pub blobs: Vec<BlobRow>,
     /// Somebody who wants to be told what happens.
     pub push: Option<Box<NewPush>>,
+    /// Whether the run's work rows are handed out from now on.
+    pub hold: Option<Hold>,
+}
+
+/// What an append does to all work rows of its run that are there by then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hold {
+    /// They are handed out no more; what is told of the run only if that was parked already.
+    Park,
+    /// Those that were parked are handed out again, as if nobody had died.
+    Release,
 }
 
 impl Batch {
@@ -85,6 +96,7 @@ impl Batch {
             messages: Vec::new(),
             blobs: Vec::new(),
             push: None,
+            hold: None,
         }
     }
 

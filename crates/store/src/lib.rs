@@ -20,7 +20,7 @@ mod vitals;
 mod work;
 
 pub use batch::{
-    Batch, BlobRow, ChildRow, EffectKey, EffectRow, Fence, Guard, IdempotencyKey, IdempotencyRecord,
+    Batch, BlobRow, ChildRow, EffectKey, EffectRow, Fence, Guard, Hold, IdempotencyKey, IdempotencyRecord,
     InboxRow, MessageRow, Settled, Snapshot, StoredEvent, Summary, TaskInterrupt, TaskRow, TaskState,
     TimerKey, TimerRow,
 };
@@ -36,7 +36,7 @@ pub use push::{
 pub use registry::{KeyRow, Registry, Revision, WorkflowRow};
 pub use retention::{Child, EndedRoots, Removal, Retention, Swept};
 pub use sqlite::SqliteStore;
-pub use work::{Epoch, Hint, LeasedEffect, LeasedTimer, Work};
+pub use work::{Epoch, Hint, LAST_CHANCE, LeasedEffect, LeasedTimer, Mailbox, PARKED, Quota, Work};
 
 /// Everything wopr asks of a database.
 pub trait Store: Log + Work + Registry + Pushes + Retention + std::fmt::Debug {}

@@ -145,6 +145,8 @@ pub struct RunFilter {
     pub workflow: Option<WorkflowId>,
     /// Only children of this run.
     pub parent: Option<RunId>,
+    /// Only runs this principal created.
+    pub principal: Option<wopr_core::PrincipalId>,
 }
 
 /// A page of runs.

@@ -14,7 +14,7 @@
 use async_trait::async_trait;
 use wopr_core::{RunId, RunKey, Seq, TenantId, Timestamp};
 
-use crate::{Epoch, Fence, ReadError, WriteError};
+use crate::{Epoch, Fence, Quota, ReadError, WriteError};
 
 /// A receiver of what happens to a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,6 +87,8 @@ pub struct LeasedPush {
     pub fence: Fence,
     /// What may have been added later has a larger number.
     pub news: u64,
+    /// Deaths of processes that had it in hand. It is handed out however many there were, beside few others.
+    pub deaths: u32,
 }
 
 /// Something that waits for a receiver, or was given up.
@@ -180,8 +182,14 @@ pub trait Pushes: Send + Sync + 'static {
     /// Removes a receiver and whatever waits for it; `false` if there is none.
     async fn drop_push(&self, run: &RunKey, id: &str) -> Result<bool, WriteError>;
 
-    /// Runs with something to tell, in key order after the given one, at most `limit`.
-    async fn outbox(&self, after: Option<&RunKey>, limit: usize) -> Result<Vec<OutboxRow>, ReadError>;
+    /// Runs with something to tell that are neither parked nor in another epoch's hands, in key order after the given
+    /// one, at most `limit`.
+    async fn outbox(
+        &self,
+        epoch: Epoch,
+        after: Option<&RunKey>,
+        limit: usize,
+    ) -> Result<Vec<OutboxRow>, ReadError>;
 
     /// Makes deliveries of updates, one for each receiver that hears of their event, and takes the events up to `to`
     /// out of the row. `false` means that the row is not as it was read, or not there: nothing was written.
@@ -194,7 +202,7 @@ pub trait Pushes: Send + Sync + 'static {
         epoch: Epoch,
         now: Timestamp,
         until: Timestamp,
-        limit: usize,
+        quota: &Quota,
     ) -> Result<Vec<LeasedPush>, WriteError>;
 
     /// What waits for a receiver, the earliest event first, at most `limit`.

@@ -1,7 +1,7 @@
 //! What is registered with a host: workflow versions and API keys.
 
 use async_trait::async_trait;
-use wopr_core::{ContentHash, PrincipalId, TenantId, Timestamp, WorkflowId};
+use wopr_core::{ContentHash, Membership, PrincipalId, TenantId, Timestamp, WorkflowId};
 
 use crate::{ReadError, WriteError};
 
@@ -23,7 +23,7 @@ pub struct WorkflowRow {
 /// An API key as stored: never the secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyRow {
-    /// Public id.
+    /// Public id, unique within its tenant.
     pub id: String,
     /// Lowercase hex SHA-256 of the secret.
     pub secret_sha256: String,
@@ -33,6 +33,8 @@ pub struct KeyRow {
     pub principal: PrincipalId,
     /// Scope names, or `*`.
     pub scopes: Vec<String>,
+    /// Roles and groups of who uses it.
+    pub membership: Membership,
     /// When it was made.
     pub created_at: Timestamp,
     /// When it was revoked.
@@ -65,13 +67,13 @@ pub trait Registry: Send + Sync + 'static {
     /// default revision is before all.
     async fn workflows_since(&self, after: Revision) -> Result<Vec<(Revision, WorkflowRow)>, ReadError>;
 
-    /// Stores a key; one with the same id is replaced, whatever had become of it.
-    async fn put_key(&self, row: KeyRow) -> Result<(), WriteError>;
+    /// Adds a key; `false` if its tenant already has one of that id, revoked or not, which stays as it is.
+    async fn add_key(&self, row: KeyRow) -> Result<bool, WriteError>;
 
-    /// Revokes a key; `false` if there is none or it is revoked already.
-    async fn revoke_key(&self, id: &str, at: Timestamp) -> Result<bool, WriteError>;
+    /// Revokes a key of a tenant; `false` if there is none or it is revoked already.
+    async fn revoke_key(&self, tenant: &TenantId, id: &str, at: Timestamp) -> Result<bool, WriteError>;
 
-    /// Reads every key, revoked ones too, by id.
+    /// Reads every key, revoked ones too, by id and tenant.
     async fn keys(&self) -> Result<Vec<KeyRow>, ReadError>;
 
     /// Reads the keys that were stored or revoked after a revision, in that order. The default revision is before all.

@@ -11,9 +11,9 @@ use std::{
 
 use serde_json::{Value, json};
 use wopr_core::{
-    Catalog, Command, Decision, DrainPolicy, Effect, Entropy, Failure, HostBounds, Input, NodeId, Notice,
-    Object, Origin, Plan, PrincipalId, Recorded, Refusal, Resolve, Run, RunId, Seq, StartRun, TenantId,
-    Timer, Timestamp, WorkflowId, decide, format,
+    Authority, Catalog, Command, Decision, DrainPolicy, Effect, Entropy, Failure, HostBounds, Input, NodeId,
+    Notice, Object, Origin, Plan, PrincipalId, Recorded, Refusal, Resolve, Run, RunId, Seq, StartRun,
+    TenantId, Timer, Timestamp, WorkflowId, decide, format,
     invariant::{self, Chronicle, Kin, Standing, Violation},
 };
 
@@ -334,10 +334,11 @@ impl Script {
         Resolve {
             node: NodeId::parse(node).unwrap(),
             ordinal: None,
+            interrupt: None,
             value,
             by: PrincipalId::parse("ada").unwrap(),
             voter: None,
-            by_token: false,
+            authority: Authority::default(),
             is_untrusted: false,
         }
     }

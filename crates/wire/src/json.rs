@@ -300,6 +300,60 @@ impl Fields {
     }
 }
 
+/// A name in camel case that may be spelt in snake case, as in protocol buffers.
+#[must_use]
+pub fn camel_name(name: &str) -> Cow<'_, str> {
+    let is_snake = name.contains('_')
+        && !name.starts_with('_')
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+    if !is_snake {
+        return Cow::Borrowed(name);
+    }
+    let mut words = name.split('_');
+    let mut camel = words.next().unwrap_or_default().to_owned();
+    for word in words {
+        let mut letters = word.chars();
+        camel.extend(letters.next().map(|first| first.to_ascii_uppercase()));
+        camel.push_str(letters.as_str());
+    }
+    Cow::Owned(camel)
+}
+
+/// Respells members in camel case, and those of what is in them but for free-form data: members called `metadata`,
+/// `data` and `params`. Where both spellings are there, the camel one counts.
+pub fn camel_names(members: &mut Object) {
+    let respelt: Vec<_> = members
+        .keys()
+        .filter_map(|name| match camel_name(name) {
+            Cow::Borrowed(_) => None,
+            Cow::Owned(camel) => Some((name.clone(), camel)),
+        })
+        .collect();
+    for (name, camel) in respelt {
+        if !members.contains_key(&camel)
+            && let Some(value) = members.remove(&name)
+        {
+            members.insert(camel, value);
+        }
+    }
+    for (name, value) in members.iter_mut() {
+        if ["metadata", "data", "params"].contains(&name.as_str()) {
+            continue;
+        }
+        match value {
+            Value::Object(inner) => camel_names(inner),
+            Value::Array(list) => {
+                list.iter_mut()
+                    .filter_map(Value::as_object_mut)
+                    .for_each(camel_names);
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+}
+
 impl Decode for Value {
     fn decode(value: Value) -> Result<Self, DecodeError> {
         Ok(value)

@@ -15,7 +15,7 @@ use wopr_wire::{
 };
 
 use crate::{
-    client::{self, exit_of, parse_url, unreachable_failure},
+    client::{self, Trust, exit_of, parse_url, unreachable_failure},
     exit::{Exit, Failure},
     output::plain,
 };
@@ -142,9 +142,9 @@ pub(super) fn read(document: Value) -> Result<AgentCard, json::DecodeError> {
 }
 
 /// The card of an agent as it came, and where the agent is.
-pub(crate) async fn fetch(address: &str, key: Option<&str>) -> Result<(Url, Value)> {
+pub(crate) async fn fetch(address: &str, key: Option<&str>, trust: &Trust) -> Result<(Url, Value)> {
     let url = parse_url(address)?;
-    let http = client::http(&url)?;
+    let http = client::http(&url, trust)?;
     let document = fetch_from(&http, &url, key).await?;
     Ok((url, document))
 }

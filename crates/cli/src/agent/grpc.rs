@@ -138,9 +138,10 @@ impl Call {
     async fn next(&mut self) -> Result<Option<Object>> {
         loop {
             if let Some(message) = take(&mut self.buffer, self.max)? {
-                return Ok(Some(
-                    protobuf::read(self.response, &message).context("read the agent's message")?,
-                ));
+                let most = wopr_connect::parsed_limit(self.max);
+                let (object, _) = protobuf::read_within(self.response, &message, most)
+                    .context("read the agent's message")?;
+                return Ok(Some(object));
             }
             if self.is_over {
                 return Ok(None);

@@ -15,7 +15,7 @@ use wopr_wire::a2a::{
 };
 
 use super::{card::Binding, refusal};
-use crate::client::{self, ANSWER, unreachable_failure};
+use crate::client::{self, ANSWER, Trust, unreachable_failure};
 
 /// An item of a stream with its id, if it has one.
 pub(crate) type Item = (Option<String>, StreamResponse);
@@ -40,12 +40,13 @@ impl Line {
         key: Option<String>,
         binding: Binding,
         version: Version,
+        trust: &Trust,
     ) -> Result<Self> {
         Ok(Self {
             // The interface may lie on another host than the card, with TLS or without.
             http: match binding {
-                Binding::JsonRpc | Binding::HttpJson => client::http(&endpoint)?,
-                Binding::Grpc => client::http2(&endpoint)?,
+                Binding::JsonRpc | Binding::HttpJson => client::http(&endpoint, trust)?,
+                Binding::Grpc => client::http2(&endpoint, trust)?,
             },
             // The key was given for where the card lies: a card that points elsewhere must not carry it there.
             key: key.filter(|key| !key.is_empty() && client::is_same_place(place, &endpoint)),

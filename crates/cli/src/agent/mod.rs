@@ -38,7 +38,10 @@ pub(crate) use card::{Binding, Wanted, fetch as card};
 pub(crate) use line::Item;
 use line::{Items, Line};
 
-use crate::exit::{Exit, Failure};
+use crate::{
+    client::Trust,
+    exit::{Exit, Failure},
+};
 
 /// An agent, and who calls it.
 #[derive(Debug, Clone)]
@@ -55,20 +58,68 @@ pub(crate) struct Agent {
     pub(crate) chosen: usize,
 }
 
+/// What was found at an address.
+#[derive(Debug)]
+pub(crate) enum Sought {
+    /// An agent that can be spoken to.
+    Agent(Box<Agent>),
+    /// A card, and why the agent cannot be spoken to by it.
+    CardOnly {
+        /// The card in the model, if it can be read.
+        card: Option<Box<AgentCard>>,
+        /// The card as it came.
+        document: Value,
+        failure: Failure,
+    },
+}
+
 impl Agent {
     /// Fetches the card and picks how to talk, among what is wanted.
-    pub(crate) async fn find(address: &str, key: Option<String>, wanted: Wanted) -> Result<Self> {
-        let (url, document) = card::fetch(address, key.as_deref()).await?;
-        let card = card::read(document.clone()).map_err(|error| {
-            Failure::new(
-                Exit::Failed,
-                format!("cannot read the card of {address}: {error}"),
-            )
-        })?;
-        let found =
-            card::choose(&card, &url, wanted).ok_or_else(|| card::nothing_spoken(&card, address, wanted))?;
-        Ok(Self {
-            line: Line::new(&url, found.address, key, found.binding, found.version)?,
+    pub(crate) async fn find(
+        address: &str,
+        key: Option<String>,
+        wanted: Wanted,
+        trust: &Trust,
+    ) -> Result<Self> {
+        match Self::try_find(address, key, wanted, trust).await? {
+            Sought::Agent(agent) => Ok(*agent),
+            Sought::CardOnly { failure, .. } => Err(failure.into()),
+        }
+    }
+
+    /// The same, with the card also where there is no way to talk to the agent.
+    pub(crate) async fn try_find(
+        address: &str,
+        key: Option<String>,
+        wanted: Wanted,
+        trust: &Trust,
+    ) -> Result<Sought> {
+        let (url, document) = card::fetch(address, key.as_deref(), trust).await?;
+        let card = match card::read(document.clone()) {
+            Ok(card) => card,
+            Err(error) => {
+                let failure = Failure::new(
+                    Exit::Failed,
+                    format!("cannot read the card of {address}: {error}"),
+                );
+                let card = None;
+                return Ok(Sought::CardOnly {
+                    card,
+                    document,
+                    failure,
+                });
+            }
+        };
+        let Some(found) = card::choose(&card, &url, wanted) else {
+            let failure = card::nothing_spoken(&card, address, wanted);
+            return Ok(Sought::CardOnly {
+                card: Some(Box::new(card)),
+                document,
+                failure,
+            });
+        };
+        Ok(Sought::Agent(Box::new(Self {
+            line: Line::new(&url, found.address, key, found.binding, found.version, trust)?,
             binding: found.binding,
             tenant: card
                 .supported_interfaces
@@ -78,7 +129,7 @@ impl Agent {
             card,
             document,
             chosen: found.index,
-        })
+        })))
     }
 
     /// Where requests go.

@@ -35,7 +35,7 @@ pub(crate) struct A2a {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Show an agent's card
+    /// Show an agent's card; one of an agent that cannot be spoken to is shown too, says why, and ends with 1
     Card {
         /// The agent, instead of --server
         #[arg(value_name = "URL")]

@@ -188,7 +188,7 @@ fn key_beside(config: &Config, database: &Path) -> Result<PathBuf> {
             .hint("keep it by other means, and leave out --with-key")
             .into());
     }
-    let path = with_suffix(database, ".key");
+    let path = wopr_server::key_beside(database);
     match fs::metadata(&path) {
         Ok(_) => Ok(path),
         Err(error) => {

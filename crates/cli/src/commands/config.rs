@@ -76,7 +76,7 @@ fn check(host: &HostArgs, format: Format) -> Result<Exit> {
             "the environment variable {name} is not known and changes nothing"
         ));
     }
-    if config.auth.keys.is_empty() {
+    if config.auth.keys.is_empty() && !config.auth.has_others() {
         notes.push("no key is configured: the host starts only if its store holds one".to_owned());
     }
     if config.workflows.is_empty() {

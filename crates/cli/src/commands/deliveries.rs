@@ -8,7 +8,8 @@ use crate::{
     args::{Format, Remote},
     client::{Client, escape},
     exit::Exit,
-    output, render,
+    output::{self, age, cut, state, whole},
+    render,
 };
 
 /// List push notifications that were not delivered, and try them again.
@@ -115,7 +116,15 @@ async fn list(
         })
         .collect();
     output::table(
-        &["RUN", "PUSH", "EVENT", "STATE", "ATTEMPTS", "SINCE", "LAST ERROR"],
+        &[
+            whole("RUN"),
+            whole("PUSH"),
+            whole("EVENT"),
+            state("STATE"),
+            whole("ATTEMPTS"),
+            age("SINCE"),
+            cut("LAST ERROR"),
+        ],
         &rows,
     )?;
     Ok(Exit::Ok)

@@ -99,6 +99,7 @@ fn greet(origin: &str, key: &str, about_key: &str, store: &str) -> Result<()> {
   wopr run hello --server $WOPR_SERVER --input name=Ada
   wopr a2a stream --workflow campaign-brief 'a spring sale'
   wopr interrupts list
+  wopr interrupts show RUN  {page}
 
 {curl}
   curl -s {origin}/.well-known/agent-card.json
@@ -110,13 +111,14 @@ fn greet(origin: &str, key: &str, about_key: &str, store: &str) -> Result<()> {
 {stop}
 ",
         body = concat!(
-            r#"{"jsonrpc":"2.0","id":1,"method":"SendStreamingMessage","params":{"message":{"messageId":"m1","#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"SendStreamingMessage","params":{"message":{"messageId":"m'$(date +%s)'","#,
             r#""role":"ROLE_USER","parts":[{"text":"a spring sale"}]}}}"#
         ),
         about_key = paint.dim(format!("({about_key})")),
         title = paint.bold("wopr is listening on"),
         try_it = paint.bold("Try it from another terminal:"),
         curl = paint.bold("Or with nothing but curl:"),
+        page = paint.dim("(prints the link to its page)"),
         stop = paint.dim("Ctrl-C stops it; what it knows stays in the store."),
     ))
 }

@@ -24,7 +24,7 @@ use wopr_store::{
 use super::workflows::{self, Survey};
 use crate::{
     args::Format,
-    client::Client,
+    client::{Client, Trust},
     exit::{Exit, Failure},
     host::HostArgs,
     output::{self, Paint},
@@ -122,7 +122,7 @@ impl Doctor {
 
 /// Asks a server whether it is ready.
 async fn ask(server: &str, findings: &mut Findings) -> Result<Exit> {
-    let client = Client::at(server, None)?;
+    let client = Client::at(server, None, &Trust::Machine)?;
     match client.get("/readyz").await {
         Ok(answer) => {
             let status = render::text(&answer, "status");
@@ -346,6 +346,10 @@ fn probe(folder: &Path) -> Result<Duration> {
 
 fn keys(config: &Config, stored: Option<usize>, findings: &mut Findings) {
     let n_configured = config.auth.keys.len();
+    if n_configured == 0 && stored.unwrap_or_default() == 0 && config.auth.has_others() {
+        let text = "none; callers come by [auth.oidc] or [[auth.certificates]]";
+        return findings.add("keys", Verdict::Ok, text);
+    }
     match (n_configured, stored) {
         (0, Some(0)) => {
             let text = "there are none, so serve refuses to start: `wopr keys create`, WOPR_API_KEY or [[auth.keys]]";

@@ -10,9 +10,12 @@ use crate::{
     ask,
     client::{Client, escape},
     exit::{Exit, Failure},
-    output::{self, Paint},
+    output::{self, Paint, cut, whole},
     render,
 };
+
+/// The longest name of a node or an artifact in a list.
+const LIST_CELL: usize = 14;
 
 /// List what runs wait for, and answer.
 #[derive(Debug, Args)]
@@ -33,8 +36,42 @@ enum Verb {
         #[command(flatten)]
         format: Format,
     },
+    /// Show what a run asks, what it is about, and the link to its page
+    Show {
+        /// The run
+        run: String,
+        /// The node that waits; the one that does where absent
+        node: Option<String>,
+        #[command(flatten)]
+        remote: Remote,
+        #[command(flatten)]
+        format: Format,
+    },
     /// Answer what a run waits for; asks on a terminal when the command line has no answer
     Resolve(Box<Resolve>),
+    /// Make a link that answers one question in the name of an approver
+    ///
+    /// Whoever has the link answers as that approver: give it to nobody else. For another principal than the caller's
+    /// own, the key needs the scope keys:manage.
+    Token(Token),
+}
+
+#[derive(Debug, Args)]
+struct Token {
+    /// The run
+    run: String,
+    /// The node that waits; the first one that does where absent
+    node: Option<String>,
+    /// The approver whose answer it is [default: the key's own principal]
+    #[arg(long = "for", value_name = "PRINCIPAL")]
+    principal: Option<String>,
+    /// Only show the question
+    #[arg(long)]
+    inspect: bool,
+    #[command(flatten)]
+    remote: Remote,
+    #[command(flatten)]
+    format: Format,
 }
 
 #[derive(Debug, Args)]
@@ -72,7 +109,14 @@ impl Interrupts {
                 remote,
                 format,
             } => list(&Client::new(&remote)?, limit, format).await,
+            Verb::Show {
+                run,
+                node,
+                remote,
+                format,
+            } => show(&Client::new(&remote)?, &run, node, format).await,
             Verb::Resolve(resolve) => resolve.run().await,
+            Verb::Token(token) => token.run().await,
         }
     }
 }
@@ -90,39 +134,163 @@ async fn list(client: &Client, limit: usize, format: Format) -> Result<Exit> {
     let rows: Vec<_> = interrupts
         .iter()
         .map(|item| {
-            let cell = |name: &str| render::text(item, name).to_owned();
-            let question = serde_json::from_value::<InterruptView>(item.clone());
-            let question = question.map_or_else(|_| String::new(), |view| render::question(&view).join(" "));
+            let view = serde_json::from_value::<InterruptView>(item.clone());
+            let (artifact, question) = view.map_or_else(
+                |_| (String::new(), String::new()),
+                |view| {
+                    let artifact = render::artifact_id(&view).unwrap_or_default().to_owned();
+                    (artifact, render::question(&view).join(" "))
+                },
+            );
             vec![
-                cell("runId"),
-                cell("nodeId"),
-                cell("kind"),
-                cell("workflowId"),
-                render::short(&question),
+                render::text(item, "runId").to_owned(),
+                render::text(item, "nodeId").to_owned(),
+                render::cut(&artifact, LIST_CELL),
+                question,
             ]
         })
         .collect();
-    output::table(&["RUN", "NODE", "KIND", "WORKFLOW", "QUESTION"], &rows)?;
+    output::table(
+        &[whole("RUN"), whole("NODE"), whole("ARTIFACT"), cut("QUESTION")],
+        &rows,
+    )?;
     Ok(Exit::Ok)
+}
+
+async fn show(client: &Client, run: &str, node: Option<String>, format: Format) -> Result<Exit> {
+    let view = open(client, run, node).await?;
+    let artifact = artifact_of(client, run, &view).await;
+    if format.json {
+        output::json(&json!({ "runId": run, "interrupt": view, "artifact": artifact }))?;
+        return Ok(Exit::Ok);
+    }
+    let paint = Paint::stdout();
+    let mut question = render::question(&view).into_iter();
+    if let Some(title) = question.next() {
+        output::line(paint.bold(title))?;
+    }
+    for line in question {
+        output::line(line)?;
+    }
+    output::line("")?;
+    let fact = |name: &str, value: &str| {
+        let value = output::plain(value);
+        output::line(format!("  {} {value}", paint.dim(format!("{name:<10}"))))
+    };
+    fact("run", run)?;
+    fact("node", &view.node_id)?;
+    fact("kind", &view.kind)?;
+    for (name, member) in [("actions", "actions"), ("approvers", "approversList")] {
+        let listed = render::texts(&view.data, member);
+        if !listed.is_empty() {
+            fact(name, &listed.join(", "))?;
+        }
+    }
+    if let Some(at) = &view.requested_at {
+        fact("since", &at.to_string())?;
+    }
+    if let Some(at) = &view.expires_at {
+        fact("expires", &at.to_string())?;
+    }
+    if let Some(page) = &view.callback_url {
+        fact("page", page)?;
+    }
+    if let Some(artifact) = &artifact {
+        output::line("")?;
+        let name = render::text(artifact, "name");
+        let id = render::text(artifact, "artifactId");
+        output::line(format!(
+            "{} {}",
+            paint.bold(output::plain(name)),
+            paint.dim(output::plain(id))
+        ))?;
+        output::line(render::indented(&render::content(artifact), 2))?;
+    }
+    output::line("")?;
+    let answer = render::example_answer(&view);
+    output::note(paint.dim(format!(
+        "answer it with: wopr interrupts resolve {run} {} --value '{answer}'",
+        output::plain(&view.node_id)
+    )))?;
+    Ok(Exit::Ok)
+}
+
+impl Token {
+    async fn run(self) -> Result<Exit> {
+        let client = Client::new(&self.remote)?;
+        let node = match self.node {
+            Some(node) => node,
+            None => open(&client, &self.run, None).await?.node_id,
+        };
+        let mut body = json!({ "runId": self.run, "nodeId": node });
+        if let Some(principal) = self.principal {
+            body["principal"] = principal.into();
+        }
+        if self.inspect {
+            body["intent"] = "inspect".into();
+        }
+        let minted = client.post("/v1/host/wopr/interrupt-tokens", &body).await?;
+        if self.format.json {
+            output::json(&minted)?;
+            return Ok(Exit::Ok);
+        }
+        output::note(format!(
+            "a link for {} to {} of {}, until {}:",
+            render::text(&minted, "principal"),
+            render::text(&minted, "interruptId"),
+            render::text(&minted, "runId"),
+            render::text(&minted, "expiresAt"),
+        ))?;
+        // Alone on standard output, so that a script can take it.
+        output::line(render::text(&minted, "callbackUrl"))?;
+        Ok(Exit::Ok)
+    }
+}
+
+/// What a run waits for, at the node if one is named.
+async fn open(client: &Client, run: &str, node: Option<String>) -> Result<InterruptView> {
+    let snapshot = client.run(run).await?;
+    let waits_at = snapshot.interrupt.as_ref().map(|view| view.node_id.clone());
+    let mut open = snapshot.interrupts.into_iter().chain(snapshot.interrupt);
+    let found = open.find(|view| node.as_ref().is_none_or(|node| view.node_id == *node));
+    found.ok_or_else(|| {
+        let why = match (waits_at, node) {
+            (Some(at), Some(node)) => format!("{run} waits at {at}, not at {node}"),
+            (_, _) => format!("{run} waits for nothing; it is {}", snapshot.status),
+        };
+        Failure::new(Exit::NotFound, why).into()
+    })
+}
+
+/// The artifact that an interrupt is about. The question stands without it, so whatever fails here is no error.
+async fn artifact_of(client: &Client, run: &str, view: &InterruptView) -> Option<Value> {
+    let id = render::artifact_id(view)?;
+    let path = format!("/v1/runs/{}/artifacts/{}", escape(run), escape(id));
+    client.get(&path).await.ok()
 }
 
 impl Resolve {
     async fn run(self) -> Result<Exit> {
         let client = Client::new(&self.remote)?;
         let given = self.given()?;
-        let (node, answer) = match (self.node.clone(), given) {
-            (Some(node), Some(answer)) => (node, answer),
+        let (node, interrupt, answer) = match (self.node.clone(), given) {
+            (Some(node), Some(answer)) => (node, None, answer),
             (node, given) => {
-                let view = self.open(&client, node).await?;
+                let view = open(&client, &self.run, node).await?;
                 let answer = match given {
                     Some(answer) => answer,
-                    None => self.asked(&view).await?,
+                    None => self.asked(&client, &view).await?,
                 };
-                (view.node_id, answer)
+                (view.node_id, Some(view.interrupt_id), answer)
             }
         };
         let path = format!("/v1/runs/{}/interrupts/{}", escape(&self.run), escape(&node));
-        let answer = match client.post(&path, &json!({ "resumeValue": answer })).await {
+        let mut body = json!({ "resumeValue": answer });
+        // What was read is what is answered, whoever answers meanwhile.
+        if let Some(interrupt) = interrupt {
+            body["interruptId"] = interrupt.into();
+        }
+        let answer = match client.post(&path, &body).await {
             Ok(answer) => answer,
             Err(refused) => return Err(self.explain(&client, &node, refused).await),
         };
@@ -143,7 +311,7 @@ impl Resolve {
             Err(error) => return error,
         };
         // The refusal stands whether or not this can be read.
-        let view = self.open(client, Some(node.to_owned())).await;
+        let view = open(client, &self.run, Some(node.to_owned())).await;
         match view {
             Ok(view) if view.kind == "approval" => refused
                 .hint(
@@ -155,26 +323,7 @@ impl Resolve {
         }
     }
 
-    /// What the run waits for, at the node if one is named.
-    async fn open(&self, client: &Client, node: Option<String>) -> Result<InterruptView> {
-        let snapshot = client.run(&self.run).await?;
-        let view = snapshot.interrupt.ok_or_else(|| {
-            Failure::new(
-                Exit::NotFound,
-                format!("{} waits for nothing; it is {}", self.run, snapshot.status),
-            )
-        })?;
-        match node {
-            Some(node) if node != view.node_id => Err(Failure::new(
-                Exit::NotFound,
-                format!("{} waits at {}, not at {node}", self.run, view.node_id),
-            )
-            .into()),
-            _ => Ok(view),
-        }
-    }
-
-    async fn asked(&self, view: &InterruptView) -> Result<Value> {
+    async fn asked(&self, client: &Client, view: &InterruptView) -> Result<Value> {
         let nobody = || {
             Failure::new(
                 Exit::Waiting,
@@ -188,11 +337,12 @@ impl Resolve {
         if !output::is_conversation() {
             return Err(nobody().into());
         }
+        if let Some(artifact) = artifact_of(client, &self.run, view).await {
+            let content = render::indented(&render::content(&artifact), 4);
+            output::note(Paint::stderr().dim(content))?;
+        }
         let view = view.clone();
-        let answer = tokio::task::spawn_blocking({
-            let view = view.clone();
-            move || ask::ask(&view)
-        });
+        let answer = tokio::task::spawn_blocking(move || ask::ask(&view));
         match answer.await?? {
             Some(answer) => Ok(answer),
             None => Err(Failure::new(Exit::Waiting, "there was no answer").into()),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use wopr_core::{PrincipalId, TenantId, Timestamp};
+use wopr_core::{Membership, PrincipalId, TenantId, Timestamp};
 use wopr_server::{
     auth::{Scope, Scopes, hash_hex},
     config::StoreUrl,
@@ -14,7 +14,7 @@ use wopr_store::{KeyRow, PostgresStore, Registry, SqliteStore, postgres, sqlite}
 use wopr_wire::time;
 
 use crate::{
-    args::Format,
+    args::{Authorities, Format},
     client::{Client, escape},
     exit::{Exit, Failure},
     host::{self, HostArgs},
@@ -51,6 +51,12 @@ enum Verb {
         /// What it may do; may be given several times, or separated by commas [default: everything]
         #[arg(long = "scope", value_name = "SCOPE", value_delimiter = ',')]
         scopes: Vec<String>,
+        /// A role of who uses it, for gates that ask for one; may be given several times
+        #[arg(long = "role", value_name = "ROLE")]
+        roles: Vec<String>,
+        /// A group of who uses it; may be given several times
+        #[arg(long = "group", value_name = "GROUP")]
+        groups: Vec<String>,
         #[command(flatten)]
         place: Place,
     },
@@ -63,6 +69,9 @@ enum Verb {
     Revoke {
         /// The key's id
         id: String,
+        /// Its tenant, where keys of several tenants have this id; on a server always the caller's
+        #[arg(long)]
+        tenant: Option<String>,
         #[command(flatten)]
         place: Place,
     },
@@ -77,6 +86,8 @@ struct Place {
     /// The API key to ask with
     #[arg(long, value_name = "KEY", env = "WOPR_API_KEY", hide_env_values = true)]
     key: Option<String>,
+    #[command(flatten)]
+    authorities: Authorities,
     /// The database to open instead of asking a server: sqlite:PATH [env: WOPR_STORE]
     #[arg(long, value_name = "URL")]
     store: Option<String>,
@@ -93,6 +104,7 @@ struct Wanted {
     principal: Option<String>,
     tenant: String,
     scopes: Vec<String>,
+    membership: Membership,
 }
 
 impl Keys {
@@ -104,6 +116,8 @@ impl Keys {
                 principal,
                 tenant,
                 scopes,
+                roles,
+                groups,
                 place,
             } => {
                 let wanted = Wanted {
@@ -115,11 +129,12 @@ impl Keys {
                     } else {
                         scopes
                     },
+                    membership: Membership { roles, groups },
                 };
                 create(wanted, &place).await
             }
             Verb::List { place } => list(&place).await,
-            Verb::Revoke { id, place } => revoke(&id, &place).await,
+            Verb::Revoke { id, tenant, place } => revoke(&id, tenant.as_deref(), &place).await,
         }
     }
 }
@@ -154,7 +169,9 @@ impl Place {
     /// The server to ask, unless a database was named.
     fn client(&self) -> Result<Option<Client>> {
         match &self.server {
-            Some(server) if self.store.is_none() => Client::at(server, self.key.clone()).map(Some),
+            Some(server) if self.store.is_none() => {
+                Client::at(server, self.key.clone(), &self.authorities.read()?).map(Some)
+            }
             _ => Ok(None),
         }
     }
@@ -207,6 +224,14 @@ async fn create(wanted: Wanted, place: &Place) -> Result<Exit> {
     let document = match place.client()? {
         Some(client) => {
             let mut body = json!({ "scopes": scopes.names() });
+            for (name, list) in [
+                ("roles", wanted.membership.roles),
+                ("groups", wanted.membership.groups),
+            ] {
+                if !list.is_empty() {
+                    body[name] = Value::from(list);
+                }
+            }
             for (name, value) in [("id", wanted.id), ("principal", wanted.principal)] {
                 if let Some(value) = value {
                     body[name] = Value::from(value);
@@ -246,34 +271,28 @@ async fn create_here(wanted: Wanted, scopes: Scopes, place: &Place) -> Result<Va
     if !is_id {
         return Err(usage("id", &"must be 1 to 64 characters of [A-Za-z0-9._-]").into());
     }
+    if let Some(rule) = wanted.membership.problem() {
+        return Err(Failure::new(Exit::Usage, rule).into());
+    }
     let principal = wanted.principal.as_deref().unwrap_or(&id);
     let row = KeyRow {
         secret_sha256: hash_hex(&secret),
         tenant: TenantId::parse(&wanted.tenant).map_err(|error| usage("tenant", &error))?,
         principal: PrincipalId::parse(principal).map_err(|error| usage("principal", &error))?,
         scopes: scopes.names(),
+        membership: wanted.membership,
         created_at: now()?,
         revoked_at: None,
         id,
     };
     let store = place.open(true).await?;
     let done = async {
-        // A key that exists would be replaced, and whoever uses it locked out.
-        if store
-            .registry()
-            .keys()
-            .await
-            .context("read the keys")?
-            .iter()
-            .any(|key| key.id == row.id)
-        {
-            return Err(Failure::new(Exit::Failed, format!("there is a key {} already", row.id)).into());
+        let added = store.registry().add_key(row.clone()).await;
+        if added.context("store the key")? {
+            return Ok(());
         }
-        store
-            .registry()
-            .put_key(row.clone())
-            .await
-            .context("store the key")
+        let taken = format!("tenant {} has a key {} already", row.tenant, row.id);
+        Err(Failure::new(Exit::Failed, taken).into())
     };
     let done: Result<()> = done.await;
     store.close().await;
@@ -293,6 +312,14 @@ fn describe(row: &KeyRow) -> Value {
         "scopes": row.scopes,
         "createdAt": when(row.created_at),
     });
+    for (name, list) in [
+        ("roles", &row.membership.roles),
+        ("groups", &row.membership.groups),
+    ] {
+        if !list.is_empty() {
+            document[name] = Value::from(list.clone());
+        }
+    }
     if let Some(at) = row.revoked_at {
         document["revokedAt"] = Value::from(when(at));
     }
@@ -357,13 +384,20 @@ async fn list(place: &Place) -> Result<Exit> {
         return Ok(Exit::Ok);
     }
     output::table(
-        &["KEY", "STATE", "TENANT", "PRINCIPAL", "CREATED", "SCOPES"],
+        &[
+            output::whole("KEY"),
+            output::state("STATE"),
+            output::cut("TENANT"),
+            output::cut("PRINCIPAL"),
+            output::age("CREATED"),
+            output::cut("SCOPES"),
+        ],
         &rows,
     )?;
     Ok(Exit::Ok)
 }
 
-async fn revoke(id: &str, place: &Place) -> Result<Exit> {
+async fn revoke(id: &str, tenant: Option<&str>, place: &Place) -> Result<Exit> {
     match place.client()? {
         Some(client) => {
             client
@@ -374,13 +408,21 @@ async fn revoke(id: &str, place: &Place) -> Result<Exit> {
             let store = place.open(false).await?;
             let done = async {
                 let keys = store.registry().keys().await.context("read the keys")?;
-                if !keys.iter().any(|key| key.id == id) {
+                let mut found = keys
+                    .iter()
+                    .filter(|key| key.id == id && tenant.is_none_or(|tenant| key.tenant.as_str() == tenant));
+                let Some(key) = found.next() else {
                     return Err(Failure::new(Exit::NotFound, format!("the store has no key {id}")).into());
+                };
+                if let Some(other) = found.next() {
+                    let several = format!("tenants {} and {} have a key {id}", key.tenant, other.tenant);
+                    let hint = "name the tenant of the one to revoke: --tenant TENANT";
+                    return Err(Failure::new(Exit::Usage, several).hint(hint).into());
                 }
                 // Revoked before is as good.
                 store
                     .registry()
-                    .revoke_key(id, now()?)
+                    .revoke_key(&key.tenant, id, now()?)
                     .await
                     .context("revoke the key")?;
                 Ok(())

@@ -3,32 +3,26 @@
 //! Without a server a host lives in this process for as long as the run does, and is spoken to over HTTP like any
 //! other, so both ways are one. Progress goes to standard error, what the run produced to standard output.
 
-use std::{fs, path::Path, time::Duration};
+use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use futures_util::StreamExt as _;
 use serde_json::{Map, Value, json};
 use wopr_server::Overrides;
-use wopr_wire::openwop::{
-    event::RunEventDoc,
-    run::{InterruptView, RunSnapshot, RunStatus},
-};
+use wopr_wire::openwop::run::{InterruptView, RunSnapshot, RunStatus};
 
 use crate::{
-    args::Format,
+    args::{Authorities, Format},
     ask,
-    client::{Client, escape},
+    client::{Client, Trust, escape},
     examples,
     exit::{Exit, Failure},
+    follow::Follower,
     host::{self, Background, HostArgs},
     output::{self, Paint, Spinner},
     render,
     signals::Signals,
 };
-
-/// The pause before a broken stream is opened again.
-const RECONNECT: Duration = Duration::from_millis(250);
 
 /// What the text of an A2A message becomes, which no workflow has to declare.
 const PROMPT: &str = "prompt";
@@ -72,6 +66,9 @@ pub(crate) struct Run {
     #[arg(long, value_name = "KEY", env = "WOPR_API_KEY", hide_env_values = true)]
     key: Option<String>,
 
+    #[command(flatten)]
+    authorities: Authorities,
+
     /// Where the run is kept when it runs in this process [default: memory:]
     #[arg(long, value_name = "URL", conflicts_with = "server")]
     store: Option<String>,
@@ -109,7 +106,7 @@ impl Run {
     async fn open(&self) -> Result<(Client, Option<Background>, String)> {
         let document = self.document()?;
         if let Some(server) = &self.server {
-            let client = Client::at(server, self.key.clone())?;
+            let client = Client::at(server, self.key.clone(), &self.authorities.read()?)?;
             let id = match document {
                 None => self.target.clone(),
                 Some(document) => {
@@ -149,7 +146,7 @@ impl Run {
         opened.add_examples().await?;
         opened.add(document).await?;
         let background = opened.in_background();
-        let client = Client::at(&background.origin, Some(secret))?;
+        let client = Client::at(&background.origin, Some(secret), &Trust::Machine)?;
         Ok((client, Some(background), id))
     }
 
@@ -232,9 +229,9 @@ impl Run {
         let mut following = Following {
             client,
             run: &run,
+            events: Follower::start(client, &run, "updates").await?,
             answers: answers.into_iter(),
             is_quiet: self.format.json,
-            last: None,
             outputs: Value::Null,
         };
         let end = following.finish(signals).await?;
@@ -291,6 +288,9 @@ impl Run {
         let answer = render::example_answer(view);
         let node = output::plain(&view.node_id).into_owned();
         if self.server.is_some() {
+            if let Some(page) = &view.callback_url {
+                output::note(format!("answer it in a browser: {}", output::plain(page)))?;
+            }
             return output::note(format!(
                 "answer it with: wopr interrupts resolve {run} {node} --value '{answer}'"
             ));
@@ -312,10 +312,9 @@ impl Run {
 struct Following<'a> {
     client: &'a Client,
     run: &'a str,
+    events: Follower<'a>,
     answers: std::vec::IntoIter<Value>,
     is_quiet: bool,
-    /// The last event seen.
-    last: Option<String>,
     /// What the run put out.
     outputs: Value,
 }
@@ -325,7 +324,6 @@ impl Following<'_> {
     async fn finish(&mut self, signals: &mut Signals) -> Result<End> {
         loop {
             let spinner = (!self.is_quiet).then(|| Spinner::start("running"));
-            let seen = self.last.clone();
             tokio::select! {
                 read = self.read_events(spinner.as_ref()) => read?,
                 () = signals.next() => return Ok(End::Interrupted),
@@ -335,13 +333,8 @@ impl Following<'_> {
             if snapshot.status.is_terminal() {
                 return Ok(End::Terminal(snapshot));
             }
-            if snapshot.interrupt.is_some() {
-                if !self.answer(&snapshot, signals).await? {
-                    return Ok(End::Waiting(snapshot));
-                }
-            } else if self.last == seen {
-                // The stream ended without news: a server that stops, most likely.
-                tokio::time::sleep(RECONNECT).await;
+            if snapshot.interrupt.is_some() && !self.answer(&snapshot, signals).await? {
+                return Ok(End::Waiting(snapshot));
             }
         }
     }
@@ -349,16 +342,10 @@ impl Following<'_> {
     /// Shows events until the run ends or asks something.
     async fn read_events(&mut self, spinner: Option<&Spinner>) -> Result<()> {
         let paint = Paint::stderr();
-        let mut events = self
-            .client
-            .follow(self.run, "updates", self.last.as_deref())
-            .await?;
-        while let Some(event) = events.next().await {
-            let event: RunEventDoc = event?;
+        while let Some(event) = self.events.next().await? {
             if let Some(spinner) = spinner {
                 spinner.note(render::event(paint, &event))?;
             }
-            self.last = Some(event.sequence.to_string());
             match event.event_type.as_str() {
                 "run.completed" => self.outputs = event.payload.get("outputs").cloned().unwrap_or_default(),
                 // The last event of those that ask something.
@@ -382,7 +369,7 @@ impl Following<'_> {
         if self.is_quiet || !output::is_conversation() {
             return Ok(false);
         }
-        self.show_draft(snapshot).await?;
+        self.show_draft(snapshot, view).await?;
         loop {
             let asked = view.clone();
             let asking = tokio::task::spawn_blocking(move || ask::ask(&asked));
@@ -402,13 +389,14 @@ impl Following<'_> {
         }
     }
 
-    /// Shows the newest artifact: most likely it is what the question is about.
-    async fn show_draft(&self, snapshot: &RunSnapshot) -> Result<()> {
+    /// Shows what the question is about: the artifact it names, else the newest.
+    async fn show_draft(&self, snapshot: &RunSnapshot, view: &InterruptView) -> Result<()> {
         let artifacts = artifacts(self.client, &snapshot.run_id).await?;
-        if let Some(artifact) = artifacts.last() {
-            let content = artifact.get("content").map(render::value).unwrap_or_default();
+        let named = render::artifact_id(view);
+        let is_named = |artifact: &&Value| Some(render::text(artifact, "artifactId")) == named;
+        if let Some(artifact) = artifacts.iter().rfind(is_named).or(artifacts.last()) {
             let paint = Paint::stderr();
-            output::note(paint.dim(render::indented(&content, 4)))?;
+            output::note(paint.dim(render::indented(&render::content(artifact), 4)))?;
         }
         Ok(())
     }
@@ -454,7 +442,8 @@ fn is_refusal(error: &anyhow::Error) -> bool {
 /// Answers an interrupt. Where a child asks, the answer may be sent to the node of the parent that waits for it.
 pub(crate) async fn resolve(client: &Client, run: &str, view: &InterruptView, answer: &Value) -> Result<()> {
     let path = format!("/v1/runs/{}/interrupts/{}", escape(run), escape(&view.node_id));
-    client.post(&path, &json!({ "resumeValue": answer })).await?;
+    let body = json!({ "resumeValue": answer, "interruptId": view.interrupt_id });
+    client.post(&path, &body).await?;
     Ok(())
 }
 

@@ -2,19 +2,19 @@
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use futures_util::StreamExt as _;
 use serde_json::{Value, json};
-use wopr_wire::openwop::event::RunEventDoc;
+use wopr_wire::openwop::{event::RunEventDoc, run::RunError};
 
 use crate::{
     args::{Format, Remote},
     client::{Client, escape},
     exit::{Exit, Failure},
-    output::{self, Paint},
+    follow::Follower,
+    output::{self, Paint, age, cut, state, whole},
     render,
 };
 
-/// List, show, follow and cancel runs.
+/// List, show, release and cancel runs, and follow their events (`events -f`).
 #[derive(Debug, Args)]
 pub(crate) struct Runs {
     #[command(subcommand)]
@@ -60,6 +60,18 @@ enum Verb {
         #[command(flatten)]
         format: Format,
     },
+    /// Resume a run that is paused, also one that wopr put in quarantine after it had ended the process
+    Release {
+        /// The run
+        run: String,
+        /// Why, for the log
+        #[arg(long)]
+        reason: Option<String>,
+        #[command(flatten)]
+        remote: Remote,
+        #[command(flatten)]
+        format: Format,
+    },
     /// Cancel a run; one that has ended stays as it is
     Cancel {
         /// The run
@@ -91,6 +103,12 @@ impl Runs {
                 remote,
                 format,
             } => events(&Client::new(&remote)?, &run, follow, format).await,
+            Verb::Release {
+                run,
+                reason,
+                remote,
+                format,
+            } => release(&Client::new(&remote)?, &run, reason, format).await,
             Verb::Cancel {
                 run,
                 reason,
@@ -138,7 +156,10 @@ async fn list(
             vec![cell("runId"), cell("workflowId"), cell("status"), started]
         })
         .collect();
-    output::table(&["RUN", "WORKFLOW", "STATUS", "STARTED"], &rows)?;
+    output::table(
+        &[whole("RUN"), cut("WORKFLOW"), state("STATUS"), age("STARTED")],
+        &rows,
+    )?;
     Ok(Exit::Ok)
 }
 
@@ -178,7 +199,9 @@ async fn show(client: &Client, run: &str, format: Format) -> Result<Exit> {
         fact("inputs", &Value::Object(snapshot.inputs.clone()).to_string())?;
     }
     if let Some(error) = &snapshot.error {
-        fact("error", &format!("{}: {}", error.code, error.message))?;
+        for (name, value) in failure(client, run, error).await? {
+            fact(name, &value)?;
+        }
     }
     if let Some(view) = &snapshot.interrupt {
         fact("waits for", &format!("{} ({})", view.node_id, view.kind))?;
@@ -209,12 +232,53 @@ async fn show(client: &Client, run: &str, format: Format) -> Result<Exit> {
     Ok(Exit::Ok)
 }
 
+/// Why a run failed: the node, how often it was tried, what it said, and why a question was closed without an answer.
+async fn failure(client: &Client, run: &str, error: &RunError) -> Result<Vec<(&'static str, String)>> {
+    let said = format!("{}: {}", error.code, error.message);
+    let node = error
+        .details
+        .as_ref()
+        .and_then(|details| details.get("failedNodeId"));
+    let Some(node) = node.and_then(Value::as_str) else {
+        return Ok(vec![("error", said)]);
+    };
+    let log = client.log(run).await?;
+    let payload = |event: &Value, name: &str| {
+        event
+            .get("payload")
+            .and_then(|payload| payload.get(name))
+            .cloned()
+    };
+    let of_node = log
+        .iter()
+        .rev()
+        .filter(|event| render::text(event, "nodeId") == node);
+    let mut attempts = None;
+    let mut reason = None;
+    for event in of_node {
+        match render::text(event, "type") {
+            "node.failed" if attempts.is_none() => attempts = payload(event, "attempts"),
+            "interrupt.resolved" if reason.is_none() => reason = payload(event, "reason"),
+            _ => {}
+        }
+    }
+    let place = match attempts.as_ref().and_then(Value::as_u64) {
+        Some(1) => format!("{node} (1 attempt)"),
+        Some(n) => format!("{node} ({n} attempts)"),
+        None => node.to_owned(),
+    };
+    let mut facts = vec![("failed at", place), ("error", said)];
+    if let Some(Value::String(reason)) = reason {
+        facts.push(("reason", reason));
+    }
+    Ok(facts)
+}
+
 async fn events(client: &Client, run: &str, follow: bool, format: Format) -> Result<Exit> {
     let paint = Paint::stdout();
     if follow {
-        let mut events = client.follow(run, "debug", None).await?;
-        while let Some(event) = events.next().await {
-            let event = event?;
+        let mut events = Follower::start(client, run, "debug").await?;
+        while let Some(event) = events.next().await? {
             if format.json {
                 output::json_line(&event)?;
             } else {
@@ -232,6 +296,23 @@ async fn events(client: &Client, run: &str, follow: bool, format: Format) -> Res
         let event: RunEventDoc = serde_json::from_value(event)?;
         output::line(render::event(paint, &event))?;
     }
+    Ok(Exit::Ok)
+}
+
+async fn release(client: &Client, run: &str, reason: Option<String>, format: Format) -> Result<Exit> {
+    let body = match reason {
+        None => json!({}),
+        Some(reason) => json!({ "reason": reason }),
+    };
+    let answer = client
+        .post(&format!("/v1/runs/{}:resume", escape(run)), &body)
+        .await?;
+    if format.json {
+        output::json(&answer)?;
+        return Ok(Exit::Ok);
+    }
+    let status = render::text(&answer, "status");
+    output::line(format!("{run}  {}", Paint::stdout().state(status)))?;
     Ok(Exit::Ok)
 }
 

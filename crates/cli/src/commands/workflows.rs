@@ -1,5 +1,7 @@
 //! `wopr workflows`: checking definitions here, and what a server offers.
 
+mod checked;
+
 use std::{
     collections::HashMap,
     fs,
@@ -9,7 +11,7 @@ use std::{
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use wopr_core::{ContentHash, Offer, Plan, Problems, WorkflowId};
+use wopr_core::{ContentHash, Offer, Plan, Problems, WorkflowId, definition_schema};
 use wopr_server::Config;
 
 use crate::{
@@ -17,9 +19,11 @@ use crate::{
     client::Client,
     exit::{Exit, Failure},
     host::HostArgs,
-    output::{self, Paint},
+    output::{self, Paint, cut, state, whole},
     render,
 };
+
+use checked::{Checked, Text};
 
 /// Check, list and register workflow definitions.
 #[derive(Debug, Args)]
@@ -35,11 +39,20 @@ enum Verb {
         /// The files
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
+        /// Fail on warnings, too
+        #[arg(long)]
+        strict: bool,
         /// Allow the node types of the conformance suite
         #[arg(long)]
         conformance: bool,
         #[command(flatten)]
         format: Format,
+    },
+    /// Print the JSON Schema of definitions, for editors
+    Schema {
+        /// Allow the node types of the conformance suite
+        #[arg(long)]
+        conformance: bool,
     },
     /// List the workflows of a server, or the files a host would skip
     List {
@@ -73,9 +86,14 @@ impl Workflows {
         match self.verb {
             Verb::Validate {
                 files,
+                strict,
                 conformance,
                 format,
-            } => validate(&files, conformance, format),
+            } => validate(&files, strict, conformance, format),
+            Verb::Schema { conformance } => {
+                output::json(&definition_schema(Offer { conformance }))?;
+                Ok(Exit::Ok)
+            }
             Verb::List {
                 rejected: true,
                 workflows,
@@ -91,11 +109,11 @@ impl Workflows {
 
 /// Reads a definition's document.
 pub(crate) fn read(path: &Path) -> Result<Value> {
-    let name = path.display();
-    let bytes = fs::read(path)
-        .map_err(|error| Failure::new(Exit::of_reading(&error), format!("cannot read {name}: {error}")))?;
-    Ok(serde_json::from_slice(&bytes)
-        .map_err(|error| Failure::new(Exit::Config, format!("{name} is not JSON: {error}")))?)
+    let text = Text::read(path)?;
+    text.document(path).map_err(|finding| {
+        let text = format!("{}:{finding}", path.display());
+        Failure::new(Exit::Config, output::plain(&text)).into()
+    })
 }
 
 /// Checks a definition; its id, or every rule it breaks.
@@ -104,91 +122,17 @@ pub(crate) fn check(document: Value, conformance: bool) -> Result<String> {
         let lines: Vec<_> = problems.iter().map(|problem| format!("\n  {problem}")).collect();
         let text = format!("the workflow definition is invalid:{}", lines.concat());
         Failure::new(Exit::Config, output::plain(&text))
+            .hint("wopr workflows validate FILE shows the lines in the file")
     })?;
     Ok(plan.id().to_string())
 }
 
-/// What checking a file found.
-struct Checked {
-    file: PathBuf,
-    outcome: Result<Plan, Rejection>,
-}
-
-/// Why a file is no workflow.
-struct Rejection {
-    exit: Exit,
-    problems: Vec<String>,
-}
-
-impl Checked {
-    fn read(file: &Path, conformance: bool) -> Self {
-        let outcome = match read(file) {
-            Err(error) => Err(Rejection {
-                exit: error
-                    .downcast_ref::<Failure>()
-                    .map_or(Exit::Failed, Failure::exit),
-                problems: vec![error.to_string()],
-            }),
-            Ok(document) => {
-                Plan::admit(document, Offer { conformance }).map_err(|Problems(problems)| Rejection {
-                    exit: Exit::Config,
-                    problems: problems.iter().map(ToString::to_string).collect(),
-                })
-            }
-        };
-        Self {
-            file: file.to_owned(),
-            outcome,
-        }
-    }
-
-    fn exit(&self) -> Exit {
-        self.outcome
-            .as_ref()
-            .map_or_else(|rejection| rejection.exit, |_| Exit::Ok)
-    }
-
-    fn document(&self) -> Value {
-        let file = self.file.display().to_string();
-        match &self.outcome {
-            Ok(plan) => json!({
-                "file": file,
-                "valid": true,
-                "workflowId": plan.id().as_str(),
-                "contentVersion": plan.version().as_str(),
-                "problems": [],
-            }),
-            Err(rejection) => json!({ "file": file, "valid": false, "problems": rejection.problems }),
-        }
-    }
-
-    fn show(&self) -> Result<()> {
-        let paint = Paint::stdout();
-        let file = self.file.display().to_string();
-        let file = output::plain(&file);
-        match &self.outcome {
-            Ok(plan) => output::line(format!(
-                "{} {file}  {}",
-                paint.green("ok  "),
-                paint.dim(plan.id())
-            )),
-            Err(rejection) => {
-                output::line(format!("{} {file}", paint.red("bad ")))?;
-                for problem in &rejection.problems {
-                    output::line(format!("       {}", output::plain(problem)))?;
-                }
-                Ok(())
-            }
-        }
-    }
-}
-
-fn validate(files: &[PathBuf], conformance: bool, format: Format) -> Result<Exit> {
+fn validate(files: &[PathBuf], strict: bool, conformance: bool, format: Format) -> Result<Exit> {
     let checked: Vec<_> = files
         .iter()
         .map(|file| Checked::read(file, conformance))
         .collect();
-    let exits: Vec<_> = checked.iter().map(Checked::exit).collect();
+    let exits: Vec<_> = checked.iter().map(|checked| checked.exit(strict)).collect();
     let bad = exits.iter().copied().find(|exit| *exit != Exit::Ok);
     // A definition that breaks a rule says more than a file that is not there.
     let exit = if exits.contains(&Exit::Config) {
@@ -197,12 +141,16 @@ fn validate(files: &[PathBuf], conformance: bool, format: Format) -> Result<Exit
         bad.unwrap_or(Exit::Ok)
     };
     if format.json {
-        let files: Vec<_> = checked.iter().map(Checked::document).collect();
+        let files: Vec<_> = checked.iter().map(|checked| checked.document(strict)).collect();
         output::json(&json!({ "valid": exit == Exit::Ok, "files": files }))?;
-    } else {
-        for checked in &checked {
-            checked.show()?;
-        }
+        return Ok(exit);
+    }
+    for checked in &checked {
+        checked.show(strict)?;
+    }
+    let n_warnings: usize = checked.iter().map(Checked::n_warnings).sum();
+    if n_warnings > 0 && strict {
+        output::note("warnings count as problems because of --strict")?;
     }
     Ok(exit)
 }
@@ -233,10 +181,10 @@ fn rejected(workflows: Vec<PathBuf>, config: Option<PathBuf>, format: Format) ->
     ))?;
     let rejected: Vec<_> = check_folders(&config)?
         .into_iter()
-        .filter(|checked| checked.outcome.is_err())
+        .filter(|checked| checked.plan().is_none())
         .collect();
     if format.json {
-        let files: Vec<_> = rejected.iter().map(Checked::document).collect();
+        let files: Vec<_> = rejected.iter().map(|checked| checked.document(false)).collect();
         output::json(&json!({ "rejected": files }))?;
         return Ok(Exit::Ok);
     }
@@ -244,7 +192,7 @@ fn rejected(workflows: Vec<PathBuf>, config: Option<PathBuf>, format: Format) ->
         output::note("no file is rejected")?;
     }
     for checked in &rejected {
-        checked.show()?;
+        checked.show_first()?;
     }
     Ok(Exit::Ok)
 }
@@ -263,14 +211,12 @@ pub(crate) fn survey(config: &Config) -> Result<Survey> {
     let checked = check_folders(config)?;
     let (mut skipped, mut doubled) = (Vec::new(), Vec::new());
     let mut files: HashMap<&WorkflowId, (&Path, &ContentHash)> = HashMap::new();
-    for Checked { file, outcome } in &checked {
+    for checked in &checked {
+        let file = checked.file();
         let name = file.display();
-        match outcome {
-            Err(Rejection { problems, .. }) => {
-                let problem = problems.first().map_or("", String::as_str);
-                skipped.push(format!("{name}: {problem}"));
-            }
-            Ok(plan) => {
+        match checked.plan() {
+            None => skipped.push(checked.first()),
+            Some(plan) => {
                 let before = files.insert(plan.id(), (file, plan.version()));
                 if let Some((other, version)) = before
                     && version != plan.version()
@@ -325,9 +271,12 @@ async fn list(client: &Client, format: Format) -> Result<Exit> {
         .map(|workflow| {
             let cell = |name: &str| render::text(workflow, name).to_owned();
             let content: String = cell("contentVersion").chars().take(12).collect();
+            let is_withdrawn = workflow.get("isActive") == Some(&Value::Bool(false));
+            let standing = if is_withdrawn { "withdrawn" } else { "active" };
             vec![
                 cell("workflowId"),
                 cell("version"),
+                standing.to_owned(),
                 content,
                 render::short(&cell("description")),
             ]
@@ -337,7 +286,16 @@ async fn list(client: &Client, format: Format) -> Result<Exit> {
         output::note("the server has no workflows")?;
         return Ok(Exit::Ok);
     }
-    output::table(&["WORKFLOW", "VERSION", "CONTENT", "DESCRIPTION"], &rows)?;
+    output::table(
+        &[
+            whole("WORKFLOW"),
+            cut("VERSION"),
+            state("STATUS"),
+            whole("CONTENT"),
+            cut("DESCRIPTION"),
+        ],
+        &rows,
+    )?;
     Ok(Exit::Ok)
 }
 
@@ -353,6 +311,11 @@ async fn register(client: &Client, file: &Path, format: Format) -> Result<Exit> 
             output::plain(id),
             Paint::stdout().dim(output::plain(render::text(&registered, "contentVersion")))
         ))?;
+        let warnings = registered.get("warnings").and_then(Value::as_array);
+        for warning in warnings.into_iter().flatten() {
+            let [place, rule] = ["place", "rule"].map(|member| render::text(warning, member));
+            output::note(format!("warning: {}", output::plain(&format!("{place}: {rule}"))))?;
+        }
     }
     Ok(Exit::Ok)
 }

@@ -93,7 +93,10 @@ fn a_task_is_streamed_answered_and_followed_again() {
         assert_eq!(first_run(&place, "waiting-approval"), task, "{pair:?}");
         let said = speak(&["get", &task]);
         assert_eq!(said.code, 6, "{said:#?}");
-        assert!(said.out.contains("Approve the campaign brief?"), "{said:#?}");
+        assert!(
+            said.out.contains("Approve the campaign brief for a sale?"),
+            "{said:#?}"
+        );
         let said = speak(&[
             "stream",
             "--task",
@@ -339,7 +342,32 @@ fn every_binding_is_spoken_with_tls() {
         // Whoever vouches for the host is not known here.
         ends(&place, pair, 7, &["card"]);
     }
-    place.set("SSL_CERT_FILE", roots.to_str().unwrap());
+    let roots = roots.to_str().unwrap();
+    for pair in PAIRS {
+        let said = ends(
+            &place,
+            pair,
+            0,
+            &["send", "Ada", "--workflow", "hello", "--cacert", roots],
+        );
+        assert!(said.out.contains("Hello, Ada!"), "{pair:?}: {said:#?}");
+    }
+    for args in [
+        ["runs", "list"].as_slice(),
+        &["interrupts", "list"],
+        &["workflows", "list"],
+        &["keys", "list"],
+        &["run", "hello"],
+        &["a2a", "list"],
+    ] {
+        place.ends(7, args);
+        place.ends(0, &[args, &["--cacert", roots]].concat());
+    }
+    place.write("empty.pem", "no certificate");
+    let said = place.ends(3, &["a2a", "card", "--cacert", "empty.pem"]);
+    assert!(said.err.contains("empty.pem"), "{said:#?}");
+    place.ends(4, &["a2a", "card", "--cacert", "missing.pem"]);
+    place.set("SSL_CERT_FILE", roots);
     for pair in PAIRS {
         let said = ends(&place, pair, 0, &["send", "Ada", "--workflow", "hello"]);
         assert!(said.out.contains("Hello, Ada!"), "{pair:?}: {said:#?}");
@@ -365,6 +393,18 @@ fn what_a_card_offers_is_all_there_is() {
     ] {
         let said = place.ends(1, &["a2a", "get", "t", &origin, args[0], args[1]]);
         assert!(said.err.contains("CARRIER-PIGEON 1.0"), "{said:#?}");
+        // The card is there to be looked at all the same.
+        let said = place.ends(1, &["a2a", "card", &origin, args[0], args[1]]);
+        assert!(
+            said.out.contains("CARRIER-PIGEON") && !said.out.contains("spoken here"),
+            "{said:#?}"
+        );
+        assert!(said.err.contains("offers no interface"), "{said:#?}");
+        let said = place.ends(1, &["a2a", "card", &origin, "--json", args[0], args[1]]);
+        assert_eq!(
+            said.json()["supportedInterfaces"][2]["protocolBinding"],
+            "CARRIER-PIGEON"
+        );
     }
     for document in [
         "",
@@ -376,6 +416,8 @@ fn what_a_card_offers_is_all_there_is() {
         let (origin, _) = hostile(document);
         let said = place.ends(1, &["a2a", "card", &origin]);
         assert!(said.err.contains("cannot read the card"), "{document}: {said:#?}");
+        // What is JSON is shown as it came.
+        assert_eq!(said.out.is_empty(), document.is_empty(), "{document}: {said:#?}");
     }
 }
 

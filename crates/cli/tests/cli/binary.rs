@@ -52,6 +52,12 @@ impl Place {
         self.env.push((name.to_owned(), value.to_owned()));
     }
 
+    /// The same folder, with commands that know no server and no key.
+    pub(crate) fn without_server(mut self) -> Self {
+        self.env.clear();
+        self
+    }
+
     /// Writes a file.
     pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path().join(name);

@@ -142,9 +142,159 @@ fn rejected_files_are_not_asked_of_a_server() {
         "memory:",
     ];
     let said = place.run(&doctor);
-    assert!(said.out.contains("bad.json: node 'only'"), "{said:#?}");
+    assert!(said.out.contains("bad.json:1:145: node 'only'"), "{said:#?}");
     assert!(
         !said.out.contains(":0\n") && !said.out.contains(":0 "),
         "{said:#?}"
     );
+}
+
+const MISTAKES: &str = r#"{
+  "id": "pay", "name": "Pay", "version": "1",
+  "nodes": [
+    { "id": "ask", "typeId": "core.aprovalGate", "name": "Ask", "config": { "title": "Pay?" } },
+    { "id": "pay", "typeId": "core.delay", "name": "Pay", "config": { "delayMS": 5 } }
+  ],
+  "edges": [{ "id": "e", "sourceNodeId": "ask", "targetNodeId": "Pay" }],
+  "triggers": [], "variables": [], "metadata": {}, "settings": {}
+}
+"#;
+
+#[test]
+fn every_mistake_has_a_line_a_caret_and_a_suggestion() {
+    let place = Place::new();
+    place.write("pay.json", MISTAKES);
+    let said = place.ends(3, &["workflows", "validate", "pay.json"]);
+    assert_eq!(
+        said.out,
+        r#"bad  pay.json
+  error: node 'ask': typeId 'core.aprovalGate' is not offered by this host
+    --> pay.json:4:30 (/nodes/0/typeId)
+    4 |     { "id": "ask", "typeId": "core.aprovalGate", "name": "Ask", "config": { "title": "Pay?" } },
+      |                              ^^^^^^^^^^^^^^^^^^
+    help: did you mean 'core.approvalGate'?
+  error: node 'pay': config.delayMS is not known; core.delay has delayMs, durationMs, ms, delaySeconds
+    --> pay.json:5:71 (/nodes/1/config/delayMS)
+    5 |     { "id": "pay", "typeId": "core.delay", "name": "Pay", "config": { "delayMS": 5 } }
+      |                                                                       ^^^^^^^^^
+    help: did you mean 'delayMs'?
+  error: edge 'e': target node 'Pay' does not exist
+    --> pay.json:7:65 (/edges/0/targetNodeId)
+    7 |   "edges": [{ "id": "e", "sourceNodeId": "ask", "targetNodeId": "Pay" }],
+      |                                                                 ^^^^^
+    help: did you mean 'pay'?
+"#
+    );
+    let said = place
+        .ends(3, &["workflows", "validate", "--json", "pay.json"])
+        .json();
+    let file = &said["files"][0];
+    assert_eq!(file["problems"].as_array().unwrap().len(), 3);
+    let found: Vec<_> = file["diagnostics"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|found| {
+            json!([
+                found["severity"],
+                found["line"],
+                found["column"],
+                found["pointer"],
+                found["hint"]
+            ])
+        })
+        .collect();
+    assert_eq!(
+        json!(found),
+        json!([
+            [
+                "error",
+                4,
+                30,
+                "/nodes/0/typeId",
+                "did you mean 'core.approvalGate'?"
+            ],
+            [
+                "error",
+                5,
+                71,
+                "/nodes/1/config/delayMS",
+                "did you mean 'delayMs'?"
+            ],
+            ["error", 7, 65, "/edges/0/targetNodeId", "did you mean 'pay'?"],
+        ])
+    );
+}
+
+#[test]
+fn a_syntax_error_has_a_line_and_a_caret() {
+    let place = Place::new();
+    place.write("cut.json", "{\n  \"id\": \"x\",\n  \"name\" \"X\"\n}");
+    let said = place.ends(3, &["workflows", "validate", "cut.json"]);
+    assert_eq!(
+        said.out,
+        r#"bad  cut.json
+  error: cut.json is not JSON: expected `:`
+    --> cut.json:3:10
+    3 |   "name" "X"
+      |          ^
+"#
+    );
+    place.write("end.json", "{\n  \"id\": ");
+    let said = place.ends(3, &["workflows", "validate", "end.json"]);
+    assert!(said.out.contains("end.json:2:"), "{said:#?}");
+    std::fs::write(place.path().join("latin.json"), b"{\"id\": \"\xe4\"}").unwrap();
+    let said = place.ends(3, &["workflows", "validate", "latin.json"]);
+    assert!(said.out.contains("no part of a UTF-8 text"), "{said:#?}");
+}
+
+#[test]
+fn warnings_fail_only_where_asked_to() {
+    let mut document = definition("pay", "core.http.request");
+    document["nodes"][0]["config"] = json!({ "url": "/pay" });
+    let place = Place::new();
+    place.write("pay.json", &document.to_string());
+    let said = place.ends(0, &["workflows", "validate", "pay.json"]);
+    assert!(
+        said.out.contains("ok   pay.json") && said.out.contains("[relative-url]"),
+        "{said:#?}"
+    );
+    let said = place.ends(3, &["workflows", "validate", "--strict", "pay.json"]);
+    assert!(said.out.contains("bad  pay.json"), "{said:#?}");
+    let said = place
+        .ends(0, &["workflows", "validate", "--json", "pay.json"])
+        .json();
+    assert_eq!(said["valid"], true);
+    assert_eq!(said["files"][0]["diagnostics"][0]["code"], "relative-url");
+    let said = place
+        .ends(3, &["workflows", "validate", "--json", "--strict", "pay.json"])
+        .json();
+    assert_eq!(said["valid"], false);
+}
+
+#[test]
+fn the_examples_have_no_warnings() {
+    let place = Place::new();
+    let mut args = vec![
+        "workflows".to_owned(),
+        "validate".to_owned(),
+        "--strict".to_owned(),
+    ];
+    for entry in examples().read_dir().unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "json") {
+            args.push(path.display().to_string());
+        }
+    }
+    place.ends(0, &args);
+}
+
+#[test]
+fn the_schema_for_editors_is_printed() {
+    let place = Place::new();
+    let schema = place.ends(0, &["workflows", "schema"]).json();
+    assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
+    let published = examples().join("../docs/workflow-definition.schema.json");
+    let published: Value = serde_json::from_slice(&std::fs::read(published).unwrap()).unwrap();
+    assert_eq!(schema, published);
 }

@@ -144,10 +144,26 @@ fn a_run_on_a_host_survives_it_and_is_answered_later() {
     assert_eq!(listed["interrupts"][0]["runId"], run.as_str());
     assert_eq!(listed["interrupts"][0]["nodeId"], "approval");
     let table = place.ends(0, &["interrupts", "list"]).out;
-    assert!(
-        table.contains(&run) && table.contains("Approve the campaign brief?"),
-        "{table}"
-    );
+    for wanted in [run.as_str(), "approval", "draft-0", "Approve the campaign"] {
+        assert!(table.contains(wanted), "{table}");
+    }
+    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+
+    let shown = place.ends(0, &["interrupts", "show", &run]).out;
+    for wanted in [
+        "Approve the campaign brief for a spring sale?",
+        "Accept hands the brief over",
+        "accept, reject, refine",
+        "draft-0",
+        "Request: a spring sale",
+        "/v1/interrupts/",
+    ] {
+        assert!(shown.contains(wanted), "{wanted}: {shown}");
+    }
+    let shown = place.json(&["interrupts", "show", &run, "approval", "--json"]);
+    assert_eq!(shown["interrupt"]["data"]["artifactId"], "draft-0");
+    assert_eq!(shown["artifact"]["artifactType"], "campaign.draft");
+    place.ends(4, &["interrupts", "show", &run, "nowhere"]);
 
     let said = place.ends(0, &["runs", "show", &run]);
     assert!(
@@ -164,6 +180,11 @@ fn a_run_on_a_host_survives_it_and_is_answered_later() {
     assert!(said.err.contains("not offered"), "{said:#?}");
 
     place.ends(0, &["interrupts", "resolve", &run, "--refine", "bolder"]);
+    let shown = place.ends(0, &["interrupts", "show", &run]).out;
+    assert!(
+        shown.contains("revise-0") && shown.contains("Revision: bolder"),
+        "{shown}"
+    );
     let said = place.ends(0, &["interrupts", "resolve", &run, "--accept"]);
     assert!(said.out.contains("completed"), "{said:#?}");
     place.ends(4, &["interrupts", "resolve", &run, "--accept"]);
@@ -222,6 +243,103 @@ fn runs_are_listed_filtered_and_cancelled() {
     place.ends(4, &["runs", "events", "run_nope"]);
     let said = place.ends(5, &["runs", "list", "--key", "wrong"]);
     assert!(said.err.contains("hint: "), "{said:#?}");
+}
+
+#[test]
+fn lists_fit_80_columns_and_name_every_id_whole() {
+    let mut place = Place::new();
+    let _host = place.serve();
+    place.ends(0, &["run", "hello"]);
+    place.ends(
+        6,
+        &[
+            "run",
+            "campaign-brief",
+            "--input",
+            "prompt=a very long question about a spring sale",
+        ],
+    );
+    place.ends(
+        0,
+        &[
+            "keys",
+            "create",
+            "a-key-with-a-long-name-indeed",
+            "--principal",
+            "somebody-with-a-name",
+        ],
+    );
+    let withdrawn = r#"{"id": "gone", "name": "Gone", "version": "1.0", "nodes": [], "edges": [], "triggers": [],
+        "variables": [], "isActive": false, "metadata": {}, "settings": {"timeout": 0}}"#;
+    let mut definition: Value =
+        serde_json::from_slice(&std::fs::read(examples().join("hello.json")).unwrap()).unwrap();
+    let like: Value = serde_json::from_str(withdrawn).unwrap();
+    for name in ["id", "name", "isActive"] {
+        definition[name] = like[name].clone();
+    }
+    let file = place.write("gone.json", &definition.to_string());
+    place.ends(0, &["workflows", "register", file.to_str().unwrap()]);
+    for args in [
+        ["runs", "list"],
+        ["interrupts", "list"],
+        ["workflows", "list"],
+        ["keys", "list"],
+        ["a2a", "list"],
+        ["a2a", "card"],
+    ] {
+        let said = place.ends(0, &args);
+        for line in said.out.lines().filter(|line| !line.contains("http")) {
+            assert!(line.chars().count() <= 80, "{args:?}: {line}");
+            assert!(
+                !line.contains('\u{1b}'),
+                "{args:?}: no colour without a terminal: {line}"
+            );
+        }
+    }
+    let run = place.json(&["runs", "list", "--json"])["runs"][0]["runId"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert!(place.ends(0, &["runs", "list"]).out.contains(&run));
+    let listed = place.ends(0, &["workflows", "list"]).out;
+    let line = |id: &str| {
+        listed
+            .lines()
+            .find(|line| line.starts_with(id))
+            .unwrap()
+            .to_owned()
+    };
+    assert!(
+        line("gone").contains("withdrawn") && line("hello").contains("active"),
+        "{listed}"
+    );
+}
+
+#[test]
+fn a_failed_run_is_shown_with_its_node_its_attempts_and_the_reason() {
+    let mut place = Place::new();
+    let _host = place.serve();
+    let node = serde_json::json!({
+        "id": "call", "typeId": "core.http.request", "name": "call", "position": {"x": 0, "y": 0},
+        "config": {"method": "GET", "url": "https://127.0.0.1:1/"}, "inputs": {},
+    });
+    let definition = serde_json::json!({
+        "id": "calls", "name": "Calls", "version": "1.0", "nodes": [node], "edges": [], "triggers": [],
+        "variables": [], "metadata": {}, "settings": {"timeout": 0},
+    });
+    let file = place.write("calls.json", &definition.to_string());
+    let said = place.run(&["run", file.to_str().unwrap(), "--json"]);
+    assert_eq!(said.code, 1, "{said:#?}");
+    let run = place.json(&["runs", "list", "--json", "--workflow", "calls"])["runs"][0]["runId"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let shown = place.ends(0, &["runs", "show", &run]).out;
+    assert!(shown.contains("call (1 attempt)"), "{shown}");
+    assert!(
+        shown.contains("egress_refused: ") && shown.contains("WOPR_EGRESS_ALLOW"),
+        "{shown}"
+    );
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod binary;
 mod config;
 mod definitions;
 mod demo;
+mod following;
 mod help;
 mod journey;
 mod keys;

@@ -153,7 +153,7 @@ fn a_bad_workflow_file_is_skipped_and_logged() {
         .find(|line| line.contains("workflow skipped"))
         .unwrap();
     assert!(
-        line.contains("flows/bad.json") && line.contains("'nodes' is missing"),
+        line.contains("flows/bad.json") && line.contains("1:1: definition: 'id' is missing"),
         "{line}"
     );
     let line = log.lines().find(|line| line.contains("takes the place")).unwrap();
@@ -165,7 +165,7 @@ fn a_bad_workflow_file_is_skipped_and_logged() {
     for asked in [["config", "check"].as_slice(), &["doctor", "--store", "memory:"]] {
         let said = place.ends(0, &[asked, &["--workflows", "flows"]].concat());
         for wanted in [
-            "flows/bad.json: ",
+            "flows/bad.json:1:1: definition: 'id' is missing (and 8 more)",
             "flows/hello.json takes the place of flows/hello-2.json: both have the id 'hello'",
         ] {
             assert!(said.out.contains(wanted), "{said:#?}");

@@ -42,6 +42,152 @@ fn a_database_in_use_is_left_alone() {
     }
 }
 
+#[cfg(unix)]
+#[test]
+fn another_name_of_an_open_database_starts_no_second_host() {
+    let mut place = Place::new();
+    let host = place.serve();
+    let run = place.ends(0, &["run", "hello", "--detach"]).out;
+    let (link, hard) = (place.path().join("link.db"), place.path().join("hard.db"));
+    std::os::unix::fs::symlink("wopr.db", &link).unwrap();
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--store"];
+    let with = |args: &[&'static str], store: &'static str| {
+        let mut args = args.to_vec();
+        args.push(store);
+        args
+    };
+    let said = place.ends(8, &with(&serve, "sqlite:link.db"));
+    assert!(said.err.contains("has this database open"), "{said:#?}");
+    // What may share the database finds the host's through a link, its log and its key included.
+    place.ends(0, &["keys", "create", "ada", "--store", "sqlite:link.db"]);
+    place.ends(
+        0,
+        &["backup", "copy.db", "--with-key", "--store", "sqlite:link.db"],
+    );
+    place.ends(0, &["migrate", "--check", "--store", "sqlite:copy.db"]);
+
+    std::fs::hard_link(place.path().join("wopr.db"), &hard).unwrap();
+    for store in ["sqlite:hard.db", "sqlite:wopr.db"] {
+        for (code, args) in [
+            (3, serve.as_slice()),
+            (3, &["migrate", "--store"]),
+            (3, &["keys", "list", "--store"]),
+            (3, &["backup", "again.db", "--store"]),
+        ] {
+            if store == "sqlite:wopr.db" && args[0] == "serve" {
+                // Locked as well, which is said first.
+                place.ends(8, &with(args, store));
+                continue;
+            }
+            let said = place.ends(code, &with(args, store));
+            assert!(
+                said.err.contains("2 names (hard links)"),
+                "{args:?} {store}: {said:#?}"
+            );
+            assert!(said.err.contains("hint: "), "{said:#?}");
+        }
+    }
+    let said = place.ends(
+        1,
+        &["doctor", "--store", "sqlite:hard.db", "--listen", "127.0.0.1:0"],
+    );
+    assert!((said.out + &said.err).contains("hard links"));
+    place.ends(0, &["runs", "show", run.trim()]);
+    drop(host);
+    let names: Vec<_> = place
+        .path()
+        .read_dir()
+        .unwrap()
+        .flatten()
+        .map(|file| file.file_name())
+        .collect();
+    let beside = [
+        "link.db.lock",
+        "link.db.key",
+        "link.db-wal",
+        "hard.db-wal",
+        "hard.db.key",
+    ];
+    assert!(
+        !names.iter().any(|name| beside.iter().any(|made| name == made)),
+        "{names:?}"
+    );
+}
+
+/// Every file of a folder and what is in it, but for what a look alone may leave: the lock file, the shared memory of the
+/// log, and a log without anything in it.
+fn contents(folder: &std::path::Path) -> std::collections::BTreeMap<std::ffi::OsString, Vec<u8>> {
+    let files = folder.read_dir().unwrap().flatten();
+    let files = files.map(|file| (file.file_name(), std::fs::read(file.path()).unwrap()));
+    let is_left = |name: &str, bytes: &[u8]| {
+        name.ends_with(".lock") || name.ends_with("-shm") || (name.ends_with("-wal") && bytes.is_empty())
+    };
+    files
+        .filter(|(name, bytes)| !is_left(&name.to_string_lossy(), bytes))
+        .collect()
+}
+
+#[test]
+fn a_start_that_is_refused_changes_nothing() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    let key = ("WOPR_API_KEY", "key-of-the-tests-0123456789abcdef");
+    let free = "127.0.0.1:0";
+    type Refusal<'a> = (i32, &'a [(&'a str, &'a str)], Vec<&'a str>);
+    let refusals: [Refusal<'_>; 7] = [
+        (3, &[], vec!["--listen", free]),
+        (8, &[key], vec!["--listen", &taken]),
+        (3, &[key], vec!["--listen", free, "--workflows", "no/such/folder"]),
+        (3, &[key, ("WOPR_MASTER_KEY", "short")], vec!["--listen", free]),
+        (
+            3,
+            &[key],
+            vec!["--listen", free, "--set", "secrets.key_file=no/such/key"],
+        ),
+        (
+            3,
+            &[key],
+            vec![
+                "--listen",
+                free,
+                "--set",
+                "server.tls.cert=no.pem",
+                "--set",
+                "server.tls.key=no.pem",
+            ],
+        ),
+        (
+            3,
+            &[key],
+            vec!["--listen", free, "--set", "limits.max_node_executions=none"],
+        ),
+    ];
+    for is_new in [true, false] {
+        for (code, variables, args) in &refusals {
+            let mut place = Place::new();
+            if !is_new {
+                // A host that was here before, and closed in order.
+                let mut host = place.serve();
+                host.close_stdin();
+                assert_eq!(host.wait().0.code(), Some(0));
+                place = place.without_server();
+            }
+            let before = contents(place.path());
+            assert_eq!(before.is_empty(), is_new, "{before:?}");
+            for (name, value) in *variables {
+                place.set(name, value);
+            }
+            let mut all = vec!["serve", "--store", "sqlite:wopr.db"];
+            all.extend(args);
+            let said = place.ends(*code, &all);
+            let after = contents(place.path());
+            let names = |files: &std::collections::BTreeMap<_, _>| files.keys().cloned().collect::<Vec<_>>();
+            assert_eq!(names(&after), names(&before), "{args:?}: {said:#?}");
+            assert!(after == before, "{args:?}: {said:#?}");
+        }
+    }
+}
+
 #[test]
 fn a_log_whose_database_is_gone_is_thrown_away_by_nobody() {
     let mut place = Place::new();

@@ -318,13 +318,17 @@ async fn check_coverage(world: &World) {
     assert_eq!(statuses, all);
     assert_eq!(events.len(), N_VARIANTS, "{events:?}");
     let far = engine.now().plus_millis(u64::try_from(i64::MAX / 2).unwrap());
-    let leased = engine.store().lease_timers(Epoch(0), far, far, far, 1_000).await;
+    let leased = engine
+        .store()
+        .lease_timers(Epoch(0), far, far, far, &1_000.into())
+        .await;
     let timers = leased.unwrap();
     for LeasedTimer {
         run,
         key,
         since,
         fence,
+        deaths: _,
     } in &timers
     {
         let released = engine.store().release_timer(run, key, *fence, *since).await;

@@ -61,6 +61,8 @@ fn config(store: StoreUrl) -> Config {
         tenant: tenant(),
         principal: None,
         scopes: Scopes::ALL,
+        roles: Vec::new(),
+        groups: Vec::new(),
     };
     let mut config = Config {
         store,

@@ -20,9 +20,14 @@ fn snippets(page: &str, heading: &str) -> Vec<Snippet> {
     let text = fs::read_to_string(root().join("docs").join(page)).unwrap();
     let (_, walk) = text.split_once(heading).expect("the walk is there");
     let (walk, _) = walk.split_once("\n## ").expect("something follows the walk");
+    fenced(walk)
+}
+
+/// The fenced blocks of a text, in order.
+fn fenced(text: &str) -> Vec<Snippet> {
     let mut found = Vec::new();
     let mut open: Option<Snippet> = None;
-    for line in walk.lines() {
+    for line in text.lines() {
         match (line.strip_prefix("```"), open.take()) {
             (Some(_), Some(done)) => found.push(done),
             (Some(language), None) => open = Some((language.to_owned(), String::new())),
@@ -107,7 +112,10 @@ async fn the_walk_with_a_receiver_that_was_away_runs_as_it_stands() {
     let address = host.start().await;
     let snippets = snippets("operations.md", "### A receiver that was away\n");
     check_start(&snippets, &variables);
-    run_shell(&snippets, address, folder.path()).await;
+    // Pasted once more, it does the same.
+    for _ in 0..2 {
+        run_shell(&snippets, address, folder.path()).await;
+    }
     end_receiver(folder.path()).await;
     host.terminate().await;
 }
@@ -120,7 +128,10 @@ async fn snippets_of_the_walk_run_as_they_stand() {
     let address = host.start().await;
     let snippets = snippets("a2a.md", "## A first task\n");
     check_start(&snippets, &variables);
-    run_shell(&snippets, address, folder.path()).await;
+    // Pasted once more, it does the same.
+    for _ in 0..2 {
+        run_shell(&snippets, address, folder.path()).await;
+    }
 
     let mut n_scripts = 0;
     for (language, body) in &snippets {
@@ -140,6 +151,28 @@ async fn snippets_of_the_walk_run_as_they_stand() {
     end_receiver(folder.path()).await;
     let status = host.terminate().await;
     assert!(status.success(), "stopped in order: {status}\n{}", host.said());
+}
+
+#[tokio::test]
+async fn the_calls_over_rest_work_as_they_stand_and_once_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut host = Host::new();
+    let address = host.start().await;
+    let page = fs::read_to_string(root().join("docs/rest.md")).unwrap();
+    // What comes then registers a file of this repository, and is not about runs.
+    let (walk, _) = page.split_once("\n## Workflows\n").unwrap();
+    let all: String = fenced(walk).into_iter().map(|(_, body)| body).collect();
+    // Every call has to succeed, and to end.
+    let shell = format!(
+        "curl() {{ command curl --no-progress-meter --fail-with-body --max-time 60 \"$@\"; }}\n{all}"
+    );
+    let shell = shell.replace("WOPR=http://127.0.0.1:8080\n", "");
+    for _ in 0..2 {
+        let mut bash = Command::new("bash");
+        bash.args(["-euo", "pipefail", "-c", &shell]);
+        run(bash, address, folder.path(), &shell).await;
+    }
+    host.terminate().await;
 }
 
 fn python(program: &Path, body: &str) -> Command {

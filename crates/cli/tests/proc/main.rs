@@ -29,3 +29,4 @@ mod interop_snippets;
 mod postgres;
 mod pressure;
 mod server;
+mod siege;

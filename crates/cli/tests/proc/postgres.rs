@@ -10,7 +10,11 @@ use std::{
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, UnixStream},
+    sync::watch,
+};
 use tokio_postgres::{Client, NoTls};
 
 use crate::{
@@ -227,23 +231,16 @@ async fn a_server_that_says_nothing_is_told_of_and_a_signal_ends_the_waiting() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = silent.local_addr().unwrap();
     let url = |seconds: u32| format!("postgres://ada:hunter2@{address}/db?connect_timeout={seconds}");
-    for args in [
-        &["migrate", "--check"] as &[&str],
-        &["serve", "--listen", "127.0.0.1:0"],
-    ] {
-        let said = wopr(args, &url(1));
-        assert_eq!(said.status.code(), Some(7), "{said:?}");
-        let text = String::from_utf8_lossy(&said.stderr).into_owned();
-        assert!(
-            text.contains(&format!("{address} did not answer within 1 s")),
-            "{text}"
-        );
-        assert!(text.contains("hint: ") && !text.contains("hunter2"), "{text}");
-    }
-    // Those connections wait, unanswered, and are not mistaken for the next.
-    for _ in 0..2 {
-        silent.accept().await.unwrap();
-    }
+    let said = wopr(&["migrate", "--check"], &url(1));
+    assert_eq!(said.status.code(), Some(7), "{said:?}");
+    let text = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(
+        text.contains(&format!("{address} did not answer within 1 s")),
+        "{text}"
+    );
+    assert!(text.contains("hint: ") && !text.contains("hunter2"), "{text}");
+    // That connection waits, unanswered, and is not mistaken for the next.
+    silent.accept().await.unwrap();
 
     for signal in ["TERM", "INT"] {
         let mut host = host(folder.path(), signal, &url(600));
@@ -255,6 +252,155 @@ async fn a_server_that_says_nothing_is_told_of_and_a_signal_ends_the_waiting() {
         assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
         birth.ready().await.expect_err("it never was");
         drop(waits);
+    }
+}
+
+/// A way to a database server that can be closed, opened, and left without an answer.
+struct Way {
+    address: SocketAddr,
+    is: watch::Sender<Is>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Is {
+    /// Connections end at once.
+    Closed,
+    Open,
+    /// Connections are taken, and nothing goes through them any more.
+    Silent,
+}
+
+impl Way {
+    async fn to(url: &str, is: Is) -> Self {
+        // It listens on a socket in a folder.
+        let (_, rest) = url.split_once('@').unwrap();
+        let (folder, _) = rest.split_once('/').unwrap();
+        let server = Path::new(&folder.replace("%2F", "/")).join(".s.PGSQL.5432");
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let is = watch::Sender::new(is);
+        let told = is.subscribe();
+        tokio::spawn(async move {
+            while let Ok((mut near, _)) = listener.accept().await {
+                let (server, mut told) = (server.clone(), told.clone());
+                tokio::spawn(async move {
+                    let is_closed = *told.borrow() == Is::Closed;
+                    if is_closed {
+                        return;
+                    }
+                    let through = async {
+                        let mut far = UnixStream::connect(&server).await?;
+                        copy_bidirectional(&mut near, &mut far).await
+                    };
+                    let silence = async {
+                        drop(told.wait_for(|is| *is == Is::Silent).await);
+                    };
+                    tokio::select! {
+                        _ = through => {}
+                        () = silence => std::future::pending().await,
+                    }
+                });
+            }
+        });
+        Self { address, is }
+    }
+
+    fn url(&self, url: &str) -> String {
+        let (user, rest) = url.split_once('@').unwrap();
+        let (_, database) = rest.split_once('/').unwrap();
+        format!("{user}@{}/{database}", self.address)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_waits_for_its_server_and_starts_once_it_is_there() {
+    let folder = tempfile::tempdir_in(place()).unwrap();
+    let cluster = cluster();
+    let way = Way::to(&cluster.url(), Is::Closed).await;
+    let mut host = host(folder.path(), "waits", &way.url(&cluster.url()));
+    let birth = host.spawn();
+    while !host.said().contains("waiting for the database") {
+        assert!(host.ended().is_none(), "{}", host.said());
+        tokio::task::yield_now().await;
+    }
+    way.is.send_replace(Is::Open);
+    let address = birth.ready().await.unwrap();
+    create(address, "pure").await;
+    host.terminate().await;
+    let lines = host.said().matches("waiting for the database").count();
+    assert_eq!(
+        lines,
+        2,
+        "once when it begins and once when it is over: {}",
+        host.said()
+    );
+
+    // What waiting does not mend is no reason to wait.
+    let (server, _) = cluster
+        .url()
+        .rsplit_once('/')
+        .map(|(a, b)| (a.to_owned(), b.to_owned()))
+        .unwrap();
+    let said = wopr(
+        &["serve", "--listen", "127.0.0.1:0"],
+        &format!("{server}/no_such_database"),
+    );
+    assert_eq!(said.status.code(), Some(7), "{said:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_takes_no_longer_than_the_grace_while_the_database_is_silent() {
+    const GRACE: Duration = Duration::from_secs(5);
+    let folder = tempfile::tempdir_in(place()).unwrap();
+    let cluster = cluster();
+    let way = Way::to(&cluster.url(), Is::Open).await;
+    let mut host = host(folder.path(), "host", &way.url(&cluster.url()))
+        .variable("WOPR_SHUTDOWN_GRACE", format!("{}s", GRACE.as_secs()));
+    let address = host.start().await;
+    create(address, "approval").await;
+    way.is.send_replace(Is::Silent);
+    // A request that waits for the database, and so holds its connection open.
+    let asked = tokio::spawn(async move {
+        let mut connection = Connection::open(address).await?;
+        let mut request = Vec::new();
+        let key = format!("authorization: Bearer {KEY}\r\n");
+        write_request(
+            &mut request,
+            "POST",
+            "/v1/runs",
+            &key,
+            Some(br#"{"workflowId":"pure"}"#),
+        );
+        connection.send(&request).await
+    });
+    tokio::task::yield_now().await;
+    let begun = Instant::now();
+    let status = host.end("TERM").await;
+    let took = begun.elapsed();
+    assert!(status.success(), "{status}: {}", host.said());
+    assert!(
+        took < GRACE + Duration::from_millis(800),
+        "{took:?}: {}",
+        host.said()
+    );
+    asked.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_that_is_refused_leaves_an_empty_database_empty() {
+    let cluster = cluster();
+    let server = connect(&cluster.url()).await;
+    for missing in ["WOPR_API_KEY", "WOPR_MASTER_KEY"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_wopr"));
+        command.args(["serve", "--listen", "127.0.0.1:0", "--store", &cluster.url()]);
+        command
+            .env("WOPR_API_KEY", KEY)
+            .env("WOPR_MASTER_KEY", MASTER_KEY);
+        command.env_remove(missing);
+        let said = command.output().unwrap();
+        assert_eq!(said.status.code(), Some(3), "{missing}: {said:?}");
+        let tables = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'";
+        assert_eq!(server.query(tables, &[]).await.unwrap().len(), 0, "{missing}");
     }
 }
 

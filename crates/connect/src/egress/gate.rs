@@ -5,7 +5,13 @@
 //! go on. An attempt is sent once; whoever wants another asks again. The HTTP client below follows no redirect, knows
 //! no proxy and keeps no cookie, because it has none of these to begin with.
 
-use std::{error::Error, fmt, sync::Arc, time::Duration};
+use std::{
+    error::Error,
+    fmt,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
@@ -23,11 +29,15 @@ use url::Url;
 use super::{
     connector::{ConnectError, Connector, Inner},
     dial::{Dial, SystemDial},
-    message::{Request, Response},
+    message::{Request, Response, is_json},
     policy::{Policy, Refusal, Target, TargetHost, Transport, read_url},
     resolve::{LookupError, Resolver, SystemResolver, lookup},
     seam::{Seam, Seams},
     tls::{self, TlsError},
+};
+use crate::{
+    shares::{Share, Shares},
+    weight::{self, TooManyValues},
 };
 
 /// Long enough for a burst to one peer, short enough that a moved name is soon looked up again.
@@ -35,6 +45,15 @@ const POOL_IDLE: Duration = Duration::from_secs(30);
 
 /// Idle connections per peer: a burst wider than this pays for new ones.
 const POOL_IDLE_PER_HOST: usize = 16;
+
+/// How many times what is left free the answers to one tenant may take: alone it has three quarters of the memory.
+const TIMES_FREE: usize = 3;
+
+/// Whose an answer is, by a hash of the tenant.
+type Holder = u64;
+
+/// What is read of an answer before it is handed on: room for the fields that are taken, and not for much more.
+const READ_BUFFER: usize = 128 << 10;
 
 /// How the host introduces itself unless a request says otherwise.
 const USER_AGENT: &str = concat!("wopr/", env!("CARGO_PKG_VERSION"));
@@ -50,9 +69,11 @@ pub struct Limits {
     pub request_body: usize,
     /// Bytes of an answer's body.
     pub response_body: usize,
-    /// Bytes of an answer's fields. The parser below has a bound of its own, some 400 KiB and a
-    /// hundred fields; this one is the smaller.
+    /// Bytes of an answer's fields. The parser below has a bound of its own, 128 KiB and a hundred fields; this one is
+    /// the smaller.
     pub response_headers: usize,
+    /// Bytes that all answers together may hold until they are dropped, with what they take once they are parsed.
+    pub held: usize,
 }
 
 impl Default for Limits {
@@ -63,6 +84,7 @@ impl Default for Limits {
             request_body: 4 << 20,
             response_body: 4 << 20,
             response_headers: 64 << 10,
+            held: 64 << 20,
         }
     }
 }
@@ -118,6 +140,12 @@ pub enum EgressError {
         /// In bytes.
         limit: usize,
     },
+    /// The answer holds so many values that it would take more memory than allowed once it is parsed.
+    #[error("take a response: {0}")]
+    TooManyValues(#[from] TooManyValues),
+    /// Other answers fill the memory there is for them.
+    #[error("hold the response beside so many others")]
+    Busy,
     /// The answer's body is over the limit; the connection was cut there.
     #[error("take a response body over {limit} bytes")]
     ResponseTooLarge {
@@ -131,7 +159,7 @@ impl EgressError {
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Unresolved(_) | Self::Connect(_) | Self::Exchange(_) | Self::Timeout => true,
+            Self::Unresolved(_) | Self::Connect(_) | Self::Exchange(_) | Self::Busy | Self::Timeout => true,
             Self::Closed(_)
             | Self::Refused(_)
             | Self::Method
@@ -140,6 +168,7 @@ impl EgressError {
             | Self::Form(_)
             | Self::Tls(_)
             | Self::HeadersTooLarge { .. }
+            | Self::TooManyValues(_)
             | Self::ResponseTooLarge { .. } => false,
         }
     }
@@ -175,6 +204,7 @@ pub struct Gate {
 
 struct Shared {
     limits: Limits,
+    held: Arc<Shares<Holder>>,
     connector: Connector,
     /// Uses a connection again.
     client: Client<Connector, Full<Bytes>>,
@@ -208,11 +238,14 @@ impl Gate {
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(POOL_IDLE)
             .pool_max_idle_per_host(POOL_IDLE_PER_HOST)
+            .http1_max_buf_size(READ_BUFFER)
             .build(connector.clone());
         let fresh = Client::builder(TokioExecutor::new())
             .pool_max_idle_per_host(0)
+            .http1_max_buf_size(READ_BUFFER)
             .build(connector.clone());
         let shared = Shared {
+            held: Arc::new(Shares::new(limits.held, TIMES_FREE)),
             limits,
             connector,
             client,
@@ -346,7 +379,8 @@ impl Gate {
             true => &self.shared.fresh,
             false => &self.shared.client,
         };
-        let exchange = Box::pin(exchange(client, limits, request));
+        let share = self.shared.held.share(holder(&request));
+        let exchange = Box::pin(exchange(client, limits, request, share));
         match tokio::time::timeout(total, exchange).await {
             Ok(result) => result,
             Err(_) => Err(EgressError::Timeout),
@@ -368,8 +402,10 @@ async fn exchange(
     client: &Client<Connector, Full<Bytes>>,
     limits: Limits,
     request: Request,
+    share: Share<Holder>,
 ) -> Result<Response, EgressError> {
-    let (max_response, head_only) = (request.max_response, request.head_only);
+    let (max_response, head_only, expects_json) =
+        (request.max_response, request.head_only, request.expects_json);
     let outgoing = outgoing(request)?;
     let incoming = client.request(outgoing).await.map_err(failed)?;
 
@@ -383,7 +419,10 @@ async fn exchange(
     // A body that has ended leaves the connection to others; any other is cut off by dropping it.
     let body = match head_only {
         true => Bytes::new(),
-        false => read_body(body, limit).await?,
+        false => {
+            let is_json = expects_json || is_json(&head.headers);
+            read_body(body, limit, is_json, share).await?
+        }
     };
     Ok(Response {
         body,
@@ -413,8 +452,33 @@ fn outgoing(request: Request) -> Result<http::Request<Full<Bytes>>, EgressError>
     Ok(outgoing)
 }
 
-/// Reads as long as the body stays within the limit; dropping it then cuts the connection.
-async fn read_body(mut incoming: Incoming, limit: usize) -> Result<Bytes, EgressError> {
+/// Whose share of the memory an answer takes.
+fn holder(request: &Request) -> Holder {
+    let mut hasher = DefaultHasher::new();
+    request.tenant.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Bytes with their share of the memory.
+struct Held {
+    bytes: Bytes,
+    _share: Share<Holder>,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// Reads as long as the body stays within the limit and there is room for it; dropping it then cuts the connection. A
+/// body that will be parsed takes the room for that too, so nothing is parsed for which there is none.
+async fn read_body(
+    mut incoming: Incoming,
+    limit: usize,
+    is_json: bool,
+    mut share: Share<Holder>,
+) -> Result<Bytes, EgressError> {
     let too_large = EgressError::ResponseTooLarge { limit };
     if incoming.size_hint().lower() > limit as u64 {
         return Err(too_large);
@@ -427,9 +491,20 @@ async fn read_body(mut incoming: Incoming, limit: usize) -> Result<Bytes, Egress
         if chunk.len() > limit - body.len() {
             return Err(too_large);
         }
+        if !share.grow(chunk.len()) {
+            return Err(EgressError::Busy);
+        }
         body.extend_from_slice(&chunk);
     }
-    Ok(body.freeze())
+    let n_parsed = if is_json { weight::weigh(&body, limit)? } else { 0 };
+    if !share.grow(n_parsed) {
+        return Err(EgressError::Busy);
+    }
+    let held = Held {
+        bytes: body.freeze(),
+        _share: share,
+    };
+    Ok(Bytes::from_owner(held))
 }
 
 fn headers_len(headers: &HeaderMap) -> usize {

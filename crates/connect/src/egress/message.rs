@@ -9,6 +9,7 @@ use std::{fmt, time::Duration};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use url::Url;
+use wopr_core::TenantId;
 
 /// One request to send through the gate.
 #[derive(Clone)]
@@ -25,6 +26,10 @@ pub struct Request {
     pub timeout: Option<Duration>,
     /// Bytes of the answer's body; never more than the gate's own limit.
     pub max_response: Option<usize>,
+    /// Claims that the answer is parsed as JSON, whatever it says it is. One that says it is JSON always counts as such.
+    pub expects_json: bool,
+    /// Whose share of the memory for answers this answer takes; the host's own if nobody is named.
+    pub tenant: Option<TenantId>,
     /// Claims that the answer's status and fields are all that is wanted: its body is not read, and the connection cut.
     pub head_only: bool,
     /// W3C trace context. A malformed one is left out: a trace is not worth a failed call.
@@ -42,6 +47,8 @@ impl Request {
             body: Bytes::new(),
             timeout: None,
             max_response: None,
+            expects_json: false,
+            tenant: None,
             head_only: false,
             traceparent: None,
         }
@@ -79,8 +86,31 @@ pub struct Response {
     pub status: StatusCode,
     /// All fields the peer sent, secrets included.
     pub headers: HeaderMap,
-    /// At most the limit of the request.
+    /// At most the limit of the request. The bytes give back their share of the memory when the last of them is dropped.
     pub body: Bytes,
+}
+
+impl Response {
+    /// Claims that the peer calls its answer JSON.
+    #[must_use]
+    pub fn is_json(&self) -> bool {
+        is_json(&self.headers)
+    }
+}
+
+/// Claims that the fields of a message call it JSON.
+pub(super) fn is_json(headers: &HeaderMap) -> bool {
+    let content_type = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or("");
+    let media_type = content_type
+        .split(';')
+        .next()
+        .unwrap_or("")
+        .trim()
+        .to_ascii_lowercase();
+    media_type == "application/json" || media_type.ends_with("+json")
 }
 
 impl fmt::Debug for Response {

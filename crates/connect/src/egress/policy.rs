@@ -64,6 +64,23 @@ pub enum Refusal {
     NoAddress,
 }
 
+impl Refusal {
+    /// Whether the target would be let through if its addresses were in the allow-list.
+    #[must_use]
+    pub const fn can_be_allowed(self) -> bool {
+        match self {
+            Self::PlainHttp | Self::LocalName | Self::Address(_) => true,
+            Self::Malformed
+            | Self::Length
+            | Self::Scheme
+            | Self::UserInfo
+            | Self::Host
+            | Self::Port
+            | Self::NoAddress => false,
+        }
+    }
+}
+
 /// How bytes leave: decides which arm applies before anything is resolved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Transport {

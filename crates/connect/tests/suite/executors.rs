@@ -214,29 +214,54 @@ async fn an_oversized_answer_is_not_retried() {
 }
 
 #[tokio::test]
+async fn an_answer_of_too_many_values_is_not_retried() {
+    let body = format!("[{}0]", "{\"\":0},".repeat(100_000));
+    let peer = Peer::start(Script::Answer(answer(
+        200,
+        &["content-type: application/json"],
+        &body,
+    )))
+    .await;
+    let executors = Executors::new(gate(LOOPBACK), Options::default());
+    assert_eq!(
+        failure(run(&executors, call("GET", &peer.url("/"))).await),
+        failed("response_too_large", false)
+    );
+}
+
+#[tokio::test]
 async fn what_the_gate_refuses_names_the_rule_only() {
     let resolver: Arc<dyn Resolver> = Answers::new(&[&["10.0.0.7"]]);
     let executors = Executors::new(gate_with("", limits(), resolver), Options::default());
-    for (url, rule) in [
-        ("https://internal.test/", "refused to reach a private address"),
-        ("https://127.0.0.1/", "refused to reach a loopback address"),
+    for (url, rule, can_be_allowed) in [
+        (
+            "https://internal.test/",
+            "refused to reach a private address",
+            true,
+        ),
+        ("https://127.0.0.1/", "refused to reach a loopback address", true),
         (
             "http://example.test/",
             "refused to use plain http outside the allow-list",
+            true,
         ),
         (
             "https://localhost/",
             "refused to reach a host name reserved for this machine or its cloud",
+            true,
         ),
         (
             "https://u:SECRET@example.test/",
             "refused to use a url that carries credentials",
+            false,
         ),
-        ("nonsense", "refused to use a malformed url"),
+        ("nonsense", "refused to use a malformed url", false),
     ] {
         let outcome = run(&executors, call("GET", url)).await;
+        let hint = "; WOPR_EGRESS_ALLOW (egress.allow) can allow its address";
+        let told = format!("{rule}{}", if can_be_allowed { hint } else { "" });
         assert!(
-            matches!(&outcome, Outcome::Failed { message, .. } if message == rule),
+            matches!(&outcome, Outcome::Failed { message, .. } if *message == told),
             "{outcome:?}"
         );
         assert_eq!(failure(outcome), failed("egress_refused", false));

@@ -5,6 +5,7 @@ use std::{io, net::IpAddr, time::Duration};
 use async_trait::async_trait;
 use bytes::Bytes;
 use wopr_connect::egress::{EgressError, Limits, Resolver, Seam};
+use wopr_core::TenantId;
 
 use crate::peer::{Answers, Peer, Script, Seen, answer, gate, gate_with, get, limits};
 
@@ -125,6 +126,70 @@ async fn an_endless_body_is_cut() {
         "{error:?}"
     );
     while peer.next().await != Seen::Cut {}
+}
+
+/// Small objects, which take a hundred times their text once they are parsed.
+fn weighty(n_bytes: usize) -> String {
+    format!("[{}0]", "{\"\":0},".repeat(n_bytes / 7))
+}
+
+#[tokio::test]
+async fn an_answer_that_would_be_huge_in_memory_is_refused_before_it_is_parsed() {
+    let body = weighty(1 << 20);
+    let typed = |media: &str| Script::Answer(answer(200, &[&format!("content-type: {media}")], &body));
+    for media in ["application/json", "Application/A2A+JSON; charset=utf-8"] {
+        let (_, error) = ask(typed(media), limits()).await;
+        assert!(
+            matches!(error, EgressError::TooManyValues(_)) && !error.is_transient(),
+            "{media}: {error:?}"
+        );
+    }
+    // What is handed on as text takes what it says.
+    let peer = Peer::start(typed("text/plain")).await;
+    let text = gate(LOOPBACK).request(Seam::HttpNode, get(&peer.url("/"))).await;
+    assert_eq!(text.unwrap().body, body);
+    // A document that is parsed whatever its peer calls it, from every seam.
+    for seam in Seam::ALL {
+        let mut request = get(&peer.url("/"));
+        request.expects_json = true;
+        let error = gate(LOOPBACK).request(seam, request).await.unwrap_err();
+        assert!(
+            matches!(error, EgressError::TooManyValues(_)),
+            "{seam}: {error:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn answers_share_the_memory_by_tenant_until_they_are_dropped() {
+    let limits = Limits {
+        held: 10_000,
+        ..limits()
+    };
+    let peer = Peer::start(Script::Answer(answer(200, &[], &"x".repeat(1_000)))).await;
+    let gate = gate_with(LOOPBACK, limits, Answers::new(&[]));
+    let ask = async |tenant: &str| {
+        let mut request = get(&peer.url("/"));
+        request.tenant = Some(TenantId::parse(tenant).unwrap());
+        gate.request(Seam::HttpNode, request).await
+    };
+    let mut held = Vec::new();
+    let error = loop {
+        match ask("acme").await {
+            Ok(answer) => held.push(answer),
+            Err(error) => break error,
+        }
+    };
+    assert!(
+        matches!(error, EgressError::Busy) && error.is_transient(),
+        "{error:?}"
+    );
+    assert_eq!(held.len(), 7);
+    let _other = ask("other").await.unwrap();
+    let copy = held[0].body.slice(..1);
+    held.clear();
+    assert_eq!(copy.len(), 1);
+    let _again = ask("acme").await.unwrap();
 }
 
 #[tokio::test]

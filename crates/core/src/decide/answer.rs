@@ -6,17 +6,72 @@
 use serde_json::{Value, json};
 
 use crate::{
-    ApprovalAction, Event, Failure, InterruptKind, Object, Refusal, Resolve, Seq, Timer, Visit,
+    ApprovalAction, Authority, CONTENT_TRUST, Event, Failure, InterruptKind, Object, Refusal, Resolve, Seq,
+    Timer, UNTRUSTED, Visit,
+    cost::Budget,
     measure::{MAX_NESTING, too_deep},
-    node::{ApprovalGate, NodeKind, Question},
+    node::{ARTIFACT, About, ApprovalGate, NodeKind, Question, TITLE},
     plan::Plan,
     run::{Active, Open, Phase, Wait},
 };
 
 use super::{Scribe, node::fields};
 
+/// What the name of the variable begins with that keeps the questions to an asker.
+pub(super) const EXCHANGES: &str = "_askExchanges:";
+
 impl Scribe<'_> {
-    pub(super) fn open_interrupt(
+    /// Opens an interrupt whose texts are rendered now; a text that cannot be fails the node.
+    pub(super) fn ask_about(
+        &mut self,
+        visit: &Visit,
+        cause: Seq,
+        (kind, mut data): (InterruptKind, Value),
+        about: &About,
+        timeout_ms: Option<u64>,
+    ) {
+        if let Err(failure) = self.render_about(visit, kind, about, &mut data) {
+            return self.fail_node(visit, cause, failure);
+        }
+        self.open_interrupt(visit, cause, kind, data, timeout_ms);
+    }
+
+    /// Renders what a gate is about. An artifact named by its node is the one of the node's latest visit.
+    fn render_about(
+        &self,
+        visit: &Visit,
+        kind: InterruptKind,
+        about: &About,
+        data: &mut Value,
+    ) -> Result<(), Failure> {
+        let Some(data) = data.as_object_mut() else {
+            return Ok(());
+        };
+        for text in &about.templates {
+            let rendered = self.render(&text.template)?;
+            match rendered.trim() {
+                "" => data.remove(text.name),
+                rendered => data.insert(text.name.to_owned(), text.cut(rendered).into()),
+            };
+        }
+        let named = data
+            .get(ARTIFACT)
+            .and_then(Value::as_str)
+            .filter(|_| about.names_artifact)
+            .and_then(|id| self.run.artifact(id));
+        if let Some(artifact) = named {
+            data.insert(ARTIFACT.to_owned(), artifact.id.clone().into());
+        }
+        // OpenWOP requires both of an approval, so the node stands in for a text that is empty once rendered.
+        if kind == InterruptKind::Approval {
+            for name in [TITLE, ARTIFACT] {
+                data.entry(name).or_insert_with(|| visit.node.as_str().into());
+            }
+        }
+        Ok(())
+    }
+
+    fn open_interrupt(
         &mut self,
         visit: &Visit,
         cause: Seq,
@@ -70,16 +125,17 @@ impl Scribe<'_> {
     }
 
     pub(super) fn resolve(&mut self, resolve: &Resolve) -> Result<(), Refusal> {
-        self.is_untrusted = resolve.is_untrusted;
+        self.outside = resolve.is_untrusted.then(|| resolve.node.clone());
         let plan: &Plan = self.plan;
         let position = plan.position(&resolve.node).ok_or(Refusal::NoInterrupt)?;
+        let wanted = resolve.wanted()?;
         let state = self.run.nodes.get(position).ok_or(Refusal::NoInterrupt)?;
         let open = match &state.phase {
             Phase::Active(Active {
                 ordinal,
                 wait: Wait::Interrupt(open),
                 ..
-            }) if resolve.ordinal.is_none_or(|wanted| wanted == *ordinal) => {
+            }) if wanted.is_none_or(|wanted| wanted == *ordinal) => {
                 Some((self.visit(position, *ordinal), open.clone()))
             }
             Phase::Active(_)
@@ -94,10 +150,8 @@ impl Scribe<'_> {
                 plan.nodes[position].kind,
                 NodeKind::Approval(_) | NodeKind::Clarification { .. } | NodeKind::Interrupt { .. }
             );
-            let past = resolve.ordinal.is_none_or(|ordinal| ordinal < state.next_ordinal);
-            let latest = resolve
-                .ordinal
-                .is_none_or(|ordinal| ordinal + 1 == state.next_ordinal);
+            let past = wanted.is_none_or(|ordinal| ordinal < state.next_ordinal);
+            let latest = wanted.is_none_or(|ordinal| ordinal.saturating_add(1) == state.next_ordinal);
             let by_parent = self.run.cancelled_by_parent.is_some()
                 || (self.run.cancelling.as_ref()).is_some_and(|cancel| cancel.parent.is_some());
             return Err(match &state.phase {
@@ -105,6 +159,8 @@ impl Scribe<'_> {
                 Phase::Cancelled if latest && by_parent => Refusal::InterruptGone,
                 Phase::Cancelled if latest => Refusal::InterruptCancelled,
                 _ if state.answered => Refusal::AlreadyResolved,
+                // An earlier execution of the node asked it, and is over.
+                _ if wanted.is_some() && !latest => Refusal::AlreadyResolved,
                 _ => Refusal::NoInterrupt,
             });
         };
@@ -116,7 +172,7 @@ impl Scribe<'_> {
         match &plan.nodes[position].kind {
             NodeKind::Approval(gate) => self.approve(gate, &visit, &open, resolve),
             NodeKind::Clarification { questions, .. } => {
-                let answers = read_answers(questions, &resolve.value)?;
+                let answers = read_answers(questions, &resolve.value, &self.budget)?;
                 let by = Some(resolve.by.to_string());
                 let resolved = self.close(
                     &visit,
@@ -161,7 +217,8 @@ impl Scribe<'_> {
         open: &Open,
         resolve: &Resolve,
     ) -> Result<(), Refusal> {
-        if gate.auth_required && resolve.by_token {
+        let by_token = matches!(resolve.authority, Authority::Token { .. });
+        if gate.auth_required && by_token {
             return Err(Refusal::NotAllowed(
                 "this gate needs an authenticated approver, a token is not enough",
             ));
@@ -180,12 +237,16 @@ impl Scribe<'_> {
             )));
         }
         let voter = resolve.voter.clone().unwrap_or_else(|| resolve.by.to_string());
-        if !gate.approvers.is_empty() && !gate.approvers.contains(&voter) {
-            return Err(Refusal::NotAllowed("the approver is not on this gate's list"));
-        }
+        gate.check(&voter, &resolve.authority)?;
+        // A token may have been passed on: it votes as the principal it was made for, and is recorded as what it is.
+        let answerer = if by_token {
+            resolve.by.to_string()
+        } else {
+            voter.clone()
+        };
         let decided_by = match answer.action {
             ApprovalAction::Ask => {
-                self.ask(visit, &voter, &answer);
+                self.ask(visit, &answerer, &answer);
                 return Ok(());
             }
             ApprovalAction::Accept if gate.required > 1 => {
@@ -194,6 +255,14 @@ impl Scribe<'_> {
                     return Ok(());
                 }
                 format!("quorum:{accepts}-of-{}", gate.required)
+            }
+            // To send it back decides for all of them as well.
+            ApprovalAction::Refine if gate.required > 1 => {
+                let refines = self.vote(visit, open, &voter, &answer, ApprovalAction::Refine);
+                if refines < gate.required {
+                    return Ok(());
+                }
+                format!("quorum:{refines}-of-{}", gate.required)
             }
             ApprovalAction::Reject if gate.required > 1 && gate.majority => {
                 let rejects = self.vote(visit, open, &voter, &answer, ApprovalAction::Reject);
@@ -206,7 +275,7 @@ impl Scribe<'_> {
             | ApprovalAction::Reject
             | ApprovalAction::Refine
             | ApprovalAction::EditAccept
-            | ApprovalAction::Timeout => voter,
+            | ApprovalAction::Timeout => answerer,
         };
         self.decide_gate(
             visit,
@@ -230,7 +299,7 @@ impl Scribe<'_> {
             visit: visit.clone(),
             voter: voter.to_owned(),
             action,
-            feedback: answer.feedback.clone(),
+            feedback: answer.words(),
         };
         self.record(self.last(), event);
         let others = open
@@ -243,14 +312,15 @@ impl Scribe<'_> {
 
     /// A question to the asker: kept with the run, the gate stays open.
     fn ask(&mut self, visit: &Visit, by: &str, answer: &Answer) {
-        let name = format!("_askExchanges:{}", visit.node);
+        let name = format!("{EXCHANGES}{}", visit.node);
         let previous = self.run.previous(&name);
         let mut exchanges = previous
             .as_ref()
             .and_then(Value::as_array)
             .cloned()
             .unwrap_or_default();
-        exchanges.push(json!({ "question": answer.feedback, "askedBy": by }));
+        let exchange = fields(json!({ "question": answer.feedback, "askedBy": by }));
+        exchanges.push(Value::Object(self.marked(exchange)));
         let next = Value::Array(exchanges);
         self.record(
             self.last(),
@@ -286,12 +356,18 @@ impl Scribe<'_> {
         );
         match action {
             ApprovalAction::Reject | ApprovalAction::Timeout => {
-                let message = match (action, &answer.feedback) {
+                // A failure is shown to every reader of the run.
+                let is_shown = !self.plan.is_sensitive_output(&visit.node, "feedback");
+                let message = match (action, answer.feedback.as_ref().filter(|_| is_shown)) {
                     (ApprovalAction::Timeout, _) => "the approval timed out".to_owned(),
                     (_, Some(feedback)) => format!("the approval was rejected: {feedback}"),
                     (_, None) => "the approval was rejected".to_owned(),
                 };
-                self.fail_node(visit, cause, Failure::new("approval_rejected", message));
+                let mut failure = Failure::new("approval_rejected", message);
+                if action == ApprovalAction::Timeout {
+                    failure = failure.because("timeout");
+                }
+                self.fail_node(visit, cause, failure);
             }
             ApprovalAction::Accept
             | ApprovalAction::Refine
@@ -321,8 +397,8 @@ impl Scribe<'_> {
 
     /// Outputs made of an answer, marked where its words are another agent's.
     fn marked(&self, mut outputs: Object) -> Object {
-        if self.is_untrusted {
-            outputs.insert("contentTrust".to_owned(), "untrusted".into());
+        if self.outside.is_some() {
+            outputs.insert(CONTENT_TRUST.to_owned(), UNTRUSTED.into());
         }
         outputs
     }
@@ -420,7 +496,36 @@ struct Answer {
     legacy_refine: bool,
 }
 
+impl ApprovalGate {
+    /// Refuses an answer of somebody this gate does not ask. The list binds by itself; the references together name who
+    /// is asked: by principal, by role or by group.
+    fn check(&self, voter: &str, authority: &Authority) -> Result<(), Refusal> {
+        let is_in = |list: &[String]| list.iter().any(|name| name == voter);
+        if !self.approvers.is_empty() && !is_in(&self.approvers) {
+            return Err(Refusal::NotAllowed("the approver is not on this gate's list"));
+        }
+        let is_member = || match authority {
+            Authority::Credential(membership) => membership.is_named_by(&self.data),
+            Authority::Token { is_member } => *is_member,
+        };
+        if self.has_refs && !is_in(&self.refs) && !is_member() {
+            return Err(Refusal::NotAllowed(
+                "the approver is not among the principals, roles and groups that this gate asks",
+            ));
+        }
+        Ok(())
+    }
+}
+
 impl Answer {
+    /// What the voter said, in words.
+    fn words(&self) -> Option<String> {
+        let text = |refine: &Value| refine.get("text").and_then(Value::as_str).map(str::to_owned);
+        self.feedback
+            .clone()
+            .or_else(|| self.refine.as_ref().and_then(text))
+    }
+
     /// Reads `{action}`, the legacy `{decision}` and the seed's `{approve}`.
     fn read(value: &Value) -> Result<Self, Refusal> {
         let invalid = |text: &str| Refusal::InvalidAnswer(text.to_owned());
@@ -543,7 +648,7 @@ fn check_refine(refine: Option<&Value>) -> Result<(), Refusal> {
 }
 
 /// Reads `{answers: {id: answer}}` or `{answers: [{id, answer}]}` and checks each against its question.
-fn read_answers(questions: &[Question], value: &Value) -> Result<Object, Refusal> {
+fn read_answers(questions: &[Question], value: &Value, budget: &Budget) -> Result<Object, Refusal> {
     let invalid = |text: String| Err(Refusal::InvalidAnswer(text));
     let answers = match value.get("answers") {
         Some(Value::Object(answers)) => answers.clone(),
@@ -569,7 +674,7 @@ fn read_answers(questions: &[Question], value: &Value) -> Result<Object, Refusal
         match (answers.get(&question.id), &question.schema) {
             (None, _) => return invalid(format!("question '{}' has no answer", question.id)),
             (Some(answer), Some(schema)) => {
-                if let Err(error) = schema.validate(answer) {
+                if let Err(error) = schema.validate(answer, &budget.meter()) {
                     return invalid(format!(
                         "the answer to '{}' does not match its schema: {error}",
                         question.id

@@ -1,9 +1,12 @@
 //! Child runs: creating them, and hearing from them.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use crate::{
-    Event, Failure, NewChild, Notice, Object, Parent, Refusal, RunId, RunStatus, Seq, StartRun, Visit,
+    CONTENT_TRUST, Event, Failure, NewChild, Notice, Object, Parent, Refusal, RunId, RunStatus, Seq,
+    StartRun, UNTRUSTED, Visit, cost,
     node::{NodeKind, SubWorkflow},
     plan::Plan,
     run::{Active, Wait},
@@ -64,11 +67,22 @@ impl Scribe<'_> {
         inputs.extend(ports);
         for (child, parent) in &sub.inputs {
             if let Some(value) = self.run.variables.get(parent) {
-                inputs.insert(child.clone(), value.clone());
+                inputs.insert(child.clone(), self.copy(value)?);
             } else {
                 inputs.remove(child);
                 unset.push(child.clone());
             }
+        }
+        let mut metadata = Object::new();
+        let maps_untrusted = || {
+            sub.inputs
+                .iter()
+                .any(|(_, from)| self.run.untrusted.variables.contains(from))
+        };
+        let position = self.plan.position(&visit.node);
+        let reads_untrusted = || position.is_some_and(|position| self.reads_untrusted(position));
+        if started.is_untrusted() || maps_untrusted() || reads_untrusted() {
+            metadata.insert(CONTENT_TRUST.to_owned(), UNTRUSTED.into());
         }
         // A child that could not start would leave its parent waiting for good.
         let configurable = Object::new();
@@ -82,6 +96,15 @@ impl Scribe<'_> {
         {
             let message = format!("inputs.{} is required, and not set here", variable.name);
             return Err(Failure::new("invalid_child_inputs", message));
+        }
+        // Asked last: what is refused for another reason is no child.
+        let root = started
+            .parent
+            .as_ref()
+            .map(|parent| parent.root.as_ref().unwrap_or(&parent.run));
+        if !self.input.catalog.admits_child(root.unwrap_or(self.input.run)) {
+            let message = "the tree of runs has as many as this host allows (limits.max_descendants)";
+            return Err(Failure::new("descendant_limit_exceeded", message));
         }
         let run = RunId::for_child(self.input.now, self.input.entropy, &visit.node, visit.ordinal);
         Ok(NewChild {
@@ -97,14 +120,18 @@ impl Scribe<'_> {
                 inputs,
                 configurable,
                 tags: started.tags.clone(),
-                metadata: Object::new(),
+                metadata,
                 context: None,
                 trace: started.trace.clone(),
                 parent: Some(Parent {
                     run: self.input.run.clone(),
+                    root: root.cloned(),
                     node: visit.node.clone(),
                     ordinal: visit.ordinal,
-                    report: sub.outputs.iter().map(|(_, child)| child.clone()).collect(),
+                    report: {
+                        let names: BTreeSet<_> = sub.outputs.iter().map(|(_, child)| child.clone()).collect();
+                        names.into_iter().collect()
+                    },
                     ancestors,
                     unset,
                 }),
@@ -149,6 +176,8 @@ impl Scribe<'_> {
                 )) = self.active(&visit)
                 {
                     let child = Some(run.clone());
+                    // Two children may ask at nodes of the same name: the path to the child tells them apart.
+                    let interrupt = format!("{}/{interrupt}", visit.key());
                     self.record(
                         self.last(),
                         Event::NodeSuspended {
@@ -192,7 +221,9 @@ impl Scribe<'_> {
                 outputs,
                 report,
                 error,
+                is_untrusted,
             } => {
+                self.outside = is_untrusted.then(|| visit.node.clone());
                 self.child_ended(&visit, status, outputs, &report, error);
                 Ok(())
             }
@@ -262,6 +293,13 @@ impl Scribe<'_> {
         if status == RunStatus::Completed {
             for (name, from) in &sub.outputs {
                 let Some(next) = report.get(from) else { continue };
+                let (kept, before) = (cost::of_value(next), self.held_of(name));
+                let room = self
+                    .spend(2 * kept + before)
+                    .and_then(|()| self.hold(kept, before));
+                if let Err(failure) = room {
+                    return self.fail_node(visit, cause, failure);
+                }
                 cause = self.record(
                     Some(cause),
                     Event::VariableChanged {
@@ -293,6 +331,7 @@ impl Scribe<'_> {
             outputs: Object::new(),
             report: Object::new(),
             error: None,
+            is_untrusted: false,
         };
         self.notices
             .push((parent.run, self.last().unwrap_or_default(), ended));
@@ -325,6 +364,7 @@ impl Scribe<'_> {
                     .filter_map(|name| Some((name.clone(), variables.get(name)?.clone())))
                     .collect(),
                 error: self.run.error.as_ref().map(|(failure, _)| failure.clone()),
+                is_untrusted: !self.run.untrusted.is_empty(),
             }
         } else {
             let now = self.run.interrupt(self.plan).map(|open| (open.kind(), open.id()));

@@ -11,12 +11,14 @@ mod node;
 mod schedule;
 mod start;
 mod stream;
+mod trust;
 
 use std::collections::{HashSet, VecDeque};
 
 use crate::{
-    Command, Decision, Effect, Event, Input, InterruptKind, NewChild, Notice, Plan, Recorded, Refusal, Run,
-    RunId, RunStatus, Seq, Timer, Timestamp, Visit,
+    Command, Decision, Effect, Event, Failure, Input, InterruptKind, NewChild, NodeId, Notice, Plan,
+    Recorded, Refusal, Run, RunId, RunStatus, Seq, Timer, Timestamp, Visit,
+    cost::{self, Budget, DECISION_PAUSE, Exhausted, MAX_DECISION_WORK, MAX_STATE, STATE_PER_INPUT},
     measure::{size_of, size_of_object},
     run::{Active, Phase, Wait},
 };
@@ -31,6 +33,19 @@ pub const MAX_BYTES: usize = 1024 * 1024;
 /// # Errors
 /// See [`Refusal`]: nothing happened.
 pub fn decide(run: Run, plan: &Plan, command: Command, input: &Input<'_>) -> Result<Decision, Refusal> {
+    decide_counted(run, plan, command, input).map(|(decision, _)| decision)
+}
+
+/// Decides, and says what that cost.
+///
+/// # Errors
+/// See [`Refusal`]: nothing happened.
+pub fn decide_counted(
+    run: Run,
+    plan: &Plan,
+    command: Command,
+    input: &Input<'_>,
+) -> Result<(Decision, u64), Refusal> {
     // Clocks of two replicas differ; within a log time never goes back.
     let input = &Input {
         now: input.now.max(run.updated_at),
@@ -40,7 +55,8 @@ pub fn decide(run: Run, plan: &Plan, command: Command, input: &Input<'_>) -> Res
     let mut scribe = Scribe::new(run, plan, input);
     scribe.follow(command)?;
     scribe.settle_run();
-    Ok(scribe.finish(&before))
+    let work = scribe.worked + scribe.budget.spent();
+    Ok((scribe.finish(&before), work))
 }
 
 /// What the end of a decision is compared with.
@@ -77,14 +93,23 @@ struct Scribe<'a> {
     notices: Vec<(RunId, Seq, Notice)>,
     /// Nodes whose readiness may have changed.
     dirty: VecDeque<usize>,
-    /// Whether the command is an answer of somebody outside, whose words are not to be trusted.
-    is_untrusted: bool,
+    /// The node that the command brings content from outside.
+    outside: Option<NodeId>,
     /// Whether the decision was cut off and a `continue` timer is set.
     cut: bool,
+    /// What evaluating and copying may still cost.
+    budget: Budget,
+    /// What was spent of earlier budgets.
+    worked: u64,
+    /// What the run holds.
+    held: u64,
+    /// What it may hold.
+    most_held: u64,
 }
 
 impl<'a> Scribe<'a> {
     fn new(run: Run, plan: &'a Plan, input: &'a Input<'a>) -> Self {
+        let (held, most_held) = weight(&run);
         Self {
             plan,
             input,
@@ -98,8 +123,12 @@ impl<'a> Scribe<'a> {
             children: Vec::new(),
             notices: Vec::new(),
             dirty: VecDeque::new(),
-            is_untrusted: false,
+            outside: None,
             cut: false,
+            budget: Budget::new(MAX_DECISION_WORK),
+            worked: 0,
+            held,
+            most_held,
         }
     }
 
@@ -109,6 +138,7 @@ impl<'a> Scribe<'a> {
             seq: self.run.head,
             at: self.input.now,
             cause,
+            is_untrusted: self.is_untrusted(&event),
             event,
         };
         self.run
@@ -124,7 +154,7 @@ impl<'a> Scribe<'a> {
         if self.run.started.is_none()
             && !matches!(
                 command,
-                Command::Start(_) | Command::Notices(_) | Command::Cancel { .. }
+                Command::Start(_) | Command::Notices(_) | Command::Cancel { .. } | Command::Resume { .. }
             )
         {
             return Err(Refusal::WrongState);
@@ -141,16 +171,34 @@ impl<'a> Scribe<'a> {
                 Ok(())
             }
             Command::Resume { reason } => {
-                match self.run.status {
-                    RunStatus::Paused => {}
-                    status => return Err(Refusal::NotPaused(status)),
+                // One that was quarantined while it was being cancelled goes on with that.
+                if !self.run.paused || self.run.status.is_terminal() {
+                    return Err(Refusal::NotPaused(self.run.status));
                 }
                 self.record(None, Event::RunResumed { reason });
-                self.restart_retries();
-                self.mark_all();
+                if self.run.started.is_some() {
+                    self.restart_retries();
+                    self.mark_all();
+                }
                 Ok(())
             }
             Command::Resolve(resolve) => self.resolve(&resolve),
+            Command::SetVariables(variables) => {
+                if self.run.status.is_terminal() {
+                    return Err(Refusal::Terminal(self.run.status));
+                }
+                for (name, next) in variables {
+                    let previous = self.run.previous(&name);
+                    let changed = Event::VariableChanged {
+                        name,
+                        previous,
+                        next,
+                        node: None,
+                    };
+                    self.record(None, changed);
+                }
+                Ok(())
+            }
             Command::Timer(timer) => self.fire(timer),
             Command::Effect {
                 visit,
@@ -160,6 +208,9 @@ impl<'a> Scribe<'a> {
             } => self.effect_ended(&visit, attempt, outcome, retry_after_ms),
             Command::Notices(notices) => {
                 for notice in notices {
+                    // Each is a decision of its own, made together with the others.
+                    self.worked += self.budget.spent();
+                    self.budget = Budget::new(MAX_DECISION_WORK);
                     self.notice(notice)?;
                     // What one notice made possible happens before the next is read.
                     self.settle_run();
@@ -167,6 +218,43 @@ impl<'a> Scribe<'a> {
                 Ok(())
             }
         }
+    }
+
+    /// Pays for work.
+    ///
+    /// # Errors
+    /// `work_limit_exceeded`.
+    fn spend(&self, units: u64) -> Result<(), Failure> {
+        self.budget.spend(units).map_err(|Exhausted| too_much_work())
+    }
+
+    /// Makes room for what the run will hold, in place of what it will no longer hold.
+    ///
+    /// # Errors
+    /// `state_limit_exceeded`.
+    fn hold(&mut self, more: u64, less: u64) -> Result<(), Failure> {
+        let held = (self.held + more).saturating_sub(less);
+        let most = self.most_held;
+        if held > most && more > less {
+            return Err(Failure::new(
+                "state_limit_exceeded",
+                format!(
+                    "the run would hold {held} units of variables, channels and outputs, and {most} is the most"
+                ),
+            ));
+        }
+        self.held = held;
+        Ok(())
+    }
+
+    /// What the run holds of a variable.
+    fn held_of(&self, variable: &str) -> u64 {
+        self.run.variables.get(variable).map_or(0, cost::of_value)
+    }
+
+    /// Whether so much was done or written down that another decision goes on.
+    fn is_full(&self) -> bool {
+        self.events.len() >= MAX_EVENTS || self.bytes >= MAX_BYTES || self.budget.spent() >= DECISION_PAUSE
     }
 
     /// The active execution a visit names.
@@ -267,6 +355,28 @@ impl<'a> Scribe<'a> {
             }
         }
     }
+}
+
+/// What a run holds, of inputs, variables, channels and outputs, and what it may hold.
+fn weight(run: &Run) -> (u64, u64) {
+    let inputs = run
+        .started
+        .as_ref()
+        .map_or(0, |started| cost::of_object(&started.inputs));
+    let outputs = run.nodes.iter().filter_map(|node| node.outputs.as_ref());
+    let held = inputs
+        + cost::of_object(&run.variables)
+        + cost::of_object(&run.channels)
+        + outputs.map(cost::of_object).sum::<u64>();
+    (held, MAX_STATE.max(STATE_PER_INPUT * inputs))
+}
+
+/// The failure of a node whose work exceeds the budget of a decision, or that of one evaluation.
+pub(crate) fn too_much_work() -> Failure {
+    Failure::new(
+        "work_limit_exceeded",
+        "the node is more work than one decision may do: it evaluates, compares or copies too much",
+    )
 }
 
 /// A cheap estimate: only what workflows can make large counts.

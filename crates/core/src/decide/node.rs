@@ -4,17 +4,18 @@ use serde_json::{Value, json};
 
 use crate::{
     Call, Effect, Event, Failure, InterruptKind, Object, REJECTED, Refusal, Seq, Timer, Visit, channel,
+    cost::{self, Exhausted},
     definition::TriggerRule,
     event::Recorded,
-    expression::Template,
+    expression::{ExpressionError, Template},
     measure::{MAX_NESTING, object_too_deep, too_deep},
-    node::{Assigned, HttpNode, NodeKind},
+    node::{ApprovalGate, Assigned, HttpNode, NodeKind},
     number::whole,
     plan::{MAX_RETRY_AFTER_MS, MAX_RETRY_DELAY_MS, Plan, Port},
     run::{Active, Context, Phase, Wait, artifact_content},
 };
 
-use super::Scribe;
+use super::{Scribe, too_much_work};
 
 /// Longest delay; beyond it a timestamp would leave the calendar.
 const MAX_DELAY_MS: u64 = 100 * 365 * 24 * 3_600 * 1_000;
@@ -77,6 +78,7 @@ impl Scribe<'_> {
                     code: code.clone(),
                     message: message.clone(),
                     retryable: *retryable,
+                    reason: None,
                 };
                 self.attempt_failed(position, &visit, (attempt, None), started, failure);
             }
@@ -89,35 +91,49 @@ impl Scribe<'_> {
             }
             NodeKind::Stream { pieces, interval_ms } => self.stream_on(pieces, *interval_ms, &visit, started),
             NodeKind::Approval(gate) => {
-                self.open_interrupt(
+                let ApprovalGate {
+                    data,
+                    about,
+                    timeout_ms,
+                    ..
+                } = &**gate;
+                self.ask_about(
                     &visit,
                     started,
-                    InterruptKind::Approval,
-                    gate.data.clone(),
-                    gate.timeout_ms,
+                    (InterruptKind::Approval, data.clone()),
+                    about,
+                    *timeout_ms,
                 );
             }
             NodeKind::Clarification {
                 questions,
+                data,
+                about,
                 timeout_ms,
             } => {
                 let questions: Vec<_> = questions
                     .iter()
                     .map(|question| question.document.clone())
                     .collect();
-                let data = json!({ "questions": questions });
-                self.open_interrupt(&visit, started, InterruptKind::Clarification, data, *timeout_ms);
+                let mut data = data.clone();
+                data["questions"] = questions.into();
+                let question = (InterruptKind::Clarification, data);
+                self.ask_about(&visit, started, question, about, *timeout_ms);
             }
             NodeKind::Interrupt {
                 kind,
                 data,
+                about,
                 timeout_ms,
-            } => {
-                self.open_interrupt(&visit, started, *kind, data.clone(), *timeout_ms);
-            }
+            } => self.ask_about(&visit, started, (*kind, data.clone()), about, *timeout_ms),
             NodeKind::SetVariable { name, value } => match self.assigned(value, &inputs) {
                 Ok(next) if too_deep(&next) => self.fail_node(&visit, started, nested("the value")),
                 Ok(next) => {
+                    let (kept, before) = (cost::of_value(&next), self.held_of(name));
+                    let room = self.spend(kept + before).and_then(|()| self.hold(kept, before));
+                    if let Err(failure) = room {
+                        return self.fail_node(&visit, started, failure);
+                    }
                     let previous = self.run.previous(name);
                     let changed = Event::VariableChanged {
                         name: name.clone(),
@@ -155,6 +171,13 @@ impl Scribe<'_> {
                 if too_deep(&value) {
                     return self.fail_node(&visit, started, nested("the value"));
                 }
+                // The fold copies the channel: to check it, as the channel, and as the variable of its name.
+                let current = self.run.channels.get(channel).map_or(0, cost::of_value);
+                let added = cost::of_value(&value);
+                let room = self.spend(2 * added + 3 * current);
+                if let Err(failure) = room.and_then(|()| self.hold(2 * added, 0)) {
+                    return self.fail_node(&visit, started, failure);
+                }
                 let ttl_ms = ttl_ms.or_else(|| declared_number("ttlMs"));
                 let max_size = max_size.or_else(|| declared_number("maxSize"));
                 if let Some(guard) = plan.channel(channel) {
@@ -168,7 +191,7 @@ impl Scribe<'_> {
                     let current = self.run.channels.get(channel);
                     let checked = guard
                         .check_writer(channel, node.id.as_str(), &node.type_id)
-                        .and_then(|()| guard.check_write(channel, current, &write));
+                        .and_then(|()| guard.check_write(channel, current, &write, &self.budget));
                     if let Err(failure) = checked {
                         return self.fail_node(&visit, started, failure);
                     }
@@ -234,13 +257,13 @@ impl Scribe<'_> {
                 ))
             };
             let value = match port {
-                Port::Static(value) => Some(value.clone()),
+                Port::Static(value) => Some(self.copy(value)?),
                 Port::Variable {
                     name: variable,
                     optional,
                 } => match self.run.variables.get(variable) {
                     None if !optional => return missing(format!("variable '{variable}' is not set")),
-                    value => value.cloned(),
+                    value => value.map(|value| self.copy(value)).transpose()?,
                 },
                 Port::Connection {
                     node: source,
@@ -255,11 +278,12 @@ impl Scribe<'_> {
                                 self.plan.nodes[*source].id
                             ));
                         }
-                        value => value.cloned(),
+                        value => value.map(|value| self.copy(value)).transpose()?,
                     }
                 }
-                Port::Expression(expression) => match expression.evaluate_in(&self.context()) {
+                Port::Expression(expression) => match expression.evaluate_in(&self.context(), &self.budget) {
                     Ok(value) => value,
+                    Err(ExpressionError::TooMuchWork) => return Err(too_much_work()),
                     Err(error) => return missing(error.to_string()),
                 },
             };
@@ -270,20 +294,26 @@ impl Scribe<'_> {
         Ok(inputs)
     }
 
+    /// A copy of a value, paid for.
+    pub(super) fn copy(&self, value: &Value) -> Result<Value, Failure> {
+        self.spend(cost::of_value(value))?;
+        Ok(value.clone())
+    }
+
     pub(super) fn context(&self) -> Context<'_> {
         Context::of(&self.run, self.plan)
     }
 
     fn assigned(&self, value: &Assigned, inputs: &Object) -> Result<Value, Failure> {
         if let Some(value) = inputs.get("value") {
-            return Ok(value.clone());
+            return self.copy(value);
         }
         match value {
-            Assigned::Static(value) => Ok(value.clone()),
+            Assigned::Static(value) => self.copy(value),
             Assigned::Expression(expression) => expression
-                .evaluate_in(&self.context())
+                .evaluate_in(&self.context(), &self.budget)
                 .map(Option::unwrap_or_default)
-                .map_err(|error| Failure::new("expression_failed", error.to_string())),
+                .map_err(|error| failed("expression_failed", &error)),
             Assigned::Template(template) => self.render(template).map(Value::String),
             Assigned::Input => Err(Failure::new("invalid_input", "there is no value to set")),
         }
@@ -291,8 +321,8 @@ impl Scribe<'_> {
 
     pub(super) fn render(&self, template: &Template) -> Result<String, Failure> {
         template
-            .render_in(&self.context())
-            .map_err(|error| Failure::new("template_failed", error.to_string()))
+            .render_in(&self.context(), &self.budget)
+            .map_err(|error| failed("template_failed", &error))
     }
 
     fn http_call(&self, http: &HttpNode, inputs: &Object) -> Result<Call, Failure> {
@@ -358,6 +388,16 @@ impl Scribe<'_> {
         if object_too_deep(&outputs) {
             return self.fail_node(visit, cause, nested("the output"));
         }
+        // In the event, with the node and among the variables.
+        let kept = cost::of_object(&outputs);
+        let before = self.kept_by(position, &outputs);
+        if let Err(failure) = self.spend(3 * kept).and_then(|()| self.hold(2 * kept, before)) {
+            return self.fail_node(visit, cause, failure);
+        }
+        let untaken = match self.untaken(position, "completed", &outputs) {
+            Ok(untaken) => untaken,
+            Err(Exhausted) => return self.fail_node(visit, cause, too_much_work()),
+        };
         let mut cause = cause;
         let node = &self.plan.nodes[position];
         // A node that emits an artifact of its own has done so.
@@ -366,7 +406,6 @@ impl Scribe<'_> {
             let name = self.plan.nodes[position].name.clone();
             cause = self.artifact(visit, cause, artifact_type, name, artifact_content(&outputs));
         }
-        let untaken = self.untaken(position, "completed", &outputs);
         self.record(
             Some(cause),
             Event::NodeCompleted {
@@ -384,8 +423,15 @@ impl Scribe<'_> {
             return;
         };
         let attempts = active.attempt + 1;
-        let output = fields(json!({ "error": { "code": error.code, "message": error.message } }));
-        let untaken = self.untaken(position, "failed", &output);
+        let mut output = fields(json!({ "error": { "code": error.code, "message": error.message } }));
+        if let (Some(reason), Some(error)) = (&error.reason, output.get_mut("error")) {
+            error["reason"] = reason.as_str().into();
+        }
+        let (untaken, error) = match self.untaken(position, "failed", &output) {
+            Ok(untaken) => (untaken, error),
+            // Whether their conditions hold cannot be found out: only edges without one are taken.
+            Err(Exhausted) => (self.conditional(position), too_much_work()),
+        };
         let handled = self.plan.nodes[position].out.iter().any(|&edge| {
             let taken = !u32::try_from(edge).is_ok_and(|edge| untaken.binary_search(&edge).is_ok());
             taken
@@ -444,18 +490,43 @@ impl Scribe<'_> {
     }
 
     /// Indexes of outgoing edges whose condition does not hold.
-    fn untaken(&self, position: usize, status: &'static str, output: &Object) -> Vec<u32> {
-        let out = &self.plan.nodes[position].out;
+    /// What the run holds already in the places where the outputs of a node go.
+    fn kept_by(&self, position: usize, outputs: &Object) -> u64 {
+        let declared = outputs.keys().filter(|port| self.plan.declares(port));
+        let own = self.held_of(self.plan.nodes[position].id.as_str());
+        let state = self
+            .run
+            .nodes
+            .get(position)
+            .and_then(|state| state.outputs.as_ref());
+        declared.map(|port| self.held_of(port)).sum::<u64>() + own + state.map_or(0, cost::of_object)
+    }
+
+    /// The edges that leave a node and are not taken.
+    fn untaken(&self, position: usize, status: &'static str, output: &Object) -> Result<Vec<u32>, Exhausted> {
+        let mut untaken = self.conditional(position);
+        if untaken.is_empty() {
+            return Ok(untaken);
+        }
         let context = self.context().at_end(position, status, output);
-        out.iter()
-            .filter(|&&edge| {
-                self.plan.edges[edge]
-                    .condition
-                    .as_ref()
-                    .is_some_and(|condition| !condition.holds(&context))
-            })
-            .filter_map(|&edge| u32::try_from(edge).ok())
-            .collect()
+        let mut holds = Vec::with_capacity(untaken.len());
+        for &edge in &untaken {
+            let condition = self.plan.edges[edge as usize].condition.as_ref();
+            holds.push(match condition {
+                Some(condition) => condition.holds(&context, &self.budget)?,
+                None => true,
+            });
+        }
+        let mut holds = holds.into_iter();
+        untaken.retain(|_| holds.next() == Some(false));
+        Ok(untaken)
+    }
+
+    /// The edges that leave a node and have a condition.
+    fn conditional(&self, position: usize) -> Vec<u32> {
+        let out = self.plan.nodes[position].out.iter();
+        let conditional = out.filter(|&&edge| self.plan.edges[edge].condition.is_some());
+        conditional.filter_map(|&edge| u32::try_from(edge).ok()).collect()
     }
 
     pub(super) fn delay_over(&mut self, visit: &Visit) -> Result<(), Refusal> {
@@ -570,6 +641,16 @@ impl Scribe<'_> {
             | Phase::Failed(_)
             | Phase::Skipped
             | Phase::Cancelled => None,
+        }
+    }
+}
+
+/// The failure of a node whose evaluation failed.
+pub(super) fn failed(code: &str, error: &ExpressionError) -> Failure {
+    match error {
+        ExpressionError::TooMuchWork => too_much_work(),
+        ExpressionError::Syntax(_) | ExpressionError::Evaluation(_) | ExpressionError::TooLong(_) => {
+            Failure::new(code, error.to_string())
         }
     }
 }

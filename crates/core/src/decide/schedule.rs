@@ -2,10 +2,11 @@
 
 use crate::{
     Cap, Event, Failure, Object, Timer,
+    cost::MAX_DECISION_WORK,
     run::{Phase, Readiness},
 };
 
-use super::{MAX_BYTES, MAX_EVENTS, Scribe};
+use super::Scribe;
 
 impl Scribe<'_> {
     pub(super) fn mark_all(&mut self) {
@@ -28,6 +29,9 @@ impl Scribe<'_> {
                 }
             }
             if let Some(position) = self.released() {
+                if self.is_full() {
+                    return self.pause();
+                }
                 if self.plan.nodes[position].disabled {
                     self.skip(position, "disabled");
                 } else {
@@ -43,7 +47,14 @@ impl Scribe<'_> {
         }
     }
 
+    /// Leaves the rest to another decision.
+    fn pause(&mut self) {
+        self.cut = true;
+        self.timers_set.push((Timer::Continue, self.input.now));
+    }
+
     fn mark_ready(&mut self) {
+        self.walked(self.plan.nodes.len() + self.plan.edges.len());
         for position in 0..self.plan.nodes.len() {
             match self.run.readiness(self.plan, position) {
                 Readiness::Forward | Readiness::Back | Readiness::Skip => self.dirty.push_back(position),
@@ -66,9 +77,8 @@ impl Scribe<'_> {
                     self.skip(position, "disabled");
                 }
                 Readiness::Forward | Readiness::Back => {
-                    if self.events.len() >= MAX_EVENTS || self.bytes >= MAX_BYTES {
-                        self.cut = true;
-                        self.timers_set.push((Timer::Continue, self.input.now));
+                    if self.is_full() {
+                        self.pause();
                     } else {
                         self.start_node(position);
                     }
@@ -85,12 +95,26 @@ impl Scribe<'_> {
         let held: Vec<_> = (0..self.plan.nodes.len())
             .filter(|&position| self.run.readiness(self.plan, position) == Readiness::Held)
             .collect();
-        let free = held
-            .iter()
-            .copied()
-            .find(|&position| !self.run.may_still_hear(self.plan, position, &held));
+        if held.is_empty() {
+            return None;
+        }
+        let mut is_held = vec![false; self.plan.nodes.len()];
+        for &position in &held {
+            is_held[position] = true;
+        }
+        let free = held.iter().copied().find(|&position| {
+            self.walked(self.plan.nodes.len() + self.plan.edges.len());
+            !self.run.may_still_hear(self.plan, position, &is_held)
+        });
         // Held nodes that wait for each other would wait forever.
         free.or_else(|| held.first().copied().filter(|_| !self.has_active()))
+    }
+
+    /// Counts a walk over the graph; where too much was walked, another decision goes on.
+    fn walked(&self, n: usize) {
+        let left = MAX_DECISION_WORK.saturating_sub(self.budget.spent());
+        // What is left belongs to the node at hand.
+        let _ = self.budget.spend((n as u64 / 4).min(left / 2));
     }
 
     fn has_active(&self) -> bool {

@@ -10,7 +10,7 @@ use crate::{
     number::whole,
 };
 
-use super::Scribe;
+use super::{Scribe, weight};
 
 /// Shortest run-duration bound a caller may ask for.
 const MIN_DURATION_MS: u64 = 1;
@@ -55,6 +55,7 @@ impl Scribe<'_> {
                 limits,
             })),
         );
+        (self.held, self.most_held) = weight(&self.run);
         self.dirty.extend(self.plan.entries.iter().copied());
         Ok(())
     }

@@ -3,14 +3,18 @@
 //! A piece is made when its turn comes, from the run as it is then, and recorded; what was said is never made again.
 //! Between two pieces the node waits for its timer, as a delay does. Its output `text` is all pieces together.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{
     Event, Failure, Seq, Timer, Visit,
+    expression::{Out, Val},
     node::{MAX_PIECES, Pieces},
 };
 
-use super::{Scribe, node::fields};
+use super::{
+    Scribe,
+    node::{failed, fields},
+};
 
 /// Pieces said in one go where there is no interval; then others have their turn.
 const AT_ONCE: usize = 64;
@@ -79,20 +83,31 @@ impl Scribe<'_> {
                 })
                 .transpose(),
             Pieces::List(expression) => {
-                let list = expression
-                    .evaluate_in(&self.context())
-                    .map_err(|error| Failure::new("expression_failed", error.to_string()))?;
-                let Some(Value::Array(items)) = list else {
+                let meter = self.budget.meter();
+                let piece = expression.ask(&self.context(), &meter, |list| {
+                    let Val::Seq(items) = list else {
+                        return Ok(Err(NoList));
+                    };
+                    let length = items.len();
+                    let text = items.get(n).map(|item| {
+                        let mut out = Out::new(&meter);
+                        out.say(&item)?;
+                        out.finish()
+                    });
+                    Ok(Ok((length, text.transpose()?)))
+                });
+                let piece = piece.map_err(|error| failed("expression_failed", &error))?;
+                let Ok((length, text)) = piece else {
                     return Err(Failure::new("invalid_input", "the expression gives no list"));
                 };
-                if items.len() > MAX_PIECES {
+                if length > MAX_PIECES {
                     let message = format!("the list has more than {MAX_PIECES} items");
                     return Err(Failure::new("output_too_large", message));
                 }
-                Ok(match items.get(n) {
-                    Some(item) => Some(Piece {
-                        text: item.as_str().map_or_else(|| item.to_string(), ToOwned::to_owned),
-                        is_last: n + 1 == items.len(),
+                Ok(match text {
+                    Some(text) => Some(Piece {
+                        text,
+                        is_last: n + 1 == length,
                     }),
                     None if n == 0 => None,
                     // The list has shrunk since: readers are told that this was all.
@@ -105,3 +120,6 @@ impl Scribe<'_> {
         }
     }
 }
+
+/// What an expression gives that should give a list.
+struct NoList;

@@ -1,27 +1,30 @@
-//! The filters, tests and functions of expressions.
+//! The filters of expressions, each with what a use costs beside what it touches and makes.
 //!
-//! Most are minijinja's. Those that could make much of little are ours and refuse a text over 1 MiB or a sequence of
-//! more than 10,000 items.
+//! There are no others: a name that is not in the table is refused with the definition. A filter pays for the items and
+//! bytes it looks at, and for those of its result, before it makes it.
 
-#![expect(
-    clippy::needless_pass_by_value,
-    reason = "minijinja hands the arguments of filters over by value"
-)]
+use std::{cmp::Ordering, fmt, rc::Rc, vec};
 
-use std::{borrow::Cow, io};
-
-use minijinja::{
-    Environment, Error, ErrorKind, Output, State, Value, filters, tests,
-    value::{Kwargs, Rest, ValueKind},
+use super::{
+    ExpressionError,
+    out::Out,
+    value::{Seq, Text, Val, fail},
 };
+use crate::cost::Meter;
 
-use super::MAX_OUTPUT;
+mod lists;
+mod numbers;
+mod texts;
+
+use lists::{chosen, dictsort, extreme, first, last, map, pairs, reverse, sort, sum, unique};
+use numbers::{abs, number, round, to_float, to_int};
+use texts::{capitalized, changed, indent, join, replace, split, titled, trim};
+
+type Result<T> = std::result::Result<T, ExpressionError>;
 
 /// Most items of a sequence that a filter takes or makes.
-const MAX_ITEMS: usize = 10_000;
-/// Most items of a range.
-const MAX_RANGE: usize = 1_000;
-/// What `map` may apply by name: filters whose results are no larger than what they are given.
+pub(super) const MAX_ITEMS: usize = 10_000;
+/// What `map` may apply by name: filters of one value that make one of about its size.
 const MAPPABLE: [&str; 11] = [
     "abs",
     "capitalize",
@@ -36,300 +39,222 @@ const MAPPABLE: [&str; 11] = [
     "upper",
 ];
 
-pub(super) fn add(environment: &mut Environment<'static>) {
-    environment.add_filter("abs", filters::abs);
-    environment.add_filter("attr", filters::attr);
-    environment.add_filter("bool", filters::bool);
-    environment.add_filter("capitalize", filters::capitalize);
-    environment.add_filter("count", filters::length);
-    environment.add_filter("d", filters::default);
-    environment.add_filter("default", filters::default);
-    environment.add_filter("dictsort", filters::dictsort);
-    environment.add_filter("first", filters::first);
-    environment.add_filter("float", filters::float);
-    environment.add_filter("indent", indent);
-    environment.add_filter("int", filters::int);
-    environment.add_filter("items", filters::items);
-    environment.add_filter("join", join);
-    environment.add_filter("last", filters::last);
-    environment.add_filter("length", filters::length);
-    environment.add_filter("list", list);
-    environment.add_filter("lower", filters::lower);
-    environment.add_filter("map", map);
-    environment.add_filter("max", filters::max);
-    environment.add_filter("min", filters::min);
-    environment.add_filter("number", number);
-    environment.add_filter("reject", filters::reject);
-    environment.add_filter("rejectattr", filters::rejectattr);
-    environment.add_filter("replace", replace);
-    environment.add_filter("reverse", reverse);
-    environment.add_filter("round", filters::round);
-    environment.add_filter("select", filters::select);
-    environment.add_filter("selectattr", filters::selectattr);
-    environment.add_filter("sort", sort);
-    environment.add_filter("split", split);
-    environment.add_filter("string", filters::string);
-    environment.add_filter("sum", sum);
-    environment.add_filter("title", filters::title);
-    environment.add_filter("tojson", |value: &Value| json(value));
-    environment.add_filter("trim", filters::trim);
-    environment.add_filter("unique", unique);
-    environment.add_filter("upper", filters::upper);
-
-    environment.add_test("boolean", tests::is_boolean);
-    environment.add_test("defined", tests::is_defined);
-    environment.add_test("divisibleby", tests::is_divisibleby);
-    environment.add_test("endingwith", tests::is_endingwith);
-    for name in ["eq", "equalto", "=="] {
-        environment.add_test(name, tests::is_eq);
-    }
-    environment.add_test("even", tests::is_even);
-    environment.add_test("false", tests::is_false);
-    environment.add_test("float", tests::is_float);
-    for name in ["ge", ">="] {
-        environment.add_test(name, tests::is_ge);
-    }
-    for name in ["gt", ">"] {
-        environment.add_test(name, tests::is_gt);
-    }
-    environment.add_test("in", tests::is_in);
-    environment.add_test("int", tests::is_integer);
-    environment.add_test("integer", tests::is_integer);
-    environment.add_test("iterable", tests::is_iterable);
-    for name in ["le", "<="] {
-        environment.add_test(name, tests::is_le);
-    }
-    environment.add_test("lower", tests::is_lower);
-    for name in ["lt", "<"] {
-        environment.add_test(name, tests::is_lt);
-    }
-    environment.add_test("mapping", tests::is_mapping);
-    for name in ["ne", "!="] {
-        environment.add_test(name, tests::is_ne);
-    }
-    environment.add_test("none", tests::is_none);
-    environment.add_test("number", tests::is_number);
-    environment.add_test("odd", tests::is_odd);
-    environment.add_test("sameas", tests::is_sameas);
-    environment.add_test("sequence", tests::is_sequence);
-    environment.add_test("startingwith", tests::is_startingwith);
-    environment.add_test("string", tests::is_string);
-    environment.add_test("true", tests::is_true);
-    environment.add_test("undefined", tests::is_undefined);
-    environment.add_test("upper", tests::is_upper);
-
-    environment.add_function("range", range);
+/// A filter.
+pub(super) struct Filter {
+    pub(super) name: &'static str,
+    pub(super) cost: u64,
+    pub(super) run: for<'a, 'm, 'b> fn(Call<'a, 'm, 'b>) -> Result<Val<'a>>,
 }
 
-/// Writes what a template prints: objects and arrays as JSON, the rest as text.
-pub(super) fn print(out: &mut Output<'_>, _: &mut State<'_, '_>, value: &Value) -> Result<(), Error> {
-    match value.kind() {
-        ValueKind::Undefined => Ok(()),
-        ValueKind::Seq | ValueKind::Map | ValueKind::Iterable => Ok(out.write_str(&json(value)?)?),
-        _ => match value.as_str() {
-            Some(text) => Ok(out.write_str(text)?),
-            None => Ok(write!(out, "{value}")?),
-        },
+impl fmt::Debug for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
     }
 }
 
-/// About the bytes a value takes as text.
-pub(super) fn size_of(value: &Value) -> usize {
-    struct Counter(usize);
-    impl io::Write for Counter {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0 = self.0.saturating_add(bytes.len());
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
+impl Filter {
+    pub(super) fn named(name: &str) -> Option<&'static Self> {
+        FILTERS.iter().find(|filter| filter.name == name)
+    }
+}
+
+/// A use of a filter or a test.
+pub(super) struct Call<'a, 'm, 'b> {
+    pub(super) meter: &'m Meter<'b>,
+    pub(super) value: Val<'a>,
+    pub(super) by_place: vec::IntoIter<Val<'a>>,
+    pub(super) by_name: Vec<(&'a str, Val<'a>)>,
+}
+
+impl<'a> Call<'a, '_, '_> {
+    /// An argument that is next by its place or given by name.
+    fn optional(&mut self, name: &str) -> Option<Val<'a>> {
+        self.by_place.next().or_else(|| self.named(name))
+    }
+
+    /// An argument that is given by name only.
+    fn named(&mut self, name: &str) -> Option<Val<'a>> {
+        let at = self.by_name.iter().position(|(known, _)| *known == name)?;
+        Some(self.by_name.swap_remove(at).1)
+    }
+
+    pub(super) fn needed(&mut self, name: &str) -> Result<Val<'a>> {
+        self.optional(name)
+            .ok_or_else(|| fail(format!("the argument '{name}' is missing")))
+    }
+
+    pub(super) fn needed_text(&mut self, name: &str) -> Result<Text<'a>> {
+        let value = self.needed(name)?;
+        text_of(&value, self.meter)
+    }
+
+    fn optional_text(&mut self, name: &str) -> Result<Option<Text<'a>>> {
+        match self.optional(name) {
+            None | Some(Val::None | Val::Undefined) => Ok(None),
+            Some(value) => text_of(&value, self.meter).map(Some),
         }
     }
-    let mut counter = Counter(0);
-    match serde_json::to_writer(&mut counter, value) {
-        Ok(()) => counter.0,
-        Err(_) => usize::MAX,
-    }
-}
 
-fn json(value: &Value) -> Result<String, Error> {
-    if size_of(value) > MAX_OUTPUT {
-        return Err(long());
-    }
-    serde_json::to_string(value).map_err(|e| refuse(e.to_string()))
-}
-
-fn number(value: Value) -> Result<Value, Error> {
-    if value.is_number() {
-        Ok(value)
-    } else {
-        Err(refuse(format!("{} is not a number", value.kind())))
-    }
-}
-
-fn replace(text: Cow<'_, str>, from: Cow<'_, str>, to: Cow<'_, str>) -> Result<String, Error> {
-    let grown = text.matches(&*from).count().saturating_mul(to.len());
-    if text.len().saturating_add(grown) > MAX_OUTPUT {
-        return Err(long());
-    }
-    Ok(text.replace(&*from, &to))
-}
-
-fn join(value: &Value, between: Option<Cow<'_, str>>) -> Result<String, Error> {
-    let mut out = String::new();
-    for (i, item) in items(value)?.into_iter().enumerate() {
-        if let (Some(between), true) = (&between, i > 0) {
-            out.push_str(between);
-        }
-        match item.as_str() {
-            Some(text) => out.push_str(text),
-            None => out.push_str(&item.to_string()),
-        }
-        if out.len() > MAX_OUTPUT {
-            return Err(long());
+    fn flag(&mut self, name: &str) -> Result<bool> {
+        match self.named(name) {
+            None | Some(Val::None | Val::Undefined) => Ok(false),
+            Some(Val::Bool(flag)) => Ok(flag),
+            Some(other) => Err(fail(format!("'{name}' is {}, not true or false", other.kind()))),
         }
     }
-    Ok(out)
-}
 
-fn indent(
-    text: Cow<'_, str>,
-    width: Option<usize>,
-    first: Option<bool>,
-    blank: Option<bool>,
-) -> Result<String, Error> {
-    let width = width.unwrap_or(4);
-    let lines = text.lines().count();
-    if lines.saturating_mul(width).saturating_add(text.len()) > MAX_OUTPUT {
-        return Err(long());
-    }
-    let margin = " ".repeat(width);
-    let mut out = String::new();
-    for (i, line) in text.lines().enumerate() {
-        if i > 0 {
-            out.push('\n');
+    fn optional_flag(&mut self, name: &str) -> Result<bool> {
+        match self.by_place.next() {
+            Some(Val::Bool(flag)) => Ok(flag),
+            Some(Val::None | Val::Undefined) => Ok(false),
+            Some(other) => Err(fail(format!("'{name}' is {}, not true or false", other.kind()))),
+            None => self.flag(name),
         }
-        let wanted = i > 0 || first.unwrap_or(false);
-        if wanted && (!line.is_empty() || blank.unwrap_or(false)) {
-            out.push_str(&margin);
+    }
+
+    /// The value as a text.
+    pub(super) fn text(&self) -> Result<Text<'a>> {
+        text_of(&self.value, self.meter)
+    }
+
+    /// Refuses arguments that nothing asked for.
+    pub(super) fn done(mut self) -> Result<()> {
+        if self.by_place.next().is_some() {
+            return Err(fail("there are too many arguments"));
         }
-        out.push_str(line);
+        match self.by_name.first() {
+            Some((name, _)) => Err(fail(format!("the argument '{name}' is not known"))),
+            None => Ok(()),
+        }
     }
-    Ok(out)
-}
 
-fn list(value: &Value) -> Result<Vec<Value>, Error> {
-    items(value)
-}
-
-fn reverse(value: &Value) -> Result<Value, Error> {
-    if value.as_str().is_some() {
-        return filters::reverse(value);
+    /// The items of the value, as many as a filter takes.
+    fn items(&self) -> Result<Vec<Val<'a>>> {
+        let items = self.bounded()?;
+        self.meter.values(2 * items.len())?;
+        Ok(items.iter().collect())
     }
-    let mut items = items(value)?;
-    items.reverse();
-    Ok(Value::from(items))
-}
 
-fn sort(state: &State<'_, '_>, value: &Value, kwargs: Kwargs) -> Result<Value, Error> {
-    filters::sort(state, Value::from(items(value)?), kwargs)
-}
-
-fn unique(state: &State<'_, '_>, value: &Value, kwargs: Kwargs) -> Result<Value, Error> {
-    filters::unique(state, Value::from(items(value)?), kwargs)
-}
-
-fn sum(state: &State<'_, '_>, value: &Value, kwargs: Kwargs) -> Result<Value, Error> {
-    if kwargs.has("start") {
-        return Err(refuse("'start' is not offered".to_owned()));
+    fn bounded(&self) -> Result<Seq<'a>> {
+        let length = match &self.value {
+            Val::Seq(items) => items.len(),
+            Val::Text(text) => text.as_str().chars().take(MAX_ITEMS + 1).count(),
+            Val::Map(fields) => fields.len(self.meter)?,
+            Val::Undefined | Val::None | Val::Bool(_) | Val::Int(_) | Val::Float(_) => 0,
+        };
+        if length > MAX_ITEMS {
+            return Err(many());
+        }
+        self.value.items(self.meter)
     }
-    filters::sum(state, Value::from(items(value)?), None, None, kwargs)
 }
 
-fn split(text: Cow<'_, str>, at: Option<Cow<'_, str>>) -> Result<Vec<Value>, Error> {
-    let parts: Vec<_> = match &at {
-        Some(at) => text.split(&**at).take(MAX_ITEMS + 1).map(Value::from).collect(),
-        None => text
-            .split_whitespace()
-            .take(MAX_ITEMS + 1)
-            .map(Value::from)
-            .collect(),
+fn text_of<'a>(value: &Val<'a>, meter: &Meter<'_>) -> Result<Text<'a>> {
+    match value {
+        Val::Text(text) => Ok(text.clone()),
+        other => {
+            let mut out = Out::new(meter);
+            out.print(other)?;
+            Ok(Text::Made(Rc::new(out.finish()?)))
+        }
+    }
+}
+
+fn many() -> ExpressionError {
+    fail(format!("a filter takes at most {MAX_ITEMS} items"))
+}
+
+macro_rules! filters {
+    ($($name:literal, $cost:literal, $run:expr;)*) => {
+        /// Every filter there is.
+        pub(super) const FILTERS: &[Filter] = &[$(Filter { name: $name, cost: $cost, run: $run }),*];
     };
-    if parts.len() > MAX_ITEMS {
-        return Err(many());
-    }
-    Ok(parts)
 }
 
-fn map(
-    state: &mut State<'_, '_>,
-    value: &Value,
-    names: Rest<String>,
-    kwargs: Kwargs,
-) -> Result<Vec<Value>, Error> {
-    let attribute = kwargs.get::<Option<String>>("attribute")?;
-    let default = kwargs.get::<Option<Value>>("default")?;
-    kwargs.assert_all_used()?;
-    let mut out = items(value)?;
-    match (attribute, names.as_slice()) {
-        (Some(path), []) => {
-            for item in &mut out {
-                for key in path.split('.') {
-                    *item = item.get_attr(key)?;
-                }
-                if let (true, Some(default)) = (item.is_undefined(), &default) {
-                    *item = default.clone();
-                }
-            }
+filters! {
+    "abs", 1, abs;
+    "attr", 2, attr;
+    "bool", 1, |call| { let is = call.value.is_true(call.meter)?; call.done()?; Ok(Val::Bool(is)) };
+    "capitalize", 2, |call| changed(call, capitalized);
+    "count", 2, length;
+    "d", 1, default;
+    "default", 1, default;
+    "dictsort", 8, dictsort;
+    "first", 2, first;
+    "float", 4, to_float;
+    "indent", 4, indent;
+    "int", 4, to_int;
+    "items", 4, pairs;
+    "join", 4, join;
+    "last", 2, last;
+    "length", 2, length;
+    "list", 2, |call| { let items = call.items()?; call.done()?; Ok(Val::list(items)) };
+    "lower", 2, |call| changed(call, str::to_lowercase);
+    "map", 4, map;
+    "max", 2, |call| extreme(call, Ordering::is_ge);
+    "min", 2, |call| extreme(call, Ordering::is_lt);
+    "number", 1, number;
+    "reject", 4, |call| chosen(call, false, false);
+    "rejectattr", 4, |call| chosen(call, true, false);
+    "replace", 4, replace;
+    "reverse", 2, reverse;
+    "round", 16, round;
+    "select", 4, |call| chosen(call, false, true);
+    "selectattr", 4, |call| chosen(call, true, true);
+    "sort", 8, sort;
+    "split", 4, split;
+    "string", 2, |call| { let text = call.text()?; call.done()?; Ok(Val::Text(text)) };
+    "sum", 2, sum;
+    "title", 2, |call| changed(call, titled);
+    "tojson", 4, |call| {
+        let mut out = Out::new(call.meter);
+        out.json(&call.value)?;
+        call.done()?;
+        out.finish().map(Val::text)
+    };
+    "trim", 2, trim;
+    "unique", 8, unique;
+    "upper", 2, |call| changed(call, str::to_uppercase);
+}
+
+fn attr<'a>(mut call: Call<'a, '_, '_>) -> Result<Val<'a>> {
+    let key = call.needed("name")?;
+    let found = call.value.item(&key, call.meter)?;
+    call.done()?;
+    Ok(found)
+}
+
+fn length<'a>(call: Call<'a, '_, '_>) -> Result<Val<'a>> {
+    let length = match &call.value {
+        Val::Text(text) => {
+            call.meter.bytes(text.as_str().len())?;
+            text.as_str().chars().count()
         }
-        (None, [name]) if MAPPABLE.contains(&name.as_str()) => {
-            for item in &mut out {
-                *item = state.apply_filter(name, std::slice::from_ref(item))?;
-            }
+        Val::Seq(items) => items.len(),
+        Val::Map(fields) => fields.len(call.meter)?,
+        other => {
+            let kind = other.kind();
+            return Err(fail(format!("cannot calculate length of value of type {kind}")));
         }
-        _ => {
-            let names = MAPPABLE.join(", ");
-            return Err(refuse(format!("map takes attribute=… or one of {names}")));
-        }
-    }
-    Ok(out)
+    };
+    call.done()?;
+    Ok(Val::count(length))
 }
 
-fn range(from: i64, to: Option<i64>, step: Option<i64>) -> Result<Vec<i64>, Error> {
-    let (from, to) = to.map_or((0, from), |to| (from, to));
-    let step = step.unwrap_or(1);
-    if step == 0 {
-        return Err(refuse("the step of a range is not 0".to_owned()));
-    }
-    let mut out = Vec::new();
-    let mut at = from;
-    while (step > 0 && at < to) || (step < 0 && at > to) {
-        if out.len() == MAX_RANGE {
-            return Err(refuse(format!("a range has at most {MAX_RANGE} items")));
-        }
-        out.push(at);
-        let Some(next) = at.checked_add(step) else { break };
-        at = next;
-    }
-    Ok(out)
-}
-
-fn items(value: &Value) -> Result<Vec<Value>, Error> {
-    let items: Vec<_> = value.try_iter()?.take(MAX_ITEMS + 1).collect();
-    if items.len() > MAX_ITEMS {
-        return Err(many());
-    }
-    Ok(items)
-}
-
-fn long() -> Error {
-    refuse(format!("a text has at most {MAX_OUTPUT} bytes"))
-}
-
-fn many() -> Error {
-    refuse(format!("a filter takes at most {MAX_ITEMS} items"))
-}
-
-fn refuse(text: String) -> Error {
-    Error::new(ErrorKind::InvalidOperation, text)
+fn default<'a>(mut call: Call<'a, '_, '_>) -> Result<Val<'a>> {
+    let other = call
+        .optional("default_value")
+        .unwrap_or(Val::Text(Text::Lent("")));
+    let meter = call.meter;
+    let is_lax = match call.optional("boolean") {
+        Some(lax) => lax.is_true(meter)?,
+        None => false,
+    };
+    let value = call.value.clone();
+    call.done()?;
+    Ok(if value.is_undefined() || (is_lax && !value.is_true(meter)?) {
+        other
+    } else {
+        value
+    })
 }

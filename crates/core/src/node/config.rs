@@ -10,6 +10,23 @@ use crate::{
 /// Most pieces of a streamed text.
 pub(crate) const MAX_PIECES: usize = 1_000;
 
+/// Most names of a list of approvers.
+pub(crate) const MAX_NAMES: usize = 1_000;
+
+/// What restricts an approval, and nothing else.
+const RESTRICTIONS: [&str; 10] = [
+    "approversList",
+    "approverRefs",
+    "approverRoleRefs",
+    "approverGroupRefs",
+    "audience",
+    "requiredApprovals",
+    "rejectionPolicy",
+    "profile",
+    "onTimeout",
+    "timeoutMs",
+];
+
 /// A value given as is, or by an expression.
 #[derive(Debug)]
 pub(crate) enum Assigned {
@@ -33,7 +50,7 @@ pub(crate) enum Pieces {
 }
 
 /// What the configuration of a type may hold; `None` where it is open.
-pub(super) fn known_keys(type_id: &str) -> Option<&'static [&'static str]> {
+pub(crate) fn known_keys(type_id: &str) -> Option<&'static [&'static str]> {
     Some(match type_id {
         "core.delay" => &["delayMs", "durationMs", "ms", "delaySeconds"],
         "core.fail" => &["code", "message", "retryable"],
@@ -62,8 +79,23 @@ pub(super) fn known_keys(type_id: &str) -> Option<&'static [&'static str]> {
             "onTimeout",
             "profile",
         ],
-        "core.clarificationGate" => &["questions", "timeoutMs", "title", "description", "prompt"],
-        "core.interrupt" => &["kind", "data", "timeoutMs", "title", "description", "prompt"],
+        "core.clarificationGate" => &[
+            "questions",
+            "timeoutMs",
+            "title",
+            "description",
+            "prompt",
+            "artifactId",
+        ],
+        "core.interrupt" => &[
+            "kind",
+            "data",
+            "timeoutMs",
+            "title",
+            "description",
+            "prompt",
+            "artifactId",
+        ],
         "core.subWorkflow" => &[
             "workflowId",
             "inputMapping",
@@ -104,6 +136,47 @@ impl<'a> Config<'a> {
             Some(value) => whole(value)
                 .map(Some)
                 .ok_or_else(|| format!("config.{field} is not a whole number of at least 0")),
+        }
+    }
+
+    /// A list of names.
+    pub(super) fn names(self, field: &str) -> Result<Vec<String>, String> {
+        let list = match self.0.get(field) {
+            None | Some(Value::Null) => return Ok(Vec::new()),
+            Some(Value::Array(list)) if list.len() <= MAX_NAMES => list,
+            Some(Value::Array(_)) => return Err(format!("config.{field} has more than {MAX_NAMES} names")),
+            Some(_) => return Err(format!("config.{field} is not an array")),
+        };
+        let name = |name: &Value| name.as_str().map(ToOwned::to_owned);
+        let names: Option<_> = list.iter().map(name).collect();
+        names.ok_or_else(|| format!("config.{field} holds something other than strings"))
+    }
+
+    /// Refuses members of an interrupt's data that its gate would ignore.
+    pub(super) fn check_data(
+        self,
+        data: &Map<String, Value>,
+        gate: &str,
+        more: &[&str],
+    ) -> Result<(), String> {
+        let known = known_keys(gate).unwrap_or_default();
+        let is_known = |key: &String| known.contains(&key.as_str()) || more.contains(&key.as_str());
+        match data.keys().find(|key| !is_known(key)) {
+            None => Ok(()),
+            Some(unknown) => Err(format!(
+                "config.data.{unknown} is not known; {gate} has {}",
+                known.join(", ")
+            )),
+        }
+    }
+
+    /// Refuses members of open data that look as if they restricted who answers, and how often.
+    pub(super) fn check_open_data(self, data: &Map<String, Value>) -> Result<(), String> {
+        match data.keys().find(|key| RESTRICTIONS.contains(&key.as_str())) {
+            None => Ok(()),
+            Some(field) => Err(format!(
+                "config.data.{field} restricts approvals only; this kind of interrupt has no such rule"
+            )),
         }
     }
 

@@ -36,7 +36,7 @@ pub(crate) enum Body {
 /// Time limit of an HTTP attempt where the node names none.
 const HTTP_TIMEOUT_MS: u64 = 30_000;
 /// Longest time limit of an HTTP attempt.
-const HTTP_MAX_TIMEOUT_MS: u64 = 600_000;
+pub(crate) const HTTP_MAX_TIMEOUT_MS: u64 = 600_000;
 
 impl HttpNode {
     pub(super) fn read(config: Config<'_>) -> Result<Self, String> {

@@ -94,7 +94,7 @@ impl Run {
     }
 
     /// Whether anything active, or another held node, could still make a silent source of a held node speak.
-    pub(crate) fn may_still_hear(&self, plan: &Plan, position: usize, held: &[usize]) -> bool {
+    pub(crate) fn may_still_hear(&self, plan: &Plan, position: usize, is_held: &[bool]) -> bool {
         let mut seen = vec![false; plan.nodes.len()];
         seen[position] = true;
         let slots = self.nodes[position].slots.iter();
@@ -107,7 +107,7 @@ impl Run {
             if std::mem::replace(&mut seen[node], true) {
                 continue;
             }
-            if matches!(self.nodes[node].phase, Phase::Active(_)) || held.contains(&node) {
+            if matches!(self.nodes[node].phase, Phase::Active(_)) || is_held[node] {
                 return true;
             }
             let incoming = plan.nodes[node].forward.iter().chain(&plan.nodes[node].back);

@@ -1,13 +1,15 @@
 //! Views of a run: what faces show of it, and what expressions see.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap, rc::Rc};
 
-use minijinja::{Value as Dynamic, value::Serde};
 use serde_json::{Value, json};
 
-use crate::{InterruptKind, NodeId, Object, Parent, Plan, RunId, Timestamp, Visit};
+use crate::{
+    InterruptKind, NodeId, Object, Parent, Plan, RunId, Timestamp, Visit,
+    expression::{Fields, Map, Scope, Text, Val},
+};
 
-use super::{Open, Phase, Run, Wait};
+use super::{Artifact, Open, Phase, Run, Wait};
 
 /// The interrupt that a run waits for, as faces show it.
 #[derive(Debug, Clone, Copy)]
@@ -25,7 +27,7 @@ pub struct OpenInterrupt<'a> {
 pub enum Asked<'a> {
     /// This run asks.
     Here(&'a Open),
-    /// A child asks, of this kind and with this interrupt id.
+    /// A child asks, of this kind; the interrupt id begins with the execution that mirrors it.
     Child(&'a RunId, InterruptKind, &'a str),
 }
 
@@ -50,7 +52,7 @@ impl OpenInterrupt<'_> {
         }
     }
 
-    /// Interrupt id and key.
+    /// Interrupt id and key. That of a child's interrupt begins with the path to the child: `sub:0/gate:0`.
     #[must_use]
     pub fn id(&self) -> String {
         match self.asked {
@@ -61,6 +63,15 @@ impl OpenInterrupt<'_> {
 }
 
 impl Run {
+    /// The artifact with an id, or the latest one of a node with that id.
+    #[must_use]
+    pub fn artifact(&self, id: &str) -> Option<&Artifact> {
+        let newest = || self.artifacts.iter().rev();
+        newest()
+            .find(|artifact| artifact.id == id)
+            .or_else(|| newest().find(|artifact| artifact.node() == Some(id)))
+    }
+
     /// The texts that nodes are saying now, in the order of the definition.
     pub fn streaming<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = Streaming<'a>> {
         self.nodes.iter().zip(&plan.nodes).filter_map(|(state, node)| {
@@ -172,6 +183,8 @@ struct End<'a> {
     position: usize,
     status: &'static str,
     output: &'a Object,
+    /// Whether any output is not a declared variable.
+    has_rest: bool,
 }
 
 impl<'a> Context<'a> {
@@ -185,60 +198,130 @@ impl<'a> Context<'a> {
             position,
             status,
             output,
+            has_rest: output.keys().any(|port| !self.plan.declares(port)),
         });
         Self { end, ..self }
     }
 
-    /// The value of a name; only what an expression uses is ever converted.
-    pub(crate) fn get(&self, name: &str) -> Option<Dynamic> {
-        match (name, &self.end) {
-            ("status", Some(end)) => return Some(Dynamic::from(end.status)),
-            ("output" | "outputs", Some(end)) => return Some(Dynamic::from(Serde(end.output))),
-            _ => {}
-        }
-        let started = self.run.started.as_ref();
-        match name {
-            "nodes" => {
-                let states = self.run.nodes.iter().zip(&self.plan.nodes).enumerate();
-                let outputs = states.filter_map(|(position, (state, node))| {
-                    let ended = self.completed().filter(|end| end.position == position);
-                    let seen = match ended.map(|end| end.output).or(state.outputs.as_ref()) {
-                        Some(outputs) => Dynamic::from(Serde(outputs)),
-                        None => {
-                            let error = state.error.as_ref().filter(|error| error.contains_key("code"))?;
-                            Dynamic::from(Serde(json!({ "error": error })))
-                        }
-                    };
-                    Some((node.id.to_string(), seen))
-                });
-                Some(Dynamic::from(outputs.collect::<BTreeMap<_, _>>()))
-            }
-            "variables" => Some(match self.completed() {
-                None => Dynamic::from(Serde(&self.run.variables)),
-                Some(end) => {
-                    let mut variables = self.run.variables.clone();
-                    project(self.plan, end.position, end.output, &mut variables);
-                    Dynamic::from(Serde(&variables))
-                }
-            }),
-            "channels" => Some(Dynamic::from(Serde(&self.run.channels))),
-            "inputs" => started.map(|started| Dynamic::from(Serde(&started.inputs))),
-            "configurable" => started.map(|started| Dynamic::from(Serde(&started.configurable))),
-            _ => {
-                let new = self.completed().and_then(|end| {
-                    let mut new = Object::new();
-                    project(self.plan, end.position, end.output, &mut new);
-                    new.remove(name)
-                });
-                new.as_ref()
-                    .or_else(|| self.run.variables.get(name))
-                    .map(|value| Dynamic::from(Serde(value)))
-            }
-        }
-    }
-
     fn completed(&self) -> Option<&End<'a>> {
         self.end.as_ref().filter(|end| end.status == "completed")
+    }
+
+    /// What a node shows of itself: its outputs, or what its latest failure says.
+    fn node(&self, position: usize) -> Option<Val<'a>> {
+        let state = self.run.nodes.get(position)?;
+        let ended = self.completed().filter(|end| end.position == position);
+        if let Some(outputs) = ended.map(|end| end.output).or(state.outputs.as_ref()) {
+            return Some(Val::Map(Map::Lent(outputs)));
+        }
+        let error = state.error.as_ref().filter(|error| error.contains_key("code"))?;
+        let error = (Cow::Borrowed("error"), Val::Map(Map::Lent(error)));
+        Some(Val::Map(Map::Made(Rc::new(BTreeMap::from([error])))))
+    }
+
+    /// A variable as it is once the node that ends now has ended.
+    fn variable(&self, name: &str) -> Option<Val<'a>> {
+        let new = self.completed().and_then(|end| {
+            if end.has_rest && self.plan.nodes[end.position].id.as_str() == name {
+                return Some(Val::Map(Map::View(Rc::new(Rest(*self, end.output)))));
+            }
+            let output = end.output.get(name).filter(|_| self.plan.declares(name));
+            output.map(Val::of)
+        });
+        new.or_else(|| self.run.variables.get(name).map(Val::of))
+    }
+}
+
+/// The outputs that become a variable of their node's name.
+#[derive(Debug)]
+struct Rest<'a>(Context<'a>, &'a Object);
+
+impl<'a> Fields<'a> for Rest<'a> {
+    fn get(&self, name: &str) -> Option<Val<'a>> {
+        let output = self.1.get(name).filter(|_| !self.0.plan.declares(name));
+        output.map(Val::of)
+    }
+
+    fn most(&self) -> usize {
+        self.1.len()
+    }
+
+    fn all(&self) -> BTreeMap<Cow<'a, str>, Val<'a>> {
+        let rest = self.1.iter().filter(|(port, _)| !self.0.plan.declares(port));
+        rest.map(|(port, value)| (Cow::Borrowed(port.as_str()), Val::of(value)))
+            .collect()
+    }
+}
+
+impl<'a> Scope<'a> for Context<'a> {
+    fn get(&self, name: &str) -> Option<Val<'a>> {
+        match (name, &self.end) {
+            ("status", Some(end)) => return Some(Val::Text(Text::Lent(end.status))),
+            ("output" | "outputs", Some(end)) => return Some(Val::Map(Map::Lent(end.output))),
+            _ => {}
+        }
+        let lent = |fields: &'a Object| Val::Map(Map::Lent(fields));
+        let started = self.run.started.as_ref();
+        match name {
+            "nodes" => Some(Val::Map(Map::View(Rc::new(Nodes(*self))))),
+            "variables" => Some(match self.completed() {
+                None => lent(&self.run.variables),
+                Some(_) => Val::Map(Map::View(Rc::new(Variables(*self)))),
+            }),
+            "channels" => Some(lent(&self.run.channels)),
+            "inputs" => started.map(|started| lent(&started.inputs)),
+            "configurable" => started.map(|started| lent(&started.configurable)),
+            _ => self.variable(name),
+        }
+    }
+}
+
+/// What nodes show of themselves, by their ids.
+#[derive(Debug)]
+struct Nodes<'a>(Context<'a>);
+
+impl<'a> Fields<'a> for Nodes<'a> {
+    fn get(&self, name: &str) -> Option<Val<'a>> {
+        let position = self.0.plan.position_of(name)?;
+        self.0.node(position)
+    }
+
+    fn most(&self) -> usize {
+        self.0.plan.nodes.len()
+    }
+
+    fn all(&self) -> BTreeMap<Cow<'a, str>, Val<'a>> {
+        let nodes = self.0.plan.nodes.iter().enumerate();
+        let shown = nodes.filter_map(|(position, node)| {
+            let shown = self.0.node(position)?;
+            Some((Cow::Borrowed(node.id.as_str()), shown))
+        });
+        shown.collect()
+    }
+}
+
+/// The variables, with those that the node sets which ends now.
+#[derive(Debug)]
+struct Variables<'a>(Context<'a>);
+
+impl<'a> Fields<'a> for Variables<'a> {
+    fn get(&self, name: &str) -> Option<Val<'a>> {
+        self.0.variable(name)
+    }
+
+    fn most(&self) -> usize {
+        let new = self.0.completed().map_or(0, |end| end.output.len());
+        self.0.run.variables.len() + new + 1
+    }
+
+    fn all(&self) -> BTreeMap<Cow<'a, str>, Val<'a>> {
+        let old = self.0.run.variables.keys().map(String::as_str);
+        let new = self.0.completed().into_iter().flat_map(|end| {
+            let ports = end.output.keys().map(String::as_str);
+            ports.chain([self.0.plan.nodes[end.position].id.as_str()])
+        });
+        let each = |name: &'a str| Some((Cow::Borrowed(name), self.0.variable(name)?));
+        old.chain(new).filter_map(each).collect()
     }
 }
 

@@ -250,13 +250,16 @@ fn a_parent_mirrors_what_its_child_waits_for() {
             .map(|open| format!("{} {}", open.node, open.id()));
         (script.status(), open)
     };
-    assert_eq!(status(&script), ("waiting-input", Some("call ask:0".to_owned())));
+    assert_eq!(
+        status(&script),
+        ("waiting-input", Some("call call:0/ask:0".to_owned()))
+    );
     script
         .answer_in(1, "ask", json!({ "answers": { "q": 1 } }))
         .expect("open");
     assert_eq!(
         status(&script),
-        ("waiting-approval", Some("call gate:0".to_owned()))
+        ("waiting-approval", Some("call call:0/gate:0".to_owned()))
     );
     script
         .answer_in(1, "gate", json!({ "approve": true }))
@@ -268,9 +271,9 @@ fn a_parent_mirrors_what_its_child_waits_for() {
         0 run.started
         1 node.started call
         2 node.dispatched call run1 child
-        3 node.suspended call clarification ask:0 of run1
-        4 node.suspended call approval gate:0 of run1
-        5 node.resumed call gate:0
+        3 node.suspended call clarification call:0/ask:0 of run1
+        4 node.suspended call approval call:0/gate:0 of run1
+        5 node.resumed call call:0/gate:0
         6 node.completed call {"childRunId":"run1","childStatus":"completed","result":{"waitedMs":10}}
         7 run.completed {"childRunId":"run1","childStatus":"completed","result":{"waitedMs":10}}"#]]
     .assert_eq(&script.log(0));
@@ -293,7 +296,7 @@ fn a_grandparent_mirrors_too() {
     );
 }
 
-/// Interrupt ids are only unique within a run; a grandparent must hear when the kind behind one id changes.
+/// A grandparent must hear when another child of the same node asks.
 #[test]
 fn a_grandparent_hears_of_the_next_child_that_waits() {
     let middle = Workflow::new("middle")
@@ -534,6 +537,7 @@ fn stale_notices_change_nothing() {
                 parent: script.id(1).clone(),
             },
             Notice::ChildEnded {
+                is_untrusted: false,
                 visit,
                 status: RunStatus::Failed,
                 outputs: wopr_core::Object::new(),

@@ -214,131 +214,139 @@ fn each_broken_rule_is_named_with_its_place() {
     let mut table = String::new();
     for document in documents {
         let text = document.to_string();
+        let pointed = document.clone();
         match admit(document) {
             Ok(_) => panic!("accepted {text}"),
             Err(problems) => {
                 assert!(!problems.0.is_empty());
                 for problem in &problems.0 {
-                    table += &format!("{problem}\n");
+                    assert!(
+                        pointed.pointer(&problem.pointer).is_some(),
+                        "{problem} at {} of {text}",
+                        problem.pointer
+                    );
+                    table += &format!("{problem} [{}]\n", problem.pointer);
                 }
             }
         }
     }
     expect![[r#"
-        definition: is not a JSON object
-        definition: 'id' is missing
-        definition: 'name' is missing
-        definition: 'version' is missing
-        definition: 'nodes' is missing
-        definition: 'edges' is missing
-        definition: 'variables' is missing
-        definition: 'triggers' is missing
-        definition: 'metadata' is missing
-        definition: 'settings' is missing
-        definition: 'id' is missing
-        definition: 'nodes' is missing
-        definition: 'edges' is missing
-        definition: 'triggers' is missing
-        definition: 'variables' is missing
-        definition: 'metadata' is missing
-        definition: 'settings' is missing
-        definition: 'id' does not hold: read a workflow id: 1 to 128 characters of [a-z0-9_-], a letter first
-        definition: 'id' is not a non-empty string
-        definition: 'name' is longer than 256 characters
-        definition: 'version' is not a non-empty string
-        definition: 'nodes' is empty
-        definition: 'nodes' is not an array
-        definition: unknown field 'extra'
-        definition: 'status' is none of active, inactive, draft, archived
-        definition: 'isActive' is not a boolean
-        definition: 'description' is not a string
-        definition: 'settings' is not an object
-        settings: invalid value: integer `-1`, expected u64
-        node 'a': settings.maxRetries is over 100
-        node 'b': settings.maxRetries is over 100
-        trigger 0: 'type' is none of the known trigger types
-        trigger 1: 'id' is missing
-        definition: configurableSchema: "nonsense" is not valid under any of the schemas listed in the 'anyOf' keyword
-        definition: configurableSchema: Resource 'https://example.com/schema' is not present in a registry and retrieving it failed: `resolve-http` feature or a custom resolver is required to resolve external schemas via HTTP
-        variable 'v': unknown variant `date`, expected one of `string`, `number`, `boolean`, `object`, `array`
-        variable 'v': the name is used twice
-        variable 'v': unknown field `secret`, expected one of `name`, `type`, `description`, `required`, `defaultValue`, `sensitive`, `format`
-        channel 'c': is not an object
-        channel 'c': 'reducer' is missing
-        channel 'c': 'reducer' is 'sum', which is not known
-        channel 'c': 'maxSize' is not within 1 to 4294967295
-        channel 'c': 'ttlMs' is not within 1 to 31536000000
-        channel 'c': unknown field 'colour'
-        node 'a': the id is used twice
-        edge 'e0': target node 'b' does not exist
-        node '': read a node id: 1 to 512 bytes without control characters
-        node 'a b': read a node id: 1 to 512 bytes without control characters
-        node 'a': typeId 'core.supervisor' is not offered by this host
-        node 'a': unknown field `color`, expected one of `id`, `typeId`, `name`, `position`, `config`, `inputs`, `credentialsRef`, `settings`, `outputRole`, `disabled`, `notes`, `groupId`, `agent`, `envelopeContract`, `artifactType`, `cardType`, `outputSensitivity`
-        node 'a': invalid type: string "no", expected a boolean
-        node 'a': settings.maxRetries is not a whole number
-        node 'a': settings.retryDelayMs is not a whole number
-        node 'n': config.ms is not a whole number of at least 0
-        node 'n': config.ms is not a whole number of at least 0
-        node 'n': config.retryable is not a boolean
-        node 'n': config.name is missing
-        node 'n': config.name is '_private': names with a leading underscore are the host's
-        node 'n': config.expression: parse the expression: unexpected end of input, expected expression
-        node 'n': config.value: parse the expression: unexpected end of input, expected end of variable block
-        node 'a': config.name: 'c' is a channel, which only core.channelWrite writes
-        node 'n': config.template is missing
-        node 'n': config.template: parse the expression: unexpected end of block
-        node 'n': config.channelName is missing
-        node 'n': config.reducer 'sum' is not known
-        node 'n': config.actions is empty
-        node 'n': config.actions holds 'escalate', which is none of the five actions
-        node 'n': config.actions is not an array
-        node 'n': config.requiredApprovals is not within 1 to 1000
-        node 'n': config.actions offers edit-accept, with which one approver would decide for the quorum
-        node 'n': config.rejectionPolicy is neither single-veto nor majority
-        node 'n': config.approversList holds something other than strings
-        node 'n': config.timeoutMs is not a whole number of at least 0
-        node 'n': config.questions is empty
-        node 'n': config.questions is not an array
-        node 'n': config.questions holds a question without id
-        node 'n': question 'q' has no text
-        node 'n': config.questions repeats an id
-        node 'n': question 'q': schema: 7 is not valid under any of the schemas listed in the 'anyOf' keyword
-        node 'n': config.kind is missing
-        node 'n': config.kind 'psychic' is not offered by this host
-        node 'n': config.data.eventType is missing
-        node 'n': config.data.correlation is not an object
-        node 'n': config.data.customKind is missing
-        node 'n': config.data is not an object
-        node 'n': config.workflowId is missing
-        node 'n': config.workflowId: read a workflow id: 1 to 128 characters of [a-z0-9_-], a letter first
-        node 'n': config.waitForCompletion must be true: this host runs children synchronously
-        node 'n': config.onChildFailure 'shrug' is neither fail-parent nor absorb
-        node 'n': config.inputMapping.a is not a string
-        node 'n': config.outputMapping sets '_a': names with a leading underscore are the host's
-        node 'n': config.method 'TRACE' is not offered by this host
-        node 'n': config.url: parse the expression: unexpected end of input, expected end of variable block
-        node 'n': config.headers.a is not a string
-        node 'n': config.timeoutMs is not within 1 to 600000
-        node 'n': input 'p': 'type' is not a non-empty string
-        node 'n': input 'p': type 'magic' is none of static, expression, connection, variable
-        node 'n': input 'p': 'value' is missing
-        node 'n': input 'p': parse the expression: unexpected end of input, expected expression
-        node 'n': input 'p': node 'nowhere' does not exist
-        node 'n': input 'p': 'variableName' is not a non-empty string
-        node 'n': input 'p': 'optional' is not a boolean
-        edge 'e0': source node 'nowhere' does not exist
-        edge 'e0': target node 'nowhere' does not exist
-        edge 'e0': unknown variant `sometimes`, expected one of `all_success`, `any_success`, `all_complete`, `none_failed`, `any_failed`
-        edge 'e0': unknown field `weight`, expected one of `id`, `sourceNodeId`, `targetNodeId`, `sourceOutput`, `targetInput`, `condition`, `label`, `triggerRule`
-        edge 'e0': condition: 'left' is missing
-        edge 'e0': condition: 'right' is missing
-        edge 'e0': unknown variant `like`, expected one of `expression`, `equals`, `notEquals`, `contains`, `regex`, `truthy`, `falsy`
-        edge 'e0': condition: 'expression' is missing
-        edge 'e0': condition: parse the expression: unexpected input after expression
-        edge 'e0': condition: right: regex parse error: ( ^ error: unclosed group
-        edge 'e0': condition: 'right' is not a pattern
-        edge 'e0': condition: left: parse the expression: unexpected input after expression
+        definition: is not a JSON object []
+        definition: 'id' is missing []
+        definition: 'name' is missing []
+        definition: 'version' is missing []
+        definition: 'nodes' is missing []
+        definition: 'edges' is missing []
+        definition: 'triggers' is missing []
+        definition: 'variables' is missing []
+        definition: 'metadata' is missing []
+        definition: 'settings' is missing []
+        definition: 'id' is missing []
+        definition: 'nodes' is missing []
+        definition: 'edges' is missing []
+        definition: 'triggers' is missing []
+        definition: 'variables' is missing []
+        definition: 'metadata' is missing []
+        definition: 'settings' is missing []
+        definition: 'id' does not hold: read a workflow id: 1 to 128 characters of [a-z0-9_-], a letter first [/id]
+        definition: 'id' is not a non-empty string [/id]
+        definition: 'name' is longer than 256 characters [/name]
+        definition: 'version' is not a non-empty string [/version]
+        definition: 'nodes' is empty [/nodes]
+        definition: 'nodes' is not an array [/nodes]
+        definition: unknown field 'extra'; there are $schema, id, name, version, description, nodes, edges, triggers, variables, channels, metadata, settings, configurableSchema, isActive, status, type, tenantId, scopeId, slug, groups, defaults, acceptsInheritedArtifacts, createdAt, updatedAt [/extra]
+        definition: 'status' is 'retired', which is none of active, inactive, draft, archived [/status]
+        definition: 'isActive' is not a boolean [/isActive]
+        definition: 'description' is not a string [/description]
+        definition: 'settings' is not an object [/settings]
+        definition: settings.timeout is not a whole number of at least 0 [/settings/timeout]
+        definition: settings.maxRetries is over 100 [/settings/maxRetries]
+        trigger 0: 'type' is 'telepathy', which is none of manual, schedule, webhook, event, artifact, canvas, envelope, command, chat-message, channel-write [/triggers/0/type]
+        trigger 1: 'id' is missing [/triggers/1]
+        definition: configurableSchema: the schema: 'type' is not the name of a type [/configurableSchema]
+        definition: configurableSchema: '$ref' is 'https://example.com/schema', which is not in this document [/configurableSchema]
+        variable 'v': 'type' is 'date', which is none of string, number, boolean, object, array [/variables/0/type]
+        variable 'v': the name is used twice [/variables/1/name]
+        variable 'v': unknown field 'secret'; there are name, type, required, defaultValue, sensitive, description, format [/variables/0/secret]
+        channel 'c': is not an object [/channels/c]
+        channel 'c': 'reducer' is missing [/channels/c]
+        channel 'c': 'reducer' is 'sum', which is not known [/channels/c/reducer]
+        channel 'c': 'maxSize' is not within 1 to 4294967295 [/channels/c/maxSize]
+        channel 'c': 'ttlMs' is not within 1 to 31536000000 [/channels/c/ttlMs]
+        channel 'c': unknown field 'colour'; there are reducer, default, maxSize, ttlMs, sensitive, schema, access, options, schemaVersion, compatibleWith [/channels/c/colour]
+        node 'a': the id is used twice [/nodes/1/id]
+        edge 'e0': target node 'b' does not exist [/edges/0/targetNodeId]
+        node '': 'id' does not hold: read a node id: 1 to 512 bytes without control characters [/nodes/0/id]
+        edge 'e0': source node 'a' does not exist [/edges/0/sourceNodeId]
+        node 'a b': 'id' does not hold: read a node id: 1 to 512 bytes without control characters [/nodes/0/id]
+        edge 'e0': source node 'a' does not exist [/edges/0/sourceNodeId]
+        node 'a': typeId 'core.supervisor' is not offered by this host [/nodes/0/typeId]
+        node 'a': unknown field 'color'; there are id, typeId, name, config, inputs, artifactType, settings, disabled, outputSensitivity, agent, position, notes, groupId, outputRole, cardType, credentialsRef, envelopeContract [/nodes/0/color]
+        node 'a': 'disabled' is not a boolean [/nodes/0/disabled]
+        node 'a': settings.maxRetries is not within 0 to 100 [/nodes/0/settings/maxRetries]
+        node 'a': settings.retryDelayMs is not a whole number of at least 0 [/nodes/0/settings/retryDelayMs]
+        node 'n': config.ms is not a whole number of at least 0 [/nodes/0/config/ms]
+        node 'n': config.ms is not a whole number of at least 0 [/nodes/0/config/ms]
+        node 'n': config.retryable is not a boolean [/nodes/0/config/retryable]
+        node 'n': config.name is missing; variableName or variable would do as well [/nodes/0/config]
+        node 'n': config.name is '_private': names with a leading underscore are the host's [/nodes/0/config/name]
+        node 'n': config.expression: parse the expression: unexpected end of input, expected expression [/nodes/0/config/expression]
+        node 'n': config.value: parse the expression: unexpected end of input, expected end of variable block [/nodes/0/config/value]
+        node 'a': config.name sets 'c', which is a channel: only core.channelWrite writes to it [/nodes/0/config/name]
+        node 'n': config.template is missing [/nodes/0/config]
+        node 'n': config.template: parse the expression: unexpected end of input, expected expression [/nodes/0/config/template]
+        node 'n': config.channelName is missing; channel would do as well [/nodes/0/config]
+        node 'n': config.reducer is 'sum', which is not known [/nodes/0/config/reducer]
+        node 'n': config.actions is empty [/nodes/0/config/actions]
+        node 'n': config.actions[1] is 'escalate', which is none of accept, approve, reject, refine, edit-accept, edit, ask [/nodes/0/config/actions/1]
+        node 'n': config.actions is not an array [/nodes/0/config/actions]
+        node 'n': config.requiredApprovals is not within 1 to 1000 [/nodes/0/config/requiredApprovals]
+        node 'n': config.actions offers edit-accept, with which one approver would decide for the quorum [/nodes/0]
+        node 'n': config.rejectionPolicy is 'coin', which is none of single-veto, majority [/nodes/0/config/rejectionPolicy]
+        node 'n': config.approversList[0] is not a string [/nodes/0/config/approversList/0]
+        node 'n': config.timeoutMs is not a whole number of at least 0 [/nodes/0/config/timeoutMs]
+        node 'n': config.questions is empty [/nodes/0/config/questions]
+        node 'n': config.questions is not an array [/nodes/0/config/questions]
+        node 'n': config.questions[0].id is missing [/nodes/0/config/questions/0]
+        node 'n': config.questions[0].question is missing [/nodes/0/config/questions/0]
+        node 'n': config.questions repeats an id [/nodes/0]
+        node 'n': config.questions[0].schema: the schema: 'type' is not the name of a type [/nodes/0/config/questions/0/schema]
+        node 'n': config.kind is missing [/nodes/0/config]
+        node 'n': config.kind is 'psychic', which is none of approval, clarification, external-event, custom [/nodes/0/config/kind]
+        node 'n': config.data.eventType is missing [/nodes/0/config/data]
+        node 'n': config.data.correlation is missing [/nodes/0/config/data]
+        node 'n': config.data.correlation is missing [/nodes/0/config/data]
+        node 'n': config.data.customKind is missing [/nodes/0/config/data]
+        node 'n': config.data is not an object [/nodes/0/config/data]
+        node 'n': config.workflowId is missing [/nodes/0/config]
+        node 'n': config.workflowId does not hold: read a workflow id: 1 to 128 characters of [a-z0-9_-], a letter first [/nodes/0/config/workflowId]
+        node 'n': config.waitForCompletion must be true: this host runs children synchronously [/nodes/0/config/waitForCompletion]
+        node 'n': config.onChildFailure is 'shrug', which is none of fail-parent, absorb, continue [/nodes/0/config/onChildFailure]
+        node 'n': config.inputMapping.a is not a string [/nodes/0/config/inputMapping/a]
+        node 'n': config.outputMapping._a: names with a leading underscore are the host's [/nodes/0/config/outputMapping/_a]
+        node 'n': config.method is 'TRACE', which is none of GET, HEAD, POST, PUT, PATCH, DELETE [/nodes/0/config/method]
+        node 'n': config.url: parse the expression: unexpected end of input, expected end of variable block [/nodes/0/config/url]
+        node 'n': config.headers.a is not a string [/nodes/0/config/headers/a]
+        node 'n': config.timeoutMs is not within 1 to 600000 [/nodes/0/config/timeoutMs]
+        node 'n': inputs.p is not an object [/nodes/0/inputs/p]
+        node 'n': inputs.p.type is 'magic', which is none of static, expression, connection, variable [/nodes/0/inputs/p/type]
+        node 'n': inputs.p.value is missing [/nodes/0/inputs/p]
+        node 'n': inputs.p.expression: parse the expression: unexpected end of input, expected expression [/nodes/0/inputs/p/expression]
+        node 'n': inputs.p: node 'nowhere' does not exist [/nodes/0/inputs/p/nodeId]
+        node 'n': inputs.p.variableName is not a non-empty string [/nodes/0/inputs/p/variableName]
+        node 'n': inputs.p.optional is not a boolean [/nodes/0/inputs/p/optional]
+        edge 'e0': source node 'nowhere' does not exist [/edges/0/sourceNodeId]
+        edge 'e0': target node 'nowhere' does not exist [/edges/0/targetNodeId]
+        edge 'e0': 'triggerRule' is 'sometimes', which is none of all_success, any_success, all_complete, none_failed, any_failed [/edges/0/triggerRule]
+        edge 'e0': unknown field 'weight'; there are id, sourceNodeId, targetNodeId, condition, triggerRule, label, sourceOutput, targetInput [/edges/0/weight]
+        edge 'e0': condition.left is missing [/edges/0/condition]
+        edge 'e0': condition.right is missing [/edges/0/condition]
+        edge 'e0': condition.type is 'like', which is none of expression, equals, notEquals, contains, regex, truthy, falsy [/edges/0/condition/type]
+        edge 'e0': condition.expression is missing [/edges/0/condition]
+        edge 'e0': condition.expression: parse the expression: unexpected input after expression [/edges/0/condition/expression]
+        edge 'e0': condition.right: regex parse error: ( ^ error: unclosed group [/edges/0/condition/right]
+        edge 'e0': condition.right is not a pattern [/edges/0/condition/right]
+        edge 'e0': condition.left: parse the expression: unexpected input after expression [/edges/0/condition/left]
     "#]].assert_eq(&table);
 }
 
@@ -627,11 +635,11 @@ fn agents_are_named_as_published() {
         node 'a': agent.agentId is missing
         node 'a': agent.agentId is not a string of 3 to 256 characters
         node 'a': agent.agentId is not a string of 3 to 256 characters
-        node 'a': agent.agentId is not a string of 3 to 256 characters
+        node 'a': agent.agentId is not a string
         node 'a': agent.channel needs the capability agents.deployment, which this host does not have
-        node 'a': agent: unknown field 'colour'
-        node 'a': agent.memoryRef is not a string of 1 to 256 characters
-        node 'a': agent.modelClass is none of reasoning, tool-using, chat, code, vision, multimodal, embedding, classification, retrieval
+        node 'a': agent: unknown field 'colour'; there are agentId, name, modelClass, memoryRef, version, sourceManifestId
+        node 'a': agent.modelClass is 'small', which is none of reasoning, tool-using, chat, code, vision, multimodal, embedding, classification, retrieval
+        node 'a': agent.memoryRef is not a non-empty string
     "#]]
     .assert_eq(&table);
 }
@@ -646,11 +654,11 @@ fn ports_have_the_fields_of_their_type_only() {
         port(json!({ "type": "connection", "nodeId": "n", "outputKey": "x", "key": "x" })),
     ]);
     expect![[r#"
-        node 'n': input 'p': unknown field 'foo'
-        node 'n': input 'p': unknown field 'optional'
-        node 'n': input 'p': unknown field 'value'
-        node 'n': input 'p': unknown field 'nodeId'
-        node 'n': input 'p': unknown field 'key'
+        node 'n': inputs.p: unknown field 'foo'; there are type, value
+        node 'n': inputs.p: unknown field 'optional'; there are type, value
+        node 'n': inputs.p: unknown field 'value'; there are type, expression
+        node 'n': inputs.p: unknown field 'nodeId'; there are type, variableName, optional
+        node 'n': inputs.p: unknown field 'key'; there are type, nodeId, outputKey, optional
     "#]]
     .assert_eq(&table);
 }
@@ -696,12 +704,12 @@ fn channels_promise_only_what_is_kept() {
         channel 'c': access: unknown field 'owners'
         channel 'c': access.writers is not an array of strings
         channel 'c': access.readers is not held by this host, except with '*' among them
-        channel 'c': schema: "nonsense" is not valid under any of the schemas listed in the 'anyOf' keyword
-        channel 'c': schema: Resource 'https://example.com/schema' is not present in a registry and retrieving it failed: `resolve-http` feature or a custom resolver is required to resolve external schemas via HTTP
+        channel 'c': schema: the schema: 'type' is not the name of a type
+        channel 'c': schema: '$ref' is 'https://example.com/schema', which is not in this document
         channel 'c': 'sensitive' is not a boolean
         channel 'c': 'default' is not valid by 'schema'
         channel 'v': a variable has the name, and whatever sets it would write here
-        node 'n': config.outputMapping sets 'c': it is a channel, which only core.channelWrite writes
+        node 'n': config.outputMapping sets 'c', which is a channel: only core.channelWrite writes to it
     "#]]
     .assert_eq(&table);
 }

@@ -119,7 +119,8 @@ fn nothing_but_a_start_or_a_cancel_reaches_a_pending_run() {
     let mut script = Script::of(&[&Workflow::new("w").noops("a")]);
     script.add_pending();
     assert_eq!(script.pause(), Err(Refusal::WrongState));
-    assert_eq!(script.resume(), Err(Refusal::WrongState));
+    let not_paused = Refusal::NotPaused(RunStatus::Pending);
+    assert_eq!(script.resume(), Err(not_paused));
     assert_eq!(script.fire(Timer::Continue), Err(Refusal::WrongState));
     assert_eq!(script.tell(0, wopr_core::Command::Notices(Vec::new())), Ok(()));
     assert!(script.events(0).is_empty());

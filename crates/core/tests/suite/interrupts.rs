@@ -2,7 +2,7 @@
 
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
-use wopr_core::{Command, InterruptKind, Refusal, Timer, Visit};
+use wopr_core::{Authority, Command, InterruptKind, Refusal, Timer, Visit};
 use wopr_testkit::{Script, Workflow};
 
 const ALL: [&str; 5] = ["accept", "reject", "refine", "edit-accept", "ask"];
@@ -251,7 +251,11 @@ fn wrong_answers_change_nothing() {
 }
 
 fn vote(script: &mut Script, action: &str, voter: &str) -> Result<(), Refusal> {
-    let mut resolve = Script::resolve("gate", json!({ "action": action }));
+    let mut answer = json!({ "action": action });
+    if action == "refine" {
+        answer["refineFeedback"] = json!("shorter");
+    }
+    let mut resolve = Script::resolve("gate", answer);
     resolve.voter = Some(voter.to_owned());
     script.tell(0, Command::Resolve(resolve))
 }
@@ -276,6 +280,7 @@ fn votes(config: Value, votes: &str) -> String {
 fn quorums() {
     let majority = || json!({ "requiredApprovals": 3, "rejectionPolicy": "majority" });
     let veto = || json!({ "requiredApprovals": 2 });
+    let refine = || json!({ "requiredApprovals": 3, "actions": ["accept", "reject", "refine"] });
     let listed = || json!({ "requiredApprovals": 2, "approversList": ["a", "b"] });
     let mut table = String::new();
     for (name, config, given) in [
@@ -292,6 +297,11 @@ fn quorums() {
             majority(),
             "accept:a accept:b reject:a accept:c accept:a",
         ),
+        ("refine", refine(), "refine:a"),
+        ("refine", refine(), "refine:a refine:a refine:a"),
+        ("refine", refine(), "refine:a accept:b accept:c"),
+        ("refine", refine(), "refine:a accept:b accept:c accept:a"),
+        ("refine", refine(), "refine:a refine:b refine:c"),
         ("veto", veto(), "accept:a reject:b"),
         ("veto", veto(), "accept:a accept:b"),
         ("listed", listed(), "accept:c"),
@@ -309,6 +319,11 @@ fn quorums() {
         majority reject:a accept:a accept:b accept:c => completed 10 approval.received gate accept by quorum:3-of-3
         majority accept:a accept:b reject:a accept:c => waiting-approval 
         majority accept:a accept:b reject:a accept:c accept:a => completed 11 approval.received gate accept by quorum:3-of-3
+        refine refine:a => waiting-approval 
+        refine refine:a refine:a refine:a => waiting-approval 
+        refine refine:a accept:b accept:c => waiting-approval 
+        refine refine:a accept:b accept:c accept:a => completed 10 approval.received gate accept by quorum:3-of-3
+        refine refine:a refine:b refine:c => completed 9 approval.received gate refine by quorum:3-of-3 {"scope":"whole","text":"shorter"}
         veto accept:a reject:b => failed 7 approval.received gate reject by b
         veto accept:a accept:b => completed 8 approval.received gate accept by quorum:2-of-2
         listed accept:c => accept the answer: the approver is not on this gate's list
@@ -329,12 +344,12 @@ fn a_vote_is_recorded_without_resolving() {
 fn a_token_alone_does_not_answer_a_gate_that_wants_a_credential() {
     let mut script = gate(json!({ "profile": "openwop-interrupt-auth-required" }));
     let mut resolve = Script::resolve("gate", json!({ "action": "accept" }));
-    resolve.by_token = true;
+    resolve.authority = Authority::Token { is_member: true };
     let refusal = script
         .tell(0, Command::Resolve(resolve.clone()))
         .expect_err("by token");
     assert!(matches!(refusal, Refusal::NotAllowed(_)), "{refusal}");
-    resolve.by_token = false;
+    resolve.authority = Authority::default();
     script
         .tell(0, Command::Resolve(resolve))
         .expect("with a credential");

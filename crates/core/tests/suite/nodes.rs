@@ -526,6 +526,7 @@ fn settings_of_the_workflow_apply_to_its_nodes() {
         .set("settings", json!({ "maxRetries": 1, "retryDelayMs": 10 }));
     let busy = || Failure {
         retryable: true,
+        reason: None,
         ..Failure::new("busy", "later")
     };
     let mut script = Script::started(&workflow);
@@ -570,6 +571,7 @@ fn stale_outcomes_are_refused() {
     let mut script = Script::started(&workflow);
     let busy = Failure {
         retryable: true,
+        reason: None,
         ..Failure::new("busy", "later")
     };
     script.outcome("n", Err(busy)).expect("under way");
@@ -603,6 +605,7 @@ fn a_peer_is_left_alone_as_long_as_it_asks_up_to_an_hour() {
         let mut script = Script::started(&workflow);
         let busy = Failure {
             retryable: true,
+            reason: None,
             ..Failure::new("busy", "later")
         };
         script.outcome_after("n", Err(busy), asked).expect("under way");

@@ -55,6 +55,7 @@ fn a_retry_that_comes_due_during_the_pause_waits_for_the_resume() {
             "work",
             Err(Failure {
                 retryable: true,
+                reason: None,
                 ..Failure::new("busy", "later")
             }),
         )
@@ -90,6 +91,7 @@ fn a_retry_not_yet_due_keeps_its_time() {
             "work",
             Err(Failure {
                 retryable: true,
+                reason: None,
                 ..Failure::new("busy", "later")
             }),
         )

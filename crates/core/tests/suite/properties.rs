@@ -103,6 +103,7 @@ fn workflow() -> impl Strategy<Value = Workflow> {
 fn busy() -> Failure {
     Failure {
         retryable: true,
+        reason: None,
         ..Failure::new("busy", "later")
     }
 }

@@ -1,6 +1,6 @@
 //! The stored form of events and snapshots.
 //!
-//! `corpus/v1` holds one body of each variant as the first release wrote it. A test that fails there means that
+//! `corpus/v1` holds one body of each variant. Until the first tag, rewrite it with `UPDATE_EXPECT=1`. After it, a test that fails there means that
 //! logs in the field can no longer be read: give the format a new version instead of a new file.
 
 use std::sync::Arc;
@@ -40,6 +40,7 @@ fn ada() -> PrincipalId {
 fn failure() -> Failure {
     Failure {
         retryable: true,
+        reason: None,
         ..Failure::new("busy", "try later")
     }
 }
@@ -98,6 +99,7 @@ fn samples() -> Vec<Event> {
             context: Some("context".to_owned()),
             trace: None,
             parent: Some(Parent {
+                root: None,
                 run: run(),
                 node: node(),
                 ordinal: 1,
@@ -258,6 +260,7 @@ fn samples() -> Vec<Event> {
 
 fn recorded(event: Event) -> Recorded {
     Recorded {
+        is_untrusted: false,
         seq: Seq(7),
         at: Timestamp::from_millis(1_700_000_000_002),
         cause: Some(Seq(6)),

@@ -144,10 +144,11 @@ pub(crate) fn answer(node: &str, value: Value) -> Command {
     Command::Resolve(Resolve {
         node: wopr_core::NodeId::parse(node).expect("valid"),
         ordinal: None,
+        interrupt: None,
         value,
         by: principal(),
         voter: None,
-        by_token: false,
+        authority: wopr_core::Authority::default(),
         is_untrusted: false,
     })
 }

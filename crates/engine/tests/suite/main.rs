@@ -4,6 +4,8 @@
 
 mod harness;
 mod pushes;
+mod quarantine;
 mod retention;
 mod runs;
+mod shares;
 mod simulation;

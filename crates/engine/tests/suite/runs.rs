@@ -35,6 +35,35 @@ fn once(key: &str, digest: &str) -> Extras {
 }
 
 #[tokio::test]
+async fn the_patterns_of_a_tenants_workflows_are_bounded_together() {
+    let (executor, _attempts) = steered();
+    let engine = engine(Arc::new(MemoryStore::new()), executor).await;
+    let (one, other) = (tenant(), wopr_core::TenantId::parse("other").expect("an id"));
+    let large = |n: usize| {
+        let noop = |id: &str| node(id, "core.noop", json!({}));
+        let mut document = workflow(&format!("w{n}"), &[noop("a"), noop("b")], &[("a", "b")]);
+        let patterns: Vec<_> = (0..9)
+            .map(|k| json!({ "pattern": format!("{k}[a-z]{{2000}}") }))
+            .collect();
+        document["configurableSchema"] = json!({ "anyOf": patterns });
+        document
+    };
+    let mut refused = None;
+    for n in 0..100 {
+        if let Err(error) = engine.register(Some(&one), large(n)).await {
+            refused = Some((n, error.to_string()));
+            break;
+        }
+    }
+    let (n, error) = refused.expect("an end");
+    assert!(n > 2 && error.contains("patterns"), "{n}: {error}");
+    // A new version of one takes the place of the old, and another tenant has a share of its own.
+    assert!(engine.register(Some(&one), large(0)).await.is_ok());
+    assert!(engine.register(Some(&other), large(n)).await.is_ok());
+    engine.stop().await;
+}
+
+#[tokio::test]
 async fn a_pure_run_is_one_append() {
     let dir = tempfile::tempdir().expect("temp dir");
     let store = Arc::new(
@@ -398,5 +427,44 @@ async fn an_answer_repeated_at_the_same_time_is_given_once() {
         done.iter().filter(|done| matches!(done, Done::Fresh(_))).count(),
         1
     );
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn a_run_that_ended_here_is_read_without_the_store() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let (executor, _attempts) = steered();
+    let engine = engine(Arc::clone(&store), executor.clone()).await;
+    let nodes = [
+        node("n", "core.noop", json!({})),
+        node("gate", "core.approvalGate", json!({})),
+    ];
+    engine
+        .register(None, workflow("one", &nodes[..1], &[]))
+        .await
+        .expect("registers");
+    engine
+        .register(None, workflow("two", &nodes, &[]))
+        .await
+        .expect("registers");
+    let ended = fresh(create(&engine, "one", json!({"a": 1}), Extras::default()).await);
+    let waits = fresh(create(&engine, "two", json!({}), Extras::default()).await);
+    // What the store has is taken away behind the engine's back.
+    let removal = wopr_store::Removal {
+        run: ended.key.run.clone(),
+        root: ended.key.run.clone(),
+    };
+    store.remove(&tenant(), &[removal]).await.expect("removes");
+    assert!(store.load(&ended.key).await.expect("reads").is_none());
+    let read = engine
+        .view(&ended.key)
+        .await
+        .expect("reads")
+        .expect("is remembered");
+    assert_eq!((read.run, read.summary), (ended.run, ended.summary));
+    // One that may go on is always asked of the store, and so is one of another tenant.
+    assert!(engine.ended(&waits.key).is_none());
+    let of_others = wopr_core::RunKey::new(wopr_core::TenantId::parse("other").expect("valid"), read.key.run);
+    assert!(engine.view(&of_others).await.expect("reads").is_none());
     engine.stop().await;
 }

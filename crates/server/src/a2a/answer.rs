@@ -28,13 +28,15 @@ pub(super) struct Asked<'a> {
     pub(super) data: &'a Value,
 }
 
-/// Which of several interrupts a message answers; empty means the first.
+/// Which interrupt a message answers; empty means the only one that is open.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Selector {
     /// By its id.
     pub(super) interrupt: Option<String>,
     /// By its node.
     pub(super) node: Option<String>,
+    /// By a token for it.
+    pub(super) token: Option<String>,
 }
 
 /// Reads which interrupt a message answers.
@@ -48,9 +50,20 @@ pub(super) fn selector(message: &Message) -> Result<Selector, A2aError> {
             "must be a string",
         )),
     };
+    let token = match find(&message.metadata, &["openwop", "interruptToken"]) {
+        None => None,
+        Some(Value::String(token)) => Some(token.clone()),
+        Some(_) => {
+            return Err(A2aError::invalid_param(
+                "message.metadata.openwop.interruptToken",
+                "must be a string",
+            ));
+        }
+    };
     Ok(Selector {
         interrupt: text("interruptId")?,
         node: text("nodeId")?,
+        token,
     })
 }
 

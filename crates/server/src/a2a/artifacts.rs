@@ -3,23 +3,30 @@
 //! The content of an artifact is a text or JSON. JSON with the one member `file`, or `files`, is files: each is
 //! `{"url"}`, `{"bytes"}` in base64 or `{"blob"}`, the reference under which the bytes of a message came into the run,
 //! with `name` and `mediaType`. So what a run was sent as `inputs.files` it can give back as it is.
+//!
+//! Readers without `artifacts:read` get an artifact whose only part is the address where its content is read.
 
 use serde_json::{Value, json};
-use wopr_core::{Event, Recorded, RunKey, Seq};
+use wopr_core::{Event, NodeId, Recorded, RunKey, Seq};
 use wopr_engine::{Engine, View};
 use wopr_store::ReadError;
 use wopr_wire::{
-    a2a::model::{Artifact, Part},
+    a2a::model::{Artifact, Part, PartContent},
     json::{Decode as _, Object},
 };
 
 use super::{error::Error, metadata::wrap};
+use crate::{
+    Host,
+    mask::{Mask, REDACTED},
+};
 
 /// Events read at once while artifacts are collected.
 const PAGE: u64 = 256;
 
 /// The artifacts of a run, the one that is being said last, as far as it is.
-pub(super) async fn of_run(engine: &Engine, view: &View) -> Result<Vec<Artifact>, Error> {
+pub(super) async fn of_run(host: &Host, view: &View, mask: &Mask) -> Result<Vec<Artifact>, Error> {
+    let engine = host.engine();
     let places: Vec<u64> = view.run.artifacts.iter().map(|artifact| artifact.seq.0).collect();
     let mut artifacts = Vec::with_capacity(places.len());
     let mut rest = places.as_slice();
@@ -34,17 +41,21 @@ pub(super) async fn of_run(engine: &Engine, view: &View) -> Result<Vec<Artifact>
             break;
         };
         for recorded in &page.events {
-            artifacts.extend(created(engine, &view.key, recorded).await?);
+            artifacts.extend(created(host, &view.key, recorded, mask).await?);
         }
     }
     for streaming in view.run.streaming(&view.plan) {
+        // There is no address of it yet.
+        if mask.keeps_contents() {
+            break;
+        }
         if let Some((artifact_type, name)) = streaming.artifact {
             let id = format!("{}-{}", streaming.visit.node, streaming.visit.ordinal);
             artifacts.push(artifact(
                 id,
                 artifact_type,
                 name,
-                vec![Part::text(streaming.text)],
+                vec![piece(mask, &streaming.visit.node, streaming.text)],
             ));
         }
     }
@@ -53,22 +64,50 @@ pub(super) async fn of_run(engine: &Engine, view: &View) -> Result<Vec<Artifact>
 
 /// The artifact an event tells of.
 pub(super) async fn created(
-    engine: &Engine,
+    host: &Host,
     key: &RunKey,
     recorded: &Recorded,
+    mask: &Mask,
 ) -> Result<Option<Artifact>, ReadError> {
     let Event::ArtifactCreated {
+        visit,
         artifact: id,
         artifact_type,
         name,
         content,
-        ..
     } = &recorded.event
     else {
         return Ok(None);
     };
-    let parts = parts(engine, key, content).await?;
+    let parts = if mask.keeps_contents() {
+        vec![address(host.public_url(), key, id)]
+    } else {
+        parts(host.engine(), key, &mask.content(&visit.node, content)).await?
+    };
     Ok(Some(artifact(id.clone(), artifact_type, name, parts)))
+}
+
+/// A piece of an artifact that is being said.
+pub(super) fn piece(mask: &Mask, node: &NodeId, text: &str) -> Part {
+    if mask.hides_output(node, "text") {
+        Part::text(REDACTED)
+    } else {
+        Part::text(text)
+    }
+}
+
+/// Where the content of an artifact is read.
+pub(super) fn address(public_url: &str, run: &RunKey, id: &str) -> Part {
+    // Both ids are of characters that stand in a path as they are, but for what a node may be called.
+    let escaped: String = url::form_urlencoded::byte_serialize(id.as_bytes()).collect();
+    let url = format!(
+        "{public_url}/v1/runs/{}/artifacts/{}",
+        run.run,
+        escaped.replace('+', "%20")
+    );
+    let mut part = Part::from(PartContent::Url(url));
+    part.media_type = Some("application/json".to_owned());
+    part
 }
 
 /// An artifact with these parts.
@@ -124,7 +163,7 @@ async fn file_part(engine: &Engine, key: &RunKey, file: &Value) -> Result<Option
             let Some(blob) = engine.store().blob(key, id).await? else {
                 return Ok(None);
             };
-            let mut part = Part::from(wopr_wire::a2a::model::PartContent::Raw(blob.bytes));
+            let mut part = Part::from(PartContent::Raw(blob.bytes));
             part.media_type = Some(text("mediaType").map_or(blob.media_type, str::to_owned));
             part.filename = text("name").map(str::to_owned);
             return Ok(Some(part));

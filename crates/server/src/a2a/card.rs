@@ -1,9 +1,10 @@
 //! The agent card: what a client of either version reads first.
 //!
 //! It is made from the workflows that messages are routed to and from the registry discovery shows, whenever one of the
-//! former has changed, so it names nothing that does not work. The public card shows what every client of this host
-//! shares: the shared workflows and those of the default tenant. Without a version header it is one document both
-//! versions read.
+//! former has changed, so it names nothing that does not work. The public card shows the workflows that the operator gave,
+//! and those that a caller of the default tenant registered with `metadata.public: true`; all others are on the extended
+//! card of their tenant alone. Without a version header it is one document both versions read, or what
+//! `a2a.card_version` says.
 
 use std::collections::HashMap;
 
@@ -29,7 +30,11 @@ use super::{
     modes::Modes,
     offer::{Binding, EXTENSIONS, Extension, INPUT_MODES, OUTPUT_MODES},
 };
-use crate::{Host, config::default_tenant, hex::hex};
+use crate::{
+    Host,
+    config::{CardVersion, default_tenant},
+    hex::hex,
+};
 
 /// How long a client may keep a card.
 const CACHE_CONTROL: &str = "public, max-age=60";
@@ -63,12 +68,20 @@ enum Form {
 }
 
 impl Form {
-    /// The form a reader asks for. One of a version that is not spoken here reads in the card which are.
-    fn of(headers: &HeaderMap) -> Self {
+    /// The form a reader asks for, or by default the configured one. A reader of a version that is not spoken here
+    /// finds in the card which are.
+    fn of(host: &Host, headers: &HeaderMap) -> Self {
         let named = headers.get(VERSION_HEADER).and_then(|value| value.to_str().ok());
         let named = named.filter(|text| !text.trim().is_empty());
         let version = named.and_then(|text| Version::from_header(Some(text)).ok());
-        version.map_or(Self::Union, Self::Pure)
+        version.map_or_else(
+            || match host.config().a2a.card_version {
+                CardVersion::Union => Self::Union,
+                CardVersion::V1_0 => Self::Pure(Version::V1_0),
+                CardVersion::V0_3 => Self::Pure(Version::V0_3),
+            },
+            Self::Pure,
+        )
     }
 }
 
@@ -113,7 +126,7 @@ impl Cards {
             return Ok(Some(made.clone()));
         }
         let subject = Subject {
-            tenant: &default_tenant(),
+            readers: Readers::Everybody,
             workflow,
             may_start: true,
         };
@@ -156,10 +169,19 @@ impl Cards {
     }
 }
 
+/// Who reads a card.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Readers<'a> {
+    /// Whoever asks.
+    Everybody,
+    /// Callers of a tenant.
+    Tenant(&'a TenantId),
+}
+
 /// Which card, and for whom.
 pub(super) struct Subject<'a> {
-    /// Whose workflows.
-    pub(super) tenant: &'a TenantId,
+    /// Who reads it.
+    pub(super) readers: Readers<'a>,
     /// The one workflow it is about, or all.
     pub(super) workflow: Option<&'a WorkflowId>,
     /// Whether the reader may start runs; without that there are no skills.
@@ -186,7 +208,7 @@ pub(super) fn respond(
 ) -> Response {
     let Made {
         body, etag, since, ..
-    } = match cards.get(host, workflow, Form::of(headers)) {
+    } = match cards.get(host, workflow, Form::of(host, headers)) {
         Ok(Some(made)) => made,
         Ok(None) => {
             return super::transport::status_response(
@@ -313,7 +335,10 @@ pub(super) fn signed(
 /// The card of the host, or of one workflow; none if that is no skill.
 pub(super) fn card(host: &Host, subject: &Subject<'_>) -> Option<AgentCard> {
     let workflow = subject.workflow;
-    let plans = host.engine().workflows(subject.tenant);
+    let plans = match subject.readers {
+        Readers::Everybody => host.engine().public_workflows(&default_tenant()),
+        Readers::Tenant(tenant) => host.engine().workflows(tenant),
+    };
     let mut plans: Vec<_> = plans
         .iter()
         .filter(|plan| plan.definition.is_public() && workflow.is_none_or(|wanted| plan.id() == wanted))
@@ -453,6 +478,8 @@ mod tests {
             tenant: default_tenant(),
             principal: None,
             scopes: Scopes::ALL,
+            roles: Vec::new(),
+            groups: Vec::new(),
         }];
         Host::open(config).await.expect("opens")
     }

@@ -1,7 +1,7 @@
 //! How to authenticate, as a card tells it: from what the host accepts now, not from a list beside it.
 //!
-//! Any one of the requirements suffices. Each names the scope a caller needs to send a message; what else a caller
-//! may do follows from the scopes it has.
+//! Any one of the requirements suffices. Each names the scopes a caller needs to send messages and to read tasks with
+//! their artifacts; the descriptions of the schemes name those of the other operations.
 
 use std::collections::BTreeMap;
 
@@ -15,6 +15,13 @@ use crate::{
     auth::{Scope, Scopes},
     config::Oidc,
 };
+
+/// What sending messages and reading tasks, artifacts included, needs.
+const NEEDED: [Scope; 3] = [Scope::RunsCreate, Scope::RunsRead, Scope::ArtifactsRead];
+/// Which operation needs which scope.
+const SCOPES: &str = "Sending a message needs runs:create; reading, listing and following tasks and having their \
+                      updates pushed, runs:read; the content of artifacts and files, artifacts:read; cancelling, \
+                      runs:cancel; answering what a task asks, approvals:respond.";
 
 /// The scheme of this host's own keys.
 const API_KEY: &str = "bearer";
@@ -34,7 +41,7 @@ pub(super) fn of(host: &Host) -> Security {
     let mut accepted = Vec::new();
     if !host.auth().is_empty() {
         let scheme = HttpAuthSecurityScheme {
-            description: Some("An API key of this host.".to_owned()),
+            description: Some(format!("An API key of this host. {SCOPES}")),
             scheme: "Bearer".to_owned(),
             bearer_format: None,
         };
@@ -42,14 +49,14 @@ pub(super) fn of(host: &Host) -> Security {
     }
     if host.auth().has_certificates() {
         let scheme = MutualTlsSecurityScheme {
-            description: Some("A client certificate that this host knows.".to_owned()),
+            description: Some(format!("A client certificate that this host knows. {SCOPES}")),
         };
         accepted.push((CERTIFICATE, SecurityScheme::MutualTls(scheme)));
     }
     let mut scopes = BTreeMap::new();
     if let Some(oidc) = &host.config().auth.oidc {
         let scheme = OpenIdConnectSecurityScheme {
-            description: Some("An access token of this host's issuer.".to_owned()),
+            description: Some(format!("An access token of this host's issuer. {SCOPES}")),
             open_id_connect_url: oidc.discovery_url(),
         };
         accepted.push((OIDC, SecurityScheme::OpenIdConnect(scheme)));
@@ -57,7 +64,7 @@ pub(super) fn of(host: &Host) -> Security {
     }
     let requirement = |name: &str| {
         let scopes = scopes.get(name).cloned();
-        let scopes = scopes.unwrap_or_else(|| vec![Scope::RunsCreate.as_str().to_owned()]);
+        let scopes = scopes.unwrap_or_else(needed);
         SecurityRequirement {
             schemes: BTreeMap::from([(name.to_owned(), scopes)]),
         }
@@ -71,16 +78,21 @@ pub(super) fn of(host: &Host) -> Security {
     }
 }
 
-/// What to ask an issuer for, so that a token may send: one of its scopes that means that here.
+fn needed() -> Vec<String> {
+    NEEDED.map(|scope| scope.as_str().to_owned()).to_vec()
+}
+
+/// What to ask an issuer for, so that a token may send and read: those of its scopes that mean that here.
 fn issuer_scopes(oidc: &Oidc) -> Vec<String> {
     if oidc.scopes.is_empty() {
-        return vec![Scope::RunsCreate.as_str().to_owned()];
+        return needed();
     }
-    let sends = |(_, held): &(&String, &Scopes)| held.has(Scope::RunsCreate);
-    oidc.scopes
-        .iter()
-        .find(sends)
-        .map(|(name, _)| name.clone())
-        .into_iter()
-        .collect()
+    let mut asked: Vec<(&String, &Scopes)> = Vec::new();
+    for scope in NEEDED {
+        if asked.iter().any(|(_, held)| held.has(scope)) {
+            continue;
+        }
+        asked.extend(oidc.scopes.iter().find(|(_, held)| held.has(scope)));
+    }
+    asked.into_iter().map(|(name, _)| name.clone()).collect()
 }

@@ -1,16 +1,21 @@
 //! The skill that conformance kits talk to, in conformance mode only.
 //!
-//! Kits expect an agent that does as the id of a message says. Each behaviour is a small workflow of its own; one of
-//! them is public, and a message for it is handed to the one its id asks for. The kits of 0.3 and of 1.0 disagree on
-//! ids that ask for nothing, so those go by version: 1.0 completes, 0.3 asks, again and again.
+//! Kits expect an agent that does what the id of a message says, and some put it into the first word of the text. Each
+//! behavior is a small workflow of its own; one of them is public, and a message for it starts the one that its id asks
+//! for, else the one that its text asks for. The kits of 0.3 and of 1.0 disagree on messages that ask for nothing, so
+//! those go by version: 1.0 completes, 0.3 asks, again and again. An answer is steered in the same way. Kits reuse
+//! message ids, so the skill does not deduplicate by them.
 //!
 //! All of them begin with a node that does not compile elsewhere, so they are gone when the mode is, though the store
 //! remembers them.
 
 use serde_json::{Value, json};
-use wopr_core::{PrincipalId, WorkflowId};
+use wopr_core::{Plan, PrincipalId, WorkflowId};
 use wopr_engine::{Engine, RegisterError};
-use wopr_wire::a2a::method::Version;
+use wopr_wire::a2a::{
+    method::Version,
+    model::{Message, PartContent},
+};
 
 use crate::{
     auth::{Caller, Scopes},
@@ -33,7 +38,10 @@ enum Behavior {
     Message,
     Ask,
     AskAgain,
+    AskTwice,
+    Auth,
     Reject,
+    Fail,
     Ordered,
     Chunked,
     Work,
@@ -41,20 +49,23 @@ enum Behavior {
 }
 
 use Behavior::{
-    Approve, ArtifactData, ArtifactFile, ArtifactFileUrl, ArtifactText, Ask, AskAgain, Chunked, Complete,
-    Message, Ordered, Reject, Work,
+    Approve, ArtifactData, ArtifactFile, ArtifactFileUrl, ArtifactText, Ask, AskAgain, AskTwice, Auth,
+    Chunked, Complete, Fail, Ordered, Reject, Work,
 };
 
-const ALL: [Behavior; 13] = [
+const ALL: [Behavior; 16] = [
     Complete,
     ArtifactText,
     ArtifactFile,
     ArtifactFileUrl,
     ArtifactData,
-    Message,
+    Behavior::Message,
     Ask,
     AskAgain,
+    AskTwice,
+    Auth,
     Reject,
+    Fail,
     Ordered,
     Chunked,
     Work,
@@ -62,15 +73,18 @@ const ALL: [Behavior; 13] = [
 ];
 
 /// How ids of messages begin, and what is done then; the longest that fits decides.
-const STEERED: [(&str, Behavior); 15] = [
+const STEERED: [(&str, Behavior); 18] = [
     ("tck-complete-task", Complete),
     ("tck-artifact-text", ArtifactText),
     ("tck-artifact-file", ArtifactFile),
     ("tck-artifact-file-url", ArtifactFileUrl),
     ("tck-artifact-data", ArtifactData),
-    ("tck-message-response", Message),
+    ("tck-message-response", Behavior::Message),
     ("tck-input-required", Ask),
+    ("tck-multi-turn", AskTwice),
+    ("tck-auth-required", Auth),
     ("tck-reject-task", Reject),
+    ("tck-task-failure", Fail),
     ("tck-stream-001", ArtifactText),
     ("tck-stream-003", ArtifactText),
     ("tck-stream-ordering-001", Ordered),
@@ -79,6 +93,16 @@ const STEERED: [(&str, Behavior); 15] = [
     ("tck-stream-artifact-chunked", Chunked),
     (PATIENT, Work),
 ];
+/// First words of a text, and what is done where the id of the message says nothing.
+const WORDS: [(&str, Behavior); 5] = [
+    ("auth", Auth),
+    ("fail", Fail),
+    ("input", Ask),
+    ("multi", AskTwice),
+    ("reject", Reject),
+];
+/// The question of the clarifications here.
+const QUESTION: &str = "input";
 /// The one beginning that means the same to the kits of both versions.
 const PATIENT: &str = "test-resubscribe-message-id";
 
@@ -91,9 +115,12 @@ impl Behavior {
             ArtifactFile => "a2a-conformance-artifact-file",
             ArtifactFileUrl => "a2a-conformance-artifact-file-url",
             ArtifactData => "a2a-conformance-artifact-data",
-            Message => "a2a-conformance-message",
+            Self::Message => "a2a-conformance-message",
             Ask => "a2a-conformance-ask",
             AskAgain => "a2a-conformance-ask-again",
+            AskTwice => "a2a-conformance-ask-twice",
+            Auth => wopr_engine::AUTH_REQUIRED_WORKFLOW,
+            Fail => "a2a-conformance-fail",
             Reject => "a2a-conformance-reject",
             Ordered => "a2a-conformance-ordered",
             Chunked => "a2a-conformance-chunked",
@@ -106,19 +133,41 @@ impl Behavior {
         WorkflowId::parse(self.id()).expect("the table holds ids of workflows")
     }
 
+    /// What an answer to a question asks for, as the conditions of [`Self::definition`] read it.
+    const fn word(self) -> &'static str {
+        match self {
+            Ask | AskAgain | AskTwice => "again",
+            Reject => "reject",
+            Fail => "fail",
+            Complete
+            | ArtifactText
+            | ArtifactFile
+            | ArtifactFileUrl
+            | ArtifactData
+            | Self::Message
+            | Auth
+            | Ordered
+            | Chunked
+            | Work
+            | Approve => "done",
+        }
+    }
+
     /// Its nodes after the first, each with its type, its settings and what it is given; one after the other.
     fn nodes(self) -> Vec<Value> {
         let hello = || node("say", "core.template", &json!({ "template": HELLO }));
         let text = |id: &str, text: &str| artifact(node(id, "core.template", &json!({ "template": text })));
         let file = |file: Value| artifact(given("file", &json!({ "file": file })));
-        let ask = || {
-            let question = json!({ "id": "input", "question": "What else should I know?" });
-            node(
-                "ask",
-                "core.clarificationGate",
-                &json!({ "questions": [question] }),
-            )
+        let ask = |id: &str| {
+            let question = json!({ "id": QUESTION, "question": "What else should I know?" });
+            node(id, "core.clarificationGate", &json!({ "questions": [question] }))
         };
+        let reject = || node("reject", "core.a2a.reject", &json!({ "message": "I decline." }));
+        let fail = || {
+            let config = json!({ "code": "asked_to_fail", "message": "I was asked to fail." });
+            node("fail", "core.fail", &config)
+        };
+        let again = || node("again", "core.noop", &json!({}));
         match self {
             Complete => vec![artifact(hello())],
             ArtifactText => vec![text("text", "Generated text content")],
@@ -130,18 +179,30 @@ impl Behavior {
                 "url": "https://example.com/output.txt", "name": "output.txt", "mediaType": "text/plain",
             }))],
             ArtifactData => vec![artifact(given("data", &json!({ "key": "value", "count": 42 })))],
-            Message => vec![node(
+            Self::Message => vec![node(
                 "say",
                 "core.template",
                 &json!({ "template": "Direct message response" }),
             )],
-            Ask => vec![ask(), artifact(hello())],
-            AskAgain => vec![ask(), node("again", "core.noop", &json!({}))],
-            Reject => vec![node(
-                "reject",
-                "core.a2a.reject",
-                &json!({ "message": "I decline." }),
-            )],
+            Ask => vec![ask("ask"), artifact(hello()), again(), reject(), fail()],
+            AskAgain => vec![ask("ask"), again()],
+            AskTwice => vec![
+                ask("first"),
+                ask("ask"),
+                artifact(hello()),
+                again(),
+                reject(),
+                fail(),
+            ],
+            Auth => {
+                let data = json!({
+                    "customKind": "auth-required", "subkind": "auth", "title": "Sign in to go on.",
+                });
+                let config = json!({ "kind": "custom", "data": data });
+                vec![node("auth", "core.interrupt", &config), artifact(hello())]
+            }
+            Reject => vec![reject()],
+            Fail => vec![fail()],
             Ordered => vec![
                 text("one", "First"),
                 text("two", "Second"),
@@ -162,10 +223,10 @@ impl Behavior {
     /// How its result is told besides as artifacts.
     const fn reply(self) -> &'static str {
         match self {
-            Message => "message",
-            Complete | Ask | Work => "status",
-            ArtifactText | ArtifactFile | ArtifactFileUrl | ArtifactData | AskAgain | Reject | Ordered
-            | Chunked | Approve => "task",
+            Self::Message => "message",
+            Complete | Ask | AskTwice | Auth | Work => "status",
+            ArtifactText | ArtifactFile | ArtifactFileUrl | ArtifactData | AskAgain | Reject | Fail
+            | Ordered | Chunked | Approve => "task",
         }
     }
 
@@ -173,16 +234,33 @@ impl Behavior {
         let mut nodes = vec![node("start", "conformance.start", &json!({}))];
         nodes.extend(self.nodes());
         let edge = |n: usize, from: &Value, to: &Value| json!({ "id": format!("e{n}"), "sourceNodeId": from["id"], "targetNodeId": to["id"] });
-        let pairs = nodes.windows(2).enumerate();
+        // Nodes after the end are where a steered answer leads instead.
+        let n_chained = nodes.iter().position(|node| node["id"] == "again");
+        let n_chained = n_chained.filter(|_| self != AskAgain).unwrap_or(nodes.len());
+        let pairs = nodes[..n_chained].windows(2).enumerate();
         let mut edges: Vec<_> = pairs.map(|(n, pair)| edge(n, &pair[0], &pair[1])).collect();
-        if self == AskAgain {
-            edges.push(edge(edges.len(), &nodes[2], &nodes[1]));
+        let named = |id: &str| nodes.iter().find(|node| node["id"] == id);
+        if let (Some(ask), Some(again)) = (named("ask"), named("again")) {
+            edges.push(edge(edges.len(), again, ask));
+            let answered = |word: &str| json!({ "type": "equals", "left": format!("output.answers.{QUESTION}"), "right": word });
+            for (word, target) in [("again", "again"), ("reject", "reject"), ("fail", "fail")] {
+                if let Some(target) = named(target).filter(|_| self != AskAgain) {
+                    let mut edge = edge(edges.len(), ask, target);
+                    edge["condition"] = answered(word);
+                    edges.push(edge);
+                }
+            }
+            if let Some(said) = named("say")
+                && let Some(edge) = edges.iter_mut().find(|edge| edge["targetNodeId"] == said["id"])
+            {
+                edge["condition"] = answered("done");
+            }
         }
         json!({
             "id": self.id(),
             "name": "Conformance",
             "version": "1",
-            "description": "Does what a conformance kit asks for by the id of a message.",
+            "description": "Does what a conformance kit asks for by the id of a message, or by its first word.",
             "nodes": nodes,
             "edges": edges,
             "triggers": [],
@@ -227,6 +305,7 @@ pub(crate) fn caller() -> Caller {
         tenant: default_tenant(),
         principal: PrincipalId::parse("conformance").expect("the name holds"),
         scopes: Scopes::ALL,
+        membership: std::sync::Arc::default(),
     }
 }
 
@@ -245,18 +324,54 @@ pub(crate) fn scenario(name: &str) -> Option<WorkflowId> {
     WorkflowId::parse(id).ok()
 }
 
-/// The workflow a message for the skill is handed to.
-pub(crate) fn steer(version: Version, message_id: &str) -> WorkflowId {
-    let asked = STEERED
-        .iter()
-        .filter(|(prefix, _)| message_id.starts_with(prefix));
-    let asked = asked.max_by_key(|(prefix, _)| prefix.len());
-    let behavior = match (version, asked) {
-        (_, Some((PATIENT, behavior))) | (Version::V1_0, Some((_, behavior))) => *behavior,
-        (Version::V1_0, None) => Complete,
-        (Version::V0_3, _) => AskAgain,
+/// What a text asks for by how it begins; the longest beginning decides.
+fn steered(text: &str) -> Option<(&'static str, Behavior)> {
+    let asked = STEERED.iter().filter(|(prefix, _)| text.starts_with(prefix));
+    asked.max_by_key(|(prefix, _)| prefix.len()).copied()
+}
+
+/// What the first word of a message's text asks for.
+fn spoken(message: &Message) -> Option<Behavior> {
+    let text = message.parts.iter().find_map(|part| match &part.content {
+        PartContent::Text(text) => Some(text),
+        PartContent::Raw(_) | PartContent::Url(_) | PartContent::Data(_) => None,
+    })?;
+    let word = text.split_whitespace().next()?;
+    let word = word.trim_end_matches(|c: char| c.is_ascii_punctuation());
+    let known = WORDS.iter().find(|(known, _)| word.eq_ignore_ascii_case(known));
+    let known = known.map(|(_, behavior)| *behavior);
+    known.or_else(|| steered(word).map(|(_, behavior)| behavior))
+}
+
+/// What a message asks for; none if neither its id nor its text says so.
+fn asked(version: Version, message: &Message) -> Option<Behavior> {
+    let by_id = steered(&message.message_id);
+    // Of the ids, those of the kit for 1.0 mean nothing in 0.3.
+    let by_id = by_id.filter(|(prefix, _)| version == Version::V1_0 || *prefix == PATIENT);
+    by_id.map(|(_, behavior)| behavior).or_else(|| spoken(message))
+}
+
+/// The workflow that a message for the skill starts.
+pub(crate) fn steer(version: Version, message: &Message) -> WorkflowId {
+    let by_default = match version {
+        Version::V1_0 => Complete,
+        Version::V0_3 => AskAgain,
     };
-    behavior.workflow()
+    asked(version, message).unwrap_or(by_default).workflow()
+}
+
+/// Whether a workflow belongs to the skill, so that ids of messages to it may be used again.
+pub(crate) fn is_own(plan: &Plan) -> bool {
+    ALL.iter().any(|behavior| behavior.id() == plan.id().as_str())
+}
+
+/// The answer that a message is to a question of the skill; none if it is read like any other.
+pub(crate) fn answer(version: Version, plan: &Plan, message: &Message) -> Option<Value> {
+    let steers = [Ask, AskTwice]
+        .iter()
+        .any(|behavior| behavior.id() == plan.id().as_str());
+    let word = asked(version, message).map_or("done", Behavior::word);
+    steers.then(|| json!({ "answers": { QUESTION: word } }))
 }
 
 /// Makes the workflows of the skill known to a host in conformance mode.
@@ -274,6 +389,50 @@ pub(crate) async fn register(engine: &Engine) -> Result<(), RegisterError> {
 mod tests {
     use super::*;
 
+    fn message(id: &str, text: &str) -> Message {
+        use wopr_wire::a2a::model::{Part, Role};
+        Message::new(id, Role::User, vec![Part::text(text)])
+    }
+
+    #[test]
+    fn the_first_word_steers_where_the_id_says_nothing() {
+        for (text, new, old) in [
+            ("fail, please", Fail, Fail),
+            ("Auth", Auth, Auth),
+            ("  input needed", Ask, Ask),
+            ("reject", Reject, Reject),
+            ("multi: turn", AskTwice, AskTwice),
+            ("tck-artifact-data now", ArtifactData, ArtifactData),
+            ("tck-task-failure-7", Fail, Fail),
+            ("failing is fine", Complete, AskAgain),
+            ("please fail", Complete, AskAgain),
+            ("", Complete, AskAgain),
+        ] {
+            let message = message("7d1f", text);
+            assert_eq!(steer(Version::V1_0, &message), new.workflow(), "{text}");
+            assert_eq!(steer(Version::V0_3, &message), old.workflow(), "{text}");
+        }
+        // The id comes first.
+        let both = message("tck-complete-task-1", "fail");
+        assert_eq!(steer(Version::V1_0, &both), Complete.workflow());
+    }
+
+    #[test]
+    fn an_answer_is_steered_like_a_first_message() {
+        let ask = wopr_core::Definition::parse(Ask.definition()).unwrap();
+        let ask = Plan::compile(ask, wopr_core::Offer { conformance: true }).unwrap();
+        let word = |id: &str, text: &str| {
+            let value = answer(Version::V1_0, &ask, &message(id, text)).unwrap();
+            value["answers"][QUESTION].as_str().unwrap().to_owned()
+        };
+        assert_eq!(word("tck-input-required-2", "more"), "again");
+        assert_eq!(word("7d1f", "input"), "again");
+        assert_eq!(word("7d1f", "reject"), "reject");
+        assert_eq!(word("tck-task-failure", "x"), "fail");
+        assert_eq!(word("tck-complete-task", "fail"), "done");
+        assert_eq!(word("7d1f", "anything"), "done");
+    }
+
     #[test]
     fn the_longest_beginning_decides_and_versions_differ_on_the_rest() {
         for (id, new, old) in [
@@ -286,8 +445,9 @@ mod tests {
             ("anything", Complete, AskAgain),
             ("", Complete, AskAgain),
         ] {
-            assert_eq!(steer(Version::V1_0, id), new.workflow(), "{id}");
-            assert_eq!(steer(Version::V0_3, id), old.workflow(), "{id}");
+            let message = message(id, "Hello");
+            assert_eq!(steer(Version::V1_0, &message), new.workflow(), "{id}");
+            assert_eq!(steer(Version::V0_3, &message), old.workflow(), "{id}");
         }
     }
 
@@ -296,7 +456,7 @@ mod tests {
         for behavior in ALL {
             let compile = |conformance| {
                 let definition = wopr_core::Definition::parse(behavior.definition()).unwrap();
-                wopr_core::Plan::compile(definition, wopr_core::Offer { conformance })
+                Plan::compile(definition, wopr_core::Offer { conformance })
             };
             compile(true).unwrap();
             let problems = compile(false).unwrap_err().to_string();

@@ -14,6 +14,7 @@ use wopr_wire::a2a::{
 use super::{offer::EXTENSIONS, service::Call};
 use crate::{
     Host,
+    asker::Asker,
     auth::Caller,
     body::{self, BodyError, Weight},
 };
@@ -31,12 +32,12 @@ pub(super) async fn read_body(
     let config = &host.config().server;
     let patience = config.request_timeout.as_duration();
     let limit = config.max_body_bytes.saturating_add(overhead);
-    body::read(body, Some(caller), limit, patience).await
+    body::read(body, Asker::caller(caller), limit, patience).await
 }
 
 /// Takes what a JSON body will take of the memory, before it is parsed.
 pub(super) fn weigh(host: &Host, caller: &Caller, text: &[u8]) -> Result<Weight, BodyError> {
-    body::weigh(text, Some(caller), host.config().server.max_body_bytes)
+    body::weigh(text, Asker::caller(caller), host.config().server.max_body_bytes)
 }
 
 /// The version a client asks for, by header or by query parameter.

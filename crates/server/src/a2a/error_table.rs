@@ -129,6 +129,8 @@ async fn host(profile: ErrorProfile) -> std::sync::Arc<Host> {
         tenant: serde_json::from_value(json!("default")).unwrap(),
         principal: None,
         scopes: serde_json::from_value(json!(["*"])).unwrap(),
+        roles: Vec::new(),
+        groups: Vec::new(),
     }];
     config.a2a.error_profile = profile;
     Host::open(config).await.unwrap()

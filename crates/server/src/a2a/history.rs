@@ -3,16 +3,26 @@
 //! What clients sent is stored beside the log; what the agent said is derived from it: every question it asked,
 //! but the one that is its status message now. A stored message says where the log ended after the append that
 //! took it, and it came first in that append, so its place is that of the answer the append begins with.
+//!
+//! A message is kept without what the workflow marks as sensitive, so that no reader can see that. The bytes of its
+//! files are shown to readers of artifacts; others see references.
 
-use wopr_core::{Event, Recorded, RunKey, Seq};
+use std::sync::Arc;
+
+use serde_json::Value;
+use wopr_core::{Event, NodeId, Plan, Recorded, RunKey, Seq};
 use wopr_engine::{CommandError, Engine, NewMessage};
 use wopr_store::{MessageRow, ReadError};
 use wopr_wire::{
-    a2a::model::{Message, PartContent},
+    a2a::model::{Message, Part, PartContent},
     json,
 };
 
-use super::{error::Error, inputs, question};
+use super::{error::Error, inputs, question, send};
+use crate::{
+    auth::Caller,
+    mask::{EDITED, Mask, REDACTED, reads_artifacts},
+};
 
 /// Events read at once.
 const PAGE: u64 = 256;
@@ -34,6 +44,15 @@ pub(super) fn row(message: &Message, name: &str, is_forwarded: bool) -> Result<N
     })
 }
 
+/// Whether a stored message has this name.
+pub(super) fn is_named(row: &MessageRow, name: &str) -> bool {
+    let kept = row
+        .id
+        .strip_prefix(ANSWER)
+        .or_else(|| row.id.strip_prefix(FORWARDED));
+    kept == Some(name)
+}
+
 /// What part of a conversation is wanted.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted<'a> {
@@ -47,6 +66,76 @@ pub(super) struct Wanted<'a> {
     pub(super) current: Option<&'a str>,
     /// How many of the latest messages.
     pub(super) n: usize,
+    /// Whether the bytes of files are shown.
+    pub(super) reads_files: bool,
+}
+
+/// A message that begins a run, as it is kept and shown.
+pub(super) fn beginning(plan: &Arc<Plan>, message: &Message) -> Message {
+    let mask = Mask::of(plan);
+    let mut message = message.clone();
+    for part in &mut message.parts {
+        let is_kept = match &mut part.content {
+            PartContent::Text(_) => mask.hides_input("prompt"),
+            PartContent::Data(Value::Object(members)) => {
+                *members = mask.inputs(members);
+                false
+            }
+            PartContent::Data(_) => mask.hides_input("data"),
+            PartContent::Raw(_) | PartContent::Url(_) => mask.hides_input("files"),
+        };
+        if is_kept {
+            *part = Part::text(REDACTED);
+        }
+    }
+    message
+}
+
+/// A message that answers a node, as it is kept and shown. Where the node is not known, it is any of the workflow.
+pub(super) fn answering(plan: &Arc<Plan>, node: Option<&NodeId>, message: &Message) -> Message {
+    let mask = Mask::of(plan);
+    let is_kept = match node {
+        Some(node) => mask.hides_answers(node),
+        None => plan.has_sensitive(),
+    };
+    let mut message = message.clone();
+    if is_kept {
+        message.parts = vec![Part::text(REDACTED)];
+        // An answer may be there, too.
+        message.metadata.retain(|name, _| !name.starts_with("openwop"));
+    }
+    message
+}
+
+/// A message that its sender is shown right away.
+pub(super) fn own(caller: &Caller, message: Message) -> Message {
+    if reads_artifacts(caller) {
+        return message;
+    }
+    let name = send::name(caller, &message);
+    let mut message = inputs::referring(&message, &name).into_owned();
+    without_contents(&mut message);
+    message
+}
+
+/// Takes what a reviewer put in the place of an artifact out of a message.
+fn without_contents(message: &mut Message) {
+    fn strip(members: &mut json::Object) {
+        if let Some(edited) = members.get_mut(EDITED) {
+            *edited = "[ARTIFACT]".into();
+        }
+        for name in ["openwop", "action", "openwop.action", "resumeValue"] {
+            if let Some(Value::Object(inner)) = members.get_mut(name) {
+                strip(inner);
+            }
+        }
+    }
+    for part in &mut message.parts {
+        if let PartContent::Data(Value::Object(members)) = &mut part.content {
+            strip(members);
+        }
+    }
+    strip(&mut message.metadata);
 }
 
 /// Reads the latest messages, oldest first.
@@ -69,7 +158,7 @@ pub(super) async fn read(engine: &Engine, wanted: Wanted<'_>) -> Result<Vec<Mess
     for (_, _, exchanged) in placed.drain(first..) {
         messages.push(match exchanged {
             Exchanged::Said(message) => message,
-            Exchanged::Row(row) => restore(engine, key, &row).await?,
+            Exchanged::Row(row) => restore(engine, key, &row, wanted.reads_files).await?,
         });
     }
     Ok(messages)
@@ -103,6 +192,7 @@ async fn said(engine: &Engine, wanted: Wanted<'_>, rows: &[MessageRow]) -> Resul
         until,
         current,
         n,
+        reads_files: _,
     } = wanted;
     let mut said = Said {
         messages: Vec::new(),
@@ -146,10 +236,19 @@ fn is_answer(recorded: &Recorded) -> bool {
     }
 }
 
-/// A stored message as it was sent, with its bytes.
-async fn restore(engine: &Engine, key: &RunKey, row: &MessageRow) -> Result<Message, Error> {
+/// A stored message, with the bytes of its files for whoever reads them.
+async fn restore(
+    engine: &Engine,
+    key: &RunKey,
+    row: &MessageRow,
+    reads_files: bool,
+) -> Result<Message, Error> {
     let mut message: Message = json::from_slice(&row.body)
         .map_err(|error| CommandError::Internal(format!("message {} of {key}: {error}", row.id)))?;
+    if !reads_files {
+        without_contents(&mut message);
+        return Ok(message);
+    }
     for part in &mut message.parts {
         let Some(id) = inputs::reference(part) else {
             continue;

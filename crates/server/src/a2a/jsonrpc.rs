@@ -3,6 +3,7 @@
 //! The name of a method tells its version: 0.3 has slashes, 1.0 capitals. The version header must agree, and a
 //! missing one means 0.3, so a 1.0 method without it is refused rather than guessed. Requests of 0.3 are converted
 //! on the way in and results on the way out; in between there is one model. Errors answer 200, as JSON-RPC over HTTP does.
+//! A request without an id is judged by its method and its parameters first, and refused in any case.
 
 use axum::{body::Body, response::Response};
 use http::{HeaderMap, StatusCode, request::Parts};
@@ -13,9 +14,10 @@ use wopr_wire::{
         error::A2aError,
         exchange::{self, Document, Form},
         method::{Operation, Version},
-        plain,
+        plain, protobuf,
         rpc::{self, Id, Rejection, Request},
     },
+    json::{self, Object},
     sse,
 };
 
@@ -117,13 +119,30 @@ fn read(head: &Parts, body: &[u8], caller: Caller, interface: Interface) -> Resu
         let call = door::call(caller, interface, version, headers)?;
         perform::demand_offered(operation)?;
         let params = params.filter(|params| !params.is_null());
-        let params = params.unwrap_or_else(|| Value::Object(wopr_wire::json::Object::new()));
+        let mut params = params.unwrap_or_else(|| Value::Object(Object::new()));
+        respell(version, operation, &mut params);
         Ok((
             call,
             exchange::Request::decode(operation, Form::rpc(version), params)?,
         ))
     };
-    asked_by(id, version, read())
+    let mut read = read();
+    if id == Id::Absent && read.is_ok() {
+        // Nobody would hear of what a notification did, and no method here is one.
+        let detail = "id is required: notifications are not taken".to_owned();
+        read = Err(A2aError::InvalidRequest { detail });
+    }
+    asked_by(id, version, read)
+}
+
+/// Reads members that are spelt as in the protocol buffers (`history_length`), as HTTP+JSON does.
+fn respell(version: Version, operation: Operation, params: &mut Value) {
+    let Value::Object(members) = params else { return };
+    match (version, protobuf::method(version, operation)) {
+        (Version::V1_0, Some(method)) => protobuf::canonical(method.request, members),
+        // The parameters of 0.3 have a shape of their own here.
+        (Version::V0_3, _) | (Version::V1_0, None) => json::camel_names(members),
+    }
 }
 
 fn asked_by(
@@ -173,15 +192,6 @@ fn read_envelope(
         version: spoken,
         error: error.into(),
     })?;
-    if id == Id::Absent {
-        // Nobody would hear of what a notification did, and no method here is one.
-        let detail = "id is required: notifications are not taken".to_owned();
-        return Err(Refused {
-            id,
-            version: spoken,
-            error: A2aError::InvalidRequest { detail }.into(),
-        });
-    }
     let refused = |version, error: A2aError| {
         Err(Refused {
             id: id.clone(),

@@ -18,6 +18,7 @@
 
 mod answer;
 mod artifacts;
+pub(crate) mod binding;
 mod card;
 mod card_security;
 mod card_sign;
@@ -31,6 +32,7 @@ mod grpc;
 mod history;
 mod inputs;
 mod jsonrpc;
+mod meaning;
 mod metadata;
 mod modes;
 mod offer;

@@ -4,8 +4,8 @@
 //! or over. It is small, so a stream keeps one instead of a run. Folding a log up to an event and looking at a
 //! run of that length give the same standing, which is why a snapshot and the updates after it fit together.
 
-use wopr_core::{Event, Failure, InterruptKind, Run, RunId, RunStatus, Timestamp, Visit};
-use wopr_engine::{View, task_state};
+use wopr_core::{Event, Failure, InterruptKind, Plan, Run, RunId, RunStatus, Timestamp, Visit};
+use wopr_engine::{View, asks_for_authentication, task_state};
 use wopr_store::TaskState as StoredState;
 use wopr_wire::{a2a::model::TaskState, time};
 
@@ -87,19 +87,11 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// The interrupt's id as OpenWOP shows it.
+    /// The interrupt's id as OpenWOP shows it, unique within its run and the children of that.
     pub(super) fn id(&self) -> String {
         match &self.child {
             None => self.visit.key(),
             Some((_, id)) => id.clone(),
-        }
-    }
-
-    /// Names the question within its run: a node that mirrors its child may ask more than once.
-    pub(super) fn name(&self) -> String {
-        match &self.child {
-            None => self.visit.key(),
-            Some((_, id)) => format!("{}/{id}", self.visit.key()),
         }
     }
 }
@@ -119,6 +111,8 @@ pub(super) struct Standing {
     cancel_reason: Option<String>,
     /// Executions that are saying a text piece by piece.
     streaming: Vec<Visit>,
+    /// What it asks for is a credential.
+    asks_auth: bool,
 }
 
 /// What an event is to a client of the task.
@@ -135,8 +129,16 @@ pub(super) enum Change {
 }
 
 impl Standing {
+    /// The standing of a run before its first event.
+    pub(super) fn new(plan: &Plan) -> Self {
+        Self {
+            asks_auth: asks_for_authentication(plan),
+            ..Self::default()
+        }
+    }
+
     /// The standing of a run as of its head.
-    pub(super) fn of(run: &Run, plan: &wopr_core::Plan) -> Self {
+    pub(super) fn of(run: &Run, plan: &Plan) -> Self {
         let waiting = run.interrupts(plan).map(|open| waiting(&open)).collect();
         Self {
             waiting,
@@ -147,6 +149,7 @@ impl Standing {
             error: run.error.as_ref().map(|(error, _)| error.clone()),
             cancel_reason: run.cancel_reason.clone(),
             streaming: run.streaming(plan).map(|streaming| streaming.visit).collect(),
+            asks_auth: asks_for_authentication(plan),
         }
     }
 
@@ -164,7 +167,10 @@ impl Standing {
 
     /// The task's state.
     pub(super) fn state(&self) -> TaskState {
-        state_of(self.status(), self.error.as_ref())
+        match state_of(self.status(), self.error.as_ref()) {
+            TaskState::InputRequired if self.asks_auth => TaskState::AuthRequired,
+            state => state,
+        }
     }
 
     /// What it failed with.
@@ -184,6 +190,11 @@ impl Standing {
         } else {
             &[]
         }
+    }
+
+    /// What is asked, also while the run does not wait for it.
+    pub(super) fn waiting(&self) -> &[Waiting] {
+        &self.waiting
     }
 
     /// Folds an event in and says what it is to a client: at most one update.

@@ -4,7 +4,7 @@
 //! question that may have been answered since.
 
 use serde_json::{Value, json};
-use wopr_core::{Event, InterruptKind, NodeId, Recorded, RunKey, Seq, Timestamp, Visit};
+use wopr_core::{Event, InterruptKind, Recorded, RunKey, Seq, Timestamp, Visit};
 use wopr_engine::{Engine, View};
 use wopr_store::ReadError;
 use wopr_wire::a2a::model::{Message, Part, Role};
@@ -13,7 +13,10 @@ use super::{
     answer::{Asked, questions},
     projection::Waiting,
 };
-use crate::tokens::{Claims, Intent};
+use crate::{
+    auth::Caller,
+    tokens::{Claims, Holder, Intent},
+};
 
 /// Events read at once while a question is looked for.
 const PAGE: usize = 256;
@@ -66,13 +69,14 @@ impl AskedAt {
         })
     }
 
-    /// What a token for the question opens.
-    pub(super) fn claims(&self) -> Claims {
+    /// What a token for the question opens that a caller is shown.
+    pub(super) fn claims(&self, caller: &Caller) -> Claims {
         Claims {
             key: self.key.clone(),
             node: self.visit.node.clone(),
             ordinal: self.visit.ordinal,
             intent: Intent::Resolve,
+            holder: Holder::reader(caller, &self.data),
         }
     }
 }
@@ -105,7 +109,7 @@ impl Question {
         if let Some(asked) = &self.asked {
             parts.push(Part::data(asked.data.clone()));
         }
-        let mut message = Message::new(format!("{run}.{}", self.waiting.name()), Role::Agent, parts);
+        let mut message = Message::new(format!("{run}.{}", self.waiting.id()), Role::Agent, parts);
         message.task_id = Some(run.to_owned());
         message.context_id = Some(context.to_owned());
         message
@@ -162,7 +166,8 @@ pub(super) async fn asked_by(
                 kind: *kind,
                 child: Some((child.clone(), interrupt.clone())),
             };
-            let asked = look_up(engine, key.sibling(child.clone()), interrupt).await?;
+            let id = within(interrupt, visit);
+            let asked = look_up(engine, key.sibling(child.clone()), id).await?;
             Ok(Some(Question { waiting, asked }))
         }
         _ => Ok(None),
@@ -184,6 +189,7 @@ pub(super) async fn open_at(engine: &Engine, view: &View, waiting: &Waiting) -> 
             deadline: open.deadline,
         }),
         Some(wopr_core::Asked::Child(child, _, id)) => {
+            let id = within(id, &waiting.visit);
             look_up(engine, view.key.sibling(child.clone()), id).await?
         }
         None => None,
@@ -198,7 +204,10 @@ pub(super) async fn open_at(engine: &Engine, view: &View, waiting: &Waiting) -> 
 pub(super) async fn in_log(engine: &Engine, key: &RunKey, waiting: &Waiting) -> Result<Question, ReadError> {
     let asked = match &waiting.child {
         None => look_up(engine, key.clone(), &waiting.visit.key()).await?,
-        Some((child, id)) => look_up(engine, key.sibling(child.clone()), id).await?,
+        Some((child, id)) => {
+            let id = within(id, &waiting.visit);
+            look_up(engine, key.sibling(child.clone()), id).await?
+        }
     };
     Ok(Question {
         waiting: waiting.clone(),
@@ -206,13 +215,22 @@ pub(super) async fn in_log(engine: &Engine, key: &RunKey, waiting: &Waiting) -> 
     })
 }
 
+/// The id that a child's interrupt has there, of the id that its parent shows at an execution.
+pub(super) fn within<'i>(id: &'i str, visit: &Visit) -> &'i str {
+    let inner = id.strip_prefix(visit.key().as_str());
+    inner.and_then(|inner| inner.strip_prefix('/')).unwrap_or(id)
+}
+
 /// Finds an interrupt in a run's log, or in that of the child it mirrors.
 async fn look_up(engine: &Engine, key: RunKey, id: &str) -> Result<Option<AskedAt>, ReadError> {
-    let mut key = key;
+    let (mut key, mut id) = (key, id);
     for _ in 0..MAX_DEPTH {
         match find(engine, &key, id).await? {
             Some(Found::Here(asked)) => return Ok(Some(asked)),
-            Some(Found::Child(child)) => key = child,
+            Some(Found::Child(child, visit)) => {
+                key = child;
+                id = within(id, &visit);
+            }
             None => return Ok(None),
         }
     }
@@ -221,7 +239,7 @@ async fn look_up(engine: &Engine, key: RunKey, id: &str) -> Result<Option<AskedA
 
 enum Found {
     Here(AskedAt),
-    Child(RunKey),
+    Child(RunKey, Visit),
 }
 
 async fn find(engine: &Engine, key: &RunKey, id: &str) -> Result<Option<Found>, ReadError> {
@@ -241,10 +259,13 @@ async fn find(engine: &Engine, key: &RunKey, id: &str) -> Result<Option<Found>, 
                     return Ok(AskedAt::requested(key, recorded).map(Found::Here));
                 }
                 Event::NodeSuspended {
+                    visit,
                     interrupt,
                     child: Some(child),
                     ..
-                } if interrupt == id => return Ok(Some(Found::Child(key.sibling(child.clone())))),
+                } if interrupt == id => {
+                    return Ok(Some(Found::Child(key.sibling(child.clone()), visit.clone())));
+                }
                 _ => {}
             }
         }
@@ -254,15 +275,4 @@ async fn find(engine: &Engine, key: &RunKey, id: &str) -> Result<Option<Found>, 
         end = from;
     }
     Ok(None)
-}
-
-/// Picks the interrupt a message answers.
-pub(super) fn pick<'w>(
-    open: &'w [Waiting],
-    interrupt: Option<&str>,
-    node: Option<&NodeId>,
-) -> Option<&'w Waiting> {
-    open.iter().find(|waiting| {
-        interrupt.is_none_or(|id| waiting.id() == id) && node.is_none_or(|node| waiting.visit.node == *node)
-    })
 }

@@ -4,7 +4,7 @@
 //! of artifacts, the messages exchanged, and for a working task the time since when. A run that ended or asked
 //! something in the append that created it is shown without reading anything.
 
-use serde_json::{Value, json};
+use serde_json::json;
 use wopr_core::{Failure, RunKey, Timestamp};
 use wopr_engine::View;
 use wopr_wire::{
@@ -22,7 +22,10 @@ use super::{
     reply,
     service::Service,
 };
-use crate::auth::{Caller, Scope};
+use crate::{
+    auth::{Caller, Scope},
+    mask::{Mask, reads_artifacts},
+};
 
 /// Messages of a task shown at most.
 pub(super) const MAX_HISTORY: u32 = 100;
@@ -48,7 +51,8 @@ impl Service {
     pub(super) async fn task(&self, caller: &Caller, view: &View, shown: Shown) -> Result<Task, Error> {
         let mut task = self.bare_task(caller, view, shown).await?;
         let n = shown.n_messages();
-        if n > 0 {
+        // Whoever only starts, answers or cancels sees what became of that, and not what others said.
+        if n > 0 && caller.may(Scope::RunsRead) {
             let said = task
                 .status
                 .message
@@ -60,6 +64,7 @@ impl Service {
                 until: view.run.head,
                 current: said,
                 n,
+                reads_files: reads_artifacts(caller),
             };
             task.history = history::read(self.host.engine(), wanted).await?;
         }
@@ -76,7 +81,7 @@ impl Service {
     ) -> Result<Task, Error> {
         let mut task = self.bare_task(caller, view, shown).await?;
         if shown.n_messages() > 0 {
-            task.history = vec![message];
+            task.history = vec![history::own(caller, message)];
         }
         Ok(task)
     }
@@ -84,6 +89,7 @@ impl Service {
     async fn bare_task(&self, caller: &Caller, view: &View, shown: Shown) -> Result<Task, Error> {
         let engine = self.host.engine();
         let run = &view.run;
+        self.host.seen().note(&view.key, &caller.principal, run.head);
         let context_id = context_of(view);
         let standing = Standing::of(run, &view.plan);
         let mut questions = Vec::with_capacity(standing.asked().len());
@@ -95,12 +101,13 @@ impl Service {
         let mut about = self.about(caller, &standing, &questions);
         about.insert("runId".to_owned(), view.key.run.as_str().into());
         about.insert("workflowId".to_owned(), view.plan.id().as_str().into());
+        let mask = Mask::for_caller(view, caller);
         let artifacts = if shown.artifacts {
-            artifacts::of_run(engine, view).await?
+            artifacts::of_run(&self.host, view, &mask).await?
         } else {
             Vec::new()
         };
-        let said = reply::last_words(&view.plan, run.outputs.as_ref());
+        let said = reply::last_words(&view.plan, &mask, run.outputs.as_ref());
         Ok(Task {
             id: view.key.run.to_string(),
             status: status(
@@ -121,29 +128,52 @@ impl Service {
     pub(super) fn about(&self, caller: &Caller, standing: &Standing, questions: &[Question]) -> Object {
         let mut about = Object::new();
         about.insert("status".to_owned(), standing.status().as_str().into());
+        let tokens: Vec<_> = questions
+            .iter()
+            .map(|question| self.token(caller, question))
+            .collect();
         if let Some(first) = questions.first() {
             about.insert("interrupt".to_owned(), first.metadata());
-            if let (true, Some(asked)) = (caller.may(Scope::ApprovalsRespond), &first.asked) {
-                let now = self.host.engine().now();
-                let token = self.host.tokens().mint(&asked.claims(), asked.deadline, now);
-                about.insert("interruptToken".to_owned(), token.text.into());
+            if let Some(Some(token)) = tokens.first() {
+                about.insert("interruptToken".to_owned(), token.as_str().into());
             }
         }
         if questions.len() > 1 {
-            let all: Vec<Value> = questions.iter().map(Question::metadata).collect();
-            about.insert("interrupts".to_owned(), all.into());
+            let all = questions.iter().zip(tokens).map(|(question, token)| {
+                let mut interrupt = question.metadata();
+                if let Some(token) = token {
+                    interrupt["interruptToken"] = token.into();
+                }
+                interrupt
+            });
+            about.insert("interrupts".to_owned(), all.collect());
         }
         if let Some(error) = standing.error() {
-            about.insert(
-                "error".to_owned(),
-                json!({ "code": error.code, "message": error.message }),
-            );
+            let mut shown = json!({ "code": error.code, "message": error.message });
+            if let Some(reason) = &error.reason {
+                shown["details"] = json!({ "reason": reason });
+            }
+            about.insert("error".to_owned(), shown);
             about.insert("errorCode".to_owned(), error.code.as_str().into());
         }
         if let Some(reason) = standing.cancel_reason() {
             about.insert("cancelReason".to_owned(), reason.into());
         }
         about
+    }
+
+    /// A token for a question, for a caller who may answer it.
+    fn token(&self, caller: &Caller, question: &Question) -> Option<String> {
+        let asked = question.asked.as_ref()?;
+        if !caller.may(Scope::ApprovalsRespond) {
+            return None;
+        }
+        let now = self.host.engine().now();
+        let token = self
+            .host
+            .tokens()
+            .mint(&asked.claims(caller), asked.deadline, now);
+        Some(token.text)
     }
 
     /// Since when the task is in its state.

@@ -10,6 +10,7 @@ use wopr_engine::View;
 use wopr_wire::a2a::model::{Artifact, Message, Part, Role};
 
 use super::{metadata::wrap, projection::context_of};
+use crate::mask::Mask;
 
 /// How a result is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,11 +36,15 @@ impl Reply {
 }
 
 /// What a run that completed says with its last status, if it wants to and its workflow does not keep it to itself.
-pub(super) fn last_words(plan: &Plan, outputs: Option<&Object>) -> Option<String> {
+pub(super) fn last_words(plan: &Plan, mask: &Mask, outputs: Option<&Object>) -> Option<String> {
     if Reply::of(plan) != Reply::Status {
         return None;
     }
-    let text = outputs?.get("text").filter(|_| !plan.is_sensitive_result("text"));
+    let outputs = outputs?;
+    let is_content = mask.keeps_contents() && plan.content_of_result("text", outputs).is_some();
+    let text = outputs
+        .get("text")
+        .filter(|_| !plan.is_sensitive_result("text") && !is_content);
     text?.as_str().map(str::to_owned)
 }
 

@@ -154,6 +154,7 @@ fn document(place: &Rest, operation: Operation, head: &Parts, body: &Bytes) -> R
     } else {
         let pairs = form_urlencoded::parse(head.uri.query().unwrap_or_default().as_bytes());
         let pairs = pairs.filter(|(name, _)| !name.eq_ignore_ascii_case(VERSION_HEADER));
+        let pairs = pairs.map(|(name, value)| (json::camel_name(&name).into_owned(), value));
         Object::decode(query_object(pairs)).map_err(A2aError::from)?
     };
     paths::bind(place.version, operation, &place.names, &mut object).map_err(A2aError::from)?;

@@ -13,12 +13,15 @@ use std::{sync::Arc, time::Duration};
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde_json::json;
 use sha2::{Digest, Sha256};
-use wopr_core::{Command, NodeId, Object, Origin, Plan, Resolve, RunId, RunKey, WorkflowId};
+use wopr_core::{
+    Authority, CONTENT_TRUST, Command, NodeId, Object, Origin, Plan, Resolve, RunId, RunKey, UNTRUSTED,
+    WorkflowId,
+};
 use wopr_engine::{CommandError, Create, Done, Extras, Once, Start, View};
 use wopr_store::{IdempotencyKey, IdempotencyRecord};
 use wopr_wire::a2a::{
     error::A2aError,
-    model::{Message, SendMessageRequest, SendMessageResponse},
+    model::{Message, Role, SendMessageRequest, SendMessageResponse},
 };
 
 use super::{
@@ -34,7 +37,10 @@ use super::{
     select::{self, Choice},
     service::{Call, Service, require},
 };
-use crate::auth::{Caller, Scope};
+use crate::{
+    auth::{Caller, Scope},
+    mask::Mask,
+};
 
 /// Most characters of an id a client makes.
 const MAX_ID: usize = 256;
@@ -125,7 +131,8 @@ impl Service {
     /// The task of a run, or the message it is answered by.
     async fn told(&self, caller: &Caller, view: &View, shown: Shown) -> Result<SendMessageResponse, Error> {
         if reply::is_message(view) {
-            let artifacts = artifacts::of_run(self.host.engine(), view).await?;
+            let mask = Mask::for_caller(view, caller);
+            let artifacts = artifacts::of_run(&self.host, view, &mask).await?;
             return Ok(SendMessageResponse::Message(reply::message(view, artifacts)));
         }
         Ok(SendMessageResponse::Task(self.task(caller, view, shown).await?))
@@ -199,7 +206,7 @@ impl Service {
         };
         let mut workflow = workflow.map_err(|field| self.no_skill(caller, field))?;
         if own.is_some_and(|own| *workflow.id() == own) {
-            let steered = conformance::steer(call.version, &message.message_id);
+            let steered = conformance::steer(call.version, &message);
             let found = self.host.engine().find_workflow(&caller.tenant, &steered).await?;
             workflow = found.ok_or(CommandError::UnknownWorkflow)?;
         }
@@ -221,11 +228,12 @@ impl Service {
         let mut message = message;
         message.task_id = Some(run.to_string());
         message.context_id = Some(context.clone());
+        let message = history::beginning(&workflow, &message);
         let row = history::row(&message, &name, false)?;
         let tags = vec![tag(&message.message_id), tag(&context)];
         let mut about = Object::new();
         about.insert("a2a".to_owned(), json!({ "messageId": message.message_id }));
-        about.insert("contentTrust".to_owned(), "untrusted".into());
+        about.insert(CONTENT_TRUST.to_owned(), UNTRUSTED.into());
         let create = Create {
             run,
             workflow: workflow.id().clone(),
@@ -241,7 +249,7 @@ impl Service {
                 trace: call.trace.clone(),
             },
             extras: Extras {
-                idempotency: Some(once),
+                idempotency: Some(once).filter(|_| !conformance::is_own(&workflow)),
                 messages: vec![row],
                 blobs,
                 push,
@@ -264,8 +272,11 @@ impl Service {
             ..
         } = request;
         let caller = &call.caller;
-        let view = self.visible(call, task).await?;
-        require(caller, Scope::ApprovalsRespond)?;
+        let view = self.find(call, task, Scope::ApprovalsRespond).await?;
+        if message.role == Role::Agent {
+            let rule = "must be the user's: a message of an agent answers nothing";
+            return Err(A2aError::invalid_param("message.role", rule).into());
+        }
         let context = context_of(&view);
         if (message.context_id.as_ref()).is_some_and(|claimed| *claimed != context) {
             return Err(
@@ -274,13 +285,18 @@ impl Service {
         }
         let once = self.once(call, Some(&view.key.run), &message, &Object::new())?;
         let engine = self.host.engine();
+        let forgets = conformance::is_own(&view.plan);
         let kept = Kept {
             key: &view.key,
             context: &context,
             message: &message,
-            name: name(caller, &message),
+            name: if forgets {
+                format!("{}-{}", name(caller, &message), view.run.head.0)
+            } else {
+                name(caller, &message)
+            },
         };
-        if let Some(record) = engine.store().idempotency(&once.key, engine.now()).await? {
+        if !forgets && let Some(record) = engine.store().idempotency(&once.key, engine.now()).await? {
             return if record.digest == once.digest {
                 self.answered_before(&record, &kept).await
             } else {
@@ -297,26 +313,30 @@ impl Service {
                 A2aError::unsupported(format!("the task is {status} and waits for no message")).into(),
             );
         }
-        let waiting = pick(standing.asked(), &message)?.clone();
+        let waiting = self.meant(caller, &view, standing.asked(), &message).await?;
         let question = question::open_at(engine, &view, &waiting).await?;
         let Some(asked) = &question.asked else {
             return Err(A2aError::unsupported("the task does not wait for a message any more").into());
         };
-        let value = answer::read(&message, question.for_answer())?;
+        let value = match conformance::answer(call.version, &view.plan, &message) {
+            Some(value) => value,
+            None => answer::read(&message, question.for_answer())?,
+        };
 
         // Straight to whoever asks, and for this question alone: a child may ask another one by now.
         let command = Command::Resolve(Resolve {
             node: asked.visit.node.clone(),
             ordinal: Some(asked.visit.ordinal),
+            interrupt: None,
             value,
             by: caller.principal.clone(),
             voter: None,
-            by_token: false,
+            authority: Authority::Credential((*caller.membership).clone()),
             is_untrusted: true,
         });
         // The batch of an answer that goes on to a child is the child's; the message belongs to this task.
         let with_it = if asked.key == view.key {
-            kept.extras(false)?
+            kept.extras(false, &view.plan, Some(&asked.visit.node))?
         } else {
             Extras::default()
         };
@@ -326,7 +346,7 @@ impl Service {
             .push_along(call, &view.key, config, &message.message_id)
             .await?;
         let extras = Extras {
-            idempotency: Some(once),
+            idempotency: Some(once).filter(|_| !forgets),
             push,
             ..with_it
         };
@@ -344,7 +364,7 @@ impl Service {
             Err(error) => return Err(error.into()),
         };
         if after.key != view.key {
-            self.keep(&kept).await?;
+            self.keep(&kept, &after.plan, Some(&asked.visit.node)).await?;
         }
         let is_open = is_asked(&after, asked);
         Ok(Sent::Answered {
@@ -358,8 +378,9 @@ impl Service {
     /// Completes what a message did that had been taken before.
     async fn answered_before(&self, record: &IdempotencyRecord, kept: &Kept<'_>) -> Result<Sent, Error> {
         // The record commits with the answer, so it names the run that was answered.
-        if record.run.as_ref() != Some(&kept.key.run) {
-            self.keep(kept).await?;
+        if let Some(run) = record.run.as_ref().filter(|run| **run != kept.key.run) {
+            let answered = self.view(&kept.key.sibling(run.clone())).await?;
+            self.keep(kept, &answered.plan, None).await?;
         }
         Ok(Sent::Repeated {
             key: kept.key.clone(),
@@ -367,10 +388,11 @@ impl Service {
     }
 
     /// Keeps a message with its task whose answer went to a child. One that is kept already stays as it is.
-    async fn keep(&self, kept: &Kept<'_>) -> Result<(), Error> {
+    async fn keep(&self, kept: &Kept<'_>, plan: &Arc<Plan>, node: Option<&NodeId>) -> Result<(), Error> {
         let nothing = Command::Notices(Vec::new());
         let engine = self.host.engine();
-        engine.command(kept.key, nothing, kept.extras(true)?).await?;
+        let extras = kept.extras(true, plan, node)?;
+        engine.command(kept.key, nothing, extras).await?;
         Ok(())
     }
 
@@ -505,8 +527,9 @@ struct Kept<'m> {
 }
 
 impl Kept<'_> {
-    fn extras(&self, is_forwarded: bool) -> Result<Extras, Error> {
-        let mut message = self.message.clone();
+    /// What commits with the answer to a node of a workflow.
+    fn extras(&self, is_forwarded: bool, plan: &Arc<Plan>, node: Option<&NodeId>) -> Result<Extras, Error> {
+        let mut message = history::answering(plan, node, self.message);
         message.task_id = Some(self.key.run.to_string());
         message.context_id = Some(self.context.to_owned());
         Ok(Extras {
@@ -517,23 +540,6 @@ impl Kept<'_> {
     }
 }
 
-/// Picks the interrupt a message answers: the one it names, else the first.
-fn pick<'w>(open: &'w [Waiting], message: &Message) -> Result<&'w Waiting, A2aError> {
-    let selector = answer::selector(message)?;
-    let unknown = || {
-        let ids: Vec<_> = open.iter().map(Waiting::id).collect();
-        A2aError::invalid_param(
-            "message.metadata.openwop.interrupt",
-            format!("names no open interrupt, which are {}", ids.join(", ")),
-        )
-    };
-    let node = match &selector.node {
-        None => None,
-        Some(node) => Some(NodeId::parse(node).map_err(|_| unknown())?),
-    };
-    question::pick(open, selector.interrupt.as_deref(), node.as_ref()).ok_or_else(unknown)
-}
-
 /// Claims that a question is open still, in the view of whichever run asks it.
 fn is_asked(after: &View, asked: &AskedAt) -> bool {
     let mut open = after.run.interrupts(&after.plan);
@@ -541,12 +547,13 @@ fn is_asked(after: &View, asked: &AskedAt) -> bool {
 }
 
 /// A name for a message within a run that no other principal's message can have.
-fn name(caller: &Caller, message: &Message) -> String {
-    let mut name = digest(&[
-        caller.principal.as_str().as_bytes(),
-        b"\0",
-        message.message_id.as_bytes(),
-    ]);
+pub(super) fn name(caller: &Caller, message: &Message) -> String {
+    name_of(caller, &message.message_id)
+}
+
+/// The same for a message's id.
+pub(super) fn name_of(caller: &Caller, message_id: &str) -> String {
+    let mut name = digest(&[caller.principal.as_str().as_bytes(), b"\0", message_id.as_bytes()]);
     name.truncate(22);
     name
 }

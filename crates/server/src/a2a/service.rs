@@ -2,8 +2,9 @@
 //! runs it may see.
 //!
 //! A binding knows who calls and which address was used, decodes a request, has one operation done and encodes what it
-//! gives. A task is a view of a run: nothing is kept here, so every answer is as durable as the log. What a caller may
-//! not see does not exist for it, and no `tenant` in a request selects one.
+//! gives. A task is a view of a run: nothing is kept here, so every answer is as durable as the log. A task of another
+//! tenant, or of another principal where tasks are private, does not exist for a caller, and no `tenant` in a request
+//! selects one. A scope that is missing is named. What a task shows passes a [`Mask`](crate::mask::Mask).
 
 use std::sync::Arc;
 
@@ -44,30 +45,23 @@ impl Service {
         Self { host }
     }
 
-    /// The run of a task the caller may see.
+    /// The run of a task that the caller reads.
     pub(super) async fn visible(&self, call: &Call, id: &str) -> Result<View, Error> {
-        let missing = || Error::from(A2aError::task_not_found(id));
-        let caller = &call.caller;
-        if !caller.may(Scope::RunsRead) {
-            return Err(missing());
-        }
-        let run = RunId::parse(id).map_err(|_| missing())?;
-        let key = RunKey::new(caller.tenant.clone(), run);
-        if let Some(owner) = self.owner(caller) {
-            // From the row that tells whether there is a task at all: nobody learns by what an answer costs that
-            // another has it.
-            let summary = self.host.engine().store().summary(&key).await?;
-            if summary.is_none_or(|(summary, _)| summary.principal != owner) {
-                return Err(missing());
-            }
-        }
-        self.host.engine().view(&key).await?.ok_or_else(missing)
+        self.find(call, id, Scope::RunsRead).await
     }
 
-    /// Whose tasks alone a caller sees, if tasks are private.
-    pub(super) fn owner(&self, caller: &Caller) -> Option<wopr_core::PrincipalId> {
-        let is_private = self.host.config().a2a.private_tasks;
-        is_private.then(|| caller.principal.clone())
+    /// The run of a task that the caller does something with. A missing scope is said before anything is looked up, so
+    /// it tells nothing of the task.
+    pub(super) async fn find(&self, call: &Call, id: &str, scope: Scope) -> Result<View, Error> {
+        let missing = || Error::from(A2aError::task_not_found(id));
+        let caller = &call.caller;
+        require(caller, scope)?;
+        let run = RunId::parse(id).map_err(|_| missing())?;
+        let key = RunKey::new(caller.tenant.clone(), run);
+        if !self.host.sees(caller, &key).await? {
+            return Err(missing());
+        }
+        self.host.engine().view(&key).await?.ok_or_else(missing)
     }
 }
 

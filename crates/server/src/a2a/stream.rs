@@ -13,8 +13,8 @@ use wopr_engine::{Tail, View};
 use wopr_wire::a2a::{
     error::A2aError,
     model::{
-        Message, Part, SendMessageRequest, StreamResponse, SubscribeToTaskRequest, Task,
-        TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
+        Message, SendMessageRequest, StreamResponse, SubscribeToTaskRequest, Task, TaskArtifactUpdateEvent,
+        TaskState, TaskStatus, TaskStatusUpdateEvent,
     },
 };
 
@@ -32,7 +32,8 @@ use super::{
 };
 use crate::{
     asker::Asker,
-    auth::Caller,
+    auth::{Caller, Scope},
+    mask::{Mask, reads_artifacts},
     paging::{self, CHUNK, Pace},
 };
 
@@ -73,6 +74,7 @@ enum Mode {
 pub(super) struct TaskStream {
     service: Service,
     caller: Caller,
+    mask: Mask,
     key: RunKey,
     plan: Arc<Plan>,
     context: String,
@@ -115,7 +117,7 @@ impl Service {
                 let task = self.submitted(call, &view, message, shown);
                 let mut stream = self.stream(call, &view, Mode::Send);
                 stream.cursor = Seq(0);
-                stream.standing = Standing::default();
+                stream.standing = Standing::new(&view.plan);
                 stream.begin_with(task);
                 Ok(stream)
             }
@@ -169,7 +171,8 @@ impl Service {
         let view = self.settled(key, None).await?;
         let mut stream = self.stream(call, &view, Mode::Send);
         if reply::is_message(&view) {
-            let artifacts = artifacts::of_run(self.host.engine(), &view).await?;
+            let mask = Mask::for_caller(&view, &call.caller);
+            let artifacts = artifacts::of_run(&self.host, &view, &mask).await?;
             stream.first = Some(Item {
                 id: None,
                 response: StreamResponse::Message(reply::message(&view, artifacts)),
@@ -212,6 +215,7 @@ impl Service {
         TaskStream {
             service: self.clone(),
             caller: call.caller.clone(),
+            mask: Mask::for_caller(view, &call.caller),
             key: view.key.clone(),
             plan: Arc::clone(&view.plan),
             context: context_of(view),
@@ -233,7 +237,7 @@ impl Service {
     /// A new task as it was accepted: before its first event.
     fn submitted(&self, call: &Call, view: &View, message: Message, shown: Shown) -> Task {
         let context_id = context_of(view);
-        let mut about = self.about(&call.caller, &Standing::default(), &[]);
+        let mut about = self.about(&call.caller, &Standing::new(&view.plan), &[]);
         about.insert("runId".to_owned(), view.key.run.as_str().into());
         about.insert("workflowId".to_owned(), view.plan.id().as_str().into());
         Task {
@@ -246,7 +250,7 @@ impl Service {
             context_id,
             artifacts: Vec::new(),
             history: if shown.n_messages() > 0 {
-                vec![message]
+                vec![history::own(&call.caller, message)]
             } else {
                 Vec::new()
             },
@@ -281,7 +285,7 @@ impl Service {
                 about.insert("status".to_owned(), wopr_core::RunStatus::Running.as_str().into());
             }
         }
-        if shown.n_messages() > 0 {
+        if shown.n_messages() > 0 && call.caller.may(Scope::RunsRead) {
             let current = (task.status.message.as_ref()).map(|message| message.message_id.as_str());
             let wanted = Wanted {
                 key: &before.key,
@@ -289,6 +293,7 @@ impl Service {
                 until: before.run.head,
                 current,
                 n: shown.n_messages(),
+                reads_files: reads_artifacts(&call.caller),
             };
             task.history = history::read(self.host.engine(), wanted).await?;
         }
@@ -314,7 +319,7 @@ impl TaskStream {
     async fn go_back(&mut self, last: u64, head: Seq) -> Result<(), Error> {
         let from = Seq(last.saturating_add(1).min(head.0));
         self.is_resumed = true;
-        self.standing = Standing::default();
+        self.standing = Standing::new(&self.plan);
         self.cursor = Seq(0);
         while self.cursor < from {
             let limit = usize::try_from(from.0 - self.cursor.0).map_or(PAGE, |n| n.min(PAGE));
@@ -357,6 +362,8 @@ impl TaskStream {
                 }
                 Ok(Some(items)) if !items.is_empty() => {
                     self.last_said = Instant::now();
+                    let seen = self.service.host.seen();
+                    seen.note(&self.key, &self.caller.principal, self.cursor);
                     return Some(Step::Items(items));
                 }
                 Ok(Some(_)) => {}
@@ -424,11 +431,16 @@ impl TaskStream {
 
     /// What an event is to the client.
     async fn item(&mut self, recorded: &Recorded) -> Result<Option<Item>, Error> {
-        let response = match self.standing.apply(&recorded.event) {
+        let change = match (self.standing.apply(&recorded.event), &recorded.event) {
+            // Who is not shown the pieces is told of the whole.
+            (Change::None, Event::ArtifactCreated { .. }) if self.mask.keeps_contents() => Change::Artifact,
+            (change, _) => change,
+        };
+        let response = match change {
             Change::None => return Ok(None),
             Change::Artifact => {
-                let engine = self.service.host.engine();
-                let Some(artifact) = artifacts::created(engine, &self.key, recorded).await? else {
+                let host = &self.service.host;
+                let Some(artifact) = artifacts::created(host, &self.key, recorded, &self.mask).await? else {
                     return Ok(None);
                 };
                 StreamResponse::ArtifactUpdate(TaskArtifactUpdateEvent {
@@ -468,9 +480,12 @@ impl TaskStream {
         else {
             return None;
         };
+        if self.mask.keeps_contents() {
+            return None;
+        }
         let (artifact_type, name) = self.plan.artifact_of(&visit.node)?;
         let id = format!("{}-{}", visit.node, visit.ordinal);
-        let parts = vec![Part::text(chunk.clone())];
+        let parts = vec![artifacts::piece(&self.mask, &visit.node, chunk)];
         Some(TaskArtifactUpdateEvent {
             task_id: self.key.run.to_string(),
             context_id: self.context.clone(),
@@ -518,11 +533,11 @@ impl TaskStream {
         }
         let error = self.standing.error();
         let said = match because.map(|recorded| &recorded.event) {
-            Some(Event::RunCompleted { outputs }) => reply::last_words(&self.plan, Some(outputs)),
+            Some(Event::RunCompleted { outputs }) => reply::last_words(&self.plan, &self.mask, Some(outputs)),
             Some(_) => None,
             None => {
                 let view = self.service.view(&self.key).await?;
-                reply::last_words(&self.plan, view.run.outputs.as_ref())
+                reply::last_words(&self.plan, &self.mask, view.run.outputs.as_ref())
             }
         };
         let asked_at = questions.first().and_then(|question| question.asked.as_ref());

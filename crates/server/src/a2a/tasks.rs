@@ -53,7 +53,7 @@ impl Service {
             state: request.status.and_then(stored_state),
             changed_since: (request.status_timestamp_after)
                 .map(|time| wopr_core::Timestamp::from_millis(time.as_millis())),
-            principal: self.owner(&call.caller),
+            principal: self.host.owner(&call.caller),
         };
         let limit = usize::try_from(page_size).unwrap_or(usize::MAX);
         let tenant = &call.caller.tenant;
@@ -121,8 +121,7 @@ impl Service {
 
     /// Cancels a task. It is working while its children still end.
     pub(super) async fn cancel(&self, call: &Call, request: CancelTaskRequest) -> Result<Task, Error> {
-        let view = self.visible(call, &request.id).await?;
-        require(&call.caller, Scope::RunsCancel)?;
+        let view = self.find(call, &request.id, Scope::RunsCancel).await?;
         let not_cancelable = || A2aError::TaskNotCancelable {
             task_id: request.id.clone(),
         };

@@ -12,7 +12,7 @@ use rustls::pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
 use tokio::{sync::watch, time::Instant};
 use webpki::EndEntityCert;
-use wopr_core::Timestamp;
+use wopr_core::{Membership, PrincipalId, TenantId, Timestamp};
 use x509_cert::der::{self, Decode as _};
 
 use super::{
@@ -75,7 +75,7 @@ impl Certificates {
     pub(super) fn new(configured: &[config::Certificate]) -> Self {
         let entry = |one: &config::Certificate| {
             let principal = one.principal.clone();
-            let principal = principal.or_else(|| wopr_core::PrincipalId::parse(&one.id).ok())?;
+            let principal = principal.or_else(|| PrincipalId::parse(&one.id).ok())?;
             Some(Entry {
                 san: one.san.clone(),
                 fingerprint: one.fingerprint.clone(),
@@ -84,12 +84,22 @@ impl Certificates {
                     tenant: one.tenant.clone(),
                     principal,
                     scopes: one.scopes,
+                    membership: Arc::new(one.membership()),
                 },
             })
         };
         Self {
             entries: configured.iter().filter_map(entry).collect(),
             is_logged: AtomicBool::new(false),
+        }
+    }
+
+    /// Adds what the certificates of a principal say of it.
+    pub(super) fn add_membership(&self, tenant: &TenantId, principal: &PrincipalId, known: &mut Membership) {
+        for Entry { caller, .. } in &self.entries {
+            if caller.tenant == *tenant && caller.principal == *principal {
+                known.extend(&caller.membership);
+            }
         }
     }
 
@@ -145,8 +155,6 @@ fn expiry(certificate: &CertificateDer<'_>) -> Result<Timestamp, der::Error> {
 
 #[cfg(test)]
 mod tests {
-    use wopr_core::{PrincipalId, TenantId};
-
     use super::*;
     use crate::auth::Scopes;
 
@@ -160,6 +168,8 @@ mod tests {
             tenant: TenantId::parse("default").unwrap(),
             principal: PrincipalId::parse("ops").ok(),
             scopes: Scopes::ALL,
+            roles: Vec::new(),
+            groups: Vec::new(),
         }]);
         assert!(certificates.caller(&certificate).is_some());
         let stranger = CertificateDer::from_slice(b"another");

@@ -18,22 +18,61 @@ use crate::{Host, a2a};
 #[derive(Debug, Clone)]
 struct Verdict(Result<Caller, AuthError>);
 
-/// Finds the caller of a request and notes it there, found or not; gives how long the answer may last, if that is
-/// bounded. A credential in the request goes before the connection's certificate, also when it is wrong: who presents
-/// one means it. A certificate says nothing about a page in a browser, which sends it along whatever page asked.
-pub(crate) async fn identify(host: &Host, request: &mut Request) -> Option<Validity> {
-    let mut admitted = host.auth().identify(request.headers()).await;
-    if let (Err(AuthError::Missing), Some(certified)) = (&admitted, request.extensions().get::<Certified>())
-        && !is_of_page(request.headers(), host.public_url())
-    {
-        admitted = certified.admitted();
-    }
+/// Who was recognized before the request was looked at further.
+#[derive(Debug, Clone)]
+struct Recognized(Admitted);
+
+/// Who a request is from, if anybody, and how long the answer may last, if that is bounded.
+#[derive(Debug)]
+pub(crate) struct Identified {
+    pub(crate) caller: Option<Caller>,
+    pub(crate) validity: Option<Validity>,
+}
+
+/// Finds the caller of a request as far as that takes no waiting, and notes it there. Whoever is not found may be still
+/// by [`identify`], which asks the store and the issuer.
+pub(crate) fn recognize<B>(host: &Host, request: &mut http::Request<B>) -> Option<Caller> {
+    let found = host.auth().recognize(request.headers());
+    let admitted = certified(host, request, found)?.ok()?;
+    let caller = admitted.caller.clone();
+    request.extensions_mut().insert(Recognized(admitted));
+    Some(caller)
+}
+
+/// Finds the caller of a request and notes it there, found or not. A credential in the request goes before the
+/// connection's certificate, also when it is wrong: who presents one means it. A certificate says nothing about a page in
+/// a browser, which sends it along whatever page asked.
+pub(crate) async fn identify(host: &Host, request: &mut Request) -> Identified {
+    let admitted = match request.extensions_mut().remove::<Recognized>() {
+        Some(Recognized(admitted)) => Ok(admitted),
+        None => {
+            let found = host.auth().identify(request.headers()).await;
+            certified(host, request, Some(found)).unwrap_or(Err(AuthError::Missing))
+        }
+    };
     let (verdict, validity) = match admitted {
         Ok(Admitted { caller, validity }) => (Ok(caller), validity),
         Err(error) => (Err(error), None),
     };
+    let caller = verdict.as_ref().ok().cloned();
     request.extensions_mut().insert(Verdict(verdict));
-    validity
+    Identified { caller, validity }
+}
+
+/// What was found by a credential, or by the certificate of the connection where there is none.
+fn certified<B>(
+    host: &Host,
+    request: &http::Request<B>,
+    found: Option<Result<Admitted, AuthError>>,
+) -> Option<Result<Admitted, AuthError>> {
+    match (&found, request.extensions().get::<Certified>()) {
+        (Some(Err(AuthError::Missing)), Some(certified))
+            if !is_of_page(request.headers(), host.public_url()) =>
+        {
+            Some(certified.admitted())
+        }
+        _ => found,
+    }
 }
 
 /// Claims that a page of another origin than this host's had the request made.

@@ -95,10 +95,19 @@ impl Issuer {
         })
     }
 
+    /// The same by keys that are known and fresh; `None` where others may be needed.
+    pub(super) fn recognize(&self, token: &str) -> Option<(Caller, Duration)> {
+        let token = jwt::parse(&self.rules, token).ok()?;
+        let known = self.known.read().clone();
+        let is_fresh = self.is_within(MAX_AGE, known.fetched);
+        let caller = || jwt::caller(&self.rules, &known.keys, &token, self.clock.now()).ok();
+        if is_fresh { caller() } else { None }
+    }
+
     async fn judge(&self, token: &str) -> Result<(Caller, Duration), Rejected> {
         let token = jwt::parse(&self.rules, token)?;
         let keys = self.keys_for(&token).await;
-        jwt::caller(&self.rules, &keys, &token, self.clock.now())
+        jwt::caller(&self.rules, &keys, &token, self.clock.time_of_day())
     }
 
     /// The best keys there are for a token.
@@ -128,11 +137,11 @@ impl Issuer {
         }
         let fetched = self.fetch().await;
         let mut known = self.known.write();
-        known.tried = Some(self.clock.now());
+        known.tried = Some(self.clock.time_of_day());
         match fetched {
             Ok(keys) => {
                 known.keys = Arc::new(keys);
-                known.fetched = Some(self.clock.now());
+                known.fetched = Some(self.clock.time_of_day());
                 tracing::info!(issuer = %self.rules.issuer, "token keys fetched");
             }
             Err(error) => {
@@ -144,7 +153,7 @@ impl Issuer {
 
     /// Whether a time is no longer ago than that. A clock that was put back makes every time too long ago.
     fn is_within(&self, period: Duration, time: Option<Timestamp>) -> bool {
-        let ago = time.and_then(|time| u64::try_from(self.clock.now().millis() - time.millis()).ok());
+        let ago = time.and_then(|time| u64::try_from(self.clock.time_of_day().millis() - time.millis()).ok());
         ago.is_some_and(|ago| Duration::from_millis(ago) < period)
     }
 
@@ -177,6 +186,7 @@ impl Issuer {
         let mut request = Request::new(Method::GET, url);
         request.timeout = Some(PATIENCE);
         request.max_response = Some(MAX_DOCUMENT);
+        request.expects_json = true;
         let response = self.gate.request(Seam::Jwks, request).await?;
         if response.status.is_success() {
             Ok(response.body.to_vec())

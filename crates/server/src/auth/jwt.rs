@@ -8,7 +8,7 @@
 use std::{sync::Arc, time::Duration};
 
 use serde_json::Value;
-use wopr_core::{PrincipalId, TenantId, Timestamp};
+use wopr_core::{Membership, PrincipalId, TenantId, Timestamp};
 use wopr_wire::jws::{Compact, JwkSet, JwsError};
 
 use super::{Caller, Scope, Scopes};
@@ -103,6 +103,7 @@ pub(super) fn caller(
         tenant: tenant(rules, &claims)?,
         principal: principal(rules, &claims)?,
         scopes: scopes(rules, &claims),
+        membership: Arc::new(membership(rules, &claims)),
     };
     Ok((caller, valid_for))
 }
@@ -164,6 +165,20 @@ fn scopes(rules: &Oidc, claims: &Value) -> Scopes {
         });
     }
     held
+}
+
+/// Roles and groups. What no gate could name is left out; what is too much for one caller is cut off.
+fn membership(rules: &Oidc, claims: &Value) -> Membership {
+    let names = |name: &Option<String>| {
+        let found = name.as_ref().and_then(|name| claim(claims, name));
+        let is_name = |name: &&str| (1..=Membership::MAX_CHARS).contains(&name.chars().count());
+        let names = texts(found).filter(is_name).take(Membership::MAX);
+        names.map(str::to_owned).collect()
+    };
+    Membership {
+        roles: names(&rules.roles_claim),
+        groups: names(&rules.groups_claim),
+    }
 }
 
 /// A claim by its name, or deeper down by a JSON pointer (`/realm_access/roles`).

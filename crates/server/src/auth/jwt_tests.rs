@@ -274,3 +274,19 @@ fn a_token_is_accepted_until_it_expires() {
     assert_eq!(left(json!(SECOND + 300)), Duration::from_secs(300) + leeway);
     assert_eq!(left(json!(i64::MAX)), MAX_LEFT);
 }
+
+#[test]
+fn roles_and_groups_are_read_where_a_claim_is_configured() {
+    let mut claims = with("groups", json!(["board", "", 7, "x".repeat(300)]));
+    claims["realm_access"] = json!({ "roles": "legal" });
+    let caller = judge(&plain(), &token(&claims)).unwrap();
+    assert!(caller.membership.is_empty());
+    let rules = rules(
+        "tenant = \"acme\"
+         roles_claim = \"/realm_access/roles\"
+         groups_claim = \"groups\"",
+    );
+    let caller = judge(&rules, &token(&claims)).unwrap();
+    assert_eq!(caller.membership.roles, ["legal"]);
+    assert_eq!(caller.membership.groups, ["board"]);
+}

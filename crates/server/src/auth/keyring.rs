@@ -24,7 +24,7 @@ use tokio::{
     time::Instant,
 };
 use tracing::warn;
-use wopr_core::PrincipalId;
+use wopr_core::{Membership, PrincipalId, TenantId};
 use wopr_store::{Hint, KeyRow, ReadError, Revision, Store};
 
 use super::{
@@ -54,10 +54,10 @@ pub(super) struct Keyring {
 /// Keys by the first eight bytes of the secret's hash; the rest is compared in constant time.
 type Table = HashMap<u64, Vec<Entry>>;
 
-/// The stored keys by id, each as of the revision that changed it last.
+/// The stored keys by tenant and id, each as of the revision that changed it last.
 #[derive(Default)]
 struct Stored {
-    keys: HashMap<String, Known>,
+    keys: HashMap<(TenantId, String), Known>,
     seen: Revision,
 }
 
@@ -125,7 +125,8 @@ impl Keyring {
         let mut stored = self.stored.lock();
         for (revision, row) in news {
             stored.seen = stored.seen.max(revision);
-            let known = stored.keys.get(&row.id);
+            let name = (row.tenant.clone(), row.id.clone());
+            let known = stored.keys.get(&name);
             if known.is_some_and(|known| known.revision >= revision) {
                 continue;
             }
@@ -134,7 +135,7 @@ impl Keyring {
                 is_over: watch::Sender::new(row.revoked_at.is_some()),
                 row,
             };
-            if let Some(before) = stored.keys.insert(known.row.id.clone(), known) {
+            if let Some(before) = stored.keys.insert(name, known) {
                 before.is_over.send_replace(true);
             }
         }
@@ -148,6 +149,18 @@ impl Keyring {
             table.entry(prefix(&entry.hash)).or_default().push(entry);
         }
         table
+    }
+
+    /// Adds what the keys of a principal say of it.
+    pub(super) fn add_membership(&self, tenant: &TenantId, principal: &PrincipalId, known: &mut Membership) {
+        for Entry {
+            caller, is_revoked, ..
+        } in self.table.read().values().flatten()
+        {
+            if !is_revoked && caller.tenant == *tenant && caller.principal == *principal {
+                known.extend(&caller.membership);
+            }
+        }
     }
 
     /// Whether nobody can call.
@@ -249,6 +262,7 @@ impl Known {
                 tenant: row.tenant.clone(),
                 principal: row.principal.clone(),
                 scopes,
+                membership: Arc::new(row.membership.clone()),
             },
             is_revoked: row.revoked_at.is_some(),
             validity: Some(Validity::Key(self.is_over.subscribe())),
@@ -278,6 +292,7 @@ fn configured(key: &config::Key) -> Option<Entry> {
             tenant: key.tenant.clone(),
             principal,
             scopes: key.scopes,
+            membership: Arc::new(key.membership()),
         },
         is_revoked: false,
         validity: None,
@@ -316,7 +331,7 @@ pub fn hash_hex(secret: &str) -> String {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt as _;
-    use wopr_core::{TenantId, Timestamp};
+    use wopr_core::Timestamp;
     use wopr_store::{MemoryStore, Registry as _};
 
     use super::*;
@@ -328,6 +343,7 @@ mod tests {
             tenant: TenantId::parse("acme").unwrap(),
             principal: PrincipalId::parse("alice").unwrap(),
             scopes: vec!["runs:read".to_owned()],
+            membership: Membership::default(),
             created_at: Timestamp::default(),
             revoked_at: revoked.then(Timestamp::default),
         }
@@ -374,6 +390,22 @@ mod tests {
     }
 
     #[test]
+    fn keys_of_two_tenants_with_one_id_stay_apart() {
+        let mut theirs = row("k1", "s2", false);
+        theirs.tenant = TenantId::parse("zeta").unwrap();
+        let keyring = keyring(vec![(1, row("k1", "s1", false)), (2, theirs.clone())]);
+        let tenant = |secret| keyring.lookup(secret).unwrap().caller.tenant.to_string();
+        assert_eq!(
+            (tenant("s1"), tenant("s2")),
+            ("acme".to_owned(), "zeta".to_owned())
+        );
+        theirs.revoked_at = Some(Timestamp::default());
+        learn(&keyring, vec![(3, theirs)]);
+        assert_eq!(ask(&keyring, "s1"), Ok("k1".to_owned()));
+        assert_eq!(ask(&keyring, "s2"), Err(AuthError::Revoked));
+    }
+
+    #[test]
     fn a_key_ends_when_it_is_revoked_or_replaced() {
         let keyring = keyring(vec![(1, row("k1", "s1", false)), (2, row("k2", "s2", false))]);
         let validity = |secret| keyring.lookup(secret).unwrap().validity.unwrap();
@@ -393,7 +425,7 @@ mod tests {
         let since = Instant::now();
         assert!(keyring.look_again("s1").await.is_err());
         assert_eq!(since.elapsed(), Duration::ZERO, "the first at once");
-        store.put_key(row("k1", "s1", false)).await.unwrap();
+        assert!(store.add_key(row("k1", "s1", false)).await.unwrap());
         let many = (0..100).map(|_| keyring.look_again("s1"));
         for found in futures_util::future::join_all(many).await {
             assert_eq!(&*found.unwrap().caller.key_id, "k1");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tokio::{sync::watch, time::Instant};
-use wopr_core::{PrincipalId, TenantId};
+use wopr_core::{Membership, PrincipalId, TenantId};
 
 use super::{Scope, Scopes};
 
@@ -18,6 +18,8 @@ pub struct Caller {
     pub principal: PrincipalId,
     /// What they may do.
     pub scopes: Scopes,
+    /// Their roles and groups, for gates that ask for one.
+    pub membership: Arc<Membership>,
 }
 
 impl Caller {

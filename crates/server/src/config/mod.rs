@@ -16,7 +16,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use wopr_core::{PrincipalId, TenantId, WorkflowId};
+use wopr_core::{Membership, PrincipalId, TenantId, WorkflowId};
 
 use crate::auth::Scopes;
 
@@ -25,8 +25,8 @@ pub(crate) use settings::default_tenant;
 pub use settings::{SETTINGS, Setting};
 pub use tls::{Certificate, Tls};
 pub use types::{
-    CardAlgorithm, CidrText, ErrorProfile, Keep, Listen, LogFormat, Period, PublicUrl, Secret, StoreUrl,
-    WebOrigin,
+    CardAlgorithm, CardVersion, CidrText, ErrorProfile, Keep, Listen, LogFormat, Period, PublicUrl, Secret,
+    StoreUrl, WebOrigin,
 };
 
 /// Members of a list whose every member costs something on each card.
@@ -97,6 +97,8 @@ pub struct Server {
     pub shutdown_grace: Period,
     /// Connections served at once; further ones wait.
     pub max_connections: usize,
+    /// Connections from one address (of IPv6: 64 bits) over which no caller was authenticated yet; 0 is no bound.
+    pub max_unauthenticated_per_address: usize,
     /// Web pages that may call from a browser, by their origins.
     pub cors_origins: Vec<WebOrigin>,
     /// TLS; without it the server speaks plain HTTP.
@@ -110,6 +112,8 @@ pub struct Server {
 pub struct Limits {
     /// Node executions before a run is stopped.
     pub max_node_executions: u32,
+    /// Runs below one root, of all levels together.
+    pub max_descendants: u64,
     /// Time outside `waiting-*` and `paused` before a run is stopped; no bound where absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_run_duration: Option<Period>,
@@ -156,6 +160,23 @@ pub struct Key {
     pub principal: Option<PrincipalId>,
     /// What it may do.
     pub scopes: Scopes,
+    /// Roles of who uses it, for gates that ask for one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub roles: Vec<String>,
+    /// Groups of who uses it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<String>,
+}
+
+impl Key {
+    /// Roles and groups of who uses it.
+    #[must_use]
+    pub fn membership(&self) -> Membership {
+        Membership {
+            roles: self.roles.clone(),
+            groups: self.groups.clone(),
+        }
+    }
 }
 
 /// The host's own secrets.
@@ -184,10 +205,12 @@ pub struct Egress {
 pub struct A2a {
     /// How long a blocking send waits before it answers the current task.
     pub blocking_timeout: Period,
-    /// Whether only its creator sees a task.
+    /// Whether only its creator sees a run, as a task and over REST.
     pub private_tasks: bool,
     /// Which revision's HTTP statuses errors have.
     pub error_profile: ErrorProfile,
+    /// Which card a client gets that names no version.
+    pub card_version: CardVersion,
     /// How cards are signed; not at all where empty.
     pub card_signing: Vec<CardAlgorithm>,
     /// The generations of signing keys in use, each derived from the master key.
@@ -260,7 +283,8 @@ impl Default for Config {
 
 impl Auth {
     /// Whether callers may be known by anything but a key.
-    pub(crate) fn has_others(&self) -> bool {
+    #[must_use]
+    pub fn has_others(&self) -> bool {
         self.oidc.is_some() || !self.certificates.is_empty()
     }
 }
@@ -284,6 +308,7 @@ impl Default for Server {
             sse_keepalive: Period::from_secs(15),
             shutdown_grace: Period::from_secs(10),
             max_connections: 10_000,
+            max_unauthenticated_per_address: 1_024,
             cors_origins: Vec::new(),
             tls: None,
         }
@@ -294,6 +319,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             max_node_executions: 1_000,
+            max_descendants: 20_000,
             max_run_duration: None,
         }
     }
@@ -313,6 +339,7 @@ impl Default for A2a {
             blocking_timeout: Period::from_secs(60),
             private_tasks: false,
             error_profile: ErrorProfile::default(),
+            card_version: CardVersion::default(),
             card_signing: Vec::new(),
             card_keys: vec![1],
             push_configs: 10,
@@ -408,7 +435,18 @@ pub enum ConfigError {
     },
 }
 
+/// The longest a run takes in conformance mode where nothing else is said: the suite looks at the bound only where one is
+/// advertised.
+const CONFORMANCE_RUN_DURATION: Period = Period::from_secs(24 * 60 * 60);
+
 impl Config {
+    /// The longest a run takes, if that is bounded.
+    #[must_use]
+    pub fn max_run_duration(&self) -> Option<Period> {
+        let by_mode = self.conformance.then_some(CONFORMANCE_RUN_DURATION);
+        self.limits.max_run_duration.or(by_mode)
+    }
+
     /// Reads the file if one is named, then the environment, then the flags.
     ///
     /// # Errors
@@ -510,6 +548,9 @@ impl Config {
             return invalid("retention.terminal_runs", "must be keep, or at least 1s");
         }
         for (index, certificate) in self.auth.certificates.iter().enumerate() {
+            if let Some(rule) = certificate.membership().problem() {
+                return invalid(&format!("auth.certificates[{index}]"), &rule);
+            }
             if let Some((member, rule)) = certificate.problem() {
                 return invalid(&format!("auth.certificates[{index}].{member}"), rule);
             }
@@ -565,6 +606,9 @@ impl Config {
                 (None, None) | (Some(_), Some(_)) => {
                     return invalid(&name, "must have either secret or secret_sha256");
                 }
+            }
+            if let Some(rule) = key.membership().problem() {
+                return invalid(&name, &rule);
             }
             if self.auth.keys[..index].iter().any(|other| other.id == key.id) {
                 return invalid(&format!("{name}.id"), "must be unique");

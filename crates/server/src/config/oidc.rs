@@ -39,6 +39,12 @@ pub struct Oidc {
     /// The claim with the scopes: a text with spaces between, or a list.
     #[serde(default = "scope_claim")]
     pub scope_claim: String,
+    /// The claim with the roles, for gates that ask for one: a text, or a list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub roles_claim: Option<String>,
+    /// The claim with the groups: a text, or a list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub groups_claim: Option<String>,
     /// What the issuer's scopes mean here; where empty, they are this host's own names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub scopes: BTreeMap<String, Scopes>,

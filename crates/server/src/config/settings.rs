@@ -71,6 +71,11 @@ pub const SETTINGS: &[Setting] = &[
     setting("server.max_connections", "WOPR_MAX_CONNECTIONS", |c, t| {
         number(&mut c.server.max_connections, t)
     }),
+    setting(
+        "server.max_unauthenticated_per_address",
+        "WOPR_MAX_UNAUTHENTICATED_PER_ADDRESS",
+        |c, t| number(&mut c.server.max_unauthenticated_per_address, t),
+    ),
     setting("server.cors_origins", "WOPR_CORS_ORIGINS", |c, t| {
         list(&mut c.server.cors_origins, t)
     }),
@@ -79,6 +84,9 @@ pub const SETTINGS: &[Setting] = &[
         "WOPR_MAX_NODE_EXECUTIONS",
         |c, t| number(&mut c.limits.max_node_executions, t),
     ),
+    setting("limits.max_descendants", "WOPR_MAX_DESCENDANTS", |c, t| {
+        number(&mut c.limits.max_descendants, t)
+    }),
     setting("limits.max_run_duration", "WOPR_MAX_RUN_DURATION", |c, t| {
         some(&mut c.limits.max_run_duration, t)
     }),
@@ -94,6 +102,8 @@ pub const SETTINGS: &[Setting] = &[
             tenant: default_tenant(),
             principal: None,
             scopes: Scopes::ALL,
+            roles: Vec::new(),
+            groups: Vec::new(),
         });
         Ok(())
     }),
@@ -113,6 +123,9 @@ pub const SETTINGS: &[Setting] = &[
     }),
     setting("a2a.private_tasks", "WOPR_A2A_PRIVATE_TASKS", |c, t| {
         switch(&mut c.a2a.private_tasks, t)
+    }),
+    setting("a2a.card_version", "WOPR_A2A_CARD_VERSION", |c, t| {
+        put(&mut c.a2a.card_version, t)
     }),
     setting("a2a.error_profile", "WOPR_A2A_ERROR_PROFILE", |c, t| {
         put(&mut c.a2a.error_profile, t)

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use wopr_core::{PrincipalId, TenantId};
+use wopr_core::{Membership, PrincipalId, TenantId};
 
 use crate::auth::Scopes;
 
@@ -39,9 +39,24 @@ pub struct Certificate {
     pub principal: Option<PrincipalId>,
     /// What it may do.
     pub scopes: Scopes,
+    /// Roles of who uses it, for gates that ask for one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub roles: Vec<String>,
+    /// Groups of who uses it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<String>,
 }
 
 impl Certificate {
+    /// Roles and groups of who uses it.
+    #[must_use]
+    pub fn membership(&self) -> Membership {
+        Membership {
+            roles: self.roles.clone(),
+            groups: self.groups.clone(),
+        }
+    }
+
     /// What does not hold: the member, with its rule.
     pub(super) fn problem(&self) -> Option<(&'static str, &'static str)> {
         let is_hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);

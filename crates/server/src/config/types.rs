@@ -435,6 +435,34 @@ impl FromStr for ErrorProfile {
     }
 }
 
+/// Which card a client gets that names no version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum CardVersion {
+    /// One document that clients of both versions read.
+    #[default]
+    #[serde(rename = "union")]
+    Union,
+    /// That of 1.0 alone.
+    #[serde(rename = "1.0")]
+    V1_0,
+    /// That of 0.3 alone.
+    #[serde(rename = "0.3")]
+    V0_3,
+}
+
+impl FromStr for CardVersion {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "union" => Ok(Self::Union),
+            "1.0" => Ok(Self::V1_0),
+            "0.3" => Ok(Self::V0_3),
+            _ => Err("must be union, 1.0 or 0.3".to_owned()),
+        }
+    }
+}
+
 /// How cards can be signed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CardAlgorithm {

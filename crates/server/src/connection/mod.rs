@@ -15,8 +15,11 @@
 //! dropped, or the connection ends with the answer and lingers; HTTP/2 resets the stream after it, without an error.
 
 mod activity;
+mod charged;
+mod crowd;
 mod first;
 mod linger;
+mod pace;
 mod rest;
 mod stall;
 
@@ -39,15 +42,26 @@ use tokio::{
     time::Instant,
 };
 
-use crate::{Faces, auth::Certified, openwop::Problem};
+use crate::{
+    Faces, a2a,
+    admission::{NoRoom, Slot, refusal},
+    auth::Certified,
+    openwop::Problem,
+};
 
 use self::{
     activity::Activity,
+    charged::Charged,
     first::{Protocol, recognize},
     linger::{Lingering, Unread},
+    pace::Paced,
     stall::{STALL, Stalling, Written},
 };
 
+pub(crate) use self::crowd::{Bounds, Crowd, Line};
+
+/// What is read ahead of an HTTP/1.1 connection, and the largest head of a request.
+const MAX_BUFFER: usize = 32 << 10;
 /// Requests of one HTTP/2 connection at once.
 const MAX_STREAMS: u32 = 256;
 /// Bytes of a request that lie unread, of one stream and of all of a connection.
@@ -59,6 +73,8 @@ const MAX_HEADER_LIST: u32 = 32 << 10;
 const MAX_SEND_BUFFER: usize = 64 << 10;
 /// Streams a client may open and reset before they were looked at; more ends its connection.
 const MAX_PENDING_RESETS: usize = 20;
+/// Streams that a client makes this host reset; more ends its connection.
+const MAX_ERROR_RESETS: usize = 64;
 /// A client that does not answer a ping is gone.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
@@ -93,11 +109,11 @@ impl Connections {
     }
 
     /// Serves a connection to its end. Once `stopping` is true no new request is taken.
-    pub(crate) async fn serve<S>(&self, mut stream: S, stopping: watch::Receiver<bool>)
+    pub(crate) async fn serve<S>(&self, mut stream: S, line: &Line, stopping: watch::Receiver<bool>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let recognized = tokio::time::timeout(self.patience, recognize(&mut stream));
+        let recognized = tokio::time::timeout(line.patience(self.patience), recognize(&mut stream));
         let mut stop = stopping.clone();
         let (protocol, prefix) = tokio::select! {
             recognized = recognized => match recognized {
@@ -112,31 +128,50 @@ impl Connections {
                 }
             },
             _ = stop.wait_for(|stopping| *stopping) => return,
+            () = line.told_to_leave() => {
+                tracing::debug!("silent connection gives way to another");
+                return;
+            }
         };
-        let stream = Stalling::new(first::Replayed::new(prefix, stream));
+        let stream = Paced::new(first::Replayed::new(prefix, stream), line.clone());
+        let stream = Stalling::new(stream);
         let written = stream.written();
         let ended = match protocol {
             Protocol::Http1 => {
                 let stream = Lingering::new(stream);
                 let unread = stream.unread();
                 // The state of a request is a piece of memory of its own, which a connection without one need not have.
-                let service = service_fn(|request| Box::pin(self.answer_in_turn(&unread, request)));
+                let service = service_fn(|request| {
+                    let begun = self.begin(line, request, 0);
+                    Box::pin(self.answer_in_turn(&unread, &written, begun))
+                });
                 let connection = http1::Builder::new()
                     .timer(TokioTimer::new())
                     .header_read_timeout(self.patience)
+                    .max_buf_size(MAX_BUFFER)
                     .serve_connection(TokioIo::new(stream), service);
                 // Its one answer is what is written, and waits there.
                 let never = std::future::pending::<()>;
-                drive(connection, stopping, never(), never).await
+                drive(connection, stopping, never(), never, line).await
             }
             Protocol::Http2 => {
                 let activity = Arc::new(Activity::default());
                 let idle = Arc::clone(&activity);
                 let watched = Arc::clone(&activity);
-                let serves = self.clone();
+                let (serves, progress, own) = (self.clone(), written.clone(), line.clone());
                 let service = service_fn(move |request| {
-                    let (serves, activity) = (serves.clone(), Arc::clone(&activity));
-                    async move { serves.answer_held(&activity, request).await }
+                    // Before the task of the request exists: a flood of them holds no more than it is given.
+                    let begun = serves.begin(&own, request, STREAM_WINDOW as usize);
+                    let (serves, activity, progress) =
+                        (serves.clone(), Arc::clone(&activity), progress.clone());
+                    async move {
+                        match begun {
+                            Ok((request, slot)) => {
+                                serves.answer_held(&activity, progress, request, slot).await
+                            }
+                            Err(refused) => Ok(*refused),
+                        }
+                    }
                 });
                 let connection = http2::Builder::new(TokioExecutor::new())
                     .timer(TokioTimer::new())
@@ -146,11 +181,12 @@ impl Connections {
                     .max_header_list_size(MAX_HEADER_LIST)
                     .max_send_buf_size(MAX_SEND_BUFFER)
                     .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
+                    .max_local_error_reset_streams(MAX_ERROR_RESETS)
                     .keep_alive_interval(PING_INTERVAL)
                     .keep_alive_timeout(PING_TIMEOUT)
                     .serve_connection(TokioIo::new(stream), service);
                 let stalls = || stalls(Arc::clone(&watched), written.clone(), self.patience);
-                drive(connection, stopping, idle.rests(self.patience), stalls).await
+                drive(connection, stopping, idle.rests(self.patience), stalls, line).await
             }
         };
         if let Err(error) = ended {
@@ -158,11 +194,31 @@ impl Connections {
         }
     }
 
-    /// Answers a request.
-    async fn answer(&self, mut request: Request<Body>) -> Response<Body> {
+    /// Finds the place of a request whose head has been read; or what it is answered at once.
+    fn begin(
+        &self,
+        line: &Line,
+        mut request: Request<Incoming>,
+        window: usize,
+    ) -> Result<(Request<Incoming>, Slot), Box<Response<Body>>> {
         if let Some(caller) = &self.caller {
             request.extensions_mut().insert(caller.clone());
         }
+        let caller = self.faces.recognize(&mut request);
+        match Slot::take(line, caller.as_ref(), &request, window) {
+            Ok(slot) => {
+                request.extensions_mut().insert(slot.clone());
+                Ok((request, slot))
+            }
+            Err(NoRoom) => {
+                let is_http2 = request.version() >= Version::HTTP_2;
+                Err(Box::new(refusal(is_http2, a2a::is_grpc(request.headers()))))
+            }
+        }
+    }
+
+    /// Answers a request.
+    async fn answer(&self, request: Request<Body>) -> Response<Body> {
         self.faces.answer(request).await
     }
 
@@ -170,8 +226,13 @@ impl Connections {
     async fn answer_in_turn(
         &self,
         unread: &Unread,
-        request: Request<Incoming>,
+        written: &Written,
+        begun: Result<(Request<Incoming>, Slot), Box<Response<Body>>>,
     ) -> Result<Response<Body>, Infallible> {
+        let (request, slot) = match begun {
+            Ok(begun) => begun,
+            Err(refused) => return Ok(*refused),
+        };
         let (parts, body) = request.into_parts();
         let awaits_go = parts.headers.contains_key(header::EXPECT);
         let (body, rest) = rest::lend(body);
@@ -190,20 +251,25 @@ impl Connections {
             let headers = response.headers_mut();
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
-        Ok(response)
+        Ok(response.map(|body| Body::new(Charged::new(body, slot, written.clone()))))
     }
 
     /// Answers a request of HTTP/2, which counts for its connection until its answer has been read.
     async fn answer_held(
         &self,
         activity: &Arc<Activity>,
+        written: Written,
         request: Request<Incoming>,
+        slot: Slot,
     ) -> Result<Response<Body>, Infallible> {
         let held = activity.begin();
         let mut response = Box::pin(self.answer(request.map(Body::new))).await;
         // A connection of HTTP/2 is not closed by one of its answers.
         response.headers_mut().remove(header::CONNECTION);
-        Ok(response.map(|body| Body::new(activity::Held::new(body, held))))
+        Ok(response.map(|body| {
+            let body = Body::new(activity::Held::new(body, held));
+            Body::new(Charged::new(body, slot, written))
+        }))
     }
 }
 
@@ -223,16 +289,18 @@ fn names_one_host(version: Version, headers: &HeaderMap) -> bool {
 }
 
 /// Drives a connection to its end; what is in flight finishes once it is told to stop, rests or stalls. One that stalls
-/// longer ends at once.
+/// longer ends at once, and so does one that has to leave.
 async fn drive<C: GracefulConnection, S: Future<Output = ()>>(
     connection: C,
     mut stopping: watch::Receiver<bool>,
     rests: impl Future<Output = ()>,
     stalls: impl Fn() -> S,
+    line: &Line,
 ) -> Result<(), C::Error> {
     let mut connection = pin!(connection);
     tokio::select! {
         ended = connection.as_mut() => return ended,
+        () = line.told_to_leave() => return Ok(()),
         _ = stopping.wait_for(|stopping| *stopping) => {}
         () = rests => {}
         () = stalls() => {}
@@ -241,6 +309,7 @@ async fn drive<C: GracefulConnection, S: Future<Output = ()>>(
     connection.as_mut().graceful_shutdown();
     tokio::select! {
         ended = connection => ended,
+        () = line.told_to_leave() => Ok(()),
         () = stalls() => Ok(()),
     }
 }

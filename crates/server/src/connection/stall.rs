@@ -9,31 +9,62 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll, ready},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     time::Sleep,
 };
 
+use crate::admission::Slot;
+
 /// How long a reader may take nothing.
 pub(super) const STALL: Duration = Duration::from_secs(300);
 
-/// Bytes written to a connection so far.
+/// What was written to a connection so far.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Written(Arc<AtomicU64>);
+pub(super) struct Written(Arc<Progress>);
+
+#[derive(Debug, Default)]
+struct Progress {
+    bytes: AtomicU64,
+    /// Whether the client keeps something from being written.
+    is_blocked: AtomicBool,
+    /// Slots of requests whose answers were handed over and may not be written yet.
+    kept: Mutex<Vec<Slot>>,
+}
 
 impl Written {
     pub(super) fn bytes(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.0.bytes.load(Ordering::Relaxed)
     }
 
     pub(super) fn add(&self, n_bytes: u64) {
-        self.0.fetch_add(n_bytes, Ordering::Relaxed);
+        self.0.bytes.fetch_add(n_bytes, Ordering::Relaxed);
+    }
+
+    /// Keeps a slot until everything is written, if something waits to be.
+    pub(super) fn keep(&self, slot: Slot) {
+        if self.0.is_blocked.load(Ordering::Relaxed) {
+            self.0.kept.lock().push(slot);
+        }
+    }
+
+    fn blocked(&self) {
+        self.0.is_blocked.store(true, Ordering::Relaxed);
+    }
+
+    /// Everything is written.
+    fn flushed(&self) {
+        if self.0.is_blocked.swap(false, Ordering::Relaxed) {
+            let kept = std::mem::take(&mut *self.0.kept.lock());
+            drop(kept);
+        }
     }
 }
 
@@ -65,6 +96,7 @@ impl<S> Stalling<S> {
             self.waits = None;
             return done;
         }
+        self.written.blocked();
         let waits = (self.waits).get_or_insert_with(|| Box::pin(tokio::time::sleep(STALL)));
         ready!(waits.as_mut().poll(cx));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
@@ -94,6 +126,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Stalling<S> {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let done = Pin::new(&mut this.stream).poll_flush(cx);
+        if let Poll::Ready(Ok(())) = done {
+            this.written.flushed();
+        }
         this.judged(cx, done)
     }
 

@@ -11,7 +11,7 @@ use super::{
     answer::{Answer, json_response},
     call::Call,
     problem::{Problem, no_run},
-    render,
+    render::{self, Mask},
 };
 
 /// Artifacts of a run that are listed; the newest of more.
@@ -38,14 +38,14 @@ struct List {
 /// `GET /v1/runs/{runId}/artifacts`
 pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let key = call.run()?;
+        let key = call.visible_run().await?;
         let engine = call.host.engine();
         let view = engine.view(&key).await?.ok_or_else(no_run)?;
         let known = &view.run.artifacts;
         let mut artifacts = Vec::new();
         for artifact in &known[known.len().saturating_sub(MAX_LISTED)..] {
             let page = engine.events(&key, artifact.seq, 1).await?.ok_or_else(no_run)?;
-            artifacts.extend(page.events.into_iter().find_map(|event| read(&key, event, false)));
+            artifacts.extend(page.events.into_iter().find_map(|event| read(&key, event, None)));
         }
         json_response(StatusCode::OK, &List { artifacts })
     }
@@ -55,18 +55,16 @@ pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
 /// `GET /v1/runs/{runId}/artifacts/{artifactId}`
 pub(super) fn show(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let key = call.run()?;
+        let key = call.visible_run().await?;
         let engine = call.host.engine();
         let view = engine.view(&key).await?.ok_or_else(no_run)?;
-        let wanted = call.param(1);
-        // An id that a loop gave out again names the newest.
-        let known = view.run.artifacts.iter().rev().find(|known| known.id == wanted);
-        let seq = known.ok_or_else(no_artifact)?.seq;
+        let mask = Mask::for_caller(&view, call.caller());
+        let seq = view.run.artifact(call.param(1)).ok_or_else(no_artifact)?.seq;
         let page = engine.events(&key, seq, 1).await?.ok_or_else(no_run)?;
         let artifact = page
             .events
             .into_iter()
-            .find_map(|event| read(&key, event, true))
+            .find_map(|event| read(&key, event, Some(&mask)))
             .ok_or_else(no_artifact)?;
         json_response(StatusCode::OK, &artifact)
     }
@@ -77,7 +75,8 @@ fn no_artifact() -> Problem {
     Problem::not_found("no such artifact")
 }
 
-fn read(key: &RunKey, recorded: Recorded, with_content: bool) -> Option<Artifact> {
+/// An artifact, with its content as a mask leaves it.
+fn read(key: &RunKey, recorded: Recorded, mask: Option<&Mask>) -> Option<Artifact> {
     let Event::ArtifactCreated {
         visit,
         artifact,
@@ -95,6 +94,6 @@ fn read(key: &RunKey, recorded: Recorded, with_content: bool) -> Option<Artifact
         run_id: key.run.to_string(),
         node_id: visit.node.to_string(),
         created_at: render::time(recorded.at),
-        content: with_content.then_some(content),
+        content: mask.map(|mask| mask.content(&visit.node, &content)),
     })
 }

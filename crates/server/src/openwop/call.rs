@@ -26,7 +26,7 @@ pub(super) struct Call {
     pub(super) route: &'static Route,
     /// What the face says of its routes.
     pub(super) openapi: Bytes,
-    /// Present on every route that is not public.
+    /// Present on every route that is not public, and on a public one if the request has a valid credential.
     pub(super) caller: Option<Caller>,
     pub(super) params: Vec<String>,
     pub(super) uri: Uri,
@@ -53,9 +53,19 @@ impl Call {
     }
 
     /// The run the path names, as the caller's: what cannot be a run's id is an unknown run.
-    pub(super) fn run(&self) -> Result<RunKey, Problem> {
+    fn run(&self) -> Result<RunKey, Problem> {
         let run = RunId::parse(self.param(0)).map_err(|_| no_run())?;
         Ok(RunKey::new(self.caller().tenant.clone(), run))
+    }
+
+    /// The run the path names, if the caller sees it: one of others looks like an unknown one where runs are private.
+    pub(super) async fn visible_run(&self) -> Result<RunKey, Problem> {
+        let key = self.run()?;
+        if self.host.sees(self.caller(), &key).await? {
+            Ok(key)
+        } else {
+            Err(no_run())
+        }
     }
 
     /// The first value of a query parameter.

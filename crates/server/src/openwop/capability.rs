@@ -26,12 +26,9 @@ use crate::{
 const FIXTURES: [&str; 2] = ["conformance-", "openwop-smoke-"];
 
 /// Fixtures that complete here as plain workflows, without what they are about and nothing in them tells.
-const PRETENDERS: [&str; 3] = [
+const PRETENDERS: [&str; 1] = [
     // Makes a claim about `X-Force-Engine-Version`.
     "conformance-version-fold",
-    // Changes a variable of a running parent, by a seam that is not here.
-    "conformance-subworkflow-mid-run-mutation",
-    "conformance-subworkflow-mid-run-mutation-child",
 ];
 
 /// Types whose `config` says nothing to this host.
@@ -76,10 +73,10 @@ impl Capabilities {
             a2a_interfaces: a2a::INTERFACES,
             a2a_streaming: a2a::STREAMING,
             a2a_push: a2a::PUSH_NOTIFICATIONS,
-            a2a_extended_card: a2a::EXTENDED_CARD,
+            a2a_extended_card: a2a::EXTENDED_CARD && !config.conformance_open,
             max_body_bytes: config.server.max_body_bytes,
             max_node_executions: config.limits.max_node_executions,
-            max_run_duration_ms: config.limits.max_run_duration.map(Period::as_millis),
+            max_run_duration_ms: config.max_run_duration().map(Period::as_millis),
             idempotency_seconds: config.idempotency.retention.as_duration().as_secs(),
         }
     }

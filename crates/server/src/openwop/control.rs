@@ -35,7 +35,7 @@ const PAUSE_WINDOW: usize = 256;
 /// `POST /v1/runs/{runId}/cancel`, `POST /v1/runs/{runId}:cancel`
 pub(super) fn one(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let key = call.run()?;
+        let key = call.visible_run().await?;
         let once = once::Request::of(&call)?;
         let request: CancelRequest = call.decode()?;
         let command = Command::Cancel {
@@ -112,6 +112,11 @@ async fn bulk_item(call: &Call, id: String, reason: Option<String>) -> (BulkCanc
     };
     let caller = call.caller();
     let key = RunKey::new(caller.tenant.clone(), run);
+    match call.host.sees(caller, &key).await {
+        Ok(true) => {}
+        Ok(false) => return refused(id, no_run()),
+        Err(error) => return refused(id, error.into()),
+    }
     let command = Command::Cancel {
         reason,
         by: Some(caller.principal.clone()),
@@ -130,7 +135,7 @@ async fn bulk_item(call: &Call, id: String, reason: Option<String>) -> (BulkCanc
 /// `POST /v1/runs/{runId}:pause`
 pub(super) fn pause(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let key = call.run()?;
+        let key = call.visible_run().await?;
         let once = once::Request::of(&call)?;
         let request: PauseRequest = call.decode()?;
         let drain = match request.drain_policy {
@@ -171,7 +176,7 @@ pub(super) fn pause(call: Call) -> BoxFuture<'static, Answer> {
 /// `POST /v1/runs/{runId}:resume`
 pub(super) fn resume(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let key = call.run()?;
+        let key = call.visible_run().await?;
         let once = once::Request::of(&call)?;
         let request: ResumeRequest = call.decode()?;
         let command = Command::Resume {

@@ -14,17 +14,22 @@ use http::{Extensions, HeaderMap, HeaderValue, Method, StatusCode, header};
 
 use super::{
     call::Call,
-    openapi,
+    interrupt_page, openapi,
     problem::Problem,
     route::{Access, Input, Route},
     routes,
 };
 use crate::{
-    Host,
+    Host, admission,
+    asker::Asker,
     auth::{self, Caller},
     body::{self, BodyError, Weight},
+    page,
     telemetry::Handled,
 };
+
+/// The largest body of a request that needs no credential but a token.
+const MAX_PUBLIC: usize = 256 << 10;
 
 /// The face.
 #[derive(Debug)]
@@ -51,12 +56,18 @@ impl Face {
         let found = routes::find(&parts.method, parts.uri.path(), host.config().conformance);
         let mut caller = None;
         let route = found.route.map_or("unmatched", |route| route.path);
+        let has_page = found.route.is_some_and(|route| route.is_page);
+        let is_page = has_page && page::prefers_html(&parts.headers);
         let answer = match found.route {
-            Some(route) => match admit(route, &parts.extensions) {
+            Some(route) => match admit(&host, route, &found.params, &parts.extensions) {
                 Err(problem) => Err(problem),
                 Ok(who) => {
                     caller = who;
-                    match read_body(&host, route, caller.as_ref(), &parts.headers, body).await {
+                    let asker = match &caller {
+                        Some(caller) => Asker::caller(caller),
+                        None => admission::asker_of(&parts.extensions),
+                    };
+                    match read_body(&host, route, asker, &parts.headers, body).await {
                         Err(problem) => Err(problem),
                         Ok((body, _weight)) => {
                             let call = Call {
@@ -76,7 +87,16 @@ impl Face {
             },
             None => Err(refuse(&parts.extensions, parts.uri.path(), &found.allowed)),
         };
-        let mut response = answer.unwrap_or_else(Response::from);
+        let mut response = match answer {
+            Ok(response) => response,
+            Err(problem) if is_page => interrupt_page::problem(problem),
+            Err(problem) => problem.into(),
+        };
+        if has_page {
+            response
+                .headers_mut()
+                .insert(header::VARY, HeaderValue::from_static("Accept"));
+        }
         response.extensions_mut().insert(Handled { route, caller });
         response
     }
@@ -108,9 +128,20 @@ fn refuse(extensions: &Extensions, path: &str, allowed: &[Method]) -> Problem {
     }
 }
 
-fn admit(route: &Route, extensions: &Extensions) -> Result<Option<Caller>, Problem> {
+/// Looks at the credential, before anything is read of the body.
+fn admit(
+    host: &Host,
+    route: &Route,
+    params: &[String],
+    extensions: &Extensions,
+) -> Result<Option<Caller>, Problem> {
     match route.access {
-        Access::Public => Ok(None),
+        Access::Public => Ok(auth::caller(extensions).ok()),
+        Access::Token => {
+            let token = params.first().map_or("", String::as_str);
+            host.tokens().open(token, host.engine().now())?;
+            Ok(None)
+        }
         Access::Scopes(scopes) => {
             let caller = auth::caller(extensions)?;
             for scope in scopes {
@@ -124,18 +155,21 @@ fn admit(route: &Route, extensions: &Extensions) -> Result<Option<Caller>, Probl
 async fn read_body(
     host: &Host,
     route: &Route,
-    caller: Option<&Caller>,
+    asker: Asker,
     headers: &HeaderMap,
     body: Body,
 ) -> Result<(Bytes, Option<Weight>), Problem> {
     if matches!(route.input, Input::None) || body.is_end_stream() {
         return Ok((Bytes::new(), None));
     }
-    check_media_type(headers)?;
-    let limit = host.config().server.max_body_bytes;
+    check_media_type(route, headers)?;
+    let limit = match route.access {
+        Access::Scopes(_) => host.config().server.max_body_bytes,
+        Access::Public | Access::Token => host.config().server.max_body_bytes.min(MAX_PUBLIC),
+    };
     let patience = host.config().server.request_timeout.as_duration();
-    let read = body::read(body, caller, limit, patience).await;
-    match read.and_then(|read| Ok((body::weigh(&read, caller, limit)?, read))) {
+    let read = body::read(body, asker, limit, patience).await;
+    match read.and_then(|read| Ok((body::weigh(&read, asker, limit)?, read))) {
         Ok((weight, read)) => Ok((read, Some(weight))),
         Err(BodyError::TooLarge) => Err(too_large(limit)),
         Err(BodyError::TooManyValues) => Err(too_many_values(limit)),
@@ -169,11 +203,14 @@ fn too_many_values(limit: usize) -> Problem {
         "the body holds more values than this host takes: in memory it would be larger than allowed",
     )
     .with("maxRequestBodyBytes", limit)
-    .with("maxParsedBodyBytes", body::parsed_limit(limit))
+    .with("maxParsedBodyBytes", wopr_connect::parsed_limit(limit))
 }
 
-/// JSON, or no type at all.
-fn check_media_type(headers: &HeaderMap) -> Result<(), Problem> {
+/// JSON, or no type at all; where there is a page, its form too.
+fn check_media_type(route: &Route, headers: &HeaderMap) -> Result<(), Problem> {
+    if route.is_page && page::is_form(headers) {
+        return Ok(());
+    }
     let Some(value) = headers.get(header::CONTENT_TYPE) else {
         return Ok(());
     };
@@ -189,10 +226,14 @@ fn check_media_type(headers: &HeaderMap) -> Result<(), Problem> {
     if is_json {
         Ok(())
     } else {
-        Err(Problem::new(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "unsupported_media_type",
-            "the body must be application/json",
-        ))
+        Err(unsupported_media_type())
     }
+}
+
+pub(super) fn unsupported_media_type() -> Problem {
+    Problem::new(
+        StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        "unsupported_media_type",
+        "the body must be application/json",
+    )
 }

@@ -1,11 +1,12 @@
 //! Streaming a run's log as server-sent events (section 12).
 //!
 //! A stream reads the store by cursor and is woken by hints, so it sees every event once and in order, however
-//! it was created: the suffix after `Last-Event-ID`, then whatever comes. It ends after the terminal event, with
-//! the host, or with its reader; a slow reader holds one chunk and stops reading the store. A large event is a chunk
+//! it was created: the suffix after `Last-Event-ID`, then whatever comes. It ends after the terminal event, which the
+//! comment `:end` follows in every mode, with the host, or with its reader; where the store does not answer it is broken
+//! off, so that nobody takes that for the end of the run; a slow reader holds one chunk and stops reading the store. A large event is a chunk
 //! of its own, rendered once for all streams that send it at the time.
 
-use std::{convert::Infallible, mem, sync::Arc, time::Duration};
+use std::{mem, sync::Arc, time::Duration};
 
 use axum::{
     body::{Body, Bytes},
@@ -32,17 +33,26 @@ use super::{
 };
 use crate::{
     Host,
+    auth::Caller,
+    mask::reads_artifacts,
     paging::{self, CHUNK, Pace},
     telemetry::OpenStream,
 };
 
 /// Events read at once, while they are small.
 const PAGE: usize = 128;
+/// The comment that ends the stream of a run that has ended.
+const END: &[u8] = b":end\n";
+
+/// The stream ends before the run does: the store does not answer.
+#[derive(Debug, thiserror::Error)]
+#[error("the event stream was broken off")]
+struct BrokenOff;
 
 /// `GET /v1/runs/{runId}/events`
 pub(super) fn stream(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let key = call.run()?;
+        let key = call.visible_run().await?;
         let mode = call.query("streamMode");
         let modes = StreamModes::parse(mode.as_deref())?;
         let buffer = parse_buffer(call.query("bufferMs").as_deref())?;
@@ -56,8 +66,14 @@ pub(super) fn stream(call: Call) -> BoxFuture<'static, Answer> {
         }
         let follow = Follow::open(&call, key, modes, buffer, after).await?;
         let chunks = stream::unfold(follow, |mut follow| async move {
-            let chunk = follow.next_chunk().await?;
-            Some((Ok::<_, Infallible>(chunk), follow))
+            match follow.next_chunk().await {
+                Ok(Some(chunk)) => Some((Ok(chunk), follow)),
+                Ok(None) => None,
+                Err(broken) => {
+                    follow.is_over = true;
+                    Some((Err(broken), follow))
+                }
+            }
         });
         let mut response = Response::new(Body::from_stream(chunks));
         let headers = response.headers_mut();
@@ -102,11 +118,24 @@ fn wants_json(call: &Call) -> bool {
     has_json
 }
 
-/// Finds out once what a run's workflow keeps from views.
-#[derive(Debug, Default)]
-pub(super) struct Masking(Option<Mask>);
+static NOTHING: Mask = Mask::nothing();
+
+/// Finds out once what a run's workflow keeps from a reader.
+#[derive(Debug)]
+pub(super) struct Masking {
+    reads_artifacts: bool,
+    mask: Option<Mask>,
+}
 
 impl Masking {
+    /// For what a caller reads.
+    pub(super) fn new(caller: &Caller) -> Self {
+        Self {
+            reads_artifacts: reads_artifacts(caller),
+            mask: None,
+        }
+    }
+
     /// The mask of a run, given the first event that is about to be shown.
     pub(super) async fn of(
         &mut self,
@@ -114,20 +143,25 @@ impl Masking {
         key: &RunKey,
         first: Option<&Recorded>,
     ) -> Result<&Mask, ReadError> {
-        if self.0.is_none() {
-            let mask = match first {
-                // Nothing to show, nothing to hide.
-                None => return Ok(self.0.get_or_insert_default()),
-                Some(first) => find_mask(engine, key, first).await?,
-            };
-            self.0 = Some(mask);
+        match (&mut self.mask, first) {
+            (Some(_), _) => {}
+            // Nothing to show, nothing to hide, and nothing to remember.
+            (None, None) => return Ok(&NOTHING),
+            (mask @ None, Some(first)) => {
+                *mask = Some(find_mask(engine, key, first, self.reads_artifacts).await?);
+            }
         }
-        Ok(self.0.get_or_insert_default())
+        Ok(self.mask.get_or_insert_default())
     }
 }
 
 /// The start of a log names the version, which is the current one most of the time.
-async fn find_mask(engine: &Engine, key: &RunKey, first: &Recorded) -> Result<Mask, ReadError> {
+async fn find_mask(
+    engine: &Engine,
+    key: &RunKey,
+    first: &Recorded,
+    reads_artifacts: bool,
+) -> Result<Mask, ReadError> {
     let (workflow, version) = match &first.event {
         Event::RunStarted(started) => (started.workflow.clone(), started.version.clone()),
         _ => match engine.store().summary(key).await? {
@@ -142,10 +176,11 @@ async fn find_mask(engine: &Engine, key: &RunKey, first: &Recorded) -> Result<Ma
     };
     let current = engine.workflow(&key.tenant, &workflow);
     if let Some(plan) = current.filter(|plan| *plan.version() == version) {
-        return Ok(Mask::of(&plan));
+        return Ok(Mask::for_reader(&plan, reads_artifacts));
     }
     let view = engine.view(key).await?;
-    Ok(view.map(|view| Mask::of(&view.plan)).unwrap_or_default())
+    let mask = view.map(|view| Mask::for_reader(&view.plan, reads_artifacts));
+    Ok(mask.unwrap_or_default())
 }
 
 /// One reader of one run.
@@ -166,6 +201,8 @@ struct Follow {
     keepalive: Duration,
     sent_at: Instant,
     is_over: bool,
+    /// It has shown the end of the run, and not only its own.
+    has_ended: bool,
     _open: OpenStream,
 }
 
@@ -234,7 +271,7 @@ impl Follow {
             next,
             pace: Pace::new(PAGE),
             modes,
-            masking: Masking::default(),
+            masking: Masking::new(call.caller()),
             values,
             batch: Batch {
                 wait: buffer,
@@ -245,16 +282,17 @@ impl Follow {
             },
             sent_at: Instant::now(),
             is_over: false,
+            has_ended: false,
             key,
             host,
         })
     }
 
     /// The next bytes of the stream; `None` ends it.
-    async fn next_chunk(&mut self) -> Option<Bytes> {
+    async fn next_chunk(&mut self) -> Result<Option<Bytes>, BrokenOff> {
         loop {
             if self.is_over {
-                return None;
+                return Ok(None);
             }
             let mut out = Vec::new();
             let is_full = match self.read(&mut out).await {
@@ -262,29 +300,32 @@ impl Follow {
                     self.sent_at = Instant::now();
                     // Making it took a while, and others wait for the thread.
                     tokio::task::yield_now().await;
-                    return Some(chunk);
+                    return Ok(Some(chunk));
                 }
                 Ok(Read::Page { is_full }) => is_full,
                 Ok(Read::Later) => {
                     self.sent_at = Instant::now();
-                    return Some(Bytes::from_static(sse::KEEP_ALIVE));
+                    return Ok(Some(Bytes::from_static(sse::KEEP_ALIVE)));
                 }
                 Err(error) => {
                     // The reader comes back with its last id and loses nothing.
-                    tracing::warn!(%error, run = %self.key, "stream ended early");
-                    return None;
+                    tracing::warn!(%error, run = %self.key, "event stream broken off");
+                    return Err(BrokenOff);
                 }
             };
             self.batch.flush(self.is_over, &mut out);
+            if self.has_ended {
+                out.extend_from_slice(END);
+            }
             if !out.is_empty() {
                 self.sent_at = Instant::now();
-                return Some(out.into());
+                return Ok(Some(out.into()));
             }
             if !is_full
                 && !self.is_over
                 && let Some(chunk) = self.wait().await
             {
-                return chunk;
+                return Ok(chunk);
             }
         }
     }
@@ -302,7 +343,8 @@ impl Follow {
             return Ok(Read::Later);
         };
         if self.is_shareable()
-            && let Some(frame) = paging::shared(&self.key, self.next, self.modes)
+            && let Some(frame) =
+                paging::shared(&self.key, self.next, (self.modes, self.masking.reads_artifacts))
         {
             self.next = self.next.next();
             return Ok(Read::Large(frame));
@@ -328,6 +370,7 @@ impl Follow {
         out: &mut Vec<u8>,
     ) -> Result<Read, ReadError> {
         let is_shareable = self.is_shareable();
+        let reads_artifacts = self.masking.reads_artifacts;
         let mask = self
             .masking
             .of(self.host.engine(), &self.key, events.first())
@@ -343,7 +386,8 @@ impl Follow {
                 if start == 0 {
                     self.next = recorded.seq.next();
                     let frame = mem::take(out);
-                    let frame = paging::share(&self.key, recorded.seq, self.modes, frame);
+                    let shown = (self.modes, reads_artifacts);
+                    let frame = paging::share(&self.key, recorded.seq, shown, frame);
                     return Ok(Read::Large(frame));
                 }
                 // It comes alone, next time.
@@ -359,7 +403,8 @@ impl Follow {
         }
         // A batch that has become large is not worth waiting for.
         self.batch.is_due |= self.batch.items.len() >= CHUNK;
-        self.is_over = status.is_terminal() && self.next >= head;
+        self.has_ended = status.is_terminal() && self.next >= head;
+        self.is_over = self.has_ended;
         self.pace.read(out.len() + self.batch.items.len());
         Ok(Read::Page { is_full })
     }

@@ -4,30 +4,38 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::Value;
-use wopr_core::{Asked, Command, NodeId, PrincipalId, Refusal, Resolve, RunId, RunKey, RunStatus};
+use wopr_core::{
+    Asked, Authority, Command, Membership, NodeId, PrincipalId, Refusal, Resolve, RunId, RunKey, RunStatus,
+};
 use wopr_engine::{CommandError, View};
 use wopr_store::RunFilter;
-use wopr_wire::openwop::{
-    control::{ResolveInterruptRequest, ResolveInterruptResponse},
-    run::InterruptView,
+use wopr_wire::{
+    json::{Decode, DecodeError, Fields},
+    openwop::{
+        control::{ResolveInterruptRequest, ResolveInterruptResponse},
+        run::InterruptView,
+    },
+    time::Timestamp,
 };
 
 use super::{
     answer::{Answer, json_response},
     call::Call,
-    once,
-    problem::{Problem, no_interrupt},
+    interrupt_page, once,
+    problem::{Problem, no_interrupt, no_run},
     render,
     runs::{Page, any_object, cursor, status_body},
     waiting,
 };
 use crate::{
     Host,
+    a2a::binding::{self, Since},
     auth::{Caller, Scope},
-    tokens::{Claims, Intent},
+    page,
+    tokens::{Claims, Holder, Intent},
 };
 
-/// In whose name a token's holder answers: a token names nobody.
+/// In whose name an answer is recorded that came by a token without a name: whoever read it may have passed it on.
 const TOKEN_HOLDER: &str = "interrupt-token";
 
 /// In whose name an answer counts, if not its sender's. Voting for others takes a key that manages keys, or the
@@ -48,11 +56,22 @@ pub fn voter(host: &Host, caller: &Caller, value: &Value) -> Result<Option<Strin
     }
 }
 
+/// The roles and groups of another principal of the caller's tenant.
+fn membership(host: &Host, caller: &Caller, principal: &str) -> Membership {
+    let principal = PrincipalId::parse(principal);
+    principal
+        .map(|principal| host.auth().membership(&caller.tenant, &principal))
+        .unwrap_or_default()
+}
+
 /// `POST /v1/runs/{runId}/interrupts/{nodeId}`
 pub(super) fn resolve(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let request: ResolveInterruptRequest = call.decode()?;
-        answer(&call, request.resume_value).await
+        let ResolveInterruptRequest {
+            resume_value,
+            interrupt_id,
+        } = call.decode()?;
+        answer(&call, resume_value, interrupt_id).await
     }
     .boxed()
 }
@@ -60,25 +79,47 @@ pub(super) fn resolve(call: Call) -> BoxFuture<'static, Answer> {
 /// `POST /v1/runs/{runId}/approvals/{nodeId}`
 pub(super) fn approve(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let value = any_object(&call)?;
-        answer(&call, value).await
+        let mut value = any_object(&call)?;
+        let interrupt = match value
+            .as_object_mut()
+            .and_then(|fields| fields.remove("interruptId"))
+        {
+            None => None,
+            Some(Value::String(id)) => Some(id),
+            Some(_) => return Err(Problem::field("interruptId", "must be a string")),
+        };
+        answer(&call, value, interrupt).await
     }
     .boxed()
 }
 
-async fn answer(call: &Call, value: Value) -> Answer {
-    let key = call.run()?;
+async fn answer(call: &Call, value: Value, interrupt: Option<String>) -> Answer {
+    let key = call.visible_run().await?;
     let caller = call.caller();
     let once = once::Request::of(call)?;
     let voter = voter(&call.host, caller, &value)?;
+    let authority = Authority::Credential(match &voter {
+        None => (*caller.membership).clone(),
+        Some(voter) => membership(&call.host, caller, voter),
+    });
     let node = call.param(1).to_owned();
+    let node_id = NodeId::parse(&node).map_err(|_| no_interrupt())?;
+    if interrupt.is_none() {
+        if let Some(once) = &once
+            && let Some(first) = once.replay(call).await?
+        {
+            return Ok(first);
+        }
+        check_unchanged(call, &key, &node_id).await?;
+    }
     let resolve = Resolve {
-        node: NodeId::parse(&node).map_err(|_| no_interrupt())?,
+        node: node_id,
         ordinal: None,
+        interrupt,
         value,
         by: caller.principal.clone(),
         voter,
-        by_token: false,
+        authority,
         is_untrusted: false,
     };
     let run = key.run.clone();
@@ -92,6 +133,36 @@ async fn answer(call: &Call, value: Value) -> Answer {
         Ok(done) => once::answer(call, &done, respond).await,
         Err(error) => Err(late(error).into()),
     }
+}
+
+/// Refuses an answer that names no question if the caller saw another one at the node, and somebody else settled that.
+/// Where this process does not remember what the caller saw, the node is all there is to go by.
+async fn check_unchanged(call: &Call, key: &RunKey, node: &NodeId) -> Result<(), Problem> {
+    let principal = &call.caller().principal;
+    let Some(seq) = call.host.seen().of(key, principal) else {
+        return Ok(());
+    };
+    let engine = call.host.engine();
+    let view = engine.view(key).await?.ok_or_else(no_run)?;
+    let mut open = view.run.interrupts(&view.plan);
+    let Some(open) = open.find(|open| open.node == node) else {
+        return Ok(());
+    };
+    let since = Since {
+        run: key,
+        seq,
+        principal,
+        node: Some(node),
+    };
+    if seq >= view.run.head || !binding::is_changed(engine, since).await? {
+        return Ok(());
+    }
+    Err(Problem::new(
+        StatusCode::CONFLICT,
+        "interrupt_changed",
+        "the node asks something else than the caller saw: read the run again, and name the question by interruptId",
+    )
+    .with("interruptId", open.id()))
 }
 
 /// An interrupt of a run that has ended otherwise has its answer, as far as a latecomer is concerned.
@@ -120,6 +191,9 @@ fn resolved(run: &RunId, node: &str, view: &View) -> Vec<u8> {
 /// `GET /v1/interrupts/{token}`
 pub(super) fn inspect(call: Call) -> BoxFuture<'static, Answer> {
     async move {
+        if page::prefers_html(&call.headers) {
+            return interrupt_page::show(&call).await;
+        }
         let engine = call.host.engine();
         let (claims, expires_at) = call.host.tokens().open_until(call.param(0), engine.now())?;
         let view = engine.view(&claims.key).await?.ok_or_else(no_interrupt)?;
@@ -129,7 +203,7 @@ pub(super) fn inspect(call: Call) -> BoxFuture<'static, Answer> {
             .find(|open| *open.node == claims.node && open.ordinal == claims.ordinal);
         let shown = match open.map(|open| open.asked) {
             Some(Asked::Here(_)) if view.run.status != RunStatus::Cancelling => {
-                waiting::here(&call.host, &view, &claims.node, false)
+                waiting::here(&view, &claims.node)
             }
             Some(_) | None => None,
         };
@@ -142,7 +216,7 @@ pub(super) fn inspect(call: Call) -> BoxFuture<'static, Answer> {
 }
 
 /// Why the interrupt of a true token is open no more.
-fn closed(view: &View) -> Problem {
+pub(super) fn closed(view: &View) -> Problem {
     if view.run.cancelled_by_parent.is_some() {
         Refusal::InterruptGone.into()
     } else {
@@ -153,6 +227,9 @@ fn closed(view: &View) -> Problem {
 /// `POST /v1/interrupts/{token}`
 pub(super) fn resolve_by_token(call: Call) -> BoxFuture<'static, Answer> {
     async move {
+        if page::is_form(&call.headers) {
+            return interrupt_page::submit(&call).await;
+        }
         // The token comes first: who has none learns nothing about bodies.
         let engine = call.host.engine();
         let claims = call.host.tokens().open(call.param(0), engine.now())?;
@@ -160,32 +237,58 @@ pub(super) fn resolve_by_token(call: Call) -> BoxFuture<'static, Answer> {
             return Err(Problem::forbidden("the token is for looking only"));
         }
         let request: ResolveInterruptRequest = call.decode()?;
-        let by = PrincipalId::parse(TOKEN_HOLDER).map_err(|_| Problem::internal())?;
-        let once = once::Request::of_holder(&call, &claims, &by)?;
-        let Claims {
-            key, node, ordinal, ..
-        } = claims;
-        let voter = request.resume_value.get("voter").and_then(Value::as_str);
-        let resolve = Resolve {
-            node: node.clone(),
-            ordinal: Some(ordinal),
-            voter: voter
-                .filter(|_| call.host.config().conformance)
-                .map(str::to_owned),
-            value: request.resume_value,
-            by,
-            by_token: true,
-            is_untrusted: false,
-        };
-        let run = key.run.clone();
-        let respond = move |view: &View| (StatusCode::OK, resolved(&run, node.as_str(), view));
-        let extras = once::Request::extras(once, &call, respond.clone());
-        match engine.command(&key, Command::Resolve(resolve), extras).await {
-            Ok(done) => once::answer(&call, &done, respond).await,
-            Err(error) => Err(invalidated(&call.host, &key, late(error)).await),
+        let asked = format!("{}:{}", claims.node, claims.ordinal);
+        // A token shown with a parent's run comes with the id that the parent shows.
+        let is_asked = |id: &String| *id == asked || id.ends_with(&format!("/{asked}"));
+        if !request.interrupt_id.as_ref().is_none_or(is_asked) {
+            return Err(no_interrupt());
         }
+        answer_by_token(&call, claims, request.resume_value).await
     }
     .boxed()
+}
+
+/// Answers what a token is for, in the name of its holder.
+pub(super) async fn answer_by_token(call: &Call, claims: Claims, value: Value) -> Answer {
+    // The conformance suite has a single credential for all of its voters.
+    let given = value.get("voter").and_then(Value::as_str);
+    let given = given.filter(|_| call.host.config().conformance);
+    let by = match given {
+        Some(voter) => PrincipalId::parse(voter)
+            .map_err(|_| Problem::field("voter", "must be 1 to 256 characters without spaces"))?,
+        None if claims.holder.is_named => claims.holder.principal.clone(),
+        None => PrincipalId::parse(TOKEN_HOLDER).map_err(|_| Problem::internal())?,
+    };
+    let once = once::Request::of_holder(call, &claims, &by)?;
+    let Claims {
+        key,
+        node,
+        ordinal,
+        holder,
+        intent: _,
+    } = claims;
+    let voter = given.unwrap_or(holder.principal.as_str()).to_owned();
+    let resolve = Resolve {
+        node: node.clone(),
+        ordinal: Some(ordinal),
+        interrupt: None,
+        // A token votes as the principal it was made for, so that nobody votes twice by reading one.
+        voter: Some(voter),
+        value,
+        by,
+        authority: Authority::Token {
+            is_member: holder.is_member,
+        },
+        is_untrusted: true,
+    };
+    let run = key.run.clone();
+    let respond = move |view: &View| (StatusCode::OK, resolved(&run, node.as_str(), view));
+    let extras = once::Request::extras(once, call, respond.clone());
+    let engine = call.host.engine();
+    match engine.command(&key, Command::Resolve(resolve), extras).await {
+        Ok(done) => once::answer(call, &done, respond).await,
+        Err(error) => Err(invalidated(&call.host, &key, late(error)).await),
+    }
 }
 
 /// A cancelled run has invalidated its tokens: 409, or 410 if a parent's cancel did (section 13.7).
@@ -201,6 +304,127 @@ async fn invalidated(host: &Host, key: &RunKey, error: CommandError) -> Problem 
         },
         error => error.into(),
     }
+}
+
+/// The body of `POST /v1/host/wopr/interrupt-tokens`. Closed.
+#[derive(Debug)]
+struct MintToken {
+    run: String,
+    node: String,
+    interrupt: Option<String>,
+    principal: Option<String>,
+    /// What the principal is, if neither a key nor a certificate says so.
+    membership: Membership,
+    intent: Intent,
+}
+
+impl Decode for MintToken {
+    fn decode(value: Value) -> Result<Self, DecodeError> {
+        let mut fields = Fields::of(value)?;
+        let intent: Option<String> = fields.optional("intent")?;
+        let intent = match intent.as_deref() {
+            None | Some("resolve") => Intent::Resolve,
+            Some("inspect") => Intent::Inspect,
+            Some(_) => return Err(DecodeError::invalid("must be resolve or inspect").in_field("intent")),
+        };
+        let request = Self {
+            run: fields.required("runId")?,
+            node: fields.required("nodeId")?,
+            interrupt: fields.optional("interruptId")?,
+            principal: fields.optional("principal")?,
+            membership: Membership {
+                roles: fields.or_default("roles")?,
+                groups: fields.or_default("groups")?,
+            },
+            intent,
+        };
+        fields.refuse_unknown()?;
+        Ok(request)
+    }
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Minted {
+    run_id: String,
+    node_id: String,
+    interrupt_id: String,
+    principal: String,
+    intent: Intent,
+    interrupt_token: String,
+    callback_url: String,
+    expires_at: Timestamp,
+}
+
+/// `POST /v1/host/wopr/interrupt-tokens`
+pub(super) fn mint(call: Call) -> BoxFuture<'static, Answer> {
+    async move {
+        if call.headers.contains_key("idempotency-key") {
+            return Err(Problem::field(
+                "Idempotency-Key",
+                "is not taken here: a token is not kept, and minting one changes nothing",
+            ));
+        }
+        let request: MintToken = call.decode()?;
+        let caller = call.caller();
+        let principal = match &request.principal {
+            None => caller.principal.clone(),
+            Some(name) => PrincipalId::parse(name)
+                .map_err(|_| Problem::field("principal", "must be 1 to 256 characters without spaces"))?,
+        };
+        let mut membership = if principal == caller.principal {
+            (*caller.membership).clone()
+        } else {
+            membership(&call.host, caller, principal.as_str())
+        };
+        if let Some(rule) = request.membership.problem() {
+            return Err(Problem::invalid(rule));
+        }
+        let is_own = principal == caller.principal && membership.covers(&request.membership);
+        membership.extend(&request.membership);
+        // As with voting for others: whoever manages keys could make one for them anyway.
+        if !is_own && !caller.may(Scope::KeysManage) {
+            return Err(Problem::forbidden("the credential may not mint tokens for others")
+                .with("scopeRequired", Scope::KeysManage.as_str()));
+        }
+        let run = RunId::parse(&request.run).map_err(|_| no_run())?;
+        let key = RunKey::new(caller.tenant.clone(), run);
+        if !call.host.sees(caller, &key).await? {
+            return Err(no_run());
+        }
+        let view = call.host.engine().view(&key).await?.ok_or_else(no_run)?;
+        let asked = waiting::asked_at(&call.host, &view, &request.node, request.interrupt.as_deref()).await?;
+        let asked = asked.ok_or_else(no_interrupt)?;
+        let claims = Claims {
+            key: asked.key,
+            node: asked.node,
+            ordinal: asked.ordinal,
+            intent: request.intent,
+            holder: Holder {
+                principal,
+                is_named: true,
+                is_member: membership.is_named_by(&asked.shown.data),
+            },
+        };
+        let engine = call.host.engine();
+        let token = call.host.tokens().mint(&claims, asked.deadline, engine.now());
+        tracing::info!(
+            run = %claims.key.run, node = %claims.node, principal = %claims.holder.principal, by = %caller.key_id,
+            "interrupt token minted"
+        );
+        let minted = Minted {
+            run_id: request.run,
+            node_id: request.node,
+            interrupt_id: asked.id,
+            principal: claims.holder.principal.to_string(),
+            intent: claims.intent,
+            callback_url: call.host.interrupt_url(&token),
+            expires_at: render::time(token.expires_at),
+            interrupt_token: token.text,
+        };
+        json_response(StatusCode::CREATED, &minted)
+    }
+    .boxed()
 }
 
 /// An open interrupt in a list.
@@ -231,6 +455,7 @@ pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
                 RunStatus::WaitingInput,
                 RunStatus::WaitingExternal,
             ],
+            principal: call.host.owner(call.caller()),
             ..RunFilter::default()
         };
         let engine = call.host.engine();
@@ -251,7 +476,7 @@ pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
             };
             // What a child asks is listed once, at the child.
             for open in view.run.interrupts(&view.plan) {
-                let Some(interrupt) = waiting::here(&call.host, &view, open.node, false) else {
+                let Some(interrupt) = waiting::here(&view, open.node) else {
                     continue;
                 };
                 interrupts.push(Item {

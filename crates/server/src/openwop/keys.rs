@@ -1,13 +1,14 @@
 //! API keys of a tenant: a host extension, so that rotating a key takes no restart.
 //!
-//! Nobody makes a key that can do more than their own, or that opens another tenant.
+//! Nobody makes a key that can do more than their own, or that opens another tenant. Names, roles and groups are the
+//! maker's to give: whoever manages keys says who the tenant's principals are.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use futures_util::{FutureExt as _, future::BoxFuture};
 use http::StatusCode;
 use rand::{TryRngCore as _, rngs::OsRng};
 use serde::Serialize;
-use wopr_core::PrincipalId;
+use wopr_core::{Membership, PrincipalId};
 use wopr_store::KeyRow;
 use wopr_wire::{
     json::{Decode, DecodeError, Fields},
@@ -33,6 +34,7 @@ struct CreateKey {
     id: Option<String>,
     principal: Option<String>,
     scopes: Vec<String>,
+    membership: Membership,
 }
 
 impl Decode for CreateKey {
@@ -42,6 +44,10 @@ impl Decode for CreateKey {
             id: fields.optional("id")?,
             principal: fields.optional("principal")?,
             scopes: fields.required("scopes")?,
+            membership: Membership {
+                roles: fields.or_default("roles")?,
+                groups: fields.or_default("groups")?,
+            },
         };
         fields.refuse_unknown()?;
         Ok(request)
@@ -55,6 +61,8 @@ struct Key {
     tenant: String,
     principal: String,
     scopes: Vec<String>,
+    #[serde(flatten)]
+    membership: Membership,
     created_at: Timestamp,
     #[serde(skip_serializing_if = "Option::is_none")]
     revoked_at: Option<Timestamp>,
@@ -75,6 +83,7 @@ impl Key {
             tenant: row.tenant.to_string(),
             principal: row.principal.to_string(),
             scopes: row.scopes,
+            membership: row.membership,
             created_at: render::time(row.created_at),
             revoked_at: row.revoked_at.map(render::time),
             secret: None,
@@ -101,6 +110,9 @@ pub(super) fn create(call: Call) -> BoxFuture<'static, Answer> {
                 "a key cannot have scopes that its maker lacks",
             ));
         }
+        if let Some(rule) = request.membership.problem() {
+            return Err(Problem::invalid(rule));
+        }
         let mut random = [0; 32];
         OsRng.try_fill_bytes(&mut random).map_err(|error| {
             tracing::error!(%error, "no entropy for a key");
@@ -120,13 +132,13 @@ pub(super) fn create(call: Call) -> BoxFuture<'static, Answer> {
         let principal = PrincipalId::parse(&principal)
             .map_err(|_| Problem::field("principal", "must be 1 to 256 characters without spaces"))?;
         let store = call.host.engine().store();
-        let is_configured = call.host.config().auth.keys.iter().any(|key| key.id == id);
-        if is_configured || store.keys().await?.iter().any(|key| key.id == id) {
-            return Err(Problem::new(
-                StatusCode::CONFLICT,
-                "conflict",
-                "the key's id is taken",
-            ));
+        let taken = || {
+            let message = "the tenant has a key of this id already";
+            Problem::new(StatusCode::CONFLICT, "conflict", message)
+        };
+        let mut configured = call.host.config().auth.keys.iter();
+        if configured.any(|key| key.id == id && key.tenant == caller.tenant) {
+            return Err(taken());
         }
         let secret = format!("wopr_{}", URL_SAFE_NO_PAD.encode(random));
         let row = KeyRow {
@@ -135,10 +147,13 @@ pub(super) fn create(call: Call) -> BoxFuture<'static, Answer> {
             tenant: caller.tenant.clone(),
             principal,
             scopes: scopes.names(),
+            membership: request.membership,
             created_at: call.host.engine().now(),
             revoked_at: None,
         };
-        store.put_key(row.clone()).await?;
+        if !store.add_key(row.clone()).await? {
+            return Err(taken());
+        }
         call.host.auth().catch_up().await?;
         tracing::info!(key = %row.id, tenant = %row.tenant, by = %caller.key_id, "api key created");
         let key = Key {
@@ -179,7 +194,7 @@ pub(super) fn revoke(call: Call) -> BoxFuture<'static, Answer> {
             return Err(Problem::not_found("no such key"));
         }
         // Revoking twice changes nothing, and says so by saying the same.
-        store.revoke_key(id, call.host.engine().now()).await?;
+        store.revoke_key(tenant, id, call.host.engine().now()).await?;
         call.host.auth().catch_up().await?;
         tracing::info!(key = %id, %tenant, by = %call.caller().key_id, "api key revoked");
         Ok(bytes_response(StatusCode::NO_CONTENT, axum::body::Body::empty()))

@@ -17,6 +17,7 @@ mod control;
 mod deliveries;
 mod dispatch;
 mod events;
+mod interrupt_page;
 mod interrupts;
 mod keys;
 mod once;
@@ -38,7 +39,7 @@ mod workflows;
 pub use capability::{Capabilities, Discovery};
 pub use interrupts::voter;
 pub use problem::Problem;
-pub use waiting::{here, may_answer, open_interrupt};
+pub use waiting::{here, open_interrupts};
 
 pub(crate) use dispatch::Face;
 
@@ -50,7 +51,8 @@ pub(crate) fn unavailable() -> axum::response::Response {
 /// Method, path and whether a credential is needed, of every route: for tests that try each of them.
 #[must_use]
 pub fn routes() -> Vec<(http::Method, &'static str, bool)> {
-    let is_public = |route: &route::Route| matches!(route.access, route::Access::Public);
+    let is_public =
+        |route: &route::Route| matches!(route.access, route::Access::Public | route::Access::Token);
     table::ROUTES
         .iter()
         .map(|route| (route.verb.method(), route.path, !is_public(route)))

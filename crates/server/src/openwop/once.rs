@@ -53,12 +53,11 @@ impl Request {
         }))
     }
 
-    /// The same for who answers by a token, which names nobody: each interrupt has keys of its own, and whoever looks
-    /// again may hold another token for it.
+    /// The same for an answer by a token: each interrupt has keys of its own, and so has each holder of a token for it.
     pub(super) fn of_holder(
         call: &Call,
         claims: &Claims,
-        holder: &PrincipalId,
+        answerer: &PrincipalId,
     ) -> Result<Option<Self>, Problem> {
         let Some(key) = key(call)? else { return Ok(None) };
         let Claims {
@@ -66,13 +65,15 @@ impl Request {
             node,
             ordinal,
             intent: _,
+            holder,
         } = claims;
+        let principal = &holder.principal;
         Ok(Some(Self {
             key: IdempotencyKey {
                 tenant: tenant.clone(),
-                principal: holder.clone(),
+                principal: answerer.clone(),
                 scope: scope(call),
-                key: hash_hex(&format!("{run} {node}:{ordinal} {key}")),
+                key: hash_hex(&format!("{principal} {run} {node}:{ordinal} {key}")),
             },
             digest: digest(&[], &body(call)?),
         }))

@@ -12,6 +12,24 @@ use super::{
     table::ROUTES,
 };
 
+const FORM: &str = "application/x-www-form-urlencoded";
+
+/// What the form of a page holds.
+fn form() -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "action": { "type": "string", "description": "Of an approval." },
+            "feedback": { "type": "string", "description": "Of an approval: feedback, the changes asked for, or the question." },
+            "edited": { "type": "string", "description": "Of an approval with edit-accept: the content, as JSON unless it is a text." },
+            "value": { "type": "string", "description": "Of other interrupts: the answer as JSON." },
+        },
+        "patternProperties": {
+            "^answers\\[.+\\]$": { "type": "string", "description": "Of a clarification: the answer to the question with this id." },
+        },
+    })
+}
+
 /// What a status means on every route.
 fn meaning(status: u16) -> &'static str {
     match status {
@@ -19,6 +37,7 @@ fn meaning(status: u16) -> &'static str {
         201 => "Created.",
         202 => "Accepted.",
         204 => "Done; no body.",
+        303 => "The form was taken; the page says what became of it.",
         304 => "The version the caller knows is current.",
         400 => "The request breaks a rule; details.field names the place.",
         401 => "No credential, or none that is known.",
@@ -97,8 +116,11 @@ fn operation(route: &Route) -> Value {
         Input::Required(schema) => operation["requestBody"] = body(schema, true),
         Input::Optional(schema) => operation["requestBody"] = body(schema, false),
     }
+    if route.is_page && !matches!(route.input, Input::None) {
+        operation["requestBody"]["content"][FORM] = json!({ "schema": form() });
+    }
     match route.access {
-        Access::Public => operation["security"] = json!([]),
+        Access::Public | Access::Token => operation["security"] = json!([]),
         Access::Scopes(scopes) => {
             let names: Vec<_> = scopes.iter().map(|scope| scope.as_str()).collect();
             operation["security"] = json!([{ "bearer": [] }]);
@@ -131,13 +153,19 @@ fn responses(route: &Route) -> Value {
     if success.media == "text/event-stream" {
         answer["content"]["application/json"] = json!({ "schema": reference("PollResponse") });
     }
+    if route.is_page {
+        answer["content"]["text/html"] = json!({ "schema": { "type": "string" } });
+        if !matches!(route.input, Input::None) {
+            responses.insert("303".to_owned(), json!({ "description": meaning(303) }));
+        }
+    }
     responses.insert(success.status.to_string(), answer);
     let takes_etag = route.params.iter().any(|param| param.name == "If-None-Match");
     if takes_etag {
         responses.insert("304".to_owned(), json!({ "description": meaning(304) }));
     }
     let authenticated: &[u16] = match route.access {
-        Access::Public => &[],
+        Access::Public | Access::Token => &[],
         Access::Scopes(_) => &[401, 403],
     };
     for status in authenticated.iter().chain(route.errors) {

@@ -1,6 +1,9 @@
 //! What needs no credential: what the host is, and how it does.
 
-use axum::{body::Body, response::Response};
+use axum::{
+    body::{Body, Bytes},
+    response::Response,
+};
 use futures_util::{FutureExt as _, future::BoxFuture};
 use http::{HeaderValue, StatusCode, header};
 use serde_json::json;
@@ -10,7 +13,7 @@ use super::{
     call::Call,
     problem::Problem,
 };
-use crate::telemetry::METRICS_TYPE;
+use crate::telemetry::{METRICS_TYPE, Metrics};
 
 /// `GET /.well-known/openwop`
 pub(super) fn discovery(call: Call) -> BoxFuture<'static, Answer> {
@@ -67,8 +70,12 @@ pub(super) fn ready(call: Call) -> BoxFuture<'static, Answer> {
 pub(super) fn metrics(call: Call) -> BoxFuture<'static, Answer> {
     async move {
         let host = &call.host;
-        let stats = host.engine().stats();
-        let text = host.metrics().render(&stats, host.store_stats().as_ref());
+        let render = |metrics: &Metrics| metrics.render(&host.engine().stats(), host.store_stats().as_ref());
+        // Rendering takes the processor, so strangers share a text for a moment.
+        let text = match call.caller {
+            Some(_) => Bytes::from(render(host.metrics())),
+            None => host.metrics().rendered(render),
+        };
         let mut response = Response::new(Body::from(text));
         let media = HeaderValue::from_static(METRICS_TYPE);
         response.headers_mut().insert(header::CONTENT_TYPE, media);

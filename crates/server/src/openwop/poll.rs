@@ -29,7 +29,7 @@ const MAX_BYTES: usize = 4 << 20;
 /// `GET /v1/runs/{runId}/events/poll`
 pub(super) fn poll(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let key = call.run()?;
+        let key = call.visible_run().await?;
         let cursor = call.query("lastSequence").or_else(|| call.query("since"));
         let query = PollQuery::parse(cursor.as_deref(), call.query("timeout").as_deref())?;
         // Known modes are accepted; a poll shows every event whatever they are.
@@ -85,12 +85,17 @@ async fn respond(
     admits: impl Fn(&Recorded) -> bool,
 ) -> Answer {
     let Events { events, head, status } = page;
-    let mut masking = Masking::default();
+    let mut masking = Masking::new(call.caller());
     let mask = masking.of(call.host.engine(), key, events.first()).await?;
     let last = events.last().map(|event| event.seq.0);
     // Past the end there is nothing; the cursor goes back to the end, so that nothing to come is missed.
     let known = head.0.checked_sub(1);
     let cursor = last.or_else(|| after.and_then(|after| known.map(|known| after.min(known))));
+    if let Some(last) = last {
+        call.host
+            .seen()
+            .note(key, &call.caller().principal, Seq(last.saturating_add(1)));
+    }
     let reaches_head = last.is_none_or(|last| last + 1 >= head.0);
     let is_terminal = RunStatus::is_terminal(status);
     let response = PollResponse {

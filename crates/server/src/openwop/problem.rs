@@ -299,16 +299,21 @@ impl From<RegisterError> for Problem {
     }
 }
 
+/// A problem or a warning of a definition, as answers list it.
+pub(super) fn listed_problem(problem: &wopr_core::Problem) -> Value {
+    let mut listed = json!({ "place": problem.place, "rule": problem.rule, "pointer": problem.pointer });
+    if let Some(hint) = &problem.hint {
+        listed["hint"] = json!(hint);
+    }
+    listed
+}
+
 impl From<Problems> for Problem {
     fn from(Problems(problems): Problems) -> Self {
         let first = problems
             .first()
             .map_or_else(|| "it breaks a rule".to_owned(), ToString::to_string);
-        let listed: Vec<_> = problems
-            .iter()
-            .take(MAX_LISTED)
-            .map(|problem| json!({ "place": problem.place, "rule": problem.rule }))
-            .collect();
+        let listed: Vec<_> = problems.iter().take(MAX_LISTED).map(listed_problem).collect();
         Self::invalid(format!("the workflow definition is invalid: {first}"))
             .with("problems", listed)
             .with("problemCount", problems.len())

@@ -10,6 +10,8 @@ use crate::auth::Scope;
 pub(super) enum Access {
     /// Anyone.
     Public,
+    /// Whoever has the interrupt token that the path names.
+    Token,
     /// Callers with all of these scopes.
     Scopes(&'static [Scope]),
 }
@@ -79,6 +81,8 @@ pub(super) struct Route {
     pub(super) access: Access,
     pub(super) input: Input,
     pub(super) exists: Exists,
+    /// Whether browsers get it as a page, and may answer by a form.
+    pub(super) is_page: bool,
     pub(super) params: &'static [Param],
     pub(super) success: Success,
     pub(super) errors: &'static [u16],

@@ -200,7 +200,14 @@ mod tests {
     fn known_gaps_are_named() {
         assert!(not_provided("/v1/runs/run_1:fork").is_some());
         assert!(not_provided("/v1/webhooks/x").is_some());
-        assert!(not_provided("/v1/prompts").is_some());
+        for path in [
+            "/v1/prompts",
+            "/v1/prompts/x",
+            "/v1/prompts:render",
+            "/v1/prompts%3Arender",
+        ] {
+            assert!(not_provided(path).is_some(), "{path}");
+        }
         for path in ["/v1/runs/:fork", "/v1/webhooksx", "/v1/content", "/v1/runs/x"] {
             assert!(not_provided(path).is_none(), "{path}");
         }

@@ -128,10 +128,11 @@ fn check(call: &Call, request: CreateRunRequest) -> Result<Checked, Problem> {
         mode,
         eval_suite_ref,
         agent_id,
-        configurable,
+        mut configurable,
         tags,
         metadata,
     } = request;
+    drop_nulls(&mut configurable);
     match mode.as_deref() {
         None => {}
         Some("eval") => return Err(Problem::not_provided("evaluation runs are not provided")),
@@ -173,6 +174,32 @@ fn check(call: &Call, request: CreateRunRequest) -> Result<Checked, Problem> {
     })
 }
 
+/// Members of `RunConfigurable` that are optional, which the official client sends as null where they are not set.
+const RESERVED: [&str; 13] = [
+    "ai",
+    "budget",
+    "distillation",
+    "escalationThreshold",
+    "maxLoopIterations",
+    "maxTokens",
+    "mockProvider",
+    "model",
+    "promptOverrides",
+    "reasoningVerbosity",
+    "recursionLimit",
+    "runTimeoutMs",
+    "temperature",
+];
+
+/// Takes null for absent in the reserved members; a workflow's own members may mean something by it.
+fn drop_nulls(configurable: &mut Object) {
+    let is_reserved = |name: &str| RESERVED.contains(&name) || name.starts_with("ai.");
+    configurable.retain(|name, value| !(value.is_null() && is_reserved(name)));
+    if let Some(Value::Object(ai)) = configurable.get_mut("ai") {
+        ai.retain(|_, value| !value.is_null());
+    }
+}
+
 /// Reserved overrides that need what this host does not have.
 fn check_configurable(configurable: &Object) -> Result<(), Problem> {
     if configurable.contains_key("mockProvider") {
@@ -203,13 +230,17 @@ fn check_configurable(configurable: &Object) -> Result<(), Problem> {
 /// `GET /v1/runs/{runId}`
 pub(super) fn show(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let key = call.run()?;
+        let key = call.visible_run().await?;
         let view = call.host.engine().view(&key).await?.ok_or_else(no_run)?;
-        let mut snapshot = render::snapshot(&view, &Mask::of(&view.plan));
+        call.host
+            .seen()
+            .note(&key, &call.caller().principal, view.run.head);
+        let mask = Mask::for_caller(&view, call.caller());
+        let mut snapshot = render::snapshot(&view, &mask);
         snapshot.child_runs = children(&call, &view).await?;
-        let with_token = waiting::may_answer(call.caller(), &view);
-        snapshot.interrupt = waiting::open_interrupt(&call.host, &view, with_token).await?;
-        let tag = version(&view, &snapshot)?;
+        snapshot.interrupts = waiting::open_interrupts(&call.host, &view, call.caller()).await?;
+        snapshot.interrupt = snapshot.interrupts.first().cloned();
+        let tag = version(&view, &snapshot, &mask)?;
         if tag.to_str().is_ok_and(|tag| call.has_current(tag)) {
             return Ok(not_modified(&tag));
         }
@@ -224,9 +255,14 @@ pub(super) fn show(call: Call) -> BoxFuture<'static, Answer> {
 }
 
 /// The entity tag of a snapshot: the log's head, and what does not come from the log.
-fn version(view: &View, snapshot: &RunSnapshot) -> Result<HeaderValue, Problem> {
-    if snapshot.child_runs.is_empty() && snapshot.interrupt.is_none() {
-        return Ok(etag(&format!("{:x}", view.run.head.0)));
+fn version(view: &View, snapshot: &RunSnapshot, mask: &Mask) -> Result<HeaderValue, Problem> {
+    // What is kept from one reader of a log's head is shown to another.
+    let head = match mask.keeps_contents() {
+        false => format!("{:x}", view.run.head.0),
+        true => format!("{:x}r", view.run.head.0),
+    };
+    if snapshot.child_runs.is_empty() && snapshot.interrupts.is_empty() {
+        return Ok(etag(&head));
     }
     let mut hasher = Sha256::new();
     for child in &snapshot.child_runs {
@@ -234,16 +270,12 @@ fn version(view: &View, snapshot: &RunSnapshot) -> Result<HeaderValue, Problem> 
         hasher.update(child.status.as_str().as_bytes());
     }
     // A child may ask something else before its parent hears of it, and a token is replaced before it ends.
-    let interrupt = serde_json::to_vec(&snapshot.interrupt).map_err(|error| {
+    let interrupt = serde_json::to_vec(&snapshot.interrupts).map_err(|error| {
         tracing::error!(%error, "interrupt does not serialise");
         Problem::internal()
     })?;
     hasher.update(interrupt);
-    Ok(etag(&format!(
-        "{:x}-{}",
-        view.run.head.0,
-        hex(&hasher.finalize()[..8])
-    )))
+    Ok(etag(&format!("{head}-{}", hex(&hasher.finalize()[..8]))))
 }
 
 /// The oldest children of a run, with their statuses as of now.
@@ -311,7 +343,10 @@ impl Item {
 /// `GET /v1/runs`
 pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let mut filter = RunFilter::default();
+        let mut filter = RunFilter {
+            principal: call.host.owner(call.caller()),
+            ..RunFilter::default()
+        };
         for (name, value) in call.queries() {
             match &*name {
                 "status" => {

@@ -6,7 +6,7 @@
 use futures_util::{FutureExt as _, future::BoxFuture};
 use http::StatusCode;
 use serde_json::json;
-use wopr_core::{Object, Origin, RunId, RunKey};
+use wopr_core::{Command, Object, Origin, RunId, RunKey};
 use wopr_engine::{Create, Extras, Start};
 use wopr_store::Put;
 use wopr_wire::json::{Decode, DecodeError, Fields};
@@ -14,10 +14,13 @@ use wopr_wire::json::{Decode, DecodeError, Fields};
 use super::{
     answer::{Answer, json_response},
     call::Call,
-    problem::Problem,
+    problem::{Problem, no_run},
     tasks,
 };
-use crate::a2a::{conformance, push};
+use crate::{
+    a2a::{conformance, push},
+    mask::Mask,
+};
 
 /// The body of `POST /v1/host/sample/a2a/tasks/start`.
 #[derive(Debug)]
@@ -66,6 +69,40 @@ pub(super) fn start_task(call: Call) -> BoxFuture<'static, Answer> {
     .boxed()
 }
 
+/// The body of `POST /v1/host/sample/test/runs/{runId}/variables`.
+#[derive(Debug)]
+struct SetVariables {
+    variables: Object,
+}
+
+impl Decode for SetVariables {
+    fn decode(value: serde_json::Value) -> Result<Self, DecodeError> {
+        let mut fields = Fields::of(value)?;
+        Ok(Self {
+            variables: fields.required("variables")?,
+        })
+    }
+}
+
+/// `POST /v1/host/sample/test/runs/{runId}/variables`
+pub(super) fn set_variables(call: Call) -> BoxFuture<'static, Answer> {
+    async move {
+        let key = call.visible_run().await?;
+        let engine = call.host.engine();
+        // Whether there is such a run comes before what is asked of it.
+        engine.view(&key).await?.ok_or_else(no_run)?;
+        let request: SetVariables = call.decode()?;
+        let names: Vec<_> = request.variables.keys().cloned().collect();
+        let command = Command::SetVariables(request.variables);
+        engine.command(&key, command, Extras::default()).await?;
+        let view = engine.view(&key).await?.ok_or_else(no_run)?;
+        let mut shown = Mask::for_caller(&view, call.caller()).object(&view.run.variables);
+        shown.retain(|name, _| names.contains(name));
+        json_response(StatusCode::OK, &json!({ "variables": shown }))
+    }
+    .boxed()
+}
+
 /// The body of `POST /v1/host/sample/a2a/tasks/push-config`; what else a configuration has is left alone.
 #[derive(Debug)]
 struct Register {
@@ -95,9 +132,12 @@ pub(super) fn register_push(call: Call) -> BoxFuture<'static, Answer> {
         })?;
         let run = RunId::parse(&request.task_id).map_err(|_| tasks::no_task())?;
         let key = RunKey::new(call.caller().tenant.clone(), run);
-        // Whether the caller may see it, before anything is kept.
+        // Whether the caller sees it, before anything is kept.
+        if !call.host.sees(call.caller(), &key).await? {
+            return Err(tasks::no_task());
+        }
         tasks::record(&call, &key).await?;
-        match push::set(&call.host, &key, url).await? {
+        match push::set(&call.host, call.caller(), &key, url).await? {
             Put::Added | Put::Replaced => {}
             Put::Full => {
                 let message = "the task has as many push configurations as it may have";

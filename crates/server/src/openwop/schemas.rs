@@ -65,6 +65,7 @@ fn workflows() -> Value {
                 "triggers": { "type": "array", "items": object() },
                 "variables": { "type": "array", "items": object() },
                 "channels": object(),
+                "untrusted": object(),
                 "configurableSchema": object(),
                 "metadata": object(),
                 "settings": object(),
@@ -80,6 +81,19 @@ fn workflows() -> Value {
                 "version": { "type": "string", "description": "The author's label." },
                 "contentVersion": { "type": "string", "description": "The content's hash; runs are pinned to it." },
                 "isActive": { "type": "boolean" },
+                "warnings": { "type": "array", "items": to("DefinitionWarning"),
+                    "description": "At registration: what the definition says and hardly means." },
+            }),
+            true,
+        ),
+        "DefinitionWarning": shape(
+            &["code", "place", "rule", "pointer"],
+            json!({
+                "code": { "type": "string", "description": "The kind of warning; never changes its meaning." },
+                "place": { "type": "string", "description": "The node, edge or variable." },
+                "rule": text(),
+                "pointer": { "type": "string", "format": "json-pointer" },
+                "hint": { "type": "string", "description": "What to do." },
             }),
             true,
         ),
@@ -160,6 +174,7 @@ fn runs() -> Value {
                 "nodeStates": object(),
                 "channels": object(),
                 "interrupt": to("InterruptView"),
+                "interrupts": list_of("InterruptView"),
                 "error": shape(
                     &["code", "message"],
                     json!({ "code": text(), "message": { "type": "string", "minLength": 1 }, "details": object() }),
@@ -285,7 +300,38 @@ fn interrupts() -> Value {
             }),
             true,
         ),
-        "ResolveInterruptRequest": shape(&["resumeValue"], json!({ "resumeValue": true }), true),
+        "ResolveInterruptRequest": shape(
+            &["resumeValue"],
+            json!({ "resumeValue": true, "interruptId": text() }),
+            true,
+        ),
+        "MintInterruptTokenRequest": shape(
+            &["runId", "nodeId"],
+            json!({
+                "runId": text(),
+                "nodeId": text(),
+                "interruptId": text(),
+                "principal": text(),
+                "roles": { "type": "array", "items": text() },
+                "groups": { "type": "array", "items": text() },
+                "intent": { "enum": ["resolve", "inspect"] },
+            }),
+            true,
+        ),
+        "MintedInterruptToken": shape(
+            &["runId", "nodeId", "interruptId", "principal", "intent", "interruptToken", "callbackUrl", "expiresAt"],
+            json!({
+                "runId": text(),
+                "nodeId": text(),
+                "interruptId": text(),
+                "principal": text(),
+                "intent": { "enum": ["resolve", "inspect"] },
+                "interruptToken": text(),
+                "callbackUrl": { "type": "string", "format": "uri" },
+                "expiresAt": instant(),
+            }),
+            true,
+        ),
         "ResumeValue": { "type": "object", "description": "For an approval: action, and what the action needs." },
         "ResolveInterruptResponse": shape(
             &["runId", "nodeId", "status"],
@@ -359,7 +405,13 @@ fn host() -> Value {
         ),
         "CreateKeyRequest": shape(
             &["scopes"],
-            json!({ "id": text(), "principal": text(), "scopes": { "type": "array", "items": text() } }),
+            json!({
+                "id": text(),
+                "principal": text(),
+                "scopes": { "type": "array", "items": text() },
+                "roles": { "type": "array", "items": text() },
+                "groups": { "type": "array", "items": text() },
+            }),
             true,
         ),
         "CreatedKey": shape(&required, created, true),
@@ -402,6 +454,7 @@ fn host() -> Value {
             json!({ "taskId": text(), "url": text() }),
             false,
         ),
+        "SampleRunVariables": shape(&["variables"], json!({ "variables": { "type": "object" } }), false),
         "A2ATaskState": shape(
             &["taskId", "runId", "state", "updatedAt"],
             json!({

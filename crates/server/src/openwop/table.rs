@@ -23,6 +23,7 @@ const fn get(path: &'static str, id: &'static str, handler: Handler) -> Route {
         access: Access::Public,
         input: Input::None,
         exists: Exists::Always,
+        is_page: false,
         params: &[],
         success: Success {
             status: 200,
@@ -51,6 +52,14 @@ const fn delete(path: &'static str, id: &'static str, handler: Handler) -> Route
 impl Route {
     const fn about(self, summary: &'static str) -> Self {
         Self { summary, ..self }
+    }
+
+    /// Demands the interrupt token that the path names.
+    const fn by_token(self) -> Self {
+        Self {
+            access: Access::Token,
+            ..self
+        }
     }
 
     const fn needs(self, scopes: &'static [Scope]) -> Self {
@@ -92,6 +101,13 @@ impl Route {
 
     const fn fails(self, errors: &'static [u16]) -> Self {
         Self { errors, ..self }
+    }
+
+    const fn is_also_a_page(self) -> Self {
+        Self {
+            is_page: true,
+            ..self
+        }
     }
 
     const fn only_in_conformance(self) -> Self {
@@ -172,6 +188,14 @@ pub(super) static ROUTES: &[Route] = &[
     get("/v1/openapi.json", "getOpenApiSpec", operations::openapi)
         .about("This document.")
         .answers_as(200, JSON),
+    get(
+        "/v1/schemas/workflow-definition.json",
+        "getWorkflowDefinitionSchema",
+        workflows::schema,
+    )
+    .about("The JSON Schema of workflow definitions, for editors.")
+    .with(KNOWN)
+    .answers_as(200, workflows::SCHEMA_TYPE),
     get("/healthz", "getHealth", operations::health)
         .about("Whether the process serves.")
         .answers(200, "Health"),
@@ -296,7 +320,9 @@ pub(super) static ROUTES: &[Route] = &[
         "inspectInterruptByToken",
         interrupts::inspect,
     )
-    .about("The interrupt a token is for. The token is the credential.")
+    .about("The interrupt a token is for; a page where Accept prefers text/html. The token is the credential.")
+    .by_token()
+    .is_also_a_page()
     .answers(200, "InterruptView")
     .fails(&[404, 409, 410, 503]),
     post(
@@ -304,7 +330,9 @@ pub(super) static ROUTES: &[Route] = &[
         "resolveInterruptByToken",
         interrupts::resolve_by_token,
     )
-    .about("Answers the interrupt a token is for. The token is the credential.")
+    .about("Answers the interrupt a token is for, also by the form of its page. The token is the credential.")
+    .by_token()
+    .is_also_a_page()
     .reads(Input::Required("ResolveInterruptRequest"))
     .answers(200, "ResolveInterruptResponse")
     .fails(&[400, 403, 404, 409, 410, 413, 415, 422, 503]),
@@ -338,6 +366,16 @@ pub(super) static ROUTES: &[Route] = &[
         .needs(&[Scope::KeysManage])
         .answers_as(204, "")
         .fails(&[404, 503]),
+    post(
+        "/v1/host/wopr/interrupt-tokens",
+        "mintInterruptToken",
+        interrupts::mint,
+    )
+    .about("Makes a token for an open interrupt whose answers count as those of a named approver.")
+    .needs(&[Scope::ApprovalsRespond])
+    .reads(Input::Required("MintInterruptTokenRequest"))
+    .answers(201, "MintedInterruptToken")
+    .fails(&[400, 403, 404, 413, 415, 503]),
     get("/v1/host/wopr/deliveries", "listDeliveries", deliveries::list)
         .about("Push notifications of the caller's tenant that wait for their receiver, or were given up.")
         .needs(&[Scope::WebhooksManage])
@@ -387,6 +425,17 @@ pub(super) static ROUTES: &[Route] = &[
     .reads(Input::Required("SampleA2APushConfigRequest"))
     .answers(201, "A2ATaskState")
     .fails(&[400, 404, 413, 415, 503]),
+    post(
+        "/v1/host/sample/test/runs/{runId}/variables",
+        "setSampleRunVariables",
+        sample::set_variables,
+    )
+    .about("Sets variables of a run that has not ended; those not named stay as they are.")
+    .needs(&[Scope::RunsCancel])
+    .only_in_conformance()
+    .reads(Input::Required("SampleRunVariables"))
+    .answers(200, "SampleRunVariables")
+    .fails(&[400, 404, 409, 413, 415, 503]),
 ];
 
 /// Parts of the protocol this host does not have and that must be answered with 501 (section 5.4). `*` stands
@@ -399,6 +448,7 @@ pub(super) const NOT_PROVIDED: &[(&str, &str)] = &[
     ("/v1/host/workspace/**", "workspaces are not provided"),
     ("/v1/prompts", "prompts are not provided"),
     ("/v1/prompts/**", "prompts are not provided"),
+    ("/v1/prompts:render", "prompts are not provided"),
     ("/v1/content/**", "content is not provided"),
     (
         "/v1/trigger-subscriptions",

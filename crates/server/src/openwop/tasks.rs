@@ -12,12 +12,11 @@ use super::{
     problem::Problem,
     render,
 };
-use crate::Host;
 
 /// `GET /v1/a2a/tasks/{taskId}`
 pub(super) fn show(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let key = call.run().map_err(|_| no_task())?;
+        let key = call.visible_run().await.map_err(as_task)?;
         json_response(StatusCode::OK, &record(&call, &key).await?)
     }
     .boxed()
@@ -28,21 +27,28 @@ pub(super) fn no_task() -> Problem {
     Problem::not_found("no such task")
 }
 
-/// The record of a task that the caller may see.
+/// Says of a task what was said of its run.
+fn as_task(problem: Problem) -> Problem {
+    if problem.status == StatusCode::NOT_FOUND {
+        no_task()
+    } else {
+        problem
+    }
+}
+
+/// The record of a task that the caller sees. Of its push configurations it shows the one set last that the caller
+/// manages.
 pub(super) async fn record(call: &Call, key: &RunKey) -> Result<A2aTaskState, Problem> {
     let store = call.host.engine().store();
-    if call.host.config().a2a.private_tasks {
-        let (summary, _) = store.summary(key).await?.ok_or_else(no_task)?;
-        if summary.principal != call.caller().principal {
-            return Err(no_task());
-        }
-    }
     let (row, _) = store.task(key).await?.ok_or_else(no_task)?;
     let pushes = store.pushes(key).await?;
-    let push_config = match pushes.last() {
-        Some(row) => Some(push_config(&call.host, key, row)?),
-        None => None,
-    };
+    let mut shown_push = None;
+    for row in pushes.iter().rev() {
+        shown_push = push_config(call, key, row)?;
+        if shown_push.is_some() {
+            break;
+        }
+    }
     let TaskRow {
         context,
         state,
@@ -59,21 +65,21 @@ pub(super) async fn record(call: &Call, key: &RunKey) -> Result<A2aTaskState, Pr
             TaskInterrupt::Clarification => StoredInterruptKind::Clarification,
         }),
         updated_at: render::time(updated_at),
-        push_config,
+        push_config: shown_push,
     })
 }
 
-/// What the record shows of the configuration set last.
-fn push_config(host: &Host, key: &RunKey, row: &PushRow) -> Result<PushConfig, Problem> {
-    let vault = host.vault();
+/// What the record shows of a configuration; none of one that the caller does not manage.
+fn push_config(call: &Call, key: &RunKey, row: &PushRow) -> Result<Option<PushConfig>, Problem> {
+    let vault = call.host.vault();
     let receiver = vault.open(key, &row.id, &row.body).map_err(|error| {
         tracing::error!(run = %key, push = row.id, %error, "push configuration not readable");
         Problem::internal()
     })?;
-    Ok(PushConfig {
-        url: receiver.url().to_owned(),
+    Ok(receiver.is_managed_by(call.caller()).then(|| PushConfig {
+        url: receiver.shown_url(),
         token_fingerprint: vault.fingerprint(&receiver),
-    })
+    }))
 }
 
 const fn stored_state(state: TaskState) -> StoredTaskState {

@@ -1,24 +1,50 @@
 //! Registering and reading workflow definitions.
 
-use std::fmt::Display;
+use std::{fmt::Display, sync::LazyLock};
 
-use axum::{body::Body, response::Response};
+use axum::{
+    body::{Body, Bytes},
+    response::Response,
+};
 use futures_util::{FutureExt as _, future::BoxFuture};
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use http_body_util::BodyExt as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use wopr_core::{Plan, WorkflowId};
+use wopr_core::{ContentHash, Offer, Plan, WorkflowId, definition_schema};
 use wopr_wire::json;
 
 use super::{
-    answer::{Answer, etag, json_response, not_modified},
+    answer::{Answer, bytes_response, etag, json_response, not_modified},
     call::Call,
     once,
-    problem::Problem,
+    problem::{Problem, listed_problem},
 };
+use crate::mask;
 
 static VERSION: HeaderName = HeaderName::from_static("openwop-workflow-version");
+
+/// The media type of JSON Schemas.
+pub(super) const SCHEMA_TYPE: &str = "application/schema+json";
+
+/// The JSON Schema of definitions, ready to send.
+struct Schema {
+    bytes: Bytes,
+    tag: HeaderValue,
+}
+
+static SCHEMA: LazyLock<Schema> = LazyLock::new(|| Schema::of(Offer::default()));
+static CONFORMANCE_SCHEMA: LazyLock<Schema> = LazyLock::new(|| Schema::of(Offer { conformance: true }));
+
+impl Schema {
+    fn of(offer: Offer) -> Self {
+        let text = definition_schema(offer).to_string();
+        Self {
+            tag: etag(ContentHash::of(text.as_bytes()).as_str()),
+            bytes: Bytes::from(text),
+        }
+    }
+}
 
 /// Node types that need a capability this host does not have (section 9.5).
 const GATED: [(&str, &str); 3] = [
@@ -39,6 +65,9 @@ struct Item<'a> {
     /// The content's hash, which runs are pinned to.
     content_version: &'a str,
     is_active: bool,
+    /// What the author hardly means, told at registration alone.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<Value>,
 }
 
 impl<'a> Item<'a> {
@@ -51,6 +80,19 @@ impl<'a> Item<'a> {
             version: &definition.version,
             content_version: definition.hash.as_str(),
             is_active: definition.is_active,
+            warnings: Vec::new(),
+        }
+    }
+
+    fn with_warnings(plan: &'a Plan) -> Self {
+        let warnings = plan.warnings().into_iter().map(|warning| {
+            let mut listed = listed_problem(&warning.problem);
+            listed["code"] = warning.lint.as_str().into();
+            listed
+        });
+        Self {
+            warnings: warnings.collect(),
+            ..Self::of(plan)
         }
     }
 }
@@ -71,6 +113,13 @@ pub(super) fn register(call: Call) -> BoxFuture<'static, Answer> {
         }
         let document = json::parse(&call.body)?;
         refuse_gated(&document)?;
+        if mask::is_redacted_definition(&document) {
+            let message = format!(
+                "the definition holds {}, which stands for a value that is not shown",
+                mask::REDACTED
+            );
+            return Err(Problem::invalid(message));
+        }
         let tenant = &call.caller().tenant;
         let named = document.get("tenantId").and_then(Value::as_str);
         if named.is_some_and(|named| named != tenant.as_str()) {
@@ -84,11 +133,11 @@ pub(super) fn register(call: Call) -> BoxFuture<'static, Answer> {
         };
         let response = match once {
             Some(once) => {
-                let body = serde_json::to_vec(&Item::of(&registered.plan));
+                let body = serde_json::to_vec(&Item::with_warnings(&registered.plan));
                 let body = body.expect("an item of texts serialises");
                 once.remember(&call, status, body).await?
             }
-            None => json_response(status, &Item::of(&registered.plan))?,
+            None => json_response(status, &Item::with_warnings(&registered.plan))?,
         };
         located(&call, response).await
     }
@@ -149,6 +198,31 @@ fn refuse_gated(document: &Value) -> Result<(), Problem> {
     Ok(())
 }
 
+/// `GET /v1/schemas/workflow-definition.json`
+pub(super) fn schema(call: Call) -> BoxFuture<'static, Answer> {
+    async move {
+        let Schema { bytes, tag } = if call.host.config().conformance {
+            &*CONFORMANCE_SCHEMA
+        } else {
+            &*SCHEMA
+        };
+        let mut response = if tag.to_str().is_ok_and(|tag| call.has_current(tag)) {
+            not_modified(tag)
+        } else {
+            bytes_response(StatusCode::OK, bytes.clone())
+        };
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(SCHEMA_TYPE));
+        headers.insert(
+            header::CACHE_CONTROL,
+            HeaderValue::from_static("public, max-age=300"),
+        );
+        headers.insert(header::ETAG, tag.clone());
+        Ok(response)
+    }
+    .boxed()
+}
+
 /// `GET /v1/workflows`
 pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
     async move {
@@ -174,7 +248,7 @@ pub(super) fn show(call: Call) -> BoxFuture<'static, Answer> {
         if tag.to_str().is_ok_and(|tag| call.has_current(tag)) {
             return Ok(not_modified(&tag));
         }
-        let mut response = json_response(StatusCode::OK, &plan.definition.document)?;
+        let mut response = json_response(StatusCode::OK, &mask::definition(&plan))?;
         let headers = response.headers_mut();
         headers.insert(header::ETAG, tag);
         if let Ok(version) = HeaderValue::from_str(plan.version().as_str()) {

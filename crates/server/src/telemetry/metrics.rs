@@ -10,9 +10,10 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
+use axum::body::Bytes;
 use http::{Method, StatusCode};
 use parking_lot::Mutex;
 use wopr_engine::Stats;
@@ -26,9 +27,13 @@ const BUCKETS: [u64; 12] = [
     250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 500_000, 1_000_000, 5_000_000,
 ];
 
+/// How often the text is made in a second at most: it is public, and takes longer than most answers.
+const MAX_RENDERS: u32 = 20;
+
 /// What the faces count.
 #[derive(Debug, Default)]
 pub struct Metrics {
+    rendered: Mutex<Option<Rendered>>,
     requests: Mutex<BTreeMap<Series, u64>>,
     latencies: Mutex<BTreeMap<&'static str, Latency>>,
     streams: Arc<AtomicU64>,
@@ -42,6 +47,14 @@ pub enum StoreStats {
     Sqlite(sqlite::Stats),
     /// One that several processes share.
     Postgres(postgres::Stats),
+}
+
+/// A text, and how many were made in its second.
+#[derive(Debug)]
+struct Rendered {
+    since: Instant,
+    count: u32,
+    text: Bytes,
 }
 
 type Series = (&'static str, &'static str, u16);
@@ -88,6 +101,26 @@ impl Metrics {
     /// Counts a panic that was turned into an answer.
     pub fn panicked(&self) {
         self.panics.fetch_add(1, Relaxed);
+    }
+
+    /// The text that `make` gives, or the last one where many ask.
+    pub fn rendered(&self, make: impl FnOnce(&Self) -> String) -> Bytes {
+        let mut last = self.rendered.lock();
+        let now = Instant::now();
+        let (since, count) = match &*last {
+            Some(last) if now.duration_since(last.since) < Duration::from_secs(1) => (last.since, last.count),
+            Some(_) | None => (now, 0),
+        };
+        if let (Some(last), true) = (&*last, count >= MAX_RENDERS) {
+            return last.text.clone();
+        }
+        let text = Bytes::from(make(self));
+        *last = Some(Rendered {
+            since,
+            count: count + 1,
+            text: text.clone(),
+        });
+        text
     }
 
     /// Everything as Prometheus text.
@@ -168,6 +201,7 @@ fn render_engine(out: &mut String, stats: &Stats) {
         effects_started,
         effects_dropped,
         effects_active,
+        runs_quarantined,
         runs_removed,
         pushes_made,
         pushes_delivered,
@@ -176,7 +210,27 @@ fn render_engine(out: &mut String, stats: &Stats) {
         pushes_active,
         // Counted together with those of requests.
         panics: _,
+        clock,
     } = *stats;
+    let name = "wopr_clock_steps_total";
+    head(
+        out,
+        name,
+        "counter",
+        "How often the clock was set, by a second or more.",
+    );
+    for (direction, count) in [("back", clock.back), ("forward", clock.forward)] {
+        put(out, format_args!("{name}{{direction=\"{direction}\"}} {count}"));
+    }
+    let name = "wopr_clock_ahead_seconds";
+    head(
+        out,
+        name,
+        "gauge",
+        "How far the host's time, which never goes back, is ahead of the clock.",
+    );
+    let ahead = Duration::from_millis(clock.ahead_ms).as_secs_f64();
+    put(out, format_args!("{name} {ahead}"));
     one(
         out,
         "openwop_run_created_total",
@@ -227,6 +281,12 @@ fn render_engine(out: &mut String, stats: &Stats) {
             "gauge",
             "Effect attempts under way.",
             effects_active,
+        ),
+        (
+            "wopr_runs_quarantined_total",
+            "counter",
+            "Runs paused because processes died at them, or because they could not be read.",
+            runs_quarantined,
         ),
         (
             "wopr_runs_removed_total",
@@ -446,6 +506,21 @@ fn method_name(method: &Method) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_that_many_ask_for_is_made_a_few_times() {
+        let metrics = Metrics::default();
+        let mut n = 0;
+        for _ in 0..MAX_RENDERS * 10 {
+            let text = metrics.rendered(|_| {
+                n += 1;
+                n.to_string()
+            });
+            assert_eq!(text, n.to_string());
+        }
+        // More than one second may pass on a slow machine.
+        assert!((MAX_RENDERS..MAX_RENDERS * 10).contains(&n), "{n}");
+    }
 
     #[test]
     fn the_text_has_every_series_once() {

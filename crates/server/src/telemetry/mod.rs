@@ -10,7 +10,8 @@ mod trace;
 
 use std::io;
 
-use tracing_subscriber::{EnvFilter, fmt};
+use tracing::{Level, Metadata, Subscriber, subscriber::set_global_default};
+use tracing_subscriber::{EnvFilter, filter::filter_fn, fmt, fmt::MakeWriter, layer::SubscriberExt as _};
 
 use crate::config::{Log, LogFormat};
 
@@ -29,20 +30,109 @@ pub enum InitError {
     Twice,
 }
 
+/// Libraries that read requests. At `debug` and `trace` they show paths, header fields and bytes, and so credentials.
+const READERS: [&str; 5] = ["h2", "hyper", "hyper_util", "rustls", "axum"];
+
+/// Claims that an event or span shows nothing of what clients send, whatever level is asked for.
+fn is_safe(about: &Metadata<'_>) -> bool {
+    let target = about.target();
+    let root = target.split_once("::").map_or(target, |(root, _)| root);
+    *about.level() <= Level::INFO || !READERS.contains(&root)
+}
+
 /// Sets up logging for the process.
 ///
 /// # Errors
 /// See [`InitError`].
 pub fn init(log: &Log) -> Result<(), InitError> {
     let filter = EnvFilter::builder().parse(&log.level)?;
-    let builder = fmt().with_env_filter(filter).with_writer(io::stderr);
     let set = match log.format {
-        LogFormat::Text => tracing::subscriber::set_global_default(
-            builder
+        LogFormat::Text => set_global_default(
+            fmt()
+                .with_env_filter(filter)
+                .with_writer(io::stderr)
                 .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
-                .finish(),
+                .finish()
+                .with(filter_fn(is_safe)),
         ),
-        LogFormat::Json => tracing::subscriber::set_global_default(builder.json().finish()),
+        LogFormat::Json => set_global_default(json(filter, io::stderr)),
     };
     set.map_err(|_| InitError::Twice)
+}
+
+/// One object a line. Its `span` is the innermost: the run that is worked at, or else the request.
+fn json<W>(filter: EnvFilter, writer: W) -> impl Subscriber + Send + Sync
+where
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
+    fmt()
+        .with_env_filter(filter)
+        .with_writer(writer)
+        .json()
+        .with_span_list(false)
+        .finish()
+        .with(filter_fn(is_safe))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Write, sync::Arc};
+
+    use parking_lot::Mutex;
+    use tracing::{debug, error, subscriber::with_default, trace};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn libraries_that_read_requests_are_not_logged_in_detail() {
+        let written = Written::default();
+        let writer = written.clone();
+        let filter = EnvFilter::builder().parse("trace,h2::server=trace").unwrap();
+        let logs = fmt()
+            .with_env_filter(filter)
+            .with_writer(move || writer.clone())
+            .finish();
+        with_default(logs.with(filter_fn(is_safe)), || {
+            debug!(target: "h2::server", "malformed path token-1");
+            trace!(target: "hyper::proto::h1::io", "read token-2");
+            debug!(target: "h2", "token-3");
+            error!(target: "h2::server", "kept-1");
+            debug!(target: "wopr::access", "kept-2");
+            trace!(target: "h2other", "kept-3");
+        });
+        let text = String::from_utf8(written.0.lock().clone()).unwrap();
+        assert!(!text.contains("token-"), "{text}");
+        assert_eq!(text.matches("kept-").count(), 3, "{text}");
+    }
+
+    #[test]
+    fn a_line_of_json_has_one_span_and_numbers_as_numbers() {
+        let written = Written::default();
+        let writer = written.clone();
+        let filter = EnvFilter::builder().parse("info").unwrap();
+        with_default(json(filter, move || writer.clone()), || {
+            let _request = tracing::info_span!("request", path = "/v1/runs").entered();
+            let _run = tracing::info_span!("run", run = "run_1", tenant = "acme").entered();
+            tracing::warn!(micros = 5_u64, "run failed");
+        });
+        let line: serde_json::Value = serde_json::from_slice(&written.0.lock()).unwrap();
+        assert_eq!(line["span"]["run"], "run_1");
+        assert_eq!(line["fields"]["micros"], 5);
+        assert_eq!(line["fields"]["message"], "run failed");
+        assert_eq!(line.get("spans"), None);
+    }
 }

@@ -1,6 +1,11 @@
 //! What surrounds every request: its span, its trace context, its count, and a net under its handler.
 
-use std::{any::Any, panic::AssertUnwindSafe, time::Instant};
+use std::{
+    any::Any,
+    borrow::Cow,
+    panic::AssertUnwindSafe,
+    time::{Duration, Instant},
+};
 
 use axum::{extract::Request, response::Response};
 use futures_util::FutureExt as _;
@@ -11,6 +16,9 @@ use super::trace::{TRACEPARENT, TraceContext};
 use crate::{Host, a2a, auth::Caller, openwop::Problem};
 
 static X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The longest segment of a path that logs show; every token is longer.
+const MAX_SEGMENT: usize = 96;
 
 /// The longest request id taken from a caller.
 const MAX_REQUEST_ID: usize = 128;
@@ -41,7 +49,7 @@ pub async fn observe(
         target: "wopr::access",
         "request",
         %method,
-        path = request.uri().path(),
+        path = &*shown(request.uri().path()),
         trace = trace_id.to_str().unwrap_or_default(),
     );
     let answered = AssertUnwindSafe(answer(request)).catch_unwind();
@@ -64,9 +72,34 @@ pub async fn observe(
     };
     host.metrics().answered(&method, route, status, took);
     if tracing::enabled!(target: "wopr::access", Level::DEBUG) || status.is_server_error() {
-        span.in_scope(|| log(route, caller, status.as_u16(), took.as_micros()));
+        span.in_scope(|| log(route, caller, status.as_u16(), micros(took)));
     }
     response
+}
+
+/// A path as logs have it: the template where a segment is the token of an interrupt, which is a credential. Tokens are
+/// longer than anything else in a path, so a long segment is left out wherever it stands.
+fn shown(path: &str) -> Cow<'_, str> {
+    if path
+        .strip_prefix("/v1/interrupts/")
+        .is_some_and(|token| !token.is_empty())
+    {
+        return "/v1/interrupts/{token}".into();
+    }
+    if path.split('/').all(|segment| segment.len() <= MAX_SEGMENT) {
+        return path.into();
+    }
+    let segments: Vec<_> = path
+        .split('/')
+        .map(|segment| {
+            if segment.len() <= MAX_SEGMENT {
+                segment
+            } else {
+                "{…}"
+            }
+        })
+        .collect();
+    segments.join("/").into()
 }
 
 /// The label of a request whose face does not name a route.
@@ -78,7 +111,12 @@ fn face(path: &str) -> &'static str {
     }
 }
 
-fn log(route: &str, caller: Option<&Caller>, status: u16, micros: u128) {
+/// As a type that logs write as a number.
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn log(route: &str, caller: Option<&Caller>, status: u16, micros: u64) {
     let key = caller.map(|caller| &*caller.key_id);
     let tenant = caller.map(|caller| caller.tenant.as_str());
     if status >= 500 {
@@ -103,4 +141,30 @@ fn panic_text(panic: &(dyn Any + Send)) -> &str {
         .copied()
         .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("of another type than text")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_path_shows_a_token() {
+        let token = "t".repeat(MAX_SEGMENT + 1);
+        for (path, wanted) in [
+            (
+                "/v1/runs/run_1/interrupts/gate".to_owned(),
+                "/v1/runs/run_1/interrupts/gate",
+            ),
+            ("/v1/interrupts".to_owned(), "/v1/interrupts"),
+            ("/v1/interrupts/short".to_owned(), "/v1/interrupts/{token}"),
+            (format!("/v1/interrupts/{token}"), "/v1/interrupts/{token}"),
+            (format!("/v1/interrupts/{token}/more"), "/v1/interrupts/{token}"),
+            (format!("//v1/interrupts/{token}"), "//v1/interrupts/{…}"),
+            (format!("/v1/interrupt%73/{token}"), "/v1/interrupt%73/{…}"),
+            (format!("/v1%2Finterrupts%2F{token}"), "/{…}"),
+            (format!("/{token}"), "/{…}"),
+        ] {
+            assert_eq!(shown(&path), wanted, "{path}");
+        }
+    }
 }

@@ -47,7 +47,7 @@ async fn both_versions_read_the_card() {
     );
     assert_eq!(
         new["securityRequirements"][0]["schemes"],
-        json!({"bearer": {"list": ["runs:create"]}})
+        json!({"bearer": {"list": ["runs:create", "runs:read", "artifacts:read"]}})
     );
 
     let old = server
@@ -58,7 +58,10 @@ async fn both_versions_read_the_card() {
     schema::check("AgentCard", &old);
     assert!(old.get("supportedInterfaces").is_none());
     assert_eq!(old["securitySchemes"]["bearer"]["type"], "http");
-    assert_eq!(old["security"], json!([{"bearer": ["runs:create"]}]));
+    assert_eq!(
+        old["security"],
+        json!([{"bearer": ["runs:create", "runs:read", "artifacts:read"]}])
+    );
     assert_eq!(
         old["additionalInterfaces"],
         json!([
@@ -316,4 +319,27 @@ async fn the_card_says_what_discovery_says() {
             .unwrap()
             .ends_with("/.well-known/agent-card.json")
     );
+}
+
+#[tokio::test]
+async fn the_card_without_a_version_is_the_configured_one() {
+    for (setting, has_new, has_old) in [("union", true, true), ("1.0", true, false), ("0.3", false, true)] {
+        let mut config = crate::support::config();
+        config.a2a.card_version = setting.parse().unwrap();
+        let server = Server::open(config).await;
+        for path in [
+            "/.well-known/agent-card.json",
+            "/a2a/w/hello/.well-known/agent-card.json",
+        ] {
+            let card = server.v03().get(path).await.json();
+            let found = (
+                card.get("supportedInterfaces").is_some(),
+                card.get("preferredTransport").is_some(),
+            );
+            assert_eq!(found, (has_new, has_old), "{setting} {path}: {card}");
+            // A reader that names its version gets that one.
+            let card = server.v03().with("A2A-Version", "1.0").get(path).await.json();
+            assert!(card.get("supportedInterfaces").is_some() && card.get("preferredTransport").is_none());
+        }
+    }
 }

@@ -421,6 +421,32 @@ impl Stream {
         self.chunks.is_over
     }
 
+    /// Waits for some bytes of the body.
+    pub(crate) async fn some(&mut self) {
+        let mut buffer = [0; 4096];
+        let n = tokio::time::timeout(LONG, self.socket.read(&mut buffer)).await;
+        let bytes = self.chunks.feed(&buffer[..n.expect("bytes in time").unwrap()]);
+        self.chunks.rest.extend(bytes);
+    }
+
+    /// Everything up to the end, as text, comments included.
+    pub(crate) async fn drain(mut self) -> String {
+        self.drained().await
+    }
+
+    /// The same, of a stream that is looked at further.
+    pub(crate) async fn drained(&mut self) -> String {
+        let mut text = std::mem::take(&mut self.chunks.rest);
+        let mut buffer = [0; 4096];
+        loop {
+            let n = tokio::time::timeout(LONG, self.socket.read(&mut buffer)).await;
+            match n.expect("an end in time") {
+                Ok(0) | Err(_) => return String::from_utf8(text).unwrap(),
+                Ok(n) => text.extend(self.chunks.feed(&buffer[..n])),
+            }
+        }
+    }
+
     /// Waits for a comment, and gives what came with it.
     pub(crate) async fn comment(&mut self) -> String {
         let mut buffer = [0; 4096];

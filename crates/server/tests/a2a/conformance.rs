@@ -117,8 +117,10 @@ async fn a_message_may_be_answered_by_a_message() {
             said.get("taskId").is_none() && said["contextId"].is_string(),
             "{said}"
         );
-        // A repeat is answered the same.
-        assert_eq!(speaker.ask(Operation::SendMessage, request).await.unwrap(), first);
+        // Ids are not remembered, so a repeat is another run.
+        let again = speaker.ask(Operation::SendMessage, request).await.unwrap();
+        assert_eq!(again["message"]["parts"], first["message"]["parts"]);
+        assert_ne!(again["message"]["messageId"], first["message"]["messageId"]);
         let frames = stream(&speaker, "tck-message-response-2").await;
         assert_eq!(shorts(&frames), ["message"], "{}", speaker.name());
         assert_eq!(frames[0].value["parts"][0]["text"], "Direct message response");
@@ -145,6 +147,110 @@ async fn a_task_that_asks_goes_on_with_the_answer() {
         // What has ended takes no more.
         let late = speaker.answer("tck-input-required-late", "more", id);
         assert_eq!(speaker.send(late).await, Err("UNSUPPORTED_OPERATION"));
+    }
+}
+
+#[tokio::test]
+async fn message_ids_may_be_used_again() {
+    let server = server().await;
+    for speaker in Speaker::all(&server) {
+        let name = speaker.name();
+        // The same id with other contents, for new tasks and as answers.
+        let mut tasks = Vec::new();
+        for text in ["input one", "input two"] {
+            let mut request = message(&speaker, "again");
+            request["message"]["parts"] = json!([{ "text": text }]);
+            let task = speaker.send(request).await.unwrap();
+            assert_eq!(state_of(&task), "input-required", "{name} {text}");
+            tasks.push(task["id"].as_str().unwrap().to_owned());
+        }
+        assert_ne!(tasks[0], tasks[1], "{name}");
+        for text in ["input once more", "input, again"] {
+            let task = speaker
+                .send(speaker.answer("again", text, &tasks[0]))
+                .await
+                .unwrap();
+            assert_eq!(state_of(&task), "input-required", "{name} {text}");
+        }
+        let done = speaker
+            .send(speaker.answer("again", "enough", &tasks[0]))
+            .await
+            .unwrap();
+        assert_eq!(state_of(&done), "completed", "{name}");
+        assert!(done["history"].as_array().unwrap().len() >= 4, "{name} {done}");
+    }
+}
+
+#[tokio::test]
+async fn the_first_word_of_a_text_steers_in_both_versions() {
+    let server = server().await;
+    for speaker in Speaker::all(&server) {
+        let name = speaker.name();
+        let send = async |text: &str| {
+            let mut request = message(&speaker, &format!("id-{}", text.len()));
+            request["message"]["parts"] = json!([{ "text": text }]);
+            speaker.send(request).await.unwrap()
+        };
+        for (text, state) in [
+            ("fail now", "failed"),
+            ("auth please", "auth-required"),
+            ("input", "input-required"),
+            ("reject this", "rejected"),
+            ("multi turn", "input-required"),
+            ("tck-artifact-text and so on", "completed"),
+            ("tck-task-failure", "failed"),
+        ] {
+            assert_eq!(state_of(&send(text).await), state, "{name} {text}");
+        }
+        // Two questions, and then it completes.
+        let task = send("multi turns").await;
+        let id = task["id"].as_str().unwrap();
+        let next = speaker.send(speaker.answer("one", "first", id)).await.unwrap();
+        assert_eq!(state_of(&next), "input-required", "{name}");
+        let done = speaker.send(speaker.answer("two", "second", id)).await.unwrap();
+        assert_eq!(state_of(&done), "completed", "{name}");
+        // A credential may be brought; the task waits for it in every view.
+        let task = send("auth it").await;
+        let id = task["id"].as_str().unwrap();
+        assert!(
+            task["status"]["message"]["parts"][0]["text"].is_string(),
+            "{name} {task}"
+        );
+        let read = speaker.get(json!({ "id": id })).await.unwrap();
+        assert_eq!(state_of(&read), "auth-required", "{name}");
+        if speaker.version == Version::V1_0 {
+            let wanted = json!({ "status": "TASK_STATE_AUTH_REQUIRED", "pageSize": 100 });
+            let listed = speaker.ask(Operation::ListTasks, wanted).await.unwrap();
+            let mut listed = listed["tasks"].as_array().unwrap().iter();
+            assert!(listed.any(|task| task["id"] == id), "{name}");
+        }
+        let done = speaker
+            .send(speaker.answer("token", "here it is", id))
+            .await
+            .unwrap();
+        assert_eq!(state_of(&done), "completed", "{name}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_is_steered_by_its_id_too() {
+    let server = server().await;
+    for speaker in kit(&server) {
+        let name = speaker.name();
+        for (id, state) in [
+            ("tck-input-required-2", "input-required"),
+            ("tck-complete-task-2", "completed"),
+            ("tck-reject-task-2", "rejected"),
+            ("tck-task-failure-2", "failed"),
+        ] {
+            let task = speaker
+                .send(message(&speaker, "tck-input-required"))
+                .await
+                .unwrap();
+            let task = task["id"].as_str().unwrap();
+            let next = speaker.send(speaker.answer(id, "go on", task)).await.unwrap();
+            assert_eq!(state_of(&next), state, "{name} {id}");
+        }
     }
 }
 
@@ -406,6 +512,15 @@ async fn a_kit_without_a_credential_is_let_in_where_it_is_asked_for() {
             assert_eq!(client.get("/v1/runs").await.status, 401);
         }
         if is_open {
+            // What only callers of a tenant may know is not there where everybody is let in.
+            let card = server.v1().get("/.well-known/agent-card.json").await.json();
+            assert_eq!(card["capabilities"]["extendedAgentCard"], false, "{card}");
+            for speaker in Speaker::all(&server) {
+                for speaker in [speaker.without_key()] {
+                    let refused = speaker.ask(Operation::GetExtendedAgentCard, json!({})).await;
+                    assert!(refused.is_err(), "{}", speaker.name());
+                }
+            }
             for speaker in kit(&server) {
                 let speaker = speaker.without_key();
                 let task = speaker.send(message(&speaker, "open")).await.unwrap();

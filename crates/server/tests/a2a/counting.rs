@@ -12,6 +12,22 @@ use wopr_store::*;
 pub(crate) struct Counting {
     inner: MemoryStore,
     asked: Mutex<BTreeMap<&'static str, usize>>,
+    lost: Mutex<Option<&'static str>>,
+}
+
+/// The store does not answer.
+pub(crate) struct Lost;
+
+impl From<Lost> for ReadError {
+    fn from(_: Lost) -> Self {
+        Self::Unavailable("lost".to_owned())
+    }
+}
+
+impl From<Lost> for WriteError {
+    fn from(_: Lost) -> Self {
+        Self::Unavailable("lost".to_owned())
+    }
 }
 
 impl Counting {
@@ -20,8 +36,17 @@ impl Counting {
         std::mem::take(&mut *self.asked.lock())
     }
 
-    fn count(&self, what: &'static str) {
+    /// Answers no more calls of a kind.
+    pub(crate) fn lose(&self, what: &'static str) {
+        *self.lost.lock() = Some(what);
+    }
+
+    fn count(&self, what: &'static str) -> Result<(), Lost> {
         *self.asked.lock().entry(what).or_default() += 1;
+        if *self.lost.lock() == Some(what) {
+            return Err(Lost);
+        }
+        Ok(())
     }
 }
 
@@ -31,7 +56,7 @@ macro_rules! hand_on {
         #[async_trait]
         impl $port for Counting {
             $(async fn $name(&self, $($arg: $of),*) -> $answer {
-                $(self.$count(stringify!($name));)?
+                $(self.$count(stringify!($name))?;)?
                 self.inner.$name($($arg),*).await
             })*
         }
@@ -55,22 +80,28 @@ hand_on! { Log:
 }
 
 hand_on! { Work:
+    high_water() -> Result<Option<Timestamp>, ReadError>;
+    keep_time(at: Timestamp) -> Result<(), WriteError>;
     begin_epoch(now: Timestamp) -> Result<Epoch, WriteError>;
-    lease_timers(epoch: Epoch, due: Timestamp, now: Timestamp, until: Timestamp, limit: usize) -> Result<Vec<LeasedTimer>, WriteError>;
+    end_epoch(epoch: Epoch) -> Result<(), WriteError>;
+    claim(mailbox: Mailbox, epoch: Epoch, runs: &[RunKey], suspects: usize) -> Result<Vec<RunKey>, WriteError>;
+    grant(root: &RunKey, wanted: u64, most: u64) -> Result<u64, WriteError>;
+    parked(limit: usize) -> Result<Vec<RunKey>, ReadError>;
+    lease_timers(epoch: Epoch, due: Timestamp, now: Timestamp, until: Timestamp, quota: &Quota) -> Result<Vec<LeasedTimer>, WriteError>;
     release_timer(run: &RunKey, key: &TimerKey, fence: Fence, due: Timestamp) -> Result<(), WriteError>;
     next_due() -> Result<Option<Timestamp>, ReadError>;
-    lease_effects(epoch: Epoch, now: Timestamp, until: Timestamp, limit: usize) -> Result<Vec<LeasedEffect>, WriteError>;
+    lease_effects(epoch: Epoch, now: Timestamp, until: Timestamp, quota: &Quota) -> Result<Vec<LeasedEffect>, WriteError>;
     renew(run: &RunKey, key: &EffectKey, fence: Fence, until: Timestamp) -> Result<bool, WriteError>;
     release(run: &RunKey, key: &EffectKey, fence: Fence) -> Result<(), WriteError>;
-    runs_with_inbox(after: Option<&RunKey>, limit: usize) -> Result<Vec<RunKey>, ReadError>;
+    runs_with_inbox(epoch: Epoch, after: Option<&RunKey>, limit: usize) -> Result<Vec<RunKey>, ReadError>;
 }
 
 hand_on! { Registry:
     put_workflow(row: WorkflowRow) -> Result<bool, WriteError>;
     workflow(tenant: &TenantId, id: &WorkflowId, version: &ContentHash) -> Result<Option<WorkflowRow>, ReadError>;
     workflows_since(after: Revision) -> Result<Vec<(Revision, WorkflowRow)>, ReadError>;
-    put_key(row: KeyRow) -> Result<(), WriteError>;
-    revoke_key(id: &str, at: Timestamp) -> Result<bool, WriteError>;
+    add_key(row: KeyRow) -> Result<bool, WriteError>;
+    revoke_key(tenant: &TenantId, id: &str, at: Timestamp) -> Result<bool, WriteError>;
     keys() -> Result<Vec<KeyRow>, ReadError>;
     keys_since(after: Revision) -> Result<Vec<(Revision, KeyRow)>, ReadError>;
 }
@@ -79,9 +110,9 @@ hand_on! { Pushes:
     #[count] put_push(run: &RunKey, row: PushRow, most: usize, now: Timestamp) -> Result<Put, WriteError>;
     #[count] pushes(run: &RunKey) -> Result<Vec<PushRow>, ReadError>;
     #[count] drop_push(run: &RunKey, id: &str) -> Result<bool, WriteError>;
-    outbox(after: Option<&RunKey>, limit: usize) -> Result<Vec<OutboxRow>, ReadError>;
+    outbox(epoch: Epoch, after: Option<&RunKey>, limit: usize) -> Result<Vec<OutboxRow>, ReadError>;
     expand(row: &OutboxRow, updates: &[Update], now: Timestamp) -> Result<bool, WriteError>;
-    lease_pushes(epoch: Epoch, now: Timestamp, until: Timestamp, limit: usize) -> Result<Vec<LeasedPush>, WriteError>;
+    lease_pushes(epoch: Epoch, now: Timestamp, until: Timestamp, quota: &Quota) -> Result<Vec<LeasedPush>, WriteError>;
     waiting(run: &RunKey, push: &str, limit: usize) -> Result<Vec<Delivery>, ReadError>;
     settle_push(lease: &LeasedPush, attempted: Option<(Seq, Attempted)>, then: Then) -> Result<bool, WriteError>;
     deliveries(filter: &DeliveryFilter, after: Option<&DeliveryCursor>, limit: usize) -> Result<Vec<Delivery>, ReadError>;

@@ -114,11 +114,15 @@ async fn a_stream_that_loses_its_room_is_no_end() {
     assert!(called.next().await.is_some());
 
     let unread = [unread(&server, &large).await, unread(&server, &small).await];
+    // Another key of the tenant has no other room: what it asks is done, and answered without the task.
     let other = client.clone().by("bob");
-    let done = other
-        .send(other.text("yes", "approve", json!({ "taskId": task })))
-        .await;
-    assert_eq!(state_of(&done), "completed");
+    let approve = other.text("yes", "approve", json!({ "taskId": task }));
+    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": approve });
+    assert_eq!(other.raw("POST", body.to_string().as_bytes()).await.status, 503);
+    // Another tenant has room of its own.
+    let foreign = client.clone().by("carol");
+    let (foreign, _) = waiting(&foreign, "foreign", 512 << 10).await;
+    assert_ne!(foreign, task);
 
     let mut last = 0;
     while let Some(frame) = plain.next().await {

@@ -1,6 +1,6 @@
 //! What goes wrong, in both versions, and bodies that mean harm.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{client::state_of, support::Server};
 
@@ -280,6 +280,85 @@ async fn a_notification_is_refused_and_does_nothing() {
         (200, &json!(-32600))
     );
     assert_eq!(client.ok("ListTasks", json!({})).await["totalSize"], 0);
+}
+
+#[tokio::test]
+async fn a_request_without_an_id_is_judged_by_its_method_and_parameters_first() {
+    let server = Server::start().await;
+    for (version, method, params, code) in [
+        ("1.0", "NoSuchMethod", json!({}), -32601),
+        ("1.0", "GetTask", json!({}), -32602),
+        ("1.0", "SendMessage", json!({"message": {}}), -32602),
+        ("1.0", "GetTask", json!({"id": "x"}), -32600),
+        ("", "no/such", json!({}), -32601),
+        ("", "tasks/get", json!({}), -32602),
+        ("", "tasks/get", json!({"id": "x"}), -32600),
+    ] {
+        let body = json!({"jsonrpc": "2.0", "method": method, "params": params});
+        let answer = server
+            .client(version)
+            .raw("POST", body.to_string().as_bytes())
+            .await;
+        let answer = answer.json();
+        assert_eq!(answer["error"]["code"], code, "{method} {params}");
+        assert_eq!(answer["id"], Value::Null, "{method} {params}");
+    }
+}
+
+/// Members spelt as in the protocol buffers count, wherever they stand.
+#[tokio::test]
+async fn snake_case_is_read_over_json_rpc_and_in_queries() {
+    let server = Server::start().await;
+    let n = |task: &Value| task["history"].as_array().map_or(0, Vec::len);
+    for (client, send, get) in [
+        (server.v1(), "SendMessage", "GetTask"),
+        (server.v03(), "message/send", "tasks/get"),
+    ] {
+        let mut params = client.text(send, "x", json!({"metadata": {"skillId": "clarify", "a_b": 1}}));
+        let message = params["message"].as_object_mut().unwrap();
+        let id = message.remove("messageId").unwrap();
+        message.insert("message_id".to_owned(), id);
+        params["configuration"] = json!({"history_length": 1});
+        let sent = client.ok(send, params).await;
+        let task = sent.get("task").unwrap_or(&sent).clone();
+        // The agent's question is the status, so one message is all there is.
+        assert_eq!(n(&task), 1, "{task}");
+        assert_eq!(
+            task["history"][0]["metadata"]["a_b"], 1,
+            "free-form data stays as it is: {task}"
+        );
+        let id = task["id"].clone();
+        let more = client.text(get, "red", json!({"taskId": id}));
+        client.send(more).await;
+        assert!(n(&client.ok(get, json!({"id": id})).await) > 1);
+        for length in ["history_length", "historyLength"] {
+            let read = client.ok(get, json!({"id": id, length: 1})).await;
+            assert_eq!(n(&read), 1, "{length}");
+        }
+    }
+    let client = server.v1();
+    let listed = async |query: &str| {
+        let answer = client.get(&format!("/a2a/tasks?{query}")).await;
+        assert_eq!(answer.status, 200, "{query}");
+        answer.json()
+    };
+    let page = listed("page_size=1&history_length=1").await;
+    assert_eq!(
+        (page["pageSize"].clone(), n(&page["tasks"][0])),
+        (json!(1), 1),
+        "{page}"
+    );
+    assert_eq!(listed("context_id=none").await["totalSize"], 0);
+    let refused = client.get("/a2a/tasks?page_size=0").await;
+    assert_eq!(refused.status, 400);
+    let page = client
+        .ok("ListTasks", json!({"page_size": 1, "history_length": 1}))
+        .await;
+    assert_eq!(
+        (page["pageSize"].clone(), n(&page["tasks"][0])),
+        (json!(1), 1),
+        "{page}"
+    );
 }
 
 #[tokio::test]

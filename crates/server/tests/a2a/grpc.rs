@@ -262,12 +262,12 @@ async fn callers_and_versions_are_checked_as_everywhere() {
         refused(&server.v1().by("wrong"), GET, &[], framed(b"")).await.0,
         16
     );
-    // Without the scope to read, the task is not there; without the one to start, it is said.
+    // A missing scope is said.
     assert_eq!(
         refused(&server.v1().by("canceller"), GET, &[], framed(b"\x12\x01x"))
             .await
             .0,
-        5
+        7
     );
     let method = protobuf::method(Version::V1_0, Operation::SendMessage).unwrap();
     let message = json!({"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "x"}]}});
@@ -400,10 +400,11 @@ async fn a_revoked_key_ends_its_stream_with_a_status() {
         tenant: serde_json::from_value(json!("default")).unwrap(),
         principal: serde_json::from_value(json!("guest")).unwrap(),
         scopes: vec!["*".to_owned()],
+        membership: wopr_core::Membership::default(),
         created_at: server.host.engine().now(),
         revoked_at: None,
     };
-    server.host.engine().store().put_key(row).await.unwrap();
+    server.host.engine().store().add_key(row).await.unwrap();
     let message = json!({"message": {"messageId": "s", "role": "ROLE_USER", "parts": [{"text": "x"}],
         "metadata": {"skillId": "slow"}}});
     let mut streams = Vec::new();

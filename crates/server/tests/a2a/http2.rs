@@ -7,7 +7,7 @@ use std::{
 
 use axum::body::Bytes;
 use h2::{Reason, client};
-use http::{HeaderValue, Method, Request, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -31,6 +31,7 @@ pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
 pub(crate) struct Connection {
     requests: client::SendRequest<Bytes>,
     driver: JoinHandle<Result<(), h2::Error>>,
+    last: HeaderMap,
 }
 
 impl Connection {
@@ -38,7 +39,21 @@ impl Connection {
         let stream = TcpStream::connect(&server.address).await.unwrap();
         let (requests, connection) = client::handshake(stream).await.unwrap();
         let driver = tokio::spawn(connection);
-        Self { requests, driver }
+        Self {
+            requests,
+            driver,
+            last: HeaderMap::new(),
+        }
+    }
+
+    /// Sends requests over the same connection.
+    pub(crate) fn requests(&self) -> client::SendRequest<Bytes> {
+        self.requests.clone()
+    }
+
+    /// A field of the head of the last answer.
+    pub(crate) fn last_head(&self, name: &str) -> Option<String> {
+        Some(self.last.get(name)?.to_str().unwrap().to_owned())
     }
 
     pub(crate) async fn send(&mut self, request: Request<()>, body: &[u8]) -> (StatusCode, h2::RecvStream) {
@@ -50,6 +65,7 @@ impl Connection {
         }
         let response = soon(response).await.unwrap();
         assert!(response.headers().get("connection").is_none());
+        self.last = response.headers().clone();
         (response.status(), response.into_body())
     }
 

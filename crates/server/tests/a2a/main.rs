@@ -11,6 +11,8 @@
 )]
 
 mod answers;
+mod authority;
+mod binding;
 mod bindings;
 mod card;
 mod client;
@@ -34,7 +36,10 @@ mod schema;
 mod seams;
 mod signing;
 mod speaker;
+mod strangers;
 mod streams;
 mod support;
 mod tenants;
+mod trust;
 mod unseen;
+mod views;

@@ -34,7 +34,7 @@ const CREDENTIALS: &str = "credentials-93be02d4";
 #[derive(Debug, Clone)]
 pub(crate) struct Pushed {
     headers: HeaderMap,
-    body: Value,
+    pub(crate) body: Value,
 }
 
 impl Pushed {
@@ -504,7 +504,7 @@ async fn secrets_are_nowhere_to_be_read() {
 }
 
 #[tokio::test]
-async fn who_may_not_read_a_task_finds_none_to_push() {
+async fn only_readers_of_a_task_have_it_pushed() {
     let receivers = Receivers::start().await;
     let server = Server::open(reaching()).await;
     let client = server.v1();
@@ -534,20 +534,29 @@ async fn who_may_not_read_a_task_finds_none_to_push() {
         ]
     };
     let missing = json!("run_0123456789abcdef");
-    for other in ["carol", "starter", "canceller"] {
+    let carol = client.clone().by("carol");
+    for ((method, params), (_, nowhere)) in calls(&task).into_iter().zip(calls(&missing)) {
+        let (code, text) = carol.err(method, params).await;
+        assert_eq!(code, -32001, "{method}");
+        // The same words as for one that is not there.
+        let (code, same) = carol.err(method, nowhere).await;
+        let same = same.replace(missing.as_str().unwrap(), task.as_str().unwrap());
+        assert_eq!((code, same), (-32001, text), "{method}");
+    }
+    for other in ["starter", "canceller"] {
         let other = client.clone().by(other);
-        for ((method, params), (_, nowhere)) in calls(&task).into_iter().zip(calls(&missing)) {
-            let (code, text) = other.err(method, params).await;
-            assert_eq!(code, -32001, "{method}");
-            // The same words as for one that is not there.
-            let (code, same) = other.err(method, nowhere).await;
-            let same = same.replace(missing.as_str().unwrap(), task.as_str().unwrap());
-            assert_eq!((code, same), (-32001, text), "{method}");
+        for (method, params) in calls(&task).into_iter().chain(calls(&missing)) {
+            let envelope = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+            let answer = other.raw("POST", envelope.to_string().as_bytes()).await;
+            let challenge = answer.header("www-authenticate").unwrap_or_default();
+            assert!(
+                answer.status == 403 && challenge.contains("runs:read"),
+                "{method}: {challenge}"
+            );
         }
     }
-    // Reading is all it takes, and what others tried had no effect.
-    let reader = client.clone().by("reader");
-    let all = reader
+    // What they tried had no effect.
+    let all = client
         .ok("ListTaskPushNotificationConfigs", json!({ "taskId": task }))
         .await;
     assert_eq!(all["configs"].as_array().unwrap().len(), 1);
@@ -558,6 +567,124 @@ async fn who_may_not_read_a_task_finds_none_to_push() {
     let envelope = json!({ "jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": request });
     let answer = starter.raw("POST", envelope.to_string().as_bytes()).await;
     assert_eq!(answer.status, 403);
+}
+
+#[tokio::test]
+async fn readers_manage_their_own_push_configurations_and_no_others() {
+    let receivers = Receivers::start().await;
+    let server = Server::open(reaching()).await;
+    for speaker in Speaker::all(&server) {
+        let about = speaker.name();
+        let task = asks(&speaker).await;
+        let url = format!("{}?key=QUERYSECRET", receivers.url("one"));
+        let set = speaker
+            .ask(Operation::CreatePushConfig, wanted(&task, "one", &url))
+            .await;
+        let shown = set.unwrap();
+        let query = shown["url"].as_str().unwrap().split_once('?').unwrap().1;
+        assert_eq!(query, "REDACTED", "{about}");
+        let one = json!({ "taskId": task, "id": "one" });
+        let reader = Speaker::all(&server)
+            .into_iter()
+            .find(|other| other.name() == about)
+            .unwrap()
+            .by("reader");
+        // Not read, replaced or removed; and a list has none of it.
+        for (operation, request) in [
+            (Operation::GetPushConfig, one.clone()),
+            (
+                Operation::CreatePushConfig,
+                wanted(&task, "one", &receivers.url("theirs")),
+            ),
+            (Operation::DeletePushConfig, one.clone()),
+        ] {
+            let refused = reader.refused(operation, request).await;
+            assert!(
+                refused.contains("webhooks:manage"),
+                "{about} {operation:?}: {refused}"
+            );
+        }
+        let list = json!({ "taskId": task });
+        let listed = async |speaker: &Speaker| {
+            let listed = speaker
+                .ask(Operation::ListPushConfigs, list.clone())
+                .await
+                .unwrap();
+            listed.as_array().unwrap().len()
+        };
+        assert_eq!((listed(&reader).await, listed(&speaker).await), (0, 1), "{about}");
+        // Its own it manages.
+        let two = json!({ "taskId": task, "id": "two" });
+        let mut mine = two.clone();
+        mine["url"] = json!(receivers.url("two"));
+        reader.ask(Operation::CreatePushConfig, mine).await.unwrap();
+        assert_eq!((listed(&reader).await, listed(&speaker).await), (1, 2), "{about}");
+        let read = reader.ask(Operation::GetPushConfig, two.clone()).await.unwrap();
+        assert_eq!(read["id"], "two", "{about}");
+        reader.ask(Operation::DeletePushConfig, two).await.unwrap();
+        assert_eq!((listed(&reader).await, listed(&speaker).await), (0, 1), "{about}");
+        // The record shows the reader none of others, and nobody the query.
+        let path = format!("/v1/a2a/tasks/{}", task.as_str().unwrap());
+        let client = server.v1();
+        assert!(
+            client
+                .clone()
+                .by("reader")
+                .get(&path)
+                .await
+                .json()
+                .get("pushConfig")
+                .is_none()
+        );
+        let record = client.get(&path).await.json().to_string();
+        assert!(
+            !record.contains("QUERYSECRET") && record.contains("REDACTED"),
+            "{record}"
+        );
+    }
+}
+
+/// What a push says of an interrupt is what the task says.
+#[tokio::test]
+async fn the_kind_in_a_push_is_the_kind_in_the_task() {
+    let receivers = Receivers::start().await;
+    let server = Server::open(reaching()).await;
+    for speaker in Speaker::all(&server).into_iter().take(2) {
+        for (skill, kind) in [
+            ("approve", "approval"),
+            ("clarify", "clarification"),
+            ("event", "external-event"),
+            ("child-asks", "approval"),
+        ] {
+            let name = format!("{skill}-{}", speaker.name());
+            let mut request = speaker.text(&name, "x", skill);
+            request["configuration"] =
+                json!({ "taskPushNotificationConfig": { "url": receivers.url(&name) } });
+            let task = speaker.send(request).await.unwrap();
+            assert_eq!(task["metadata"]["openwop"]["interrupt"]["kind"], kind, "{name}");
+            receivers
+                .until("told of the question", |inbox| {
+                    let taken = inbox.taken.lock();
+                    let pushes = taken.get(&name).into_iter().flatten();
+                    let mut states = pushes.filter_map(Pushed::state);
+                    states.any(|state| state == "input-required")
+                })
+                .await;
+            let asked = receivers.taken(&name);
+            let asked = asked
+                .iter()
+                .find(|pushed| pushed.state().as_deref() == Some("input-required"))
+                .unwrap();
+            assert!(
+                asked
+                    .body
+                    .to_string()
+                    .contains(&json!({ "kind": kind }).to_string()),
+                "{name}: {}",
+                asked.body
+            );
+        }
+    }
 }
 
 #[tokio::test]

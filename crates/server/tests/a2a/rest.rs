@@ -263,8 +263,11 @@ async fn only_callers_learn_what_is_there() {
         .clone();
     let path = format!("/a2a/tasks/{}", task["id"].as_str().unwrap());
     assert_eq!(client.get(&path).await.status, 200);
-    let hidden = starter.get(&path).await;
-    assert_eq!(hidden.json()["error"]["details"][0]["reason"], "TASK_NOT_FOUND");
+    let unread = starter.get(&path).await;
+    assert_eq!(
+        (unread.status, &unread.json()["error"]["status"]),
+        (403, &json!("PERMISSION_DENIED"))
+    );
 }
 
 #[tokio::test]

@@ -172,6 +172,40 @@ impl Speaker {
         }
     }
 
+    /// Asks for what a scope is missing for, and gives all that is said about that.
+    pub(crate) async fn refused(&self, operation: Operation, request: Value) -> String {
+        let told = |answer: Answer| {
+            assert_eq!(answer.status, 403, "{operation:?}");
+            answer.header("www-authenticate").unwrap_or_default().to_owned()
+        };
+        match self.binding {
+            Binding::Rpc => {
+                let method = operation.rpc_method(self.version).unwrap();
+                let params = self.rpc_params(operation, request);
+                let envelope = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
+                told(self.client.raw("POST", envelope.to_string().as_bytes()).await)
+            }
+            Binding::Rest => {
+                let (client, verb, body) = self.rest(operation, request);
+                let body = if body.is_null() {
+                    String::new()
+                } else {
+                    body.to_string()
+                };
+                told(client.raw(verb, body.as_bytes()).await)
+            }
+            Binding::Grpc => {
+                let document = self.document(request);
+                let mut answer = grpc::ask(&self.client, self.version, operation, &document).await;
+                assert_eq!(answer.next().await, None);
+                let ended = answer.ended();
+                // PERMISSION_DENIED
+                assert_eq!(ended.code, 7, "{ended:?}");
+                format!("{ended:?}")
+            }
+        }
+    }
+
     /// Asks for a stream.
     pub(crate) async fn stream(&self, operation: Operation, request: Value) -> Updates {
         let stream = match (self.binding, operation) {

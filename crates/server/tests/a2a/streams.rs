@@ -214,3 +214,68 @@ async fn a_silent_stream_is_kept_alive() {
     server.stop().await;
     assert!(stream.next().await.is_none());
 }
+
+/// A stream whose store is lost is no stream that has ended: over HTTP its body is cut off, over gRPC it is UNAVAILABLE.
+#[tokio::test]
+async fn streams_of_both_faces_break_off_when_the_store_goes_away() {
+    let store = std::sync::Arc::new(crate::counting::Counting::default());
+    let server = Server::over(crate::support::config(), store.clone()).await;
+    let alice = server.v1();
+    let more = json!({"metadata": {"skillId": "clarify"}});
+    let task = alice.send(alice.text("m", "x", more)).await;
+    let id = task["id"].as_str().unwrap().to_owned();
+    let mut streams = Vec::new();
+    for query in [
+        "",
+        "streamMode=values",
+        "streamMode=debug",
+        "streamMode=debug&bufferMs=50",
+    ] {
+        let stream = alice.clone().at(&format!("/v1/runs/{id}/events?{query}"));
+        let mut stream = stream.bare_stream("GET", &serde_json::Value::Null).await;
+        stream.some().await;
+        streams.push((query, stream));
+    }
+    let mut a2a = alice.subscribe(&id).await;
+    a2a.next().await.unwrap();
+    let mut a2a_old = server.v03().subscribe(&id).await;
+    a2a_old.next().await.unwrap();
+    store.lose("events");
+    let answered = alice.text("a", "red", json!({"taskId": id}));
+    // It is taken; only what it made of the log cannot be read.
+    let request = json!({"jsonrpc": "2.0", "id": 7, "method": "SendMessage", "params": answered});
+    let answer = alice.raw("POST", request.to_string().as_bytes()).await;
+    assert_eq!(answer.status, 503);
+    for (query, mut stream) in streams {
+        let text = stream.drained().await;
+        assert!(!stream.is_whole() && !text.contains(":end"), "{query}: {text}");
+    }
+    for mut stream in [a2a, a2a_old] {
+        assert!(stream.next().await.is_none() && !stream.is_whole());
+    }
+}
+
+/// A stream of a run that has ended says so in every mode, also to a client that has seen everything.
+#[tokio::test]
+async fn an_event_stream_says_that_it_is_over() {
+    let server = Server::start().await;
+    let alice = server.v1();
+    let task = alice.send(alice.text("m", "x", json!({}))).await;
+    let id = task["id"].as_str().unwrap();
+    for query in [
+        "",
+        "streamMode=messages",
+        "streamMode=values",
+        "streamMode=debug&bufferMs=50",
+    ] {
+        for last in [None, Some("99")] {
+            let mut client = alice.clone().at(&format!("/v1/runs/{id}/events?{query}"));
+            if let Some(last) = last {
+                client = client.with("last-event-id", last);
+            }
+            let mut stream = client.bare_stream("GET", &serde_json::Value::Null).await;
+            let text = stream.drained().await;
+            assert!(stream.is_whole() && text.ends_with(":end\n"), "{query}: {text}");
+        }
+    }
+}

@@ -31,6 +31,8 @@ pub(crate) fn key(id: &str, tenant: &str, scopes: &[&str]) -> Key {
         tenant: serde_json::from_value(json!(tenant)).unwrap(),
         principal: None,
         scopes: serde_json::from_value(json!(scopes)).unwrap(),
+        roles: Vec::new(),
+        groups: Vec::new(),
     }
 }
 

@@ -107,9 +107,11 @@ async fn scopes_are_as_over_rest() {
             .contains("runs:cancel")
     );
     forbidden("starter", "ListTasks", json!({})).await;
-    // Without read access there is no task, whatever else one may do.
-    sees_nothing(&server.v1().by("starter"), &id).await;
-    sees_nothing(&server.v1().by("canceller"), &id).await;
+    // Without read access nothing is read, whatever else one may do.
+    for key in ["starter", "canceller"] {
+        let refused = forbidden(key, "GetTask", json!({"id": id})).await;
+        assert!(refused.contains("runs:read"), "{refused}");
+    }
     let mut stream = reader.subscribe(&id).await;
     assert_eq!(stream.next().await.unwrap().short(), "task:input-required");
     // Who may only start sees what became of the message.
@@ -134,4 +136,52 @@ async fn a_tenant_s_own_workflow_is_its_own() {
     assert_eq!(alice.send_err(alice.text("m", "x", more)).await.0, -32602);
     let card = alice.get("/.well-known/agent-card.json").await.json();
     assert!(!card.to_string().contains("theirs"));
+}
+
+#[tokio::test]
+async fn a_registered_workflow_is_on_its_tenants_card_alone_unless_it_says_public() {
+    let server = Server::start().await;
+    let tenant: wopr_core::TenantId = serde_json::from_value(json!("default")).unwrap();
+    for (id, public) in [("quiet", None), ("loud", Some(true)), ("hello", None)] {
+        let mut own = crate::support::chain(id, vec![crate::support::node("n", "core.noop", json!({}))]);
+        own["description"] = json!(format!("registered {id}"));
+        if let Some(public) = public {
+            own["metadata"] = json!({ "public": public });
+        }
+        server.host.engine().register(Some(&tenant), own).await.unwrap();
+    }
+    let alice = server.v1();
+    let public = alice.get("/.well-known/agent-card.json").await.json().to_string();
+    assert!(public.contains("registered loud"), "{public}");
+    // One that has the name of a shared workflow does not take its place there.
+    assert!(public.contains("Greets.") && !public.contains("registered hello"));
+    assert!(!public.contains("quiet"), "{public}");
+    let extended = alice.ok("GetExtendedAgentCard", json!({})).await.to_string();
+    for id in ["loud", "quiet", "hello"] {
+        assert!(extended.contains(&format!("registered {id}")), "{id}: {extended}");
+    }
+    let card = async |id: &str| {
+        alice
+            .get(&format!("/a2a/w/{id}/.well-known/agent-card.json"))
+            .await
+            .status
+    };
+    assert_eq!((card("loud").await, card("quiet").await), (200, 404));
+}
+
+#[tokio::test]
+async fn the_card_names_the_scopes_of_reading() {
+    let server = Server::start().await;
+    let card = server.v1().get("/.well-known/agent-card.json").await.json();
+    let scopes = &card["securityRequirements"][0]["schemes"]["bearer"];
+    let scopes = scopes.get("list").unwrap_or(scopes);
+    assert_eq!(
+        *scopes,
+        json!(["runs:create", "runs:read", "artifacts:read"]),
+        "{card}"
+    );
+    let about = card["securitySchemes"]["bearer"].to_string();
+    for scope in ["runs:cancel", "approvals:respond"] {
+        assert!(about.contains(scope), "{about}");
+    }
 }

@@ -215,10 +215,11 @@ pub(crate) fn accept() -> Command {
     Command::Resolve(Resolve {
         node: NodeId::parse("gate").unwrap(),
         ordinal: None,
+        interrupt: None,
         value: json!({ "action": "accept" }),
         by: PrincipalId::parse("bob").unwrap(),
         voter: None,
-        by_token: false,
+        authority: wopr_core::Authority::default(),
         is_untrusted: false,
     })
 }
@@ -332,6 +333,8 @@ pub(crate) fn config(url: &str) -> Config {
         tenant: tenant(),
         principal: None,
         scopes: Scopes::ALL,
+        roles: Vec::new(),
+        groups: Vec::new(),
     }];
     // Thirty-two bytes of base64, the same for every process.
     config.secrets.master_key = Some(Secret::new("AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="));

@@ -59,6 +59,12 @@ impl Call {
         self.header("content-type", "application/json")
     }
 
+    /// A form as browsers send it.
+    pub(crate) fn form(mut self, body: impl Into<Vec<u8>>) -> Self {
+        self.body = body.into();
+        self.header("content-type", "application/x-www-form-urlencoded")
+    }
+
     fn head(&self, length: usize) -> Vec<u8> {
         let mut head = format!("{} {} HTTP/1.1\r\nhost: test\r\n", self.method, self.path);
         for (name, value) in &self.headers {

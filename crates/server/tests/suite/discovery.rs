@@ -30,9 +30,12 @@ async fn discovery_is_public_cached_and_closed_where_it_must_be() {
     assert_eq!(a2a["agentCardUrl"], card);
     assert_eq!(document["fixtures"], json!(["conformance-noop"]));
 
+    assert_eq!(document["limits"]["maxRunDurationMs"], 86_400_000);
+
     let plain = Server::start_with(|config| config.conformance = false).await;
     let document = plain.call("GET", "/.well-known/openwop").send().await.ok(200);
     assert!(document.get("fixtures").is_none());
+    assert!(document["limits"].get("maxRunDurationMs").is_none());
     let head = plain.call("HEAD", "/.well-known/openwop").send().await;
     assert_eq!((head.status, head.body.len()), (200, 0));
 }
@@ -374,6 +377,8 @@ async fn a_host_without_keys_does_not_start() {
     let mut config = crate::server::config();
     // Nobody listens on the reserved port 1.
     config.store = "postgres://ada:hunter2@127.0.0.1:1/x".parse().unwrap();
+    let key = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+    config.secrets.master_key = Some(wopr_server::config::Secret::new(key));
     let error = wopr_server::Host::open(config).await.unwrap_err();
     assert!(matches!(error, wopr_server::StartError::Postgres(_)), "{error:?}");
     assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");

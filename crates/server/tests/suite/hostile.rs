@@ -188,7 +188,7 @@ async fn a_body_that_would_be_huge_in_memory_is_refused_before_it_is_parsed() {
     assert!(body.to_string().len() < 2 << 20);
     let refused = server.post("/v1/runs", &body).send().await;
     let details = refused.error(413, "payload_too_large");
-    assert_eq!(details["maxParsedBodyBytes"], 80 << 20);
+    assert_eq!(details["maxParsedBodyBytes"], 24 << 20);
     server
         .post("/v1/workflows", &body)
         .send()

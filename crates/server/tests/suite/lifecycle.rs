@@ -292,3 +292,74 @@ async fn runs_survive_the_process() {
     let resolved = server.call("POST", &path).json(&body).send().await.ok(200);
     assert_eq!(resolved["status"], "completed");
 }
+
+#[tokio::test]
+async fn null_means_absent_where_the_official_client_sends_it_and_is_refused_where_the_schema_forbids_it() {
+    let server = Server::start().await;
+    let create = |configurable: Value| {
+        let body = json!({ "workflowId": "conformance-noop", "configurable": configurable });
+        server.post("/v1/runs", &body)
+    };
+    // Every optional member of RunConfigurable, as the client sends one that is not set.
+    let unset = json!({
+        "recursionLimit": null, "runTimeoutMs": null, "maxLoopIterations": null, "model": null, "temperature": null,
+        "maxTokens": null, "promptOverrides": null, "ai": { "provider": null, "credentialRef": null },
+        "ai.provider": null, "mockProvider": null, "escalationThreshold": null, "reasoningVerbosity": null,
+        "budget": null, "distillation": null, "own": null,
+    });
+    let made = create(unset).send().await.ok(201);
+    let run = made["runId"].as_str().unwrap();
+    let snapshot = server.wait_for(run, "completed").await;
+    assert_eq!(snapshot["configurable"], json!({ "ai": {}, "own": null }));
+    create(json!({ "mockProvider": {} }))
+        .send()
+        .await
+        .error(403, "mock_provider_forbidden");
+    create(json!({ "recursionLimit": 0 }))
+        .send()
+        .await
+        .error(400, "validation_error");
+    let bare = json!({ "workflowId": "approval", "inputs": null, "configurable": null, "tags": null, "metadata": null });
+    let made = server.post("/v1/runs", &bare).send().await.ok(201);
+    let path = format!("/v1/runs/{}:pause", made["runId"].as_str().unwrap());
+    let refused = server.post(&path, &json!({ "drainPolicy": null })).send().await;
+    let refused = refused.error(400, "validation_error").to_string();
+    assert!(refused.contains("drainPolicy"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_seam_of_conformance_mode_sets_variables_of_a_run() {
+    let server = Server::start().await;
+    let run = server.run("approval", json!({ "kept": 1, "changed": 1 })).await;
+    server.wait_for(&run, "waiting-approval").await;
+    let path = format!("/v1/host/sample/test/runs/{run}/variables");
+    let body = json!({ "variables": { "changed": 2, "new": { "a": [3] } } });
+    let set = server.post(&path, &body).send().await.ok(200);
+    assert_eq!(set, body);
+    let snapshot = server.snapshot(&run).await;
+    assert_eq!(
+        snapshot["variables"],
+        json!({ "kept": 1, "changed": 2, "new": { "a": [3] } })
+    );
+    server
+        .post(&path, &json!({}))
+        .send()
+        .await
+        .error(400, "validation_error");
+    let foreign = server.call("POST", &path).key(crate::server::BOB).json(&body);
+    foreign.send().await.error(404, "not_found");
+    server
+        .post(&format!("/v1/runs/{run}/cancel"), &json!({}))
+        .send()
+        .await
+        .ok(200);
+    server.post(&path, &body).send().await.error(409, "run_terminal");
+
+    let plain = Server::start_with(|config| config.conformance = false).await;
+    plain.post(&path, &body).send().await.error(404, "not_found");
+    plain
+        .post("/v1/prompts:render", &json!({}))
+        .send()
+        .await
+        .error(501, "capability_not_provided");
+}

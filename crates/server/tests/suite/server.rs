@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{sync::oneshot, task::JoinHandle};
 use wopr_core::{TenantId, Timestamp};
-use wopr_engine::{Clock, SystemClock};
+use wopr_engine::{Clock, SteadyClock, SystemClock};
 use wopr_server::{
     Config, Host, ServeError,
     auth::Scopes,
@@ -68,6 +68,8 @@ fn key(id: &str, secret: &str, tenant: &str, scopes: Scopes) -> Key {
         tenant: TenantId::parse(tenant).unwrap(),
         principal: None,
         scopes,
+        roles: Vec::new(),
+        groups: Vec::new(),
     }
 }
 
@@ -100,9 +102,32 @@ impl Server {
     }
 
     pub(crate) async fn start_with(change: impl FnOnce(&mut Config)) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let (folder, clock) = (tempfile::tempdir().unwrap(), Arc::default());
+        Self::start_in(folder, clock, change).await
+    }
+
+    /// Stops, and starts again on the same SQLite database, by the same clock of the machine.
+    pub(crate) async fn again_on_sqlite(self) -> Self {
+        let Self {
+            stop,
+            serving,
+            folder,
+            clock,
+            ..
+        } = self;
+        let _ = stop.unwrap().send(());
+        serving.await.unwrap().unwrap();
+        Self::start_in(folder, clock, |config| {
+            config.store = StoreUrl::Sqlite("wopr.db".into());
+        })
+        .await
+    }
+
+    async fn start_in(folder: TempDir, clock: Arc<ShiftedClock>, change: impl FnOnce(&mut Config)) -> Self {
         let definitions = folder.path().join("workflows");
-        workflows::write_all(&definitions);
+        if !definitions.exists() {
+            workflows::write_all(&definitions);
+        }
         let mut config = config();
         config.workflows = vec![definitions];
         change(&mut config);
@@ -111,10 +136,8 @@ impl Server {
         }
         let listener = bind(&mut config).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let clock = Arc::new(ShiftedClock::default());
-        let host = Host::open_with(config, Arc::clone(&clock) as Arc<dyn Clock>)
-            .await
-            .unwrap();
+        let steady = SteadyClock::over(Arc::clone(&clock) as Arc<dyn Clock>);
+        let host = Host::open_with(config, Arc::new(steady)).await.unwrap();
         let (stop, stopped) = oneshot::channel();
         let serving = tokio::spawn(serve(Arc::clone(&host), listener, async {
             // A dropped server stops as well.

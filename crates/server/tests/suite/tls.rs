@@ -180,6 +180,8 @@ fn certificate(id: &str, san: Option<&str>, fingerprint: Option<String>, scopes:
         tenant: serde_json::from_value(json!("acme")).unwrap(),
         principal: None,
         scopes: serde_json::from_value(json!(scopes)).unwrap(),
+        roles: Vec::new(),
+        groups: Vec::new(),
     }
 }
 

@@ -76,6 +76,10 @@ pub(crate) fn all() -> Vec<Value> {
             ],
         ),
         chain("approval", &[gate(json!({}))]),
+        chain(
+            "approval-brief",
+            &[gate(json!({ "timeoutMs": 20, "onTimeout": "approve" }))],
+        ),
         chain("approval-soon", &[gate(json!({ "timeoutMs": 60_000 }))]),
         chain(
             "quorum",
@@ -116,6 +120,14 @@ pub(crate) fn all() -> Vec<Value> {
                 json!({ "workflowId": "approval" }),
             )],
         ),
+        two_children(),
+        asks_again(),
+        chain(
+            "legal",
+            &[gate(
+                json!({ "approverRoleRefs": ["legal"], "approverGroupRefs": ["board"] }),
+            )],
+        ),
         chain("letter", &[artifact]),
         with(
             chain("secret", &[node("noop", "core.noop", json!({}))]),
@@ -123,6 +135,33 @@ pub(crate) fn all() -> Vec<Value> {
             json!([{ "name": "pin", "type": "string", "sensitive": true }]),
         ),
     ]
+}
+
+/// Asks again after each rejection.
+fn asks_again() -> Value {
+    let mut document = chain(
+        "asks-again",
+        &[gate(json!({})), node("again", "core.noop", json!({}))],
+    );
+    document["edges"] = json!([
+        { "id": "no", "sourceNodeId": "gate", "targetNodeId": "again", "triggerRule": "any_failed" },
+        { "id": "back", "sourceNodeId": "again", "targetNodeId": "gate" },
+    ]);
+    document
+}
+
+/// Asks in two children at once, and itself.
+fn two_children() -> Value {
+    let sub = |id: &str| node(id, "core.subWorkflow", json!({ "workflowId": "approval" }));
+    let mut document = chain("two-children", &[node("start", "core.noop", json!({}))]);
+    let nodes = [sub("left"), sub("right"), gate(json!({}))];
+    for node in &nodes {
+        let id = node["id"].as_str().unwrap();
+        let edge = json!({ "id": id, "sourceNodeId": "start", "targetNodeId": id });
+        document["edges"].as_array_mut().unwrap().push(edge);
+    }
+    document["nodes"].as_array_mut().unwrap().extend(nodes);
+    document
 }
 
 /// Writes them as files, with one that does not hold.

@@ -4,8 +4,8 @@ use std::collections::btree_map::Entry;
 
 use wopr_core::{RunKey, Seq};
 
-use super::{Effect, Run, State, Timer};
-use crate::{AppendError, Batch, Fence, Guard, InboxRow, Put};
+use super::{Effect, Hand, Run, State, Timer, Told};
+use crate::{AppendError, Batch, Fence, Guard, Hold, InboxRow, PARKED, Put};
 
 impl State {
     /// Appends a batch, or says why not and leaves everything as it was.
@@ -132,6 +132,7 @@ impl State {
                 due: timer.due,
                 epoch: None,
                 fence,
+                deaths: 0,
             };
             self.timers.insert(place, timer);
         }
@@ -153,6 +154,7 @@ impl State {
                     enqueued_at: at,
                     lease: row.leased,
                     fence,
+                    deaths: 0,
                 },
             );
         }
@@ -167,7 +169,7 @@ impl State {
             if let Entry::Occupied(mut inbox) = self.inboxes.entry(key.clone()) {
                 inbox
                     .get_mut()
-                    .retain(|row| (&row.source, row.source_seq) != (&source, source_seq));
+                    .retain(|told| (&told.row.source, told.row.source_seq) != (&source, source_seq));
                 if inbox.get().is_empty() {
                     inbox.remove();
                 }
@@ -191,15 +193,58 @@ impl State {
         if let Some(record) = batch.idempotency {
             self.records.insert(record.key.clone(), record);
         }
+        if let Some(hold) = batch.hold {
+            self.hold(&key, hold);
+        }
+    }
+
+    fn hold(&mut self, run: &RunKey, hold: Hold) {
+        let timers = self.timers.iter_mut().filter(|((of, _), _)| of == run);
+        for (_, timer) in timers {
+            turn(hold, &mut timer.deaths);
+        }
+        let effects = self.effects.iter_mut().filter(|((of, _), _)| of == run);
+        for (_, effect) in effects {
+            if turn(hold, &mut effect.deaths) {
+                effect.lease = None;
+            }
+        }
+        for told in self.inboxes.get_mut(run).into_iter().flatten() {
+            if turn(hold, &mut told.hand.deaths) {
+                told.hand.epoch = None;
+            }
+        }
+        if let Some(note) = self.outbox.get_mut(run)
+            && (hold == Hold::Release || note.hand.deaths >= PARKED)
+            && turn(hold, &mut note.hand.deaths)
+        {
+            note.hand.epoch = None;
+        }
     }
 
     fn tell(&mut self, target: RunKey, row: InboxRow) {
         let inbox = self.inboxes.entry(target).or_default();
         if !inbox
             .iter()
-            .any(|known| (&known.source, known.source_seq) == (&row.source, row.source_seq))
+            .any(|known| (&known.row.source, known.row.source_seq) == (&row.source, row.source_seq))
         {
-            inbox.push(row);
+            inbox.push(Told {
+                row,
+                hand: Hand::default(),
+            });
         }
     }
+}
+
+/// Parks a row, or releases it if it is parked; whether it was released.
+fn turn(hold: Hold, deaths: &mut u32) -> bool {
+    match hold {
+        Hold::Park => *deaths = PARKED + 1,
+        Hold::Release if *deaths >= PARKED => {
+            *deaths = 0;
+            return true;
+        }
+        Hold::Release => {}
+    }
+    false
 }

@@ -6,7 +6,7 @@ use wopr_core::{RunId, RunKey, Seq, TenantId, Timestamp};
 use super::MemoryStore;
 use crate::{
     AppendError, Batch, BlobRow, EventPage, IdempotencyKey, IdempotencyRecord, Loaded, Log, MessageRow,
-    ReadError, RunFilter, RunPage, StoredEvent, Summary, TaskCursor, TaskFilter, TaskPage, TaskRow,
+    PARKED, ReadError, RunFilter, RunPage, StoredEvent, Summary, TaskCursor, TaskFilter, TaskPage, TaskRow,
     WriteError, check::assert_sound,
 };
 
@@ -29,7 +29,14 @@ impl Log for MemoryStore {
             head: found.head(),
             snapshot: found.snapshot.clone(),
             tail: tail(&found.events, folded).to_vec(),
-            inbox: state.inboxes.get(run).cloned().unwrap_or_default(),
+            inbox: state
+                .inboxes
+                .get(run)
+                .into_iter()
+                .flatten()
+                .filter(|told| told.hand.deaths < PARKED)
+                .map(|told| told.row.clone())
+                .collect(),
         }))
     }
 
@@ -81,6 +88,10 @@ impl Log for MemoryStore {
                         .as_ref()
                         .is_some_and(|(parent, _)| parent == wanted)
                 })
+            })
+            .filter(|(_, run)| {
+                let mut wanted = filter.principal.iter();
+                wanted.all(|wanted| run.summary.principal == *wanted)
             })
             .map(|(key, run)| (key.run.clone(), run.summary.clone(), run.head()))
             .take(limit.saturating_add(1))

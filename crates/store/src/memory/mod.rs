@@ -10,7 +10,7 @@ mod registry;
 mod retention;
 mod work;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use parking_lot::Mutex;
 use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId};
@@ -40,18 +40,24 @@ struct State {
     timers: BTreeMap<(RunKey, TimerKey), Timer>,
     effects: BTreeMap<(RunKey, EffectKey), Effect>,
     /// Oldest first; a run without rows has no entry.
-    inboxes: BTreeMap<RunKey, Vec<InboxRow>>,
+    inboxes: BTreeMap<RunKey, Vec<Told>>,
     records: HashMap<IdempotencyKey, IdempotencyRecord>,
     pushes: BTreeMap<(RunKey, String), Push>,
-    /// What is still to be told of each run: (from, to).
-    outbox: BTreeMap<RunKey, (Seq, Seq)>,
+    /// What is still to be told of each run.
+    outbox: BTreeMap<RunKey, Note>,
     deliveries: BTreeMap<(RunKey, String, Seq), Delivery>,
     /// The root that each marked run goes with.
     removals: BTreeMap<RunKey, RunId>,
     epoch: u64,
+    /// Epochs that ended in order.
+    ended: BTreeSet<Epoch>,
+    /// Whether the epoch before the present one did not.
+    has_died: bool,
+    /// The latest time that was kept.
+    high_water: Option<Timestamp>,
     /// `None` sorts before every tenant.
     workflows: BTreeMap<(Option<TenantId>, WorkflowId), Workflow>,
-    keys: BTreeMap<String, (Revision, KeyRow)>,
+    keys: BTreeMap<(String, TenantId), (Revision, KeyRow)>,
     /// The newest change of the registry.
     revision: Revision,
 }
@@ -62,6 +68,7 @@ struct Run {
     events: Vec<StoredEvent>,
     snapshot: Option<Snapshot>,
     task: Option<TaskRow>,
+    descendants: u64,
     messages: Vec<MessageRow>,
     blobs: BTreeMap<String, BlobRow>,
 }
@@ -73,6 +80,7 @@ impl Run {
             events: Vec::new(),
             snapshot: None,
             task: None,
+            descendants: 0,
             messages: Vec::new(),
             blobs: BTreeMap::new(),
         }
@@ -89,6 +97,27 @@ struct Timer {
     due: Timestamp,
     epoch: Option<Epoch>,
     fence: Fence,
+    deaths: u32,
+}
+
+#[derive(Debug)]
+struct Told {
+    row: InboxRow,
+    hand: Hand,
+}
+
+#[derive(Debug)]
+struct Note {
+    from: Seq,
+    to: Seq,
+    hand: Hand,
+}
+
+/// Who claimed a row, and the deaths it has counted.
+#[derive(Debug, Default)]
+struct Hand {
+    epoch: Option<Epoch>,
+    deaths: u32,
 }
 
 #[derive(Debug)]
@@ -97,6 +126,7 @@ struct Effect {
     enqueued_at: Timestamp,
     lease: Option<(Epoch, Timestamp)>,
     fence: Fence,
+    deaths: u32,
 }
 
 #[derive(Debug)]
@@ -107,6 +137,7 @@ struct Push {
     due: Option<Timestamp>,
     epoch: Option<Epoch>,
     fence: Fence,
+    deaths: u32,
     news: u64,
 }
 

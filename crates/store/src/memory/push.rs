@@ -5,10 +5,10 @@ use std::collections::btree_map::Entry;
 use async_trait::async_trait;
 use wopr_core::{RunKey, Seq, Timestamp};
 
-use super::{MemoryStore, Push, State};
+use super::{Hand, MemoryStore, Note, Push, State, work::within};
 use crate::{
-    Attempted, Delivery, DeliveryCursor, DeliveryFilter, Epoch, Fence, LeasedPush, OutboxRow, PushRow,
-    Pushes, Put, ReadError, Then, Update, WriteError,
+    Attempted, Delivery, DeliveryCursor, DeliveryFilter, Epoch, Fence, LAST_CHANCE, LeasedPush, OutboxRow,
+    PushRow, Pushes, Put, Quota, ReadError, Then, Update, WriteError,
 };
 
 impl State {
@@ -52,6 +52,7 @@ impl State {
                     due: None,
                     epoch: None,
                     fence: first,
+                    deaths: 0,
                     news: 0,
                 });
             }
@@ -61,7 +62,12 @@ impl State {
     /// Notes what was appended, if anybody is to be told.
     pub(super) fn note(&mut self, run: &RunKey, from: Seq, to: Seq) {
         if from < to && self.pushes.keys().any(|(of, _)| of == run) {
-            self.outbox.entry(run.clone()).or_insert((from, to)).1 = to;
+            let note = self.outbox.entry(run.clone()).or_insert(Note {
+                from,
+                to,
+                hand: Hand::default(),
+            });
+            note.to = to;
         }
     }
 
@@ -110,17 +116,23 @@ impl Pushes for MemoryStore {
         Ok(was_there)
     }
 
-    async fn outbox(&self, after: Option<&RunKey>, limit: usize) -> Result<Vec<OutboxRow>, ReadError> {
+    async fn outbox(
+        &self,
+        epoch: Epoch,
+        after: Option<&RunKey>,
+        limit: usize,
+    ) -> Result<Vec<OutboxRow>, ReadError> {
         let state = self.state.lock();
         Ok(state
             .outbox
             .iter()
             .filter(|(run, _)| after.is_none_or(|after| *run > after) && !state.is_gone(run))
+            .filter(|(_, note)| note.hand.is_for(epoch))
             .take(limit)
-            .map(|(run, (from, to))| OutboxRow {
+            .map(|(run, note)| OutboxRow {
                 run: run.clone(),
-                from: *from,
-                to: *to,
+                from: note.from,
+                to: note.to,
             })
             .collect())
     }
@@ -128,11 +140,12 @@ impl Pushes for MemoryStore {
     async fn expand(&self, row: &OutboxRow, updates: &[Update], now: Timestamp) -> Result<bool, WriteError> {
         let mut state = self.state.lock();
         match state.outbox.get(&row.run) {
-            Some((from, to)) if *from == row.from && *to >= row.to => {
-                if *to == row.to {
+            Some(note) if note.from == row.from && note.to >= row.to => {
+                if note.to == row.to {
                     state.outbox.remove(&row.run);
-                } else if let Some((from, _)) = state.outbox.get_mut(&row.run) {
-                    *from = row.to;
+                } else if let Some(note) = state.outbox.get_mut(&row.run) {
+                    note.from = row.to;
+                    note.hand = Hand::default();
                 }
             }
             Some(_) | None => return Ok(false),
@@ -169,19 +182,23 @@ impl Pushes for MemoryStore {
         epoch: Epoch,
         now: Timestamp,
         until: Timestamp,
-        limit: usize,
+        quota: &Quota,
     ) -> Result<Vec<LeasedPush>, WriteError> {
         let mut state = self.state.lock();
         let mut due: Vec<_> = state
             .pushes
             .iter()
             .filter(|((run, _), _)| !state.is_gone(run))
-            .filter_map(|(place, push)| Some((push.due.filter(|due| *due <= now)?, place.clone())))
+            .filter_map(|(place, push)| {
+                Some((push.due.filter(|due| *due <= now)?, place.clone(), push.deaths))
+            })
             .collect();
         due.sort();
-        due.truncate(limit);
+        let due = within(quota, due, |(_, (run, _), deaths)| {
+            (LAST_CHANCE.min(*deaths), run.tenant.clone())
+        });
         let mut leased = Vec::with_capacity(due.len());
-        for (_, place) in due {
+        for (_, place, deaths) in due {
             if let Some(push) = state.pushes.get_mut(&place) {
                 push.due = Some(until);
                 push.epoch = Some(epoch);
@@ -193,6 +210,7 @@ impl Pushes for MemoryStore {
                     body: push.row.body.clone(),
                     fence: push.fence,
                     news: push.news,
+                    deaths,
                 });
             }
         }
@@ -225,6 +243,7 @@ impl Pushes for MemoryStore {
         else {
             return Ok(false);
         };
+        push.deaths = 0;
         match then {
             Then::GoOn(until) => push.due = Some(until),
             Then::Rest(now) => {
@@ -290,6 +309,9 @@ impl Pushes for MemoryStore {
         let mut state = self.state.lock();
         if state.is_gone(run) {
             return Ok(0);
+        }
+        if let Some(note) = state.outbox.get_mut(run) {
+            note.hand = Hand::default();
         }
         let mut n_retried = 0;
         for delivery in state.deliveries.values_mut() {

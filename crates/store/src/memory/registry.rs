@@ -55,17 +55,22 @@ impl Registry for MemoryStore {
         Ok(rows)
     }
 
-    async fn put_key(&self, row: KeyRow) -> Result<(), WriteError> {
+    async fn add_key(&self, row: KeyRow) -> Result<bool, WriteError> {
         let mut state = self.state.lock();
         let revision = state.next_revision();
-        state.keys.insert(row.id.clone(), (revision, row));
-        Ok(())
+        match state.keys.entry((row.id.clone(), row.tenant.clone())) {
+            Entry::Vacant(entry) => {
+                entry.insert((revision, row));
+                Ok(true)
+            }
+            Entry::Occupied(_) => Ok(false),
+        }
     }
 
-    async fn revoke_key(&self, id: &str, at: Timestamp) -> Result<bool, WriteError> {
+    async fn revoke_key(&self, tenant: &TenantId, id: &str, at: Timestamp) -> Result<bool, WriteError> {
         let mut state = self.state.lock();
         let revision = state.next_revision();
-        match state.keys.get_mut(id) {
+        match state.keys.get_mut(&(id.to_owned(), tenant.clone())) {
             Some((changed, key)) if key.revoked_at.is_none() => {
                 key.revoked_at = Some(at);
                 *changed = revision;

@@ -66,8 +66,10 @@ struct Failure {
 enum Why {
     /// It did not answer in time.
     Silent,
-    /// It cannot be reached, or does not let us in, or is not the one that is looked for.
+    /// It cannot be reached, or is not the one that is looked for.
     Refused(String),
+    /// It does not let us in, and will not by itself.
+    Final(String),
 }
 
 /// What a connection with TLS, or without where that is off, runs over.
@@ -167,6 +169,7 @@ impl Connector {
                         self.found(Place { server, address }, &name, failures);
                         return Ok((reached, name));
                     }
+                    Ok(Err(error)) if fault::is_final(&error) => Why::Final(fault::text(&error)),
                     Ok(Err(error)) => Why::Refused(fault::text(&error)),
                     Err(_) => Why::Silent,
                 };
@@ -315,7 +318,7 @@ impl fmt::Display for Unreached {
                     let seconds = self.patience.as_secs_f64();
                     write!(f, "{separator}{server} did not answer within {seconds} s")?;
                 }
-                Why::Refused(why) => write!(f, "{separator}{server}: {why}")?,
+                Why::Refused(why) | Why::Final(why) => write!(f, "{separator}{server}: {why}")?,
             }
         }
         Ok(())
@@ -324,6 +327,10 @@ impl fmt::Display for Unreached {
 
 impl From<Unreached> for OpenError {
     fn from(unreached: Unreached) -> Self {
+        let is_final = |failure: &Failure| matches!(failure.why, Why::Final(_));
+        if unreached.failures.iter().any(is_final) {
+            return Self::Refused(unreached.to_string());
+        }
         let is_silent = |failure: &Failure| matches!(failure.why, Why::Silent);
         if !unreached.failures.iter().all(is_silent) {
             return Self::Connect(unreached.to_string());

@@ -91,6 +91,29 @@ impl Fault {
     }
 }
 
+/// Whether connecting will fail like this until somebody changes something: the server knows us and says no, or TLS does.
+pub(super) fn is_final(error: &Error) -> bool {
+    if let Some(code) = error.code() {
+        // Who we are, which database, and what we may do there.
+        return matches!(code.code().get(..2), Some("28" | "3D" | "3F" | "42" | "0A"));
+    }
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        let inner = error
+            .downcast_ref::<std::io::Error>()
+            .and_then(std::io::Error::get_ref);
+        let is_of_tls = inner
+            .and_then(|inner| inner.downcast_ref::<rustls::Error>())
+            .is_some();
+        if is_of_tls || error.is::<rustls::Error>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    // The driver says this with a text alone.
+    text(error).contains("does not support TLS")
+}
+
 fn ends_connection(severity: Option<Severity>) -> bool {
     matches!(severity, Some(Severity::Fatal | Severity::Panic))
 }

@@ -121,6 +121,9 @@ fn runs_arm<'v>(
     if let Some(workflow) = &filter.workflow {
         query.text(" AND workflow = ", workflow.as_str());
     }
+    if let Some(principal) = &filter.principal {
+        query.text(" AND principal = ", principal.as_str());
+    }
     if let Some(after) = after {
         query.text(" AND run < ", after.as_str());
     }

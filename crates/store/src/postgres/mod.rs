@@ -48,7 +48,7 @@ use tokio_util::{
 
 pub use open::risks;
 pub use open_error::OpenError;
-pub use schema::{migrate, schema_version};
+pub use schema::{holds_keys, migrate, schema_version};
 pub use stats::Stats;
 
 use self::{groups::Groups, hints::Hints, pool::Pool, stats::Counters};

@@ -15,9 +15,12 @@ pub enum OpenError {
     /// TLS cannot be set up.
     #[error("set up tls for the database: {0}")]
     Tls(String),
-    /// The server is not reached, or lets nobody in.
+    /// The server is not reached.
     #[error("connect to the database: {0}")]
     Connect(String),
+    /// The server does not let us in: the password, the name of the database, or TLS is wrong.
+    #[error("connect to the database: {0}")]
+    Refused(String),
     /// The server does not answer. It may be stopped, overloaded, out of reach or no PostgreSQL server at all.
     #[error("hear from the database: {server} did not answer within {} s", after.as_secs_f64())]
     Silent {
@@ -58,8 +61,32 @@ pub enum OpenError {
     Migration(String),
 }
 
+impl OpenError {
+    /// Whether the server may be reached by itself a little later.
+    #[must_use]
+    pub const fn is_passing(&self) -> bool {
+        match self {
+            Self::Connect(_) | Self::Silent { .. } => true,
+            Self::Url(_)
+            | Self::Tls(_)
+            | Self::Refused(_)
+            | Self::Encoding(_)
+            | Self::NoSchema
+            | Self::NewerSchema { .. }
+            | Self::NeedsMigration { .. }
+            | Self::Foreign(_)
+            | Self::Migration(_) => false,
+        }
+    }
+}
+
 impl From<Error> for OpenError {
     fn from(error: Error) -> Self {
-        Self::Connect(fault::text(&error))
+        let text = fault::text(&error);
+        if fault::is_final(&error) {
+            Self::Refused(text)
+        } else {
+            Self::Connect(text)
+        }
     }
 }

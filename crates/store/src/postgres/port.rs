@@ -1,5 +1,7 @@
 //! The ports, each call on a connection of the pool.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use tokio::sync::broadcast;
 use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId};
@@ -7,9 +9,9 @@ use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId
 use super::{PostgresStore, append, checks, fault::Fault, lists, read, registry, round::Round, rows, work};
 use crate::{
     AppendError, Batch, BlobRow, EffectKey, Epoch, EventPage, Fence, Hint, IdempotencyKey, IdempotencyRecord,
-    KeyRow, LeasedEffect, LeasedTimer, Loaded, Log, MessageRow, ReadError, Registry, Revision, RunFilter,
-    RunPage, Summary, TaskCursor, TaskFilter, TaskPage, TaskRow, TimerKey, Work, WorkflowRow, WriteError,
-    check::assert_sound,
+    KeyRow, LeasedEffect, LeasedTimer, Loaded, Log, Mailbox, MessageRow, Quota, ReadError, Registry,
+    Revision, RunFilter, RunPage, Summary, TaskCursor, TaskFilter, TaskPage, TaskRow, TimerKey, Work,
+    WorkflowRow, WriteError, check::assert_sound,
 };
 
 /// How often a record that comes and goes is looked at.
@@ -128,6 +130,14 @@ impl Work for PostgresStore {
         Ok(Some(work::time(&self.pool).await?))
     }
 
+    async fn high_water(&self) -> Result<Option<Timestamp>, ReadError> {
+        Ok(work::high_water(&self.pool).await?)
+    }
+
+    async fn keep_time(&self, at: Timestamp) -> Result<(), WriteError> {
+        Ok(work::keep_time(&self.pool, at).await?)
+    }
+
     async fn ready(&self) -> Result<(), WriteError> {
         work::ready(&self.pool).await?;
         self.groups.check()
@@ -137,15 +147,41 @@ impl Work for PostgresStore {
         Ok(work::begin_epoch(&self.pool, now).await?)
     }
 
+    async fn end_epoch(&self, epoch: Epoch) -> Result<(), WriteError> {
+        Ok(work::end_epoch(&self.pool, epoch).await?)
+    }
+
+    async fn beat(&self, epoch: Epoch, silence: Duration) -> Result<bool, WriteError> {
+        Ok(work::beat(&self.pool, epoch, silence).await?)
+    }
+
+    async fn claim(
+        &self,
+        mailbox: Mailbox,
+        epoch: Epoch,
+        runs: &[RunKey],
+        suspects: usize,
+    ) -> Result<Vec<RunKey>, WriteError> {
+        Ok(work::claim(&self.pool, mailbox, epoch, runs, suspects).await?)
+    }
+
+    async fn grant(&self, root: &RunKey, wanted: u64, most: u64) -> Result<u64, WriteError> {
+        Ok(work::grant(&self.pool, root, wanted, most).await?)
+    }
+
+    async fn parked(&self, limit: usize) -> Result<Vec<RunKey>, ReadError> {
+        Ok(work::parked(&self.pool, limit).await?)
+    }
+
     async fn lease_timers(
         &self,
         epoch: Epoch,
         due: Timestamp,
         now: Timestamp,
         until: Timestamp,
-        limit: usize,
+        quota: &Quota,
     ) -> Result<Vec<LeasedTimer>, WriteError> {
-        Ok(work::lease_timers(&self.pool, epoch, due, now, until, limit).await?)
+        Ok(work::lease_timers(&self.pool, epoch, due, now, until, quota).await?)
     }
 
     async fn release_timer(
@@ -167,9 +203,9 @@ impl Work for PostgresStore {
         epoch: Epoch,
         now: Timestamp,
         until: Timestamp,
-        limit: usize,
+        quota: &Quota,
     ) -> Result<Vec<LeasedEffect>, WriteError> {
-        Ok(work::lease_effects(&self.pool, epoch, now, until, limit).await?)
+        Ok(work::lease_effects(&self.pool, epoch, now, until, quota).await?)
     }
 
     async fn renew(
@@ -189,8 +225,13 @@ impl Work for PostgresStore {
         Ok(())
     }
 
-    async fn runs_with_inbox(&self, after: Option<&RunKey>, limit: usize) -> Result<Vec<RunKey>, ReadError> {
-        Ok(work::runs_with_inbox(&self.pool, after, limit).await?)
+    async fn runs_with_inbox(
+        &self,
+        epoch: Epoch,
+        after: Option<&RunKey>,
+        limit: usize,
+    ) -> Result<Vec<RunKey>, ReadError> {
+        Ok(work::runs_with_inbox(&self.pool, epoch, after, limit).await?)
     }
 
     fn hints(&self) -> Option<broadcast::Receiver<Hint>> {
@@ -219,14 +260,14 @@ impl Registry for PostgresStore {
         Ok(registry::workflows_since(&self.pool, after).await?)
     }
 
-    async fn put_key(&self, row: KeyRow) -> Result<(), WriteError> {
-        registry::put_key(&self.pool, &row).await?;
+    async fn add_key(&self, row: KeyRow) -> Result<bool, WriteError> {
+        let is_added = registry::add_key(&self.pool, &row).await?;
         self.tell(Hint::Registry);
-        Ok(())
+        Ok(is_added)
     }
 
-    async fn revoke_key(&self, id: &str, at: Timestamp) -> Result<bool, WriteError> {
-        let is_revoked = registry::revoke_key(&self.pool, id, at).await?;
+    async fn revoke_key(&self, tenant: &TenantId, id: &str, at: Timestamp) -> Result<bool, WriteError> {
+        let is_revoked = registry::revoke_key(&self.pool, tenant, id, at).await?;
         self.tell(Hint::Registry);
         Ok(is_revoked)
     }

@@ -16,10 +16,11 @@ use super::{
     retention::{listed, present},
     round::{Round, Value, value},
     rows,
+    work::{tenants_with, without},
 };
 use crate::{
     Attempted, Batch, Delivery, DeliveryCursor, DeliveryFilter, Epoch, Fence, Guard, LeasedPush, NewPush,
-    OutboxRow, PushRow, Pushes, Put, ReadError, Then, Update, WriteError,
+    OutboxRow, PushRow, Pushes, Put, Quota, ReadError, Then, Update, WriteError,
 };
 
 /// The columns [`delivery`] reads.
@@ -74,7 +75,8 @@ const DROP: &str = "WITH the_run AS (
      RETURNING 1";
 
 const OUTBOX: &str = concat!(
-    "SELECT tenant, run, from_seq, to_seq FROM outbox WHERE (tenant, run) > ($1, $2)",
+    "SELECT tenant, run, from_seq, to_seq FROM outbox
+     WHERE (tenant, run) > ($1, $2) AND deaths < 3 AND (epoch IS NULL OR epoch = $4)",
     listed!("outbox"),
     " ORDER BY tenant, run LIMIT $3"
 );
@@ -83,7 +85,7 @@ const OUTBOX: &str = concat!(
 const EXPAND: &str = "WITH taken AS (
          DELETE FROM outbox WHERE tenant = $1 AND run = $2 AND from_seq = $3 AND to_seq = $4 RETURNING 1),
      moved AS (
-         UPDATE outbox SET from_seq = $4
+         UPDATE outbox SET from_seq = $4, epoch = NULL, deaths = 0
          WHERE tenant = $1 AND run = $2 AND from_seq = $3 AND to_seq > $4 RETURNING 1),
      told AS (
          UPDATE pushes SET due = coalesce(due, $5), news = news + 1
@@ -98,15 +100,45 @@ const EXPAND: &str = "WITH taken AS (
          ON CONFLICT DO NOTHING)
      SELECT EXISTS (SELECT FROM taken) OR EXISTS (SELECT FROM moved)";
 
+macro_rules! due {
+    ($condition:literal, $order:literal, $limit:literal) => {
+        concat!(
+            "SELECT tenant, run, id, due FROM pushes WHERE due IS NOT NULL AND due <= $2 AND ",
+            $condition,
+            listed!("pushes"),
+            " ORDER BY ",
+            $order,
+            " LIMIT ",
+            $limit,
+            " FOR UPDATE SKIP LOCKED"
+        )
+    };
+}
+
 /// The order is told by the rows themselves, since what an update returns has none.
-const LEASE: &str = concat!(
-    "WITH free AS (
-         SELECT tenant, run, id, due FROM pushes WHERE due IS NOT NULL AND due <= $2",
-    listed!("pushes"),
-    " ORDER BY due, tenant, run, id LIMIT $4 FOR UPDATE SKIP LOCKED)
-     UPDATE pushes AS p SET epoch = $1, due = $3, fence = p.fence + 1 FROM free AS f
-     WHERE p.tenant = f.tenant AND p.run = f.run AND p.id = f.id
-     RETURNING p.tenant, p.run, p.id, p.body, p.fence, p.news, f.due"
+macro_rules! lease {
+    ($($free:expr),+) => {
+        concat!(
+            "WITH RECURSIVE ",
+            $($free,)+
+            ", suspect AS (",
+            due!("deaths >= 2", "due, tenant, run, id", "$5"),
+            "), taken AS (SELECT * FROM free UNION ALL SELECT * FROM suspect)
+             UPDATE pushes AS p SET epoch = $1, due = $3, fence = p.fence + 1 FROM taken AS f
+             WHERE p.tenant = f.tenant AND p.run = f.run AND p.id = f.id
+             RETURNING p.tenant, p.run, p.id, p.body, p.fence, p.news, f.due, p.deaths"
+        )
+    };
+}
+
+const LEASE: &str = lease!("free AS (", due!("deaths < 2", "due, tenant, run, id", "$4"), ")");
+
+const LEASE_SHARED: &str = lease!(
+    tenants_with!("pushes", "due IS NOT NULL AND deaths < 2"),
+    ", of_tenants AS (SELECT x.* FROM tenants AS o, LATERAL (",
+    due!("tenant = o.tenant AND deaths < 2", "due, run, id", "$6"),
+    ") AS x WHERE o.tenant <> ALL($7)),
+     free AS (SELECT * FROM of_tenants ORDER BY due, tenant, run, id LIMIT $4)"
 );
 
 const WAITING: &str = concat!(
@@ -118,7 +150,7 @@ const WAITING: &str = concat!(
 /// Ends an attempt at parameter 8, if that is a place in the log: deletes it, or says why it was in vain.
 const SETTLE: &str = "WITH lease AS (
          UPDATE pushes SET due = CASE WHEN news = $7::bigint THEN NULL ELSE $5::bigint END,
-             epoch = CASE WHEN $6::boolean THEN epoch END
+             epoch = CASE WHEN $6::boolean THEN epoch END, deaths = 0
          WHERE tenant = $1 AND run = $2 AND id = $3 AND fence = $4 AND epoch IS NOT NULL RETURNING 1),
      delivered AS (
          DELETE FROM deliveries
@@ -154,6 +186,8 @@ const RETRY: &str = concat!(
              AND ($4::bigint IS NULL OR seq = $4::bigint)",
     listed!("deliveries"),
     " RETURNING 1),
+     released AS (
+         UPDATE outbox SET epoch = NULL, deaths = 0 WHERE tenant = $1 AND run = $2),
      told AS (
          UPDATE pushes SET news = news + 1, due = CASE WHEN epoch IS NULL THEN $5 ELSE due END
          WHERE tenant = $1 AND run = $2 AND id = $3 AND EXISTS (SELECT FROM retried))
@@ -251,18 +285,22 @@ async fn lease(
     epoch: Epoch,
     now: Timestamp,
     until: Timestamp,
-    limit: usize,
+    quota: &Quota,
 ) -> Result<Vec<LeasedPush>, Fault> {
     let round = || {
-        Round::of(
-            LEASE,
-            vec![
-                value(rows::int(epoch.0)),
-                value(now.millis()),
-                value(until.millis()),
-                value(rows::limit(limit)),
-            ],
-        )
+        let mut values = vec![
+            value(rows::int(epoch.0)),
+            value(now.millis()),
+            value(until.millis()),
+            value(rows::limit(quota.rows)),
+            value(rows::limit(quota.suspects)),
+        ];
+        if quota.is_plain() {
+            return Round::of(LEASE, values);
+        }
+        values.push(value(rows::limit(quota.per_tenant)));
+        values.push(value(without(quota)));
+        Round::of(LEASE_SHARED, values)
     };
     let mut leased = Vec::new();
     for row in &pool.write(round).await? {
@@ -272,6 +310,7 @@ async fn lease(
             body: rows::bytes(row, 3)?,
             fence: rows::fence(row, 4)?,
             news: rows::count(row, 5)?,
+            deaths: rows::deaths(row, 7)?,
         };
         leased.push((rows::time(row, 6)?, push));
     }
@@ -406,10 +445,23 @@ impl Pushes for PostgresStore {
         Ok(!dropped.is_empty())
     }
 
-    async fn outbox(&self, after: Option<&RunKey>, limit: usize) -> Result<Vec<OutboxRow>, ReadError> {
+    async fn outbox(
+        &self,
+        epoch: Epoch,
+        after: Option<&RunKey>,
+        limit: usize,
+    ) -> Result<Vec<OutboxRow>, ReadError> {
         // The empty text sorts before every id.
         let (tenant, run) = after.map_or(("", ""), |key| (key.tenant.as_str(), key.run.as_str()));
-        let round = || Round::of(OUTBOX, vec![value(tenant), value(run), value(rows::limit(limit))]);
+        let round = || {
+            let values = vec![
+                value(tenant),
+                value(run),
+                value(rows::limit(limit)),
+                value(rows::int(epoch.0)),
+            ];
+            Round::of(OUTBOX, values)
+        };
         let mut notes = Vec::new();
         for row in &self.pool.learn(round).await? {
             notes.push(OutboxRow {
@@ -430,9 +482,9 @@ impl Pushes for PostgresStore {
         epoch: Epoch,
         now: Timestamp,
         until: Timestamp,
-        limit: usize,
+        quota: &Quota,
     ) -> Result<Vec<LeasedPush>, WriteError> {
-        Ok(lease(&self.pool, epoch, now, until, limit).await?)
+        Ok(lease(&self.pool, epoch, now, until, quota).await?)
     }
 
     async fn waiting(&self, run: &RunKey, push: &str, limit: usize) -> Result<Vec<Delivery>, ReadError> {

@@ -34,7 +34,8 @@ const TAIL: &str = "SELECT seq, body FROM events WHERE tenant = $1 AND run = $2
          AND seq >= coalesce((SELECT head FROM snapshots WHERE tenant = $1 AND run = $2), 0)
      ORDER BY seq";
 
-const INBOX: &str = "SELECT source, source_seq, body FROM inbox WHERE tenant = $1 AND target = $2
+const INBOX: &str =
+    "SELECT source, source_seq, body FROM inbox WHERE tenant = $1 AND target = $2 AND deaths < 3
      ORDER BY place, source, source_seq";
 
 const EVENTS: &str = concat!(

@@ -32,23 +32,23 @@ const WORKFLOWS_SINCE: &str = "SELECT tenant, id, version, body, registered_at, 
      FROM workflow_heads JOIN workflows USING (tenant, id, version)
      WHERE revision > $1 ORDER BY revision, tenant, id";
 
-const PUT_KEY: &str = "WITH next AS (UPDATE last_revision SET revision = revision + 1 RETURNING revision)
-     INSERT INTO api_keys (id, secret_sha256, tenant, principal, scopes, created_at, revoked_at, revision)
-     SELECT $1, $2, $3, $4, $5, $6::bigint, $7::bigint, revision FROM next
-     ON CONFLICT (id) DO UPDATE SET secret_sha256 = excluded.secret_sha256, tenant = excluded.tenant,
-         principal = excluded.principal, scopes = excluded.scopes, created_at = excluded.created_at,
-         revoked_at = excluded.revoked_at, revision = excluded.revision";
+/// A round that is sent again after its commit was in doubt finds its own key: the secret tells it from another's.
+const ADD_KEY: &str = "WITH next AS (UPDATE last_revision SET revision = revision + 1 RETURNING revision)
+     INSERT INTO api_keys (id, secret_sha256, tenant, principal, scopes, membership, created_at, revoked_at, revision)
+     SELECT $1, $2, $3, $4, $5, $6, $7::bigint, $8::bigint, revision FROM next
+     ON CONFLICT (tenant, id) DO UPDATE SET revision = excluded.revision
+         WHERE api_keys.secret_sha256 = excluded.secret_sha256 RETURNING 1";
 
 const REVOKE_KEY: &str = "WITH next AS (UPDATE last_revision SET revision = revision + 1 RETURNING revision)
-     UPDATE api_keys SET revoked_at = $2, revision = next.revision FROM next
-     WHERE id = $1 AND revoked_at IS NULL RETURNING 1";
+     UPDATE api_keys SET revoked_at = $3, revision = next.revision FROM next
+     WHERE tenant = $1 AND id = $2 AND revoked_at IS NULL RETURNING 1";
 
 const KEYS_SINCE: &str =
-    "SELECT id, secret_sha256, tenant, principal, scopes, created_at, revoked_at, revision
+    "SELECT id, secret_sha256, tenant, principal, scopes, membership, created_at, revoked_at, revision
      FROM api_keys WHERE revision > $1 ORDER BY revision, id";
 
-const KEYS: &str = "SELECT id, secret_sha256, tenant, principal, scopes, created_at, revoked_at
-     FROM api_keys ORDER BY id";
+const KEYS: &str = "SELECT id, secret_sha256, tenant, principal, scopes, membership, created_at, revoked_at
+     FROM api_keys ORDER BY id, tenant";
 
 pub(super) async fn put_workflow(pool: &Pool, workflow: &WorkflowRow) -> Result<bool, Fault> {
     let tenant = workflow.tenant.as_ref().map_or(SHARED, TenantId::as_str);
@@ -92,28 +92,37 @@ pub(super) async fn workflows_since(
     found.iter().map(read).collect()
 }
 
-pub(super) async fn put_key(pool: &Pool, key: &KeyRow) -> Result<(), Fault> {
+pub(super) async fn add_key(pool: &Pool, key: &KeyRow) -> Result<bool, Fault> {
     let scopes = serde_json::to_string(&key.scopes).expect("a list of strings is always JSON");
+    let membership = serde_json::to_string(&key.membership).expect("lists of strings are always JSON");
     let round = || {
         Round::of(
-            PUT_KEY,
+            ADD_KEY,
             vec![
                 value(rows::free(&key.id)),
                 value(rows::free(&key.secret_sha256)),
                 value(key.tenant.as_str()),
                 value(key.principal.as_str()),
                 value(scopes.as_str()),
+                value(membership.as_str()),
                 value(key.created_at.millis()),
                 value(key.revoked_at.map(Timestamp::millis)),
             ],
         )
     };
-    pool.write(round).await?;
-    Ok(())
+    Ok(!pool.write(round).await?.is_empty())
 }
 
-pub(super) async fn revoke_key(pool: &Pool, id: &str, at: Timestamp) -> Result<bool, Fault> {
-    let round = || Round::of(REVOKE_KEY, vec![value(rows::free(id)), value(at.millis())]);
+pub(super) async fn revoke_key(
+    pool: &Pool,
+    tenant: &TenantId,
+    id: &str,
+    at: Timestamp,
+) -> Result<bool, Fault> {
+    let round = || {
+        let values = vec![value(tenant.as_str()), value(rows::free(id)), value(at.millis())];
+        Round::of(REVOKE_KEY, values)
+    };
     Ok(!pool.write(round).await?.is_empty())
 }
 
@@ -126,6 +135,6 @@ pub(super) async fn keys_since(pool: &Pool, after: Revision) -> Result<Vec<(Revi
     let found = pool
         .learn(|| Round::of(KEYS_SINCE, vec![value(rows::int(after.0))]))
         .await?;
-    let read = |row| Ok((Revision(rows::count(row, 7)?), rows::key(row)?));
+    let read = |row| Ok((Revision(rows::count(row, 8)?), rows::key(row)?));
     found.iter().map(read).collect()
 }

@@ -50,6 +50,21 @@ pub async fn schema_version(url: &str) -> Result<u32, OpenError> {
     Ok(version(&session, &schema).await?.unwrap_or(0))
 }
 
+/// Whether a database holds a key that is not revoked. Changes nothing.
+///
+/// # Errors
+/// See [`OpenError`].
+pub async fn holds_keys(url: &str) -> Result<bool, OpenError> {
+    let connector = open::parse(url, &mut Options::default())?;
+    let session = connector.connect("").await?;
+    let schema = open::examine(&session).await?;
+    if checked(&session, &schema).await? == 0 {
+        return Ok(false);
+    }
+    let held = "SELECT EXISTS (SELECT 1 FROM api_keys WHERE revoked_at IS NULL)";
+    Ok(session.read_one(held, &[]).await?.try_get(0)?)
+}
+
 fn runner() -> Runner {
     let mut runner = embedded::migrations::runner();
     runner.set_migration_table_name(HISTORY);

@@ -13,7 +13,7 @@ use super::{
     round::{Round, Value, value},
     rows,
 };
-use crate::{Batch, EffectRow, Fence, Summary, TaskRow, TimerRow};
+use crate::{Batch, EffectRow, Fence, Hold, Summary, TaskRow, TimerRow};
 
 const EVENTS: &str = "INSERT INTO events (tenant, run, seq, body)
      SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bytea[])";
@@ -31,7 +31,8 @@ const CLEAR_TIMERS: &str = "DELETE FROM timers WHERE tenant = $1 AND run = $2 AN
 
 const SET_TIMERS: &str = "INSERT INTO timers (tenant, run, key, due, fence)
      SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[])
-     ON CONFLICT (tenant, run, key) DO UPDATE SET due = excluded.due, epoch = NULL, fence = timers.fence + 1";
+     ON CONFLICT (tenant, run, key) DO UPDATE SET due = excluded.due, epoch = NULL, fence = timers.fence + 1,
+         deaths = 0";
 
 const SETTLE: &str = "DELETE FROM effects WHERE tenant = $1 AND run = $2 AND key = ANY($3)";
 
@@ -40,7 +41,7 @@ const ENQUEUE: &str = "INSERT INTO effects (tenant, run, key, body, enqueued_at,
      FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::bigint[], $6::bigint[], $7::bigint[])
          AS e (tenant, run, key, body, enqueued_at, epoch, until)
      ON CONFLICT (tenant, run, key) DO UPDATE SET body = excluded.body, enqueued_at = excluded.enqueued_at,
-         epoch = excluded.epoch, lease_until = excluded.lease_until, fence = effects.fence + 1";
+         epoch = excluded.epoch, lease_until = excluded.lease_until, fence = effects.fence + 1, deaths = 0";
 
 const CONSUME: &str = "DELETE FROM inbox USING unnest($3::text[], $4::bigint[]) AS c (source, source_seq)
      WHERE inbox.tenant = $1 AND inbox.target = $2 AND inbox.source = c.source
@@ -147,6 +148,37 @@ pub(super) fn rest<'b>(round: &mut Round<'b>, batches: &[&'b Batch]) {
             columns
         }),
     );
+    hold(round, batches);
+}
+
+const PARK: [&str; 4] = [
+    "UPDATE timers SET deaths = 4 WHERE tenant = $1 AND run = $2",
+    "UPDATE effects SET deaths = 4 WHERE tenant = $1 AND run = $2",
+    "UPDATE inbox SET deaths = 4 WHERE tenant = $1 AND target = $2",
+    "UPDATE outbox SET deaths = 4 WHERE tenant = $1 AND run = $2 AND deaths >= 3",
+];
+
+const RELEASE: [&str; 4] = [
+    "UPDATE timers SET deaths = 0 WHERE tenant = $1 AND run = $2 AND deaths >= 3",
+    "UPDATE effects SET deaths = 0, epoch = NULL, lease_until = NULL
+     WHERE tenant = $1 AND run = $2 AND deaths >= 3",
+    "UPDATE inbox SET deaths = 0, epoch = NULL WHERE tenant = $1 AND target = $2 AND deaths >= 3",
+    "UPDATE outbox SET deaths = 0, epoch = NULL WHERE tenant = $1 AND run = $2 AND deaths >= 3",
+];
+
+/// Parks the work rows of runs, or hands out again what was parked.
+fn hold<'b>(round: &mut Round<'b>, batches: &[&'b Batch]) {
+    for batch in batches {
+        let statements = match batch.hold {
+            None => continue,
+            Some(Hold::Park) => PARK,
+            Some(Hold::Release) => RELEASE,
+        };
+        for sql in statements {
+            let run = vec![value(batch.run.tenant.as_str()), value(batch.run.run.as_str())];
+            round.add(sql, run);
+        }
+    }
 }
 
 /// What a batch takes away.

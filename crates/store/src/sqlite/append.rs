@@ -20,6 +20,7 @@ use super::{
     rows,
     session::Session,
     stats::Counters,
+    work,
 };
 use crate::{AppendError, Batch, EffectRow, Fence, Guard, StoredEvent, Summary, TaskRow, vitals::Vitals};
 
@@ -50,6 +51,10 @@ impl Job for Append {
         self.refusal = None;
         self.refusal = append(conn, &self.records, &self.batch)?.err();
         Ok(self.refusal.is_none())
+    }
+
+    fn bytes(&self) -> usize {
+        self.batch.weight()
     }
 
     fn settle(mut self: Box<Self>, outcome: Result<(), Failure>) {
@@ -100,6 +105,9 @@ fn append(conn: &Session<'_>, records: &Records, batch: &Batch) -> Result<Result
         records.write(conn, record, expired)?;
     }
     write_side_rows(conn, batch)?;
+    if let Some(hold) = batch.hold {
+        work::hold(conn, &batch.run, hold)?;
+    }
     Ok(Ok(()))
 }
 
@@ -313,7 +321,8 @@ fn write_work(conn: &Connection, batch: &Batch) -> Result<(), Fault> {
     for timer in &batch.timers_set {
         conn.prepare_cached(
             "INSERT INTO timers (tenant, run, key, due, fence) VALUES (?1, ?2, ?3, ?4, ?5)
-             ON CONFLICT (tenant, run, key) DO UPDATE SET due = excluded.due, epoch = NULL, fence = fence + 1",
+             ON CONFLICT (tenant, run, key) DO UPDATE SET due = excluded.due, epoch = NULL,
+                 fence = fence + 1, deaths = 0",
         )?
         .execute(params![
             tenant,
@@ -342,7 +351,7 @@ fn enqueue(conn: &Connection, run: &RunKey, effect: &EffectRow, at: Timestamp) -
         "INSERT INTO effects (tenant, run, key, body, enqueued_at, epoch, lease_until, fence)
          VALUES (:tenant, :run, :key, :body, :at, :epoch, :until, :fence)
          ON CONFLICT (tenant, run, key) DO UPDATE SET body = excluded.body, enqueued_at = excluded.enqueued_at,
-             epoch = excluded.epoch, lease_until = excluded.lease_until, fence = fence + 1",
+             epoch = excluded.epoch, lease_until = excluded.lease_until, fence = fence + 1, deaths = 0",
     )?
     .execute(named_params! {
         ":tenant": run.tenant.as_str(),

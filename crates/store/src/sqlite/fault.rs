@@ -36,6 +36,8 @@ impl Fault {
             Self::Sql(error) => {
                 let kind = if is_damage(&error) {
                     FailureKind::Damaged
+                } else if is_full(&error) {
+                    FailureKind::Full
                 } else {
                     FailureKind::NotWritten
                 };
@@ -74,6 +76,8 @@ pub(super) fn is_full(error: &rusqlite::Error) -> bool {
 pub(super) enum FailureKind {
     /// Nothing was written.
     NotWritten,
+    /// Nothing was written, because there is no room left.
+    Full,
     /// Nobody knows until the file is read again.
     InDoubt,
     /// Nothing was written, because of what is stored already.
@@ -95,6 +99,14 @@ impl Failure {
         }
     }
 
+    /// Refused before it began.
+    pub(super) fn full() -> Self {
+        Self {
+            kind: FailureKind::Full,
+            text: "the disk of the database is full".to_owned(),
+        }
+    }
+
     pub(super) fn in_doubt(text: impl Into<String>) -> Self {
         Self {
             kind: FailureKind::InDoubt,
@@ -106,7 +118,7 @@ impl Failure {
 impl From<Failure> for AppendError {
     fn from(failure: Failure) -> Self {
         match failure.kind {
-            FailureKind::NotWritten => Self::Unavailable(failure.text),
+            FailureKind::NotWritten | FailureKind::Full => Self::Unavailable(failure.text),
             FailureKind::InDoubt => Self::Unknown(failure.text),
             FailureKind::Damaged => Self::Corrupt(failure.text),
         }
@@ -116,7 +128,9 @@ impl From<Failure> for AppendError {
 impl From<Failure> for WriteError {
     fn from(failure: Failure) -> Self {
         match failure.kind {
-            FailureKind::NotWritten | FailureKind::InDoubt => Self::Unavailable(failure.text),
+            FailureKind::NotWritten | FailureKind::Full | FailureKind::InDoubt => {
+                Self::Unavailable(failure.text)
+            }
             FailureKind::Damaged => Self::Corrupt(failure.text),
         }
     }
@@ -126,7 +140,9 @@ impl From<Fault> for ReadError {
     fn from(fault: Fault) -> Self {
         let failure = fault.failure();
         match failure.kind {
-            FailureKind::NotWritten | FailureKind::InDoubt => Self::Unavailable(failure.text),
+            FailureKind::NotWritten | FailureKind::Full | FailureKind::InDoubt => {
+                Self::Unavailable(failure.text)
+            }
             FailureKind::Damaged => Self::Corrupt(failure.text),
         }
     }

@@ -77,12 +77,12 @@ impl Registry for Guest {
         self.read(|conn| registry::workflows_since(conn, after))
     }
 
-    async fn put_key(&self, row: KeyRow) -> Result<(), WriteError> {
-        self.write(|conn| registry::put_key(conn, &row))
+    async fn add_key(&self, row: KeyRow) -> Result<bool, WriteError> {
+        self.write(|conn| registry::add_key(conn, &row))
     }
 
-    async fn revoke_key(&self, id: &str, at: Timestamp) -> Result<bool, WriteError> {
-        self.write(|conn| registry::revoke_key(conn, id, at))
+    async fn revoke_key(&self, tenant: &TenantId, id: &str, at: Timestamp) -> Result<bool, WriteError> {
+        self.write(|conn| registry::revoke_key(conn, tenant, id, at))
     }
 
     async fn keys(&self) -> Result<Vec<KeyRow>, ReadError> {

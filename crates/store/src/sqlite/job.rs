@@ -5,6 +5,7 @@ use tokio::sync::oneshot;
 
 use super::{
     fault::{Failure, Fault},
+    queue::SMALL,
     session::Session,
 };
 use crate::WriteError;
@@ -14,6 +15,11 @@ pub(super) trait Job: Send {
     /// Writes; says whether it did. May be called again after a rollback.
     fn run(&mut self, conn: &Session<'_>) -> Result<bool, Fault>;
 
+    /// About how many bytes it writes.
+    fn bytes(&self) -> usize {
+        SMALL
+    }
+
     /// Answers the caller. `Ok` means that the transaction is durable.
     fn settle(self: Box<Self>, outcome: Result<(), Failure>);
 }
@@ -21,6 +27,8 @@ pub(super) trait Job: Send {
 /// A write that returns something.
 pub(super) struct Task<T, F> {
     pub(super) work: F,
+    /// About how many bytes it writes.
+    pub(super) bytes: usize,
     pub(super) value: Option<T>,
     pub(super) reply: oneshot::Sender<Result<T, WriteError>>,
 }
@@ -33,6 +41,10 @@ where
     fn run(&mut self, conn: &Session<'_>) -> Result<bool, Fault> {
         self.value = Some((self.work)(conn)?);
         Ok(true)
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes
     }
 
     fn settle(self: Box<Self>, outcome: Result<(), Failure>) {

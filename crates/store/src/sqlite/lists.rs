@@ -115,6 +115,9 @@ fn runs_arm(
     if let Some(workflow) = &filter.workflow {
         query.bind(" AND workflow = ", workflow.as_str().to_owned());
     }
+    if let Some(principal) = &filter.principal {
+        query.bind(" AND principal = ", principal.as_str().to_owned());
+    }
     if let Some(after) = after {
         query.bind(" AND run < ", after.as_str().to_owned());
     }
@@ -250,6 +253,7 @@ mod tests {
                             statuses: statuses.clone(),
                             workflow: workflow.clone(),
                             parent: parent.clone(),
+                            principal: None,
                         };
                         let plan = plan(&conn, &runs_query(&tenant, &filter, after, 10));
                         assert!(

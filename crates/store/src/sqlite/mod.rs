@@ -8,6 +8,7 @@ mod append;
 mod backup;
 mod bundle;
 mod checkpoint;
+mod epoch;
 mod fault;
 mod guest;
 mod inspect;
@@ -18,6 +19,7 @@ mod place;
 mod port;
 mod push;
 mod queue;
+mod quota;
 mod read;
 mod reader;
 mod ready;
@@ -27,15 +29,17 @@ mod retention;
 mod rows;
 mod schema;
 mod session;
+mod space;
 mod stats;
 mod work;
 mod writer;
 
 use std::{
-    fmt,
+    fmt, fs,
     path::{Path, PathBuf},
     sync::{
         Arc,
+        atomic::Ordering::Relaxed,
         mpsc::{SyncSender, sync_channel},
     },
     thread::{self, JoinHandle},
@@ -48,11 +52,13 @@ pub use backup::{BackupError, Contents, Form, copy, verify};
 pub use guest::Guest;
 pub use inspect::first_damage;
 pub use open::OpenError;
-pub use schema::{migrate, schema_version};
+pub use place::file_of;
+pub use schema::{holds_keys, migrate, schema_version};
 pub use stats::Stats;
 
 use self::{
     checkpoint::{Checkpointer, Mark, PENDING_WISHES},
+    epoch::Owed,
     job::Job,
     open::{At as _, Lock},
     place::Files,
@@ -60,8 +66,9 @@ use self::{
     reader::Read,
     ready::Readiness,
     records::Records,
+    space::Space,
     stats::Counters,
-    writer::{Held, Writer},
+    writer::{Held, Short, Writer},
 };
 use crate::vitals::Vitals;
 
@@ -111,6 +118,7 @@ pub struct SqliteStore {
     counters: Arc<Counters>,
     records: Arc<Records>,
     readiness: Readiness,
+    owed: Owed,
     vitals: Arc<Vitals>,
     threads: Mutex<Option<Threads>>,
 }
@@ -132,15 +140,20 @@ impl SqliteStore {
     /// See [`OpenError`].
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Self, OpenError> {
         let path = path.as_ref().to_owned();
-        let lock = open::lock(&path)?;
+        let mut lock = open::lock(&path)?;
+        let space = Arc::new(Space::of(&file_of(&path)));
+        let free = space.look();
+        lock.reserve(free);
         let found = schema::check(&path, options.migrate)?;
         open::make_private(&path);
+        lock.take_file(&path)?;
         let mut conn = open::writing(&path).at(&path)?;
         schema::set_up(&mut conn, &path, options.max_bytes, found)?;
 
         let counters = Arc::new(Counters::default());
         let records = Arc::new(Records::load(&conn, records::MANY).at(&path)?);
-        let mark = Arc::new(Mark::new(options.checkpoint_pages));
+        let mark = Arc::new(Mark::new(options.checkpoint_pages, Arc::clone(&space)));
+        let owed = Owed::default();
         let gate = Arc::new(Mutex::new(()));
         let (wishes, wished) = sync_channel(PENDING_WISHES);
         checkpoint::watch(
@@ -152,6 +165,14 @@ impl SqliteStore {
         .at(&path)?;
 
         let files = Arc::new(Files::of(&path));
+        let log = fs::metadata(place::log_of(&path)).map_or(0, |log| log.len());
+        let logged = log / u64::from(open::PAGE_SIZE);
+        counters.wal_pages.store(logged, Relaxed);
+        if space.wants_checkpoint(logged) {
+            // What an earlier process left is copied before anything else is written, where there is little room for it.
+            checkpoint::empty_log(&conn, &counters);
+            space.look();
+        }
         let checkpointer = Checkpointer {
             conn: writing_prepared(&path, None).at(&path)?,
             gate: Arc::clone(&gate),
@@ -195,6 +216,9 @@ impl SqliteStore {
             counters: Arc::clone(&counters),
             records: Arc::clone(&records),
             commit: writer::commit,
+            space: Arc::clone(&space),
+            short: Short::new(Arc::clone(&mark)),
+            owed: Arc::clone(&owed),
         };
 
         let writer = spawn(&path, "store-writer", move || writer.run())?;
@@ -218,6 +242,7 @@ impl SqliteStore {
             counters,
             records,
             readiness: Readiness::default(),
+            owed,
             vitals: Arc::default(),
             threads: Mutex::new(Some(threads)),
         })

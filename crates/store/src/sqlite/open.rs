@@ -2,16 +2,18 @@
 
 use std::{
     fs::{File, OpenOptions, TryLockError},
-    io,
+    io::{self, Seek as _, SeekFrom, Write as _},
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use rusqlite::{Connection, OpenFlags, config::DbConfig};
 
+use super::place;
+
 /// A body fills at most the page it is in, so 8 KiB keep most of them out of overflow pages. With 16 KiB a commit
 /// that touches pages here and there writes twice as much; with 4 KiB a body of 3 kB wastes a quarter of its page.
-const PAGE_SIZE: u32 = 8192;
+pub(super) const PAGE_SIZE: u32 = 8192;
 
 /// The writer's page cache, in KiB: several groups' dirty pages and the inner nodes of every index.
 const WRITER_CACHE_KIB: i64 = 64 * 1024;
@@ -35,6 +37,20 @@ pub enum OpenError {
     /// Another process, or another store of this one, has the file open.
     #[error("open {}: another wopr process has this database open", .0.display())]
     Locked(PathBuf),
+    /// Another process has the file open under another name, such as a bind mount of it.
+    #[error("open {}: another wopr process has this file open under another name", .0.display())]
+    OpenElsewhere(PathBuf),
+    /// The file has several names. It was left untouched.
+    #[error(
+        "open {}: the file has {names} names (hard links), and SQLite would keep a log of recent writes beside each",
+        .path.display()
+    )]
+    Linked {
+        /// The file.
+        path: PathBuf,
+        /// How many names it has.
+        names: u64,
+    },
     /// A newer wopr wrote the file. It was left untouched.
     #[error(
         "open a database of schema version {found}: this binary knows {known}, use the wopr that wrote it"
@@ -119,13 +135,66 @@ impl<T> At<T> for rusqlite::Result<T> {
     }
 }
 
+/// Bytes that the lock file holds back from the file system, for a start on a full disk: the shared memory of the log
+/// and the first few pages have to be written before anything can be read.
+const RESERVE: u64 = 256 << 10;
+
 /// The right to use a database file, held until dropped.
+///
+/// Two locks: of a file beside the database, named after the file itself and not after a link to it, and of the
+/// database's own inode, which has the same lock under whatever name a mount gives it. The first is there before the
+/// database is.
 #[derive(Debug)]
-pub(super) struct Lock(#[expect(dead_code, reason = "the open file is the lock")] File);
+pub(super) struct Lock {
+    beside: File,
+    /// Closed after every connection of SQLite: closing any descriptor of a file gives up the POSIX locks that this
+    /// process has on it.
+    file: Option<File>,
+}
+
+impl Lock {
+    /// Locks the database itself, if it is there and is not locked yet.
+    pub(super) fn take_file(&mut self, path: &Path) -> Result<(), OpenError> {
+        if self.file.is_none() {
+            self.file = lock_inode(path)?;
+        }
+        Ok(())
+    }
+
+    /// Holds space back while the disk has plenty, and gives it up where there is almost none left.
+    pub(super) fn reserve(&self, free: Option<u64>) {
+        let is_short = free.is_some_and(|free| free < RESERVE);
+        let held = self.beside.metadata().map_or(0, |file| file.len());
+        let done = if is_short {
+            self.beside.set_len(0)
+        } else if held < RESERVE && free.is_some_and(|free| free > 4 * RESERVE) {
+            self.fill()
+        } else {
+            Ok(())
+        };
+        if let Err(error) = done {
+            // Nothing depends on it before the disk is full.
+            tracing::debug!(%error, "space held back for a full disk not changed");
+        }
+        if is_short && held > 0 {
+            tracing::warn!(
+                held,
+                "the disk is full, the space held back for a start is given up"
+            );
+        }
+    }
+
+    fn fill(&self) -> io::Result<()> {
+        let zeros = vec![0; usize::try_from(RESERVE).unwrap_or(0)];
+        let mut beside = &self.beside;
+        beside.seek(SeekFrom::Start(0))?;
+        beside.write_all(&zeros)
+    }
+}
 
 /// Takes the lock of a database.
 pub(super) fn lock(path: &Path) -> Result<Lock, OpenError> {
-    let mut name = path.as_os_str().to_owned();
+    let mut name = place::file_of(path).into_os_string();
     name.push(".lock");
     let name = PathBuf::from(name);
     let io = |source| OpenError::Io {
@@ -133,17 +202,45 @@ pub(super) fn lock(path: &Path) -> Result<Lock, OpenError> {
         source,
     };
     // The file stays when the lock is let go: deleting it would let two processes lock two files of one name.
-    let file = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&name)
-        .map_err(io)?;
+    let mut options = OpenOptions::new();
+    options.create(true).truncate(false).write(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let beside = options.open(&name).map_err(io)?;
+    match beside.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(OpenError::Locked(path.to_owned())),
+        Err(TryLockError::Error(source)) => return Err(io(source)),
+    }
+    place::check(path)?;
+    let mut lock = Lock { beside, file: None };
+    lock.take_file(path)?;
+    Ok(lock)
+}
+
+/// Locks a file by its inode. Linux keeps these locks (flock) apart from those of SQLite (fcntl); elsewhere the two
+/// exclude each other, so that SQLite could not open a file that is locked like this.
+#[cfg(target_os = "linux")]
+fn lock_inode(path: &Path) -> Result<Option<File>, OpenError> {
+    let io = |source| OpenError::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(io(error)),
+    };
     match file.try_lock() {
-        Ok(()) => Ok(Lock(file)),
-        Err(TryLockError::WouldBlock) => Err(OpenError::Locked(path.to_owned())),
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Err(OpenError::OpenElsewhere(path.to_owned())),
         Err(TryLockError::Error(source)) => Err(io(source)),
     }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn lock_inode(_: &Path) -> Result<Option<File>, OpenError> {
+    Ok(None)
 }
 
 /// Makes the file of a new database, for the owner alone; SQLite gives its other files the same mode. What is in

@@ -15,20 +15,34 @@ use std::{
 
 use super::{fault::Failure, open::OpenError};
 
-/// The write-ahead log of a database, whose name SQLite makes from that of the file itself, not of a link to it.
+/// Symbolic links followed before a chain counts as a loop, as Linux does.
+const MAX_LINKS: usize = 40;
+
+/// The file that a path names, symbolic links followed, also where the last one leads nowhere yet.
+///
+/// SQLite names the log after this file and not after a link to it, and so must everything else that lies beside a
+/// database: its lock and its key. A link to a folder on the way does not matter, since it leads to the same folder.
+#[must_use]
+pub fn file_of(path: &Path) -> PathBuf {
+    let mut file = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        let Ok(target) = fs::read_link(&file) else { break };
+        file = file.parent().unwrap_or(Path::new("")).join(target);
+    }
+    file
+}
+
+/// The write-ahead log of a database.
 pub(super) fn log_of(path: &Path) -> PathBuf {
-    let file = path.canonicalize().or_else(|_| {
-        // Of a link that leads nowhere.
-        let target = fs::read_link(path)?;
-        Ok::<_, std::io::Error>(path.parent().unwrap_or(Path::new("")).join(target))
-    });
-    let mut name = file.unwrap_or_else(|_| path.to_owned()).into_os_string();
+    let mut name = file_of(path).into_os_string();
     name.push("-wal");
     name.into()
 }
 
-/// Refuses a database whose file is missing or empty beside a log that is not. Looks, and changes nothing.
+/// Refuses a database whose file is missing or empty beside a log that is not, and one that has several names. Looks, and
+/// changes nothing.
 pub(super) fn check(path: &Path) -> Result<(), OpenError> {
+    check_links(path)?;
     let is_there = match fs::metadata(path) {
         Ok(file) if file.len() > 0 => return Ok(()),
         Ok(_) => true,
@@ -42,6 +56,26 @@ pub(super) fn check(path: &Path) -> Result<(), OpenError> {
             is_there,
         });
     }
+    Ok(())
+}
+
+/// Refuses a file with hard links. Each name would have a log of its own, and what is in one log is missing, or damage,
+/// through the other name.
+#[cfg(unix)]
+fn check_links(path: &Path) -> Result<(), OpenError> {
+    use std::os::unix::fs::MetadataExt as _;
+
+    match fs::metadata(path) {
+        Ok(file) if file.is_file() && file.nlink() > 1 => Err(OpenError::Linked {
+            path: path.to_owned(),
+            names: file.nlink(),
+        }),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+#[cfg(not(unix))]
+fn check_links(_: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 

@@ -22,9 +22,9 @@ use super::{
 };
 use crate::{
     AppendError, Batch, BlobRow, Child, EffectKey, EndedRoots, Epoch, EventPage, Fence, IdempotencyKey,
-    IdempotencyRecord, KeyRow, LeasedEffect, LeasedTimer, Loaded, Log, MessageRow, ReadError, Registry,
-    Removal, Retention, Revision, RunFilter, RunPage, Summary, Swept, TaskCursor, TaskFilter, TaskPage,
-    TaskRow, TimerKey, Work, WorkflowRow, WriteError, check::assert_sound,
+    IdempotencyRecord, KeyRow, LeasedEffect, LeasedTimer, Loaded, Log, Mailbox, MessageRow, Quota, ReadError,
+    Registry, Removal, Retention, Revision, RunFilter, RunPage, Summary, Swept, TaskCursor, TaskFilter,
+    TaskPage, TaskRow, TimerKey, Work, WorkflowRow, WriteError, check::assert_sound,
 };
 
 impl SqliteStore {
@@ -59,6 +59,7 @@ impl SqliteStore {
         self.enqueue(
             Box::new(Task {
                 work,
+                bytes,
                 value: None,
                 reply,
             }),
@@ -71,7 +72,7 @@ impl SqliteStore {
         }
     }
 
-    fn enqueue(&self, job: Box<dyn Job>, bytes: usize) -> Result<(), String> {
+    pub(super) fn enqueue(&self, job: Box<dyn Job>, bytes: usize) -> Result<(), String> {
         self.writes
             .push(job, bytes)
             .map_err(|refused| self.refused(refused))
@@ -215,8 +216,44 @@ impl Work for SqliteStore {
         Ok(())
     }
 
+    async fn high_water(&self) -> Result<Option<Timestamp>, ReadError> {
+        self.read(work::high_water).await
+    }
+
+    async fn keep_time(&self, at: Timestamp) -> Result<(), WriteError> {
+        self.write(SMALL, move |conn| work::keep_time(conn, at)).await
+    }
+
     async fn begin_epoch(&self, now: Timestamp) -> Result<Epoch, WriteError> {
-        self.write(SMALL, move |conn| work::begin_epoch(conn, now)).await
+        self.begin_epoch_or_owe_it(now).await
+    }
+
+    async fn end_epoch(&self, epoch: Epoch) -> Result<(), WriteError> {
+        self.write(SMALL, move |conn| work::end_epoch(conn, epoch)).await
+    }
+
+    async fn claim(
+        &self,
+        mailbox: Mailbox,
+        epoch: Epoch,
+        runs: &[RunKey],
+        suspects: usize,
+    ) -> Result<Vec<RunKey>, WriteError> {
+        let runs = runs.to_vec();
+        self.write(SMALL * (1 + runs.len()), move |conn| {
+            work::claim(conn, mailbox, epoch, &runs, suspects)
+        })
+        .await
+    }
+
+    async fn grant(&self, root: &RunKey, wanted: u64, most: u64) -> Result<u64, WriteError> {
+        let root = root.clone();
+        self.write(SMALL, move |conn| work::grant(conn, &root, wanted, most))
+            .await
+    }
+
+    async fn parked(&self, limit: usize) -> Result<Vec<RunKey>, ReadError> {
+        self.read(move |conn| work::parked(conn, limit)).await
     }
 
     async fn lease_timers(
@@ -225,10 +262,11 @@ impl Work for SqliteStore {
         due: Timestamp,
         now: Timestamp,
         until: Timestamp,
-        limit: usize,
+        quota: &Quota,
     ) -> Result<Vec<LeasedTimer>, WriteError> {
+        let quota = quota.clone();
         self.write(SMALL, move |conn| {
-            work::lease_timers(conn, epoch, due, now, until, limit)
+            work::lease_timers(conn, epoch, due, now, until, &quota)
         })
         .await
     }
@@ -256,10 +294,11 @@ impl Work for SqliteStore {
         epoch: Epoch,
         now: Timestamp,
         until: Timestamp,
-        limit: usize,
+        quota: &Quota,
     ) -> Result<Vec<LeasedEffect>, WriteError> {
+        let quota = quota.clone();
         self.write(SMALL, move |conn| {
-            work::lease_effects(conn, epoch, now, until, limit)
+            work::lease_effects(conn, epoch, now, until, &quota)
         })
         .await
     }
@@ -282,7 +321,12 @@ impl Work for SqliteStore {
             .await
     }
 
-    async fn runs_with_inbox(&self, after: Option<&RunKey>, limit: usize) -> Result<Vec<RunKey>, ReadError> {
+    async fn runs_with_inbox(
+        &self,
+        _epoch: Epoch,
+        after: Option<&RunKey>,
+        limit: usize,
+    ) -> Result<Vec<RunKey>, ReadError> {
         let after = after.cloned();
         self.read(move |conn| work::runs_with_inbox(conn, after.as_ref(), limit))
             .await
@@ -313,13 +357,13 @@ impl Registry for SqliteStore {
             .await
     }
 
-    async fn put_key(&self, row: KeyRow) -> Result<(), WriteError> {
-        self.write(SMALL, move |conn| registry::put_key(conn, &row)).await
+    async fn add_key(&self, row: KeyRow) -> Result<bool, WriteError> {
+        self.write(SMALL, move |conn| registry::add_key(conn, &row)).await
     }
 
-    async fn revoke_key(&self, id: &str, at: Timestamp) -> Result<bool, WriteError> {
-        let id = id.to_owned();
-        self.write(SMALL, move |conn| registry::revoke_key(conn, &id, at))
+    async fn revoke_key(&self, tenant: &TenantId, id: &str, at: Timestamp) -> Result<bool, WriteError> {
+        let (tenant, id) = (tenant.clone(), id.to_owned());
+        self.write(SMALL, move |conn| registry::revoke_key(conn, &tenant, &id, at))
             .await
     }
 

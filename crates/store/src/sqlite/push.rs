@@ -8,12 +8,13 @@ use super::{
     SqliteStore,
     fault::Fault,
     queue::SMALL,
+    quota::{Queries, pick},
     retention::{is_gone, listed},
     rows,
 };
 use crate::{
     AppendError, Attempted, Batch, Delivery, DeliveryCursor, DeliveryFilter, Epoch, Fence, Guard, LeasedPush,
-    NewPush, OutboxRow, PushRow, Pushes, Put, ReadError, Then, Update, WriteError,
+    NewPush, OutboxRow, PushRow, Pushes, Put, Quota, ReadError, Then, Update, WriteError,
 };
 
 /// The columns [`delivery`] reads.
@@ -29,17 +30,38 @@ const OF_RUN: &str = concat!(
 );
 
 const OUTBOX: &str = concat!(
-    "SELECT tenant, run, from_seq, to_seq FROM outbox WHERE (tenant, run) > (?1, ?2)",
+    "SELECT tenant, run, from_seq, to_seq FROM outbox
+     WHERE (tenant, run) > (?1, ?2) AND deaths < 3",
     listed!("outbox"),
     " ORDER BY tenant, run LIMIT ?3"
 );
 
-const DUE: &str = concat!(
-    "SELECT tenant, run, id, body, fence, news FROM pushes INDEXED BY pushes_by_due
-     WHERE due IS NOT NULL AND due <= ?1",
-    listed!("pushes"),
-    " ORDER BY due, tenant, run, id LIMIT ?2"
-);
+macro_rules! due {
+    ($index:literal, $condition:literal, $order:literal) => {
+        concat!(
+            "SELECT tenant, run, id, body, fence, news, deaths, due FROM pushes INDEXED BY ",
+            $index,
+            " WHERE due IS NOT NULL AND due <= ?1",
+            $condition,
+            listed!("pushes"),
+            " ORDER BY ",
+            $order,
+            " LIMIT ?2"
+        )
+    };
+}
+
+const DUE: Queries = Queries {
+    all: due!("pushes_by_due", " AND deaths < 2", "due, tenant, run, id"),
+    next_tenant: "SELECT tenant FROM pushes INDEXED BY pushes_by_tenant
+         WHERE tenant > ?1 AND due IS NOT NULL AND deaths < 2 ORDER BY tenant LIMIT 1",
+    of_tenant: due!(
+        "pushes_by_tenant",
+        " AND deaths < 2 AND tenant = ?3",
+        "due, run, id"
+    ),
+    suspects: due!("pushes_suspect", " AND deaths >= 2", "due, tenant, run, id"),
+};
 
 const WAITING: &str = concat!(
     "SELECT ",
@@ -145,15 +167,6 @@ pub(super) fn note(conn: &Connection, run: &RunKey, from: Seq, to: Seq) -> Resul
         rows::int(from.0),
         rows::int(to.0)
     ])?;
-    Ok(())
-}
-
-/// Ends every lease: the lock file says that no other process lives.
-pub(super) fn end_leases(conn: &Connection, now: Timestamp) -> Result<(), Fault> {
-    conn.prepare_cached(
-        "UPDATE pushes SET epoch = NULL, due = ?1 WHERE due IS NOT NULL AND epoch IS NOT NULL",
-    )?
-    .execute([now.millis()])?;
     Ok(())
 }
 
@@ -271,7 +284,7 @@ fn expand(conn: &Connection, note: &OutboxRow, updates: &[Update], now: Timestam
     if taken == 0 {
         let moved = conn
             .prepare_cached(
-                "UPDATE outbox SET from_seq = ?4
+                "UPDATE outbox SET from_seq = ?4, epoch = NULL, deaths = 0
                  WHERE tenant = ?1 AND run = ?2 AND from_seq = ?3 AND to_seq > ?4",
             )?
             .execute(key)?;
@@ -309,22 +322,19 @@ fn lease(
     epoch: Epoch,
     now: Timestamp,
     until: Timestamp,
-    limit: usize,
+    quota: &Quota,
 ) -> Result<Vec<LeasedPush>, Fault> {
-    let mut leased = Vec::new();
-    {
-        let mut statement = conn.prepare_cached(DUE)?;
-        let mut found = statement.query(params![now.millis(), rows::limit(limit)])?;
-        while let Some(row) = found.next()? {
-            leased.push(LeasedPush {
-                run: rows::run_key(row, 0)?,
-                id: rows::text(row, 2)?.to_owned(),
-                body: rows::bytes(row, 3)?,
-                fence: Fence(rows::fence(row, 4)?.0 + 1),
-                news: rows::count(row, 5)?,
-            });
-        }
-    }
+    let leased = pick(conn, &DUE, &[now.millis()], quota, |row| {
+        let push = LeasedPush {
+            run: rows::run_key(row, 0)?,
+            id: rows::text(row, 2)?.to_owned(),
+            body: rows::bytes(row, 3)?,
+            fence: Fence(rows::fence(row, 4)?.0 + 1),
+            news: rows::count(row, 5)?,
+            deaths: rows::deaths(row, 6)?,
+        };
+        Ok((rows::time(row, 7)?.millis(), push))
+    })?;
     for push in &leased {
         conn.prepare_cached(
             "UPDATE pushes SET epoch = ?4, due = ?5, fence = ?6 WHERE tenant = ?1 AND run = ?2 AND id = ?3",
@@ -367,7 +377,7 @@ fn settle(
     let settled = conn
         .prepare_cached(
             "UPDATE pushes SET due = CASE WHEN news = ?7 THEN NULL ELSE ?5 END,
-                 epoch = CASE WHEN ?6 THEN epoch ELSE NULL END
+                 epoch = CASE WHEN ?6 THEN epoch ELSE NULL END, deaths = 0
              WHERE tenant = ?1 AND run = ?2 AND id = ?3 AND fence = ?4 AND epoch IS NOT NULL",
         )?
         .execute(params![
@@ -443,6 +453,8 @@ fn retry(
         return Ok(0);
     }
     let (tenant, run) = (run.tenant.as_str(), run.run.as_str());
+    conn.prepare_cached("UPDATE outbox SET epoch = NULL, deaths = 0 WHERE tenant = ?1 AND run = ?2")?
+        .execute([tenant, run])?;
     let n_retried = conn
         .prepare_cached(
             "UPDATE deliveries SET dead_at = NULL, attempts = 0, enqueued_at = ?5
@@ -519,7 +531,12 @@ impl Pushes for SqliteStore {
         self.write(SMALL, move |conn| remove(conn, &run, &id)).await
     }
 
-    async fn outbox(&self, after: Option<&RunKey>, limit: usize) -> Result<Vec<OutboxRow>, ReadError> {
+    async fn outbox(
+        &self,
+        _epoch: Epoch,
+        after: Option<&RunKey>,
+        limit: usize,
+    ) -> Result<Vec<OutboxRow>, ReadError> {
         let after = after.cloned();
         self.read(move |conn| outbox(conn, after.as_ref(), limit)).await
     }
@@ -536,9 +553,10 @@ impl Pushes for SqliteStore {
         epoch: Epoch,
         now: Timestamp,
         until: Timestamp,
-        limit: usize,
+        quota: &Quota,
     ) -> Result<Vec<LeasedPush>, WriteError> {
-        self.write(SMALL, move |conn| lease(conn, epoch, now, until, limit))
+        let quota = quota.clone();
+        self.write(SMALL, move |conn| lease(conn, epoch, now, until, &quota))
             .await
     }
 
@@ -590,7 +608,23 @@ mod tests {
     #[test]
     fn looking_for_what_is_to_be_told_reads_no_more_than_it_finds() {
         let (_files, conn) = database();
-        for sql in [OF_RUN, OUTBOX, DUE, WAITING, LIST, LIST_DEAD] {
+        let Queries {
+            all,
+            next_tenant,
+            of_tenant,
+            suspects,
+        } = DUE;
+        for sql in [
+            OF_RUN,
+            OUTBOX,
+            all,
+            next_tenant,
+            of_tenant,
+            suspects,
+            WAITING,
+            LIST,
+            LIST_DEAD,
+        ] {
             let mut statement = conn
                 .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))
                 .expect("a valid statement");

@@ -126,7 +126,8 @@ fn snapshot(conn: &Connection, run: &RunKey) -> Result<Option<Snapshot>, Fault> 
 
 fn inbox(conn: &Connection, run: &RunKey) -> Result<Vec<InboxRow>, Fault> {
     let mut statement = conn.prepare_cached(
-        "SELECT source, source_seq, body FROM inbox WHERE tenant = ?1 AND target = ?2 ORDER BY place",
+        "SELECT source, source_seq, body FROM inbox WHERE tenant = ?1 AND target = ?2 AND deaths < 3
+         ORDER BY place",
     )?;
     let mut found = statement.query(params![run.tenant.as_str(), run.run.as_str()])?;
     let mut inbox = Vec::new();

@@ -77,38 +77,48 @@ pub(super) fn workflows_since(
     Ok(workflows)
 }
 
-pub(super) fn put_key(conn: &Connection, key: &KeyRow) -> Result<(), Fault> {
+pub(super) fn add_key(conn: &Connection, key: &KeyRow) -> Result<bool, Fault> {
     let scopes = serde_json::to_string(&key.scopes).expect("a list of strings is always JSON");
-    conn.prepare_cached(
-        "INSERT OR REPLACE INTO api_keys
-             (id, secret_sha256, tenant, principal, scopes, created_at, revoked_at, revision)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-    )?
-    .execute(params![
-        key.id,
-        key.secret_sha256,
-        key.tenant.as_str(),
-        key.principal.as_str(),
-        scopes,
-        key.created_at.millis(),
-        key.revoked_at.map(Timestamp::millis),
-        next_revision(conn)?,
-    ])?;
-    Ok(())
+    let membership = serde_json::to_string(&key.membership).expect("lists of strings are always JSON");
+    let added = conn
+        .prepare_cached(
+            "INSERT INTO api_keys
+                 (id, secret_sha256, tenant, principal, scopes, membership, created_at, revoked_at, revision)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT (tenant, id) DO NOTHING",
+        )?
+        .execute(params![
+            key.id,
+            key.secret_sha256,
+            key.tenant.as_str(),
+            key.principal.as_str(),
+            scopes,
+            membership,
+            key.created_at.millis(),
+            key.revoked_at.map(Timestamp::millis),
+            next_revision(conn)?,
+        ])?;
+    Ok(added == 1)
 }
 
-pub(super) fn revoke_key(conn: &Connection, id: &str, at: Timestamp) -> Result<bool, Fault> {
+pub(super) fn revoke_key(
+    conn: &Connection,
+    tenant: &TenantId,
+    id: &str,
+    at: Timestamp,
+) -> Result<bool, Fault> {
     let revoked = conn
         .prepare_cached(
-            "UPDATE api_keys SET revoked_at = ?2, revision = ?3 WHERE id = ?1 AND revoked_at IS NULL",
+            "UPDATE api_keys SET revoked_at = ?3, revision = ?4
+             WHERE tenant = ?1 AND id = ?2 AND revoked_at IS NULL",
         )?
-        .execute(params![id, at.millis(), next_revision(conn)?])?;
+        .execute(params![tenant.as_str(), id, at.millis(), next_revision(conn)?])?;
     Ok(revoked == 1)
 }
 
 pub(super) fn keys(conn: &Connection) -> Result<Vec<KeyRow>, Fault> {
     let mut statement = conn.prepare_cached(
-        "SELECT id, secret_sha256, tenant, principal, scopes, created_at, revoked_at FROM api_keys ORDER BY id",
+        "SELECT id, secret_sha256, tenant, principal, scopes, membership, created_at, revoked_at FROM api_keys
+         ORDER BY id, tenant",
     )?;
     let mut found = statement.query([])?;
     let mut keys = Vec::new();
@@ -120,13 +130,13 @@ pub(super) fn keys(conn: &Connection) -> Result<Vec<KeyRow>, Fault> {
 
 pub(super) fn keys_since(conn: &Connection, after: Revision) -> Result<Vec<(Revision, KeyRow)>, Fault> {
     let mut statement = conn.prepare_cached(
-        "SELECT id, secret_sha256, tenant, principal, scopes, created_at, revoked_at, revision FROM api_keys
+        "SELECT id, secret_sha256, tenant, principal, scopes, membership, created_at, revoked_at, revision FROM api_keys
          WHERE revision > ?1 ORDER BY revision, id",
     )?;
     let mut found = statement.query([rows::int(after.0)])?;
     let mut keys = Vec::new();
     while let Some(row) = found.next()? {
-        keys.push((Revision(rows::count(row, 7)?), rows::key(row)?));
+        keys.push((Revision(rows::count(row, 8)?), rows::key(row)?));
     }
     Ok(keys)
 }

@@ -66,6 +66,11 @@ pub(super) fn fence(row: &Row<'_>, column: usize) -> Result<Fence, Fault> {
     Ok(Fence(count(row, column)?))
 }
 
+/// How many processes died with a row in hand.
+pub(super) fn deaths(row: &Row<'_>, column: usize) -> Result<u32, Fault> {
+    Ok(u32::try_from(count(row, column)?).unwrap_or(u32::MAX))
+}
+
 pub(super) fn time(row: &Row<'_>, column: usize) -> Result<Timestamp, Fault> {
     let millis = value(row, column)?
         .as_i64()
@@ -197,8 +202,9 @@ pub(super) fn key(row: &Row<'_>) -> Result<KeyRow, Fault> {
         tenant: id(row, 2, TenantId::parse)?,
         principal: id(row, 3, PrincipalId::parse)?,
         scopes: serde_json::from_str(text(row, 4)?).map_err(|why| Fault::damaged(row, 4, why))?,
-        created_at: time(row, 5)?,
-        revoked_at: opt_time(row, 6)?,
+        membership: serde_json::from_str(text(row, 5)?).map_err(|why| Fault::damaged(row, 5, why))?,
+        created_at: time(row, 6)?,
+        revoked_at: opt_time(row, 7)?,
     })
 }
 

@@ -24,9 +24,11 @@ const HISTORY: &str = "refinery_schema_history";
 /// See [`OpenError`]; the database is as it was then.
 pub fn migrate(path: impl AsRef<Path>) -> Result<u32, OpenError> {
     let path = path.as_ref();
-    let _lock = open::lock(path)?;
+    // Let go after the connection.
+    let mut lock = open::lock(path)?;
     let found = check(path, true)?;
     open::make_private(path);
+    lock.take_file(path)?;
     let mut conn = open::writing(path).at(path)?;
     set_up(&mut conn, path, None, found)?;
     Ok(known())
@@ -39,6 +41,20 @@ pub fn migrate(path: impl AsRef<Path>) -> Result<u32, OpenError> {
 pub fn schema_version(path: impl AsRef<Path>) -> Result<u32, OpenError> {
     let path = path.as_ref();
     Ok(version(path)?.unwrap_or(0))
+}
+
+/// Whether a database holds a key that is not revoked. Changes nothing.
+///
+/// # Errors
+/// See [`OpenError`].
+pub fn holds_keys(path: impl AsRef<Path>) -> Result<bool, OpenError> {
+    let path = path.as_ref();
+    if check(path, true)? == 0 {
+        return Ok(false);
+    }
+    let conn = open::reading(path).at(path)?;
+    let held = "SELECT EXISTS (SELECT 1 FROM api_keys WHERE revoked_at IS NULL)";
+    conn.query_row(held, [], |row| row.get(0)).at(path)
 }
 
 /// The newest schema version this binary knows.
@@ -141,7 +157,7 @@ fn last_applied(path: &Path) -> rusqlite::Result<Found> {
 /// Whether a process ended while it made the file, before the file had a write-ahead log. Only a connection that
 /// may write can roll that back.
 fn has_rollback_journal(path: &Path) -> bool {
-    let mut name = path.as_os_str().to_owned();
+    let mut name = place::file_of(path).into_os_string();
     name.push("-journal");
     Path::new(&name).exists()
 }

@@ -16,7 +16,7 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
@@ -24,12 +24,15 @@ use parking_lot::Mutex;
 use rusqlite::Connection;
 
 use super::{
+    checkpoint::{self, Mark},
+    epoch::{Begin, Owed},
     fault::{Failure, FailureKind, Fault, is_full},
     job::Job,
     place::Files,
     queue::{Gathered, Queue},
     records::Records,
     session::Session,
+    space::Space,
     stats::Counters,
 };
 
@@ -56,6 +59,9 @@ const LULL: Duration = Duration::from_micros(400);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
+/// How long writes may be refused for want of space before the log is emptied again.
+const SHORT_PAUSE: Duration = Duration::from_secs(1);
+
 /// How a transaction is committed. A seam: no test can make a disk fail on demand.
 pub(super) type Commit = fn(&Connection) -> rusqlite::Result<()>;
 
@@ -75,6 +81,21 @@ pub(super) struct Writer {
     pub(super) counters: Arc<Counters>,
     pub(super) records: Arc<Records>,
     pub(super) commit: Commit,
+    pub(super) space: Arc<Space>,
+    pub(super) short: Short,
+    pub(super) owed: Owed,
+}
+
+/// When the log was last emptied to make room.
+pub(super) struct Short {
+    mark: Arc<Mark>,
+    last: Option<Instant>,
+}
+
+impl Short {
+    pub(super) fn new(mark: Arc<Mark>) -> Self {
+        Self { mark, last: None }
+    }
 }
 
 /// The connection, or what became of it.
@@ -122,11 +143,60 @@ impl Writer {
         }
     }
 
-    /// Writes a group and answers everyone in it.
+    /// Writes a group and answers everyone in it. What there is no room for is refused before it begins.
     fn write(&mut self, group: &mut Vec<Box<dyn Job>>) {
+        if let Some(begin) = Begin::owed(&self.owed) {
+            self.write_what_fits(&mut vec![Box::new(begin)]);
+            if self.owed.lock().is_some() {
+                return settle_all(group.drain(..), &Failure::full());
+            }
+        }
+        self.write_what_fits(group);
+    }
+
+    fn write_what_fits(&mut self, group: &mut Vec<Box<dyn Job>>) {
+        if self.has_room(group) || (self.make_room() && self.has_room(group)) {
+            return self.write_together(group);
+        }
+        if group.len() > 1 {
+            for job in group.drain(..) {
+                self.write_what_fits(&mut vec![job]);
+            }
+            return;
+        }
+        settle_all(group.drain(..), &Failure::full());
+    }
+
+    /// Empties the log, unless that was done a moment ago; says whether there may be more room now.
+    fn make_room(&mut self) -> bool {
+        if self.short.last.is_some_and(|last| last.elapsed() < SHORT_PAUSE) {
+            return false;
+        }
+        self.short.last = Some(Instant::now());
+        let Held::Open(conn) = &self.conn else {
+            return false;
+        };
+        let _open = self.gate.lock();
+        let is_empty = checkpoint::empty_log(conn, &self.counters);
+        self.short.mark.set(self.counters.wal_pages.load(Relaxed));
+        is_empty
+    }
+
+    fn has_room(&self, group: &[Box<dyn Job>]) -> bool {
+        let logged = self.counters.wal_pages.load(Relaxed);
+        let bytes = group.iter().map(|job| job.bytes()).sum();
+        self.space.has_room(logged, group.len(), bytes)
+    }
+
+    fn write_together(&mut self, group: &mut Vec<Box<dyn Job>>) {
         match self.attempt(group) {
             Ok(spoiled) => settle_each(group.drain(..), spoiled),
-            Err(Trouble::Group(failure)) => settle_all(group.drain(..), &failure),
+            Err(Trouble::Group(failure)) => {
+                if failure.kind == FailureKind::Full {
+                    self.make_room();
+                }
+                settle_all(group.drain(..), &failure);
+            }
             Err(Trouble::Job(failure)) if group.len() == 1 => settle_all(group.drain(..), &failure),
             Err(Trouble::Job(failure)) => {
                 tracing::warn!(
@@ -320,7 +390,7 @@ fn settle_all(jobs: impl IntoIterator<Item = Box<dyn Job>>, failure: &Failure) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+    use std::sync::atomic::AtomicU32;
 
     use rusqlite::{Error, ffi};
     use tokio::sync::oneshot;
@@ -337,6 +407,7 @@ mod tests {
         let records = Arc::new(Records::load(&conn, MANY).expect("records"));
         // Here the log goes with its only connection.
         let files_of_it = Arc::new(Files::called([again.clone()]));
+        let space = Arc::new(Space::told_by(Box::new(|| None)));
         let writer = Writer {
             conn: Held::Open(conn),
             reopen: Box::new(move || open::writing(&again)),
@@ -346,6 +417,9 @@ mod tests {
             counters: Arc::default(),
             records,
             commit,
+            short: Short::new(Arc::new(Mark::new(1, Arc::clone(&space)))),
+            space,
+            owed: Owed::default(),
         };
         (files, writer)
     }
@@ -459,7 +533,7 @@ mod tests {
         };
         assert_eq!(
             begin_epoch(&mut writer).expect_err("refused").kind,
-            FailureKind::NotWritten
+            FailureKind::Full
         );
         writer.commit = commit;
         assert_eq!(begin_epoch(&mut writer).expect("the same connection"), 1);
@@ -514,6 +588,7 @@ mod tests {
                 .push(
                     Box::new(Task {
                         work,
+                        bytes: 0,
                         value: None,
                         reply
                     }),

@@ -180,7 +180,13 @@ async fn a_refused_append_leaves_nothing(store: Arc<dyn Store>) {
     assert_eq!(store.load(&target).await.expect("load"), before);
     assert_eq!(store.next_due().await.expect("timers"), None);
     assert_eq!(store.summary(&run(3)).await.expect("child"), None);
-    assert_eq!(store.runs_with_inbox(None, 10).await.expect("inbox"), []);
+    assert_eq!(
+        store
+            .runs_with_inbox(wopr_store::Epoch(1), None, 10)
+            .await
+            .expect("inbox"),
+        []
+    );
     assert_eq!(
         store
             .idempotency(&idempotency_key("k"), at(0))
@@ -191,7 +197,10 @@ async fn a_refused_append_leaves_nothing(store: Arc<dyn Store>) {
     assert_eq!(store.messages(&target, 10).await.expect("messages"), []);
     assert_eq!(store.blob(&target, "b").await.expect("blob"), None);
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
-    let leased = store.lease_effects(epoch, at(0), at(9), 10).await.expect("lease");
+    let leased = store
+        .lease_effects(epoch, at(0), at(9), &10.into())
+        .await
+        .expect("lease");
     assert_eq!(
         leased
             .iter()
@@ -334,7 +343,10 @@ async fn children_are_runs_with_an_empty_log(store: Arc<dyn Store>) {
         );
     }
     assert_eq!(
-        store.runs_with_inbox(None, 10).await.expect("inbox"),
+        store
+            .runs_with_inbox(wopr_store::Epoch(1), None, 10)
+            .await
+            .expect("inbox"),
         [run(2), run(3)]
     );
 }

@@ -44,12 +44,18 @@ async fn everything_survives_a_restart() {
             .expect("record"),
         Some(record("k", 100))
     );
-    assert_eq!(store.runs_with_inbox(None, 9).await.expect("inbox"), [run(2)]);
+    assert_eq!(
+        store
+            .runs_with_inbox(wopr_store::Epoch(1), None, 9)
+            .await
+            .expect("inbox"),
+        [run(2)]
+    );
     let next = store.begin_epoch(at(0)).await.expect("epoch");
     assert!(next > epoch);
     assert_eq!(
         store
-            .lease_effects(next, at(0), at(9), 9)
+            .lease_effects(next, at(0), at(9), &9.into())
             .await
             .expect("lease")
             .len(),
@@ -92,7 +98,7 @@ async fn a_closed_store_lets_the_file_go_and_answers_unavailable() {
         Err(ReadError::Unavailable(_))
     ));
     assert!(matches!(
-        store.revoke_key("k", at(0)).await,
+        store.revoke_key(&tenant("acme"), "k", at(0)).await,
         Err(WriteError::Unavailable(_))
     ));
 

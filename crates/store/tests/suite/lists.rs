@@ -13,6 +13,7 @@ crate::behaviours!(
     ids_sort_by_their_bytes,
     run_pages_are_stable_under_inserts,
     runs_are_filtered_by_status,
+    runs_are_filtered_by_their_creator,
     runs_of_several_statuses_come_in_one_order,
     runs_are_filtered_by_workflow_and_by_parent,
     every_combination_of_run_filters_pages_alike,
@@ -91,7 +92,10 @@ async fn ids_sort_by_their_bytes(store: Arc<dyn Store>) {
         runs(&*store, &RunFilter::default(), None, 9).await.0,
         newest_first
     );
-    let told = store.runs_with_inbox(None, 9).await.expect("inbox");
+    let told = store
+        .runs_with_inbox(wopr_store::Epoch(1), None, 9)
+        .await
+        .expect("inbox");
     assert_eq!(told.into_iter().map(|key| key.run).collect::<Vec<_>>(), ordered);
 }
 
@@ -133,6 +137,31 @@ async fn runs_are_filtered_by_status(store: Arc<dyn Store>) {
             "{status:?}"
         );
     }
+}
+
+async fn runs_are_filtered_by_their_creator(store: Arc<dyn Store>) {
+    for (n, status) in (0_u64..).zip(RunStatus::ALL) {
+        let mut batch = create(&run(n), 1);
+        batch.summary.status = status;
+        batch.summary.principal = principal(if n % 3 == 0 { "ada" } else { "bob" });
+        store.append(batch).await.expect("append");
+    }
+    let of = |name, statuses: &[RunStatus]| RunFilter {
+        principal: Some(principal(name)),
+        statuses: statuses.to_vec(),
+        ..RunFilter::default()
+    };
+    assert_eq!(
+        runs(&*store, &of("ada", &[]), None, 3).await,
+        (ids(&[9, 6, 3]), true)
+    );
+    assert_eq!(
+        runs(&*store, &of("ada", &[]), Some(3), 3).await,
+        (ids(&[0]), false)
+    );
+    assert_eq!(runs(&*store, &of("eve", &[]), None, 3).await, (ids(&[]), false));
+    let two = [RunStatus::ALL[3], RunStatus::ALL[4]];
+    assert_eq!(runs(&*store, &of("bob", &two), None, 9).await, (ids(&[4]), false));
 }
 
 async fn runs_of_several_statuses_come_in_one_order(store: Arc<dyn Store>) {
@@ -202,6 +231,7 @@ async fn every_combination_of_run_filters_pages_alike(store: Arc<dyn Store>) {
         batch.summary.status = RunStatus::ALL[usize::try_from(n % 10).expect("small")];
         batch.summary.workflow = workflow(if n % 3 == 0 { "three" } else { "other" });
         batch.summary.parent = n.is_multiple_of(2).then(|| (run_id(100 + n % 4), node("x")));
+        batch.summary.principal = principal(if n % 5 < 2 { "ada" } else { "bob" });
         store.append(batch).await.expect("append");
     }
     let all = store
@@ -217,38 +247,44 @@ async fn every_combination_of_run_filters_pages_alike(store: Arc<dyn Store>) {
         vec![RunStatus::Completed],
         RunStatus::ALL[2..8].to_vec(),
     ];
+    let mut filters = Vec::new();
     for statuses in &statuses {
         for workflow in [None, Some(workflow("three"))] {
             for parent in [None, Some(run_id(102))] {
-                let filter = RunFilter {
-                    statuses: statuses.clone(),
-                    workflow: workflow.clone(),
-                    parent,
-                };
-                let expected: Vec<RunId> = all
-                    .iter()
-                    .filter(|(_, run, _)| filter.statuses.is_empty() || filter.statuses.contains(&run.status))
-                    .filter(|(_, run, _)| filter.workflow.as_ref().is_none_or(|w| *w == run.workflow))
-                    .filter(|(_, run, _)| {
-                        filter.parent.is_none()
-                            || filter.parent.as_ref() == run.parent.as_ref().map(|(p, _)| p)
-                    })
-                    .map(|(run, ..)| run.clone())
-                    .collect();
-                let mut found: Vec<RunId> = Vec::new();
-                loop {
-                    let page = store
-                        .list_runs(&acme(), &filter, found.last(), 4)
-                        .await
-                        .expect("list");
-                    found.extend(page.runs.into_iter().map(|(run, ..)| run));
-                    if !page.has_more {
-                        break;
-                    }
+                for principal in [None, Some(principal("ada"))] {
+                    filters.push(RunFilter {
+                        statuses: statuses.clone(),
+                        workflow: workflow.clone(),
+                        parent: parent.clone(),
+                        principal,
+                    });
                 }
-                assert_eq!(found, expected, "{filter:?}");
             }
         }
+    }
+    for filter in filters {
+        let expected: Vec<RunId> = all
+            .iter()
+            .filter(|(_, run, _)| filter.statuses.is_empty() || filter.statuses.contains(&run.status))
+            .filter(|(_, run, _)| filter.workflow.as_ref().is_none_or(|w| *w == run.workflow))
+            .filter(|(_, run, _)| filter.principal.as_ref().is_none_or(|p| *p == run.principal))
+            .filter(|(_, run, _)| {
+                filter.parent.is_none() || filter.parent.as_ref() == run.parent.as_ref().map(|(p, _)| p)
+            })
+            .map(|(run, ..)| run.clone())
+            .collect();
+        let mut found: Vec<RunId> = Vec::new();
+        loop {
+            let page = store
+                .list_runs(&acme(), &filter, found.last(), 4)
+                .await
+                .expect("list");
+            found.extend(page.runs.into_iter().map(|(run, ..)| run));
+            if !page.has_more {
+                break;
+            }
+        }
+        assert_eq!(found, expected, "{filter:?}");
     }
 }
 

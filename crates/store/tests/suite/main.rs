@@ -3,13 +3,14 @@
 //! A behaviour is an `async fn(Arc<dyn Store>)` that starts from an empty store. [`behaviours!`] makes a test of
 //! it per backend; a new backend is one more line there and one more arm in [`fixture`]. Behaviours behind
 //! `one process:` hold where nobody else uses the store. What only one backend can do is tested in a module of
-//! its own: `file` and `damage` for SQLite, `groups`, `replicas`, `turns`, `outages`, `failover` and `migrations` for
+//! its own: `file`, `names` and `damage` for SQLite, `groups`, `replicas`, `turns`, `outages`, `failover` and `migrations` for
 //! PostgreSQL.
 
 mod appends;
 mod backup;
 mod damage;
 mod database;
+mod deaths;
 mod failover;
 mod file;
 mod groups;
@@ -17,6 +18,7 @@ mod lists;
 mod make;
 mod migrations;
 mod model;
+mod names;
 mod outages;
 mod proxy;
 mod pushes;

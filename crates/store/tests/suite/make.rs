@@ -107,7 +107,7 @@ pub(crate) fn timer_key(key: &str) -> TimerKey {
 /// What is due, the longest due first. Each is leased for that and given back as it was.
 pub(crate) async fn due(store: &dyn Store, now: i64, limit: usize) -> Vec<(RunKey, TimerKey)> {
     let leased = store
-        .lease_timers(Epoch(1), at(now), at(now), at(i64::MAX), limit)
+        .lease_timers(Epoch(1), at(now), at(now), at(i64::MAX), &limit.into())
         .await
         .expect("leases");
     for LeasedTimer {
@@ -115,6 +115,7 @@ pub(crate) async fn due(store: &dyn Store, now: i64, limit: usize) -> Vec<(RunKe
         key,
         since,
         fence,
+        deaths: _,
     } in &leased
     {
         store

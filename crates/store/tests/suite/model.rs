@@ -280,7 +280,7 @@ async fn apply(store: &dyn Store, step: &Step) -> String {
             format!(
                 "{:?}",
                 store
-                    .lease_effects(Epoch(*epoch), at(*now), at(*until), *limit)
+                    .lease_effects(Epoch(*epoch), at(*now), at(*until), &(*limit).into())
                     .await
             )
         }
@@ -309,7 +309,7 @@ async fn apply(store: &dyn Store, step: &Step) -> String {
             stale,
         } => {
             let leased = store
-                .lease_timers(Epoch(1), at(*day), at(*now), at(*until), *limit)
+                .lease_timers(Epoch(1), at(*day), at(*now), at(*until), &(*limit).into())
                 .await;
             let mut answers = format!("{leased:?}");
             if let Some(due) = back {
@@ -346,7 +346,7 @@ async fn apply(store: &dyn Store, step: &Step) -> String {
             n_updates,
             now,
         } => {
-            let notes = store.outbox(None, 2).await.expect("outbox");
+            let notes = store.outbox(Epoch(1), None, 2).await.expect("outbox");
             let mut answers = format!("{notes:?}");
             for mut note in notes {
                 note.to = Seq(note.from.0 + n_events);
@@ -367,7 +367,9 @@ async fn apply(store: &dyn Store, step: &Step) -> String {
             then,
             stale,
         } => {
-            let leased = store.lease_pushes(Epoch(1), at(*now), at(*until), 2).await;
+            let leased = store
+                .lease_pushes(Epoch(1), at(*now), at(*until), &2.into())
+                .await;
             let mut answers = format!("{leased:?}");
             for mut lease in leased.expect("leased") {
                 let waiting = store.waiting(&lease.run, &lease.id, 2).await.expect("waiting");
@@ -435,6 +437,7 @@ async fn read_everything(store: &dyn Store) -> Vec<String> {
                         statuses: statuses.clone(),
                         workflow: workflow.clone(),
                         parent,
+                        principal: None,
                     };
                     for after in [None, Some(&after)] {
                         let page = store.list_runs(&tenant(owner), &filter, after, 2).await;
@@ -510,13 +513,16 @@ async fn read_everything(store: &dyn Store) -> Vec<String> {
         "tenants: {:?}",
         store.next_tenant(Some(&tenant("acme"))).await
     ));
-    read.push(format!("outbox: {:?}", store.outbox(None, 9).await));
+    read.push(format!("outbox: {:?}", store.outbox(Epoch(1), None, 9).await));
     read.push(format!("begun: {:?}", store.begun_removals(9).await));
     read.push(format!("next due: {:?}", store.next_due().await));
-    read.push(format!("inboxes: {:?}", store.runs_with_inbox(None, 3).await));
     read.push(format!(
         "inboxes: {:?}",
-        store.runs_with_inbox(Some(&run(2)), 9).await
+        store.runs_with_inbox(Epoch(1), None, 3).await
+    ));
+    read.push(format!(
+        "inboxes: {:?}",
+        store.runs_with_inbox(Epoch(1), Some(&run(2)), 9).await
     ));
     read
 }

@@ -442,7 +442,7 @@ async fn what_was_begun_is_done_even_if_nobody_waits() {
         Err(ReadError::Unavailable(_))
     ));
     assert!(matches!(
-        store.revoke_key("k", at(0)).await,
+        store.revoke_key(&tenant("acme"), "k", at(0)).await,
         Err(WriteError::Unavailable(_))
     ));
 
@@ -503,7 +503,10 @@ async fn damaged_rows_are_told_and_hurt_no_others() {
     assert_eq!(whole.events, events(3, 2));
 
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
-    let leased = store.lease_effects(epoch, at(0), at(9), 9).await.expect("lease");
+    let leased = store
+        .lease_effects(epoch, at(0), at(9), &9.into())
+        .await
+        .expect("lease");
     assert_eq!(leased.len(), 2, "the sound ones");
     let mut batch = create(&run(4), 1);
     batch.idempotency = Some(record("k1", 100));

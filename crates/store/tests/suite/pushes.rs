@@ -81,7 +81,7 @@ fn updates(seqs: impl IntoIterator<Item = u64>) -> Vec<Update> {
 }
 
 async fn outbox(store: &dyn Store) -> Vec<OutboxRow> {
-    store.outbox(None, 9).await.expect("outbox")
+    store.outbox(Epoch(1), None, 9).await.expect("outbox")
 }
 
 /// Expands a note, every event an update.
@@ -93,7 +93,7 @@ async fn expand(store: &dyn Store, run: &RunKey, from: u64, to: u64, now: i64) -
 }
 
 async fn lease(store: &dyn Store, now: i64, until: i64) -> Vec<LeasedPush> {
-    let leased = store.lease_pushes(Epoch(7), at(now), at(until), 9).await;
+    let leased = store.lease_pushes(Epoch(7), at(now), at(until), &9.into()).await;
     leased.expect("lease")
 }
 
@@ -189,8 +189,11 @@ async fn a_run_created_with_a_receiver_tells_of_its_beginning(store: Arc<dyn Sto
     }
     let notes = [1, 2, 3].map(|n| note(&run(n), 0, 2));
     assert_eq!(outbox(&*store).await, notes);
-    assert_eq!(store.outbox(None, 2).await.expect("outbox"), notes[..2]);
-    assert_eq!(store.outbox(Some(&run(2)), 9).await.expect("outbox"), notes[2..]);
+    assert_eq!(store.outbox(Epoch(1), None, 2).await.expect("outbox"), notes[..2]);
+    assert_eq!(
+        store.outbox(Epoch(1), Some(&run(2)), 9).await.expect("outbox"),
+        notes[2..]
+    );
     assert_eq!(store.pushes(&run(1)).await.expect("pushes"), [push("a")]);
     assert!(expand(&*store, &run(1), 0, 2, 10).await);
     assert_eq!(waiting(&*store, &run(1), "a").await, [0, 1]);
@@ -466,7 +469,7 @@ async fn a_receiver_is_leased_by_one_at_a_time(store: Arc<dyn Store>) {
     told(&*store, &run(1), &["b", "a"]).await;
     assert_eq!(lease(&*store, 9, 50).await, [], "none is due yet");
     let first = store
-        .lease_pushes(Epoch(7), at(10), at(50), 2)
+        .lease_pushes(Epoch(7), at(10), at(50), &2.into())
         .await
         .expect("lease");
     let names = |leased: &[LeasedPush]| -> Vec<_> {

@@ -310,7 +310,10 @@ async fn every_character_survives(store: Arc<dyn Store>) {
         batch.idempotency
     );
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
-    let leased = store.lease_effects(epoch, at(0), at(9), 9).await.expect("lease");
+    let leased = store
+        .lease_effects(epoch, at(0), at(9), &9.into())
+        .await
+        .expect("lease");
     let mut settling = append(&run(1), 1, 1);
     settling.effects_settled = leased
         .iter()
@@ -427,5 +430,11 @@ async fn tenants_do_not_see_each_other(store: Arc<dyn Store>) {
     batch.inbox_consumed = vec![(run_id(2), Seq(0))];
     store.append(batch).await.expect("append");
     assert_eq!(due(&*store, 9, 9).await.len(), 1);
-    assert_eq!(store.runs_with_inbox(None, 9).await.expect("inbox"), [own]);
+    assert_eq!(
+        store
+            .runs_with_inbox(wopr_store::Epoch(1), None, 9)
+            .await
+            .expect("inbox"),
+        [own]
+    );
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use wopr_core::ContentHash;
+use wopr_core::{ContentHash, Membership, TenantId};
 use wopr_store::{KeyRow, Log as _, Registry as _, Revision, Store, WorkflowRow, sqlite::Guest};
 
 use crate::{database::Database, make::*};
@@ -17,7 +17,9 @@ crate::behaviours!(
     what_changes_nothing_has_no_revision,
     keys_read_back_by_id,
     a_key_is_revoked_once,
-    storing_a_key_again_replaces_it,
+    an_existing_key_is_never_replaced,
+    one_of_many_racing_adds_of_a_key_wins,
+    tenants_share_no_key_ids,
 );
 
 fn version(owner: Option<&str>, name: &str, body: &str) -> WorkflowRow {
@@ -37,9 +39,25 @@ fn key(id: &str) -> KeyRow {
         tenant: tenant("acme"),
         principal: principal("ada"),
         scopes: vec!["runs:read".to_owned(), "odd \"scope\", ünïcode".to_owned()],
+        membership: Membership {
+            roles: vec!["legal".to_owned()],
+            groups: vec!["eu \"north\"".to_owned()],
+        },
         created_at: at(3),
         revoked_at: None,
     }
+}
+
+/// A key of the same id with another secret.
+fn another(id: &str) -> KeyRow {
+    KeyRow {
+        secret_sha256: ContentHash::of(b"another").as_str().to_owned(),
+        ..key(id)
+    }
+}
+
+fn acme() -> TenantId {
+    tenant("acme")
 }
 
 async fn a_version_is_new_once(store: Arc<dyn Store>) {
@@ -139,9 +157,9 @@ async fn every_change_has_a_later_revision(store: Arc<dyn Store>) {
         version(None, "b", "2"),
     ];
     let mut seen = Revision::default();
-    for row in &rows {
+    for (row, id) in rows.iter().zip(["b", "c", "d", "a", "e", "f"]) {
         store.put_workflow(row.clone()).await.expect("put");
-        store.put_key(key(row.id.as_str())).await.expect("put");
+        assert!(store.add_key(key(id)).await.expect("add"));
         let news = store.workflows_since(seen).await.expect("read");
         assert_eq!(news.len(), 1, "{news:?}");
         let (revision, changed) = &news[0];
@@ -158,25 +176,31 @@ async fn every_change_has_a_later_revision(store: Arc<dyn Store>) {
         [1, 2, 4, 5].map(|n: usize| rows[n].clone()),
         "one per name, the last change last"
     );
-    assert!(store.revoke_key("a", at(9)).await.expect("revoke"));
+    assert!(store.revoke_key(&acme(), "a", at(9)).await.expect("revoke"));
     let news = store.keys_since(seen).await.expect("read");
     assert!(matches!(news.as_slice(), [(_, row)] if row.id == "a" && row.revoked_at == Some(at(9))));
     let all = store.keys_since(Revision::default()).await.expect("read");
     let ids: Vec<_> = all.iter().map(|(_, row)| row.id.as_str()).collect();
-    assert_eq!(ids, ["b", "a"]);
+    assert_eq!(ids, ["b", "c", "d", "e", "f", "a"]);
 }
 
 async fn what_changes_nothing_has_no_revision(store: Arc<dyn Store>) {
     store.put_workflow(version(None, "a", "v1")).await.expect("put");
-    store.put_key(key("k")).await.expect("put");
-    store.revoke_key("k", at(9)).await.expect("revoke");
+    assert!(store.add_key(key("k")).await.expect("add"));
+    store.revoke_key(&acme(), "k", at(9)).await.expect("revoke");
     let (workflows, keys) = (
         store.workflows_since(Revision::default()).await.expect("read"),
         store.keys_since(Revision::default()).await.expect("read"),
     );
     assert!(!store.put_workflow(version(None, "a", "v1")).await.expect("put"));
-    assert!(!store.revoke_key("k", at(10)).await.expect("revoke"));
-    assert!(!store.revoke_key("missing", at(10)).await.expect("revoke"));
+    assert!(!store.add_key(another("k")).await.expect("add"));
+    assert!(!store.revoke_key(&acme(), "k", at(10)).await.expect("revoke"));
+    assert!(
+        !store
+            .revoke_key(&acme(), "missing", at(10))
+            .await
+            .expect("revoke")
+    );
     let seen = workflows[0].0.max(keys[0].0);
     assert_eq!(store.workflows_since(seen).await.expect("read"), []);
     assert_eq!(store.keys_since(seen).await.expect("read"), []);
@@ -185,16 +209,21 @@ async fn what_changes_nothing_has_no_revision(store: Arc<dyn Store>) {
 async fn keys_read_back_by_id(store: Arc<dyn Store>) {
     assert_eq!(store.keys().await.expect("keys"), []);
     for id in ["b", "a"] {
-        store.put_key(key(id)).await.expect("put");
+        assert!(store.add_key(key(id)).await.expect("add"));
     }
     assert_eq!(store.keys().await.expect("keys"), [key("a"), key("b")]);
 }
 
 async fn a_key_is_revoked_once(store: Arc<dyn Store>) {
-    store.put_key(key("a")).await.expect("put");
-    assert!(!store.revoke_key("missing", at(9)).await.expect("revoke"));
-    assert!(store.revoke_key("a", at(9)).await.expect("revoke"));
-    assert!(!store.revoke_key("a", at(10)).await.expect("revoke"));
+    assert!(store.add_key(key("a")).await.expect("add"));
+    let revoke = async |owner: &str, id: &str, when| {
+        let revoked = store.revoke_key(&tenant(owner), id, when).await;
+        revoked.expect("revoke")
+    };
+    assert!(!revoke("acme", "missing", at(9)).await);
+    assert!(!revoke("zeta", "a", at(9)).await, "another tenant's key");
+    assert!(revoke("acme", "a", at(9)).await);
+    assert!(!revoke("acme", "a", at(10)).await);
     assert_eq!(
         store.keys().await.expect("keys"),
         [KeyRow {
@@ -204,15 +233,52 @@ async fn a_key_is_revoked_once(store: Arc<dyn Store>) {
     );
 }
 
-async fn storing_a_key_again_replaces_it(store: Arc<dyn Store>) {
-    store.put_key(key("a")).await.expect("put");
-    store.revoke_key("a", at(9)).await.expect("revoke");
-    let renewed = KeyRow {
-        scopes: vec!["*".to_owned()],
+async fn an_existing_key_is_never_replaced(store: Arc<dyn Store>) {
+    assert!(store.add_key(key("a")).await.expect("add"));
+    assert!(!store.add_key(another("a")).await.expect("add"));
+    assert_eq!(store.keys().await.expect("keys"), [key("a")]);
+    store.revoke_key(&acme(), "a", at(9)).await.expect("revoke");
+    assert!(!store.add_key(another("a")).await.expect("add"));
+    let [kept] = store.keys().await.expect("keys").try_into().expect("one key");
+    assert_eq!(
+        (kept.revoked_at, kept.secret_sha256),
+        (Some(at(9)), key("a").secret_sha256)
+    );
+}
+
+async fn one_of_many_racing_adds_of_a_key_wins(store: Arc<dyn Store>) {
+    let row = |n: u32| KeyRow {
+        secret_sha256: ContentHash::of(n.to_string().as_bytes()).as_str().to_owned(),
         ..key("a")
     };
-    store.put_key(renewed.clone()).await.expect("put");
-    assert_eq!(store.keys().await.expect("keys"), [renewed]);
+    let adds = (0..60).map(|n| store.add_key(row(n)));
+    let added = futures_util::future::join_all(adds).await;
+    let winners: Vec<_> = (0..60)
+        .zip(added)
+        .filter_map(|(n, added)| added.expect("add").then(|| row(n)))
+        .collect();
+    assert_eq!(winners.len(), 1);
+    assert_eq!(store.keys().await.expect("keys"), winners);
+}
+
+async fn tenants_share_no_key_ids(store: Arc<dyn Store>) {
+    let theirs = KeyRow {
+        tenant: tenant("zeta"),
+        ..another("a")
+    };
+    assert!(store.add_key(key("a")).await.expect("add"));
+    assert!(store.add_key(theirs.clone()).await.expect("add"));
+    assert!(
+        store
+            .revoke_key(&tenant("zeta"), "a", at(9))
+            .await
+            .expect("revoke")
+    );
+    let revoked = KeyRow {
+        revoked_at: Some(at(9)),
+        ..theirs
+    };
+    assert_eq!(store.keys().await.expect("keys"), [key("a"), revoked]);
 }
 
 #[tokio::test]
@@ -230,16 +296,26 @@ async fn a_guest_changes_what_is_registered_beside_a_host() {
         let appends = (0..50).map(|m| store.append(create(&run(100 * n + m), 1)));
         let appends = futures_util::future::join_all(appends);
         let row = key(&format!("k{n}"));
-        let (appended, stored) = tokio::join!(appends, guest.put_key(row.clone()));
-        stored.expect("stores");
+        let (appended, stored) = tokio::join!(appends, guest.add_key(row.clone()));
+        assert!(stored.expect("stores"));
         for appended in appended {
             appended.expect("appends");
         }
         let news = store.keys_since(seen).await.expect("reads");
         assert_eq!(news.last().map(|(_, row)| row), Some(&row));
         seen = news.last().expect("news").0;
-        assert!(guest.revoke_key(&row.id, at(9)).await.expect("revokes"));
-        assert!(!guest.revoke_key(&row.id, at(9)).await.expect("is revoked"));
+        assert!(
+            guest
+                .revoke_key(&row.tenant, &row.id, at(9))
+                .await
+                .expect("revokes")
+        );
+        assert!(
+            !guest
+                .revoke_key(&row.tenant, &row.id, at(9))
+                .await
+                .expect("is revoked")
+        );
         let news = store.keys_since(seen).await.expect("reads");
         assert_eq!(news.len(), 1);
         assert_eq!(news[0].1.revoked_at, Some(at(9)));

@@ -92,7 +92,7 @@ async fn a_living_lease_is_not_stolen_and_a_dead_one_is_taken_over_at_its_end() 
     batch.effects_enqueued = vec![born_leased("a", first, 50), effect("b")];
     one.append(batch).await.expect("append");
     assert_eq!(
-        one.lease_effects(first, at(0), at(50), 9)
+        one.lease_effects(first, at(0), at(50), &9.into())
             .await
             .expect("lease")
             .len(),
@@ -103,7 +103,9 @@ async fn a_living_lease_is_not_stolen_and_a_dead_one_is_taken_over_at_its_end() 
     let second = two.begin_epoch(at(1)).await.expect("epoch");
     assert!(second > first);
     assert_eq!(
-        two.lease_effects(second, at(49), at(99), 9).await.expect("lease"),
+        two.lease_effects(second, at(49), at(99), &9.into())
+            .await
+            .expect("lease"),
         []
     );
     assert!(
@@ -113,7 +115,10 @@ async fn a_living_lease_is_not_stolen_and_a_dead_one_is_taken_over_at_its_end() 
     );
 
     // The first process is silent from here on: what it did not renew ends first.
-    let taken = two.lease_effects(second, at(50), at(99), 9).await.expect("lease");
+    let taken = two
+        .lease_effects(second, at(50), at(99), &9.into())
+        .await
+        .expect("lease");
     assert_eq!(
         taken
             .iter()
@@ -121,7 +126,10 @@ async fn a_living_lease_is_not_stolen_and_a_dead_one_is_taken_over_at_its_end() 
             .collect::<Vec<_>>(),
         [("b", 2)]
     );
-    let taken = two.lease_effects(second, at(80), at(99), 9).await.expect("lease");
+    let taken = two
+        .lease_effects(second, at(80), at(99), &9.into())
+        .await
+        .expect("lease");
     assert_eq!(
         taken
             .iter()
@@ -160,7 +168,10 @@ async fn each_effect_is_handed_to_one_process() {
             let epoch = store.begin_epoch(at(0)).await.expect("epoch");
             let mut handed = Vec::new();
             loop {
-                let leased = store.lease_effects(epoch, at(0), at(50), 4).await.expect("lease");
+                let leased = store
+                    .lease_effects(epoch, at(0), at(50), &4.into())
+                    .await
+                    .expect("lease");
                 if leased.is_empty() {
                     return (epoch, handed);
                 }
@@ -241,7 +252,12 @@ async fn many_tell_one_run_from_every_process() {
             "{of_source:?}"
         );
     }
-    assert_eq!(one.runs_with_inbox(None, 9).await.expect("inbox"), []);
+    assert_eq!(
+        one.runs_with_inbox(wopr_store::Epoch(1), None, 9)
+            .await
+            .expect("inbox"),
+        []
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

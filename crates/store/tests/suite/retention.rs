@@ -141,11 +141,25 @@ async fn a_removed_run_is_gone_at_once_and_leaves_nothing(store: Arc<dyn Store>)
     assert!(store.messages(&run(1), 9).await.expect("messages").is_empty());
     assert_eq!(store.blob(&run(1), "b").await.expect("blob"), None);
     assert_eq!(store.next_due().await.expect("due"), None);
-    let leased = store.lease_effects(wopr_store::Epoch(1), at(9), at(99), 9).await;
+    let leased = store
+        .lease_effects(wopr_store::Epoch(1), at(9), at(99), &9.into())
+        .await;
     assert_eq!(leased.expect("lease"), []);
-    assert!(store.runs_with_inbox(None, 9).await.expect("inboxes").is_empty());
+    assert!(
+        store
+            .runs_with_inbox(wopr_store::Epoch(1), None, 9)
+            .await
+            .expect("inboxes")
+            .is_empty()
+    );
     assert!(store.pushes(&run(1)).await.expect("pushes").is_empty());
-    assert!(store.outbox(None, 9).await.expect("outbox").is_empty());
+    assert!(
+        store
+            .outbox(wopr_store::Epoch(1), None, 9)
+            .await
+            .expect("outbox")
+            .is_empty()
+    );
 }
 
 async fn a_tree_goes_when_its_root_is_marked(store: Arc<dyn Store>) {

@@ -62,7 +62,12 @@ const LIST: Call = |store| {
     })
 };
 const LOAD: Call = |store| Box::pin(async move { store.load(&run(1)).await.is_ok() });
-const REVOKE: Call = |store| Box::pin(async move { store.revoke_key("k", at(0)).await.is_ok() });
+const REVOKE: Call = |store| {
+    Box::pin(async move {
+        let tenant = tenant("acme");
+        store.revoke_key(&tenant, "k", at(0)).await.is_ok()
+    })
+};
 
 async fn open(schema: &Schema, connections: usize, patience: Duration) -> Arc<PostgresStore> {
     let options = Options {
@@ -156,7 +161,7 @@ async fn stuck_lists_leave_connections_to_reads_and_these_to_what_writes() {
         .await
         .expect("an append finds one");
     let epoch = store.begin_epoch(at(0)).await.expect("and so does an epoch");
-    let leased = store.lease_timers(epoch, at(9), at(9), at(99), 9).await;
+    let leased = store.lease_timers(epoch, at(9), at(9), at(99), &9.into()).await;
     assert!(leased.is_ok(), "and so do leases: {leased:?}");
 
     for stuck in lists.into_iter().chain(reads) {

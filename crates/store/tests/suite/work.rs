@@ -8,6 +8,7 @@ use wopr_store::{AppendError, Batch, Epoch, Fence, LeasedEffect, LeasedTimer, Se
 use crate::make::*;
 
 crate::behaviours!(
+    a_kept_time_never_goes_back,
     timers_come_due_in_order,
     a_timer_set_again_moves,
     a_timer_cleared_and_set_in_one_batch_is_set,
@@ -56,7 +57,7 @@ async fn enqueue(store: &dyn Store, n: u64, time: i64, keys: &[&str]) {
 
 async fn lease(store: &dyn Store, epoch: Epoch, now: i64, until: i64) -> Vec<(RunKey, String, u64)> {
     let leased = store
-        .lease_effects(epoch, at(now), at(until), 100)
+        .lease_effects(epoch, at(now), at(until), &100.into())
         .await
         .expect("lease");
     leased
@@ -148,7 +149,7 @@ async fn set(store: &dyn Store, n: u64, timers: &[(&str, i64)]) {
 /// Leases by two clocks: the time of day, and that of leases.
 async fn turns(store: &dyn Store, day: i64, now: i64, until: i64) -> Vec<LeasedTimer> {
     store
-        .lease_timers(Epoch(1), at(day), at(now), at(until), 100)
+        .lease_timers(Epoch(1), at(day), at(now), at(until), &100.into())
         .await
         .expect("lease")
 }
@@ -178,7 +179,7 @@ async fn concurrent_leasing_hands_each_timer_out_once(store: Arc<dyn Store>) {
             let mut all = Vec::new();
             loop {
                 let leased = store
-                    .lease_timers(Epoch(worker), at(5), at(5), at(50), 7)
+                    .lease_timers(Epoch(worker), at(5), at(5), at(50), &7.into())
                     .await
                     .expect("lease");
                 if leased.is_empty() {
@@ -226,7 +227,7 @@ async fn who_waits_longest_is_first_whether_due_or_over(store: Arc<dyn Store>) {
     turns(&*store, 10, 10, 30).await;
     set(&*store, 2, &[("later", 40), ("early", 20)]).await;
     let leased = store
-        .lease_timers(Epoch(1), at(50), at(50), at(90), 2)
+        .lease_timers(Epoch(1), at(50), at(50), at(90), &2.into())
         .await
         .expect("lease");
     assert_eq!(keys(&leased), ["early", "late"]);
@@ -298,12 +299,22 @@ async fn a_timer_that_is_cleared_while_leased_is_gone(store: Arc<dyn Store>) {
 async fn a_new_epoch_makes_leased_timers_due(store: Arc<dyn Store>) {
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
     set(&*store, 1, &[("t", 10), ("later", 90)]).await;
-    let leased = store.lease_timers(epoch, at(10), at(10), at(5_000), 9).await;
+    let leased = store
+        .lease_timers(epoch, at(10), at(10), at(5_000), &9.into())
+        .await;
     assert_eq!(keys(&leased.expect("lease")), ["t"]);
     store.begin_epoch(at(15)).await.expect("epoch");
     assert_eq!(store.next_due().await.expect("next"), Some(at(15)));
     assert_eq!(keys(&turns(&*store, 15, 0, 5_000).await), ["t"]);
     assert_eq!(store.next_due().await.expect("next"), Some(at(90)));
+}
+
+async fn a_kept_time_never_goes_back(store: Arc<dyn Store>) {
+    assert_eq!(store.high_water().await.expect("none yet"), None);
+    for (kept, highest) in [(70, 70), (90, 90), (20, 90), (91, 91)] {
+        store.keep_time(at(kept)).await.expect("keep");
+        assert_eq!(store.high_water().await.expect("read"), Some(at(highest)));
+    }
 }
 
 async fn effects_are_leased_in_the_order_they_were_enqueued(store: Arc<dyn Store>) {
@@ -312,12 +323,16 @@ async fn effects_are_leased_in_the_order_they_were_enqueued(store: Arc<dyn Store
     // The clock that enqueued may be ahead of the one that leases.
     enqueue(&*store, 2, 500, &["d"]).await;
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
-    let leased = store.lease_effects(epoch, at(0), at(50), 3).await.expect("lease");
+    let leased = store
+        .lease_effects(epoch, at(0), at(50), &3.into())
+        .await
+        .expect("lease");
     let expected = [(3, "c"), (1, "a"), (1, "b")].map(|(n, key)| LeasedEffect {
         run: run(n),
         key: effect_key(key),
         body: key.as_bytes().to_vec(),
         fence: Fence(1),
+        deaths: 0,
     });
     assert_eq!(leased, expected);
     assert_eq!(lease(&*store, epoch, 0, 50).await, [(run(2), "d".to_owned(), 1)]);
@@ -341,7 +356,10 @@ async fn concurrent_leasing_hands_each_effect_out_once(store: Arc<dyn Store>) {
         workers.spawn(async move {
             let mut all = Vec::new();
             loop {
-                let leased = store.lease_effects(epoch, at(0), at(50), 7).await.expect("lease");
+                let leased = store
+                    .lease_effects(epoch, at(0), at(50), &7.into())
+                    .await
+                    .expect("lease");
                 if leased.is_empty() {
                     return all;
                 }
@@ -385,7 +403,7 @@ async fn expired_leases_come_after_effects_nobody_holds(store: Arc<dyn Store>) {
     ];
     store.append(batch).await.expect("append");
     let leased = store
-        .lease_effects(epoch, at(30), at(90), 2)
+        .lease_effects(epoch, at(30), at(90), &2.into())
         .await
         .expect("lease");
     assert_eq!(
@@ -466,7 +484,7 @@ async fn settling_without_a_fence_drops_the_effect_whoever_holds_it(store: Arc<d
     let epoch = store.begin_epoch(at(0)).await.expect("epoch");
     assert_eq!(
         store
-            .lease_effects(epoch, at(0), at(50), 1)
+            .lease_effects(epoch, at(0), at(50), &1.into())
             .await
             .expect("lease")
             .len(),
@@ -649,7 +667,10 @@ async fn an_enqueued_key_that_exists_is_replaced_under_a_larger_fence(store: Arc
         .append(settling(1, 2, vec![settled("a", 1)]))
         .await
         .expect_err("the replaced attempt is fenced");
-    let leased = store.lease_effects(epoch, at(1), at(50), 9).await.expect("lease");
+    let leased = store
+        .lease_effects(epoch, at(1), at(50), &9.into())
+        .await
+        .expect("lease");
     assert_eq!(leased.len(), 1);
     assert_eq!(
         (leased[0].body.as_slice(), leased[0].fence),
@@ -705,7 +726,10 @@ async fn consumed_inbox_rows_are_gone_and_the_others_stay(store: Arc<dyn Store>)
         .map(|row| (row.source, row.source_seq))
         .collect();
     store.append(batch).await.expect("append");
-    assert_eq!(store.runs_with_inbox(None, 10).await.expect("inbox"), []);
+    assert_eq!(
+        store.runs_with_inbox(Epoch(1), None, 10).await.expect("inbox"),
+        []
+    );
 }
 
 async fn consuming_a_missing_inbox_row_is_no_error(store: Arc<dyn Store>) {
@@ -729,9 +753,18 @@ async fn runs_with_an_inbox_are_listed_once_and_by_page(store: Arc<dyn Store>) {
     batch.inbox_sent = vec![notice(&other, &other, 0)];
     store.append(batch).await.expect("append");
 
-    let first = store.runs_with_inbox(None, 3).await.expect("inbox");
+    let first = store.runs_with_inbox(Epoch(1), None, 3).await.expect("inbox");
     assert_eq!(first, [run(1), run(2), run(3)]);
-    let rest = store.runs_with_inbox(first.last(), 3).await.expect("inbox");
+    let rest = store
+        .runs_with_inbox(Epoch(1), first.last(), 3)
+        .await
+        .expect("inbox");
     assert_eq!(rest, [run(4), other]);
-    assert_eq!(store.runs_with_inbox(rest.last(), 3).await.expect("inbox"), []);
+    assert_eq!(
+        store
+            .runs_with_inbox(Epoch(1), rest.last(), 3)
+            .await
+            .expect("inbox"),
+        []
+    );
 }

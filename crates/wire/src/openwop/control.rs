@@ -151,9 +151,11 @@ impl Decode for PauseRequest {
         let mut fields = Fields::of(value)?;
         let request = Self {
             reason: fields.optional("reason")?,
-            drain_policy: fields
-                .optional("drainPolicy")?
-                .unwrap_or(DrainPolicy::DrainCurrentNode),
+            // The schema knows an absent policy and no null, and guessing what null means would stop a run.
+            drain_policy: match fields.take("drainPolicy") {
+                None => DrainPolicy::DrainCurrentNode,
+                Some(policy) => DrainPolicy::decode(policy).map_err(|error| error.in_field("drainPolicy"))?,
+            },
         };
         fields.refuse_unknown()?;
         Ok(request)
@@ -209,6 +211,9 @@ pub struct ResumeResponse {
 pub struct ResolveInterruptRequest {
     /// The answer. It must be there and may be `null`.
     pub resume_value: Value,
+    /// The interrupt that is answered; whichever is open at the node where absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interrupt_id: Option<String>,
 }
 
 impl Decode for ResolveInterruptRequest {
@@ -217,8 +222,12 @@ impl Decode for ResolveInterruptRequest {
         let resume_value = fields
             .take("resumeValue")
             .ok_or_else(|| DecodeError::missing().in_field("resumeValue"))?;
+        let interrupt_id = fields.optional("interruptId")?;
         fields.refuse_unknown()?;
-        Ok(Self { resume_value })
+        Ok(Self {
+            resume_value,
+            interrupt_id,
+        })
     }
 }
 

@@ -303,9 +303,15 @@ pub struct RunSnapshot {
     /// The channels, when the workflow has any.
     #[serde(default, skip_serializing_if = "Object::is_empty")]
     pub channels: Object,
+    /// The names of variables, channels and nodes whose value has content from outside (a field of this host).
+    #[serde(default, skip_serializing_if = "Object::is_empty")]
+    pub untrusted: Object,
     /// What the run waits for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupt: Option<InterruptView>,
+    /// Everything the run waits for, the first asked first; `interrupt` is the first of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub interrupts: Vec<InterruptView>,
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<RunError>,
@@ -354,7 +360,9 @@ impl RunSnapshot {
             variables: Object::new(),
             node_states: Object::new(),
             channels: Object::new(),
+            untrusted: Object::new(),
             interrupt: None,
+            interrupts: Vec::new(),
             error: None,
             engine_version: None,
             event_log_schema_version: None,

@@ -1,17 +1,34 @@
 //! `wopr a2a card`: what an agent says about itself, and how it is spoken to.
 
 use anyhow::Result;
+use wopr_wire::a2a::model::{AgentCard, AgentInterface};
 
 use super::place::Place;
 use crate::{
+    agent::Sought,
     exit::Exit,
-    output::{self, Paint},
+    output::{self, Paint, cut, whole},
     render,
 };
 
-/// Shows a card, marked with the interface that is spoken to.
+/// Shows a card, marked with the interface that is spoken to. One that cannot be spoken to is shown as well, and why, and
+/// ends with 1.
 pub(super) async fn show(place: &Place, is_extended: bool) -> Result<Exit> {
-    let agent = place.agent().await?;
+    let agent = match place.card().await? {
+        Sought::Agent(agent) => *agent,
+        Sought::CardOnly {
+            card,
+            document,
+            failure,
+        } => {
+            match card {
+                Some(card) if !place.format.json => print(&card, None)?,
+                // In whatever form it came.
+                Some(_) | None => output::json(&document)?,
+            }
+            return Err(failure.into());
+        }
+    };
     // The interface was chosen from the card that everybody sees, and that stays so.
     let extended = if is_extended {
         Some(agent.extended_card().await?)
@@ -25,8 +42,13 @@ pub(super) async fn show(place: &Place, is_extended: bool) -> Result<Exit> {
         }
         return Ok(Exit::Ok);
     }
+    let chosen = agent.card.supported_interfaces.get(agent.chosen);
+    print(extended.as_ref().unwrap_or(&agent.card), chosen)?;
+    Ok(Exit::Ok)
+}
+
+fn print(card: &AgentCard, chosen: Option<&AgentInterface>) -> Result<()> {
     let paint = Paint::stdout();
-    let card = extended.as_ref().unwrap_or(&agent.card);
     output::line(format!(
         "{}  {}",
         paint.bold(output::plain(&card.name)),
@@ -34,7 +56,6 @@ pub(super) async fn show(place: &Place, is_extended: bool) -> Result<Exit> {
     ))?;
     output::line(output::plain(&card.description))?;
     output::line("")?;
-    let chosen = agent.card.supported_interfaces.get(agent.chosen);
     let rows: Vec<_> = card
         .supported_interfaces
         .iter()
@@ -52,7 +73,10 @@ pub(super) async fn show(place: &Place, is_extended: bool) -> Result<Exit> {
             ]
         })
         .collect();
-    output::table(&["BINDING", "VERSION", "", "URL"], &rows)?;
+    output::table(
+        &[whole("BINDING"), whole("VERSION"), whole(""), whole("URL")],
+        &rows,
+    )?;
     output::line("")?;
     let rows: Vec<_> = card
         .skills
@@ -65,6 +89,5 @@ pub(super) async fn show(place: &Place, is_extended: bool) -> Result<Exit> {
             ]
         })
         .collect();
-    output::table(&["SKILL", "NAME", "DESCRIPTION"], &rows)?;
-    Ok(Exit::Ok)
+    output::table(&[whole("SKILL"), cut("NAME"), cut("DESCRIPTION")], &rows)
 }

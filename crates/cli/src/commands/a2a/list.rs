@@ -9,7 +9,7 @@ use super::place::Place;
 use crate::{
     agent::Agent,
     exit::{Exit, Failure},
-    output::{self, Paint},
+    output::{self, age, state, whole},
     render,
 };
 
@@ -99,9 +99,11 @@ impl List {
             }))?;
             return Ok(Exit::Ok);
         }
-        let paint = Paint::stdout();
-        let rows: Vec<_> = tasks.iter().map(|task| row(paint, task)).collect();
-        output::table(&["TASK", "STATE", "CHANGED", "CONTEXT"], &rows)?;
+        let rows: Vec<_> = tasks.iter().map(row).collect();
+        output::table(
+            &[whole("TASK"), state("STATE"), age("CHANGED"), whole("CONTEXT")],
+            &rows,
+        )?;
         if !next_page_token.is_empty() {
             output::note(format!(
                 "there are more: --page-token {}, or --all",
@@ -112,11 +114,11 @@ impl List {
     }
 }
 
-fn row(paint: Paint, task: &Task) -> Vec<String> {
+fn row(task: &Task) -> Vec<String> {
     let changed = task.status.timestamp.as_ref();
     vec![
         task.id.clone(),
-        paint.state(&render::task_state(task.status.state)),
+        render::task_state(task.status.state),
         changed.map(ToString::to_string).unwrap_or_default(),
         task.context_id.clone(),
     ]

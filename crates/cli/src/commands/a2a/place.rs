@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 use wopr_wire::a2a::method::Version;
 
 use crate::{
-    agent::{Agent, Binding, Wanted},
+    agent::{Agent, Binding, Sought, Wanted},
     args::{Format, Remote},
 };
 
@@ -43,13 +43,31 @@ impl Place {
 
     /// Finds the agent.
     pub(super) async fn agent(&self) -> Result<Agent> {
-        let wanted = Wanted {
+        let Remote {
+            server,
+            key,
+            authorities,
+        } = &self.remote;
+        Agent::find(server, key.clone(), self.wanted(), &authorities.read()?).await
+    }
+
+    /// Finds the agent, or its card alone.
+    pub(super) async fn card(&self) -> Result<Sought> {
+        let Remote {
+            server,
+            key,
+            authorities,
+        } = &self.remote;
+        Agent::try_find(server, key.clone(), self.wanted(), &authorities.read()?).await
+    }
+
+    fn wanted(&self) -> Wanted {
+        Wanted {
             version: self.protocol.map(|protocol| match protocol {
                 Protocol::V1 => Version::V1_0,
                 Protocol::V03 => Version::V0_3,
             }),
             binding: self.binding,
-        };
-        Agent::find(&self.remote.server, self.remote.key.clone(), wanted).await
+        }
     }
 }

@@ -19,7 +19,7 @@ use super::place::Place;
 use crate::{
     agent::Agent,
     exit::{Exit, Failure},
-    output::{self, Paint},
+    output::{self, Paint, whole},
 };
 
 /// The most pages of configurations that are read: an agent may go on for ever.
@@ -142,7 +142,7 @@ impl PushConfig {
                     output::json(&json!({ "configs": configs }))?;
                 } else {
                     let rows: Vec<_> = configs.iter().map(row).collect();
-                    output::table(&["CONFIG", "AUTH", "URL"], &rows)?;
+                    output::table(&[whole("CONFIG"), whole("AUTH"), whole("URL")], &rows)?;
                 }
             }
             Verb::Delete { which, place } => {

@@ -18,7 +18,7 @@ use wopr_wire::{
 use crate::{
     agent,
     args::{Format, Remote},
-    client::{self, parse_url},
+    client::{self, Trust, parse_url},
     exit::{Exit, Failure},
     output::{self, Paint},
 };
@@ -41,15 +41,16 @@ pub(super) struct Verify {
 impl Verify {
     pub(super) async fn run(self) -> Result<Exit> {
         let address = self.agent.as_deref().unwrap_or(&self.remote.server);
-        let (url, card) = agent::card(address, self.remote.key.as_deref()).await?;
+        let trust = self.remote.authorities.read()?;
+        let (url, card) = agent::card(address, self.remote.key.as_deref(), &trust).await?;
         // Without keys nothing verifies, but it shows what there is.
         let unchecked = check(&card, &JwkSet::default())?;
         if unchecked.is_empty() {
             return Err(Failure::new(Exit::Failed, format!("the card of {address} is not signed")).into());
         }
         let keys = match &self.keys {
-            Some(place) => read_keys(place).await?,
-            None => fetch_keys(&said_place(&url, &unchecked)?).await?,
+            Some(place) => read_keys(place, &trust).await?,
+            None => fetch_keys(&said_place(&url, &unchecked)?, &trust).await?,
         };
         let checked = check(&card, &keys)?;
         let is_vouched_for = checked.iter().any(|checked| checked.outcome.is_ok());
@@ -101,9 +102,9 @@ fn said_place(card: &Url, signatures: &[Checked]) -> Result<Url> {
     }
 }
 
-async fn read_keys(place: &str) -> Result<JwkSet> {
+async fn read_keys(place: &str, trust: &Trust) -> Result<JwkSet> {
     if let Ok(url) = parse_url(place) {
-        return fetch_keys(&url).await;
+        return fetch_keys(&url, trust).await;
     }
     let bytes = fs::read(place).map_err(|error| {
         Failure::new(
@@ -114,8 +115,8 @@ async fn read_keys(place: &str) -> Result<JwkSet> {
     parse_keys(place, &bytes)
 }
 
-async fn fetch_keys(url: &Url) -> Result<JwkSet> {
-    let http = client::http(url)?;
+async fn fetch_keys(url: &Url, trust: &Trust) -> Result<JwkSet> {
+    let http = client::http(url, trust)?;
     let response = http.get(url.clone()).send().await;
     let response = response.map_err(|error| client::unreachable_failure(url.as_str(), &error))?;
     let status = response.status();

@@ -16,7 +16,7 @@ use wopr_wire::{
 use super::process::{Place, ourselves};
 use crate::{
     agent::{self, Agent, Item, Wanted},
-    client::{self, Client},
+    client::{self, Client, Trust},
     commands::a2a::lines_of,
     output::{self, Paint, Spinner},
     render,
@@ -125,10 +125,10 @@ impl<'a> Story<'a> {
         let begun = Instant::now();
         let listening = self.place.start().await?;
         let key = Some(self.place.key().to_owned());
-        let client = Client::at(&listening.listening, key.clone())?;
+        let client = Client::at(&listening.listening, key.clone(), &Trust::Machine)?;
         client.get("/readyz").await?;
         let took = begun.elapsed();
-        let agent = Agent::find(&listening.listening, key, Wanted::default()).await?;
+        let agent = Agent::find(&listening.listening, key, Wanted::default(), &Trust::Machine).await?;
         drop(spinner);
         Ok(Reached {
             agent,

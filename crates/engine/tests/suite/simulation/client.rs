@@ -224,7 +224,8 @@ impl Client {
             value: json!({ "action": action, "feedback": mark }),
             by: principal(),
             voter: Some(format!("voter-{}", fate.below(4))),
-            by_token: false,
+            interrupt: None,
+            authority: wopr_core::Authority::default(),
             is_untrusted: false,
         }))
     }
@@ -277,7 +278,10 @@ impl Client {
         let is_fine = match command {
             // One that comes after another has nothing left to say.
             Command::Cancel { .. } => is_there || view.run.status == RunStatus::Cancelling,
-            Command::Pause { .. } | Command::Resume { .. } | Command::Resolve(_) => is_there,
+            Command::Pause { .. }
+            | Command::Resume { .. }
+            | Command::Resolve(_)
+            | Command::SetVariables(_) => is_there,
             Command::Start(_) | Command::Timer(_) | Command::Effect { .. } | Command::Notices(_) => false,
         };
         if !is_fine {

@@ -1,15 +1,21 @@
 //! What tells receivers: it succeeds, fails, takes longer than it may, and panics; and an account of what they took.
 //!
 //! Every event is an update, so a receiver that was there from the beginning has to take every place of the log, each
-//! for the first time when all before it were taken.
+//! for the first time when all before it were taken. Only where deliveries were given up, and tried again later, may
+//! others have come before them.
 
-use std::{collections::BTreeMap, panic::resume_unwind, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    panic::resume_unwind,
+    sync::Arc,
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use wopr_core::{Recorded, RunId, RunKey, Timestamp};
 use wopr_engine::{Courier, NewReceiver, Parcel, PushOptions, Undelivered, View};
-use wopr_store::{DeliveryFilter, MemoryStore, PushRow, Pushes as _, Update};
+use wopr_store::{DeliveryFilter, Epoch, MemoryStore, PushRow, Pushes as _, Update};
 
 use super::{fate::Fate, process::Process};
 use crate::harness::tenant;
@@ -46,18 +52,47 @@ pub(crate) fn receiver(run: &RunId) -> NewReceiver {
     }
 }
 
-/// What receivers took, by run: so many places of its log.
+/// What receivers took, by run.
 #[derive(Debug, Default)]
-pub(crate) struct Taken(Mutex<BTreeMap<RunKey, u64>>);
+pub(crate) struct Taken(Mutex<BTreeMap<RunKey, Told>>);
+
+/// What the receiver of one run took.
+#[derive(Debug, Default)]
+struct Told {
+    seqs: BTreeSet<u64>,
+    /// The first event that was told before an earlier one.
+    early: Option<u64>,
+    /// Deliveries were given up, so later events were told before them.
+    has_gaps: bool,
+}
+
+impl Told {
+    /// How many events from the first on were told.
+    fn n_dense(&self) -> u64 {
+        (0..).zip(&self.seqs).take_while(|(n, seq)| n == *seq).count() as u64
+    }
+}
 
 impl Taken {
-    fn take(&self, fate: &Fate, run: &RunKey, seq: u64) {
+    fn take(&self, run: &RunKey, seq: u64) {
         let mut runs = self.0.lock();
-        let n_taken = runs.entry(run.clone()).or_default();
-        if seq == *n_taken {
-            *n_taken += 1;
-        } else if seq > *n_taken {
-            fate.breaks(format!("{run}: event {seq} was told before event {n_taken}"));
+        let told = runs.entry(run.clone()).or_default();
+        if seq > told.n_dense() {
+            told.early.get_or_insert(seq);
+        }
+        told.seqs.insert(seq);
+    }
+
+    /// Notes whether deliveries of a run were given up, before they are tried again.
+    pub(crate) async fn look_for_gaps(&self, store: &MemoryStore, run: &RunKey) {
+        let filter = DeliveryFilter {
+            tenant: run.tenant.clone(),
+            run: Some(run.run.clone()),
+            given_up: true,
+        };
+        let given_up = store.deliveries(&filter, None, 1).await.expect("never fails");
+        if !given_up.is_empty() {
+            self.0.lock().entry(run.clone()).or_default().has_gaps = true;
         }
     }
 
@@ -68,18 +103,30 @@ impl Taken {
             run: None,
             given_up: false,
         };
-        let outbox = store.outbox(None, 1).await.expect("never fails");
+        let mut is_told = true;
+        // Whoever may have claimed it.
+        for epoch in 0..64 {
+            let outbox = store.outbox(Epoch(epoch), None, 1).await.expect("never fails");
+            is_told &= outbox.is_empty();
+        }
         let deliveries = store.deliveries(&filter, None, 1).await.expect("never fails");
-        outbox.is_empty() && deliveries.is_empty()
+        is_told && deliveries.is_empty()
     }
 
     /// Holds what was told of a run against the length of its log.
     pub(crate) async fn check(&self, fate: &Fate, store: &MemoryStore, run: &RunKey, head: u64) {
         let has_receiver = !store.pushes(run).await.expect("never fails").is_empty();
-        let n_taken = self.0.lock().get(run).copied();
+        let (n_taken, early) = match self.0.lock().get(run) {
+            Some(told) if told.has_gaps => (Some(told.n_dense()), None),
+            Some(told) => (Some(told.n_dense()), told.early),
+            None => (None, None),
+        };
         let wanted = has_receiver.then_some(head);
         if n_taken != wanted {
             fate.breaks(format!("{run}: {n_taken:?} of {wanted:?} events were told"));
+        }
+        if let Some(seq) = early {
+            fate.breaks(format!("{run}: event {seq} was told before an earlier one"));
         }
     }
 }
@@ -128,7 +175,7 @@ impl Courier for Postman {
         if parcel.body != parcel.seq.0.to_string().into_bytes() {
             fate.breaks(format!("{}: the update of another event was sent", parcel.run));
         }
-        self.taken.take(fate, &parcel.run, parcel.seq.0);
+        self.taken.take(&parcel.run, parcel.seq.0);
         Ok(())
     }
 }

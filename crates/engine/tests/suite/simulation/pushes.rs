@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use wopr_core::{RunKey, Seq, Timestamp};
 use wopr_store::{
     Attempted, Delivery, DeliveryCursor, DeliveryFilter, Epoch, LeasedPush, OutboxRow, PushRow, Pushes, Put,
-    ReadError, Then, Update, WriteError,
+    Quota, ReadError, Then, Update, WriteError,
 };
 
 use super::store::Connection;
@@ -34,9 +34,14 @@ impl Pushes for Connection {
         self.written("push dropped", was_there).await
     }
 
-    async fn outbox(&self, after: Option<&RunKey>, limit: usize) -> Result<Vec<OutboxRow>, ReadError> {
+    async fn outbox(
+        &self,
+        epoch: Epoch,
+        after: Option<&RunKey>,
+        limit: usize,
+    ) -> Result<Vec<OutboxRow>, ReadError> {
         self.read("outbox").await?;
-        self.memory().outbox(after, limit).await
+        self.memory().outbox(epoch, after, limit).await
     }
 
     async fn expand(&self, row: &OutboxRow, updates: &[Update], now: Timestamp) -> Result<bool, WriteError> {
@@ -50,10 +55,10 @@ impl Pushes for Connection {
         epoch: Epoch,
         now: Timestamp,
         until: Timestamp,
-        limit: usize,
+        quota: &Quota,
     ) -> Result<Vec<LeasedPush>, WriteError> {
         self.write("lease pushes").await?;
-        let leased = self.memory().lease_pushes(epoch, now, until, limit).await?;
+        let leased = self.memory().lease_pushes(epoch, now, until, quota).await?;
         self.written("pushes leased", leased).await
     }
 

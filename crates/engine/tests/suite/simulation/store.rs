@@ -18,8 +18,8 @@ use tokio::sync::broadcast;
 use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId};
 use wopr_store::{
     AppendError, Batch, BlobRow, Child, EffectKey, EndedRoots, Epoch, EventPage, Fence, Guard, Hint,
-    IdempotencyKey, IdempotencyRecord, KeyRow, LeasedEffect, LeasedTimer, Loaded, Log, MemoryStore,
-    MessageRow, ReadError, Registry, Removal, Retention, Revision, RunFilter, RunPage, Summary, Swept,
+    IdempotencyKey, IdempotencyRecord, KeyRow, LeasedEffect, LeasedTimer, Loaded, Log, Mailbox, MemoryStore,
+    MessageRow, Quota, ReadError, Registry, Removal, Retention, Revision, RunFilter, RunPage, Summary, Swept,
     TaskCursor, TaskFilter, TaskPage, TaskRow, TimerKey, Work, WorkflowRow, WriteError,
 };
 
@@ -413,6 +413,17 @@ impl Work for Connection {
         Ok((!self.server.is_embedded).then(|| process::wall_time(&self.server.fate)))
     }
 
+    async fn high_water(&self) -> Result<Option<Timestamp>, ReadError> {
+        self.read("high water").await?;
+        self.server.store.high_water().await
+    }
+
+    async fn keep_time(&self, at: Timestamp) -> Result<(), WriteError> {
+        self.write("keep time").await?;
+        self.server.store.keep_time(at).await?;
+        self.written("kept time", ()).await
+    }
+
     async fn begin_epoch(&self, now: Timestamp) -> Result<Epoch, WriteError> {
         self.process.live().await;
         if self.server.is_embedded {
@@ -428,13 +439,13 @@ impl Work for Connection {
         due: Timestamp,
         now: Timestamp,
         until: Timestamp,
-        limit: usize,
+        quota: &Quota,
     ) -> Result<Vec<LeasedTimer>, WriteError> {
         self.write("lease timers").await?;
         let leased = self
             .server
             .store
-            .lease_timers(epoch, due, now, until, limit)
+            .lease_timers(epoch, due, now, until, quota)
             .await?;
         for timer in &leased {
             let (number, run, key, fence) = (self.process.number, &timer.run, &timer.key.0, timer.fence.0);
@@ -469,10 +480,10 @@ impl Work for Connection {
         epoch: Epoch,
         now: Timestamp,
         until: Timestamp,
-        limit: usize,
+        quota: &Quota,
     ) -> Result<Vec<LeasedEffect>, WriteError> {
         self.write("lease").await?;
-        let leased = self.server.store.lease_effects(epoch, now, until, limit).await?;
+        let leased = self.server.store.lease_effects(epoch, now, until, quota).await?;
         for effect in &leased {
             let (number, run, key, fence) = (self.process.number, &effect.run, &effect.key.0, effect.fence.0);
             self.fate()
@@ -500,9 +511,47 @@ impl Work for Connection {
         self.written("released", ()).await
     }
 
-    async fn runs_with_inbox(&self, after: Option<&RunKey>, limit: usize) -> Result<Vec<RunKey>, ReadError> {
+    async fn end_epoch(&self, epoch: Epoch) -> Result<(), WriteError> {
+        self.write("end epoch").await?;
+        self.server.store.end_epoch(epoch).await?;
+        self.written("ended epoch", ()).await
+    }
+
+    async fn claim(
+        &self,
+        mailbox: Mailbox,
+        epoch: Epoch,
+        runs: &[RunKey],
+        suspects: usize,
+    ) -> Result<Vec<RunKey>, WriteError> {
+        self.write("claim").await?;
+        if !self.server.is_embedded {
+            // Nobody here says who lives, so nobody's claim would ever end.
+            return self.written("claimed", runs.to_vec()).await;
+        }
+        let claimed = self.server.store.claim(mailbox, epoch, runs, suspects).await?;
+        self.written("claimed", claimed).await
+    }
+
+    async fn grant(&self, root: &RunKey, wanted: u64, most: u64) -> Result<u64, WriteError> {
+        self.write("grant").await?;
+        let granted = self.server.store.grant(root, wanted, most).await?;
+        self.written("granted", granted).await
+    }
+
+    async fn parked(&self, limit: usize) -> Result<Vec<RunKey>, ReadError> {
+        self.read("parked").await?;
+        self.server.store.parked(limit).await
+    }
+
+    async fn runs_with_inbox(
+        &self,
+        epoch: Epoch,
+        after: Option<&RunKey>,
+        limit: usize,
+    ) -> Result<Vec<RunKey>, ReadError> {
         self.read("inboxes").await?;
-        self.server.store.runs_with_inbox(after, limit).await
+        self.server.store.runs_with_inbox(epoch, after, limit).await
     }
 
     fn hints(&self) -> Option<broadcast::Receiver<Hint>> {
@@ -535,14 +584,14 @@ impl Registry for Connection {
         self.server.store.workflows_since(after).await
     }
 
-    async fn put_key(&self, row: KeyRow) -> Result<(), WriteError> {
+    async fn add_key(&self, row: KeyRow) -> Result<bool, WriteError> {
         self.write("key").await?;
-        self.server.store.put_key(row).await
+        self.server.store.add_key(row).await
     }
 
-    async fn revoke_key(&self, id: &str, at: Timestamp) -> Result<bool, WriteError> {
+    async fn revoke_key(&self, tenant: &TenantId, id: &str, at: Timestamp) -> Result<bool, WriteError> {
         self.write("revoke").await?;
-        self.server.store.revoke_key(id, at).await
+        self.server.store.revoke_key(tenant, id, at).await
     }
 
     async fn keys(&self) -> Result<Vec<KeyRow>, ReadError> {

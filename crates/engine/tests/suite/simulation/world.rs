@@ -5,8 +5,9 @@ use std::{fmt, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::task::JoinSet;
-use wopr_core::{Command, RunKey};
+use wopr_core::{Command, RunKey, RunStatus};
 use wopr_engine::Extras;
+use wopr_store::{Log as _, Pushes as _};
 
 use super::{
     aging,
@@ -132,6 +133,10 @@ async fn pass(fate: &Arc<Fate>) -> Lived {
     fate.tell(|| "peace".to_owned());
     cluster.mend();
     cluster.register_late().await;
+    {
+        let cluster = cluster.clone();
+        keepers.spawn(async move { release(&cluster).await });
+    }
     let Ok(reports) = tokio::time::timeout(PEACE, clients.join_all()).await else {
         return stuck(&cluster);
     };
@@ -185,6 +190,31 @@ async fn rest(cluster: &Cluster) {
             return;
         }
         tokio::time::sleep(Duration::from_millis(500)).await; // sleep: virtual time
+    }
+}
+
+/// As an operator does: lets go on what so many processes died at that it was put aside.
+async fn release(cluster: &Cluster) {
+    loop {
+        tokio::time::sleep(Duration::from_secs(5)).await; // sleep: virtual time
+        for key in cluster.server.witness.keys() {
+            let (_, engine) = cluster.any().await;
+            let store = &cluster.server.store;
+            cluster.taken.look_for_gaps(store, &key).await;
+            for push in store.pushes(&key).await.expect("never fails") {
+                let retried = engine.retry_push(&key, &push.id, None);
+                let _ = tokio::time::timeout(PATIENCE, retried).await;
+            }
+            let Ok(Some((summary, _))) = store.summary(&key).await else {
+                continue;
+            };
+            if summary.status == RunStatus::Paused {
+                let resume = Command::Resume { reason: None };
+                let resumed = engine.command(&key, resume, Extras::default());
+                // Somebody else may have been faster.
+                let _ = tokio::time::timeout(PATIENCE, resumed).await;
+            }
+        }
     }
 }
 

@@ -14,9 +14,14 @@ pub(super) mod status;
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
-use axum::{body::Body, extract::Request, response::Response};
+use axum::{
+    body::{Body, Bytes},
+    extract::Request,
+    response::Response,
+};
 use futures_util::stream;
 use http::{HeaderMap, Version as Http, request::Parts};
+use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -47,6 +52,9 @@ use crate::{
 const TIMEOUT: &str = "grpc-timeout";
 /// Longer than anybody waits: what is asked for beyond it is no deadline.
 const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Bytes of all requests of one call to a standard service.
+const MAX_STANDARD: usize = 16 << 10;
 
 /// A service that is not ours.
 type Standard = BoxCloneSyncService<Request, http::Response<tonic::body::Body>, Infallible>;
@@ -83,7 +91,8 @@ pub(super) async fn respond(host: Arc<Host>, services: &Services, request: Reque
     };
     if let Some((_, standard)) = services.0.iter().find(|(name, _)| *name == service) {
         let patience = host.config().server.request_timeout.as_duration();
-        let request = request.map(|body| patient(body, patience));
+        let is_strange = auth::caller(request.extensions()).is_err();
+        let request = request.map(|body| bounded(body, patience, is_strange));
         let Ok(response) = standard.clone().oneshot(request).await;
         return response.map(Body::new);
     }
@@ -103,12 +112,28 @@ pub(super) async fn respond(host: Arc<Host>, services: &Services, request: Reque
     response
 }
 
-/// A body that ends when its client is silent for too long. The standard services are public, and one of them reads
-/// requests for as long as they come: without this, strangers could hold its calls by saying nothing.
-fn patient(body: Body, patience: Duration) -> Body {
-    let frames = stream::unfold(body, move |mut body| async move {
-        let frame = tokio::time::timeout(patience, body.frame()).await.ok()??;
-        Some((frame, body))
+/// A body that ends when its client is silent for too long, and breaks where it has sent too much. The standard services
+/// are public, and one of them reads requests for as long as they come: without this, strangers could hold its calls by
+/// saying nothing, and fill the memory by saying a lot.
+fn bounded(body: Body, patience: Duration, is_strange: bool) -> Body {
+    // Whoever drips is given as long as for any other body.
+    let end = is_strange.then(|| Instant::now() + patience);
+    let frames = stream::unfold((body, MAX_STANDARD), move |(mut body, left)| async move {
+        let until = Instant::now() + patience;
+        let until = end.map_or(until, |end| end.min(until));
+        let frame = tokio::time::timeout_at(until, body.frame()).await.ok()??;
+        let n_bytes = frame
+            .as_ref()
+            .ok()
+            .and_then(Frame::data_ref)
+            .map_or(0, Bytes::len);
+        match left.checked_sub(n_bytes) {
+            Some(left) => Some((frame, (body, left))),
+            None => {
+                let error = axum::Error::new(Status::resource_exhausted("the requests are too large"));
+                Some((Err(error), (Body::empty(), 0)))
+            }
+        }
     });
     Body::new(StreamBody::new(frames))
 }
@@ -135,6 +160,7 @@ async fn call(
     let headers = &head.headers;
     let deadline = deadline(headers)?;
     let caller = auth::caller(&head.extensions).map_err(|error| status::unauthenticated(&error))?;
+    let asker = Asker::caller(&caller);
     let form = Form::proto(version);
     let refused = |error| status::of(host, &error, version);
     let answered = async {
@@ -144,10 +170,10 @@ async fn call(
         let bytes = message::open(&body)?;
         door::demand_version(&head.uri, headers, version).map_err(|error| refused(error.into()))?;
         perform::demand_offered(method.operation).map_err(|error| refused(error.into()))?;
-        let most = body::parsed_limit(host.config().server.max_body_bytes);
+        let most = wopr_connect::parsed_limit(host.config().server.max_body_bytes);
         let malformed = |error| refused(A2aError::from(error).into());
         let (document, n_parsed) = protobuf::read_within(method.request, bytes, most).map_err(malformed)?;
-        let _weight = body::weigh_parsed(n_parsed, Some(&caller)).map_err(status::no_body)?;
+        let _weight = body::weigh_parsed(bytes.len(), n_parsed, asker).map_err(status::no_body)?;
         let request =
             exchange::Request::decode(method.operation, form, Value::Object(document)).map_err(malformed)?;
         let call = door::call(caller, None, version, headers).map_err(|error| refused(error.into()))?;
@@ -165,7 +191,7 @@ async fn call(
     match answered? {
         Answer::Reply(reply) => {
             let message = answer::message(method, &reply.into_document(form))?;
-            let message = answers::held(Asker::of(headers), message)
+            let message = answers::held(asker, message)
                 .await
                 .map_err(|Crowded| status::unavailable())?;
             Ok(answer::once(message))
@@ -204,8 +230,6 @@ fn timeout(text: &str) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
-    use axum::body::Bytes;
-
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -216,16 +240,27 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(n * 2)).await;
             Some((Ok::<_, Infallible>(Bytes::from(n.to_string())), n + 1))
         });
-        let body = patient(Body::from_stream(pieces), patience);
+        let body = bounded(Body::from_stream(pieces), patience, false);
         assert_eq!(body.collect().await.unwrap().to_bytes(), "012");
         assert_eq!(
-            patient(Body::from("all"), patience)
+            bounded(Body::from("all"), patience, true)
                 .collect()
                 .await
                 .unwrap()
                 .to_bytes(),
             "all"
         );
+        let drips = stream::unfold((), |()| async {
+            // sleep: the client drips, in virtual time
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            Some((Ok::<_, Infallible>(Bytes::from_static(b"x")), ()))
+        });
+        let drips = bounded(Body::from_stream(drips), patience, true);
+        assert_eq!(drips.collect().await.unwrap().to_bytes(), "xx");
+        let large = Body::from(vec![0; MAX_STANDARD]);
+        assert!(bounded(large, patience, true).collect().await.is_ok());
+        let too_large = Body::from(vec![0; MAX_STANDARD + 1]);
+        assert!(bounded(too_large, patience, true).collect().await.is_err());
     }
 
     #[test]

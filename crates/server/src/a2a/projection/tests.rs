@@ -52,7 +52,7 @@ fn answered(node: &str) -> Event {
 fn mirrors(node: &str) -> Event {
     Event::NodeSuspended {
         visit: visit(node),
-        interrupt: "ask:0".to_owned(),
+        interrupt: format!("{node}:0/ask:0"),
         kind: InterruptKind::Clarification,
         child: Some(child()),
     }
@@ -407,10 +407,11 @@ async fn a_log_folds_to_what_its_run_shows() {
                 node => Command::Resolve(Resolve {
                     node: NodeId::parse(node).unwrap(),
                     ordinal: None,
+                    interrupt: None,
                     value: value.clone(),
                     by: principal.clone(),
                     voter: None,
-                    by_token: false,
+                    authority: wopr_core::Authority::default(),
                     is_untrusted: false,
                 }),
             };
@@ -435,8 +436,7 @@ async fn a_log_folds_to_what_its_run_shows() {
 fn a_child_s_question_goes_with_its_answer() {
     let mut standing = begun();
     standing.apply(&mirrors("sub"));
-    assert_eq!(standing.asked()[0].id(), "ask:0");
-    assert_eq!(standing.asked()[0].name(), "sub:0/ask:0");
+    assert_eq!(standing.asked()[0].id(), "sub:0/ask:0");
     standing.apply(&mirrors("sub"));
     assert_eq!(standing.asked().len(), 1);
     assert_eq!(standing.apply(&resumed("sub")), Change::Status);

@@ -1,23 +1,26 @@
 //! A push configuration as it is kept: sealed whole, because its URL may carry secrets as well as its token does.
 //!
-//! What clients are shown of it again is where it leads and by which scheme; a token only as a fingerprint, and
-//! credentials not at all.
+//! What clients are shown of it again is where it leads, without the query, and by which scheme; a token only as a
+//! fingerprint, and credentials not at all. A caller manages those it registered, and with `webhooks:manage` all.
 
 use serde::{Deserialize, Serialize};
 use url::Url;
-use wopr_core::RunKey;
+use wopr_core::{PrincipalId, RunKey};
 use wopr_wire::a2a::{
     method::Version,
     model::{AuthenticationInfo, Secret, TaskPushNotificationConfig},
 };
 
 use crate::{
+    auth::{Caller, Scope},
     hex::hex,
     secrets::{SealError, Secrets, Subkey},
 };
 
 /// Digits of a fingerprint; the record has room for 32.
 const FINGERPRINT: usize = 16;
+/// What stands for a part of a URL that is not shown.
+const HIDDEN: &str = "REDACTED";
 
 /// Where to push, and how to be known there.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +28,8 @@ pub(crate) struct Receiver {
     /// Bodies are written for this version.
     #[serde(with = "version")]
     pub(super) version: Version,
+    /// Who registered it.
+    pub(super) owner: PrincipalId,
     /// Where to.
     pub(super) url: String,
     /// What it knows this host by.
@@ -67,10 +72,11 @@ mod version {
 
 impl Receiver {
     /// Reads what a client wants, to be told in a version.
-    pub(super) fn of(config: &TaskPushNotificationConfig, version: Version) -> Self {
+    pub(super) fn of(config: &TaskPushNotificationConfig, version: Version, owner: &PrincipalId) -> Self {
         let authentication = config.authentication.as_ref();
         Self {
             version,
+            owner: owner.clone(),
             url: config.url.clone(),
             token: config.token.as_ref().map(|token| token.expose().to_owned()),
             scheme: authentication.map(|info| info.scheme.clone()),
@@ -81,9 +87,10 @@ impl Receiver {
     }
 
     /// One that is told in 1.0 and has no secrets.
-    pub(super) fn at(url: Url) -> Self {
+    pub(super) fn at(url: Url, owner: &PrincipalId) -> Self {
         Self {
             version: Version::V1_0,
+            owner: owner.clone(),
             url: url.into(),
             token: None,
             scheme: None,
@@ -91,9 +98,26 @@ impl Receiver {
         }
     }
 
-    /// Where it leads.
-    pub(crate) fn url(&self) -> &str {
-        &self.url
+    /// Where it leads, without what may be a secret: the query, the fragment, and a name and password.
+    pub(crate) fn shown_url(&self) -> String {
+        let Ok(mut url) = Url::parse(&self.url) else {
+            return String::new();
+        };
+        if url.query().is_some() {
+            url.set_query(Some(HIDDEN));
+        }
+        url.set_fragment(None);
+        // An address without a host has neither.
+        if url.password().is_some() || !url.username().is_empty() {
+            let _ = url.set_password(None);
+            let _ = url.set_username(HIDDEN);
+        }
+        url.into()
+    }
+
+    /// Whether a caller reads, replaces and removes it: its own, or anybody's with the scope for that.
+    pub(crate) fn is_managed_by(&self, caller: &Caller) -> bool {
+        self.owner == caller.principal || caller.may(Scope::WebhooksManage)
     }
 
     /// The whole field `Authorization`, if there is one.
@@ -108,7 +132,7 @@ impl Receiver {
             tenant: None,
             id: Some(id.to_owned()),
             task_id: Some(run.run.to_string()),
-            url: self.url.clone(),
+            url: self.shown_url(),
             token: None::<Secret>,
             authentication: self.scheme.clone().map(|scheme| AuthenticationInfo {
                 scheme,

@@ -26,7 +26,7 @@ use crate::{
         error::Error,
         service::{Call, Service, require},
     },
-    auth::Scope,
+    auth::{Caller, Scope},
     hex::hex,
 };
 
@@ -71,7 +71,8 @@ impl Service {
             Some(id) => id.clone(),
             None => random_id()?,
         };
-        let receiver = self.judged(call.version, &config, &id, Place::Alone).await?;
+        self.demand_managed(call, &view.key, &id).await?;
+        let receiver = self.judged(call, &config, &id, Place::Alone).await?;
         let row = self.sealed(&view.key, id.clone(), &receiver)?;
         match self.put(&view.key, row).await? {
             Put::Added | Put::Replaced => Ok(receiver.shown(&view.key, &id)),
@@ -89,27 +90,39 @@ impl Service {
     ) -> Result<TaskPushNotificationConfig, Error> {
         let view = self.visible(call, task).await?;
         let rows = self.host.engine().store().pushes(&view.key).await?;
-        let found = match id {
-            Some(id) => rows.iter().find(|row| row.id == id),
-            None => rows.last(),
-        };
+        let mut is_kept = false;
+        for row in rows.iter().rev().filter(|row| id.is_none_or(|id| row.id == id)) {
+            let receiver = self.opened(&view.key, row)?;
+            if receiver.is_managed_by(&call.caller) {
+                return Ok(receiver.shown(&view.key, &row.id));
+            }
+            is_kept = true;
+        }
+        if is_kept {
+            require(&call.caller, Scope::WebhooksManage)?;
+        }
         // The table of errors has no other word for a configuration that is not there.
-        let row = found.ok_or_else(|| A2aError::task_not_found(task))?;
-        Ok(self.opened(&view.key, row)?.shown(&view.key, &row.id))
+        Err(A2aError::task_not_found(task).into())
     }
 
-    /// Lists the configurations of a task, the one set first ahead.
+    /// Lists the configurations of a task that the caller manages, the one set first ahead.
     pub(in crate::a2a) async fn list_pushes(
         &self,
         call: &Call,
         request: ListTaskPushNotificationConfigsRequest,
     ) -> Result<ListTaskPushNotificationConfigsResponse, Error> {
         let view = self.visible(call, &request.task_id).await?;
-        let rows = self.host.engine().store().pushes(&view.key).await?;
+        let mut rows = Vec::new();
+        for row in self.host.engine().store().pushes(&view.key).await? {
+            let receiver = self.opened(&view.key, &row)?;
+            if receiver.is_managed_by(&call.caller) {
+                rows.push((row, receiver));
+            }
+        }
         let from = match &request.page_token {
             None => 0,
             Some(token) => {
-                let place = rows.iter().position(|row| row.id == *token);
+                let place = rows.iter().position(|(row, _)| row.id == *token);
                 place.ok_or_else(|| A2aError::invalid_param("pageToken", "is of no page of this list"))? + 1
             }
         };
@@ -118,12 +131,12 @@ impl Service {
             .map_or(usize::MAX, |size| usize::try_from(size).unwrap_or(usize::MAX));
         let page: Vec<_> = rows.iter().skip(from).take(most).collect();
         let next_page_token = match page.last() {
-            Some(last) if from + page.len() < rows.len() => last.id.clone(),
+            Some((last, _)) if from + page.len() < rows.len() => last.id.clone(),
             Some(_) | None => String::new(),
         };
-        let shown = |row: &&PushRow| Ok(self.opened(&view.key, row)?.shown(&view.key, &row.id));
+        let shown = |(row, receiver): &&(PushRow, Receiver)| receiver.shown(&view.key, &row.id);
         Ok(ListTaskPushNotificationConfigsResponse {
-            configs: page.iter().map(shown).collect::<Result<_, Error>>()?,
+            configs: page.iter().map(shown).collect(),
             next_page_token,
         })
     }
@@ -135,6 +148,7 @@ impl Service {
         request: DeleteTaskPushNotificationConfigRequest,
     ) -> Result<(), Error> {
         let view = self.visible(call, &request.task_id).await?;
+        self.demand_managed(call, &view.key, &request.id).await?;
         let store = self.host.engine().store();
         store.drop_push(&view.key, &request.id).await.map_err(unwritten)?;
         Ok(())
@@ -152,7 +166,8 @@ impl Service {
         require(&call.caller, Scope::RunsRead)?;
         // The same message names the same configuration, however often it is sent.
         let id = config.id.clone().unwrap_or_else(|| id_of(message_id));
-        let receiver = self.judged(call.version, config, &id, Place::Along).await?;
+        self.demand_managed(call, run, &id).await?;
+        let receiver = self.judged(call, config, &id, Place::Along).await?;
         Ok(Some(NewReceiver {
             run: run.run.clone(),
             row: self.sealed(run, id, &receiver)?,
@@ -160,14 +175,27 @@ impl Service {
         }))
     }
 
+    /// Demands that a caller may replace or remove the configuration of an id, if there is one.
+    async fn demand_managed(&self, call: &Call, run: &RunKey, id: &str) -> Result<(), Error> {
+        let rows = self.host.engine().store().pushes(run).await?;
+        let Some(row) = rows.iter().find(|row| row.id == id) else {
+            return Ok(());
+        };
+        if self.opened(run, row)?.is_managed_by(&call.caller) {
+            return Ok(());
+        }
+        require(&call.caller, Scope::WebhooksManage)
+    }
+
     /// Checks a configuration and reads it.
     async fn judged(
         &self,
-        version: Version,
+        call: &Call,
         config: &TaskPushNotificationConfig,
         id: &str,
         place: Place,
     ) -> Result<Receiver, Error> {
+        let version = call.version;
         let refused = |member: &str, rule: &str| A2aError::invalid_param(place.field(version, member), rule);
         // The proto of 0.3 names a configuration by a path.
         let is_id = |text: &str| {
@@ -179,7 +207,7 @@ impl Service {
             let rule = "must be 1 to 128 characters without slashes and control characters";
             return Err(refused("id", rule).into());
         }
-        let receiver = Receiver::of(config, version);
+        let receiver = Receiver::of(config, version, &call.caller.principal);
         let secrets = [
             ("token", receiver.token.clone()),
             ("authentication", receiver.scheme.clone()),
@@ -230,8 +258,8 @@ impl Service {
 }
 
 /// Registers a receiver without secrets, whose URL has been judged.
-pub(crate) async fn set(host: &Host, run: &RunKey, url: Url) -> Result<Put, CommandError> {
-    let receiver = Receiver::at(url);
+pub(crate) async fn set(host: &Host, caller: &Caller, run: &RunKey, url: Url) -> Result<Put, CommandError> {
+    let receiver = Receiver::at(url, &caller.principal);
     let id = random_id().map_err(|_| CommandError::Internal("no randomness for an id".to_owned()))?;
     let sealed = host.vault().seal(run, &id, &receiver);
     let row = PushRow {

@@ -6,19 +6,17 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use wopr_core::{Event, InterruptKind, Object, Recorded, RunKey, Timestamp};
+use wopr_core::{Event, Object, Recorded, RunKey, Timestamp};
 use wopr_engine::View;
 use wopr_store::{TaskState as StoredState, Update};
 use wopr_wire::a2a::{
     method::Version,
-    model::{
-        Artifact, Part, PartContent, StreamResponse, Task, TaskArtifactUpdateEvent, TaskStatus,
-        TaskStatusUpdateEvent,
-    },
+    model::{Artifact, StreamResponse, Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent},
     v03,
 };
 
 use crate::a2a::{
+    artifacts,
     metadata::wrap,
     projection::{Change, Standing, stored_state, wire_state, wire_time},
 };
@@ -33,7 +31,7 @@ pub(super) struct Kept {
     state: String,
     /// OpenWOP's status.
     status: String,
-    /// What kind of answer is waited for.
+    /// What kind of answer is waited for, in the words of the task's metadata.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     asks: Option<String>,
     /// The artifact that there is now.
@@ -71,7 +69,10 @@ pub(super) fn updates(before: &View, events: &[Recorded]) -> Vec<Update> {
                 .as_str()
                 .to_owned(),
             status: standing.status().as_str().to_owned(),
-            asks: standing.asked().first().map(|waiting| asked(waiting.kind)),
+            asks: standing
+                .asked()
+                .first()
+                .map(|waiting| waiting.kind.as_str().to_owned()),
             artifact,
             trace: trace.clone(),
         };
@@ -84,17 +85,6 @@ pub(super) fn updates(before: &View, events: &[Recorded]) -> Vec<Update> {
         }
     }
     updates
-}
-
-/// The two words RFC 0100 has for it.
-fn asked(kind: InterruptKind) -> String {
-    match kind {
-        InterruptKind::Approval => "approval",
-        InterruptKind::Clarification | InterruptKind::ExternalEvent | InterruptKind::Custom => {
-            "clarification"
-        }
-    }
-    .to_owned()
 }
 
 impl Kept {
@@ -168,20 +158,11 @@ impl Kept {
 
 /// An artifact without its content: where to read it.
 fn reference(run: &RunKey, id: &str, public_url: &str) -> Artifact {
-    // Both ids are of characters that stand in a path as they are, but for what a node may be called.
-    let escaped: String = url::form_urlencoded::byte_serialize(id.as_bytes()).collect();
-    let url = format!(
-        "{public_url}/v1/runs/{}/artifacts/{}",
-        run.run,
-        escaped.replace('+', "%20")
-    );
-    let mut part = Part::from(PartContent::Url(url));
-    part.media_type = Some("application/json".to_owned());
     Artifact {
         artifact_id: id.to_owned(),
         name: None,
         description: None,
-        parts: vec![part],
+        parts: vec![artifacts::address(public_url, run, id)],
         metadata: Object::new(),
         extensions: Vec::new(),
     }

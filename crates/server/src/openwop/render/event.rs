@@ -5,12 +5,13 @@
 
 use serde_json::{Value, json};
 use wopr_core::{
-    ApprovalAction, Event, Failure, InterruptKind, NodeId, Object, PrincipalId, Recorded, RunId, RunKey,
-    RunStarted, Visit,
+    ApprovalAction, CONTENT_TRUST, Event, Failure, InterruptKind, NodeId, Object, PrincipalId, Recorded,
+    RunId, RunKey, RunStarted, UNTRUSTED, Visit,
 };
 use wopr_wire::openwop::event::{RunEventDoc, SCHEMA_VERSION};
 
-use super::{ENGINE_VERSION, Mask, REDACTED, time};
+use super::{ENGINE_VERSION, Mask, time};
+use crate::mask::{EDITED, REDACTED};
 
 /// The id of an event: its run and its sequence.
 #[must_use]
@@ -21,7 +22,10 @@ pub fn event_id(key: &RunKey, seq: u64) -> String {
 /// Renders an event.
 #[must_use]
 pub fn event(recorded: &Recorded, key: &RunKey, mask: &Mask) -> RunEventDoc {
-    let (node, payload) = payload(&recorded.event, key, mask);
+    let (node, mut payload) = payload(&recorded.event, key, mask);
+    if let (true, Value::Object(fields)) = (recorded.is_untrusted && is_open(&recorded.event), &mut payload) {
+        fields.insert(CONTENT_TRUST.to_owned(), UNTRUSTED.into());
+    }
     RunEventDoc {
         event_id: event_id(key, recorded.seq.0),
         run_id: key.run.to_string(),
@@ -34,6 +38,14 @@ pub fn event(recorded: &Recorded, key: &RunKey, mask: &Mask) -> RunEventDoc {
         causation_id: recorded.cause.map(|cause| event_id(key, cause.0)),
         payload,
     }
+}
+
+/// Whether the published schema lets the payload of an event have further members.
+const fn is_open(event: &Event) -> bool {
+    !matches!(
+        event,
+        Event::ChannelWritten { .. } | Event::InterruptRequested { .. } | Event::NodeDispatched { .. }
+    )
 }
 
 /// The type of an event.
@@ -283,7 +295,7 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
                     "editedArtifactData",
                     edited
                         .as_ref()
-                        .map(|edited| mask.output(&visit.node, "editedArtifactData", edited)),
+                        .map(|edited| mask.output(&visit.node, EDITED, edited)),
                 ),
         ),
         Event::ClarificationRequested { visit, questions } => of(
@@ -397,7 +409,7 @@ fn run_started(started: &RunStarted, key: &RunKey, mask: &Mask) -> Value {
     Payload::new()
         .with("workflowId", workflow.as_str())
         .with("workflowVersion", version.as_str())
-        .with("inputs", mask.object(inputs))
+        .with("inputs", mask.inputs(inputs))
         .with("transport", origin.as_str())
         .with("engineVersion", ENGINE_VERSION.to_string())
         .with(
@@ -502,11 +514,15 @@ fn approval_requested(visit: &Visit, data: &Value) -> Payload {
 }
 
 fn failure(failure: &Failure) -> Value {
-    json!({
+    let mut shown = json!({
         "code": failure.code,
         "message": if failure.message.is_empty() { &failure.code } else { &failure.message },
         "retryable": failure.retryable,
-    })
+    });
+    if let Some(reason) = &failure.reason {
+        shown["details"] = json!({ "reason": reason });
+    }
+    shown
 }
 
 #[cfg(test)]

@@ -33,15 +33,24 @@ pub fn snapshot(view: &View, mask: &Mask) -> RunSnapshot {
     snapshot.variables = mask.object(&run.variables);
     snapshot.channels = mask.object(&run.channels);
     snapshot.node_states = node_states(view);
+    snapshot.untrusted = untrusted(run);
     snapshot.error = error(run);
     snapshot.event_log_schema_version = Some(EVENT_LOG_SCHEMA_VERSION);
     if let Some(started) = &run.started {
-        snapshot.inputs = mask.object(&started.inputs);
+        snapshot.inputs = mask.inputs(&started.inputs);
         snapshot.tags.clone_from(&started.tags);
         snapshot.metadata.clone_from(&started.metadata);
-        snapshot.configurable.clone_from(&started.configurable);
+        snapshot.configurable = mask.inputs(&started.configurable);
     }
     snapshot
+}
+
+/// The names under which the run holds content from outside, by kind.
+fn untrusted(run: &Run) -> Object {
+    match serde_json::to_value(&run.untrusted) {
+        Ok(Value::Object(names)) => names,
+        Ok(_) | Err(_) => Object::new(),
+    }
 }
 
 fn owner(key: &RunKey, summary: &Summary) -> Owner {
@@ -64,11 +73,13 @@ fn node_states(view: &View) -> Object {
 
 fn error(run: &Run) -> Option<RunError> {
     let (failure, node) = run.error.as_ref()?;
-    let details = node.as_ref().map(|node| {
-        let mut details = Object::new();
+    let mut details = Object::new();
+    if let Some(node) = node {
         details.insert("failedNodeId".to_owned(), Value::String(node.to_string()));
-        details
-    });
+    }
+    if let Some(reason) = &failure.reason {
+        details.insert("reason".to_owned(), Value::String(reason.clone()));
+    }
     // The published schema wants a text that is not empty.
     let message = if failure.message.is_empty() {
         failure.code.clone()
@@ -78,6 +89,6 @@ fn error(run: &Run) -> Option<RunError> {
     Some(RunError {
         code: failure.code.clone(),
         message,
-        details,
+        details: Some(details).filter(|details| !details.is_empty()),
     })
 }

@@ -69,6 +69,7 @@ fn samples() -> Vec<Event> {
         context: Some("ctx".to_owned()),
         trace: None,
         parent: Some(Parent {
+            root: None,
             run: child(),
             node: node(),
             ordinal: 0,
@@ -243,6 +244,7 @@ fn samples() -> Vec<Event> {
 
 fn rendered(event: Event, mask: &Mask) -> RunEventDoc {
     let recorded = Recorded {
+        is_untrusted: false,
         seq: Seq(7),
         at: Timestamp::from_millis(0),
         cause: Some(Seq(3)),

@@ -1,0 +1,99 @@
+//! Following a run across streams that are cut, or end before the run does.
+
+use std::{
+    io::{BufRead as _, BufReader, Write as _},
+    net::{TcpListener, TcpStream},
+    thread::{self, JoinHandle},
+};
+
+use serde_json::{Value, json};
+
+use crate::binary::Place;
+
+/// How a stream ends.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    /// Without its last chunk, as when the connection breaks.
+    Cut,
+    /// In order, as when the host stops.
+    Clean,
+}
+
+/// A server that answers each request in turn with these events, and gives what was asked for after which event.
+fn server(streams: Vec<(Vec<(u64, &'static str)>, End)>) -> (String, JoinHandle<Vec<Option<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let origin = format!("http://{}", listener.local_addr().unwrap());
+    let answering = thread::spawn(move || {
+        let mut asked = Vec::new();
+        for (events, end) in streams {
+            let (mut socket, _) = listener.accept().unwrap();
+            asked.push(last_event_id(&socket));
+            let head =
+                "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+            socket.write_all(head.as_bytes()).unwrap();
+            for (sequence, name) in events {
+                let event = json!({
+                    "eventId": format!("run_1.{sequence}"), "runId": "run_1", "type": name, "sequence": sequence,
+                    "timestamp": "2026-01-01T00:00:00.000Z", "schemaVersion": 1, "payload": {},
+                });
+                let frame = format!("id: {sequence}\nevent: {name}\ndata: {event}\n\n");
+                let chunk = format!("{:x}\r\n{frame}\r\n", frame.len());
+                socket.write_all(chunk.as_bytes()).unwrap();
+            }
+            match end {
+                End::Cut => {}
+                End::Clean => socket.write_all(b"0\r\n\r\n").unwrap(),
+            }
+        }
+        asked
+    });
+    (origin, answering)
+}
+
+/// The event that a request asks to be resumed after.
+fn last_event_id(socket: &TcpStream) -> Option<String> {
+    let mut lines = BufReader::new(socket).lines();
+    let mut found = None;
+    loop {
+        let line = lines.next().unwrap().unwrap();
+        if line.is_empty() {
+            return found;
+        }
+        if let Some((name, value)) = line.split_once(':')
+            && name.eq_ignore_ascii_case("last-event-id")
+        {
+            found = Some(value.trim().to_owned());
+        }
+    }
+}
+
+#[test]
+fn a_run_is_followed_across_cut_streams_to_its_terminal_event() {
+    let (origin, answering) = server(vec![
+        (vec![(0, "run.started"), (1, "node.started")], End::Cut),
+        (vec![], End::Clean),
+        (vec![(2, "node.completed")], End::Cut),
+        (vec![(3, "run.completed")], End::Clean),
+    ]);
+    let said = Place::new().ends(
+        0,
+        &[
+            "runs", "events", "run_1", "--follow", "--json", "--server", &origin, "--key", "k",
+        ],
+    );
+    let seen: Vec<Value> = said
+        .out
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let sequences: Vec<_> = seen
+        .iter()
+        .map(|event| event["sequence"].as_u64().unwrap())
+        .collect();
+    assert_eq!(sequences, [0, 1, 2, 3], "{said:#?}");
+    let after = |id: &str| Some(id.to_owned());
+    assert_eq!(
+        answering.join().unwrap(),
+        [None, after("1"), after("1"), after("2")]
+    );
+}

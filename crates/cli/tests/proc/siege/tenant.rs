@@ -1,0 +1,138 @@
+//! A tenant at its ordinary work: runs at a steady rate over connections it keeps, and now and then over a new one.
+
+use std::{
+    fmt,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    task::JoinSet,
+    time::{self, Instant, timeout},
+};
+
+use crate::http::{Connection, write_request};
+
+/// Clients at once, and how often each asks: together twenty times a second.
+const CLIENTS: u32 = 4;
+const PACE: Duration = Duration::from_millis(200);
+/// Requests over one connection before a client opens another.
+const PER_CONNECTION: u32 = 10;
+/// An answer that takes longer is an error.
+const LIMIT: Duration = Duration::from_secs(if cfg!(debug_assertions) { 60 } else { 20 });
+/// Errors that are kept to be shown.
+const SHOWN: usize = 20;
+
+/// A tenant that works.
+#[derive(Debug)]
+pub(super) struct Tenant {
+    stops: Arc<AtomicBool>,
+    clients: JoinSet<Seen>,
+}
+
+/// What a tenant saw.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    latencies: Vec<Duration>,
+    pub(super) errors: Vec<String>,
+}
+
+impl Tenant {
+    pub(super) fn begin(address: SocketAddr, key: &'static str) -> Self {
+        let stops = Arc::new(AtomicBool::new(false));
+        let mut clients = JoinSet::new();
+        for n in 0..CLIENTS {
+            clients.spawn(work(address, key, PACE * n / CLIENTS, Arc::clone(&stops)));
+        }
+        Self { stops, clients }
+    }
+
+    /// Lets every request under way be answered.
+    pub(super) async fn end(self) -> Seen {
+        self.stops.store(true, Relaxed);
+        let mut all = Seen::default();
+        for mut seen in self.clients.join_all().await {
+            all.latencies.append(&mut seen.latencies);
+            all.errors.append(&mut seen.errors);
+        }
+        all.latencies.sort_unstable();
+        all
+    }
+}
+
+impl Seen {
+    pub(super) fn percentile(&self, percent: usize) -> Duration {
+        let index = (self.latencies.len() * percent / 100).min(self.latencies.len().saturating_sub(1));
+        self.latencies.get(index).copied().unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (n, n_errors) = (self.latencies.len(), self.errors.len());
+        let longest = self.latencies.last().copied().unwrap_or_default();
+        let (half, most) = (self.percentile(50), self.percentile(99));
+        write!(
+            f,
+            "{n} requests, {n_errors} errors, p50 {half:?}, p99 {most:?}, max {longest:?}"
+        )
+    }
+}
+
+/// Asks at its times, whatever the answers take: a late one delays those after it, which counts as theirs.
+async fn work(address: SocketAddr, key: &str, offset: Duration, stops: Arc<AtomicBool>) -> Seen {
+    let mut seen = Seen::default();
+    let mut connection = None;
+    let mut due = Instant::now() + offset;
+    let mut n = 0;
+    let fields = format!("authorization: Bearer {key}\r\n");
+    let body = br#"{"workflowId":"pure","inputs":{"prompt":"a day like any other"}}"#;
+    while !stops.load(Relaxed) {
+        // sleep: the pace of the tenant
+        time::sleep_until(due).await;
+        let turn = n;
+        n += 1;
+        let asked = timeout(LIMIT, async {
+            let mut open = match connection.take() {
+                Some(open) => open,
+                None => Connection::open(address).await?,
+            };
+            let mut request = Vec::new();
+            match turn % 3 {
+                0 | 1 => write_request(&mut request, "POST", "/v1/runs", &fields, Some(body)),
+                _ => write_request(&mut request, "GET", "/v1/runs?limit=5", &fields, None),
+            }
+            let status = open.send(&request).await?;
+            let mut answer = Vec::new();
+            open.body(&mut answer).await?;
+            std::io::Result::Ok((open, status, answer))
+        });
+        match asked.await {
+            Ok(Ok((open, status, answer))) => {
+                if !matches!(status, 200 | 201) {
+                    seen.fail(format!("{status}: {}", String::from_utf8_lossy(&answer)));
+                }
+                if open.is_reusable() && n % PER_CONNECTION != 0 {
+                    connection = Some(open);
+                }
+            }
+            Ok(Err(error)) => seen.fail(error.to_string()),
+            Err(_) => seen.fail(format!("no answer in {LIMIT:?}")),
+        }
+        seen.latencies.push(due.elapsed());
+        due += PACE;
+    }
+    seen
+}
+
+impl Seen {
+    fn fail(&mut self, error: String) {
+        if self.errors.len() < SHOWN {
+            self.errors.push(error);
+        }
+    }
+}

@@ -1,0 +1,394 @@
+//! Warnings about names: nodes, outputs, variables and channels that expressions, templates and mappings read and
+//! nothing declares or sets.
+
+use std::collections::{HashMap, HashSet};
+
+use serde_json::{Map, Value};
+
+use crate::{
+    Read,
+    definition::TriggerRule,
+    expression::{Expression, Template},
+    node::NodeKind,
+    plan::{Plan, Port},
+    problem::{Problem, Spot},
+};
+
+use super::{
+    super::{
+        position,
+        suggest::Suggest,
+        walk::{FoundText, Language},
+    },
+    Lint, Warnings, node_place,
+};
+
+/// Names that every expression sees.
+const EVERYWHERE: [&str; 5] = ["variables", "inputs", "configurable", "channels", "nodes"];
+/// Names that the condition of an edge sees besides.
+const ON_EDGES: [&str; 3] = ["status", "output", "outputs"];
+/// What the text and the files of an A2A message become.
+const FROM_MESSAGES: [&str; 2] = ["prompt", "files"];
+
+pub(super) fn check(plan: &Plan, found: &[FoundText<'_>], warnings: &mut Warnings) {
+    let mut names = Names::of(plan);
+    for text in found {
+        let reads = match text.language {
+            Language::Expression => Expression::parse(text.text).map(|expression| expression.reads()),
+            Language::Template => Template::parse(text.text).map(|template| template.reads()),
+            Language::Words | Language::Literal => continue,
+        };
+        for read in reads.unwrap_or_default() {
+            if warnings.is_full() {
+                return;
+            }
+            names.read(text, &read, warnings);
+        }
+    }
+    for node in 0..plan.nodes.len() {
+        if warnings.is_full() {
+            return;
+        }
+        names.ports(node, warnings);
+        names.mappings(node, warnings);
+        names.sensitive(node, warnings);
+    }
+    names.unused(warnings);
+}
+
+struct Names<'a> {
+    plan: &'a Plan,
+    nodes: HashMap<&'a str, usize>,
+    /// Declared variables, and what nodes set.
+    variables: HashSet<&'a str>,
+    channels: HashSet<&'a str>,
+    /// Variables that anything reads or sets.
+    used: HashSet<String>,
+    suggest: Suggest,
+}
+
+impl<'a> Names<'a> {
+    fn of(plan: &'a Plan) -> Self {
+        let declared = plan.definition.variables.iter();
+        let mut variables: HashSet<_> = declared.map(|variable| variable.name.as_str()).collect();
+        let mut channels: HashSet<_> = plan.definition.channels.keys().map(String::as_str).collect();
+        let mut used = HashSet::new();
+        for (index, node) in plan.nodes.iter().enumerate() {
+            match &node.kind {
+                NodeKind::SetVariable { name, .. } => {
+                    variables.insert(name);
+                    used.insert(name.clone());
+                }
+                NodeKind::ChannelWrite { channel, .. } => {
+                    channels.insert(channel);
+                }
+                NodeKind::SubWorkflow(sub) => {
+                    for (name, _) in &sub.outputs {
+                        variables.insert(name);
+                        used.insert(name.clone());
+                    }
+                    used.insert("result".to_owned());
+                }
+                _ => {}
+            }
+            used.extend(outputs(plan, index).into_iter().flatten().map(ToOwned::to_owned));
+        }
+        Self {
+            plan,
+            nodes: plan
+                .nodes
+                .iter()
+                .enumerate()
+                .map(|(index, node)| (node.id.as_str(), index))
+                .collect(),
+            variables,
+            channels,
+            used,
+            suggest: Suggest::new(),
+        }
+    }
+
+    fn read(&mut self, text: &FoundText<'_>, read: &Read, warnings: &mut Warnings) {
+        let Some((first, rest)) = read.path.split_first() else {
+            return;
+        };
+        let edge = text
+            .part
+            .filter(|(list, _)| *list == "edges")
+            .map(|(_, index)| index);
+        let mut warn = |lint, rule: String, hint: Option<String>| {
+            let problem = Problem::new(&text.place, rule)
+                .at(&text.pointer, Spot::Text(read.offset))
+                .hint(hint);
+            warnings.add(lint, problem);
+        };
+        match (first.as_str(), rest) {
+            ("nodes", [node, rest @ ..]) => {
+                let source = text.text.get(read.offset..).unwrap_or_default();
+                match self.nodes.get(node.as_str()) {
+                    Some(&index) => {
+                        if let Some((rule, hint)) = self.output(index, rest.first(), true) {
+                            warn(Lint::UnknownOutput, rule, hint);
+                        }
+                    }
+                    None => {
+                        let (rule, hint) = self.unknown_node(node, source);
+                        warn(Lint::UnknownNode, rule, hint);
+                    }
+                }
+            }
+            ("output" | "outputs", [output, ..]) if edge.is_some() => {
+                let edge = edge.and_then(|edge| self.plan.edges.get(edge));
+                let Some(edge) = edge else { return };
+                let may_fail = match edge.rule {
+                    TriggerRule::AllSuccess | TriggerRule::AnySuccess => false,
+                    TriggerRule::AllComplete | TriggerRule::NoneFailed | TriggerRule::AnyFailed => true,
+                };
+                if let Some((rule, hint)) = self.output(edge.source, Some(output), may_fail) {
+                    warn(Lint::UnknownOutput, rule, hint);
+                }
+            }
+            ("channels", [channel, ..]) => {
+                if !self.channels.contains(channel.as_str()) {
+                    let hint = self.suggest.hint(channel, self.channels.iter().copied());
+                    let rule = format!("nothing declares or writes the channel '{channel}'");
+                    warn(Lint::UnknownVariable, rule, hint);
+                }
+            }
+            ("variables" | "inputs", [variable, ..]) => {
+                self.used.insert(variable.clone());
+                if let Some((rule, hint)) = self.variable(variable) {
+                    warn(Lint::UnknownVariable, rule, hint);
+                }
+            }
+            (name, _) if EVERYWHERE.contains(&name) => {
+                // All of them at once: any variable may be read by it.
+                if rest.is_empty() && (name == "variables" || name == "inputs") {
+                    let declared = self.plan.definition.variables.iter();
+                    self.used.extend(declared.map(|variable| variable.name.clone()));
+                }
+            }
+            (name, _) if edge.is_some() && ON_EDGES.contains(&name) => {}
+            (name, _) => {
+                self.used.insert(name.to_owned());
+                let is_part = self.is_part_of_a_name(text.text, read);
+                if let Some((rule, mut hint)) = self.variable(name).filter(|_| !is_part) {
+                    let on_edge = edge.and_then(|_| self.suggest.hint(name, ON_EDGES));
+                    if on_edge.is_some() {
+                        hint = on_edge;
+                    } else if ON_EDGES.contains(&name) {
+                        hint = Some(
+                            "conditions of edges alone see it; elsewhere name the node: nodes.ID.OUTPUT"
+                                .to_owned(),
+                        );
+                    }
+                    warn(Lint::UnknownVariable, rule, hint);
+                }
+            }
+        }
+    }
+
+    /// Whether a name is what follows the hyphen of a node's id, which has been reported.
+    fn is_part_of_a_name(&self, text: &str, read: &Read) -> bool {
+        let before = text.get(..read.offset).unwrap_or_default();
+        before.ends_with('-')
+            && before.rsplit("nodes.").next().is_some_and(|node| {
+                let node = node.trim_end_matches('-');
+                before.contains("nodes.")
+                    && self
+                        .nodes
+                        .keys()
+                        .any(|id| id.starts_with(node) && id.contains('-'))
+            })
+    }
+
+    fn unknown_node(&mut self, node: &str, source: &str) -> (String, Option<String>) {
+        let written = source.strip_prefix("nodes.").unwrap_or_default();
+        let mut ids: Vec<_> = self
+            .nodes
+            .keys()
+            .filter(|id| id.contains('-') && written.starts_with(**id))
+            .collect();
+        ids.sort_by_key(|id| std::cmp::Reverse(id.len()));
+        if let Some(id) = ids.first() {
+            let rule = format!("nodes.{id} is a subtraction: there is no node '{node}'");
+            return (rule, Some(format!("write nodes['{id}']")));
+        }
+        let hint = self.suggest.hint(node, self.nodes.keys().copied());
+        (format!("there is no node '{node}'"), hint)
+    }
+
+    /// What is wrong with an output of a node, if the node's type decides what it has.
+    fn output(
+        &mut self,
+        node: usize,
+        output: Option<&String>,
+        may_fail: bool,
+    ) -> Option<(String, Option<String>)> {
+        let output = output?;
+        let mut known = outputs(self.plan, node)?;
+        if may_fail {
+            known.push("error");
+        }
+        if known.contains(&output.as_str()) {
+            return None;
+        }
+        let planned = &self.plan.nodes[node];
+        let rule = format!("node '{}' has no output '{output}'", planned.id);
+        let hint = self.suggest.hint(output, known.iter().copied()).or_else(|| {
+            known.truncate(20);
+            (!known.is_empty()).then(|| format!("{} has {}", planned.type_id, known.join(", ")))
+        });
+        Some((rule, hint))
+    }
+
+    fn variable(&mut self, name: &str) -> Option<(String, Option<String>)> {
+        let is_known = self.variables.contains(name)
+            || self.nodes.contains_key(name)
+            || self.channels.contains(name)
+            || FROM_MESSAGES.contains(&name);
+        if is_known {
+            return None;
+        }
+        let rule =
+            format!("nothing declares or sets '{name}': it is undefined, unless a run is started with it");
+        let known = self.variables.iter().chain(self.nodes.keys()).copied();
+        let hint = self.suggest.hint(name, known.chain(EVERYWHERE));
+        Some((rule, hint.or_else(|| Some("declare it in variables".to_owned()))))
+    }
+
+    fn ports(&mut self, node: usize, warnings: &mut Warnings) {
+        let plan = self.plan;
+        for (name, port) in &plan.nodes[node].inputs {
+            let (lint, member, (rule, hint)) = match port {
+                Port::Variable { name, .. } => {
+                    self.used.insert(name.clone());
+                    let Some(unknown) = self.variable(name) else {
+                        continue;
+                    };
+                    (Lint::UnknownVariable, "variableName", unknown)
+                }
+                Port::Connection { node, key, .. } => {
+                    let Some(unknown) = self.output(*node, Some(key), false) else {
+                        continue;
+                    };
+                    (Lint::UnknownOutput, "outputKey", unknown)
+                }
+                Port::Static(_) | Port::Expression(_) => continue,
+            };
+            let mut pointer = format!("/nodes/{node}/inputs");
+            position::push(&mut pointer, name);
+            position::push(&mut pointer, member);
+            let problem = Problem::new(
+                node_place(&plan.definition, node),
+                format!("inputs.{name}: {rule}"),
+            )
+            .at(pointer, Spot::Value)
+            .hint(hint);
+            warnings.add(lint, problem);
+        }
+    }
+
+    /// The variables that a child is given.
+    fn mappings(&mut self, node: usize, warnings: &mut Warnings) {
+        let plan = self.plan;
+        let NodeKind::SubWorkflow(sub) = &plan.nodes[node].kind else {
+            return;
+        };
+        for (child, parent) in &sub.inputs {
+            self.used.insert(parent.clone());
+            if let Some((rule, hint)) = self.variable(parent) {
+                let mut pointer = format!("/nodes/{node}/config/inputMapping");
+                position::push(&mut pointer, child);
+                let rule = format!("config.inputMapping.{child}: {rule}");
+                let problem = Problem::new(node_place(&plan.definition, node), rule)
+                    .at(pointer, Spot::Value)
+                    .hint(hint);
+                warnings.add(Lint::UnknownVariable, problem);
+            }
+        }
+    }
+
+    /// Outputs that are marked and that the node does not have: nothing is kept from views then.
+    fn sensitive(&mut self, node: usize, warnings: &mut Warnings) {
+        let plan = self.plan;
+        for output in plan.definition.nodes[node].marked() {
+            if let Some((rule, hint)) = self.output(node, Some(&output.to_owned()), false) {
+                let mut pointer = format!("/nodes/{node}/outputSensitivity");
+                position::push(&mut pointer, output);
+                let problem = Problem::new(
+                    node_place(&plan.definition, node),
+                    format!("outputSensitivity: {rule}"),
+                )
+                .at(pointer, Spot::Name)
+                .hint(hint);
+                warnings.add(Lint::UnknownOutput, problem);
+            }
+        }
+    }
+
+    /// Declared variables that nothing reads or sets.
+    fn unused(&self, warnings: &mut Warnings) {
+        let definition = &self.plan.definition;
+        if !is_closed(definition.document.get("nodes")) {
+            return;
+        }
+        for (index, variable) in definition.variables.iter().enumerate() {
+            // One with a default is a constant that a parent, or whoever looks at the run, reads.
+            let is_used = variable.default_value.is_some() || self.used.contains(&variable.name);
+            if is_used {
+                continue;
+            }
+            let rule = if variable.required {
+                "every run must be started with it, and nothing reads it"
+            } else {
+                "nothing reads or sets it"
+            };
+            let problem = Problem::new(format!("variable '{}'", variable.name), rule)
+                .at(format!("/variables/{index}/name"), Spot::Value)
+                .hint(Some("remove it, or use it".to_owned()));
+            warnings.add(Lint::UnusedVariable, problem);
+        }
+    }
+}
+
+/// Whether every type of node is known to set nothing but what it says.
+fn is_closed(nodes: Option<&Value>) -> bool {
+    let nodes = nodes.and_then(Value::as_array);
+    let mut types = nodes
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_object)
+        .filter_map(|node: &Map<String, Value>| node.get("typeId")?.as_str());
+    types.all(|type_id| type_id.starts_with("core.") && !type_id.starts_with("core.conformance."))
+}
+
+/// The outputs that a node can have, where its type decides that. Every node that fails has `error`.
+fn outputs(plan: &Plan, index: usize) -> Option<Vec<&str>> {
+    let node = &plan.nodes[index];
+    let known: &[&str] = match &node.kind {
+        NodeKind::Pass => return Some(node.inputs.iter().map(|(name, _)| name.as_str()).collect()),
+        NodeKind::Delay { .. } => &["waitedMs"],
+        NodeKind::Stream { .. } | NodeKind::Template(_) => &["text"],
+        NodeKind::Approval(_) => &[
+            "action",
+            "approved",
+            "decidedBy",
+            "feedback",
+            "refineFeedback",
+            "editedArtifactData",
+            "contentTrust",
+        ],
+        NodeKind::Clarification { .. } => &["answers", "contentTrust"],
+        NodeKind::Interrupt { .. } => &["event", "resumeValue", "contentTrust"],
+        NodeKind::Http(_) => &["status", "headers", "body", "contentTrust"],
+        NodeKind::Fail { .. } | NodeKind::Reject { .. } => &[],
+        NodeKind::SubWorkflow(_)
+        | NodeKind::SetVariable { .. }
+        | NodeKind::ChannelWrite { .. }
+        | NodeKind::SideEffect
+        | NodeKind::ArtifactEmit { .. }
+        | NodeKind::Requires { .. } => return None,
+    };
+    Some(known.to_vec())
+}

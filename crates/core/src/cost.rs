@@ -1,0 +1,182 @@
+//! What work costs, and how much of it one decision may do.
+//!
+//! Costs are counted in units, deterministically: the same definition, run and command cost the same on every machine.
+//! A unit pays for about ten nanoseconds of touching or for sixteen bytes of making, so a budget bounds processor time
+//! and memory alike. Every evaluation draws on the budget of its decision, and is bounded by itself.
+
+use std::{cell::Cell, cmp::Ordering};
+
+use serde_json::Value;
+
+use crate::Object;
+
+/// The most one evaluation of an expression or a template may cost.
+pub(crate) const EVALUATION: u64 = 1_000_000;
+/// The most one decision may cost.
+pub const MAX_DECISION_WORK: u64 = 3_000_000;
+/// Past this a decision starts no further node; the next decision goes on.
+pub(crate) const DECISION_PAUSE: u64 = MAX_DECISION_WORK / 2;
+/// The most that a run may hold in variables, channels and outputs; more where its inputs are large.
+pub(crate) const MAX_STATE: u64 = 1_500_000;
+/// How often a run may hold its inputs.
+pub(crate) const STATE_PER_INPUT: u64 = 4;
+/// Deepest nesting that is walked; values are far less deep.
+pub(crate) const MAX_DEPTH: usize = 256;
+
+/// Bytes that a unit pays for making or comparing.
+const BYTES: u64 = 16;
+/// What a value costs in a list or an object: it takes 32 bytes there.
+const VALUE: u64 = 2;
+/// What an object costs beside what is in it: its tree has a leaf of some 600 bytes.
+const OBJECT: u64 = 40;
+
+/// The work was more than its budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the work exceeds its budget")]
+pub(crate) struct Exhausted;
+
+/// The budget of one decision.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    limit: u64,
+    left: Cell<u64>,
+}
+
+impl Budget {
+    pub(crate) fn new(limit: u64) -> Self {
+        Self {
+            limit,
+            left: Cell::new(limit),
+        }
+    }
+
+    /// What was spent so far.
+    pub(crate) fn spent(&self) -> u64 {
+        self.limit - self.left.get()
+    }
+
+    /// Pays; where there is too little left, nothing is left afterwards.
+    pub(crate) fn spend(&self, units: u64) -> Result<(), Exhausted> {
+        let left = self.left.get().checked_sub(units);
+        self.left.set(left.unwrap_or(0));
+        left.map(drop).ok_or(Exhausted)
+    }
+
+    /// The meter of one evaluation; what it counts is paid from here.
+    pub(crate) fn meter(&self) -> Meter<'_> {
+        let granted = self.left.get().min(EVALUATION);
+        Meter {
+            granted,
+            left: Cell::new(granted),
+            budget: Some(self),
+        }
+    }
+}
+
+/// Counts the work of one evaluation.
+#[derive(Debug)]
+pub(crate) struct Meter<'b> {
+    granted: u64,
+    left: Cell<u64>,
+    budget: Option<&'b Budget>,
+}
+
+impl Meter<'_> {
+    /// A meter outside of any decision.
+    pub(crate) fn alone() -> Meter<'static> {
+        Meter {
+            granted: EVALUATION,
+            left: Cell::new(EVALUATION),
+            budget: None,
+        }
+    }
+
+    /// Pays.
+    pub(crate) fn charge(&self, units: u64) -> Result<(), Exhausted> {
+        let left = self.left.get().checked_sub(units);
+        self.left.set(left.unwrap_or(0));
+        left.map(drop).ok_or(Exhausted)
+    }
+
+    /// Pays for bytes that are made or compared.
+    pub(crate) fn bytes(&self, n: usize) -> Result<(), Exhausted> {
+        self.charge(bytes(n))
+    }
+
+    /// Pays for values that are put into a list.
+    pub(crate) fn values(&self, n: usize) -> Result<(), Exhausted> {
+        self.charge((n as u64).saturating_mul(VALUE))
+    }
+
+    /// Pays for an object that is made.
+    pub(crate) fn object(&self, n_fields: usize) -> Result<(), Exhausted> {
+        self.charge(OBJECT + (n_fields as u64).saturating_mul(2 * VALUE))
+    }
+
+    /// What was spent so far.
+    #[cfg(test)]
+    pub(crate) fn spent(&self) -> u64 {
+        self.granted - self.left.get()
+    }
+}
+
+impl Drop for Meter<'_> {
+    fn drop(&mut self) {
+        if let Some(budget) = self.budget {
+            // What was granted was there.
+            let _ = budget.spend(self.granted - self.left.get());
+        }
+    }
+}
+
+pub(crate) fn bytes(n: usize) -> u64 {
+    1 + n as u64 / BYTES
+}
+
+/// What a copy of a value costs.
+pub(crate) fn of_value(value: &Value) -> u64 {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => VALUE,
+        Value::String(text) => VALUE + bytes(text.len()),
+        Value::Array(items) => items.iter().map(of_value).sum::<u64>() + VALUE,
+        Value::Object(fields) => VALUE + of_object(fields),
+    }
+}
+
+/// What a copy of an object costs.
+pub(crate) fn of_object(fields: &Object) -> u64 {
+    let each = |(name, field): (&String, &Value)| bytes(name.len()) + VALUE + of_value(field);
+    let base = if fields.is_empty() { 0 } else { OBJECT };
+    base + fields.iter().map(each).sum::<u64>()
+}
+
+/// The order of as many things, equal ones in theirs. A merge sort of ours: it ends where comparing fails, and no order
+/// can upset it.
+pub(crate) fn merge_sort<E>(
+    n: usize,
+    mut order: impl FnMut(usize, usize) -> Result<Ordering, E>,
+) -> Result<Vec<usize>, E> {
+    let mut sorted: Vec<usize> = (0..n).collect();
+    let mut merged = Vec::with_capacity(n);
+    let mut width = 1;
+    while width < n {
+        merged.clear();
+        for run in sorted.chunks(2 * width) {
+            let (mut left, mut right) = run.split_at(width.min(run.len()));
+            while let ([a, after_a @ ..], [b, after_b @ ..]) = (left, right) {
+                if order(*a, *b)?.is_gt() {
+                    merged.push(*b);
+                    right = after_b;
+                } else {
+                    merged.push(*a);
+                    left = after_a;
+                }
+            }
+            merged.extend_from_slice(left);
+            merged.extend_from_slice(right);
+        }
+        std::mem::swap(&mut sorted, &mut merged);
+        width *= 2;
+    }
+    Ok(sorted)
+}

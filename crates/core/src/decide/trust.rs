@@ -1,0 +1,108 @@
+//! Marking what is made of untrusted content: answers from outside, and everything that follows from them.
+
+use crate::{
+    Event, NodeId,
+    node::{Assigned, NodeKind},
+    plan::Port,
+    run::says_untrusted,
+};
+
+use super::Scribe;
+
+impl Scribe<'_> {
+    /// Whether an event that is about to be recorded has untrusted content in it.
+    pub(super) fn is_untrusted(&self, event: &Event) -> bool {
+        match event {
+            Event::RunStarted(started) => started.is_untrusted(),
+            Event::InterruptResolved { visit, .. }
+            | Event::ApprovalVoted { visit, .. }
+            | Event::ApprovalReceived { visit, .. }
+            | Event::ClarificationResolved { visit, .. }
+            | Event::NodeResumed { visit, .. } => self.is_answered_from_outside(&visit.node),
+            Event::NodeCompleted { visit, outputs, .. } => {
+                says_untrusted(outputs) || self.is_untrusted_work(&visit.node)
+            }
+            Event::ArtifactCreated { visit, content, .. } => {
+                content.as_object().is_some_and(says_untrusted) || self.is_untrusted_work(&visit.node)
+            }
+            Event::OutputChunk { visit, .. } => self.is_untrusted_work(&visit.node),
+            Event::ChannelWritten { node, .. } => self.is_untrusted_work(node),
+            Event::VariableChanged { name, node, .. } => {
+                // Exchanges are added to what was said before.
+                let grows = name.starts_with(super::answer::EXCHANGES);
+                (grows && self.run.untrusted.variables.contains(name))
+                    || node.as_ref().is_some_and(|node| self.is_untrusted_work(node))
+            }
+            Event::RunCompleted { .. } => {
+                let mut nodes = self.plan.nodes.iter();
+                nodes.any(|node| node.out.is_empty() && self.run.untrusted.nodes.contains(&node.id))
+            }
+            Event::RunFailed { .. }
+            | Event::RunCancelled { .. }
+            | Event::CancelRequested { .. }
+            | Event::RunPaused { .. }
+            | Event::RunResumed { .. }
+            | Event::NodeStarted { .. }
+            | Event::NodeFailed { .. }
+            | Event::NodeRetried { .. }
+            | Event::NodeSkipped { .. }
+            | Event::NodeCancelled { .. }
+            | Event::NodeSuspended { .. }
+            | Event::NodeDispatched { .. }
+            | Event::InterruptRequested { .. }
+            | Event::ApprovalRequested { .. }
+            | Event::ClarificationRequested { .. }
+            | Event::CapBreached { .. } => false,
+        }
+    }
+
+    /// Whether the command brings a node content from outside: an answer, or what an untrusted child ended with.
+    fn is_answered_from_outside(&self, node: &NodeId) -> bool {
+        self.outside.as_ref() == Some(node)
+    }
+
+    /// Whether what a node makes has untrusted content in it.
+    fn is_untrusted_work(&self, node: &NodeId) -> bool {
+        self.is_answered_from_outside(node)
+            || self
+                .plan
+                .position(node)
+                .is_some_and(|position| self.reads_untrusted(position))
+    }
+
+    /// Whether a node reads untrusted content: by a port, or because it evaluates something while there is any.
+    pub(super) fn reads_untrusted(&self, position: usize) -> bool {
+        let known = &self.run.untrusted;
+        if known.is_empty() {
+            return false;
+        }
+        let node = &self.plan.nodes[position];
+        let mut ports = node.inputs.iter();
+        let by_port = ports.any(|(_, port)| match port {
+            Port::Static(_) => false,
+            Port::Expression(_) => true,
+            Port::Connection { node, .. } => known.nodes.contains(&self.plan.nodes[*node].id),
+            Port::Variable { name, .. } => known.variables.contains(name),
+        });
+        by_port
+            || match &node.kind {
+                NodeKind::Template(_) | NodeKind::Stream { .. } | NodeKind::Reject { .. } => true,
+                NodeKind::SetVariable { value, .. } => match value {
+                    Assigned::Expression(_) | Assigned::Template(_) => true,
+                    Assigned::Static(_) | Assigned::Input => false,
+                },
+                NodeKind::Pass
+                | NodeKind::Delay { .. }
+                | NodeKind::Fail { .. }
+                | NodeKind::Approval(_)
+                | NodeKind::Clarification { .. }
+                | NodeKind::Interrupt { .. }
+                | NodeKind::ChannelWrite { .. }
+                | NodeKind::SubWorkflow(_)
+                | NodeKind::Http(_)
+                | NodeKind::SideEffect
+                | NodeKind::ArtifactEmit { .. }
+                | NodeKind::Requires { .. } => false,
+            }
+    }
+}

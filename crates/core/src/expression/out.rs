@@ -1,0 +1,147 @@
+//! Text as it is made: what is printed, and JSON.
+
+use std::io;
+
+use serde_json::Number;
+
+use super::{
+    ExpressionError, MAX_OUTPUT,
+    value::{Val, deep, fail},
+};
+use crate::cost::Meter;
+
+type Result<T> = std::result::Result<T, ExpressionError>;
+
+/// Text as it is made: paid for, and bounded.
+#[derive(Debug)]
+pub(crate) struct Out<'m, 'b> {
+    meter: &'m Meter<'b>,
+    bytes: Vec<u8>,
+    /// Why nothing more was written.
+    error: Option<ExpressionError>,
+}
+
+impl<'m, 'b> Out<'m, 'b> {
+    pub(crate) fn new(meter: &'m Meter<'b>) -> Self {
+        Self {
+            meter,
+            bytes: Vec::new(),
+            error: None,
+        }
+    }
+
+    pub(crate) fn push(&mut self, text: &str) -> Result<()> {
+        if self.bytes.len() + text.len() > MAX_OUTPUT {
+            return Err(ExpressionError::TooLong(MAX_OUTPUT));
+        }
+        // A buffer that grows takes up to twice what is in it.
+        self.meter.bytes(2 * text.len())?;
+        self.bytes.extend_from_slice(text.as_bytes());
+        Ok(())
+    }
+
+    pub(crate) fn finish(self) -> Result<String> {
+        String::from_utf8(self.bytes).map_err(|error| fail(error.to_string()))
+    }
+
+    /// Writes a value as people read it: a list or an object as JSON.
+    pub(crate) fn print(&mut self, value: &Val<'_>) -> Result<()> {
+        match value {
+            Val::Undefined => Ok(()),
+            Val::None => self.push("None"),
+            Val::Bool(true) => self.push("True"),
+            Val::Bool(false) => self.push("False"),
+            Val::Int(n) => self.push(&n.to_string()),
+            Val::Float(n) => self.push(&decimal(*n)),
+            Val::Text(text) => self.push(text.as_str()),
+            Val::Seq(_) | Val::Map(_) => self.json(value),
+        }
+    }
+
+    /// Writes a text as it is, and everything else as JSON.
+    pub(crate) fn say(&mut self, value: &Val<'_>) -> Result<()> {
+        match value {
+            Val::Text(text) => self.push(text.as_str()),
+            other => self.json(other),
+        }
+    }
+
+    /// Writes a value as JSON.
+    pub(crate) fn json(&mut self, value: &Val<'_>) -> Result<()> {
+        self.json_at(value, 0)
+    }
+
+    fn json_at(&mut self, value: &Val<'_>, depth: usize) -> Result<()> {
+        deep(depth)?;
+        match value {
+            Val::Undefined | Val::None => self.push("null"),
+            Val::Bool(flag) => self.push(if *flag { "true" } else { "false" }),
+            Val::Int(n) => self.push(&n.to_string()),
+            Val::Float(n) => match Number::from_f64(*n) {
+                Some(number) => self.push(&number.to_string()),
+                None => self.push("null"),
+            },
+            Val::Text(text) => {
+                let written = serde_json::to_writer(&mut *self, text.as_str());
+                written.map_err(|error| self.error.take().unwrap_or_else(|| fail(error.to_string())))
+            }
+            Val::Seq(items) => {
+                self.push("[")?;
+                for (n, item) in items.iter().enumerate() {
+                    if n > 0 {
+                        self.push(",")?;
+                    }
+                    self.json_at(&item, depth + 1)?;
+                }
+                self.push("]")
+            }
+            Val::Map(fields) => {
+                self.push("{")?;
+                for (n, (name, field)) in fields.entries(self.meter)?.into_iter().enumerate() {
+                    if n > 0 {
+                        self.push(",")?;
+                    }
+                    self.json_at(&Val::Text(name), depth + 1)?;
+                    self.push(":")?;
+                    self.json_at(&field, depth + 1)?;
+                }
+                self.push("}")
+            }
+        }
+    }
+}
+
+impl io::Write for Out<'_, '_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let pushed = match std::str::from_utf8(bytes) {
+            Ok(text) => self.push(text),
+            Err(error) => Err(fail(error.to_string())),
+        };
+        match pushed {
+            Ok(()) => Ok(bytes.len()),
+            Err(error) => {
+                self.error = Some(error);
+                Err(io::Error::other("no room"))
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A float as text, always with a point.
+fn decimal(n: f64) -> String {
+    if n.is_nan() {
+        return "NaN".to_owned();
+    }
+    if n.is_infinite() {
+        return if n < 0.0 { "-inf" } else { "inf" }.to_owned();
+    }
+    let mut text = n.to_string();
+    if !text.contains('.') {
+        text.push_str(".0");
+    }
+    text
+}

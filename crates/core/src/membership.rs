@@ -1,0 +1,76 @@
+//! What a principal is besides its name: the roles and groups that gates can ask for.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Roles and groups of a principal, as its credential says.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Membership {
+    /// Roles.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub roles: Vec<String>,
+    /// Groups.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<String>,
+}
+
+impl Membership {
+    /// Most roles, and most groups.
+    pub const MAX: usize = 256;
+    /// Most characters of one.
+    pub const MAX_CHARS: usize = 256;
+
+    /// Whether it has neither.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.roles.is_empty() && self.groups.is_empty()
+    }
+
+    /// The rule that it breaks, if it breaks one.
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        for (kind, names) in [("roles", &self.roles), ("groups", &self.groups)] {
+            let is_name = |name: &String| {
+                let n = name.chars().count();
+                (1..=Self::MAX_CHARS).contains(&n) && !name.chars().any(char::is_control)
+            };
+            if names.len() > Self::MAX || !names.iter().all(is_name) {
+                return Some(format!(
+                    "{kind} must be at most {} texts of 1 to {} characters",
+                    Self::MAX,
+                    Self::MAX_CHARS
+                ));
+            }
+        }
+        None
+    }
+
+    /// Adds what another has.
+    pub fn extend(&mut self, other: &Self) {
+        for (known, more) in [(&mut self.roles, &other.roles), (&mut self.groups, &other.groups)] {
+            for name in more {
+                if !known.contains(name) {
+                    known.push(name.clone());
+                }
+            }
+        }
+    }
+
+    /// Whether it has everything that another has.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        other.roles.iter().all(|role| self.roles.contains(role))
+            && other.groups.iter().all(|group| self.groups.contains(group))
+    }
+
+    /// Whether a gate that asks this names one of the roles or groups.
+    #[must_use]
+    pub fn is_named_by(&self, question: &Value) -> bool {
+        let names = |field: &str, held: &[String]| {
+            let named = question.get(field).and_then(Value::as_array);
+            let mut named = named.into_iter().flatten().filter_map(Value::as_str);
+            named.any(|name| held.iter().any(|held| held == name))
+        };
+        names("approverRoleRefs", &self.roles) || names("approverGroupRefs", &self.groups)
+    }
+}

@@ -1,0 +1,619 @@
+//! No definition and no input make reading or deciding take more memory or time than allowed.
+//!
+//! Documents of 64 KiB and inputs of 1 MiB that aim at the worst: each is registered or refused, and its run is decided
+//! for some rounds. Each step stays within 64 MiB beside what the caller holds; in a release build within 100 ms of
+//! processor time, in a debug build within the units of a decision. Inputs are those that a host takes whose bodies are
+//! of 1 MiB, which weighs them by what they become in memory. One test, for the counts are those of the process:
+//!
+//! ```text
+//! CARGO_PROFILE_RELEASE_LTO=off cargo test --release -p wopr-core --test hostile -- --nocapture
+//! ```
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::needless_pass_by_value,
+    clippy::print_stdout,
+    reason = "a test, which shows what it measured"
+)]
+
+use std::sync::Arc;
+
+use peak_alloc::PeakAlloc;
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::{Map, Value, json};
+use wopr_core::{
+    Catalog, Command, Entropy, Input, MAX_DECISION_WORK, Offer, Plan, Run, RunId, Timer, Timestamp,
+    WorkflowId, decide_counted, parsed_size,
+};
+use wopr_testkit::Script;
+
+#[global_allocator]
+static MEMORY: PeakAlloc = PeakAlloc;
+
+const MAX_DOCUMENT: usize = 64 * 1024;
+const MAX_INPUT: usize = 1024 * 1024;
+/// As `server.max_body_bytes` says: eight times the text.
+const MAX_PARSED: usize = 8 * MAX_INPUT;
+const MAX_MEMORY: usize = 64 * 1024 * 1024;
+const MAX_MILLIS: f64 = 100.0;
+/// Decisions that follow the first.
+const ROUNDS: usize = 6;
+/// How often a case may take too long before it counts.
+const TRIES: usize = 3;
+
+#[derive(Debug)]
+struct Nothing;
+
+impl Catalog for Nothing {
+    fn current(&self, _: &WorkflowId) -> Option<Arc<Plan>> {
+        None
+    }
+}
+
+#[derive(Debug, Default)]
+struct Worst {
+    memory: usize,
+    millis: f64,
+    work: u64,
+    /// What exceeded a bound.
+    exceeded: Vec<String>,
+}
+
+fn millis() -> f64 {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    #[expect(clippy::cast_precision_loss, reason = "a few seconds")]
+    let (seconds, nanos) = (now.tv_sec as f64, now.tv_nsec as f64);
+    seconds * 1e3 + nanos / 1e6
+}
+
+/// Does something and says how much memory it took at most beside what was there, and how much time.
+fn measured<T>(what: &str, worst: &mut Worst, work: impl FnOnce() -> T) -> T {
+    let before = MEMORY.current_usage();
+    MEMORY.reset_peak_usage();
+    let began = millis();
+    let done = work();
+    let took = millis() - began;
+    let memory = MEMORY.peak_usage().saturating_sub(before);
+    if memory > worst.memory || took > worst.millis {
+        println!("{what}: {} KiB, {took:.1} ms", memory / 1024);
+    }
+    if memory > MAX_MEMORY || (!cfg!(debug_assertions) && took > MAX_MILLIS) {
+        let exceeded = format!("{what} took {} KiB, {took:.1} ms", memory / 1024);
+        println!("EXCEEDED {exceeded}");
+        worst.exceeded.push(exceeded);
+    }
+    worst.memory = worst.memory.max(memory);
+    worst.millis = worst.millis.max(took);
+    done
+}
+
+/// Attacks; what takes too long is tried again, for a neighbour on the machine makes the same work take longer.
+fn attack(name: &str, document: &Value, inputs: &Value, worst: &mut Worst) {
+    let mut last = Vec::new();
+    for _ in 0..TRIES {
+        let mut this = Worst {
+            exceeded: Vec::new(),
+            ..*worst
+        };
+        attack_once(name, document, inputs, &mut this);
+        last = std::mem::take(&mut this.exceeded);
+        if last.is_empty() {
+            let exceeded = std::mem::take(&mut worst.exceeded);
+            *worst = Worst { exceeded, ..this };
+            return;
+        }
+    }
+    worst.exceeded.append(&mut last);
+}
+
+fn attack_once(name: &str, document: &Value, inputs: &Value, worst: &mut Worst) {
+    let text = document.to_string();
+    assert!(text.len() <= MAX_DOCUMENT, "{name}: {} bytes", text.len());
+    let inputs_text = inputs.to_string();
+    if inputs_text.len() > MAX_INPUT + 1024 || parsed_size(inputs_text.as_bytes()) > MAX_PARSED {
+        return;
+    }
+    let document: Value = serde_json::from_str(&text).unwrap();
+    let plan = measured(&format!("{name}, registered"), worst, || {
+        Plan::admit(document, Offer { conformance: true })
+    });
+    let Ok(plan) = plan else { return };
+    let id = RunId::from_parts(Timestamp::from_millis(0), [7; 10]);
+    let input = Input {
+        now: Timestamp::from_millis(1_000),
+        entropy: Entropy([7; 16]),
+        run: &id,
+        catalog: &Nothing,
+    };
+    let mut command = Command::Start(Box::new(Script::start_run(inputs.clone())));
+    let mut run = Run::default();
+    for round in 0..ROUNDS {
+        let what = format!("{name}, decision {round}");
+        let decided = measured(&what, worst, || decide_counted(run, &plan, command, &input));
+        let Ok((decision, work)) = decided else { return };
+        assert!(work <= MAX_DECISION_WORK, "{what} cost {work}");
+        worst.work = worst.work.max(work);
+        if !decision
+            .timers_set
+            .iter()
+            .any(|(timer, _)| *timer == Timer::Continue)
+        {
+            return;
+        }
+        run = decision.run;
+        command = Command::Timer(Timer::Continue);
+    }
+}
+
+fn definition(nodes: Vec<Value>, edges: Vec<Value>, more: Value) -> Value {
+    let mut document = json!({
+        "id": "w", "name": "w", "version": "1", "nodes": nodes, "edges": edges, "triggers": [], "variables": [],
+        "metadata": {}, "settings": {},
+    });
+    document
+        .as_object_mut()
+        .unwrap()
+        .extend(more.as_object().unwrap().clone());
+    document
+}
+
+fn node(id: usize, type_id: &str, config: Value) -> Value {
+    json!({ "id": format!("n{id}"), "typeId": type_id, "name": "n", "config": config })
+}
+
+/// As many pieces as fit.
+fn filled(piece: &str, between: &str, room: usize) -> String {
+    let n = (room / (piece.len() + between.len())).max(1);
+    vec![piece; n].join(between)
+}
+
+fn inputs() -> Vec<(&'static str, Value)> {
+    let fill = |item: &dyn Fn(usize) -> Value| {
+        let mut items = Vec::new();
+        let mut room = MAX_INPUT - 100;
+        loop {
+            let item = item(items.len());
+            let size = item.to_string().len() + 1;
+            if size > room {
+                return Value::Array(items);
+            }
+            room -= size;
+            items.push(item);
+        }
+    };
+    let short = |n: usize, item: &dyn Fn(usize) -> Value| -> Value { (0..n).map(item).collect() };
+    let deep = |levels: usize, leaf: Value| (0..levels).fold(leaf, |inner, _| json!([inner]));
+    vec![
+        ("one text", json!("x y\n".repeat(262_000))),
+        ("spaces", json!(" ".repeat(1_048_000))),
+        ("ones", short(180_000, &|_| json!(1))),
+        ("numbers", short(120_000, &|n| json!(n * 7919 % 100_003))),
+        ("texts", fill(&|n| json!(format!("{:0>100}", n * 7919 % 10_007)))),
+        (
+            "ten thousand objects",
+            short(
+                10_000,
+                &|n| json!({ "k": format!("{:0>60}", n * 7919 % 10_007), "n": n }),
+            ),
+        ),
+        ("empty lists", short(180_000, &|_| json!([]))),
+        ("lists", short(1_500, &|_| json!(vec![1; 100]))),
+        (
+            "long texts",
+            short(10, &|n| json!(format!("{n}{}", "ab".repeat(50_000)))),
+        ),
+        ("deep", deep(58, json!(vec![0; 100_000]))),
+        (
+            "a map",
+            Value::Object(
+                (0..11_000)
+                    .map(|n| (format!("key{n:0>50}"), json!(n)))
+                    .collect::<Map<_, _>>(),
+            ),
+        ),
+    ]
+}
+
+fn expressions() -> Vec<String> {
+    let filters = [
+        "abs",
+        "attr('k')",
+        "bool",
+        "capitalize",
+        "count",
+        "d('')",
+        "default(x)",
+        "dictsort",
+        "dictsort(by='value')",
+        "first",
+        "float(0)",
+        "indent",
+        "indent(100, true, true)",
+        "int(0)",
+        "items",
+        "join",
+        "join(x|first|string)",
+        "join(',', attribute='k')",
+        "last",
+        "length",
+        "list",
+        "lower",
+        "map('upper')",
+        "map('string')",
+        "map(attribute='k')",
+        "max",
+        "min(attribute='k')",
+        "reject",
+        "rejectattr('k')",
+        "replace('', 'yy')",
+        "replace('x', 'yyyyyyyy')",
+        "replace('ab', '')",
+        "reverse",
+        "round",
+        "select('in', x)",
+        "select('eq', x)",
+        "selectattr('k', 'gt', 'a')",
+        "sort",
+        "sort(attribute='k')",
+        "sort(attribute='k,n', reverse=true)",
+        "split",
+        "split('')",
+        "split('b')",
+        "string",
+        "sum",
+        "sum(attribute='n')",
+        "title",
+        "tojson",
+        "trim",
+        "trim('xyab \n')",
+        "unique",
+        "unique(attribute='k')",
+        "upper",
+    ];
+    let mut all: Vec<_> = filters.iter().map(|filter| format!("x|{filter}")).collect();
+    all.extend(
+        filters
+            .iter()
+            .map(|filter| format!("x|list|{filter}|string|length")),
+    );
+    all.extend(
+        [
+            "x == y",
+            "x != y",
+            "x < y",
+            "x >= y",
+            "x in y",
+            "[x] == [y]",
+            "[x, x, x] < [y, y, y]",
+            "{'a': x} == {'a': y}",
+            "x ~ y ~ x",
+            "[x, y, x]|tojson|length",
+            "x + y",
+            "x[1:] == y[1:]",
+            "x[::2]|length",
+            "x[-1]",
+            "x is eq y",
+            "x is in [y]",
+            "x is lower",
+            "variables",
+            "inputs",
+            "nodes|tojson|length",
+            "variables == inputs",
+            "[variables, variables]|string|upper",
+            "nodes and inputs and not nodes",
+            "[nodes, nodes, variables]|select|length",
+            "range(1000)|map('string')|join(x|string)",
+            "x|list|sort|map('string')|sort|join|upper|split('')|unique|sort",
+            "'x'|replace('x', x|string)|replace('x', x|string)",
+            "99999999999999999999 ** 3",
+            "1e308 * 10",
+            "x|round(400)",
+        ]
+        .map(ToOwned::to_owned),
+    );
+    all
+}
+
+/// Definitions around one expression.
+fn around(expression: &str) -> Vec<(&'static str, Value)> {
+    let room = 60_000;
+    let tag = format!("{{{{ {expression} }}}}");
+    let condition = |source: &str| json!({ "type": "expression", "expression": source });
+    let one = definition(
+        vec![node(
+            0,
+            "core.template",
+            json!({ "template": filled(&tag, "", room) }),
+        )],
+        vec![],
+        json!({}),
+    );
+    let chain = filled(&format!("({expression})|string"), " ~ ", 8_000);
+    let set = definition(
+        vec![node(
+            0,
+            "core.setVariable",
+            json!({ "name": "z", "expression": chain }),
+        )],
+        vec![],
+        json!({}),
+    );
+    let each =
+        format!("{{% for a in x %}}{{% for b in x %}}{{{{ {expression} }}}}{{% endfor %}}{{% endfor %}}");
+    let looped = definition(
+        vec![node(0, "core.template", json!({ "template": each }))],
+        vec![],
+        json!({}),
+    );
+    let n = (room / (expression.len() + 170)).min(400);
+    let edges = (0..n).map(|n| {
+        json!({ "id": n.to_string(), "sourceNodeId": "n0", "targetNodeId": "n1", "triggerRule": "any_success", "condition": condition(expression) })
+    });
+    let routed = definition(
+        vec![node(0, "core.noop", json!({})), node(1, "core.noop", json!({}))],
+        edges.collect(),
+        json!({}),
+    );
+    let ports = (0..room / (expression.len() + 60)).map(|n| {
+        (
+            format!("p{n}"),
+            json!({ "type": "expression", "expression": expression }),
+        )
+    });
+    let mut ported = node(0, "core.noop", json!({}));
+    ported["inputs"] = Value::Object(ports.collect());
+    let many = (0..room / (expression.len() + 110)).map(|n| {
+        node(
+            n,
+            "core.setVariable",
+            json!({ "name": format!("v{n}"), "expression": expression }),
+        )
+    });
+    vec![
+        ("one template", one),
+        ("one chain", set),
+        ("nested loops", looped),
+        ("edges", routed),
+        ("ports", definition(vec![ported], vec![], json!({}))),
+        ("many nodes", definition(many.collect(), vec![], json!({}))),
+    ]
+}
+
+/// Definitions that need no expression.
+fn others() -> Vec<(String, Value)> {
+    let edge = |n: usize, condition: Value| json!({ "id": n.to_string(), "sourceNodeId": "n0", "targetNodeId": "n1", "condition": condition });
+    let pair = || vec![node(0, "core.noop", json!({})), node(1, "core.noop", json!({}))];
+    let mut all = Vec::new();
+    for pattern in [
+        "(?:.{100}){100}",
+        "(a?){500}b",
+        "[xy ]*y[xy ]{200}z",
+        r"(\w+\s?)*$",
+        r"\bx",
+        "(x|y| )*z",
+        "(?i)ß+x",
+        r"(\pL|x){50}",
+        r"(?i)[\Dx]{0}",
+        r"(?i)[[^a]x]{0}",
+        "(?i)[b[c[d[\u{1}-\u{10ffff}]]]]{0}",
+        r"[\w&&a]",
+        r"(?i)\pL{0}",
+    ] {
+        let regex = |n| {
+            edge(
+                n,
+                json!({ "type": "regex", "left": "inputs.x", "right": pattern }),
+            )
+        };
+        all.push((
+            format!("pattern {pattern}"),
+            definition(pair(), (0..400).map(regex).collect(), json!({})),
+        ));
+    }
+    for operator in ["equals", "notEquals", "contains"] {
+        for right in [json!(null), json!("ab".repeat(5_000)), json!(vec![1; 3_000])] {
+            let n = (60_000 / (right.to_string().len() + 160)).max(1);
+            let compare = |n| edge(n, json!({ "type": operator, "left": "inputs.x", "right": right }));
+            all.push((
+                format!("{operator} edges"),
+                definition(pair(), (0..n).map(compare).collect(), json!({})),
+            ));
+        }
+    }
+    for (name, type_id, config) in [
+        ("channels", "core.channelWrite", json!({ "channelName": "c" })),
+        (
+            "merged channels",
+            "core.channelWrite",
+            json!({ "channelName": "c", "reducer": "merge" }),
+        ),
+        (
+            "votes",
+            "core.channelWrite",
+            json!({ "channelName": "c", "reducer": "votes" }),
+        ),
+        ("passes", "core.noop", json!({})),
+        ("variables", "core.setVariable", json!({ "name": "x" })),
+        ("side effects", "core.conformance.side-effect", json!({})),
+        ("artifacts", "core.noop", json!({})),
+    ] {
+        let nodes = (0..180).map(|n| {
+            let mut node = node(n, type_id, config.clone());
+            node["inputs"] = json!({ "value": { "type": "variable", "variableName": "x" } });
+            if name == "artifacts" {
+                node["artifactType"] = json!("t");
+            }
+            node
+        });
+        all.push((name.to_owned(), definition(nodes.collect(), vec![], json!({}))));
+    }
+    // Each holds all that there was before.
+    let nested = (0..300).map(|n| {
+        node(
+            n,
+            "core.setVariable",
+            json!({ "name": format!("v{n}"), "expression": "[variables, nodes]" }),
+        )
+    });
+    all.push((
+        "nested copies".to_owned(),
+        definition(nested.collect(), vec![], json!({})),
+    ));
+    // A loop that copies and appends.
+    let mut appends = node(0, "core.channelWrite", json!({ "channelName": "c" }));
+    appends["inputs"] = json!({ "value": { "type": "expression", "expression": "[x, channels]" } });
+    let back = json!({ "id": "b", "sourceNodeId": "n0", "targetNodeId": "n0" });
+    all.push((
+        "a loop".to_owned(),
+        definition(vec![appends], vec![back], json!({})),
+    ));
+    // As many nodes and edges as fit, most of them joined.
+    let nodes: Vec<_> = (0..300).map(|n| node(n, "core.noop", json!({}))).collect();
+    let edges = (0..600).map(|n| json!({ "id": n.to_string(), "sourceNodeId": format!("n{}", n % 300), "targetNodeId": format!("n{}", n * 7 % 300) }));
+    all.push((
+        "a graph".to_owned(),
+        definition(nodes, edges.collect(), json!({})),
+    ));
+    for (name, schema) in schemas() {
+        all.push((
+            format!("schema {name}"),
+            definition(
+                vec![node(0, "core.noop", json!({}))],
+                vec![],
+                json!({ "configurableSchema": schema }),
+            ),
+        ));
+        let channel = json!({ "channels": { "c": { "reducer": "append", "schema": schema } } });
+        let mut write = node(0, "core.channelWrite", json!({ "channelName": "c" }));
+        write["inputs"] = json!({ "value": { "type": "variable", "variableName": "x" } });
+        all.push((
+            format!("channel schema {name}"),
+            definition(vec![write], vec![], channel),
+        ));
+    }
+    all
+}
+
+fn schemas() -> Vec<(String, Value)> {
+    let chain = |n: usize, link: &dyn Fn(Value) -> Value| {
+        let mut defs: Map<_, _> = (0..n)
+            .map(|at| {
+                (
+                    format!("d{at}"),
+                    link(json!({ "$ref": format!("#/$defs/d{}", at + 1) })),
+                )
+            })
+            .collect();
+        defs.insert(format!("d{n}"), json!({ "type": "string" }));
+        json!({ "$ref": "#/$defs/d0", "$defs": defs })
+    };
+    let mut all = vec![
+        ("a long chain".to_owned(), chain(1_000, &|next| next)),
+        (
+            "a chain of allOf".to_owned(),
+            chain(1_000, &|next| json!({ "allOf": [next] })),
+        ),
+        (
+            "subschemas".to_owned(),
+            json!({ "anyOf": vec![json!({}); 15_000] }),
+        ),
+        (
+            "properties".to_owned(),
+            json!({ "properties": (0..2_500).map(|n| (format!("p{n}"), json!({ "type": "string" }))).collect::<Map<_, _>>() }),
+        ),
+        (
+            "patterns".to_owned(),
+            json!({ "anyOf": (0..50).map(|n| json!({ "pattern": format!("{n}(?:.{{100}}){{100}}") })).collect::<Vec<_>>() }),
+        ),
+        (
+            "large patterns".to_owned(),
+            json!({ "anyOf": (0..500).map(|n| json!({ "pattern": format!("{n}[a-z]{{500}}") })).collect::<Vec<_>>() }),
+        ),
+        (
+            "enum".to_owned(),
+            json!({ "items": { "items": { "enum": (0..5_000).collect::<Vec<_>>() } } }),
+        ),
+        (
+            "unique".to_owned(),
+            json!({ "allOf": vec![json!({ "items": { "uniqueItems": true } }); 500] }),
+        ),
+        (
+            "a tree".to_owned(),
+            json!({ "anyOf": [{ "items": { "$ref": "#" } }, { "items": { "anyOf": [{ "$ref": "#" }, { "$ref": "#" }] } }], "const": 1 }),
+        ),
+        (
+            "unevaluated".to_owned(),
+            json!({ "items": { "anyOf": vec![json!({ "contains": true }); 500], "unevaluatedItems": false } }),
+        ),
+    ];
+    for keyword in ["anyOf", "allOf", "oneOf"] {
+        for n in [5, 8, 11, 14, 30] {
+            all.push((
+                format!("doubled {keyword} {n}"),
+                chain(n, &|next| json!({ keyword: [next, next] })),
+            ));
+            all.push((
+                format!("negated {keyword} {n}"),
+                chain(n, &|next| json!({ "not": { keyword: [next, next] } })),
+            ));
+        }
+    }
+    all
+}
+
+#[test]
+fn any_document_and_any_input_stay_within_memory_and_time() {
+    let mut worst = Worst::default();
+    // All combinations are for a build that is fast.
+    let every = if cfg!(debug_assertions) { 41 } else { 1 };
+    let inputs = inputs();
+    let mut n = 0_usize;
+    for (name, document) in others() {
+        for (shape, x) in &inputs {
+            n += 1;
+            if n.is_multiple_of(every) {
+                attack(
+                    &format!("{name} over {shape}"),
+                    &document,
+                    &json!({ "x": x }),
+                    &mut worst,
+                );
+            }
+        }
+    }
+    for expression in expressions() {
+        for (name, document) in around(&expression) {
+            for (shape, x) in &inputs {
+                n += 1;
+                if !n.is_multiple_of(every * every) {
+                    continue;
+                }
+                attack(
+                    &format!("{expression}, {name} over {shape}"),
+                    &document,
+                    &json!({ "x": x }),
+                    &mut worst,
+                );
+                // Two halves that are equal to the last.
+                let half = match x {
+                    Value::String(text) => json!(text[..text.len() / 2]),
+                    Value::Array(items) => json!(items[..items.len() / 2]),
+                    other => other.clone(),
+                };
+                attack(
+                    &format!("{expression}, {name} over half of {shape} twice"),
+                    &document,
+                    &json!({ "x": half, "y": half }),
+                    &mut worst,
+                );
+            }
+        }
+    }
+    println!(
+        "{n} cases: at most {} KiB, {:.1} ms, {} units",
+        worst.memory / 1024,
+        worst.millis,
+        worst.work
+    );
+    assert!(worst.exceeded.is_empty(), "{:#?}", worst.exceeded);
+}

@@ -1,0 +1,180 @@
+//! Untrusted content is marked wherever it goes, and nothing else is.
+
+use serde_json::{Value, json};
+use wopr_core::Command;
+use wopr_testkit::{Script, Workflow};
+
+fn port(value: Value) -> Value {
+    json!({ "value": value })
+}
+
+/// Asks, and hands the answer on in every way there is.
+fn workflow() -> Workflow {
+    let from = |node: &str, key: &str| json!({ "type": "connection", "nodeId": node, "outputKey": key });
+    let questions = json!({ "questions": [{ "id": "q", "question": "?" }] });
+    Workflow::new("w")
+        .variable("answers", "object", json!({}))
+        .variable("own", "string", json!({ "defaultValue": "mine" }))
+        .set("channels", json!({ "log": { "reducer": "append" } }))
+        .wired(
+            "before",
+            "core.setVariable",
+            json!({ "name": "before" }),
+            port(json!({ "type": "static", "value": 1 })),
+        )
+        .node("ask", "core.clarificationGate", questions)
+        .wired(
+            "set",
+            "core.setVariable",
+            json!({ "name": "copy" }),
+            port(from("ask", "answers")),
+        )
+        .wired(
+            "write",
+            "core.channelWrite",
+            json!({ "channelName": "log" }),
+            port(json!({ "type": "variable", "variableName": "copy" })),
+        )
+        .node("text", "core.template", json!({ "template": "{{ answers.q }}" }))
+        .wired(
+            "clean",
+            "core.setVariable",
+            json!({ "name": "clean" }),
+            port(json!({ "type": "variable", "variableName": "own" })),
+        )
+        .node(
+            "call",
+            "core.subWorkflow",
+            json!({ "workflowId": "child", "inputMapping": { "x": "copy" }, "outputMapping": { "back": "x" } }),
+        )
+        .node("tidy", "core.subWorkflow", json!({ "workflowId": "child" }))
+        .edges("before -> ask, ask -> set, set -> write, write -> text, text -> clean, clean -> call, call -> tidy")
+}
+
+fn child() -> Workflow {
+    Workflow::new("child")
+        .variable("x", "object", json!({}))
+        .noops("end")
+}
+
+fn answered(is_untrusted: bool) -> Script {
+    let mut script = Script::of(&[&workflow(), &child()]).start(json!({}));
+    let mut resolve = Script::resolve("ask", json!({ "answers": { "q": "red" } }));
+    resolve.is_untrusted = is_untrusted;
+    script.tell(0, Command::Resolve(resolve)).expect("open");
+    assert_eq!(script.status(), "completed", "{}", script.log(0));
+    script
+}
+
+/// The events that are marked, as they are printed.
+fn marked(script: &Script) -> String {
+    let log = script.log(0);
+    let lines = log.lines().zip(script.events(0));
+    let marked = lines.filter(|(_, recorded)| recorded.is_untrusted);
+    let short = marked.map(|(line, _)| line.split(' ').skip(1).take(2).collect::<Vec<_>>().join(" "));
+    short.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn an_untrusted_answer_marks_what_is_made_of_it() {
+    let script = answered(true);
+    let untrusted = &script.run(0).untrusted;
+    let names =
+        |names: &std::collections::BTreeSet<String>| names.iter().cloned().collect::<Vec<_>>().join(" ");
+    assert_eq!(names(&untrusted.variables), "answers ask back call copy log text");
+    assert_eq!(names(&untrusted.channels), "log");
+    let marked = marked(&script);
+    for wanted in [
+        "interrupt.resolved ask",
+        "clarification.resolved ask",
+        "node.resumed ask",
+        "node.completed ask",
+        "node.completed text",
+        "node.completed call",
+    ] {
+        assert!(marked.lines().any(|line| line == wanted), "{wanted} in\n{marked}");
+    }
+    for spared in [
+        "node.completed clean",
+        "node.completed before",
+        "node.completed tidy",
+    ] {
+        assert!(!marked.contains(spared), "{spared} in\n{marked}");
+    }
+    let trust = |run: usize| {
+        let started = script.run(run).started.clone().expect("begun");
+        started.metadata.get("contentTrust").cloned()
+    };
+    assert_eq!(trust(1), Some(json!("untrusted")), "the child was given it");
+    assert_eq!(trust(2), None, "this one was given nothing");
+}
+
+#[test]
+fn a_trusted_answer_marks_nothing() {
+    let script = answered(false);
+    assert_eq!(marked(&script), "");
+    assert!(script.run(0).untrusted.is_empty());
+    assert!(script.run(1).started.clone().expect("begun").metadata.is_empty());
+}
+
+#[test]
+fn an_untrusted_run_marks_its_inputs_and_its_children() {
+    let mut start = Script::start_run(json!({ "copy": { "a": 1 } }));
+    start
+        .metadata
+        .insert("contentTrust".to_owned(), json!("untrusted"));
+    let nested = Workflow::new("w").node("call", "core.subWorkflow", json!({ "workflowId": "child" }));
+    let mut script = Script::of(&[&nested, &child()]);
+    script.try_start(start).expect("starts");
+    assert!(script.run(0).untrusted.variables.contains("copy"));
+    assert!(script.events(0)[0].is_untrusted);
+    let started = script.run(1).started.clone().expect("begun");
+    assert_eq!(started.metadata.get("contentTrust"), Some(&json!("untrusted")));
+}
+
+#[test]
+fn decisions_and_questions_from_outside_are_marked() {
+    let gate = Workflow::new("w").node(
+        "gate",
+        "core.approvalGate",
+        json!({ "actions": ["accept", "ask"], "requiredApprovals": 2 }),
+    );
+    let mut script = Script::started(&gate);
+    let tell = |script: &mut Script, answer: Value, voter: &str, is_untrusted: bool| {
+        let mut resolve = Script::resolve("gate", answer);
+        resolve.voter = Some(voter.to_owned());
+        resolve.is_untrusted = is_untrusted;
+        script.tell(0, Command::Resolve(resolve)).expect("open");
+    };
+    tell(
+        &mut script,
+        json!({ "action": "ask", "question": "why?" }),
+        "a",
+        true,
+    );
+    tell(
+        &mut script,
+        json!({ "action": "ask", "question": "how?" }),
+        "b",
+        false,
+    );
+    let exchanges = script.variable("_askExchanges:gate");
+    assert_eq!(exchanges[0]["contentTrust"], "untrusted");
+    assert_eq!(exchanges[1].get("contentTrust"), None);
+    assert!(script.run(0).untrusted.variables.contains("_askExchanges:gate"));
+    tell(&mut script, json!({ "action": "accept" }), "a", false);
+    tell(&mut script, json!({ "action": "accept" }), "b", true);
+    let marked = marked(&script);
+    for wanted in [
+        "interrupt.resolved gate",
+        "approval.received gate",
+        "node.completed gate",
+        "run.completed",
+    ] {
+        assert!(marked.contains(wanted), "{wanted} in\n{marked}");
+    }
+    assert!(
+        !marked.contains("approval.voted gate\napproval.voted"),
+        "{marked}"
+    );
+}

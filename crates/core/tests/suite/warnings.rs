@@ -1,0 +1,413 @@
+//! Warnings: what a definition says and hardly means.
+
+use expect_test::{Expect, expect};
+use serde_json::{Value, json};
+use wopr_testkit::Workflow;
+
+fn table(workflows: impl IntoIterator<Item = Workflow>, expected: &Expect) {
+    let mut table = String::new();
+    for workflow in workflows {
+        let plan = workflow.plan();
+        let warnings = plan.warnings();
+        if warnings.is_empty() {
+            table += "-\n";
+        }
+        for warning in warnings {
+            let pointer = &warning.problem.pointer;
+            assert!(plan.definition.document.pointer(pointer).is_some(), "{pointer}");
+            table += &format!("{}: {} [{pointer}]\n", warning.lint.as_str(), warning.problem);
+        }
+    }
+    expected.assert_eq(&table);
+}
+
+fn edge(source: &str, target: &str, more: Value) -> Value {
+    let mut edge = json!({ "sourceNodeId": source, "targetNodeId": target });
+    for (member, value) in more.as_object().into_iter().flatten() {
+        edge[member] = value.clone();
+    }
+    edge
+}
+
+fn gate(id: &str) -> Workflow {
+    Workflow::new("w").node(
+        id,
+        "core.approvalGate",
+        json!({ "actions": ["accept", "reject", "refine"] }),
+    )
+}
+
+fn when(action: &str) -> Value {
+    json!({ "condition": { "type": "equals", "left": "output.action", "right": action } })
+}
+
+/// A gate with two branches that are joined by edges with a rule.
+fn joined(left: Value, right: Value, rule: &str) -> Workflow {
+    gate("gate")
+        .variable("v", "string", json!({}))
+        .variable("x", "string", json!({}))
+        .node("use", "core.template", json!({ "template": "{{ v }}{{ x }}" }))
+        .noops("left right far join")
+        .edges("use -> gate")
+        .raw_edge(edge("gate", "left", left))
+        .raw_edge(edge("gate", "right", right))
+        .raw_edge(edge("right", "far", json!({})))
+        .raw_edge(edge("left", "join", json!({ "triggerRule": rule })))
+        .raw_edge(edge("far", "join", json!({ "triggerRule": rule })))
+}
+
+#[test]
+fn joins_of_branches_that_exclude_each_other_are_reported() {
+    let failed = json!({ "triggerRule": "any_failed" });
+    let expression = |source: &str| json!({ "condition": { "expression": source } });
+    table(
+        [
+            joined(when("accept"), when("refine"), "all_success"),
+            joined(when("accept"), failed.clone(), "all_success"),
+            joined(
+                expression("output.approved"),
+                expression("not output.approved"),
+                "all_success",
+            ),
+            joined(expression("v == 'a'"), expression("v != 'a'"), "all_success"),
+        ],
+        &expect![[r#"
+            exclusive-join: node 'join': waits for all of its branches, but 'e1' and 'e2' exclude each other (node 'gate' takes one of them): it never starts, and what follows it is skipped; give the edges into it "triggerRule": "any_success", or "none_failed" to wait for what was not skipped [/nodes/5/id]
+            exclusive-join: node 'join': waits for all of its branches, but 'e1' and 'e2' exclude each other (node 'gate' takes one of them): it never starts, and what follows it is skipped; give the edges into it "triggerRule": "any_success", or "none_failed" to wait for what was not skipped [/nodes/5/id]
+            exclusive-join: node 'join': waits for all of its branches, but 'e1' and 'e2' exclude each other (node 'gate' takes one of them): it never starts, and what follows it is skipped; give the edges into it "triggerRule": "any_success", or "none_failed" to wait for what was not skipped [/nodes/5/id]
+            exclusive-join: node 'join': waits for all of its branches, but 'e1' and 'e2' exclude each other (node 'gate' takes one of them): it never starts, and what follows it is skipped; give the edges into it "triggerRule": "any_success", or "none_failed" to wait for what was not skipped [/nodes/5/id]
+        "#]],
+    );
+    // Both can be taken, or the join takes either.
+    for workflow in [
+        joined(when("accept"), when("refine"), "any_success"),
+        joined(when("accept"), when("refine"), "none_failed"),
+        joined(when("accept"), when("refine"), "all_complete"),
+        joined(when("accept"), json!({}), "all_success"),
+        joined(expression("v > 1"), expression("v > 2"), "all_success"),
+        joined(expression("v == 'a'"), expression("x == 'b'"), "all_success"),
+    ] {
+        assert_eq!(workflow.plan().warnings(), []);
+    }
+}
+
+/// The warned join does what the warning says.
+#[test]
+fn a_join_that_is_reported_never_starts() {
+    let plan = joined(when("accept"), when("refine"), "all_success").plan();
+    assert_eq!(plan.warnings().len(), 1);
+    let mut script = wopr_testkit::Script::of_plans([plan]).start(json!({}));
+    script
+        .answer("gate", json!({ "action": "accept" }))
+        .expect("taken");
+    assert_eq!(script.status(), "completed");
+    assert!(
+        script.log(0).contains("join skipped") || script.log(0).contains("trigger-not-met"),
+        "{}",
+        script.log(0)
+    );
+}
+
+#[test]
+fn nodes_that_never_start_or_start_by_themselves_are_reported() {
+    let constant = |source: &str| json!({ "condition": { "expression": source } });
+    let disabled = json!({ "id": "off", "typeId": "core.noop", "name": "off", "disabled": true });
+    table(
+        [
+            Workflow::new("w")
+                .noops("a b c")
+                .edges("a -> b")
+                .raw_edge(edge("b", "c", constant("1 > 2"))),
+            Workflow::new("w")
+                .node("boom", "core.fail", json!({}))
+                .noops("b c")
+                .edges("boom -> b, b -> c"),
+            Workflow::new("w")
+                .noops("a b")
+                .raw_edge(edge("a", "b", json!({ "triggerRule": "any_failed" }))),
+            Workflow::new("w").raw_node(disabled).noops("b").edges("off -> b"),
+            Workflow::new("w").noops("a b lost").edges("a -> b"),
+            Workflow::new("w")
+                .noops("a b x y")
+                .edges("a -> b, x -> y, y -> x"),
+            Workflow::new("w").noops("a b"),
+        ],
+        &expect![[r#"
+            never-starts: node 'c': never starts: it needs the edge 'e1', and its condition never holds; change the edge's triggerRule or condition, or remove the edge [/nodes/2/id]
+            constant-condition: edge 'e1': the condition never holds; name an output, a variable or an input in it; texts that are literals are in quotes [/edges/1/condition]
+            never-starts: node 'b': never starts: it needs the edge 'e0', and node 'boom' always fails; change the edge's triggerRule or condition, or remove the edge [/nodes/1/id]
+            never-starts: node 'b': never starts: it needs the edge 'e0', and node 'a' never fails; change the edge's triggerRule or condition, or remove the edge [/nodes/1/id]
+            never-starts: node 'b': never starts: it needs the edge 'e0', and node 'off' is disabled; change the edge's triggerRule or condition, or remove the edge [/nodes/1/id]
+            nothing-leads-here: node 'lost': has no edges, so it starts with the run; add an edge to it, or remove the node [/nodes/2/id]
+            nothing-leads-here: node 'x': only edges of its own cycle lead to it, so it starts with the run; add an edge that leads into the cycle [/nodes/2/id]
+            -
+        "#]],
+    );
+}
+
+#[test]
+fn edges_that_change_nothing_are_reported() {
+    let condition = |condition: Value| json!({ "condition": condition });
+    let two = || {
+        Workflow::new("w")
+            .noops("a b")
+            .node("set", "core.setVariable", json!({ "name": "v" }))
+            .edges("set -> a")
+    };
+    table(
+        [
+            two().edges("a -> b").edges("a -> b"),
+            two().raw_edge(edge(
+                "a",
+                "b",
+                json!({ "sourceOutput": "text", "targetInput": "input" }),
+            )),
+            two().raw_edge(edge("a", "b", condition(json!({ "expression": "true" })))),
+            two().raw_edge(edge(
+                "a",
+                "b",
+                condition(json!({ "type": "equals", "left": "'v'", "right": "v" })),
+            )),
+            two().raw_edge(edge(
+                "a",
+                "b",
+                condition(json!({ "left": "v", "right": 1, "expression": "v" })),
+            )),
+            two().raw_edge(edge(
+                "a",
+                "b",
+                condition(json!({ "type": "truthy", "left": "v", "right": true })),
+            )),
+            two().raw_edge(edge(
+                "a",
+                "b",
+                condition(json!({ "type": "equals", "left": "status", "right": "success" })),
+            )),
+            gate("gate")
+                .noops("b")
+                .raw_edge(edge("gate", "b", when("approve"))),
+            gate("gate")
+                .noops("b")
+                .raw_edge(edge("gate", "b", when("reject"))),
+            gate("gate")
+                .noops("b")
+                .raw_edge(edge("gate", "b", when("accept"))),
+            Workflow::new("w")
+                .node("boom", "core.fail", json!({}))
+                .noops("a b")
+                .raw_edge(edge("boom", "b", json!({ "triggerRule": "any_success" })))
+                .raw_edge(edge("a", "b", json!({ "triggerRule": "any_success" }))),
+        ],
+        &expect![[r#"
+            duplicate-edge: edge 'e2': says the same as the edge 'e1'; remove one of them [/edges/2]
+            no-effect: edge 'e1': 'sourceOutput' is 'text', which has no effect: edges carry no data; give the target an input of type connection [/edges/1/sourceOutput]
+            constant-condition: edge 'e1': the condition always holds; name an output, a variable or an input in it; texts that are literals are in quotes [/edges/1/condition]
+            constant-condition: edge 'e1': the condition always holds; name an output, a variable or an input in it; texts that are literals are in quotes [/edges/1/condition]
+            no-effect: edge 'e1': condition.left has no effect in a condition of this type; remove it, or give the condition another type [/edges/1/condition/left]
+            no-effect: edge 'e1': condition.right has no effect in a condition of this type; remove it, or give the condition another type [/edges/1/condition/right]
+            no-effect: edge 'e1': condition.right has no effect in a condition of this type; remove it, or give the condition another type [/edges/1/condition/right]
+            never-holds: edge 'e1': the condition never holds: status is never "success"; with this triggerRule it is completed [/edges/1/condition/right]
+            never-holds: edge 'e0': the condition never holds: the gate 'gate' never answers "approve"; its actions are accept, refine [/edges/0/condition/right]
+            never-holds: edge 'e0': the condition never holds: a rejected gate fails, and 'gate' has no action then; drop the condition and give the edge "triggerRule": "any_failed" [/edges/0/condition/right]
+            -
+            no-effect: edge 'e0': is never taken: node 'boom' always fails; "triggerRule": "any_failed" follows a failure [/edges/0]
+        "#]],
+    );
+}
+
+#[test]
+fn texts_that_people_would_read_with_braces_are_reported() {
+    let one = |type_id: &str, config: Value| {
+        Workflow::new("w")
+            .variable("amount", "number", json!({}))
+            .node("n", type_id, config)
+            .node("use", "core.template", json!({ "template": "{{ amount }}" }))
+            .edges("n -> use")
+    };
+    table(
+        [
+            one(
+                "core.approvalGate",
+                json!({ "title": "Pay ${amount}?", "description": "To {payee}" }),
+            ),
+            one("core.approvalGate", json!({ "title": "Pay {{ amount }}?" })),
+            one(
+                "core.clarificationGate",
+                json!({ "questions": [{ "id": "q", "question": "Why {{ amount }}?" }] }),
+            ),
+            one(
+                "core.template",
+                json!({ "template": "Pay {amount}, {\"json\": true}, {other}" }),
+            ),
+            one(
+                "core.template",
+                json!({ "template": "{% if amount %}{{ {'a': amount} }}{% endif %}" }),
+            ),
+            one("core.setVariable", json!({ "name": "x", "value": "${amount}" })),
+        ],
+        &expect![[r#"
+            literal-braces: node 'n': "${amount}" is no template of wopr, so it is text; write {{ amount }} [/nodes/0/config/title]
+            literal-braces: node 'n': "{payee}" is no template of wopr, so it is text; write {{ payee }} [/nodes/0/config/description]
+            -
+            literal-braces: node 'n': the braces are shown as they stand: this text is no template; say what depends on the run in the gate's title or description [/nodes/0/config/questions/0/question]
+            literal-braces: node 'n': "{amount}" is no template of wopr, so it is text; write {{ amount }} [/nodes/0/config/template]
+            -
+            literal-braces: node 'n': "${amount}" is no template of wopr, so it is text; write {{ amount }} [/nodes/0/config/value]
+        "#]],
+    );
+}
+
+#[test]
+fn urls_that_are_not_absolute_and_settings_that_are_not_known_are_reported() {
+    let call = |config: Value| Workflow::new("w").node("n", "core.http.request", config);
+    let settings = json!({ "maxRetrys": 3, "logLevel": "debug" });
+    table(
+        [
+            call(json!({ "url": "/pay" })),
+            call(json!({ "url": "example.com/pay" })),
+            call(json!({})),
+            call(json!({ "url": "{{ base }}/pay" })).variable("base", "string", json!({})),
+            call(json!({ "url": "HTTPS://example.com" })),
+            Workflow::new("w").noops("a").set("settings", settings.clone()),
+            Workflow::new("w").raw_node(
+                json!({ "id": "a", "typeId": "core.noop", "name": "a", "settings": { "max_retries": 1 } }),
+            ),
+        ],
+        &expect![[r#"
+            relative-url: node 'n': config.url is "/pay", which is not absolute; begin it with https://, or with a variable that holds the origin [/nodes/0/config/url]
+            relative-url: node 'n': config.url is "example.com/pay", which is not absolute; begin it with https://, or with a variable that holds the origin [/nodes/0/config/url]
+            relative-url: node 'n': has no URL: neither config.url nor an input url; give it a config.url such as https://example.com/ [/nodes/0]
+            -
+            -
+            unknown-setting: definition: settings.maxRetrys is not known, and ignored; did you mean 'maxRetries'? [/settings/maxRetrys]
+            unknown-setting: node 'a': settings.max_retries is not known, and ignored; did you mean 'maxRetries'? [/nodes/0/settings/max_retries]
+        "#]],
+    );
+}
+
+#[test]
+fn names_that_nothing_declares_or_sets_are_reported_with_the_closest() {
+    let base = || {
+        Workflow::new("w")
+            .variable("amount", "number", json!({}))
+            .set("channels", json!({ "log": { "reducer": "append" } }))
+            .node(
+                "pay-now",
+                "core.approvalGate",
+                json!({ "title": "Pay {{ amount }}?" }),
+            )
+            .node(
+                "write",
+                "core.channelWrite",
+                json!({ "channelName": "log", "value": 1 }),
+            )
+            .edges("pay-now -> write")
+    };
+    let says = |template: &str| {
+        base()
+            .node("t", "core.template", json!({ "template": template }))
+            .edges("write -> t")
+    };
+    let wired = |port: Value| {
+        base()
+            .wired("t", "core.noop", json!({}), json!({ "p": port }))
+            .edges("write -> t")
+    };
+    let leads = |condition: Value| {
+        base()
+            .noops("t")
+            .raw_edge(edge("pay-now", "t", json!({ "condition": condition })))
+    };
+    table(
+        [
+            says("{{ nodes.pay-now.action }}"),
+            says("To: {{ amuont }}, {{ somebody }}"),
+            says("{{ nodes.write_.x }} {{ variables.amout }} {{ channels.lgo }} {{ inputs.prompt }}"),
+            says("{{ nodes['pay-now'].decision }} {{ nodes['pay-now'].error.feedback }}"),
+            says("{{ output.action }}"),
+            says("{% for a in amount %}{{ a }}{{ loop.index }}{% endfor %}{{ prompt | default('amuont') }}"),
+            wired(json!({ "type": "variable", "variableName": "amont" })),
+            wired(json!({ "type": "connection", "nodeId": "pay-now", "outputKey": "acton" })),
+            wired(json!({ "type": "expression", "expression": "nodes.pay_now.action" })),
+            leads(json!({ "type": "equals", "left": "output.acton", "right": "accept" })),
+            leads(json!({ "expression": "statsu == 'completed'" })),
+            base()
+                .node("sub", "core.subWorkflow", json!({ "workflowId": "x", "inputMapping": { "a": "amonut" }, "outputMapping": { "got": "b" } }))
+                .node("t", "core.template", json!({ "template": "{{ got }} {{ result }}" }))
+                .edges("write -> sub, sub -> t"),
+            base().variable("unused", "string", json!({})).variable("asked", "string", json!({ "required": true })),
+            base()
+                .raw_node(json!({ "id": "t", "typeId": "core.template", "name": "t", "config": { "template": "x" }, "outputSensitivity": { "txt": true } }))
+                .edges("write -> t"),
+        ],
+        &expect![[r#"
+            unknown-node: node 't': nodes.pay-now is a subtraction: there is no node 'pay'; write nodes['pay-now'] [/nodes/2/config/template]
+            unknown-variable: node 't': nothing declares or sets 'amuont': it is undefined, unless a run is started with it; did you mean 'amount'? [/nodes/2/config/template]
+            unknown-variable: node 't': nothing declares or sets 'somebody': it is undefined, unless a run is started with it; declare it in variables [/nodes/2/config/template]
+            unknown-node: node 't': there is no node 'write_'; did you mean 'write'? [/nodes/2/config/template]
+            unknown-variable: node 't': nothing declares or sets 'amout': it is undefined, unless a run is started with it; did you mean 'amount'? [/nodes/2/config/template]
+            unknown-variable: node 't': nothing declares or writes the channel 'lgo'; did you mean 'log'? [/nodes/2/config/template]
+            unknown-output: node 't': node 'pay-now' has no output 'decision'; core.approvalGate has action, approved, decidedBy, feedback, refineFeedback, editedArtifactData, contentTrust, error [/nodes/2/config/template]
+            unknown-variable: node 't': nothing declares or sets 'output': it is undefined, unless a run is started with it; conditions of edges alone see it; elsewhere name the node: nodes.ID.OUTPUT [/nodes/2/config/template]
+            -
+            unknown-variable: node 't': inputs.p: nothing declares or sets 'amont': it is undefined, unless a run is started with it; did you mean 'amount'? [/nodes/2/inputs/p/variableName]
+            unknown-output: node 't': inputs.p: node 'pay-now' has no output 'acton'; did you mean 'action'? [/nodes/2/inputs/p/outputKey]
+            unknown-node: node 't': there is no node 'pay_now'; did you mean 'pay-now'? [/nodes/2/inputs/p/expression]
+            unknown-output: edge 'e1': node 'pay-now' has no output 'acton'; did you mean 'action'? [/edges/1/condition/left]
+            unknown-variable: edge 'e1': nothing declares or sets 'statsu': it is undefined, unless a run is started with it; did you mean 'status'? [/edges/1/condition/expression]
+            unknown-variable: node 't': nothing declares or sets 'result': it is undefined, unless a run is started with it; declare it in variables [/nodes/3/config/template]
+            unknown-variable: node 'sub': config.inputMapping.a: nothing declares or sets 'amonut': it is undefined, unless a run is started with it; did you mean 'amount'? [/nodes/2/config/inputMapping/a]
+            unused-variable: variable 'unused': nothing reads or sets it; remove it, or use it [/variables/1/name]
+            unused-variable: variable 'asked': every run must be started with it, and nothing reads it; remove it, or use it [/variables/2/name]
+            unknown-output: node 't': outputSensitivity: node 't' has no output 'txt'; did you mean 'text'? [/nodes/2/outputSensitivity/txt]
+        "#]],
+    );
+}
+
+#[test]
+fn the_place_of_a_name_is_where_it_is_written() {
+    let text = r#"{ "id": "w", "name": "w", "version": "1", "edges": [], "triggers": [], "metadata": {}, "settings": {},
+      "variables": [], "nodes": [{ "id": "n", "typeId": "core.template", "name": "n",
+        "config": { "template": "To \u00e4 {{ payee }}" } }] }"#;
+    let plan = wopr_core::Plan::admit(
+        serde_json::from_str(text).expect("JSON"),
+        wopr_core::Offer::default(),
+    )
+    .expect("valid");
+    let warnings: Vec<_> = plan
+        .warnings()
+        .into_iter()
+        .map(|warning| warning.problem)
+        .collect();
+    let [Some(place)] = wopr_core::locate(text, &warnings)[..] else {
+        panic!("{warnings:?}");
+    };
+    assert!(
+        text[place.start..].starts_with("payee"),
+        "{}",
+        &text[place.start..]
+    );
+    assert_eq!(place.line, 3);
+}
+
+#[test]
+fn large_graphs_are_looked_at_in_time() {
+    let ids: Vec<_> = (0..2_000).map(|n| format!("n{n}")).collect();
+    let mut workflow = Workflow::new("w").noops(&ids.join(" "));
+    for n in 0..10_000_usize {
+        let (source, target) = (
+            n % 1_999,
+            n % 1_999 + 1 + n / 1_999 * 7 % (1_999 - n % 1_999).max(1),
+        );
+        workflow = workflow.raw_edge(json!({
+            "sourceNodeId": ids[source], "targetNodeId": ids[target.min(1_999)],
+            "condition": { "type": "equals", "left": "v", "right": n },
+        }));
+    }
+    let plan = workflow.plan();
+    let begun = std::time::Instant::now();
+    let warnings = plan.warnings();
+    // Generous: the point is that nothing is quadratic in the number of edges.
+    assert!(begun.elapsed().as_secs() < 10, "took {:?}", begun.elapsed());
+    assert!((1..=100).contains(&warnings.len()), "{}", warnings.len());
+}

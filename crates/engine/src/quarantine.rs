@@ -1,0 +1,186 @@
+//! Quarantine: runs that processes died at, and runs whose rows cannot be read.
+//!
+//! The store counts the deaths of whoever had a row in hand and hands a row out no more after three. What is left to do
+//! is to say so in the run's log. That needs neither the run nor its workflow, only its summary: to read what killed
+//! three processes might kill a fourth.
+
+use std::{sync::Arc, time::Duration};
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use wopr_core::{DrainPolicy, Event, Recorded, RunKey, RunStatus, format};
+use wopr_store::{AppendError, Batch, Guard, Hold, LAST_CHANCE, ReadError, StoredEvent, Summary, TaskRow};
+
+use crate::{CommandError, Engine, commit::task_state, stats::Counters};
+
+/// Why a run is paused that is in quarantine.
+pub const QUARANTINED: &str = "quarantined";
+
+/// How often a process says that it lives.
+const BEAT: Duration = Duration::from_secs(1);
+/// How long a process is silent that counts as dead. Less than any lease lasts by default, so that what a dead one had
+/// in hand has counted before another takes it over.
+const SILENCE: Duration = Duration::from_secs(3);
+/// Runs quarantined in a row.
+const PAGE: usize = 256;
+/// Tries to append against other writers.
+const TRIES: usize = 8;
+
+/// How many rows are in hand at once that have one chance left.
+#[derive(Debug)]
+pub(crate) struct Suspects(Arc<Semaphore>);
+
+impl Suspects {
+    pub(crate) fn new(most: usize) -> Self {
+        Self(Arc::new(Semaphore::new(most)))
+    }
+
+    /// How many more may be.
+    pub(crate) fn room(&self) -> usize {
+        self.0.available_permits()
+    }
+
+    /// Notes one, if it is one, until dropped.
+    pub(crate) fn begin(&self, deaths: u32) -> Option<OwnedSemaphorePermit> {
+        (deaths >= LAST_CHANCE)
+            .then(|| Arc::clone(&self.0).try_acquire_owned().ok())
+            .flatten()
+    }
+}
+
+impl Engine {
+    /// Says that this process lives, learns which others do not, and pauses runs at which too many died.
+    pub(crate) async fn run_quarantine(self) {
+        let shared = &self.shared;
+        let silence = SILENCE.min(shared.options.lease / 2);
+        let mut is_news = true;
+        loop {
+            if is_news {
+                is_news = !self.quarantine_all().await;
+            }
+            if self.paused_for(BEAT.min(silence / 3)).await {
+                return;
+            }
+            match shared.store.beat(shared.epoch, silence).await {
+                Ok(false) => {}
+                Ok(true) => {
+                    tracing::warn!("another process died");
+                    is_news = true;
+                    shared.inboxes.recover();
+                    shared.pushes.recover();
+                }
+                Err(error) => tracing::debug!(%error, "cannot say that this process lives"),
+            }
+        }
+    }
+
+    /// Pauses the runs that are parked; `false` if it has to be tried again.
+    async fn quarantine_all(&self) -> bool {
+        let runs = match self.shared.store.parked(PAGE).await {
+            Ok(runs) => runs,
+            Err(error) => {
+                tracing::warn!(%error, "cannot read which runs are to be quarantined");
+                return false;
+            }
+        };
+        let mut is_all = runs.len() < PAGE;
+        for run in runs {
+            is_all &= self.quarantine(&run, "processes died while it was in hand").await;
+        }
+        is_all
+    }
+
+    /// Pauses a run until it is resumed, without reading it; `false` if it has to be tried again.
+    pub(crate) async fn quarantine(&self, run: &RunKey, why: &str) -> bool {
+        let _lock = self.shared.locks.hold(run).await;
+        for _ in 0..TRIES {
+            match self.quarantine_once(run).await {
+                Ok(()) => {
+                    Counters::add(&self.shared.counters.runs_quarantined, 1);
+                    tracing::error!(%run, why, "run quarantined");
+                    return true;
+                }
+                Err(AppendError::Conflict { actual: Some(_), .. } | AppendError::Unknown(_)) => {}
+                // It is on its way out.
+                Err(AppendError::Conflict { actual: None, .. }) => return true,
+                Err(error) => {
+                    tracing::warn!(%run, %error, "run not quarantined yet");
+                    return false;
+                }
+            }
+        }
+        false
+    }
+
+    async fn quarantine_once(&self, run: &RunKey) -> Result<(), AppendError> {
+        let shared = &self.shared;
+        let Some((summary, head)) = shared.store.summary(run).await.map_err(read)? else {
+            return Err(AppendError::Conflict {
+                expected: wopr_core::Seq(0),
+                actual: None,
+            });
+        };
+        let task = shared.store.task(run).await.map_err(read)?;
+        let is_silent = summary.status.is_terminal() || summary.status == RunStatus::Paused;
+        let now = self.now().max(summary.updated_at);
+        let mut batch = if is_silent {
+            Batch::new(run.clone(), Guard::At(head), Vec::new(), summary)
+        } else {
+            // A run that is being cancelled goes on with that once it is resumed.
+            let status = match summary.status {
+                RunStatus::Cancelling => RunStatus::Cancelling,
+                _ => RunStatus::Paused,
+            };
+            let paused = Recorded {
+                is_untrusted: false,
+                seq: head,
+                at: now,
+                cause: None,
+                event: Event::RunPaused {
+                    reason: Some(QUARANTINED.to_owned()),
+                    drain: DrainPolicy::default(),
+                },
+            };
+            let mark = URL_SAFE_NO_PAD.encode(shared.dice.roll::<9>());
+            let event = StoredEvent {
+                seq: head,
+                body: format::encode_first_event(&paused, &mark),
+            };
+            let summary = Summary {
+                status,
+                updated_at: now,
+                ..summary
+            };
+            let mut batch = Batch::new(run.clone(), Guard::At(head), vec![event], summary);
+            let (state, interrupt) = task_state(status, None, None);
+            batch.task = task.map(|(row, _)| TaskRow {
+                state,
+                interrupt,
+                updated_at: now,
+                context: row.context,
+            });
+            batch
+        };
+        batch.hold = Some(Hold::Park);
+        let head = batch.head();
+        shared.store.append(batch).await?;
+        shared.tails.grew(run, head);
+        shared.pushes.stir();
+        Ok(())
+    }
+
+    /// A run whose rows cannot be read is quarantined once that has been so a few times.
+    pub(crate) async fn give_up(&self, run: &RunKey, error: &CommandError, in_a_row: u32) {
+        if in_a_row >= wopr_store::PARKED && matches!(error, CommandError::Internal(_)) {
+            let has_paused = self.quarantine(run, "what is stored of it cannot be read").await;
+            tracing::debug!(%run, has_paused, "run given up");
+        }
+    }
+}
+
+fn read(error: ReadError) -> AppendError {
+    match error {
+        ReadError::Unavailable(why) => AppendError::Unavailable(why),
+        ReadError::Corrupt(why) => AppendError::Corrupt(why),
+    }
+}

@@ -1,0 +1,139 @@
+//! Slots that tenants share.
+//!
+//! A tenant gets another slot as long as it holds less than three times as many as are free. So one that is alone has
+//! three quarters of all, and whoever comes next finds some at once: three quarters of the rest, and so on.
+
+use std::{collections::HashMap, sync::Arc};
+
+use parking_lot::Mutex;
+use wopr_core::TenantId;
+
+/// How many times as many as are free a tenant may hold.
+const FACTOR: usize = 3;
+
+/// So many slots.
+#[derive(Debug, Clone)]
+pub(crate) struct Slots {
+    most: usize,
+    held: Arc<Mutex<Held>>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    n: usize,
+    of: HashMap<TenantId, usize>,
+}
+
+impl Held {
+    /// Whether a tenant may hold so many more, of so many in all.
+    pub(crate) fn has_room(&self, most: usize, tenant: &TenantId, more: usize) -> bool {
+        let free = most.saturating_sub(self.n);
+        let held = self.of.get(tenant).copied().unwrap_or(0);
+        // Whoever has none may take all that is left, however much it needs at once.
+        more <= free && (held == 0 || held + more <= FACTOR.saturating_mul(free - more + 1))
+    }
+
+    pub(crate) fn add(&mut self, tenant: &TenantId, more: usize) {
+        self.n += more;
+        *self.of.entry(tenant.clone()).or_default() += more;
+    }
+
+    pub(crate) fn remove(&mut self, tenant: &TenantId, less: usize) {
+        self.n = self.n.saturating_sub(less);
+        if let Some(held) = self.of.get_mut(tenant) {
+            *held = held.saturating_sub(less);
+            if *held == 0 {
+                self.of.remove(tenant);
+            }
+        }
+    }
+}
+
+/// A slot, until dropped.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    held: Arc<Mutex<Held>>,
+    tenant: TenantId,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.held.lock().remove(&self.tenant, 1);
+    }
+}
+
+impl Slots {
+    pub(crate) fn new(most: usize) -> Self {
+        Self {
+            most,
+            held: Arc::default(),
+        }
+    }
+
+    /// How many nobody holds.
+    pub(crate) fn free(&self) -> usize {
+        self.most.saturating_sub(self.held.lock().n)
+    }
+
+    /// The most a tenant may take at once of what is free.
+    pub(crate) fn share(&self) -> usize {
+        (self.free() * FACTOR).div_ceil(FACTOR + 1)
+    }
+
+    /// Tenants that get none now.
+    pub(crate) fn crowded(&self) -> Vec<TenantId> {
+        let held = self.held.lock();
+        let tenants = held
+            .of
+            .keys()
+            .filter(|tenant| !held.has_room(self.most, tenant, 1));
+        tenants.cloned().collect()
+    }
+
+    /// Takes a slot, if there is one for the tenant.
+    pub(crate) fn take(&self, tenant: &TenantId) -> Option<Slot> {
+        let mut held = self.held.lock();
+        held.has_room(self.most, tenant, 1).then(|| {
+            held.add(tenant, 1);
+            Slot {
+                held: Arc::clone(&self.held),
+                tenant: tenant.clone(),
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tenant(name: &str) -> TenantId {
+        TenantId::parse(name).expect("valid")
+    }
+
+    fn take_all(slots: &Slots, name: &str) -> Vec<Slot> {
+        std::iter::from_fn(|| slots.take(&tenant(name))).collect()
+    }
+
+    #[test]
+    fn a_tenant_that_takes_all_it_gets_leaves_slots_for_others() {
+        let slots = Slots::new(256);
+        let first = take_all(&slots, "a");
+        assert_eq!((first.len(), slots.crowded()), (192, vec![tenant("a")]));
+        let second = take_all(&slots, "b");
+        assert_eq!(second.len(), 48);
+        assert!(slots.take(&tenant("c")).is_some());
+        drop(second);
+        drop(first);
+        assert_eq!(slots.free(), 256);
+        assert_eq!(slots.crowded(), []);
+    }
+
+    #[test]
+    fn few_slots_are_all_of_use() {
+        for most in 1..=3 {
+            assert_eq!(take_all(&Slots::new(most), "a").len(), most);
+        }
+        assert!(take_all(&Slots::new(0), "a").is_empty());
+    }
+}

@@ -1,0 +1,151 @@
+//! What tenants share: one that floods the host leaves room for another.
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::json;
+use wopr_core::{Offer, RunKey, RunStatus, TenantId, WorkflowId};
+use wopr_engine::{Create, Engine, Extras, Options, Outcome, Start, SystemClock};
+use wopr_store::{Log as _, MemoryStore, RunFilter};
+
+use crate::harness::{fresh, node, start, steered, workflow};
+
+fn tenant(name: &str) -> TenantId {
+    TenantId::parse(name).expect("valid")
+}
+
+async fn create(engine: &Engine, name: &str) -> RunKey {
+    let start = Start {
+        tenant: tenant(name),
+        ..start(json!({}))
+    };
+    let create = Create {
+        run: engine.new_run_id(),
+        workflow: WorkflowId::parse("w").expect("valid"),
+        start,
+        extras: Extras::default(),
+    };
+    fresh(engine.create(create).await.expect("creates")).key
+}
+
+#[tokio::test]
+async fn slow_calls_of_one_tenant_leave_slots_for_another() {
+    let (executor, attempts) = steered();
+    let options = Options {
+        offer: Offer { conformance: true },
+        max_effects: 8,
+        poll: Duration::from_millis(20),
+        ..Options::default()
+    };
+    let engine = Engine::start(
+        Arc::new(MemoryStore::new()),
+        executor,
+        Arc::new(SystemClock),
+        options,
+    )
+    .await
+    .expect("starts");
+    let call = node("call", "core.conformance.side-effect", json!({}));
+    engine
+        .register(None, workflow("w", &[call], &[]))
+        .await
+        .expect("registers");
+    for _ in 0..40 {
+        create(&engine, "greedy").await;
+    }
+    let mut attempts = attempts.lock().await;
+    let mut held = Vec::new();
+    for _ in 0..6 {
+        let (attempt, reply) = attempts.recv().await.expect("an attempt");
+        assert_eq!(attempt.run.tenant, tenant("greedy"));
+        held.push(reply);
+    }
+    // None of those ends, and more of them wait.
+    let modest = create(&engine, "modest").await;
+    let (attempt, reply) = attempts.recv().await.expect("an attempt");
+    assert_eq!(attempt.run, modest);
+    reply.send(Outcome::Done(json!({}))).expect("it waits");
+    let next = create(&engine, "modest").await;
+    let (attempt, _reply) = attempts.recv().await.expect("an attempt");
+    assert_eq!(attempt.run, next);
+    // What becomes free goes to those that wait.
+    held.pop()
+        .expect("one")
+        .send(Outcome::Done(json!({})))
+        .expect("it waits");
+    let (attempt, _reply) = attempts.recv().await.expect("an attempt");
+    assert_eq!(attempt.run.tenant, tenant("greedy"));
+    engine.stop().await;
+}
+
+/// A workflow of as many children as this.
+fn children(id: &str, of: &str, n: usize) -> serde_json::Value {
+    let nodes: Vec<_> = (0..n)
+        .map(|n| {
+            node(
+                &format!("n{n}"),
+                "core.subWorkflow",
+                json!({"workflowId": of, "onChildFailure": "absorb"}),
+            )
+        })
+        .collect();
+    workflow(id, &nodes, &[])
+}
+
+#[tokio::test]
+async fn a_tree_of_runs_stops_growing_at_its_bound() {
+    let (executor, _attempts) = steered();
+    let options = Options {
+        max_descendants: 300,
+        poll: Duration::from_millis(20),
+        ..Options::default()
+    };
+    let store = Arc::new(MemoryStore::new());
+    let engine = Engine::start(store.clone(), executor, Arc::new(SystemClock), options)
+        .await
+        .expect("starts");
+    let leaf = workflow("leaf", &[node("n", "core.noop", json!({}))], &[]);
+    engine.register(None, leaf).await.expect("registers");
+    for (id, of) in [("c", "leaf"), ("b", "c"), ("w", "b")] {
+        engine
+            .register(None, children(id, of, 12))
+            .await
+            .expect("registers");
+    }
+    let root = create(&engine, "bomb").await;
+    let mut tail = engine.tail(&root);
+    loop {
+        let view = engine.view(&root).await.expect("reads").expect("exists");
+        if view.run.status.is_terminal() {
+            break;
+        }
+        tail.changed().await;
+    }
+    let page = store
+        .list_runs(&tenant("bomb"), &RunFilter::default(), None, 10_000)
+        .await
+        .expect("reads");
+    // Those of the root's first decision are not counted.
+    let n_children = page.runs.len() - 1;
+    assert!((200..=300 + 12).contains(&n_children), "{n_children}");
+    let mut refused = 0;
+    for (run, summary, _) in &page.runs {
+        if summary.status == RunStatus::Failed {
+            let view = engine
+                .view(&root.sibling(run.clone()))
+                .await
+                .expect("reads")
+                .expect("exists");
+            let (error, _) = view.run.error.expect("a failed run says why");
+            refused += usize::from(error.code == "descendant_limit_exceeded");
+        }
+    }
+    assert!(refused > 0);
+    // Another tree is not concerned.
+    let view = engine
+        .view(&create(&engine, "modest").await)
+        .await
+        .expect("reads")
+        .expect("exists");
+    assert_eq!(view.run.status, RunStatus::Running);
+    engine.stop().await;
+}

@@ -1,0 +1,135 @@
+//! Whether an answer that names no question still means the one that is open.
+//!
+//! A caller that answers "yes" means the question it saw last. If somebody else has answered since, or time ran out,
+//! what is open now may be another question, and the answer is refused. The log says what was asked and who settled
+//! it; a child's question is looked up in the child's log.
+
+use wopr_core::{Event, NodeId, PrincipalId, RunKey, Seq, Visit};
+use wopr_engine::Engine;
+use wopr_store::ReadError;
+
+use super::{
+    projection::{Standing, Waiting},
+    question::within,
+};
+
+/// Events read at once.
+const PAGE: usize = 256;
+/// Pages read at most. In a longer log an answer has to name its question.
+const MAX_PAGES: u64 = 64;
+/// Deepest chain of children that is followed; the kernel refuses deeper ones.
+const MAX_DEPTH: usize = 40;
+
+/// Who looks, and from where on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Since<'a> {
+    /// The run.
+    pub(crate) run: &'a RunKey,
+    /// What comes before it was seen by the principal.
+    pub(crate) seq: Seq,
+    /// Whose answers do not count.
+    pub(crate) principal: &'a PrincipalId,
+    /// Only questions at this node count.
+    pub(crate) node: Option<&'a NodeId>,
+}
+
+/// Whether a question was settled since then by somebody else, or by nobody.
+///
+/// # Errors
+/// The store does not answer.
+pub(crate) async fn is_changed(engine: &Engine, since: Since<'_>) -> Result<bool, ReadError> {
+    let mut standing = Standing::default();
+    let mut from = Seq(0);
+    for _ in 0..MAX_PAGES {
+        let Some(page) = engine.events(since.run, from, PAGE).await? else {
+            return Ok(true);
+        };
+        let Some(last) = page.events.last() else {
+            return Ok(false);
+        };
+        from = last.seq.next();
+        for recorded in &page.events {
+            let before = standing.waiting().to_vec();
+            standing.apply(&recorded.event);
+            if recorded.seq < since.seq {
+                continue;
+            }
+            for gone in before {
+                let is_elsewhere = since.node.is_some_and(|node| gone.visit.node != *node);
+                if is_elsewhere || standing.waiting().contains(&gone) {
+                    continue;
+                }
+                if !is_by(engine, since, &gone, &recorded.event).await? {
+                    return Ok(true);
+                }
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// Whether a question was settled by the principal itself.
+async fn is_by(engine: &Engine, since: Since<'_>, gone: &Waiting, event: &Event) -> Result<bool, ReadError> {
+    let name = since.principal.as_str();
+    let Some((child, id)) = &gone.child else {
+        let by = match event {
+            Event::InterruptResolved { by, .. } => by.as_deref(),
+            _ => None,
+        };
+        return Ok(by == Some(name));
+    };
+    let child = since.run.sibling(child.clone());
+    let by = answerer(engine, child, within(id, &gone.visit)).await?;
+    Ok(by.as_deref() == Some(name))
+}
+
+/// Who answered a question of a run, or of the child that it mirrors.
+async fn answerer(engine: &Engine, run: RunKey, id: &str) -> Result<Option<String>, ReadError> {
+    let (mut run, mut id) = (run, id);
+    for _ in 0..MAX_DEPTH {
+        match find(engine, &run, id).await? {
+            Some(Found::By(by)) => return Ok(by),
+            Some(Found::Child(child, visit)) => {
+                run = child;
+                id = within(id, &visit);
+            }
+            None => return Ok(None),
+        }
+    }
+    Ok(None)
+}
+
+enum Found {
+    By(Option<String>),
+    Child(RunKey, Visit),
+}
+
+async fn find(engine: &Engine, run: &RunKey, id: &str) -> Result<Option<Found>, ReadError> {
+    let mut from = Seq(0);
+    for _ in 0..MAX_PAGES {
+        let Some(page) = engine.events(run, from, PAGE).await? else {
+            return Ok(None);
+        };
+        let Some(last) = page.events.last() else {
+            return Ok(None);
+        };
+        from = last.seq.next();
+        for recorded in &page.events {
+            match &recorded.event {
+                Event::InterruptResolved { visit, by, .. } if visit.key() == id => {
+                    return Ok(Some(Found::By(by.clone())));
+                }
+                Event::NodeSuspended {
+                    visit,
+                    interrupt,
+                    child: Some(child),
+                    ..
+                } if interrupt == id => {
+                    return Ok(Some(Found::Child(run.sibling(child.clone()), visit.clone())));
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(None)
+}

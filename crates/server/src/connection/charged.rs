@@ -1,0 +1,57 @@
+//! Answers that hold the slot of their request until the connection has written them.
+//!
+//! The bytes of a body carry the slot, because a protocol keeps them after the body is gone. The head of an answer and
+//! the end of its stream are kept by the protocol as well; so a slot stays until the connection has written everything
+//! once after its answer was handed over.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use axum::body::{Body, Bytes, HttpBody};
+use http_body::{Frame, SizeHint};
+
+use super::stall::Written;
+use crate::{admission::Slot, body::shared};
+
+/// A body with the slot of its request.
+#[derive(Debug)]
+pub(super) struct Charged {
+    body: Body,
+    slot: Slot,
+    written: Written,
+}
+
+impl Charged {
+    pub(super) const fn new(body: Body, slot: Slot, written: Written) -> Self {
+        Self { body, slot, written }
+    }
+}
+
+impl Drop for Charged {
+    fn drop(&mut self) {
+        self.written.keep(self.slot.clone());
+    }
+}
+
+impl HttpBody for Charged {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        polled.map_ok(|frame| frame.map_data(|bytes| shared(bytes, self.slot.clone())))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

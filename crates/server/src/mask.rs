@@ -1,0 +1,319 @@
+//! What a reader is shown of the values of a run: the one filter that every face passes them through.
+//!
+//! Nobody is shown what a workflow marks as sensitive. The contents of artifacts, and the files of messages, are for
+//! readers with the scope `artifacts:read`; others see references: the name of the node that made the artifact in OpenWOP's
+//! documents, the address of the artifact in A2A's. Both go by names and do not travel with the value.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use wopr_core::{NodeId, Object, Plan};
+use wopr_engine::View;
+
+use crate::auth::{Caller, Scope};
+
+/// What stands for a value that is kept from views.
+pub(crate) const REDACTED: &str = "[REDACTED]";
+/// Outputs of gates that an answer becomes as a whole.
+const WHOLE_ANSWERS: [&str; 3] = ["answers", "event", "resumeValue"];
+/// Outputs of gates that a part of an answer becomes.
+const PARTS_OF_ANSWERS: [&str; 3] = ["feedback", "refineFeedback", EDITED];
+/// Starts the names of variables that hold what was asked of a gate's askers.
+const EXCHANGES: &str = "_askExchanges:";
+/// What a reviewer puts in the place of an artifact.
+pub(crate) const EDITED: &str = "editedArtifactData";
+
+/// What a workflow keeps from a reader.
+#[derive(Debug, Clone, Default)]
+pub struct Mask {
+    /// `None` where nothing is kept from this reader.
+    plan: Option<Arc<Plan>>,
+    /// Whether the contents of artifacts are kept, too.
+    keeps_contents: bool,
+}
+
+impl Mask {
+    /// Keeps nothing.
+    #[must_use]
+    pub const fn nothing() -> Self {
+        Self {
+            plan: None,
+            keeps_contents: false,
+        }
+    }
+
+    /// What a workflow keeps from everybody.
+    #[must_use]
+    pub fn of(plan: &Arc<Plan>) -> Self {
+        Self::for_reader(plan, true)
+    }
+
+    /// What a workflow keeps from a reader who may read artifacts or not.
+    #[must_use]
+    pub fn for_reader(plan: &Arc<Plan>, reads_artifacts: bool) -> Self {
+        let keeps = plan.has_sensitive() || !reads_artifacts;
+        Self {
+            plan: keeps.then(|| Arc::clone(plan)),
+            keeps_contents: !reads_artifacts,
+        }
+    }
+
+    /// What a run's workflow keeps from a caller.
+    #[must_use]
+    pub fn for_caller(view: &View, caller: &Caller) -> Self {
+        Self::for_reader(&view.plan, reads_artifacts(caller))
+    }
+
+    /// Whether the contents of artifacts are kept.
+    #[must_use]
+    pub const fn keeps_contents(&self) -> bool {
+        self.keeps_contents
+    }
+
+    /// Whether an output is kept from everybody.
+    #[must_use]
+    pub fn hides_output(&self, node: &NodeId, port: &str) -> bool {
+        let plan = self.plan.as_ref();
+        plan.is_some_and(|plan| plan.is_sensitive_output(node, port))
+    }
+
+    /// Whether an answer to a gate, or a part of one, becomes something that is kept from everybody.
+    #[must_use]
+    pub fn hides_answers(&self, node: &NodeId) -> bool {
+        let Some(plan) = &self.plan else { return false };
+        let mut ports = WHOLE_ANSWERS.iter().chain(&PARTS_OF_ANSWERS);
+        plan.is_sensitive(node.as_str()) || ports.any(|port| plan.is_sensitive_output(node, port))
+    }
+
+    /// Whether an input is kept from everybody.
+    #[must_use]
+    pub fn hides_input(&self, name: &str) -> bool {
+        self.plan.as_ref().is_some_and(|plan| plan.is_sensitive(name))
+    }
+
+    /// An object whose members are named like variables or channels, or like nodes with their outputs.
+    #[must_use]
+    pub fn object(&self, object: &Object) -> Object {
+        if self.plan.is_none() {
+            return object.clone();
+        }
+        let member = |(name, value): (&String, &Value)| (name.clone(), self.value(name, value));
+        object.iter().map(member).collect()
+    }
+
+    /// What a run was given, under the names of variables. Nothing of it was made by a node.
+    #[must_use]
+    pub fn inputs(&self, inputs: &Object) -> Object {
+        let shown = |(name, value): (&String, &Value)| {
+            let value = if self.hides_input(name) {
+                redacted()
+            } else {
+                value.clone()
+            };
+            (name.clone(), value)
+        };
+        inputs.iter().map(shown).collect()
+    }
+
+    /// The value of a variable or a channel, or of what carries a node's name.
+    #[must_use]
+    pub fn value(&self, name: &str, value: &Value) -> Value {
+        let Some(plan) = &self.plan else {
+            return value.clone();
+        };
+        if plan.is_sensitive(name) {
+            return redacted();
+        }
+        // What a reviewer asked is of the kind of what a reviewer said.
+        if let Some(gate) = name.strip_prefix(EXCHANGES).map(NodeId::parse)
+            && gate.is_ok_and(|gate| plan.is_sensitive_output(&gate, "feedback"))
+        {
+            return redacted();
+        }
+        if self.keeps_contents
+            && let Some(node) = plan.content_of_variable(name)
+        {
+            return reference(node);
+        }
+        match (NodeId::parse(name), value) {
+            (Ok(node), Value::Object(outputs)) => Value::Object(self.outputs(&node, outputs)),
+            _ => value.clone(),
+        }
+    }
+
+    /// The outputs of a node.
+    #[must_use]
+    pub fn outputs(&self, node: &NodeId, outputs: &Object) -> Object {
+        let member = |(port, value): (&String, &Value)| {
+            let is_content = self.keeps_contents
+                && (self.plan.as_ref()).is_some_and(|plan| plan.is_content(node, port, outputs));
+            let shown = if self.hides_output(node, port) {
+                redacted()
+            } else if is_content {
+                reference(node)
+            } else {
+                value.clone()
+            };
+            (port.clone(), shown)
+        };
+        outputs.iter().map(member).collect()
+    }
+
+    /// One output of a node, or a piece of one.
+    #[must_use]
+    pub fn output(&self, node: &NodeId, port: &str, value: &Value) -> Value {
+        let is_content = |plan: &Arc<Plan>| plan.is_content_alone(node, port);
+        if self.hides_output(node, port) {
+            redacted()
+        } else if self.keeps_contents && self.plan.as_ref().is_some_and(is_content) {
+            reference(node)
+        } else {
+            value.clone()
+        }
+    }
+
+    /// What a run ended with: the outputs of its last node, or of its last ones by their names.
+    #[must_use]
+    pub fn result(&self, outputs: &Object) -> Object {
+        let Some(plan) = &self.plan else {
+            return outputs.clone();
+        };
+        let member = |(name, value): (&String, &Value)| {
+            let content = || {
+                plan.content_of_result(name, outputs)
+                    .filter(|_| self.keeps_contents)
+            };
+            let is_node = || plan.definition.nodes.iter().any(|node| node.id.as_str() == name);
+            let shown = if plan.is_sensitive_result(name) {
+                redacted()
+            } else if is_node() && value.is_object() {
+                self.value(name, value)
+            } else if let Some(node) = content() {
+                reference(node)
+            } else {
+                self.value(name, value)
+            };
+            (name.clone(), shown)
+        };
+        outputs.iter().map(member).collect()
+    }
+
+    /// What a node was answered, which becomes its outputs.
+    #[must_use]
+    pub fn answer(&self, node: &NodeId, answer: &Value) -> Value {
+        match answer {
+            _ if WHOLE_ANSWERS.iter().any(|port| self.hides_output(node, port)) => redacted(),
+            Value::Object(parts) => Value::Object(self.outputs(node, parts)),
+            other => other.clone(),
+        }
+    }
+
+    /// The content of an artifact, for a reader of artifacts. Outputs that nobody could tell to be sensitive when the
+    /// workflow was registered are kept here.
+    #[must_use]
+    pub fn content(&self, node: &NodeId, content: &Value) -> Value {
+        if self.hides_output(node, "text") {
+            return redacted();
+        }
+        match content {
+            Value::Object(outputs) if self.plan.is_some() => {
+                let member = |(port, value): (&String, &Value)| {
+                    let hides = self.hides_output(node, port);
+                    (port.clone(), if hides { redacted() } else { value.clone() })
+                };
+                Value::Object(outputs.iter().map(member).collect())
+            }
+            other => other.clone(),
+        }
+    }
+}
+
+/// Whether a caller is shown the contents of artifacts and files.
+pub(crate) fn reads_artifacts(caller: &Caller) -> bool {
+    caller.may(Scope::ArtifactsRead)
+}
+
+/// A definition as callers read it: without the values of what it marks as sensitive.
+pub(crate) fn definition(plan: &Plan) -> Value {
+    let mut document = plan.definition.document.clone();
+    if plan.has_sensitive() {
+        let is_kept = |node: Option<&str>, name: &str| match node.map(NodeId::parse) {
+            Some(Ok(node)) => plan.is_sensitive_output(&node, name),
+            Some(Err(_)) | None => plan.is_sensitive(name),
+        };
+        written_values(&mut document, is_kept, &mut |value| *value = redacted());
+    }
+    document
+}
+
+/// Whether a definition has the mark of a redacted value in the place of a value, as one that was read and sent back has.
+pub(crate) fn is_redacted_definition(document: &Value) -> bool {
+    let mut document = document.clone();
+    let mut found = false;
+    written_values(&mut document, |_, _| true, &mut |value| {
+        found |= value.as_str() == Some(REDACTED);
+    });
+    found
+}
+
+/// Visits the values that a definition gives to variables, channels and outputs, those of nodes that are asked for by
+/// the node's id and the name.
+fn written_values(
+    document: &mut Value,
+    is_wanted: impl Fn(Option<&str>, &str) -> bool,
+    visit: &mut impl FnMut(&mut Value),
+) {
+    let mut see = |holder: &mut Value, member: &str| {
+        if let Some(value) = holder.get_mut(member) {
+            visit(value);
+        }
+    };
+    let variables = document.get_mut("variables").and_then(Value::as_array_mut);
+    for variable in variables.into_iter().flatten() {
+        let name = variable.get("name").and_then(Value::as_str);
+        if name.is_some_and(|name| is_wanted(None, name)) {
+            see(variable, "defaultValue");
+        }
+    }
+    let channels = document.get_mut("channels").and_then(Value::as_object_mut);
+    for (name, channel) in channels.into_iter().flatten() {
+        if is_wanted(None, name) {
+            see(channel, "default");
+        }
+    }
+    let nodes = document.get_mut("nodes").and_then(Value::as_array_mut);
+    for node in nodes.into_iter().flatten() {
+        let id = node
+            .get("id")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned();
+        let ports = node.get_mut("inputs").and_then(Value::as_object_mut);
+        for (name, port) in ports.into_iter().flatten() {
+            if is_wanted(Some(&id), name) {
+                see(port, "value");
+            }
+        }
+        let target = match node.get("typeId").and_then(Value::as_str) {
+            Some("core.setVariable") => "name",
+            Some("core.channelWrite") => "channelName",
+            Some(_) | None => continue,
+        };
+        let Some(config) = node.get_mut("config") else {
+            continue;
+        };
+        let named = config.get(target).and_then(Value::as_str);
+        if named.is_some_and(|name| is_wanted(None, name)) {
+            see(config, "value");
+        }
+    }
+}
+
+/// What stands for the content of an artifact.
+pub(crate) fn reference(node: &NodeId) -> Value {
+    Value::String(format!("[ARTIFACT {node}]"))
+}
+
+fn redacted() -> Value {
+    Value::String(REDACTED.to_owned())
+}

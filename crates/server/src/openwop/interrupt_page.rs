@@ -1,0 +1,318 @@
+//! An interrupt as a page: the same token, the same rules and the same statuses as for JSON clients.
+//!
+//! A form is checked for where it comes from, turned into the answer a JSON client would send, and resolved by the
+//! same command. Then the browser is sent back to the page (303), which says what became of the question: reloading
+//! it sends nothing again.
+
+use axum::{body::Body, response::Response};
+use http::{HeaderValue, StatusCode, header};
+use serde_json::Value;
+use wopr_core::{ApprovalAction, Asked, Event, NodeId, Open, Recorded, RunStatus, Seq, Timestamp};
+use wopr_engine::View;
+use wopr_store::ReadError;
+
+use super::{
+    answer::Answer,
+    call::Call,
+    dispatch, interrupts,
+    problem::{Problem, no_interrupt},
+    render::{self, Mask},
+};
+use crate::{
+    page::{
+        self,
+        content::Artifact,
+        fields::{Form, FormError},
+        gate::{Closed, Gate, Refused, refusal},
+    },
+    tokens::{Claims, Intent},
+};
+
+/// Events read at once while an answer is looked for, and how often.
+const PAGE: u64 = 256;
+const MAX_PAGES: u64 = 8;
+
+impl From<FormError> for Problem {
+    fn from(error: FormError) -> Self {
+        Self::invalid(error.to_string())
+    }
+}
+
+/// A problem as a page.
+pub(super) fn problem(problem: Problem) -> Response {
+    let Problem {
+        status,
+        envelope,
+        headers,
+    } = problem;
+    let mut response = page::respond(status, refusal(status, &envelope.error, &envelope.message));
+    response.headers_mut().extend(headers);
+    response
+}
+
+/// The page of a token's interrupt.
+pub(super) async fn show(call: &Call) -> Answer {
+    let (claims, expires_at) = open(call)?;
+    let view = load(call, &claims).await?;
+    match gate(call, &claims, expires_at, &view).await? {
+        Some(gate) => Ok(page::respond(StatusCode::OK, gate.page(None))),
+        None => closed(call, &claims, &view).await,
+    }
+}
+
+/// A form that answers a token's interrupt.
+pub(super) async fn submit(call: &Call) -> Answer {
+    let (claims, expires_at) = open(call)?;
+    if claims.intent == Intent::Inspect {
+        return Err(Problem::forbidden("the token is for looking only"));
+    }
+    if page::is_foreign(&call.headers, call.host.public_url()) {
+        return Err(Problem::forbidden("the form was sent by another site"));
+    }
+    let is_page = page::prefers_html(&call.headers);
+    // A client that leaves its JSON unnamed, as curl does, means no form.
+    if !is_page && call.body.trim_ascii_start().first() == Some(&b'{') {
+        return Err(dispatch::unsupported_media_type());
+    }
+    let form = Form::parse(&call.body)?;
+    let view = load(call, &claims).await?;
+    let Some(gate) = gate(call, &claims, expires_at, &view).await? else {
+        if is_page {
+            return closed(call, &claims, &view).await;
+        }
+        return Err(interrupts::closed(&view));
+    };
+    let refused = match gate.answer(&form) {
+        Ok(value) => match interrupts::answer_by_token(call, claims.clone(), value).await {
+            Ok(_) if is_page => return Ok(see_other(call)),
+            Ok(response) => return Ok(response),
+            Err(problem) => problem,
+        },
+        Err(why) => Problem::invalid(why).with("field", "resumeValue"),
+    };
+    let is_correctable = matches!(
+        refused.status,
+        StatusCode::BAD_REQUEST | StatusCode::FORBIDDEN | StatusCode::UNPROCESSABLE_ENTITY
+    );
+    if is_page && is_correctable {
+        let why = refused.envelope.message.as_ref();
+        let refusal = Refused { form: &form, why };
+        return Ok(page::respond(refused.status, gate.page(Some(refusal))));
+    }
+    if is_page && matches!(refused.status, StatusCode::CONFLICT | StatusCode::GONE) {
+        let view = load(call, &claims).await?;
+        return closed(call, &claims, &view).await;
+    }
+    Err(refused)
+}
+
+/// Back to the page. The reference is relative, so it holds behind a proxy that adds a path.
+fn see_other(call: &Call) -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::SEE_OTHER;
+    let headers = response.headers_mut();
+    if let Ok(token) = HeaderValue::from_str(call.param(0)) {
+        headers.insert(header::LOCATION, token);
+    }
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    response
+}
+
+fn open(call: &Call) -> Result<(Claims, Timestamp), Problem> {
+    let now = call.host.engine().now();
+    Ok(call.host.tokens().open_until(call.param(0), now)?)
+}
+
+async fn load(call: &Call, claims: &Claims) -> Result<View, Problem> {
+    let view = call.host.engine().view(&claims.key).await?;
+    view.ok_or_else(no_interrupt)
+}
+
+/// The interrupt as its page shows it; `None` if it is not open any more.
+async fn gate<'v>(
+    call: &Call,
+    claims: &'v Claims,
+    expires_at: Timestamp,
+    view: &'v View,
+) -> Result<Option<Gate<'v>>, Problem> {
+    let Some(open) = asked(view, claims) else {
+        return Ok(None);
+    };
+    let named = open.data.get("artifactId").and_then(Value::as_str);
+    // A gate that names none has its own id there.
+    let named = named.filter(|id| *id != claims.node.as_str());
+    let artifact = match (open.data.get("artifactData"), named) {
+        (Some(content), _) if !content.is_null() => Some(given(content, &open.data)),
+        (_, Some(id)) => artifact(call, view, id).await?,
+        (_, None) => None,
+    };
+    let n_accepts = open
+        .votes
+        .iter()
+        .filter(|(_, action)| *action == ApprovalAction::Accept);
+    let only_shown = (claims.intent == Intent::Inspect).then_some("This link only shows the question.");
+    Ok(Some(Gate {
+        workflow: &view.plan.definition.name,
+        node: claims.node.as_str(),
+        kind: open.kind,
+        data: &open.data,
+        artifact,
+        requested_at: Some(render::time(open.requested_at)),
+        expires_at: render::time(expires_at),
+        now: render::time(call.host.engine().now()),
+        n_accepts: n_accepts.count(),
+        exchanges: exchanges(view, &claims.node),
+        only_shown,
+        holder: claims.holder.is_named.then_some(claims.holder.principal.as_str()),
+    }))
+}
+
+/// What the claimed execution of a node asks.
+fn asked<'v>(view: &'v View, claims: &Claims) -> Option<&'v Open> {
+    let open = view
+        .run
+        .interrupts(&view.plan)
+        .find(|open| *open.node == claims.node && open.ordinal == claims.ordinal)?;
+    match open.asked {
+        Asked::Here(asked) if view.run.status != RunStatus::Cancelling => Some(asked),
+        Asked::Here(_) | Asked::Child(..) => None,
+    }
+}
+
+/// Content that the definition gives.
+fn given(content: &Value, data: &Value) -> Artifact {
+    let text = |name: &str| data.get(name).and_then(Value::as_str).unwrap_or("").to_owned();
+    Artifact {
+        id: text("artifactId"),
+        name: "Content".to_owned(),
+        artifact_type: text("artifactType"),
+        content: content.clone(),
+        is_redacted: false,
+        is_untrusted: false,
+    }
+}
+
+/// An artifact of the run, with what its node says of its trust.
+async fn artifact(call: &Call, view: &View, id: &str) -> Result<Option<Artifact>, ReadError> {
+    let Some(known) = view.run.artifact(id) else {
+        return Ok(None);
+    };
+    // The node's completion follows its artifact and says where the content came from.
+    let page = call.host.engine().events(&view.key, known.seq, 2).await?;
+    let mask = Mask::of(&view.plan);
+    let mut found = None;
+    for recorded in page.map(|page| page.events).unwrap_or_default() {
+        match (recorded.event, &mut found) {
+            (
+                Event::ArtifactCreated {
+                    visit,
+                    artifact,
+                    artifact_type,
+                    name,
+                    content,
+                },
+                None,
+            ) => {
+                let shown = mask.content(&visit.node, &content);
+                let is_redacted = shown != content;
+                let is_untrusted = is_untrusted(content.get("contentTrust"));
+                let name = if name.is_empty() { artifact.clone() } else { name };
+                let made = Artifact {
+                    id: artifact,
+                    name,
+                    artifact_type,
+                    content: shown,
+                    is_redacted,
+                    is_untrusted,
+                };
+                found = Some((visit, made));
+            }
+            (
+                Event::NodeCompleted {
+                    visit: done, outputs, ..
+                },
+                Some((visit, artifact)),
+            ) if done == *visit => {
+                artifact.is_untrusted |= is_untrusted(outputs.get("contentTrust"));
+            }
+            _ => {}
+        }
+    }
+    Ok(found.map(|(_, artifact)| artifact))
+}
+
+fn is_untrusted(trust: Option<&Value>) -> bool {
+    trust.and_then(Value::as_str) == Some("untrusted")
+}
+
+/// What approvers asked at a gate so far, unless the workflow keeps that to itself.
+fn exchanges(view: &View, node: &NodeId) -> Vec<String> {
+    if Mask::of(&view.plan).hides_answers(node) {
+        return Vec::new();
+    }
+    let asked = view.run.variables.get(&format!("_askExchanges:{node}"));
+    let asked = asked.and_then(Value::as_array).into_iter().flatten();
+    asked
+        .filter_map(|exchange| exchange.get("question")?.as_str())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The page of an interrupt that is not open any more, under the status that JSON clients get.
+async fn closed(call: &Call, claims: &Claims, view: &View) -> Answer {
+    let status = interrupts::closed(view).status;
+    let answer = answered(call, claims, view).await?;
+    let closed = match answer {
+        Some(answer) => Closed::Answered(Some(answer)),
+        None if view.run.status.is_terminal() || view.run.status == RunStatus::Cancelling => {
+            Closed::Ended(view.run.status.as_str())
+        }
+        None => Closed::Answered(None),
+    };
+    let page = closed.page(&view.plan.definition.name, claims.node.as_str());
+    Ok(page::respond(status, page))
+}
+
+/// How and when the interrupt was answered, if the end of the log still says so.
+async fn answered(
+    call: &Call,
+    claims: &Claims,
+    view: &View,
+) -> Result<Option<(Option<&'static str>, wopr_wire::time::Timestamp)>, ReadError> {
+    let mut end = view.run.head.0;
+    for _ in 0..MAX_PAGES {
+        let from = end.saturating_sub(PAGE);
+        let n = usize::try_from(end - from).unwrap_or(0);
+        if n == 0 {
+            break;
+        }
+        let Some(page) = call.host.engine().events(&view.key, Seq(from), n).await? else {
+            break;
+        };
+        let found = page
+            .events
+            .iter()
+            .rev()
+            .find_map(|recorded| answer_of(recorded, claims));
+        if found.is_some() {
+            return Ok(found);
+        }
+        end = from;
+    }
+    Ok(None)
+}
+
+fn answer_of(
+    recorded: &Recorded,
+    claims: &Claims,
+) -> Option<(Option<&'static str>, wopr_wire::time::Timestamp)> {
+    match &recorded.event {
+        Event::InterruptResolved { visit, action, .. }
+            if visit.node == claims.node && visit.ordinal == claims.ordinal =>
+        {
+            Some((action.map(ApprovalAction::as_str), render::time(recorded.at)))
+        }
+        _ => None,
+    }
+}

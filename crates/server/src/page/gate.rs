@@ -1,0 +1,465 @@
+//! The page of an interrupt: what is asked, about what, until when, and the form that answers.
+//!
+//! The form is read back into the answer that a JSON client would send, so both are judged by one rule. Nothing here
+//! decides whether an answer counts.
+
+use http::StatusCode;
+use maud::{Markup, html};
+use serde_json::{Map, Value, json};
+use wopr_core::InterruptKind;
+use wopr_wire::time::Timestamp;
+
+use super::{
+    content::{Artifact, Editable, cut},
+    document,
+    fields::{Field, Form},
+};
+
+/// Approvers that are named.
+const MAX_NAMED: usize = 20;
+/// The most questions of approvers that are shown, the newest.
+const MAX_EXCHANGES: usize = 20;
+
+/// An open interrupt, as its page shows it.
+#[derive(Debug)]
+pub(crate) struct Gate<'a> {
+    /// The workflow's name.
+    pub(crate) workflow: &'a str,
+    /// The node that asks.
+    pub(crate) node: &'a str,
+    pub(crate) kind: InterruptKind,
+    pub(crate) data: &'a Value,
+    /// What it is about.
+    pub(crate) artifact: Option<Artifact>,
+    pub(crate) requested_at: Option<Timestamp>,
+    /// Until when the link answers.
+    pub(crate) expires_at: Timestamp,
+    pub(crate) now: Timestamp,
+    /// Accepts so far.
+    pub(crate) n_accepts: usize,
+    /// What approvers asked so far.
+    pub(crate) exchanges: Vec<String>,
+    /// Whom the link was made for, if it names somebody.
+    pub(crate) holder: Option<&'a str>,
+    /// Why this link only shows the question, if it does.
+    pub(crate) only_shown: Option<&'static str>,
+}
+
+/// A form that was refused.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Refused<'a> {
+    pub(crate) form: &'a Form,
+    pub(crate) why: &'a str,
+}
+
+/// The actions of an approval, in words.
+const ACTIONS: [(&str, &str, Option<&str>); 5] = [
+    ("accept", "Accept", Some("main")),
+    ("edit-accept", "Accept with my edits", None),
+    ("refine", "Ask for changes", None),
+    ("ask", "Ask a question", None),
+    ("reject", "Reject", Some("no")),
+];
+
+impl Gate<'_> {
+    /// The page, after a refused form with what it held.
+    pub(crate) fn page(&self, refused: Option<Refused<'_>>) -> Markup {
+        let title = self.title();
+        let given = refused.map(|refused| refused.form);
+        let body = html! {
+            header {
+                p { span.theirs { (self.workflow) } " asks" }
+                h1.theirs dir="auto" { (title) }
+            }
+            @if let Some(Refused { why, .. }) = refused {
+                p.alert role="alert" { "Your answer was not taken: " span.theirs { (why) } }
+            }
+            @if self.is_untrusted() {
+                p.note { "Untrusted content: somebody outside this host wrote this question." }
+            }
+            @for name in ["description", "prompt"] {
+                @if let Some(text) = self.text(name) { p.lead.theirs dir="auto" { (text) } }
+            }
+            @if let Some(artifact) = &self.artifact { (artifact.show()) }
+            @if !self.exchanges.is_empty() { (self.show_exchanges()) }
+            @match self.only_shown {
+                Some(why) => p.note { (why) },
+                None => (self.form(given)),
+            }
+            (self.facts())
+            footer { "Keep this link to yourself: whoever has it can answer." }
+        };
+        document(&title, &body)
+    }
+
+    /// The answer of a form, as a JSON client would give it.
+    ///
+    /// # Errors
+    /// What is wrong with the form, for a person.
+    pub(crate) fn answer(&self, form: &Form) -> Result<Value, String> {
+        match self.kind {
+            InterruptKind::Approval => self.decision(form),
+            InterruptKind::Clarification => {
+                let fields = self.fields();
+                if let Some(id) = form.ids().find(|id| !fields.iter().any(|field| field.id == *id)) {
+                    return Err(format!("there is no question '{id}'"));
+                }
+                let answers = fields
+                    .iter()
+                    .map(|field| Ok((field.id.to_owned(), field.read(form)?)))
+                    .collect::<Result<Map<_, _>, String>>()?;
+                Ok(json!({ "answers": answers }))
+            }
+            InterruptKind::ExternalEvent | InterruptKind::Custom => {
+                let text = form.text("value").ok_or("it needs an answer")?;
+                wopr_wire::json::parse(text.as_bytes()).map_err(|_| "the answer is not JSON".to_owned())
+            }
+        }
+    }
+
+    fn decision(&self, form: &Form) -> Result<Value, String> {
+        let action = form.text("action").ok_or("choose one of the buttons")?;
+        let feedback = form.text("feedback");
+        let mut answer = Map::new();
+        answer.insert("action".to_owned(), action.into());
+        match action {
+            "refine" => {
+                let text = feedback.ok_or("say what should change")?;
+                answer.insert(
+                    "refineFeedback".to_owned(),
+                    json!({ "scope": "whole", "text": text }),
+                );
+                return Ok(answer.into());
+            }
+            "ask" => {
+                let text = feedback.ok_or("write your question first")?;
+                answer.insert("question".to_owned(), text.into());
+                return Ok(answer.into());
+            }
+            "edit-accept" => {
+                let edited = self.edited(form)?;
+                answer.insert("editedArtifactData".to_owned(), edited);
+            }
+            // Edits belong to the button beside them; another one would drop them without a word.
+            _ if self.is_edited(form) => {
+                return Err(
+                    "you changed the content: choose “Accept with my edits”, or undo the changes".to_owned(),
+                );
+            }
+            _ => {}
+        }
+        if let Some(feedback) = feedback {
+            answer.insert("feedback".to_owned(), feedback.into());
+        }
+        Ok(answer.into())
+    }
+
+    fn edited(&self, form: &Form) -> Result<Value, String> {
+        let text = form.raw("edited").ok_or("the edited content is missing")?;
+        if self.editable().is_some_and(|editable| editable.is_json) {
+            return wopr_wire::json::parse(text.as_bytes())
+                .map_err(|_| "the edited content is not JSON".to_owned());
+        }
+        Ok(text.into())
+    }
+
+    fn is_edited(&self, form: &Form) -> bool {
+        match (form.raw("edited"), self.editable()) {
+            (Some(text), Some(editable)) => text.trim_end() != editable.text.trim_end(),
+            (Some(text), None) => !text.trim().is_empty(),
+            (None, _) => false,
+        }
+    }
+
+    /// What may be edited; an empty text where the gate is about nothing that is known.
+    fn editable(&self) -> Option<Editable> {
+        match &self.artifact {
+            Some(artifact) => artifact.editable(),
+            None => Some(Editable {
+                text: String::new(),
+                is_json: false,
+            }),
+        }
+    }
+
+    fn form(&self, given: Option<&Form>) -> Markup {
+        html! {
+            form method="post" autocomplete="off" {
+                h2 { "Your answer" }
+                @match self.kind {
+                    InterruptKind::Approval => (self.approval(given)),
+                    InterruptKind::Clarification => {
+                        @for (index, field) in self.fields().iter().enumerate() { (field.show(index, given)) }
+                        div.buttons { button.main type="submit" { "Send answers" } }
+                    }
+                    InterruptKind::ExternalEvent | InterruptKind::Custom => {
+                        div.field {
+                            label for="value" { "Answer" }
+                            p.hint id="value-hint" { "The answer is JSON, such as " code { "{\"ok\": true}" } "." }
+                            textarea.code id="value" name="value" required aria-describedby="value-hint" {
+                                "\n" (given.and_then(|form| form.raw("value")).unwrap_or(""))
+                            }
+                        }
+                        div.buttons { button.main type="submit" { "Send the answer" } }
+                    }
+                }
+            }
+        }
+    }
+
+    fn approval(&self, given: Option<&Form>) -> Markup {
+        let offered: Vec<&str> = self.texts("actions").collect();
+        let has = |action: &str| offered.contains(&action);
+        let given = |name: &str| given.and_then(|form| form.raw(name));
+        let editable = self.editable().filter(|_| has("edit-accept"));
+        let needs: Vec<_> = [("refine", "to ask for changes"), ("ask", "to ask a question")]
+            .into_iter()
+            .filter_map(|(action, what)| has(action).then_some(what))
+            .collect();
+        html! {
+            @if let Some(editable) = &editable {
+                div.field {
+                    label for="edited" { "Edit before you accept" }
+                    p.hint id="edited-hint" {
+                        "Changes count only with “Accept with my edits”."
+                        @if editable.is_json { " The content is JSON." }
+                    }
+                    textarea.code id="edited" name="edited" aria-describedby="edited-hint" dir="auto" {
+                        "\n" (given("edited").unwrap_or(&editable.text))
+                    }
+                }
+            }
+            @if has("edit-accept") && editable.is_none() {
+                p.note { "The content cannot be edited on this page: it is too large, or a part of it is not shown." }
+            }
+            div.field {
+                label for="feedback" { "Feedback" }
+                p.hint id="feedback-hint" {
+                    @if needs.is_empty() { "Optional." } @else { "Needed " (needs.join(" or ")) ", otherwise optional." }
+                }
+                textarea id="feedback" name="feedback" aria-describedby="feedback-hint" dir="auto" {
+                    "\n" (given("feedback").unwrap_or(""))
+                }
+            }
+            div.buttons {
+                @for (action, word, class) in ACTIONS {
+                    @if has(action) && (action != "edit-accept" || editable.is_some()) {
+                        button class=[class] type="submit" name="action" value=(action) { (word) }
+                    }
+                }
+            }
+        }
+    }
+
+    fn show_exchanges(&self) -> Markup {
+        let skipped = self.exchanges.len().saturating_sub(MAX_EXCHANGES);
+        html! {
+            section aria-labelledby="asked" {
+                h2 id="asked" { "Asked so far" }
+                ul { @for text in self.exchanges.iter().skip(skipped) { li.theirs dir="auto" { (text) } } }
+            }
+        }
+    }
+
+    fn facts(&self) -> Markup {
+        let approvers: Vec<&str> = self.texts("approversList").collect();
+        let required = self
+            .data
+            .get("requiredApprovals")
+            .and_then(Value::as_u64)
+            .unwrap_or(1);
+        html! {
+            section aria-labelledby="facts" {
+                h2 id="facts" { "About this question" }
+                dl {
+                    dt { "Asked" }
+                    dd {
+                        @if approvers.is_empty() { "whoever may answer" } @else {
+                            @for (n, name) in approvers.iter().take(MAX_NAMED).enumerate() {
+                                @if n > 0 { ", " }
+                                span.theirs { (name) }
+                            }
+                            @if approvers.len() > MAX_NAMED { " and " (approvers.len() - MAX_NAMED) " more" }
+                        }
+                    }
+                    @if let Some(holder) = self.holder {
+                        dt { "You answer as" }
+                        dd.theirs { (holder) }
+                    }
+                    @if required > 1 {
+                        dt { "Approvals" }
+                        dd { (self.n_accepts) " of " (required) " so far" }
+                    }
+                    @if let Some(at) = self.requested_at {
+                        dt { "Since" }
+                        dd { (moment(at)) }
+                    }
+                    dt { "Expires" }
+                    dd { (moment(self.expires_at)) " (" (self.left()) ")" }
+                    dt { "Step" }
+                    dd.theirs { (self.node) }
+                }
+            }
+        }
+    }
+
+    /// How long the link still answers.
+    fn left(&self) -> String {
+        let minutes = (self.expires_at.as_millis() - self.now.as_millis()).max(0) / 60_000;
+        let (n, unit) = match minutes {
+            0 => return "in less than a minute".to_owned(),
+            1..120 => (minutes, "minute"),
+            120..2_880 => (minutes / 60, "hour"),
+            _ => (minutes / 1_440, "day"),
+        };
+        format!("in {n} {unit}{}", if n == 1 { "" } else { "s" })
+    }
+
+    fn title(&self) -> String {
+        if let Some(title) = self.text("title") {
+            return title.to_owned();
+        }
+        match self.kind {
+            InterruptKind::Approval => "An approval is needed".to_owned(),
+            InterruptKind::Clarification => match self.fields().len() {
+                1 => "A question needs an answer".to_owned(),
+                n => format!("{n} questions need answers"),
+            },
+            InterruptKind::ExternalEvent => {
+                format!(
+                    "Waiting for the event '{}'",
+                    self.text("eventType").unwrap_or("?")
+                )
+            }
+            InterruptKind::Custom => "An answer is needed".to_owned(),
+        }
+    }
+
+    fn is_untrusted(&self) -> bool {
+        self.text("contentTrust") == Some("untrusted")
+    }
+
+    fn fields(&self) -> Vec<Field<'_>> {
+        let questions = self.data.get("questions").and_then(Value::as_array);
+        questions.into_iter().flatten().filter_map(Field::of).collect()
+    }
+
+    fn text(&self, name: &str) -> Option<&str> {
+        let text = self.data.get(name).and_then(Value::as_str);
+        text.filter(|text| !text.trim().is_empty())
+            .map(|text| cut(text).0)
+    }
+
+    fn texts(&self, name: &str) -> impl Iterator<Item = &str> {
+        let list = self.data.get(name).and_then(Value::as_array);
+        list.into_iter().flatten().filter_map(Value::as_str)
+    }
+}
+
+/// What became of an interrupt.
+#[derive(Debug, Clone)]
+pub(crate) enum Closed {
+    /// It has its answer: the action of an approval, and when.
+    Answered(Option<(Option<&'static str>, Timestamp)>),
+    /// The run ended without one.
+    Ended(&'static str),
+}
+
+impl Closed {
+    /// The page of an interrupt that is no longer open.
+    pub(crate) fn page(&self, workflow: &str, node: &str) -> Markup {
+        let (title, text) = match self {
+            Self::Answered(answer) => {
+                let decided = answer.and_then(|(action, _)| action).map(decided);
+                let text = decided.unwrap_or("This question has its answer; this link cannot change it.");
+                ("Answered", text.to_owned())
+            }
+            Self::Ended(status) => (
+                "No answer is needed any more",
+                format!("The run has ended before this question was answered. It is {status}."),
+            ),
+        };
+        let at = match self {
+            Self::Answered(answer) => answer.map(|(_, at)| at),
+            Self::Ended(_) => None,
+        };
+        let body = html! {
+            header {
+                p.theirs { (workflow) }
+                h1 { (title) }
+            }
+            section {
+                p.lead { (text) }
+                dl {
+                    dt { "Step" }
+                    dd.theirs { (node) }
+                    @if let Some(at) = at {
+                        dt { "Answered" }
+                        dd { (moment(at)) }
+                    }
+                }
+            }
+            footer { "You can close this page." }
+        };
+        document(title, &body)
+    }
+}
+
+/// What an action decided.
+fn decided(action: &str) -> &'static str {
+    match action {
+        "accept" => "It was accepted. This link cannot change that.",
+        "edit-accept" => "It was accepted with edits. This link cannot change that.",
+        "reject" => "It was rejected. This link cannot change that.",
+        "refine" => "Changes were asked for. A new question with a link of its own may follow.",
+        "timeout" => "Nobody answered in time, which counts as a rejection.",
+        _ => "This question has its answer; this link cannot change it.",
+    }
+}
+
+/// The page of a refusal.
+pub(crate) fn refusal(status: StatusCode, code: &str, message: &str) -> Markup {
+    let (title, text) = match (status, code) {
+        (StatusCode::NOT_FOUND, _) => (
+            "There is no such question",
+            "The link is incomplete or wrong. Open it again from where you got it.".to_owned(),
+        ),
+        (StatusCode::GONE, "interrupt_expired") => (
+            "This link has expired",
+            "The time to answer is over. Ask for a new link, if the question is still open.".to_owned(),
+        ),
+        (StatusCode::GONE, _) => (
+            "No answer is needed any more",
+            "The run that asked was cancelled.".to_owned(),
+        ),
+        (StatusCode::CONFLICT, _) => (
+            "Answered",
+            "This question has its answer; this link cannot change it.".to_owned(),
+        ),
+        (StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS, _) => (
+            "The host is busy",
+            "Nothing was changed. Try again in a moment.".to_owned(),
+        ),
+        (status, _) if status.is_server_error() => (
+            "Something went wrong",
+            "The fault is on our side. Try again later.".to_owned(),
+        ),
+        _ => ("This is not possible", format!("The host says: {message}.")),
+    };
+    let body = html! {
+        header { h1 { (title) } }
+        section { p.lead { (text) } }
+        footer { "Status " (status.as_u16()) ", " code { (code) } }
+    };
+    document(title, &body)
+}
+
+/// A moment, to the minute.
+fn moment(at: Timestamp) -> Markup {
+    let text = at.to_string();
+    let (date, clock) = (text.get(..10).unwrap_or(&text), text.get(11..16).unwrap_or(""));
+    html! { time datetime=(text) { (date) " " (clock) " UTC" } }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,255 @@
+//! Pages of interrupts, and forms as answers.
+
+use super::*;
+
+const NOW: i64 = 1_700_000_000_000;
+
+fn gate(kind: InterruptKind, data: &Value) -> Gate<'_> {
+    Gate {
+        workflow: "Orders <1>",
+        node: "gate",
+        kind,
+        data,
+        artifact: None,
+        requested_at: Some(Timestamp::from_millis(NOW - 60_000)),
+        expires_at: Timestamp::from_millis(NOW + 3 * 3_600_000),
+        now: Timestamp::from_millis(NOW),
+        n_accepts: 0,
+        exchanges: Vec::new(),
+        holder: None,
+        only_shown: None,
+    }
+}
+
+fn approval() -> Value {
+    json!({ "title": "Pay <b>now</b>?", "actions": ["accept", "reject", "refine", "ask", "edit-accept"] })
+}
+
+fn draft(content: Value) -> Artifact {
+    Artifact {
+        id: "draft-0".to_owned(),
+        name: "Draft".to_owned(),
+        artifact_type: "note".to_owned(),
+        content,
+        is_redacted: false,
+        is_untrusted: false,
+    }
+}
+
+fn sent(body: &str) -> Form {
+    Form::parse(body.as_bytes()).expect("a form")
+}
+
+#[test]
+fn buttons_are_the_offered_actions() {
+    let data = approval();
+    let page = gate(InterruptKind::Approval, &data).page(None).into_string();
+    for action in ["accept", "reject", "refine", "ask", "edit-accept"] {
+        assert!(
+            page.contains(&format!("name=\"action\" value=\"{action}\"")),
+            "{action}: {page}"
+        );
+    }
+    let data = json!({ "title": "Go?", "actions": ["accept"] });
+    let page = gate(InterruptKind::Approval, &data).page(None).into_string();
+    assert_eq!(page.matches("<button").count(), 1);
+    assert!(page.contains("Optional."));
+}
+
+#[test]
+fn texts_of_others_are_escaped() {
+    let hostile = "</textarea><script>alert(1)</script>";
+    let data = json!({
+        "title": hostile, "description": hostile, "prompt": hostile, "approversList": [hostile],
+        "actions": ["accept", "edit-accept", hostile],
+    });
+    let gate = Gate {
+        workflow: hostile,
+        artifact: Some(draft(hostile.into())),
+        exchanges: vec![hostile.to_owned()],
+        ..gate(InterruptKind::Approval, &data)
+    };
+    let form = sent(&format!("feedback={hostile}&edited={hostile}"));
+    let refused = Refused {
+        form: &form,
+        why: hostile,
+    };
+    let page = gate.page(Some(refused)).into_string();
+    assert!(!page.contains("<script"), "{page}");
+    assert!(page.matches("&lt;script&gt;").count() >= 9, "{page}");
+    assert_eq!(page.matches("</textarea>").count(), 2, "{page}");
+}
+
+#[test]
+fn a_page_says_who_is_asked_and_until_when() {
+    let data = json!({ "actions": ["accept"], "requiredApprovals": 3, "approversList": ["ada", "bo"] });
+    let gate = Gate {
+        n_accepts: 1,
+        holder: Some("ada"),
+        ..gate(InterruptKind::Approval, &data)
+    };
+    let page = gate.page(None).into_string();
+    for wanted in [
+        "<span class=\"theirs\">ada</span>, <span class=\"theirs\">bo</span>",
+        "1 of 3 so far",
+        "<dt>You answer as</dt><dd class=\"theirs\">ada</dd>",
+        "2023-11-15 01:13 UTC</time> (in 3 hours)",
+        "2023-11-14 22:12 UTC",
+    ] {
+        assert!(page.contains(wanted), "{wanted}: {page}");
+    }
+}
+
+#[test]
+fn a_form_is_the_answer_a_json_client_would_send() {
+    let data = approval();
+    let gate = Gate {
+        artifact: Some(draft("one\ntwo".into())),
+        ..gate(InterruptKind::Approval, &data)
+    };
+    for (body, wanted) in [
+        (
+            "action=accept&feedback=+&edited=one%0D%0Atwo",
+            json!({ "action": "accept" }),
+        ),
+        (
+            "action=accept&feedback=fine",
+            json!({ "action": "accept", "feedback": "fine" }),
+        ),
+        (
+            "action=reject&feedback=no",
+            json!({ "action": "reject", "feedback": "no" }),
+        ),
+        (
+            "action=refine&feedback=shorter",
+            json!({ "action": "refine", "refineFeedback": { "scope": "whole", "text": "shorter" } }),
+        ),
+        (
+            "action=ask&feedback=why",
+            json!({ "action": "ask", "question": "why" }),
+        ),
+        (
+            "action=edit-accept&edited=one%0D%0Athree",
+            json!({ "action": "edit-accept", "editedArtifactData": "one\nthree" }),
+        ),
+    ] {
+        assert_eq!(gate.answer(&sent(body)), Ok(wanted), "{body}");
+    }
+    for (body, why) in [
+        ("feedback=x", "buttons"),
+        ("action=refine", "what should change"),
+        ("action=ask&feedback=+", "question"),
+        ("action=edit-accept", "missing"),
+        ("action=accept&edited=other", "with my edits"),
+        ("action=reject&edited=other", "with my edits"),
+    ] {
+        let refused = gate.answer(&sent(body)).expect_err(body);
+        assert!(refused.contains(why), "{body}: {refused}");
+    }
+}
+
+#[test]
+fn json_is_edited_as_json() {
+    let data = approval();
+    let gate = Gate {
+        artifact: Some(draft(json!({ "n": 1 }))),
+        ..gate(InterruptKind::Approval, &data)
+    };
+    let page = gate.page(None).into_string();
+    assert!(page.contains("{\n  &quot;n&quot;: 1\n}</textarea>"), "{page}");
+    assert_eq!(
+        gate.answer(&sent("action=edit-accept&edited={\"n\":2}")),
+        Ok(json!({ "action": "edit-accept", "editedArtifactData": { "n": 2 } }))
+    );
+    let refused = gate.answer(&sent("action=edit-accept&edited={n:2}"));
+    assert_eq!(refused, Err("the edited content is not JSON".to_owned()));
+}
+
+#[test]
+fn content_too_large_to_edit_is_not_offered_for_it() {
+    let data = approval();
+    let gate = Gate {
+        artifact: Some(draft("x".repeat(100_000).into())),
+        ..gate(InterruptKind::Approval, &data)
+    };
+    let page = gate.page(None).into_string();
+    assert!(!page.contains("value=\"edit-accept\"") && page.contains("cannot be edited on this page"));
+    assert!(gate.answer(&sent("action=edit-accept&edited=")).is_ok());
+}
+
+#[test]
+fn a_clarification_needs_every_answer() {
+    let data = json!({ "questions": [
+        { "id": "size", "question": "Which size?", "schema": { "enum": ["small", "large"] } },
+        { "id": "n", "question": "How many?", "schema": { "type": "integer" } },
+    ] });
+    let gate = gate(InterruptKind::Clarification, &data);
+    assert_eq!(
+        gate.answer(&sent("answers[size]=small&answers[n]=3")),
+        Ok(json!({ "answers": { "size": "small", "n": 3 } }))
+    );
+    for (body, why) in [
+        ("answers[size]=small", "“How many?” needs an answer"),
+        ("answers[size]=small&answers[n]=3&answers[x]=1", "no question 'x'"),
+    ] {
+        let refused = gate.answer(&sent(body)).expect_err(body);
+        assert!(refused.contains(why), "{refused}");
+    }
+    let page = gate.page(None).into_string();
+    assert!(
+        page.contains("<h1 class=\"theirs\" dir=\"auto\">2 questions need answers</h1>"),
+        "{page}"
+    );
+}
+
+#[test]
+fn other_interrupts_take_json() {
+    let data = json!({ "eventType": "paid", "correlation": {} });
+    let gate = gate(InterruptKind::ExternalEvent, &data);
+    assert_eq!(gate.answer(&sent("value={\"a\":1}")), Ok(json!({ "a": 1 })));
+    assert!(gate.answer(&sent("value=a")).is_err());
+    assert!(gate.answer(&sent("value=")).is_err());
+    assert!(
+        gate.page(None)
+            .into_string()
+            .contains("Waiting for the event 'paid'")
+    );
+}
+
+#[test]
+fn a_link_for_looking_has_no_form() {
+    let data = approval();
+    let gate = Gate {
+        only_shown: Some("This link only shows the question."),
+        ..gate(InterruptKind::Approval, &data)
+    };
+    let page = gate.page(None).into_string();
+    assert!(!page.contains("<form") && page.contains("only shows"), "{page}");
+}
+
+#[test]
+fn untrusted_questions_are_labelled() {
+    let data = json!({ "customKind": "remote", "contentTrust": "untrusted" });
+    let page = gate(InterruptKind::Custom, &data).page(None).into_string();
+    assert!(page.contains("Untrusted content"), "{page}");
+}
+
+#[test]
+fn what_became_of_a_question_has_a_page() {
+    let at = Timestamp::from_millis(NOW);
+    let text = |closed: Closed| closed.page("w", "gate").into_string();
+    assert!(text(Closed::Answered(Some((Some("reject"), at)))).contains("It was rejected"));
+    assert!(text(Closed::Answered(None)).contains("has its answer"));
+    assert!(text(Closed::Ended("cancelled")).contains("It is cancelled"));
+    for (status, code, wanted) in [
+        (StatusCode::NOT_FOUND, "interrupt_not_found", "no such question"),
+        (StatusCode::GONE, "interrupt_expired", "expired"),
+        (StatusCode::GONE, "interrupt_gone", "cancelled"),
+        (StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", "busy"),
+        (StatusCode::INTERNAL_SERVER_ERROR, "internal_error", "our side"),
+        (StatusCode::FORBIDDEN, "forbidden", "&lt;why&gt;"),
+    ] {
+        let page = refusal(status, code, "<why>").into_string();
+        assert!(page.contains(wanted), "{page}");
+    }
+}

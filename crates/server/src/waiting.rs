@@ -1,0 +1,56 @@
+//! Waiting at a start for a database that is not reached yet.
+//!
+//! Hosts and databases are often started together, and a host that ends because it came first has to be started again
+//! by somebody. So it waits, with pauses that grow, and says so now and then.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use wopr_store::postgres::OpenError;
+
+/// The first pause; each is twice the one before.
+const FIRST: Duration = Duration::from_millis(250);
+const LONGEST: Duration = Duration::from_secs(5);
+/// Time between two lines of the log about one wait.
+const BETWEEN_LINES: Duration = Duration::from_secs(60);
+
+/// A wait for a database.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pause: Duration,
+    since: Option<Instant>,
+    said: Option<Instant>,
+}
+
+impl Waiting {
+    pub(crate) const fn new() -> Self {
+        Self {
+            pause: FIRST,
+            since: None,
+            said: None,
+        }
+    }
+
+    /// Waits a while after an attempt that failed.
+    pub(crate) async fn after(&mut self, error: &OpenError) {
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if self.said.is_none_or(|said| said.elapsed() >= BETWEEN_LINES) {
+            self.said = Some(Instant::now());
+            tracing::warn!(%error, waited_s = since.elapsed().as_secs(), "waiting for the database");
+        }
+        // Not all hosts of a cluster at the same moment.
+        let share = rand::random_range(0.5..=1.0);
+        tokio::time::sleep(self.pause.mul_f64(share)).await;
+        self.pause = (self.pause * 2).min(LONGEST);
+    }
+
+    /// Says how long it took, if there was anything to wait for.
+    pub(crate) fn is_over(&self) {
+        if let Some(since) = self.since {
+            tracing::info!(
+                waited_s = since.elapsed().as_secs(),
+                "no longer waiting for the database"
+            );
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Who may answer a task's questions, and who is shown the tokens that do.
+
+use serde_json::json;
+
+use crate::{
+    client::{Client, state_of},
+    support::{Server, chain, config, key, node},
+};
+
+/// Every document of a task that a caller can get by the protocol.
+async fn documents(client: &Client, id: &str) -> Vec<String> {
+    let is_new = client.version == "1.0";
+    let list = if is_new { "ListTasks" } else { "tasks/list" };
+    let mut found = vec![client.task(id).await.to_string()];
+    if is_new {
+        found.push(client.ok(list, json!({})).await.to_string());
+    }
+    let mut stream = client.subscribe(id).await;
+    found.push(stream.next().await.unwrap().value.to_string());
+    found
+}
+
+#[tokio::test]
+async fn tasks_show_tokens_only_to_callers_who_may_answer() {
+    let server = Server::start().await;
+    for version in ["1.0", ""] {
+        let asker = server.client(version).by("asker");
+        for skill in ["approve", "child-asks", "parallel"] {
+            let message = asker.text(
+                &format!("m-{skill}-{version}"),
+                "acme",
+                json!({"metadata": {"skillId": skill}}),
+            );
+            let task = asker.send(message.clone()).await;
+            assert_eq!(state_of(&task), "input-required");
+            let id = task["id"].as_str().unwrap();
+            let mut seen = documents(&asker, id).await;
+            seen.push(task.to_string());
+            // A repeat of the message finds the task again.
+            seen.push(asker.send(message).await.to_string());
+            for document in seen {
+                assert!(document.contains("interruptId"), "{document}");
+                assert!(!document.contains("interruptToken"), "{document}");
+            }
+            let bob = server.client(version).by("bob");
+            for document in documents(&bob, id).await {
+                assert!(document.contains("interruptToken"), "{document}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_question_of_a_task_has_its_token() {
+    let server = Server::start().await;
+    let client = server.v1();
+    let asks = json!({"metadata": {"skillId": "parallel"}});
+    let task = client.send(client.text("m1", "acme", asks)).await;
+    let interrupts = task["metadata"]["openwop"]["interrupts"].as_array().unwrap();
+    let tokens: Vec<_> = interrupts
+        .iter()
+        .map(|interrupt| interrupt["interruptToken"].as_str().unwrap())
+        .collect();
+    assert_eq!(tokens.len(), 2);
+    assert_ne!(tokens[0], tokens[1]);
+    assert_eq!(task["metadata"]["openwop"]["interruptToken"], tokens[0]);
+    let right = client.clone().at(&format!("/v1/interrupts/{}", tokens[1]));
+    let shown = right.raw("GET", b"").await.json();
+    assert_eq!(shown["nodeId"], "right");
+}
+
+#[tokio::test]
+async fn a_creator_without_the_scope_cannot_answer_its_own_gate() {
+    let mut config = config();
+    config
+        .auth
+        .keys
+        .push(key("agent", "default", &["runs:create", "runs:read"]));
+    let server = Server::open(config).await;
+    for version in ["1.0", ""] {
+        let agent = server.client(version).by("agent");
+        let asks = json!({"metadata": {"skillId": "approve"}});
+        let task = agent
+            .send(agent.text(&format!("m1{version}"), "acme", asks))
+            .await;
+        let id = task["id"].as_str().unwrap();
+        let snapshot = agent.get(&format!("/v1/runs/{id}")).await.json();
+        assert_eq!(snapshot["status"], "waiting-approval");
+        assert!(!snapshot.to_string().contains("interruptToken"), "{snapshot}");
+        let params = agent.text(&format!("m2{version}"), "approve", json!({ "taskId": id }));
+        let method = if version.is_empty() {
+            "message/send"
+        } else {
+            "SendMessage"
+        };
+        let request = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        let refused = agent.raw("POST", request.to_string().as_bytes()).await;
+        assert!(refused.json().get("error").is_some());
+        assert_eq!(state_of(&agent.task(id).await), "input-required");
+    }
+}
+
+#[tokio::test]
+async fn a_task_whose_approval_timed_out_says_so() {
+    let gate = node(
+        "gate",
+        "core.approvalGate",
+        json!({"timeoutMs": 20, "onTimeout": "approve"}),
+    );
+    let server = Server::with(config(), vec![chain("brief", vec![gate])]).await;
+    for version in ["1.0", ""] {
+        let client = server.client(version);
+        let asks = json!({"metadata": {"skillId": "brief"}});
+        let task = client
+            .send(client.text(&format!("m{version}"), "acme", asks))
+            .await;
+        let task = client.until(task["id"].as_str().unwrap(), "failed").await;
+        let error = &task["metadata"]["openwop"]["error"];
+        assert_eq!(error["code"], "approval_rejected");
+        assert_eq!(error["details"]["reason"], "timeout");
+        let said = task["status"]["message"]["parts"][0]["text"].as_str().unwrap();
+        assert!(said.contains("timed out"), "{said}");
+    }
+}

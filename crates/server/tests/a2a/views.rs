@@ -1,0 +1,446 @@
+//! What readers see of the values of a run: nobody what a workflow marks as sensitive, and only readers of artifacts
+//! the contents of artifacts and of files; on every face, in every version, by every way to read a run.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use serde_json::{Value, json};
+use wopr_wire::a2a::method::{Operation, Version};
+
+use crate::{
+    client::Client,
+    push::{Receivers, reaching},
+    speaker::{Binding, Speaker},
+    support::{Server, chain, config, key, node},
+};
+
+/// Values that nobody is shown.
+const SECRETS: [&str; 8] = [
+    "secret-in-data",
+    "secret-in-prompt",
+    "secret-default",
+    "secret-static",
+    "secret-output",
+    "secret-answer",
+    "secret-feedback",
+    "secret-in-channel",
+];
+/// The contents of artifacts and files.
+const CONTENTS: [&str; 5] = [
+    "content-of-text",
+    "content-of-data",
+    "content-of-pieces",
+    "content-of-file",
+    "content-edited",
+];
+
+/// A workflow with every kind of value: it says everything, and then asks twice.
+fn workflow() -> Value {
+    let artifact = |mut node: Value| {
+        node["artifactType"] = json!("text");
+        node
+    };
+    let mut given = node("given", "core.identity", json!({}));
+    given["inputs"] = json!({ "pin": { "type": "static", "value": "secret-static" } });
+    // What is made of inputs is in no definition.
+    let mut made = node("made", "core.identity", json!({}));
+    made["inputs"] = json!({ "key": { "type": "expression", "expression": "'secret-' ~ open ~ 'put'" } });
+    made["outputSensitivity"] = json!({ "key": true });
+    let mut data = artifact(node("data", "core.identity", json!({})));
+    data["inputs"] =
+        json!({ "report": { "type": "expression", "expression": "'content-' ~ word ~ '-data'" } });
+    let mut hidden = node(
+        "hidden",
+        "core.clarificationGate",
+        json!({ "questions": [{ "id": "q", "question": "What?" }] }),
+    );
+    hidden["outputSensitivity"] = json!({ "answers": true });
+    let mut gate = node(
+        "gate",
+        "core.approvalGate",
+        json!({ "title": "Go?", "actions": ["accept", "reject", "edit", "ask"] }),
+    );
+    gate["outputSensitivity"] = json!({ "feedback": true });
+    let mut workflow = chain(
+        "everything",
+        vec![
+            given,
+            made,
+            node(
+                "write",
+                "core.channelWrite",
+                json!({ "channelName": "notes", "value": "secret-in-channel" }),
+            ),
+            artifact(node(
+                "text",
+                "core.template",
+                json!({ "template": "content-{{ word }}-text" }),
+            )),
+            data,
+            artifact(node(
+                "pieces",
+                "core.stream",
+                json!({ "chunks": ["content-{{ word }}-pieces ", "content-{{ word }}-pieces"] }),
+            )),
+            hidden,
+            gate,
+            artifact(node(
+                "last",
+                "core.template",
+                json!({ "template": "content-{{ word }}-text, at last" }),
+            )),
+        ],
+    );
+    workflow["variables"] = json!([
+        { "name": "pin", "type": "string", "sensitive": true, "defaultValue": "secret-default" },
+        { "name": "prompt", "type": "string", "sensitive": true },
+        { "name": "text", "type": "string" },
+    ]);
+    workflow["channels"] = json!({ "notes": { "reducer": "append", "sensitive": true } });
+    workflow["metadata"] = json!({ "a2a": { "reply": "status", "inputModes": ["*/*"] } });
+    workflow
+}
+
+async fn server() -> Server {
+    let mut config = reaching();
+    config.auth.keys.push(key("full", "default", &["*"]));
+    config.auth.keys.push(key(
+        "plain",
+        "default",
+        &[
+            "runs:create",
+            "runs:read",
+            "runs:cancel",
+            "approvals:respond",
+            "manifest:read",
+        ],
+    ));
+    Server::with(config, vec![workflow()]).await
+}
+
+/// What a caller is shown, with where.
+#[derive(Default)]
+struct Seen(Vec<(String, String)>);
+
+impl Seen {
+    fn add(&mut self, place: impl Into<String>, shown: &Value) {
+        self.0.push((place.into(), shown.to_string()));
+    }
+
+    /// Fails where a value is shown that must not be.
+    fn holds_none(&self, values: &[&str]) {
+        for (place, shown) in &self.0 {
+            for value in values {
+                let bytes = STANDARD.encode(value);
+                let is_there = shown.contains(value) || shown.contains(bytes.trim_end_matches('='));
+                assert!(!is_there, "{value} is shown by {place}: {shown}");
+            }
+        }
+    }
+
+    fn holds_all(&self, values: &[&str]) {
+        for value in values {
+            let bytes = STANDARD.encode(value);
+            let mut shown = self.0.iter().map(|(_, shown)| shown);
+            assert!(
+                shown.any(|shown| shown.contains(value) || shown.contains(bytes.trim_end_matches('='))),
+                "{value}"
+            );
+        }
+    }
+}
+
+/// Begins a run with a message that has every kind of part; a speaker is shown what becomes of it.
+fn beginning(speaker: &Speaker, who: &str) -> Value {
+    json!({"message": {
+        "messageId": format!("begin-{who}-{}", speaker.name()), "role": "ROLE_USER", "contextId": "everything",
+        "metadata": {"skillId": "everything"},
+        "parts": [
+            {"text": "secret-in-prompt"},
+            {"data": {"pin": "secret-in-data", "open": "out", "word": "of"}},
+            {"raw": STANDARD.encode("content-of-file"), "mediaType": "text/plain", "filename": "a.txt"},
+        ],
+    }})
+}
+
+/// Reads a run in every way OpenWOP has.
+async fn read_over_rest(client: &Client, run: &str, seen: &mut Seen) {
+    let paths = ["", "/events/poll?timeout=1"];
+    for path in paths {
+        let answer = client.get(&format!("/v1/runs/{run}{path}")).await;
+        assert_eq!(answer.status, 200, "{path}");
+        seen.add(format!("REST {path}"), &answer.json());
+    }
+    for path in [
+        "/v1/runs",
+        "/v1/interrupts",
+        "/v1/workflows",
+        "/v1/workflows/everything",
+    ] {
+        let answer = client.get(path).await;
+        assert_eq!(answer.status, 200, "{path}");
+        seen.add(path, &answer.json());
+    }
+    let json = client.clone().with("accept", "application/json");
+    let answer = json.get(&format!("/v1/runs/{run}/events")).await;
+    seen.add("REST events as JSON", &answer.json());
+    for query in [
+        "",
+        "streamMode=values",
+        "streamMode=debug",
+        "streamMode=messages",
+        "streamMode=debug&bufferMs=50",
+    ] {
+        let stream = client.clone().at(&format!("/v1/runs/{run}/events?{query}"));
+        let text = stream.bare_stream("GET", &Value::Null).await.drain().await;
+        assert!(text.ends_with(":end\n"), "{query}: {text}");
+        seen.add(format!("REST stream {query}"), &json!(text));
+    }
+}
+
+/// Reads a task in every way A2A has.
+async fn read_over_a2a(speaker: &Speaker, task: &str, seen: &mut Seen) {
+    let name = speaker.name();
+    seen.add(
+        format!("{name} get"),
+        &speaker.get(json!({ "id": task })).await.unwrap(),
+    );
+    // 0.3 has no list over JSON-RPC and gRPC.
+    if speaker.version == Version::V1_0 || speaker.binding == Binding::Rest {
+        let wanted = json!({ "historyLength": 50, "includeArtifacts": true });
+        let listed = speaker.ask(Operation::ListTasks, wanted).await.unwrap();
+        seen.add(format!("{name} list"), &listed);
+    }
+}
+
+/// A run whose reviewer asks and then rejects, with words that are sensitive.
+async fn reject(speaker: &Speaker, who: &str, seen: &mut Seen) -> String {
+    let name = speaker.name();
+    let mut begin = beginning(speaker, who);
+    begin["message"]["messageId"] = json!(format!("reject-{who}-{name}"));
+    let task = speaker.send(begin).await.unwrap();
+    let id = task["id"].as_str().unwrap().to_owned();
+    for (step, data) in [
+        ("answers", json!({ "answers": { "q": "secret-answer" } })),
+        ("asks", json!({ "action": "ask", "question": "secret-feedback" })),
+        (
+            "rejects",
+            json!({ "action": "reject", "feedback": "secret-feedback" }),
+        ),
+    ] {
+        let mut answer = speaker.answer(&format!("{step}-{who}"), "", &id);
+        answer["message"]["parts"] = json!([{ "data": data }]);
+        let shown = speaker.send(answer).await.unwrap();
+        seen.add(format!("{name} {step}"), &shown);
+    }
+    id
+}
+
+#[tokio::test]
+async fn nobody_sees_secrets_and_only_readers_of_artifacts_see_contents() {
+    let receivers = Receivers::start().await;
+    let server = server().await;
+    for who in ["full", "plain"] {
+        let mut seen = Seen::default();
+        let rest = server.v1().by(who);
+        for speaker in Speaker::all(&server) {
+            let speaker = speaker.by(who);
+            let name = speaker.name();
+            // As a stream, from its first frame to the first question, and as an answer at once.
+            let told = format!("{who}-{name}");
+            let mut begin = beginning(&speaker, who);
+            begin["configuration"] = json!({ "taskPushNotificationConfig": { "url": receivers.url(&told) } });
+            let updates = speaker.stream(Operation::SendStreamingMessage, begin).await;
+            let frames = updates.all().await;
+            let task = frames[0].value["id"].as_str().unwrap().to_owned();
+            for frame in &frames {
+                seen.add(format!("{name} stream"), &frame.value);
+            }
+            read_over_a2a(&speaker, &task, &mut seen).await;
+            let mut answer = speaker.answer(&format!("answer-{who}"), "secret-answer", &task);
+            answer["message"]["parts"] = json!([{"data": {"answers": {"q": "secret-answer"}}}]);
+            let asked = speaker.send(answer).await.unwrap();
+            seen.add(format!("{name} answered"), &asked);
+            // One that follows from here on.
+            let mut following = speaker
+                .stream(Operation::SubscribeToTask, json!({ "id": task }))
+                .await;
+            seen.add(
+                format!("{name} subscribed"),
+                &following.next().await.unwrap().value,
+            );
+            let mut edit = speaker.answer(&format!("edit-{who}"), "", &task);
+            edit["message"]["parts"] =
+                json!([{"data": {"action": "edit-accept", "editedArtifactData": "content-edited"}}]);
+            let done = speaker.send(edit).await.unwrap();
+            seen.add(format!("{name} done"), &done);
+            for frame in following.all().await {
+                seen.add(format!("{name} followed"), &frame.value);
+            }
+            read_over_a2a(&speaker, &task, &mut seen).await;
+            read_over_rest(&rest, &task, &mut seen).await;
+            for pushed in receivers.told(&told, "completed").await {
+                seen.add(format!("{name} push"), &pushed.body);
+            }
+            let rejected = reject(&speaker, who, &mut seen).await;
+            read_over_a2a(&speaker, &rejected, &mut seen).await;
+            read_over_rest(&rest, &rejected, &mut seen).await;
+        }
+        let card = rest.get("/.well-known/agent-card.json").await.json();
+        seen.add("card", &card);
+        seen.add("openapi", &rest.get("/v1/openapi.json").await.json());
+        seen.holds_none(&SECRETS);
+        if who == "full" {
+            seen.holds_all(&CONTENTS);
+        } else {
+            seen.holds_none(&CONTENTS);
+            // References instead.
+            seen.holds_all(&[
+                "[ARTIFACT text]",
+                "/artifacts/text-0",
+                "/artifacts/data-0",
+                "wopr-blob:",
+            ]);
+        }
+    }
+}
+
+/// A stream that saw nothing before it was shown the first event hides what one that saw all of them does.
+#[tokio::test]
+async fn a_stream_that_begins_at_the_end_of_the_log_hides_what_comes() {
+    let server = server().await;
+    let speaker = &Speaker::all(&server)[0];
+    let task = speaker.send(beginning(speaker, "late")).await.unwrap();
+    let run = task["id"].as_str().unwrap();
+    let client = server.v1();
+    let poll = client.get(&format!("/v1/runs/{run}/events/poll")).await.json();
+    let last = poll["lastEventSeq"].as_u64().unwrap();
+    let stream = client
+        .clone()
+        .at(&format!("/v1/runs/{run}/events?streamMode=debug"));
+    let stream = stream.with("last-event-id", &last.to_string());
+    let stream = stream.bare_stream("GET", &Value::Null).await;
+    let mut answer = speaker.answer("late-answer", "", run);
+    answer["message"]["parts"] = json!([{"data": {"answers": {"q": "secret-answer"}}}]);
+    speaker.send(answer).await.unwrap();
+    speaker.cancel(run).await.unwrap();
+    let text = stream.drain().await;
+    assert!(text.contains("clarification.resolved"), "{text}");
+    assert!(!text.contains("secret-answer"), "{text}");
+}
+
+#[tokio::test]
+async fn a_definition_that_was_read_is_not_registered_as_it_is() {
+    let server = server().await;
+    let client = server.v1();
+    let read = client.get("/v1/workflows/everything").await.json();
+    assert_eq!(read["variables"][0]["defaultValue"], "[REDACTED]");
+    assert_eq!(read["nodes"][0]["inputs"]["pin"]["value"], "[REDACTED]");
+    let refused = client
+        .clone()
+        .at("/v1/workflows")
+        .raw("POST", read.to_string().as_bytes())
+        .await;
+    assert_eq!(refused.status, 400, "{:?}", refused.json());
+}
+
+#[tokio::test]
+async fn a_missing_scope_is_named_on_every_face() {
+    let server = Server::start().await;
+    let task = {
+        let speaker = &Speaker::all(&server)[0];
+        let task = speaker.send(speaker.text("m", "x", "approve")).await.unwrap();
+        task["id"].as_str().unwrap().to_owned()
+    };
+    // Whether the task is there or not, and whoever's it is: the scope is all there is to say.
+    for task in [task.as_str(), "run_01JD000000000000000000000A"] {
+        for speaker in Speaker::all(&server) {
+            let name = speaker.name();
+            let starter = speaker.by("starter");
+            for (operation, request) in [
+                (Operation::GetTask, json!({ "id": task })),
+                (Operation::CancelTask, json!({ "id": task })),
+                (Operation::ListPushConfigs, json!({ "taskId": task })),
+                (Operation::SendMessage, starter.answer("n", "yes", task)),
+            ] {
+                let refused = starter.refused(operation, request).await;
+                let scope = match operation {
+                    Operation::CancelTask => "runs:cancel",
+                    Operation::SendMessage => "approvals:respond",
+                    _ => "runs:read",
+                };
+                assert!(refused.contains(scope), "{name} {operation:?}: {refused}");
+            }
+        }
+    }
+    // Who may only cancel does, and is shown what became of it.
+    for speaker in Speaker::all(&server) {
+        let name = speaker.name();
+        let asked = speaker.send(speaker.text("c", "x", "approve")).await.unwrap();
+        let id = asked["id"].as_str().unwrap();
+        let cancelled = speaker.by("canceller").cancel(id).await.unwrap();
+        assert_eq!(crate::client::state_of(&cancelled), "canceled", "{name}");
+        assert!(cancelled.get("history").is_none(), "{name}: {cancelled}");
+    }
+}
+
+#[tokio::test]
+async fn private_runs_are_their_creators_over_rest_too() {
+    let mut config = config();
+    config.a2a.private_tasks = true;
+    let server = Server::open(config).await;
+    let (alice, bob) = (server.v1(), server.v1().by("bob"));
+    let begin = json!({ "workflowId": "approve" }).to_string();
+    let made = alice
+        .clone()
+        .at("/v1/runs")
+        .raw("POST", begin.as_bytes())
+        .await
+        .json();
+    let run = made["runId"].as_str().unwrap().to_owned();
+    let reads = [
+        "",
+        "/events",
+        "/events/poll?timeout=1",
+        "/artifacts",
+        "/artifacts/brief-0",
+    ];
+    for path in reads {
+        let path = format!("/v1/runs/{run}{path}");
+        let json = bob.clone().with("accept", "application/json");
+        let (theirs, missing) = (
+            json.get(&path).await,
+            json.get(&path.replace(&run, "run_missing0000000000")).await,
+        );
+        assert_eq!((theirs.status, theirs.json()), (404, missing.json()), "{path}");
+    }
+    let answer = json!({ "action": "accept" });
+    for (path, body) in [
+        (format!("/v1/runs/{run}/cancel"), json!({})),
+        (format!("/v1/runs/{run}:pause"), json!({})),
+        (format!("/v1/runs/{run}:resume"), json!({})),
+        (format!("/v1/runs/{run}/approvals/gate"), answer.clone()),
+        (
+            format!("/v1/runs/{run}/interrupts/gate"),
+            json!({ "resumeValue": answer }),
+        ),
+    ] {
+        let answer = bob
+            .clone()
+            .at(&path)
+            .raw("POST", body.to_string().as_bytes())
+            .await;
+        assert_eq!(answer.status, 404, "{path}");
+    }
+    let bulk = json!({ "runIds": [run] }).to_string();
+    let bulk = bob
+        .clone()
+        .at("/v1/runs:bulk-cancel")
+        .raw("POST", bulk.as_bytes())
+        .await
+        .json();
+    assert_eq!(bulk["results"][0]["error"]["error"], "not_found", "{bulk}");
+    for (path, member) in [("/v1/runs", "runs"), ("/v1/interrupts", "interrupts")] {
+        let count = async |client: &Client| client.get(path).await.json()[member].as_array().unwrap().len();
+        assert_eq!((count(&bob).await, count(&alice).await), (0, 1), "{path}");
+    }
+    assert_eq!(alice.get(&format!("/v1/runs/{run}")).await.status, 200);
+}

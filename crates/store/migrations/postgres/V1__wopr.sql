@@ -1,0 +1,292 @@
+-- The tenant begins every key: what belongs to one tenant lies together, and no query can forget it.
+-- Ids and keys compare by their bytes (COLLATE "C"), as everywhere else in wopr, whatever the database's own
+-- collation. Times are milliseconds since the Unix epoch. Nothing here needs a sequence, a trigger or a session.
+
+CREATE TABLE runs (
+    tenant      text COLLATE "C" NOT NULL,
+    run         text COLLATE "C" NOT NULL,
+    workflow    text COLLATE "C" NOT NULL,
+    version     text COLLATE "C" NOT NULL,
+    status      text COLLATE "C" NOT NULL,
+    principal   text COLLATE "C" NOT NULL,
+    parent_run  text COLLATE "C",
+    parent_node text COLLATE "C",
+    created_at  bigint NOT NULL,
+    updated_at  bigint NOT NULL,
+    next_seq    bigint NOT NULL,
+    -- The number of push configurations, so that an append to a run without any reads no other table.
+    pushes      bigint NOT NULL DEFAULT 0,
+    -- By how many runs the tree below a root was allowed to grow.
+    descendants bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (tenant, run)
+);
+
+-- Almost every run ends completed, and the list of completed runs is nearly the list of all runs, which the
+-- primary key serves. Leaving them out keeps the index small and spares a run that ends in its first append.
+CREATE INDEX runs_by_status ON runs (tenant, status, run) WHERE status <> 'completed';
+CREATE INDEX runs_by_workflow ON runs (tenant, workflow, run);
+CREATE INDEX runs_by_parent ON runs (tenant, parent_run, run) WHERE parent_run IS NOT NULL;
+
+CREATE TABLE events (
+    tenant text COLLATE "C" NOT NULL,
+    run    text COLLATE "C" NOT NULL,
+    seq    bigint NOT NULL,
+    body   bytea  NOT NULL,
+    PRIMARY KEY (tenant, run, seq)
+);
+
+-- One row per run: only the newest fold is ever read.
+CREATE TABLE snapshots (
+    tenant text COLLATE "C" NOT NULL,
+    run    text COLLATE "C" NOT NULL,
+    head   bigint NOT NULL,
+    body   bytea  NOT NULL,
+    PRIMARY KEY (tenant, run)
+);
+
+CREATE TABLE tasks (
+    tenant     text COLLATE "C" NOT NULL,
+    run        text COLLATE "C" NOT NULL,
+    context    text COLLATE "C",
+    state      text COLLATE "C" NOT NULL,
+    interrupt  text COLLATE "C",
+    updated_at bigint NOT NULL,
+    -- Copied from the run, where it never changes, so that a filter by creator needs no join.
+    principal  text COLLATE "C" NOT NULL,
+    PRIMARY KEY (tenant, run)
+);
+
+-- A page of tasks says how many match in all; the last two columns let the index alone answer that.
+CREATE INDEX tasks_by_time ON tasks (tenant, updated_at, run, state, principal);
+CREATE INDEX tasks_by_context ON tasks (tenant, context, updated_at, run) WHERE context IS NOT NULL;
+
+-- `due` says when a process may fire the timer: a lease (`epoch`) moves it to the lease's own end.
+CREATE TABLE timers (
+    tenant text COLLATE "C" NOT NULL,
+    run    text COLLATE "C" NOT NULL,
+    key    text COLLATE "C" NOT NULL,
+    due    bigint NOT NULL,
+    epoch  bigint,
+    fence  bigint NOT NULL,
+    deaths bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (tenant, run, key)
+);
+
+-- `deaths`, here and below, counts the processes that died with the row in hand. At 2 it is handed out beside few
+-- others, at 3 it is parked, at 4 its run knows.
+CREATE INDEX timers_by_due ON timers (due, tenant, run, key) WHERE deaths < 2;
+CREATE INDEX timers_by_tenant ON timers (tenant, due, run, key) WHERE deaths < 2;
+CREATE INDEX timers_suspect ON timers (due, tenant, run, key) WHERE deaths = 2;
+CREATE INDEX timers_parked ON timers (tenant, run) WHERE deaths = 3;
+
+-- A row without an epoch is held by nobody; its fence still counts the leases there were.
+CREATE TABLE effects (
+    tenant      text COLLATE "C" NOT NULL,
+    run         text COLLATE "C" NOT NULL,
+    key         text COLLATE "C" NOT NULL,
+    body        bytea  NOT NULL,
+    enqueued_at bigint NOT NULL,
+    epoch       bigint,
+    lease_until bigint,
+    fence       bigint NOT NULL,
+    deaths      bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (tenant, run, key)
+);
+
+CREATE INDEX effects_free ON effects (enqueued_at, tenant, run, key) WHERE epoch IS NULL AND deaths < 2;
+CREATE INDEX effects_by_tenant ON effects (tenant, enqueued_at, run, key) WHERE epoch IS NULL AND deaths < 2;
+CREATE INDEX effects_suspect ON effects (enqueued_at, tenant, run, key) WHERE deaths = 2;
+CREATE INDEX effects_parked ON effects (tenant, run) WHERE deaths = 3;
+CREATE INDEX effects_held ON effects (lease_until, tenant, run, key) WHERE epoch IS NOT NULL;
+
+-- `place` keeps the order of arrival within a target: one more than the largest there is. Two sources that tell
+-- a target at the same moment may share a place, since neither came first; their keys order them then.
+CREATE TABLE inbox (
+    tenant     text COLLATE "C" NOT NULL,
+    target     text COLLATE "C" NOT NULL,
+    source     text COLLATE "C" NOT NULL,
+    source_seq bigint NOT NULL,
+    place      bigint NOT NULL,
+    body       bytea  NOT NULL,
+    -- Who claimed it; what comes in while a process lives is heard without that.
+    epoch      bigint,
+    deaths     bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (tenant, target, source, source_seq)
+);
+
+CREATE INDEX inbox_held ON inbox (epoch) WHERE epoch IS NOT NULL;
+CREATE INDEX inbox_parked ON inbox (tenant, target) WHERE deaths = 3;
+
+CREATE INDEX inbox_by_place ON inbox (tenant, target, place);
+
+CREATE TABLE idempotency (
+    tenant     text COLLATE "C" NOT NULL,
+    principal  text COLLATE "C" NOT NULL,
+    scope      text COLLATE "C" NOT NULL,
+    key        text COLLATE "C" NOT NULL,
+    digest     text COLLATE "C" NOT NULL,
+    run        text COLLATE "C",
+    response   bytea  NOT NULL,
+    expires_at bigint NOT NULL,
+    PRIMARY KEY (tenant, principal, scope, key)
+);
+
+CREATE INDEX idempotency_by_expiry ON idempotency (expires_at);
+
+CREATE TABLE messages (
+    tenant text COLLATE "C" NOT NULL,
+    run    text COLLATE "C" NOT NULL,
+    seq    bigint NOT NULL,
+    id     text COLLATE "C" NOT NULL,
+    body   bytea  NOT NULL,
+    PRIMARY KEY (tenant, run, id)
+);
+
+CREATE TABLE blobs (
+    tenant     text COLLATE "C" NOT NULL,
+    run        text COLLATE "C" NOT NULL,
+    id         text COLLATE "C" NOT NULL,
+    media_type text COLLATE "C" NOT NULL,
+    bytes      bytea NOT NULL,
+    PRIMARY KEY (tenant, run, id)
+);
+
+-- The empty tenant, which no tenant can be called, owns what every tenant may use.
+CREATE TABLE workflows (
+    tenant        text COLLATE "C" NOT NULL,
+    id            text COLLATE "C" NOT NULL,
+    version       text COLLATE "C" NOT NULL,
+    body          bytea  NOT NULL,
+    registered_at bigint NOT NULL,
+    PRIMARY KEY (tenant, id, version)
+);
+
+CREATE TABLE workflow_heads (
+    tenant  text COLLATE "C" NOT NULL,
+    id      text COLLATE "C" NOT NULL,
+    version text COLLATE "C" NOT NULL,
+    revision bigint NOT NULL,
+    PRIMARY KEY (tenant, id)
+);
+
+CREATE INDEX workflow_heads_by_revision ON workflow_heads (revision);
+
+CREATE TABLE api_keys (
+    tenant        text COLLATE "C" NOT NULL,
+    id            text COLLATE "C" NOT NULL,
+    secret_sha256 text COLLATE "C" NOT NULL,
+    principal     text COLLATE "C" NOT NULL,
+    scopes        text COLLATE "C" NOT NULL,
+    membership    text COLLATE "C" NOT NULL,
+    created_at    bigint NOT NULL,
+    revoked_at    bigint,
+    revision      bigint NOT NULL,
+    PRIMARY KEY (tenant, id)
+);
+
+CREATE INDEX api_keys_by_revision ON api_keys (revision);
+
+-- The lives of processes. The last one is a row of its own, so that beginning the next locks exactly that row.
+CREATE TABLE epochs (
+    epoch    bigint NOT NULL PRIMARY KEY,
+    began_at bigint NOT NULL,
+    -- By the clock of this server. One that is silent for long is buried: what it had in hand has counted a death.
+    seen_at  bigint NOT NULL DEFAULT (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
+    is_buried boolean NOT NULL DEFAULT false,
+    -- One that ended in order.
+    is_ended boolean NOT NULL DEFAULT false
+);
+
+CREATE INDEX epochs_living ON epochs (seen_at) WHERE NOT is_buried AND NOT is_ended;
+
+CREATE TABLE last_epoch (
+    one   boolean NOT NULL PRIMARY KEY CHECK (one),
+    epoch bigint  NOT NULL
+);
+
+INSERT INTO last_epoch (one, epoch) VALUES (true, 0);
+
+-- The latest time by the database's clock that a process went by: no later start begins before it, also after a
+-- failover to a server whose clock is behind.
+CREATE TABLE clock (
+    one        boolean PRIMARY KEY CHECK (one),
+    high_water bigint  NOT NULL
+);
+
+-- Every change of the registry gets a revision larger than all before, so that a process can ask what is new. The
+-- last one is a row of its own: whoever changes something holds it until the commit, so that revisions become visible
+-- in their order and nobody can see a later one and miss an earlier.
+CREATE TABLE last_revision (
+    one      boolean NOT NULL PRIMARY KEY CHECK (one),
+    revision bigint  NOT NULL
+);
+
+INSERT INTO last_revision (one, revision) VALUES (true, 1);
+
+-- `body` is opaque and sealed by whoever wrote it. `since` is the first event the receiver hears of. `due` says when
+-- somebody may work at the receiver: a lease that was handed out (`epoch`) moves it to its own end; without it nothing
+-- waits. `news` grows when something may have been added to what waits, so that nobody who found nothing goes to rest
+-- on it.
+CREATE TABLE pushes (
+    tenant     text COLLATE "C" NOT NULL,
+    run        text COLLATE "C" NOT NULL,
+    id         text COLLATE "C" NOT NULL,
+    body       bytea  NOT NULL,
+    created_at bigint NOT NULL,
+    since      bigint NOT NULL,
+    due        bigint,
+    epoch      bigint,
+    fence      bigint NOT NULL,
+    news       bigint NOT NULL,
+    deaths     bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (tenant, run, id)
+);
+
+CREATE INDEX pushes_by_due ON pushes (due, tenant, run, id) WHERE due IS NOT NULL AND deaths < 2;
+CREATE INDEX pushes_by_tenant ON pushes (tenant, due, run, id) WHERE due IS NOT NULL AND deaths < 2;
+-- A receiver is never parked: what waits for it can be given up.
+CREATE INDEX pushes_suspect ON pushes (due, tenant, run, id) WHERE due IS NOT NULL AND deaths >= 2;
+
+-- What has been appended to a run and is not yet told to those in `pushes`: events from one place up to another. One
+-- row per run, however many appends there were.
+CREATE TABLE outbox (
+    tenant   text COLLATE "C" NOT NULL,
+    run      text COLLATE "C" NOT NULL,
+    from_seq bigint NOT NULL,
+    to_seq   bigint NOT NULL,
+    -- Who claimed it when it was found at a start.
+    epoch    bigint,
+    deaths   bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (tenant, run)
+);
+
+CREATE INDEX outbox_held ON outbox (epoch) WHERE epoch IS NOT NULL;
+CREATE INDEX outbox_parked ON outbox (tenant, run) WHERE deaths = 3;
+
+-- What waits for a receiver, and what was given up (`dead_at`).
+CREATE TABLE deliveries (
+    tenant      text COLLATE "C" NOT NULL,
+    run         text COLLATE "C" NOT NULL,
+    push        text COLLATE "C" NOT NULL,
+    seq         bigint NOT NULL,
+    body        bytea  NOT NULL,
+    enqueued_at bigint NOT NULL,
+    attempts    bigint NOT NULL,
+    error       text COLLATE "C",
+    dead_at     bigint,
+    PRIMARY KEY (tenant, run, push, seq)
+);
+
+CREATE INDEX deliveries_waiting ON deliveries (tenant, run, push, seq) WHERE dead_at IS NULL;
+CREATE INDEX deliveries_dead ON deliveries (tenant, run, push, seq) WHERE dead_at IS NOT NULL;
+
+-- Runs on their way out, each with the root of its tree. A run is gone once both it and its root have a row here;
+-- its other rows are deleted afterwards, a few at a time, and then its row here: the root's last.
+CREATE TABLE removals (
+    tenant text COLLATE "C" NOT NULL,
+    run    text COLLATE "C" NOT NULL,
+    root   text COLLATE "C" NOT NULL,
+    PRIMARY KEY (tenant, run)
+);
+
+CREATE INDEX removals_by_root ON removals (tenant, root, run) WHERE run <> root;

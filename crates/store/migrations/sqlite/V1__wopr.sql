@@ -1,0 +1,297 @@
+-- The tenant begins every key: what belongs to one tenant lies together, and no query can forget it.
+-- Keys grow with time wherever they can (ids of runs begin with it), so that new rows go to the right edge of each
+-- tree and the appends of one group share pages; a tree keyed at random costs a page per row.
+-- Rows of fixed fields are WITHOUT ROWID, one B-tree instead of two. Rows with a body are not: there a body of more
+-- than a quarter of a page would spill into pages of its own. In a plain table it may fill the page, and the key's
+-- index stays small. Measured with 256 appends in flight, four events of 3 kB each: a third of the time, half of the
+-- write-ahead log.
+-- Times are milliseconds since the Unix epoch.
+
+-- "wopr" in ASCII, so that file(1) and a careful operator can tell what this is.
+PRAGMA application_id = 2003791986;
+
+CREATE TABLE runs (
+    tenant      TEXT    NOT NULL,
+    run         TEXT    NOT NULL,
+    workflow    TEXT    NOT NULL,
+    version     TEXT    NOT NULL,
+    status      TEXT    NOT NULL,
+    principal   TEXT    NOT NULL,
+    parent_run  TEXT,
+    parent_node TEXT,
+    created_at  INTEGER NOT NULL,
+    updated_at  INTEGER NOT NULL,
+    next_seq    INTEGER NOT NULL,
+    -- The number of push configurations, so that an append to a run without any reads no other table.
+    pushes      INTEGER NOT NULL DEFAULT 0,
+    -- By how many runs the tree below a root was allowed to grow.
+    descendants INTEGER NOT NULL DEFAULT 0,
+    -- The A2A task that the run is. A row of its own would be written with every run and name it once more.
+    context         TEXT,
+    task_state      TEXT,
+    task_interrupt  TEXT,
+    task_updated_at INTEGER,
+    PRIMARY KEY (tenant, run),
+    CHECK ((task_state IS NULL) = (task_updated_at IS NULL))
+) STRICT, WITHOUT ROWID;
+
+-- Almost every run ends completed, and the list of completed runs is nearly the list of all runs, which the
+-- primary key serves. Leaving them out keeps the index small and spares a run that ends in its first append.
+CREATE INDEX runs_by_status ON runs (tenant, status, run) WHERE status <> 'completed';
+CREATE INDEX runs_by_workflow ON runs (tenant, workflow, run);
+CREATE INDEX runs_by_parent ON runs (tenant, parent_run, run) WHERE parent_run IS NOT NULL;
+
+-- A page of tasks says how many match in all; the last two columns let the index alone answer that.
+CREATE INDEX tasks_by_time ON runs (tenant, task_updated_at, run, task_state, principal)
+    WHERE task_state IS NOT NULL;
+CREATE INDEX tasks_by_context ON runs (tenant, context, task_updated_at, run) WHERE context IS NOT NULL;
+
+-- The events of one append share a row, up to a bound: each costs its bytes and not two entries of B-trees. A row is
+-- named by its last event, so that the first row from a position on is the one that holds it.
+CREATE TABLE events (
+    tenant   TEXT    NOT NULL,
+    run      TEXT    NOT NULL,
+    last_seq INTEGER NOT NULL,
+    bodies   BLOB    NOT NULL,
+    PRIMARY KEY (tenant, run, last_seq)
+) STRICT;
+
+-- One row per run: only the newest fold is ever read.
+CREATE TABLE snapshots (
+    tenant TEXT    NOT NULL,
+    run    TEXT    NOT NULL,
+    head   INTEGER NOT NULL,
+    body   BLOB    NOT NULL,
+    PRIMARY KEY (tenant, run)
+) STRICT;
+
+-- `due` says when a process may fire the timer: a lease (`epoch`) moves it to the lease's own end.
+CREATE TABLE timers (
+    tenant TEXT    NOT NULL,
+    run    TEXT    NOT NULL,
+    key    TEXT    NOT NULL,
+    due    INTEGER NOT NULL,
+    epoch  INTEGER,
+    fence  INTEGER NOT NULL,
+    deaths INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (tenant, run, key)
+) STRICT, WITHOUT ROWID;
+
+-- `deaths`, here and below, counts the processes that died with the row in hand. At 2 it is handed out beside few
+-- others, at 3 it is parked, at 4 its run knows. So the conditions of the indexes are those of the queries.
+CREATE INDEX timers_by_due ON timers (due, tenant, run, key) WHERE deaths < 2;
+CREATE INDEX timers_by_tenant ON timers (tenant, due, run, key) WHERE deaths < 2;
+CREATE INDEX timers_suspect ON timers (due, tenant, run, key) WHERE deaths = 2;
+CREATE INDEX timers_parked ON timers (tenant, run) WHERE deaths = 3;
+-- A start ends the leases of earlier lives, without looking through every timer there is.
+CREATE INDEX timers_held ON timers (tenant, run, key) WHERE epoch IS NOT NULL;
+
+-- A row without an epoch is held by nobody; its fence still counts the leases there were.
+CREATE TABLE effects (
+    tenant      TEXT    NOT NULL,
+    run         TEXT    NOT NULL,
+    key         TEXT    NOT NULL,
+    body        BLOB    NOT NULL,
+    enqueued_at INTEGER NOT NULL,
+    epoch       INTEGER,
+    lease_until INTEGER,
+    fence       INTEGER NOT NULL,
+    deaths      INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (tenant, run, key)
+) STRICT;
+
+CREATE INDEX effects_free ON effects (enqueued_at, tenant, run, key) WHERE epoch IS NULL AND deaths < 2;
+CREATE INDEX effects_by_tenant ON effects (tenant, enqueued_at, run, key) WHERE epoch IS NULL AND deaths < 2;
+CREATE INDEX effects_suspect ON effects (enqueued_at, tenant, run, key) WHERE deaths = 2;
+CREATE INDEX effects_parked ON effects (tenant, run) WHERE deaths = 3;
+CREATE INDEX effects_held ON effects (lease_until, tenant, run, key) WHERE epoch IS NOT NULL;
+
+-- `place` keeps the order of arrival: SQLite gives a new row one more than the largest there is.
+CREATE TABLE inbox (
+    place      INTEGER PRIMARY KEY,
+    tenant     TEXT    NOT NULL,
+    target     TEXT    NOT NULL,
+    source     TEXT    NOT NULL,
+    source_seq INTEGER NOT NULL,
+    body       BLOB    NOT NULL,
+    -- Who claimed it; what comes in while a process lives is heard without that.
+    epoch      INTEGER,
+    deaths     INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (tenant, target, source, source_seq)
+) STRICT;
+
+CREATE INDEX inbox_held ON inbox (tenant, target) WHERE epoch IS NOT NULL;
+CREATE INDEX inbox_parked ON inbox (tenant, target) WHERE deaths = 3;
+
+-- Keys of requests fall anywhere. So a record goes to the end of its table, and many at once, in the order of their
+-- hashes, into the index: all up to the place noted last, and perhaps some behind it.
+CREATE TABLE idempotency (
+    place      INTEGER PRIMARY KEY,
+    hash       INTEGER NOT NULL,
+    tenant     TEXT    NOT NULL,
+    principal  TEXT    NOT NULL,
+    scope      TEXT    NOT NULL,
+    key        TEXT    NOT NULL,
+    digest     TEXT    NOT NULL,
+    run        TEXT,
+    response   BLOB    NOT NULL,
+    expires_at INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX idempotency_by_expiry ON idempotency (expires_at);
+
+CREATE TABLE idempotency_index (
+    hash  INTEGER NOT NULL,
+    place INTEGER NOT NULL,
+    PRIMARY KEY (hash, place)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE idempotency_indexed (
+    one   INTEGER PRIMARY KEY CHECK (one = 1),
+    place INTEGER NOT NULL
+) STRICT;
+
+INSERT INTO idempotency_indexed (one, place) VALUES (1, 0);
+
+CREATE TABLE messages (
+    tenant TEXT    NOT NULL,
+    run    TEXT    NOT NULL,
+    seq    INTEGER NOT NULL,
+    id     TEXT    NOT NULL,
+    body   BLOB    NOT NULL,
+    PRIMARY KEY (tenant, run, id)
+) STRICT;
+
+CREATE TABLE blobs (
+    tenant     TEXT NOT NULL,
+    run        TEXT NOT NULL,
+    id         TEXT NOT NULL,
+    media_type TEXT NOT NULL,
+    bytes      BLOB NOT NULL,
+    PRIMARY KEY (tenant, run, id)
+) STRICT;
+
+-- The empty tenant, which no tenant can be called, owns what every tenant may use.
+CREATE TABLE workflows (
+    tenant        TEXT    NOT NULL,
+    id            TEXT    NOT NULL,
+    version       TEXT    NOT NULL,
+    body          BLOB    NOT NULL,
+    registered_at INTEGER NOT NULL,
+    PRIMARY KEY (tenant, id, version)
+) STRICT;
+
+CREATE TABLE workflow_heads (
+    tenant  TEXT NOT NULL,
+    id      TEXT NOT NULL,
+    version TEXT NOT NULL,
+    revision INTEGER NOT NULL,
+    PRIMARY KEY (tenant, id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX workflow_heads_by_revision ON workflow_heads (revision);
+
+CREATE TABLE api_keys (
+    tenant        TEXT    NOT NULL,
+    id            TEXT    NOT NULL,
+    secret_sha256 TEXT    NOT NULL,
+    principal     TEXT    NOT NULL,
+    scopes        TEXT    NOT NULL,
+    membership    TEXT    NOT NULL,
+    created_at    INTEGER NOT NULL,
+    revoked_at    INTEGER,
+    revision      INTEGER NOT NULL,
+    PRIMARY KEY (tenant, id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX api_keys_by_revision ON api_keys (revision);
+
+CREATE TABLE epochs (
+    epoch    INTEGER PRIMARY KEY,
+    began_at INTEGER NOT NULL,
+    -- One that ended in order.
+    is_ended INTEGER NOT NULL DEFAULT 0
+) STRICT;
+
+-- The latest time that a host went by: a later start does not begin before it, whatever the machine's clock says.
+CREATE TABLE clock (
+    one        INTEGER PRIMARY KEY CHECK (one = 1),
+    high_water INTEGER NOT NULL
+) STRICT;
+
+-- Every change of the registry gets a revision larger than all before, so that a process can ask what is new.
+CREATE TABLE last_revision (
+    one      INTEGER PRIMARY KEY CHECK (one = 1),
+    revision INTEGER NOT NULL
+) STRICT;
+
+INSERT INTO last_revision (one, revision) VALUES (1, 1);
+
+-- `body` is opaque and sealed by whoever wrote it. `since` is the first event the receiver hears of. `due` says when
+-- somebody may work at the receiver: a lease that was handed out (`epoch`) moves it to its own end; without it nothing
+-- waits. `news` grows when something may have been added to what waits, so that nobody who found nothing goes to rest
+-- on it.
+CREATE TABLE pushes (
+    tenant     TEXT    NOT NULL,
+    run        TEXT    NOT NULL,
+    id         TEXT    NOT NULL,
+    body       BLOB    NOT NULL,
+    created_at INTEGER NOT NULL,
+    since      INTEGER NOT NULL,
+    due        INTEGER,
+    epoch      INTEGER,
+    fence      INTEGER NOT NULL,
+    news       INTEGER NOT NULL,
+    deaths     INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (tenant, run, id)
+) STRICT;
+
+CREATE INDEX pushes_by_due ON pushes (due, tenant, run, id) WHERE due IS NOT NULL AND deaths < 2;
+CREATE INDEX pushes_by_tenant ON pushes (tenant, due, run, id) WHERE due IS NOT NULL AND deaths < 2;
+-- A receiver is never parked: what waits for it can be given up.
+CREATE INDEX pushes_suspect ON pushes (due, tenant, run, id) WHERE due IS NOT NULL AND deaths >= 2;
+CREATE INDEX pushes_held ON pushes (tenant, run, id) WHERE epoch IS NOT NULL;
+
+-- What has been appended to a run and is not yet told to those in `pushes`: events from one place up to another. One
+-- row per run, however many appends there were.
+CREATE TABLE outbox (
+    tenant   TEXT    NOT NULL,
+    run      TEXT    NOT NULL,
+    from_seq INTEGER NOT NULL,
+    to_seq   INTEGER NOT NULL,
+    -- Who claimed it when it was found at a start.
+    epoch    INTEGER,
+    deaths   INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (tenant, run)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX outbox_held ON outbox (tenant, run) WHERE epoch IS NOT NULL;
+CREATE INDEX outbox_parked ON outbox (tenant, run) WHERE deaths = 3;
+
+-- What waits for a receiver, and what was given up (`dead_at`).
+CREATE TABLE deliveries (
+    tenant      TEXT    NOT NULL,
+    run         TEXT    NOT NULL,
+    push        TEXT    NOT NULL,
+    seq         INTEGER NOT NULL,
+    body        BLOB    NOT NULL,
+    enqueued_at INTEGER NOT NULL,
+    attempts    INTEGER NOT NULL,
+    error       TEXT,
+    dead_at     INTEGER,
+    PRIMARY KEY (tenant, run, push, seq)
+) STRICT;
+
+CREATE INDEX deliveries_waiting ON deliveries (tenant, run, push, seq) WHERE dead_at IS NULL;
+CREATE INDEX deliveries_dead ON deliveries (tenant, run, push, seq) WHERE dead_at IS NOT NULL;
+
+-- Runs on their way out, each with the root of its tree. A run is gone once both it and its root have a row here;
+-- its other rows are deleted afterwards, a few at a time, and then its row here: the root's last.
+CREATE TABLE removals (
+    tenant TEXT NOT NULL,
+    run    TEXT NOT NULL,
+    root   TEXT NOT NULL,
+    PRIMARY KEY (tenant, run)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX removals_by_root ON removals (tenant, root, run) WHERE run <> root;

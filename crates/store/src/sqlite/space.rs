@@ -1,0 +1,136 @@
+//! Free space of the disk that holds a database, and what it allows.
+//!
+//! The pages of the write-ahead log have to fit into the database a second time, when a checkpoint copies them. A disk
+//! that the log fills up first can take neither a checkpoint nor a write any more, and stays full: so the log is
+//! copied while as much again is still free, and a group of writes that would take that away is refused before it
+//! begins, as on a full disk. What other programs write meanwhile is seen at the next look.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use super::open::PAGE_SIZE;
+
+/// Pages that one write may change besides those of its own bytes: a leaf of each table and index it touches.
+const PAGES_A_WRITE: u64 = 8;
+
+/// Tells how many bytes are free, where that can be known.
+type Look = Box<dyn Fn() -> Option<u64> + Send + Sync>;
+
+/// The disk of a database.
+pub(super) struct Space {
+    look: Look,
+    /// In pages, at the last look.
+    free: AtomicU64,
+}
+
+impl fmt::Debug for Space {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Space")
+            .field("free", &self.free)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Space {
+    /// The disk that holds a file, or will.
+    pub(super) fn of(file: &Path) -> Self {
+        let folder = match file.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
+            Some(_) | None => PathBuf::from("."),
+        };
+        Self::told_by(Box::new(move || free_bytes(&folder)))
+    }
+
+    pub(super) fn told_by(look: Look) -> Self {
+        let space = Self {
+            look,
+            free: AtomicU64::new(u64::MAX),
+        };
+        space.look();
+        space
+    }
+
+    /// Looks again. Where nothing can be known, there is no bound.
+    pub(super) fn look(&self) -> Option<u64> {
+        let bytes = (self.look)();
+        let pages = bytes.map_or(u64::MAX, |bytes| bytes / u64::from(PAGE_SIZE));
+        self.free.store(pages, Relaxed);
+        bytes
+    }
+
+    /// Free pages at the last look.
+    pub(super) fn free_pages(&self) -> u64 {
+        self.free.load(Relaxed)
+    }
+
+    /// Whether a log of so many pages should be copied soon: while twice of it is left, there is room to do so and
+    /// for what comes in meanwhile.
+    pub(super) fn wants_checkpoint(&self, log: u64) -> bool {
+        log > 0 && log >= self.free_pages() / 2
+    }
+
+    /// Whether a group of writes may begin, beside a log of so many pages that have to be copied. Looks again.
+    pub(super) fn has_room(&self, log: u64, writes: usize, bytes: usize) -> bool {
+        self.look();
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        let writes = u64::try_from(writes).unwrap_or(u64::MAX);
+        // A body may leave its last page and one of its index half empty.
+        let needed = writes
+            .saturating_mul(PAGES_A_WRITE)
+            .saturating_add(bytes.saturating_mul(2) / u64::from(PAGE_SIZE));
+        self.free_pages() >= log.saturating_add(needed)
+    }
+}
+
+/// Bytes that this process may still write to the file system of a folder.
+#[cfg(unix)]
+fn free_bytes(folder: &Path) -> Option<u64> {
+    let found = rustix::fs::statvfs(folder).ok()?;
+    Some(found.f_bavail.saturating_mul(found.f_frsize))
+}
+
+#[cfg(not(unix))]
+fn free_bytes(_: &Path) -> Option<u64> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_pages(pages: u64) -> Space {
+        Space::told_by(Box::new(move || Some(pages * u64::from(PAGE_SIZE))))
+    }
+
+    #[test]
+    fn the_log_is_copied_while_as_much_again_is_free() {
+        assert!(!with_pages(4_000).wants_checkpoint(1_999));
+        assert!(with_pages(4_000).wants_checkpoint(2_000));
+        assert!(!with_pages(0).wants_checkpoint(0), "nothing to copy");
+        assert!(!Space::told_by(Box::new(|| None)).wants_checkpoint(1 << 40));
+    }
+
+    #[test]
+    fn a_group_is_refused_that_would_leave_no_room_for_the_log() {
+        let space = with_pages(100);
+        assert!(space.has_room(50, 1, 100_000));
+        assert!(!space.has_room(95, 1, 0), "its pages and those of the log");
+        assert!(!space.has_room(0, 1, 500_000));
+        assert!(!space.has_room(0, 20, 0), "all of them together");
+        assert!(space.has_room(0, 10, 0));
+        assert!(Space::told_by(Box::new(|| None)).has_room(u64::MAX, 512, usize::MAX));
+    }
+
+    #[test]
+    fn the_disk_of_this_machine_is_known() {
+        let folder = tempfile::tempdir().expect("a folder");
+        assert!(
+            Space::of(&folder.path().join("db"))
+                .look()
+                .is_some_and(|free| free > 0)
+        );
+    }
+}

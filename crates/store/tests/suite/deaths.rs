@@ -1,0 +1,260 @@
+//! What processes had in hand when they died, and what comes of it.
+
+use std::{sync::Arc, time::Duration};
+
+use wopr_core::{RunKey, TenantId};
+use wopr_store::{Epoch, Hold, Mailbox, Quota, Store};
+
+use crate::make::*;
+
+crate::behaviours!(
+    a_row_in_hand_at_three_deaths_is_parked,
+    an_orderly_end_counts_no_death,
+    rows_that_have_one_chance_left_are_handed_out_one_by_one,
+    an_inbox_claimed_at_three_deaths_is_parked,
+    an_outbox_claimed_at_three_deaths_is_parked,
+    a_parked_run_is_handed_out_again_once_it_is_released,
+    a_tenant_has_no_more_than_its_share_of_effects,
+    a_tenant_has_no_more_than_its_share_of_timers,
+    a_tree_grows_up_to_its_bound,
+);
+
+/// Lets the process of the last epoch die and another begin.
+async fn die(store: &dyn Store) -> Epoch {
+    let epoch = store.begin_epoch(at(0)).await.expect("epoch");
+    // Where processes share the store, the others find out by silence.
+    while store.is_shared() && !store.beat(epoch, Duration::ZERO).await.expect("beats") {}
+    epoch
+}
+
+fn quota(suspects: usize) -> Quota {
+    Quota { suspects, ..9.into() }
+}
+
+/// The deaths of what is leased at once: of timers, and of effects.
+async fn lease(store: &dyn Store, epoch: Epoch, now: i64, suspects: usize) -> (Vec<u32>, Vec<u32>) {
+    let (now, until) = (at(now), at(now + 5));
+    let timers = store.lease_timers(epoch, now, now, until, &quota(suspects)).await;
+    let effects = store.lease_effects(epoch, now, until, &quota(suspects)).await;
+    (
+        timers
+            .expect("leases")
+            .into_iter()
+            .map(|timer| timer.deaths)
+            .collect(),
+        effects
+            .expect("leases")
+            .into_iter()
+            .map(|effect| effect.deaths)
+            .collect(),
+    )
+}
+
+/// A run with a timer and an effect that wait.
+async fn busy(store: &dyn Store, key: &RunKey) {
+    let mut batch = create(key, 1);
+    batch.timers_set = vec![timer("t", 0)];
+    batch.effects_enqueued = vec![effect("e")];
+    store.append(batch).await.expect("append");
+}
+
+async fn a_row_in_hand_at_three_deaths_is_parked(store: Arc<dyn Store>) {
+    busy(&*store, &run(1)).await;
+    let mut epoch = store.begin_epoch(at(0)).await.expect("epoch");
+    for deaths in 0..3 {
+        assert_eq!(store.parked(9).await.expect("parked"), []);
+        let now = 10 * i64::from(deaths);
+        assert_eq!(lease(&*store, epoch, now, 9).await, (vec![deaths], vec![deaths]));
+        epoch = die(&*store).await;
+    }
+    assert_eq!(lease(&*store, epoch, 1_000, 9).await, (vec![], vec![]));
+    assert_eq!(store.next_due().await.expect("next"), None);
+    assert_eq!(store.parked(9).await.expect("parked"), [run(1)]);
+    // What is set anew has killed nobody.
+    let mut batch = append(&run(1), 1, 1);
+    batch.timers_set = vec![timer("t", 0)];
+    store.append(batch).await.expect("append");
+    assert_eq!(lease(&*store, epoch, 1_000, 9).await.0, [0]);
+}
+
+async fn an_orderly_end_counts_no_death(store: Arc<dyn Store>) {
+    busy(&*store, &run(1)).await;
+    for n in 0..4 {
+        let epoch = store.begin_epoch(at(0)).await.expect("epoch");
+        let leased = lease(&*store, epoch, 10 * n, 9).await;
+        assert_eq!(leased, (vec![0], vec![0]));
+        store.end_epoch(epoch).await.expect("ends");
+        let next = store.begin_epoch(at(0)).await.expect("epoch");
+        assert!(!store.beat(next, Duration::ZERO).await.expect("beats"));
+        store.end_epoch(next).await.expect("ends");
+    }
+}
+
+async fn rows_that_have_one_chance_left_are_handed_out_one_by_one(store: Arc<dyn Store>) {
+    for n in 1..=3 {
+        busy(&*store, &run(n)).await;
+    }
+    let mut epoch = store.begin_epoch(at(0)).await.expect("epoch");
+    for now in [0, 10] {
+        lease(&*store, epoch, now, 9).await;
+        epoch = die(&*store).await;
+    }
+    busy(&*store, &run(4)).await;
+    assert_eq!(lease(&*store, epoch, 20, 0).await, (vec![0], vec![0]));
+    assert_eq!(lease(&*store, epoch, 20, 1).await, (vec![2], vec![2]));
+    die(&*store).await;
+    assert_eq!(store.parked(9).await.expect("parked").len(), 1);
+}
+
+async fn told(store: &dyn Store) {
+    store.append(create(&run(1), 1)).await.expect("append");
+    let mut batch = create(&run(2), 1);
+    batch.inbox_sent = vec![notice(&run(1), &run(2), 0)];
+    store.append(batch).await.expect("append");
+}
+
+async fn an_inbox_claimed_at_three_deaths_is_parked(store: Arc<dyn Store>) {
+    let mut epoch = store.begin_epoch(at(0)).await.expect("epoch");
+    told(&*store).await;
+    for suspects in [0, 0, 1] {
+        assert_eq!(
+            store.runs_with_inbox(epoch, None, 9).await.expect("inboxes"),
+            [run(1)]
+        );
+        let claimed = store
+            .claim(Mailbox::Inbox, epoch, &[run(1), run(2)], suspects)
+            .await;
+        assert_eq!(claimed.expect("claims"), [run(1)]);
+        epoch = die(&*store).await;
+    }
+    let claimed = store.claim(Mailbox::Inbox, epoch, &[run(1)], 9).await;
+    assert_eq!(claimed.expect("claims"), []);
+    assert_eq!(store.runs_with_inbox(epoch, None, 9).await.expect("inboxes"), []);
+    assert_eq!(store.parked(9).await.expect("parked"), [run(1)]);
+    let loaded = store.load(&run(1)).await.expect("loads").expect("is there");
+    assert_eq!(loaded.inbox, []);
+}
+
+async fn an_outbox_claimed_at_three_deaths_is_parked(store: Arc<dyn Store>) {
+    let mut epoch = store.begin_epoch(at(0)).await.expect("epoch");
+    let mut batch = create(&run(1), 1);
+    batch.push = along(&run(1), "p");
+    store.append(batch).await.expect("append");
+    for suspects in [0, 0, 1] {
+        assert_eq!(store.outbox(epoch, None, 9).await.expect("outbox").len(), 1);
+        let claimed = store.claim(Mailbox::Outbox, epoch, &[run(1)], suspects).await;
+        assert_eq!(claimed.expect("claims"), [run(1)]);
+        epoch = die(&*store).await;
+    }
+    assert_eq!(store.outbox(epoch, None, 9).await.expect("outbox"), []);
+    assert_eq!(store.parked(9).await.expect("parked"), [run(1)]);
+}
+
+async fn a_parked_run_is_handed_out_again_once_it_is_released(store: Arc<dyn Store>) {
+    let epoch = store.begin_epoch(at(0)).await.expect("epoch");
+    told(&*store).await;
+    let mut batch = append(&run(1), 1, 1);
+    batch.timers_set = vec![timer("t", 0)];
+    batch.effects_enqueued = vec![effect("e")];
+    store.append(batch).await.expect("append");
+    let mut batch = append(&run(1), 2, 1);
+    batch.hold = Some(Hold::Park);
+    store.append(batch).await.expect("append");
+    assert_eq!(lease(&*store, epoch, 0, 9).await, (vec![], vec![]));
+    assert_eq!(store.runs_with_inbox(epoch, None, 9).await.expect("inboxes"), []);
+    // The run knows.
+    assert_eq!(store.parked(9).await.expect("parked"), []);
+    let mut batch = append(&run(1), 3, 1);
+    batch.hold = Some(Hold::Release);
+    store.append(batch).await.expect("append");
+    assert_eq!(lease(&*store, epoch, 0, 9).await, (vec![0], vec![0]));
+    assert_eq!(
+        store.runs_with_inbox(epoch, None, 9).await.expect("inboxes"),
+        [run(1)]
+    );
+    let loaded = store.load(&run(1)).await.expect("loads").expect("is there");
+    assert_eq!(loaded.inbox.len(), 1);
+}
+
+fn of(tenant: &str, n: u64) -> RunKey {
+    RunKey::new(TenantId::parse(tenant).expect("valid"), run(n).run)
+}
+
+/// Two tenants with many runs that waited long, and one with a run that did not.
+async fn crowd(store: &dyn Store) -> Epoch {
+    for n in 1..=4 {
+        busy(store, &of("a", n)).await;
+        busy(store, &of("b", n)).await;
+    }
+    let mut batch = create(&of("c", 1), 1);
+    batch.timers_set = vec![timer("t", 5)];
+    batch.effects_enqueued = vec![effect("e")];
+    batch.summary.updated_at = at(1_000);
+    store.append(batch).await.expect("append");
+    store.begin_epoch(at(0)).await.expect("epoch")
+}
+
+fn shared(without: &[&str]) -> Quota {
+    Quota {
+        rows: 3,
+        per_tenant: 1,
+        without: without
+            .iter()
+            .map(|text| TenantId::parse(text).expect("valid"))
+            .collect(),
+        suspects: 0,
+    }
+}
+
+async fn a_tenant_has_no_more_than_its_share_of_effects(store: Arc<dyn Store>) {
+    let epoch = crowd(&*store).await;
+    let leased = store
+        .lease_effects(epoch, at(2_000), at(9_000), &shared(&[]))
+        .await;
+    let mut tenants: Vec<_> = leased
+        .expect("leases")
+        .into_iter()
+        .map(|effect| effect.run.tenant)
+        .collect();
+    tenants.sort();
+    assert_eq!(tenants, ["a", "b", "c"].map(|text| of(text, 1).tenant));
+    let leased = store
+        .lease_effects(epoch, at(2_000), at(9_000), &shared(&["a"]))
+        .await;
+    let leased = leased.expect("leases");
+    assert_eq!(
+        leased.into_iter().map(|effect| effect.run).collect::<Vec<_>>(),
+        [of("b", 2)]
+    );
+}
+
+async fn a_tenant_has_no_more_than_its_share_of_timers(store: Arc<dyn Store>) {
+    let epoch = crowd(&*store).await;
+    let lease = async |without| {
+        let leased = store
+            .lease_timers(epoch, at(10), at(10), at(9_000), &shared(without))
+            .await;
+        leased
+            .expect("leases")
+            .into_iter()
+            .map(|timer| timer.run)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(lease(&[]).await, [of("a", 1), of("b", 1), of("c", 1)]);
+    assert_eq!(lease(&["a"]).await, [of("b", 2)]);
+}
+
+async fn a_tree_grows_up_to_its_bound(store: Arc<dyn Store>) {
+    store.append(create(&run(1), 1)).await.expect("append");
+    let mut granted = 0;
+    for (wanted, expected) in [(5, 5), (3, 3), (5, 2), (5, 0)] {
+        let more = store.grant(&run(1), wanted, 10).await.expect("grants");
+        assert_eq!(more, expected);
+        granted += more;
+    }
+    assert_eq!(granted, 10);
+    // A bound that was lowered takes nothing back.
+    assert_eq!(store.grant(&run(1), 5, 4).await.expect("grants"), 0);
+    assert_eq!(store.grant(&run(1), 5, 11).await.expect("grants"), 1);
+    assert_eq!(store.grant(&run(2), 5, 10).await.expect("grants"), 0);
+}
