@@ -362,6 +362,8 @@ pub struct Decision {
     pub children: Vec<NewChild>,
     /// What other runs are told: (target, event that says so, what).
     pub notices: Vec<(RunId, Seq, Notice)>,
+    /// How many of the notices it was asked about it took in; the others are to be told again.
+    pub heard: usize,
 }
 
 /// An effect to begin.

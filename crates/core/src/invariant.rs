@@ -39,6 +39,7 @@ pub struct Chronicle {
     /// Executions under way, each with its newest attempt.
     active: HashMap<Visit, u32>,
     ended: HashSet<Visit>,
+    has_begun: bool,
     is_over: bool,
 }
 
@@ -63,13 +64,14 @@ impl Chronicle {
             return wrong("it is older than the one before");
         }
         match &recorded.event {
-            Event::RunStarted(started) if is_first => {
+            Event::RunStarted(started) if !self.has_begun => {
+                self.has_begun = true;
                 self.limit = u64::from(started.limits.node_executions);
             }
             Event::RunStarted(_) => return wrong("the run starts again"),
-            // A child can be cancelled before it begins.
-            Event::RunCancelled { .. } if is_first => {}
-            _ if is_first => return wrong("the first event is not run.started"),
+            // A child may be cancelled, or quarantined, before it begins.
+            Event::RunCancelled { .. } | Event::RunPaused { .. } | Event::RunResumed { .. } => {}
+            _ if !self.has_begun => return wrong("it comes before run.started"),
             Event::NodeStarted { visit, attempt, .. } => {
                 self.executions += 1;
                 if self.executions > self.limit {

@@ -327,14 +327,10 @@ impl Engine {
         })
     }
 
-    /// Decides on every inbox row at once; `false` if another writer was first.
+    /// Decides on as many inbox rows at once as one decision takes in; `false` if another writer was first.
     async fn consume_inbox(&self, open: Open, doubts: &mut Doubts) -> Result<bool, CommandError> {
         let Open { view, task, inbox } = open;
         let now = self.now();
-        let consumed: Vec<_> = inbox
-            .iter()
-            .map(|row| (row.source.clone(), row.source_seq))
-            .collect();
         let guard = Guard::At(view.run.head);
         let (decision, allowance) = if view.run.status.is_terminal() {
             // Nothing can follow the end; the rows only have to go.
@@ -353,6 +349,12 @@ impl Engine {
                 Decided::TooEarly(_) => return Ok(false),
             }
         };
+        let consumed: Vec<_> = inbox
+            .iter()
+            .take(decision.heard)
+            .map(|row| (row.source.clone(), row.source_seq))
+            .collect();
+        let is_rest = consumed.len() < inbox.len();
         let change = Change {
             view: &view,
             task: task.as_ref(),
@@ -365,7 +367,13 @@ impl Engine {
             allowance.conclude(&committed);
         }
         match committed {
-            Ok(_) => Ok(true),
+            Ok(_) => {
+                if is_rest {
+                    // In turn with others that were told.
+                    self.shared.inboxes.tell(view.key);
+                }
+                Ok(true)
+            }
             Err(Failed::Conflict) => Ok(false),
             Err(Failed::InDoubt(doubt)) => {
                 doubts.add(*doubt);
@@ -452,5 +460,6 @@ fn unchanged(view: &View) -> Decision {
         timers_cleared: Vec::new(),
         children: Vec::new(),
         notices: Vec::new(),
+        heard: usize::MAX,
     }
 }

@@ -111,6 +111,7 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision) -> Prepared {
         timers_cleared,
         children,
         notices,
+        heard: _,
     } = decision;
     let Context { view, guard, now, .. } = context;
     let key = &view.key;

@@ -215,6 +215,7 @@ fn is_quiet(decision: &Decision) -> bool {
         timers_cleared: _,
         children,
         notices,
+        heard: _,
     } = decision;
     events.is_empty()
         && effects.is_empty()

@@ -31,6 +31,8 @@ pub struct Script {
     now: Timestamp,
     n_decisions: u64,
     mail: VecDeque<Mail>,
+    /// What a run is being told.
+    in_hand: VecDeque<Mail>,
     holds_mail: bool,
 }
 
@@ -85,6 +87,7 @@ impl Script {
             now: Timestamp::from_millis(1_000_000),
             n_decisions: 0,
             mail: VecDeque::new(),
+            in_hand: VecDeque::new(),
             holds_mail: false,
         }
     }
@@ -199,6 +202,10 @@ impl Script {
         }
         hosted.commit(&decision);
         let from = hosted.id.clone();
+        // What was not heard comes first the next time.
+        for unheard in std::mem::take(&mut self.in_hand).into_iter().skip(decision.heard).rev() {
+            self.mail.push_front(unheard);
+        }
         for child in decision.children {
             let plan = self.workflows.0[&child.workflow].clone();
             assert_eq!(*plan.version(), child.version);
@@ -255,7 +262,8 @@ impl Script {
                 .partition::<VecDeque<_>, _>(|mail| mail.to == target);
             self.mail = later;
             let run = self.number(&target);
-            let notices = now.into_iter().map(|mail| mail.notice).collect();
+            let notices = now.iter().map(|mail| mail.notice.clone()).collect();
+            self.in_hand = now;
             self.tell_one(run, Command::Notices(notices)).unwrap();
         }
     }

@@ -18,7 +18,9 @@ use std::collections::{HashSet, VecDeque};
 use crate::{
     Command, Decision, Effect, Event, Failure, Input, InterruptKind, NewChild, NodeId, Notice, Plan,
     Recorded, Refusal, Run, RunId, RunStatus, Seq, Timer, Timestamp, Visit,
-    cost::{self, Budget, DECISION_PAUSE, Exhausted, MAX_DECISION_WORK, MAX_STATE, STATE_PER_INPUT},
+    cost::{
+        self, Budget, DECISION_PAUSE, Exhausted, MAX_DECISION_WORK, MAX_STATE, NOTICES_PAUSE, STATE_PER_INPUT,
+    },
     measure::{size_of, size_of_object},
     run::{Active, Phase, Wait},
 };
@@ -101,6 +103,8 @@ struct Scribe<'a> {
     budget: Budget,
     /// What was spent of earlier budgets.
     worked: u64,
+    /// Notices taken in.
+    heard: usize,
     /// What the run holds.
     held: u64,
     /// What it may hold.
@@ -127,6 +131,7 @@ impl<'a> Scribe<'a> {
             cut: false,
             budget: Budget::new(MAX_DECISION_WORK),
             worked: 0,
+            heard: 0,
             held,
             most_held,
         }
@@ -208,12 +213,16 @@ impl<'a> Scribe<'a> {
             } => self.effect_ended(&visit, attempt, outcome, retry_after_ms),
             Command::Notices(notices) => {
                 for notice in notices {
-                    // Each is a decision of its own, made together with the others.
-                    self.worked += self.budget.spent();
-                    self.budget = Budget::new(MAX_DECISION_WORK);
+                    if self.heard > 0 && (self.worked >= NOTICES_PAUSE || self.is_full()) {
+                        break;
+                    }
                     self.notice(notice)?;
                     // What one notice made possible happens before the next is read.
                     self.settle_run();
+                    self.heard += 1;
+                    // Each has a whole budget, so that nothing depends on which are heard together.
+                    self.worked += self.budget.spent();
+                    self.budget = Budget::new(MAX_DECISION_WORK);
                 }
                 Ok(())
             }
@@ -335,6 +344,7 @@ impl<'a> Scribe<'a> {
             timers_cleared: self.timers_cleared,
             children: self.children,
             notices: self.notices,
+            heard: self.heard,
         }
     }
 

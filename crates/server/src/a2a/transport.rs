@@ -192,6 +192,10 @@ pub(super) async fn event_stream(
         };
         // After an error there is nothing more.
         let goes_on = next.is_ok();
+        if !goes_on {
+            // What was said so far is sent: a body that fails at once takes it along.
+            tokio::task::yield_now().await;
+        }
         Some((next, goes_on.then_some((stream, write))))
     });
     let chunks = stream::iter(opening).chain(rest);

@@ -64,13 +64,17 @@ pub(super) fn stream(call: Call) -> BoxFuture<'static, Answer> {
                 |recorded: &Recorded| !is_filtered || modes.admitting(event_type(&recorded.event)).is_some();
             return poll::now(&call, &key, after, admits).await;
         }
-        let follow = Follow::open(&call, key, modes, buffer, after).await?;
+        let mut follow = Follow::open(&call, key, modes, buffer, after).await?;
+        // Where the store does not answer there is no stream, and its client is told so.
+        follow.first = follow.read_chunk().await?.chunk;
         let chunks = stream::unfold(follow, |mut follow| async move {
             match follow.next_chunk().await {
                 Ok(Some(chunk)) => Some((Ok(chunk), follow)),
                 Ok(None) => None,
                 Err(broken) => {
                     follow.is_over = true;
+                    // What was said so far is sent: a body that fails at once takes it along.
+                    tokio::task::yield_now().await;
                     Some((Err(broken), follow))
                 }
             }
@@ -200,6 +204,8 @@ struct Follow {
     batch: Batch,
     keepalive: Duration,
     sent_at: Instant,
+    /// Read before the answer began.
+    first: Option<Bytes>,
     is_over: bool,
     /// It has shown the end of the run, and not only its own.
     has_ended: bool,
@@ -223,6 +229,14 @@ enum Read {
     Large(Bytes),
     /// It was not this stream's turn before something had to be said.
     Later,
+}
+
+/// What a read gave to send.
+#[derive(Debug)]
+struct ReadChunk {
+    chunk: Option<Bytes>,
+    /// There may be more right away.
+    is_full: bool,
 }
 
 /// Events held back for a batch.
@@ -281,6 +295,7 @@ impl Follow {
                 is_due: false,
             },
             sent_at: Instant::now(),
+            first: None,
             is_over: false,
             has_ended: false,
             key,
@@ -290,44 +305,52 @@ impl Follow {
 
     /// The next bytes of the stream; `None` ends it.
     async fn next_chunk(&mut self) -> Result<Option<Bytes>, BrokenOff> {
+        if let Some(first) = self.first.take() {
+            return Ok(Some(first));
+        }
         loop {
             if self.is_over {
                 return Ok(None);
             }
-            let mut out = Vec::new();
-            let is_full = match self.read(&mut out).await {
-                Ok(Read::Large(chunk)) => {
-                    self.sent_at = Instant::now();
-                    // Making it took a while, and others wait for the thread.
-                    tokio::task::yield_now().await;
-                    return Ok(Some(chunk));
-                }
-                Ok(Read::Page { is_full }) => is_full,
-                Ok(Read::Later) => {
-                    self.sent_at = Instant::now();
-                    return Ok(Some(Bytes::from_static(sse::KEEP_ALIVE)));
-                }
-                Err(error) => {
-                    // The reader comes back with its last id and loses nothing.
-                    tracing::warn!(%error, run = %self.key, "event stream broken off");
-                    return Err(BrokenOff);
-                }
-            };
-            self.batch.flush(self.is_over, &mut out);
-            if self.has_ended {
-                out.extend_from_slice(END);
+            let read = self.read_chunk().await.map_err(|error| {
+                // The reader comes back with its last id and loses nothing.
+                tracing::warn!(%error, run = %self.key, "event stream broken off");
+                BrokenOff
+            })?;
+            if read.chunk.is_some() {
+                return Ok(read.chunk);
             }
-            if !out.is_empty() {
-                self.sent_at = Instant::now();
-                return Ok(Some(out.into()));
-            }
-            if !is_full
+            if !read.is_full
                 && !self.is_over
                 && let Some(chunk) = self.wait().await
             {
                 return Ok(chunk);
             }
         }
+    }
+
+    /// Reads once, and waits for nothing but its turn.
+    async fn read_chunk(&mut self) -> Result<ReadChunk, ReadError> {
+        let mut out = Vec::new();
+        let (chunk, is_full) = match self.read(&mut out).await? {
+            Read::Large(chunk) => {
+                // Making it took a while, and others wait for the thread.
+                tokio::task::yield_now().await;
+                (Some(chunk), true)
+            }
+            Read::Later => (Some(Bytes::from_static(sse::KEEP_ALIVE)), true),
+            Read::Page { is_full } => {
+                self.batch.flush(self.is_over, &mut out);
+                if self.has_ended {
+                    out.extend_from_slice(END);
+                }
+                ((!out.is_empty()).then(|| out.into()), is_full)
+            }
+        };
+        if chunk.is_some() {
+            self.sent_at = Instant::now();
+        }
+        Ok(ReadChunk { chunk, is_full })
     }
 
     /// Shows one page, or what of it makes a chunk: the rest is read again.

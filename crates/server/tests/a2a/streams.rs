@@ -246,6 +246,9 @@ async fn streams_of_both_faces_break_off_when_the_store_goes_away() {
     let request = json!({"jsonrpc": "2.0", "id": 7, "method": "SendMessage", "params": answered});
     let answer = alice.raw("POST", request.to_string().as_bytes()).await;
     assert_eq!(answer.status, 503);
+    let new = alice.clone().at(&format!("/v1/runs/{id}/events"));
+    let refused = new.raw("GET", b"").await;
+    assert_eq!(refused.status, 503, "a stream that cannot be read does not begin");
     for (query, mut stream) in streams {
         let text = stream.drained().await;
         assert!(!stream.is_whole() && !text.contains(":end"), "{query}: {text}");
