@@ -342,8 +342,9 @@ pub fn check_run(run: &Run, plan: &Plan, standing: &Standing) -> Result<(), Viol
     }
     let stale = standing.timers.difference(&timers).find(|timer| match timer {
         Timer::Continue => false,
-        Timer::Retry(..) => !run.paused,
-        Timer::Delay(_) | Timer::Interrupt(_) | Timer::RunDuration => true,
+        // A pause by quarantine touches no timer; those that need not stand are dropped when they fire.
+        Timer::Retry(..) | Timer::RunDuration => !run.paused,
+        Timer::Delay(_) | Timer::Interrupt(_) => true,
     });
     if let Some(stale) = stale {
         return broken(format!("timer '{}' stands for nothing", stale.key()));

@@ -332,8 +332,9 @@ impl Engine {
         let Open { view, task, inbox } = open;
         let now = self.now();
         let guard = Guard::At(view.run.head);
-        let (decision, allowance) = if view.run.status.is_terminal() {
-            // Nothing can follow the end; the rows only have to go.
+        let (decision, allowance) = if view.run.status.is_terminal() && view.run.started.is_some() {
+            // Nothing can follow the end; the rows only have to go. One that ended before it began still answers its
+            // start.
             (unchanged(&view), None)
         } else {
             let mut notices = Vec::with_capacity(inbox.len());

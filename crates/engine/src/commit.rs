@@ -181,8 +181,11 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision) -> Prepared {
         })
         .collect();
     let is_resumed = |recorded: &Recorded| matches!(recorded.event, Event::RunResumed { .. });
-    // Of a run that was in quarantine, work is handed out again.
-    batch.hold = events.iter().any(is_resumed).then_some(Hold::Release);
+    // Of a run that was in quarantine, work is handed out again. One that ended there has nothing left to do, but what
+    // it was told may have to be answered: only its start says who waits for it.
+    let was_held = matches!(view.run.status, RunStatus::Paused | RunStatus::Cancelling);
+    let ends_held = was_held && run.status.is_terminal();
+    batch.hold = (ends_held || events.iter().any(is_resumed)).then_some(Hold::Release);
     let trace = run.started.as_ref().and_then(|started| started.trace.clone());
     let effects: Vec<_> = effects
         .into_iter()

@@ -75,7 +75,11 @@ impl Engine {
             guard,
             task_before: task,
             // What only clears away does not change a run, and the time until it is removed does not begin again.
-            now: if is_quiet { view.summary.updated_at } else { now },
+            // Clocks of two replicas differ; the time of a run, as that of its events, never goes back.
+            now: match is_quiet {
+                true => view.summary.updated_at,
+                false => now.max(view.summary.updated_at),
+            },
             epoch: self.shared.epoch,
             lease_until,
             fence,
