@@ -40,7 +40,7 @@ enum Verb {
         /// The agent, instead of --server
         #[arg(value_name = "URL")]
         agent: Option<String>,
-        /// Show the card that the agent gives to those it knows, in the form of 1.0
+        /// Show the extended card for authenticated clients, in the form of 1.0
         #[arg(long)]
         extended: bool,
         #[command(flatten)]
@@ -70,7 +70,7 @@ enum Verb {
     Get {
         /// The task
         task: String,
-        /// At most so many messages of its history
+        /// Maximum number of messages of its history
         #[arg(long, value_name = "N")]
         history: Option<u32>,
         /// The agent, instead of --server

@@ -32,7 +32,7 @@ enum Verb {
         /// Only those that were given up
         #[arg(long)]
         given_up: bool,
-        /// At most so many
+        /// Maximum number to list
         #[arg(long, default_value_t = 50)]
         limit: usize,
         #[command(flatten)]

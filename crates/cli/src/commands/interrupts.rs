@@ -28,7 +28,7 @@ pub(crate) struct Interrupts {
 enum Verb {
     /// List what runs wait for
     List {
-        /// At most so many
+        /// Maximum number to list
         #[arg(long, default_value_t = 50)]
         limit: usize,
         #[command(flatten)]
@@ -40,7 +40,7 @@ enum Verb {
     Show {
         /// The run
         run: String,
-        /// The node that waits; the one that does where absent
+        /// The waiting node [default: the only one]
         node: Option<String>,
         #[command(flatten)]
         remote: Remote,
@@ -60,7 +60,7 @@ enum Verb {
 struct Token {
     /// The run
     run: String,
-    /// The node that waits; the first one that does where absent
+    /// The waiting node [default: the first one]
     node: Option<String>,
     /// The approver whose answer it is [default: the key's own principal]
     #[arg(long = "for", value_name = "PRINCIPAL")]
@@ -78,7 +78,7 @@ struct Token {
 struct Resolve {
     /// The run
     run: String,
-    /// The node that waits; the one that does where absent
+    /// The waiting node [default: the only one]
     node: Option<String>,
     /// Accept an approval
     #[arg(long, group = "answer")]

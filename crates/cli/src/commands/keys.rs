@@ -51,7 +51,7 @@ enum Verb {
         /// What it may do; may be given several times, or separated by commas [default: everything]
         #[arg(long = "scope", value_name = "SCOPE", value_delimiter = ',')]
         scopes: Vec<String>,
-        /// A role of who uses it, for gates that ask for one; may be given several times
+        /// A role of the key's user, for gates that ask for one; may be given several times
         #[arg(long = "role", value_name = "ROLE")]
         roles: Vec<String>,
         /// A group of who uses it; may be given several times

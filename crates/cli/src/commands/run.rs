@@ -58,7 +58,7 @@ pub(crate) struct Run {
     #[arg(long, requires = "server")]
     detach: bool,
 
-    /// The server to run on; in this process without
+    /// The server to run on [default: this process]
     #[arg(long, value_name = "URL", env = "WOPR_SERVER")]
     server: Option<String>,
 

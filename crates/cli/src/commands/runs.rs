@@ -31,7 +31,7 @@ enum Verb {
         /// Only runs of this workflow
         #[arg(long, value_name = "ID")]
         workflow: Option<String>,
-        /// At most so many
+        /// Maximum number to list
         #[arg(long, default_value_t = 50)]
         limit: usize,
         #[command(flatten)]

@@ -28,7 +28,7 @@ pub(super) struct List {
     /// Only tasks in this state
     #[arg(long, value_enum)]
     status: Option<Status>,
-    /// At most so many tasks on a page, 1 to 100
+    /// Maximum number of tasks on a page, 1 to 100
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     page_size: Option<u32>,
     /// Where the page before this one ended
