@@ -174,6 +174,14 @@ pub(crate) fn artifact_id(view: &InterruptView) -> Option<&str> {
     (!id.is_empty() && id != view.node_id).then_some(id)
 }
 
+/// The run whose artifact an interrupt names: the one that asks, which may be a child of the one it is shown at.
+pub(crate) fn artifact_run<'v>(view: &'v InterruptView, run: &'v str) -> &'v str {
+    match text(&view.data, "artifactRunId") {
+        "" => run,
+        child => child,
+    }
+}
+
 /// The content of an artifact: a text as it is, all else as indented JSON.
 pub(crate) fn content(artifact: &Value) -> String {
     match artifact.get("content") {

@@ -514,7 +514,9 @@ async fn holds_keys(url: &StoreUrl) -> Result<bool, StartError> {
         StoreUrl::Sqlite(path) => {
             let path = path.clone();
             let holds = tokio::task::spawn_blocking(move || sqlite::holds_keys(&path)).await;
-            Ok(holds.expect("reading a store does not panic")?)
+            // A look without the lock may fail where opening does not, on a full disk for one. Opening says what is
+            // wrong, and the keys are looked for again after it.
+            Ok(holds.expect("reading a store does not panic").unwrap_or(true))
         }
         StoreUrl::Postgres(url) => Ok(postgres::holds_keys(url.expose()).await?),
     }

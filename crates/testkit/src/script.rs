@@ -203,7 +203,11 @@ impl Script {
         hosted.commit(&decision);
         let from = hosted.id.clone();
         // What was not heard comes first the next time.
-        for unheard in std::mem::take(&mut self.in_hand).into_iter().skip(decision.heard).rev() {
+        for unheard in std::mem::take(&mut self.in_hand)
+            .into_iter()
+            .skip(decision.heard)
+            .rev()
+        {
             self.mail.push_front(unheard);
         }
         for child in decision.children {

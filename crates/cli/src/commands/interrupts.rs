@@ -180,7 +180,13 @@ async fn show(client: &Client, run: &str, node: Option<String>, format: Format) 
     fact("run", run)?;
     fact("node", &view.node_id)?;
     fact("kind", &view.kind)?;
-    for (name, member) in [("actions", "actions"), ("approvers", "approversList")] {
+    for (name, member) in [
+        ("actions", "actions"),
+        ("approvers", "approversList"),
+        ("approvers", "approverRefs"),
+        ("roles", "approverRoleRefs"),
+        ("groups", "approverGroupRefs"),
+    ] {
         let listed = render::texts(&view.data, member);
         if !listed.is_empty() {
             fact(name, &listed.join(", "))?;
@@ -263,8 +269,9 @@ async fn open(client: &Client, run: &str, node: Option<String>) -> Result<Interr
 }
 
 /// The artifact that an interrupt is about. The question stands without it, so whatever fails here is no error.
-async fn artifact_of(client: &Client, run: &str, view: &InterruptView) -> Option<Value> {
+pub(super) async fn artifact_of(client: &Client, run: &str, view: &InterruptView) -> Option<Value> {
     let id = render::artifact_id(view)?;
+    let run = render::artifact_run(view, run);
     let path = format!("/v1/runs/{}/artifacts/{}", escape(run), escape(id));
     client.get(&path).await.ok()
 }

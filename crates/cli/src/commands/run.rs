@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use wopr_server::Overrides;
 use wopr_wire::openwop::run::{InterruptView, RunSnapshot, RunStatus};
 
+use super::interrupts::artifact_of;
 use crate::{
     args::{Authorities, Format},
     ask,
@@ -389,14 +390,11 @@ impl Following<'_> {
         }
     }
 
-    /// Shows what the question is about: the artifact it names, else the newest.
+    /// Shows what the question is about, if it names an artifact.
     async fn show_draft(&self, snapshot: &RunSnapshot, view: &InterruptView) -> Result<()> {
-        let artifacts = artifacts(self.client, &snapshot.run_id).await?;
-        let named = render::artifact_id(view);
-        let is_named = |artifact: &&Value| Some(render::text(artifact, "artifactId")) == named;
-        if let Some(artifact) = artifacts.iter().rfind(is_named).or(artifacts.last()) {
+        if let Some(artifact) = artifact_of(self.client, &snapshot.run_id, view).await {
             let paint = Paint::stderr();
-            output::note(paint.dim(render::indented(&render::content(artifact), 4)))?;
+            output::note(paint.dim(render::indented(&render::content(&artifact), 4)))?;
         }
         Ok(())
     }

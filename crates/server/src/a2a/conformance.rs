@@ -73,7 +73,7 @@ const ALL: [Behavior; 16] = [
 ];
 
 /// How ids of messages begin, and what is done then; the longest that fits decides.
-const STEERED: [(&str, Behavior); 18] = [
+const STEERED: [(&str, Behavior); 19] = [
     ("tck-complete-task", Complete),
     ("tck-artifact-text", ArtifactText),
     ("tck-artifact-file", ArtifactFile),
@@ -86,6 +86,7 @@ const STEERED: [(&str, Behavior); 18] = [
     ("tck-reject-task", Reject),
     ("tck-task-failure", Fail),
     ("tck-stream-001", ArtifactText),
+    ("tck-stream-002", Complete),
     ("tck-stream-003", ArtifactText),
     ("tck-stream-ordering-001", Ordered),
     ("tck-stream-artifact-text", ArtifactText),

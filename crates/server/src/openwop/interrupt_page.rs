@@ -147,10 +147,6 @@ async fn gate<'v>(
         (_, Some(id)) => artifact(call, view, id).await?,
         (_, None) => None,
     };
-    let n_accepts = open
-        .votes
-        .iter()
-        .filter(|(_, action)| *action == ApprovalAction::Accept);
     let only_shown = (claims.intent == Intent::Inspect).then_some("This link only shows the question.");
     Ok(Some(Gate {
         workflow: &view.plan.definition.name,
@@ -161,7 +157,12 @@ async fn gate<'v>(
         requested_at: Some(render::time(open.requested_at)),
         expires_at: render::time(expires_at),
         now: render::time(call.host.engine().now()),
-        n_accepts: n_accepts.count(),
+        votes: open.votes.iter().map(|(_, action)| *action).collect(),
+        own_vote: open
+            .votes
+            .iter()
+            .find(|(voter, _)| *voter == *claims.holder.principal.as_str())
+            .map(|(_, action)| *action),
         exchanges: exchanges(view, &claims.node),
         only_shown,
         holder: claims.holder.is_named.then_some(claims.holder.principal.as_str()),

@@ -123,6 +123,13 @@ fn asked_here(view: &View, open: &OpenInterrupt<'_>, shown_at: &NodeId, path: &s
     let id = format!("{path}{}", open.id());
     let mut shown = bare(shown_at, asked.kind.as_str(), &id);
     shown.data = asked.data.clone();
+    // The artifact is the child's: its parent may have another one of the same id.
+    if !path.is_empty()
+        && let Some(data) = shown.data.as_object_mut()
+        && data.contains_key("artifactId")
+    {
+        data.insert("artifactRunId".to_owned(), view.key.run.as_str().into());
+    }
     shown.requested_at = Some(time(asked.requested_at));
     shown.expires_at = asked.deadline.map(time);
     Some(AskedAt {

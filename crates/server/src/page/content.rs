@@ -6,7 +6,7 @@ use std::io;
 use maud::{Markup, html};
 use serde_json::Value;
 
-use super::markdown;
+use super::{fields::lines, markdown};
 
 /// The most of a text that is shown.
 pub(crate) const MAX_SHOWN: usize = 64 << 10;
@@ -54,7 +54,7 @@ impl Artifact {
             return None;
         }
         let (text, is_json) = match &self.content {
-            Value::String(text) => (text.replace("\r\n", "\n"), false),
+            Value::String(text) => (lines(text.into()), false),
             other => match pretty(other) {
                 (_, true) => return None,
                 (text, false) => (text, true),

@@ -91,10 +91,13 @@ fn answer_id(name: &str) -> Option<&str> {
     name.strip_prefix("answers[")?.strip_suffix(']')
 }
 
-/// Browsers end lines with CR LF.
-fn lines(value: Cow<'_, str>) -> String {
-    if value.contains('\r') {
-        value.replace("\r\n", "\n")
+/// A text as it comes back from a form: browsers end lines with CR LF, whatever ended them before, and know no NUL.
+pub(super) fn lines(value: Cow<'_, str>) -> String {
+    if value.contains(['\r', '\0']) {
+        value
+            .replace("\r\n", "\n")
+            .replace('\r', "\n")
+            .replace('\0', "\u{fffd}")
     } else {
         value.into_owned()
     }

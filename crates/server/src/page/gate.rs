@@ -6,7 +6,7 @@
 use http::StatusCode;
 use maud::{Markup, html};
 use serde_json::{Map, Value, json};
-use wopr_core::InterruptKind;
+use wopr_core::{ApprovalAction, InterruptKind};
 use wopr_wire::time::Timestamp;
 
 use super::{
@@ -35,8 +35,10 @@ pub(crate) struct Gate<'a> {
     /// Until when the link answers.
     pub(crate) expires_at: Timestamp,
     pub(crate) now: Timestamp,
-    /// Accepts so far.
-    pub(crate) n_accepts: usize,
+    /// Votes so far.
+    pub(crate) votes: Vec<ApprovalAction>,
+    /// That of whoever holds the link.
+    pub(crate) own_vote: Option<ApprovalAction>,
     /// What approvers asked so far.
     pub(crate) exchanges: Vec<String>,
     /// Whom the link was made for, if it names somebody.
@@ -261,8 +263,18 @@ impl Gate<'_> {
         }
     }
 
+    fn n_votes(&self, wanted: ApprovalAction) -> usize {
+        self.votes.iter().filter(|action| **action == wanted).count()
+    }
+
     fn facts(&self) -> Markup {
-        let approvers: Vec<&str> = self.texts("approversList").collect();
+        let approvers: Vec<&str> = self
+            .texts("approversList")
+            .chain(self.texts("approverRefs"))
+            .collect();
+        let roles: Vec<&str> = self.texts("approverRoleRefs").collect();
+        let groups: Vec<&str> = self.texts("approverGroupRefs").collect();
+        let is_open = approvers.is_empty() && roles.is_empty() && groups.is_empty();
         let required = self
             .data
             .get("requiredApprovals")
@@ -274,13 +286,16 @@ impl Gate<'_> {
                 dl {
                     dt { "Asked" }
                     dd {
-                        @if approvers.is_empty() { "whoever may answer" } @else {
-                            @for (n, name) in approvers.iter().take(MAX_NAMED).enumerate() {
-                                @if n > 0 { ", " }
-                                span.theirs { (name) }
-                            }
-                            @if approvers.len() > MAX_NAMED { " and " (approvers.len() - MAX_NAMED) " more" }
-                        }
+                        @if is_open { "whoever may answer" }
+                        (named(&approvers))
+                    }
+                    @if !roles.is_empty() {
+                        dt { "Asked roles" }
+                        dd { (named(&roles)) }
+                    }
+                    @if !groups.is_empty() {
+                        dt { "Asked groups" }
+                        dd { (named(&groups)) }
                     }
                     @if let Some(holder) = self.holder {
                         dt { "You answer as" }
@@ -288,7 +303,21 @@ impl Gate<'_> {
                     }
                     @if required > 1 {
                         dt { "Approvals" }
-                        dd { (self.n_accepts) " of " (required) " so far" }
+                        dd { (self.n_votes(ApprovalAction::Accept)) " of " (required) " so far" }
+                    }
+                    @let n_rejects = self.n_votes(ApprovalAction::Reject);
+                    @if n_rejects > 0 {
+                        dt { "Rejections" }
+                        dd { (n_rejects) " so far" }
+                    }
+                    @let n_refines = self.n_votes(ApprovalAction::Refine);
+                    @if n_refines > 0 {
+                        dt { "Requests for changes" }
+                        dd { (n_refines) " so far" }
+                    }
+                    @if let Some(own) = self.own_vote {
+                        dt { "Your vote" }
+                        dd { (voted(own)) "; another answer replaces it" }
                     }
                     @if let Some(at) = self.requested_at {
                         dt { "Since" }
@@ -452,6 +481,29 @@ pub(crate) fn refusal(status: StatusCode, code: &str, message: &str) -> Markup {
         footer { "Status " (status.as_u16()) ", " code { (code) } }
     };
     document(title, &body)
+}
+
+/// A vote, as its voter is told.
+const fn voted(action: ApprovalAction) -> &'static str {
+    match action {
+        ApprovalAction::Accept => "accepted",
+        ApprovalAction::EditAccept => "accepted with edits",
+        ApprovalAction::Reject => "rejected",
+        ApprovalAction::Refine => "asked for changes",
+        ApprovalAction::Ask => "asked a question",
+        ApprovalAction::Timeout => "none in time",
+    }
+}
+
+/// Names, as many as are worth showing.
+fn named(names: &[&str]) -> Markup {
+    html! {
+        @for (n, name) in names.iter().take(MAX_NAMED).enumerate() {
+            @if n > 0 { ", " }
+            span.theirs { (name) }
+        }
+        @if names.len() > MAX_NAMED { " and " (names.len() - MAX_NAMED) " more" }
+    }
 }
 
 /// A moment, to the minute.

@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::server::{ADAM, ALICE, READER, Server};
+use crate::{
+    server::{ADAM, ALICE, READER, Server},
+    workflows::{chain, node},
+};
 
 async fn waiting(server: &Server, workflow: &str, status: &str) -> (String, Value) {
     let run = server.run(workflow, json!({})).await;
@@ -13,6 +16,39 @@ async fn waiting(server: &Server, workflow: &str, status: &str) -> (String, Valu
 async fn answer(server: &Server, run: &str, node: &str, value: Value) -> crate::client::Reply {
     let path = format!("/v1/runs/{run}/interrupts/{node}");
     server.post(&path, &json!({ "resumeValue": value })).send().await
+}
+
+/// Parent and child have an artifact of one id; the child's question is about the child's.
+#[tokio::test]
+async fn a_childs_question_names_the_run_that_has_its_artifact() {
+    let server = Server::start().await;
+    let draft = |text: &str| {
+        let mut draft = node("draft", "core.template", json!({ "template": text }));
+        draft["artifactType"] = json!("text");
+        draft
+    };
+    let asks = node(
+        "gate",
+        "core.approvalGate",
+        json!({ "title": "Send?", "artifactId": "draft", "actions": ["accept"] }),
+    );
+    let child = chain("drafts-child", &[draft("the child's"), asks]);
+    let sub = node("sub", "core.subWorkflow", json!({ "workflowId": "drafts-child" }));
+    let parent = chain("drafts-parent", &[draft("the parent's"), sub]);
+    for document in [child, parent] {
+        server.post("/v1/workflows", &document).send().await.ok(201);
+    }
+    let (run, _) = waiting(&server, "drafts-parent", "waiting-approval").await;
+    let shown = server.snapshot(&run).await;
+    let data = &shown["interrupts"][0]["data"];
+    let asking = data["artifactRunId"].as_str().expect("the child's id");
+    let id = data["artifactId"].as_str().unwrap();
+    assert_ne!(asking, run);
+    let path = format!("/v1/runs/{asking}/artifacts/{id}");
+    assert_eq!(server.get(&path).send().await.ok(200)["content"], "the child's");
+    // The child's own question needs no name.
+    let own = server.snapshot(asking).await;
+    assert_eq!(own["interrupts"][0]["data"].get("artifactRunId"), None);
 }
 
 #[tokio::test]

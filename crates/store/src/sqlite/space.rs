@@ -89,6 +89,10 @@ impl Space {
 #[cfg(unix)]
 fn free_bytes(folder: &Path) -> Option<u64> {
     let found = rustix::fs::statvfs(folder).ok()?;
+    // File systems without a size, as ramfs, report no blocks at all.
+    if found.f_blocks == 0 {
+        return None;
+    }
     Some(found.f_bavail.saturating_mul(found.f_frsize))
 }
 

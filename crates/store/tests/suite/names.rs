@@ -121,11 +121,12 @@ struct Disk(tempfile::TempDir);
 
 impl Disk {
     fn of(kib: u32) -> Option<Self> {
+        Self::mounted(&["-t", "tmpfs", "-o", &format!("size={kib}k"), "none"])
+    }
+
+    fn mounted(arguments: &[&str]) -> Option<Self> {
         let folder = tempfile::tempdir().expect("a folder");
-        let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &format!("size={kib}k"), "none"])
-            .arg(folder.path())
-            .output();
+        let mounted = Command::new("mount").args(arguments).arg(folder.path()).output();
         match mounted {
             Ok(done) if done.status.success() => Some(Self(folder)),
             // Only root may mount one; the rules of `space` are tested without.
@@ -234,6 +235,17 @@ async fn a_start_on_a_disk_that_others_filled_serves_reads_and_takes_writes_once
     assert!(!store.is_full());
     let next = store.begin_epoch(at(6)).await.expect("epoch");
     assert!(next > epoch, "{next:?} comes after {epoch:?}");
+}
+
+#[tokio::test]
+async fn a_file_system_that_knows_no_size_takes_writes() {
+    let Some(disk) = Disk::mounted(&["-t", "ramfs", "none"]) else {
+        return;
+    };
+    let path = disk.0.path().join("wopr.db");
+    let store = SqliteStore::open(&path, Options::default()).expect("open");
+    store.append(create(&run(1), 1)).await.expect("append");
+    assert!(!store.is_full());
 }
 
 #[tokio::test]

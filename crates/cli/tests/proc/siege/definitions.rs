@@ -102,7 +102,7 @@ pub(super) fn hostile() -> Vec<Value> {
 
     let with_schema = |id: &str, schema: Value| {
         let mut document = workflow(id, &[noop("one")], &[]);
-        document["variables"] = json!([{ "name": "items", "type": "array", "schema": schema }]);
+        document["channels"] = json!({ "items": { "reducer": "append", "schema": schema } });
         document
     };
     let mut chain = serde_json::Map::new();

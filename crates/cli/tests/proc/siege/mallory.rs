@@ -77,6 +77,25 @@ async fn post(address: SocketAddr, path: &str, body: &[u8]) -> Option<u16> {
     asked.await.ok()?.ok()
 }
 
+/// Registers a definition once, and gives the status and what was said.
+pub(super) async fn register(address: SocketAddr, key: &str, definition: &Value) -> (u16, String) {
+    let mut connection = Connection::open(address).await.unwrap();
+    let mut request = Vec::new();
+    let fields = format!("authorization: Bearer {key}\r\n");
+    let body = definition.to_string();
+    write_request(
+        &mut request,
+        "POST",
+        "/v1/workflows",
+        &fields,
+        Some(body.as_bytes()),
+    );
+    let status = connection.send(&request).await.unwrap();
+    let mut answer = Vec::new();
+    connection.body(&mut answer).await.unwrap();
+    (status, String::from_utf8_lossy(&answer).into_owned())
+}
+
 /// Bodies that are refused by their weight, and others just below it.
 async fn weighty_bodies(address: SocketAddr, n: u64, count: Count) {
     let inputs = if n.is_multiple_of(2) {
@@ -113,7 +132,8 @@ async fn define(address: SocketAddr, n: u64, hostile: Arc<Vec<Value>>, count: Co
             .await
             .is_some_and(|status| status < 300)
         {
-            let body = json!({ "workflowId": definition["id"], "inputs": { "items": vec![7; 20_000] } });
+            let items: Vec<_> = (0..10_000).map(|n| json!({ "n": n })).collect();
+            let body = json!({ "workflowId": definition["id"], "inputs": { "items": items } });
             ask(address, "/v1/runs", &body).await;
         }
         count.add();

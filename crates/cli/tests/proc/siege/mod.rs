@@ -166,6 +166,42 @@ async fn a_host_on_postgres_serves_its_tenant() {
     siege("postgres", host.variable("WOPR_MASTER_KEY", MASTER_KEY)).await;
 }
 
+/// An attack that is refused for a slip in its document attacks nothing.
+#[tokio::test]
+async fn hostile_definitions_reach_what_they_attack() {
+    let folder = tempfile::tempdir_in(place()).unwrap();
+    let store = crate::host::sqlite(folder.path());
+    let mut host = Host::over(folder.path(), "host", store).variable("WOPR_LOG", "error");
+    let address = host.start().await;
+    let mut seen = Vec::new();
+    for definition in definitions::hostile() {
+        let (status, answer) = mallory::register(address, KEY, &definition).await;
+        let id = definition["id"].as_str().unwrap().to_owned();
+        assert!(!answer.contains("unknown field"), "{id}: {answer}");
+        seen.push((id, status));
+    }
+    let refused: Vec<_> = seen
+        .iter()
+        .filter(|(_, status)| *status == 400)
+        .map(|(id, _)| &**id)
+        .collect();
+    assert_eq!(
+        refused,
+        [
+            "path",
+            "parens",
+            "lists",
+            "not",
+            "minus",
+            "chain",
+            "doublings",
+            "patterns"
+        ],
+        "{seen:?}"
+    );
+    host.terminate().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_alone_take_little_memory() {
     let folder = tempfile::tempdir_in(place()).unwrap();

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use serde_json::{Value, json};
 use tokio::{
     task::JoinSet,
     time::{self, Instant, timeout},
@@ -89,8 +90,9 @@ async fn work(address: SocketAddr, key: &str, offset: Duration, stops: Arc<Atomi
     let mut connection = None;
     let mut due = Instant::now() + offset;
     let mut n = 0;
-    let fields = format!("authorization: Bearer {key}\r\n");
+    let fields = format!("authorization: Bearer {key}\r\naccept: application/json\r\na2a-version: 1.0\r\n");
     let body = br#"{"workflowId":"pure","inputs":{"prompt":"a day like any other"}}"#;
+    let mut newest = None;
     while !stops.load(Relaxed) {
         // sleep: the pace of the tenant
         time::sleep_until(due).await;
@@ -102,9 +104,29 @@ async fn work(address: SocketAddr, key: &str, offset: Duration, stops: Arc<Atomi
                 None => Connection::open(address).await?,
             };
             let mut request = Vec::new();
-            match turn % 3 {
-                0 | 1 => write_request(&mut request, "POST", "/v1/runs", &fields, Some(body)),
-                _ => write_request(&mut request, "GET", "/v1/runs?limit=5", &fields, None),
+            match (turn % 5, &newest) {
+                (2, _) => write_request(&mut request, "GET", "/v1/runs?limit=5", &fields, None),
+                (3, Some(run)) => {
+                    let path = format!("/v1/runs/{run}/events/poll");
+                    write_request(&mut request, "GET", &path, &fields, None);
+                }
+                (4, _) => {
+                    let message = json!({
+                        "message": {
+                            "messageId": format!("{}-{turn}", offset.as_millis()), "role": "ROLE_USER",
+                            "parts": [{ "text": "a day like any other" }], "metadata": { "skillId": "pure" },
+                        },
+                    });
+                    let message = message.to_string();
+                    write_request(
+                        &mut request,
+                        "POST",
+                        "/a2a/message:send",
+                        &fields,
+                        Some(message.as_bytes()),
+                    );
+                }
+                (_, _) => write_request(&mut request, "POST", "/v1/runs", &fields, Some(body)),
             }
             let status = open.send(&request).await?;
             let mut answer = Vec::new();
@@ -115,6 +137,10 @@ async fn work(address: SocketAddr, key: &str, offset: Duration, stops: Arc<Atomi
             Ok(Ok((open, status, answer))) => {
                 if !matches!(status, 200 | 201) {
                     seen.fail(format!("{status}: {}", String::from_utf8_lossy(&answer)));
+                }
+                let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
+                if let Some(run) = answer["runId"].as_str() {
+                    newest = Some(run.to_owned());
                 }
                 if open.is_reusable() && n % PER_CONNECTION != 0 {
                     connection = Some(open);

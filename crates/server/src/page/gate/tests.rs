@@ -14,7 +14,8 @@ fn gate(kind: InterruptKind, data: &Value) -> Gate<'_> {
         requested_at: Some(Timestamp::from_millis(NOW - 60_000)),
         expires_at: Timestamp::from_millis(NOW + 3 * 3_600_000),
         now: Timestamp::from_millis(NOW),
-        n_accepts: 0,
+        votes: Vec::new(),
+        own_vote: None,
         exchanges: Vec::new(),
         holder: None,
         only_shown: None,
@@ -84,7 +85,8 @@ fn texts_of_others_are_escaped() {
 fn a_page_says_who_is_asked_and_until_when() {
     let data = json!({ "actions": ["accept"], "requiredApprovals": 3, "approversList": ["ada", "bo"] });
     let gate = Gate {
-        n_accepts: 1,
+        votes: vec![ApprovalAction::Accept, ApprovalAction::Reject],
+        own_vote: Some(ApprovalAction::Reject),
         holder: Some("ada"),
         ..gate(InterruptKind::Approval, &data)
     };
@@ -92,12 +94,54 @@ fn a_page_says_who_is_asked_and_until_when() {
     for wanted in [
         "<span class=\"theirs\">ada</span>, <span class=\"theirs\">bo</span>",
         "1 of 3 so far",
+        "<dt>Rejections</dt><dd>1 so far</dd>",
+        "<dt>Your vote</dt><dd>rejected; another answer replaces it</dd>",
         "<dt>You answer as</dt><dd class=\"theirs\">ada</dd>",
         "2023-11-15 01:13 UTC</time> (in 3 hours)",
         "2023-11-14 22:12 UTC",
     ] {
         assert!(page.contains(wanted), "{wanted}: {page}");
     }
+}
+
+#[test]
+fn a_page_names_every_kind_of_approver() {
+    for (field, wanted) in [
+        (
+            "approverRefs",
+            "<dt>Asked</dt><dd><span class=\"theirs\">legal</span>",
+        ),
+        (
+            "approverRoleRefs",
+            "<dt>Asked roles</dt><dd><span class=\"theirs\">legal</span>",
+        ),
+        (
+            "approverGroupRefs",
+            "<dt>Asked groups</dt><dd><span class=\"theirs\">legal</span>",
+        ),
+    ] {
+        let data = json!({ "actions": ["accept"], field: ["legal"] });
+        let page = gate(InterruptKind::Approval, &data).page(None).into_string();
+        assert!(page.contains(wanted), "{wanted}: {page}");
+        assert!(!page.contains("whoever may answer"), "{page}");
+    }
+    let page = gate(InterruptKind::Approval, &json!({ "actions": ["accept"] }))
+        .page(None)
+        .into_string();
+    assert!(page.contains("whoever may answer"), "{page}");
+}
+
+/// Browsers turn every end of a line into CR LF, and send no NUL back.
+#[test]
+fn a_text_that_comes_back_as_it_was_shown_is_not_edited() {
+    let mut data = approval();
+    data["actions"] = json!(["accept", "edit-accept"]);
+    let gate = Gate {
+        artifact: Some(draft("50%\r100%\0\r\nend".into())),
+        ..gate(InterruptKind::Approval, &data)
+    };
+    let body = "action=accept&edited=50%25%0D%0A100%25%EF%BF%BD%0D%0Aend";
+    assert_eq!(gate.answer(&sent(body)), Ok(json!({ "action": "accept" })));
 }
 
 #[test]
