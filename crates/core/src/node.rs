@@ -203,6 +203,27 @@ impl NodeKind {
         matches!(self, Self::Delay { .. } | Self::Stream { .. })
     }
 
+    /// What a gate is about.
+    pub(crate) fn about(&self) -> Option<&About> {
+        match self {
+            Self::Approval(gate) => Some(&gate.about),
+            Self::Clarification { about, .. } | Self::Interrupt { about, .. } => Some(about),
+            Self::Pass
+            | Self::Delay { .. }
+            | Self::Fail { .. }
+            | Self::Reject { .. }
+            | Self::Stream { .. }
+            | Self::SetVariable { .. }
+            | Self::Template(_)
+            | Self::ChannelWrite { .. }
+            | Self::SubWorkflow(_)
+            | Self::Http(_)
+            | Self::SideEffect
+            | Self::ArtifactEmit { .. }
+            | Self::Requires { .. } => None,
+        }
+    }
+
     /// Whether its work is an effect.
     pub(crate) const fn is_effect(&self) -> bool {
         matches!(self, Self::Http(_) | Self::SideEffect)

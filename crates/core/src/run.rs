@@ -185,6 +185,9 @@ pub struct Open {
     pub deadline: Option<Timestamp>,
     /// Votes so far: (voter, action).
     pub votes: Vec<(String, ApprovalAction)>,
+    /// Whether the question was rendered while the run held untrusted content.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_untrusted: bool,
 }
 
 /// Why an event cannot follow. A log that holds such an event was damaged, or written by a bug.
@@ -450,6 +453,7 @@ impl Run {
                     requested_at: recorded.at,
                     deadline: timeout_ms.map(|ms| recorded.at.plus_millis(ms)),
                     votes: Vec::new(),
+                    is_untrusted: recorded.is_untrusted,
                 };
                 self.active(plan, visit)?.wait = Wait::Interrupt(Box::new(open));
                 let position = plan

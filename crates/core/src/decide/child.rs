@@ -364,7 +364,7 @@ impl Scribe<'_> {
                     .filter_map(|name| Some((name.clone(), variables.get(name)?.clone())))
                     .collect(),
                 error: self.run.error.as_ref().map(|(failure, _)| failure.clone()),
-                is_untrusted: !self.run.untrusted.is_empty(),
+                is_untrusted: self.run.holds_untrusted(),
             }
         } else {
             let now = self.run.interrupt(self.plan).map(|open| (open.kind(), open.id()));

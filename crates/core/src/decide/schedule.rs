@@ -1,7 +1,7 @@
 //! Scheduling: starting every node whose edges allow it, until nothing can start.
 
 use crate::{
-    Cap, Event, Failure, Object, Timer,
+    Cap, Event, Failure, NodeId, Object, Timer,
     cost::MAX_DECISION_WORK,
     run::{Phase, Readiness},
 };
@@ -153,19 +153,7 @@ impl Scribe<'_> {
 
     /// The outputs of the nodes no forward edge leaves: those of the one that completed, or each under its id.
     fn final_outputs(&self) -> Object {
-        let mut ends = self
-            .plan
-            .nodes
-            .iter()
-            .zip(&self.run.nodes)
-            .filter_map(|(node, state)| {
-                let is_end = node.out.iter().all(|&edge| self.plan.edges[edge].slot.is_none());
-                let outputs = state
-                    .outputs
-                    .as_ref()
-                    .filter(|_| is_end && matches!(state.phase, Phase::Completed))?;
-                Some((&node.id, outputs))
-            });
+        let mut ends = self.ends();
         match (ends.next(), ends.next()) {
             (None, _) => Object::new(),
             (Some((_, outputs)), None) => outputs.clone(),
@@ -175,6 +163,17 @@ impl Scribe<'_> {
                 .map(|(node, outputs)| (node.to_string(), serde_json::Value::Object(outputs.clone())))
                 .collect(),
         }
+    }
+
+    /// The nodes that end the run, as far as they completed, with their outputs: no forward edge leaves them.
+    pub(super) fn ends(&self) -> impl Iterator<Item = (&NodeId, &Object)> {
+        let nodes = self.plan.nodes.iter().zip(&self.run.nodes);
+        nodes.filter_map(|(node, state)| {
+            let is_end = node.out.iter().all(|&edge| self.plan.edges[edge].slot.is_none());
+            let has_ended = is_end && matches!(state.phase, Phase::Completed);
+            let outputs = state.outputs.as_ref().filter(|_| has_ended)?;
+            Some((&node.id, outputs))
+        })
     }
 
     /// Whether one more node execution is within bounds; if not, the run fails.
@@ -197,7 +196,7 @@ impl Scribe<'_> {
         false
     }
 
-    pub(super) fn breach(&mut self, kind: Cap, limit: u64, observed: u64, node: Option<crate::NodeId>) {
+    pub(super) fn breach(&mut self, kind: Cap, limit: u64, observed: u64, node: Option<NodeId>) {
         let cause = self.record(
             None,
             Event::CapBreached {

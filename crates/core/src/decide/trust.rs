@@ -25,7 +25,13 @@ impl Scribe<'_> {
             Event::ArtifactCreated { visit, content, .. } => {
                 content.as_object().is_some_and(says_untrusted) || self.is_untrusted_work(&visit.node)
             }
-            Event::OutputChunk { visit, .. } => self.is_untrusted_work(&visit.node),
+            // A failure says what was evaluated, what a reviewer said, or what a child failed with.
+            Event::OutputChunk { visit, .. }
+            | Event::NodeFailed { visit, .. }
+            | Event::NodeRetried { visit, .. } => self.is_untrusted_work(&visit.node),
+            Event::InterruptRequested { visit, .. }
+            | Event::ApprovalRequested { visit, .. }
+            | Event::ClarificationRequested { visit, .. } => self.asks_untrusted(&visit.node),
             Event::ChannelWritten { node, .. } => self.is_untrusted_work(node),
             Event::VariableChanged { name, node, .. } => {
                 // Exchanges are added to what was said before.
@@ -33,25 +39,21 @@ impl Scribe<'_> {
                 (grows && self.run.untrusted.variables.contains(name))
                     || node.as_ref().is_some_and(|node| self.is_untrusted_work(node))
             }
-            Event::RunCompleted { .. } => {
-                let mut nodes = self.plan.nodes.iter();
-                nodes.any(|node| node.out.is_empty() && self.run.untrusted.nodes.contains(&node.id))
+            Event::RunCompleted { .. } => self
+                .ends()
+                .any(|(node, _)| self.run.untrusted.nodes.contains(node)),
+            Event::RunFailed { error, node } => {
+                self.run.is_untrusted_failure(self.plan, error, node.as_ref())
             }
-            Event::RunFailed { .. }
-            | Event::RunCancelled { .. }
+            Event::RunCancelled { .. }
             | Event::CancelRequested { .. }
             | Event::RunPaused { .. }
             | Event::RunResumed { .. }
             | Event::NodeStarted { .. }
-            | Event::NodeFailed { .. }
-            | Event::NodeRetried { .. }
             | Event::NodeSkipped { .. }
             | Event::NodeCancelled { .. }
             | Event::NodeSuspended { .. }
             | Event::NodeDispatched { .. }
-            | Event::InterruptRequested { .. }
-            | Event::ApprovalRequested { .. }
-            | Event::ClarificationRequested { .. }
             | Event::CapBreached { .. } => false,
         }
     }
@@ -72,10 +74,10 @@ impl Scribe<'_> {
 
     /// Whether a node reads untrusted content: by a port, or because it evaluates something while there is any.
     pub(super) fn reads_untrusted(&self, position: usize) -> bool {
-        let known = &self.run.untrusted;
-        if known.is_empty() {
+        if !self.run.holds_untrusted() {
             return false;
         }
+        let known = &self.run.untrusted;
         let node = &self.plan.nodes[position];
         let mut ports = node.inputs.iter();
         let by_port = ports.any(|(_, port)| match port {
@@ -104,5 +106,12 @@ impl Scribe<'_> {
                 | NodeKind::ArtifactEmit { .. }
                 | NodeKind::Requires { .. } => false,
             }
+    }
+
+    /// Whether a gate's texts are rendered while the run holds untrusted content.
+    fn asks_untrusted(&self, node: &NodeId) -> bool {
+        let position = self.plan.position(node);
+        let about = position.and_then(|position| self.plan.nodes[position].kind.about());
+        about.is_some_and(|about| !about.templates.is_empty()) && self.run.holds_untrusted()
     }
 }

@@ -9,7 +9,9 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Event, NodeId, Object, Plan, Recorded, RunStarted};
+use crate::{Event, Failure, NodeId, Object, Plan, Recorded, RunStarted};
+
+use super::{Phase, Run};
 
 /// What marks content in documents.
 pub const CONTENT_TRUST: &str = "contentTrust";
@@ -32,7 +34,8 @@ pub struct Untrusted {
 }
 
 impl Untrusted {
-    /// Whether there is none.
+    /// Whether nothing is marked by name. What a run was given is not named here once its variables have other values:
+    /// see [`Run::holds_untrusted`].
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.variables.is_empty() && self.channels.is_empty() && self.nodes.is_empty()
@@ -66,6 +69,14 @@ impl Untrusted {
                     mark(&mut self.variables, name, is_untrusted);
                 }
             }
+            // Expressions see what a failure says under the node's name.
+            Event::NodeFailed { visit, .. } => {
+                if is_untrusted {
+                    self.nodes.insert(visit.node.clone());
+                } else {
+                    self.nodes.remove(&visit.node);
+                }
+            }
             Event::RunStarted(_)
             | Event::ChannelWritten { .. }
             | Event::RunCompleted { .. }
@@ -75,7 +86,6 @@ impl Untrusted {
             | Event::RunPaused { .. }
             | Event::RunResumed { .. }
             | Event::NodeStarted { .. }
-            | Event::NodeFailed { .. }
             | Event::NodeRetried { .. }
             | Event::NodeSkipped { .. }
             | Event::NodeCancelled { .. }
@@ -107,6 +117,28 @@ fn mark(names: &mut BTreeSet<String>, name: &str, is_untrusted: bool) {
 /// Whether fields say of themselves that they are untrusted.
 pub(crate) fn says_untrusted(fields: &Object) -> bool {
     fields.get(CONTENT_TRUST).and_then(Value::as_str) == Some(UNTRUSTED)
+}
+
+impl Run {
+    /// Whether anything that expressions and templates may read comes from outside. What the run was given stays
+    /// readable as `inputs`, whatever becomes of the variables.
+    #[must_use]
+    pub fn holds_untrusted(&self) -> bool {
+        let is_given = |started: &RunStarted| {
+            started.is_untrusted() && !(started.inputs.is_empty() && started.configurable.is_empty())
+        };
+        !self.untrusted.is_empty() || self.started.as_deref().is_some_and(is_given)
+    }
+
+    /// Whether a failure is that of a node whose failure has untrusted content in it.
+    #[must_use]
+    pub fn is_untrusted_failure(&self, plan: &Plan, failure: &Failure, node: Option<&NodeId>) -> bool {
+        let Some(node) = node.filter(|node| self.untrusted.nodes.contains(*node)) else {
+            return false;
+        };
+        let state = plan.position(node).and_then(|position| self.nodes.get(position));
+        state.is_some_and(|state| matches!(&state.phase, Phase::Failed(own) if own == failure))
+    }
 }
 
 impl RunStarted {
