@@ -65,4 +65,5 @@ pub use recent::Ended;
 pub use request::{Create, Done, Extras, NewMessage, NewReceiver, Once, Respond, Start};
 pub use stats::Stats;
 pub use tail::Tail;
+pub use turns::{Full, Turn, Turns};
 pub use view::{Events, View};

@@ -17,7 +17,7 @@ use crate::slots::Held;
 
 /// So much, handed out by turns.
 #[derive(Debug, Clone)]
-pub(crate) struct Turns(Arc<Shared>);
+pub struct Turns(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -53,11 +53,12 @@ struct Waiter {
 
 /// Too many of the tenant's wait already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Full;
+pub struct Full;
 
 /// A turn, until dropped.
 #[derive(Debug)]
-pub(crate) struct Turn {
+#[must_use]
+pub struct Turn {
     shared: Arc<Shared>,
     tenant: TenantId,
     size: usize,
@@ -66,7 +67,7 @@ pub(crate) struct Turn {
 
 impl Turn {
     /// Says what the turn cost, in whatever unit all of them are measured by.
-    pub(crate) fn charge(&mut self, cost: u64) {
+    pub fn charge(&mut self, cost: u64) {
         self.cost = cost;
     }
 }
@@ -79,7 +80,8 @@ impl Drop for Turn {
 
 impl Turns {
     /// Turns, of which so many are under way at once. As many of each tenant may wait.
-    pub(crate) fn new(most: usize, max_waiting: usize) -> Self {
+    #[must_use]
+    pub fn new(most: usize, max_waiting: usize) -> Self {
         Self::with(most, max_waiting, false)
     }
 
@@ -110,9 +112,12 @@ impl Turns {
 
     /// Waits for a turn.
     ///
+    /// # Errors
+    /// [`Full`]: as many of the tenant wait as may.
+    ///
     /// # Cancel safety
     /// A turn nobody waits for any more goes to the next.
-    pub(crate) async fn take(&self, tenant: &TenantId, size: usize) -> Result<Turn, Full> {
+    pub async fn take(&self, tenant: &TenantId, size: usize) -> Result<Turn, Full> {
         if let Some(turn) = self.try_take(tenant, size) {
             return Ok(turn);
         }

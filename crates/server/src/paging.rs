@@ -2,7 +2,8 @@
 //!
 //! An event may hold megabytes, and how many is not known before it is read. So a reader begins with one event and
 //! asks for twice as many while they stay small. Pages are read and rendered in turn, by a few readers at a time,
-//! so that many streams of large runs leave threads and memory to everybody else. Nobody waits long for a turn:
+//! so that many streams of large runs leave threads and memory to everybody else. Tenants take turns, and the one that
+//! has read least comes first, so many readers of one tenant do not hold up another. Nobody waits long for a turn:
 //! where the store does not answer, whoever has one keeps it, and the others are told soon.
 
 use std::{
@@ -15,12 +16,9 @@ use std::{
 use axum::body::Bytes;
 use parking_lot::Mutex;
 use serde::Serialize;
-use tokio::{
-    sync::{Semaphore, SemaphorePermit},
-    time::{Instant, timeout_at},
-};
-use wopr_core::{RunKey, Seq};
-use wopr_engine::{Engine, Events};
+use tokio::time::{Instant, sleep_until, timeout_at};
+use wopr_core::{RunKey, Seq, TenantId};
+use wopr_engine::{Engine, Events, Full, Turn, Turns};
 use wopr_store::{ReadError, patiently};
 use wopr_wire::openwop::stream::StreamModes;
 
@@ -32,16 +30,54 @@ const MAX_TURNS: usize = 8;
 /// How long a request waits for its turn before it is refused.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-static TURNS: LazyLock<Semaphore> = LazyLock::new(|| {
+/// Readers of one tenant that wait for a turn. Their requests are bounded, so only a host with more connections than
+/// the default ever has as many.
+const MAX_WAITING: usize = 16_384;
+
+static READERS: LazyLock<Readers> = LazyLock::new(|| {
     // Half of the threads stay free for everything else.
     let threads = thread::available_parallelism().map_or(1, usize::from);
-    Semaphore::new((threads / 2).clamp(1, MAX_TURNS))
+    Readers::new((threads / 2).clamp(1, MAX_TURNS))
 });
 
-/// Waits until a page may be read, or until so late; hold the turn until the page is rendered and dropped.
-pub(crate) async fn turn(until: Instant) -> Option<SemaphorePermit<'static>> {
-    // The semaphore is never closed.
-    timeout_at(until, TURNS.acquire()).await.ok()?.ok()
+/// Those who may read at the same time.
+#[derive(Debug)]
+struct Readers(Turns);
+
+impl Readers {
+    fn new(most: usize) -> Self {
+        Self(Turns::new(most, MAX_WAITING))
+    }
+
+    async fn turn(&self, tenant: &TenantId, until: Instant) -> Option<Turn> {
+        match timeout_at(until, self.0.take(tenant, 1)).await {
+            Ok(Ok(turn)) => Some(turn),
+            // A stream comes back at once, so it is kept waiting as long as the others.
+            Ok(Err(Full)) => {
+                sleep_until(until).await;
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
+    async fn patiently(&self, tenant: &TenantId) -> Result<Turn, ReadError> {
+        match patiently(PATIENCE, self.0.take(tenant, 1)).await {
+            Some(Ok(turn)) => Ok(turn),
+            Some(Err(Full)) | None => Err(ReadError::Unavailable("too many logs are being read".to_owned())),
+        }
+    }
+}
+
+/// Waits until a page of a tenant's run may be read, or until so late; hold the turn until the page is rendered and
+/// dropped.
+pub(crate) async fn turn(tenant: &TenantId, until: Instant) -> Option<Turn> {
+    READERS.turn(tenant, until).await
+}
+
+/// What a turn costs in which so many bytes were read: a tenant with large logs has fewer turns.
+fn cost(n_bytes: usize) -> u64 {
+    1 + (n_bytes / CHUNK) as u64
 }
 
 /// How many events to read next.
@@ -101,9 +137,7 @@ pub(crate) async fn read(
     max_events: usize,
     max_bytes: usize,
 ) -> Result<Option<Events>, ReadError> {
-    let Some(Ok(_turn)) = patiently(PATIENCE, TURNS.acquire()).await else {
-        return Err(ReadError::Unavailable("too many logs are being read".to_owned()));
-    };
+    let mut turn = READERS.patiently(&key.tenant).await?;
     let mut pace = Pace::new(max_events);
     let Some(mut read) = engine.events(key, from, pace.limit()).await? else {
         return Ok(None);
@@ -118,6 +152,7 @@ pub(crate) async fn read(
             .sum();
         n_seen = read.events.len();
         n_bytes += size;
+        turn.charge(cost(n_bytes));
         let is_short = n_new < pace.limit();
         pace.read(size);
         let Some(last) = read.events.last() else { break };
@@ -186,7 +221,7 @@ pub(crate) fn shared(key: &RunKey, seq: Seq, shown: Shown) -> Option<Bytes> {
 
 #[cfg(test)]
 mod tests {
-    use wopr_core::{RunId, TenantId};
+    use wopr_core::RunId;
 
     use super::*;
 
@@ -199,6 +234,38 @@ mod tests {
             pace.read(n_bytes);
         }
         assert_eq!(limits, [1, 2, 4, 8, 8, 1]);
+    }
+
+    /// Has a tenant wait for many turns, each of which takes a while.
+    async fn crowd(readers: &Arc<Readers>, tenant: &TenantId) {
+        for _ in 0..200 {
+            let (readers, tenant) = (Arc::clone(readers), tenant.clone());
+            tokio::spawn(async move {
+                let _turn = readers.0.take(&tenant, 1).await;
+                // sleep: how long a page is read, in virtual time
+                tokio::time::sleep(PATIENCE / 20).await;
+            });
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_readers_of_one_tenant_do_not_hold_up_another() {
+        let readers = Arc::new(Readers::new(1));
+        let tenant = |name| TenantId::parse(name).unwrap();
+        crowd(&readers, &tenant("busy")).await;
+        let begun = Instant::now();
+        assert!(readers.patiently(&tenant("busy")).await.is_err());
+        assert!(readers.patiently(&tenant("poll")).await.is_ok());
+        let until = Instant::now() + PATIENCE;
+        assert!(readers.turn(&tenant("busy"), until).await.is_none());
+        assert!(readers.turn(&tenant("stream"), until + PATIENCE).await.is_some());
+        assert!(begun.elapsed() < PATIENCE * 3, "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn a_turn_costs_what_it_reads() {
+        assert_eq!((cost(0), cost(CHUNK - 1), cost(4 << 20)), (1, 1, 65));
     }
 
     #[test]

@@ -394,7 +394,8 @@ impl TaskStream {
     async fn read(&mut self) -> Result<Option<Vec<Item>>, Error> {
         let mut items = Vec::new();
         loop {
-            let Some(_turn) = paging::turn(self.last_said + self.keep_alive).await else {
+            let until = self.last_said + self.keep_alive;
+            let Some(_turn) = paging::turn(&self.key.tenant, until).await else {
                 return Ok(None);
             };
             let engine = self.service.host.engine();

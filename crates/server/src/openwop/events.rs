@@ -362,7 +362,7 @@ impl Follow {
             let status = ended.summary.status;
             return self.show(events, ended.head, status, false, out).await;
         }
-        let Some(_turn) = paging::turn(self.sent_at + self.keepalive).await else {
+        let Some(_turn) = paging::turn(&self.key.tenant, self.sent_at + self.keepalive).await else {
             return Ok(Read::Later);
         };
         if self.is_shareable()
