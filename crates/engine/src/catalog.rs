@@ -17,17 +17,19 @@ use parking_lot::RwLock;
 use serde_json::Value;
 use wopr_core::{
     ContentHash, Definition, Offer, Plan, Problem, Problems, RunId, TenantId, Timestamp, WorkflowId,
+    parsed_size,
 };
 use wopr_store::{ReadError, Revision, Store, WorkflowRow, WriteError};
 
-use crate::descendants::Allowance;
+use crate::{
+    Options,
+    descendants::Allowance,
+    holdings::{Claim, Holdings, Owner, Weight, WorkflowLimit},
+    pinned::Pinned,
+};
 
-/// Compiled old versions kept in memory; beyond it they are compiled again when needed.
-const MAX_PINNED: usize = 1_024;
-/// What the compiled patterns of those that one tenant's runs are pinned to may take, in bytes.
-const MAX_PINNED_PATTERNS: usize = 4 << 20;
-/// What the compiled patterns of the current workflows of one tenant may take, in bytes.
-const MAX_TENANT_PATTERNS: usize = 16 << 20;
+/// Bytes of definitions that are read from the registry at once.
+const PAGE: usize = 8 << 20;
 
 /// A registered version.
 #[derive(Debug, Clone)]
@@ -44,6 +46,9 @@ pub enum RegisterError {
     /// The definition breaks rules.
     #[error(transparent)]
     Invalid(#[from] Problems),
+    /// The tenant's workflows take as much as they may.
+    #[error("register the workflow: {0}")]
+    Full(WorkflowLimit),
     /// The store does not take writes now.
     #[error("write: {0}")]
     Unavailable(String),
@@ -61,18 +66,28 @@ impl From<WriteError> for RegisterError {
     }
 }
 
-type Owner = Option<TenantId>;
+impl From<WorkflowLimit> for RegisterError {
+    fn from(limit: WorkflowLimit) -> Self {
+        match limit {
+            WorkflowLimit::Workflows { .. } | WorkflowLimit::Bytes { .. } => Self::Full(limit),
+            // A definition without so many patterns is accepted.
+            WorkflowLimit::Patterns { .. } => {
+                Self::Invalid(Problems(vec![Problem::new("definition", limit.to_string())]))
+            }
+        }
+    }
+}
+
 /// The current version of each owner that has one.
 type Owners = Vec<(Owner, Arc<Plan>)>;
-type Version = (TenantId, WorkflowId, ContentHash);
 
 #[derive(Debug)]
 pub(crate) struct Catalog {
     offer: Offer,
     current: RwLock<HashMap<WorkflowId, Owners>>,
-    pinned: RwLock<HashMap<Version, Arc<Plan>>>,
-    /// Held while a workflow with patterns is registered.
-    registering: tokio::sync::Mutex<()>,
+    /// What the current versions take.
+    holdings: Holdings,
+    pinned: Pinned,
     /// Grows when something here changes.
     generation: AtomicU64,
     /// Rounds of catching up that have begun.
@@ -87,15 +102,24 @@ struct CaughtUp {
     seen: Revision,
     /// In this round.
     round: u64,
+    /// Current versions in the registry for which their owner has no room here.
+    left_out: Vec<LeftOut>,
+}
+
+#[derive(Debug)]
+struct LeftOut {
+    revision: Revision,
+    claim: Claim,
+    limit: WorkflowLimit,
 }
 
 impl Catalog {
-    pub(crate) async fn load(store: &dyn Store, offer: Offer) -> Result<Self, ReadError> {
+    pub(crate) async fn load(store: &dyn Store, options: &Options) -> Result<Self, ReadError> {
         let catalog = Self {
-            offer,
+            offer: options.offer,
             current: RwLock::default(),
-            pinned: RwLock::default(),
-            registering: tokio::sync::Mutex::default(),
+            holdings: Holdings::new(options.max_workflows, options.max_workflow_bytes),
+            pinned: Pinned::default(),
             generation: AtomicU64::new(0),
             rounds: AtomicU64::new(0),
             caught_up: tokio::sync::Mutex::default(),
@@ -114,17 +138,69 @@ impl Catalog {
             return Ok(());
         }
         let round = self.rounds.fetch_add(1, Ordering::SeqCst) + 1;
-        for (revision, row) in store.workflows_since(caught_up.seen).await? {
-            caught_up.seen = revision;
-            match self.compile(&row.body) {
-                Ok(plan) => self.set(row.tenant, plan),
-                // A type that was offered before (conformance mode) may not be now, or is only by a later wopr that
-                // shares the store: whatever was current stays so here.
-                Err(error) => tracing::warn!(workflow = %row.id, %error, "stored workflow not offered"),
+        loop {
+            let page = store.workflows_since(caught_up.seen, PAGE).await?;
+            if page.is_empty() {
+                // A change that came later may have made room for one that was left out.
+                let mut left_out = caught_up.left_out.iter();
+                let Some(first) = left_out.position(|left| self.holdings.check(&left.claim).is_ok()) else {
+                    break;
+                };
+                caught_up.seen = Revision(caught_up.left_out[first].revision.0.saturating_sub(1));
+                caught_up.left_out.truncate(first);
+            }
+            for (revision, row) in page {
+                caught_up.seen = revision;
+                self.catch_up_with(revision, row, &mut caught_up.left_out);
             }
         }
         caught_up.round = round;
         Ok(())
+    }
+
+    /// Makes a version that is current in the registry the current one here, if it can be offered and there is room
+    /// for it. Otherwise whatever was current stays so.
+    fn catch_up_with(&self, revision: Revision, row: WorkflowRow, left_out: &mut Vec<LeftOut>) {
+        let mut claim = Claim {
+            owner: row.tenant,
+            id: row.id,
+            version: row.version,
+            weight: Weight {
+                bytes: parsed_size(&row.body),
+                patterns: 0,
+            },
+        };
+        left_out.retain(|left| left.claim.owner != claim.owner || left.claim.id != claim.id);
+        if self.holdings.has(&claim) {
+            return;
+        }
+        // Before it is parsed: a definition for which there is no room may be one for which there is no memory.
+        let mut checked = self.holdings.check(&claim);
+        if checked.is_ok() {
+            let plan = match self.compile(&row.body) {
+                Ok(plan) => plan,
+                // A type that was offered before (conformance mode) may not be now, or is only by a later wopr that
+                // shares the store.
+                Err(error) => {
+                    return tracing::warn!(workflow = %claim.id, %error, "stored workflow not offered");
+                }
+            };
+            claim.weight.patterns = plan.pattern_bytes();
+            checked = self.holdings.check(&claim);
+            if checked.is_ok() {
+                self.set(claim, plan);
+                return;
+            }
+        }
+        if let Err(limit) = checked {
+            let tenant = claim.owner.as_ref().map(TenantId::as_str);
+            tracing::warn!(workflow = %claim.id, tenant, error = %limit, "stored workflow not offered");
+            left_out.push(LeftOut {
+                revision,
+                claim,
+                limit,
+            });
+        }
     }
 
     /// Grows with each change of what is current.
@@ -143,7 +219,9 @@ impl Catalog {
         }
     }
 
-    fn set(&self, owner: Owner, plan: Arc<Plan>) {
+    fn set(&self, claim: Claim, plan: Arc<Plan>) {
+        let owner = claim.owner.clone();
+        self.holdings.add(claim);
         let mut current = self.current.write();
         let owners = current.entry(plan.id().clone()).or_default();
         match owners.iter_mut().find(|(known, _)| *known == owner) {
@@ -162,18 +240,23 @@ impl Catalog {
         now: Timestamp,
     ) -> Result<Registered, RegisterError> {
         let plan = Arc::new(Plan::admit(document, self.offer)?);
-        // Two that are registered at once must not each find room where there is room for one.
-        let _counted = match plan.pattern_bytes() {
-            0 => None,
-            _ => Some(self.registering.lock().await),
+        let body = plan.definition.document.to_string().into_bytes();
+        let claim = Claim {
+            owner: owner.clone(),
+            id: plan.id().clone(),
+            version: plan.version().clone(),
+            weight: Weight {
+                bytes: parsed_size(&body),
+                patterns: plan.pattern_bytes(),
+            },
         };
-        self.check_patterns(&owner, &plan)?;
+        let _reserved = self.holdings.reserve(claim.clone())?;
         let put = store
             .put_workflow(WorkflowRow {
                 tenant: owner.clone(),
                 id: plan.id().clone(),
                 version: plan.version().clone(),
-                body: plan.definition.document.to_string().into_bytes(),
+                body,
                 registered_at: now,
             })
             .await;
@@ -181,7 +264,7 @@ impl Catalog {
             Ok(is_new) => is_new,
             Err(error) => {
                 self.catch_up(store).await?;
-                if !self.has(&owner, &plan) {
+                if !self.holdings.has(&claim) {
                     return Err(error.into());
                 }
                 // A store that takes no writes has it already: nothing is left to be done.
@@ -190,34 +273,16 @@ impl Catalog {
         };
         // What is current is the registry's to say: another process may have been there in between.
         self.catch_up(store).await?;
-        Ok(Registered { plan, is_new })
-    }
-
-    /// Refuses a workflow whose patterns, with those of the owner's other workflows, take too much for good.
-    fn check_patterns(&self, owner: &Owner, plan: &Plan) -> Result<(), Problems> {
-        if plan.pattern_bytes() == 0 || self.has(owner, plan) {
-            return Ok(());
+        let caught_up = self.caught_up.lock().await;
+        let left_out = caught_up.left_out.iter().find(|left| {
+            let other = &left.claim;
+            (&other.owner, &other.id, &other.version) == (&claim.owner, &claim.id, &claim.version)
+        });
+        match left_out {
+            // Another process took the room meanwhile.
+            Some(left) => Err(left.limit.into()),
+            None => Ok(Registered { plan, is_new }),
         }
-        let current = self.current.read();
-        let others = current.iter().filter(|(id, _)| *id != plan.id());
-        let own = others.flat_map(|(_, owners)| owners.iter().filter(|(known, _)| known == owner));
-        let taken: usize = own.map(|(_, plan)| plan.pattern_bytes()).sum();
-        if taken + plan.pattern_bytes() <= MAX_TENANT_PATTERNS {
-            return Ok(());
-        }
-        let rule = format!(
-            "the compiled patterns of all workflows of the tenant would exceed {MAX_TENANT_PATTERNS} bytes; {taken} are taken"
-        );
-        Err(Problems(vec![Problem::new("definition", rule)]))
-    }
-
-    /// Whether this version is an owner's current one.
-    fn has(&self, owner: &Owner, plan: &Plan) -> bool {
-        let current = self.current.read();
-        let owners = current.get(plan.id()).into_iter().flatten();
-        owners
-            .into_iter()
-            .any(|(known, current)| known == owner && current.version() == plan.version())
     }
 
     /// The current version; a tenant's own wins over a shared one.
@@ -271,8 +336,8 @@ impl Catalog {
             return Ok(plan);
         }
         let key = (tenant.clone(), id.clone(), version.clone());
-        if let Some(plan) = self.pinned.read().get(&key) {
-            return Ok(Arc::clone(plan));
+        if let Some(plan) = self.pinned.get(&key) {
+            return Ok(plan);
         }
         let row = store.workflow(tenant, id, version).await?;
         let row = row.ok_or_else(|| ReadError::Corrupt(format!("workflow {id} has no version {version}")))?;
@@ -282,17 +347,8 @@ impl Catalog {
             serde_json::from_slice(&row.body).map_err(|error| ReadError::Corrupt(error.to_string()))?;
         let plan = Definition::parse(document).and_then(|definition| Plan::compile(definition, offer));
         let plan = Arc::new(plan.map_err(|problems| ReadError::Corrupt(problems.to_string()))?);
-        let mut pinned = self.pinned.write();
-        if pinned.len() >= MAX_PINNED {
-            pinned.clear();
-        }
-        // A tenant's old versions make room for each other, not those of other tenants.
-        let own = pinned.iter().filter(|((owner, ..), _)| owner == tenant);
-        let patterns: usize = own.map(|(_, plan)| plan.pattern_bytes()).sum();
-        if patterns + plan.pattern_bytes() > MAX_PINNED_PATTERNS {
-            pinned.retain(|(owner, ..), plan| owner != tenant || plan.pattern_bytes() == 0);
-        }
-        pinned.insert(key, Arc::clone(&plan));
+        let n_bytes = parsed_size(&row.body) + plan.pattern_bytes();
+        self.pinned.keep(key, Arc::clone(&plan), n_bytes);
         Ok(plan)
     }
 }

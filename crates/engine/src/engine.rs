@@ -154,7 +154,7 @@ impl Engine {
         }
         let epoch = store.begin_epoch(clock.now()).await?;
         let lease_clock = LeaseClock::start(&*store, clock.now()).await?;
-        let catalog = Catalog::load(&*store, options.offer).await?;
+        let catalog = Catalog::load(&*store, &options).await?;
         let max_pushes = options.push.max_active;
         let desk = Desk::new(options.deciders);
         let shared = Arc::new(Shared {

@@ -17,6 +17,10 @@ pub struct Options {
     pub deciders: Option<usize>,
     /// Runs below one root.
     pub max_descendants: u64,
+    /// Current workflows of one tenant; the shared ones count as those of another.
+    pub max_workflows: usize,
+    /// What their definitions may take once they are parsed, in bytes.
+    pub max_workflow_bytes: usize,
     /// Effect attempts under way at once.
     pub max_effects: usize,
     /// How long a lease lasts without being renewed.
@@ -44,6 +48,8 @@ impl Default for Options {
             offer: Offer::default(),
             deciders: None,
             max_descendants: 20_000,
+            max_workflows: 2_000,
+            max_workflow_bytes: 64 << 20,
             max_effects: 256,
             lease: Duration::from_secs(30),
             poll: Duration::from_secs(1),

@@ -312,6 +312,8 @@ impl Host {
                 conformance: config.conformance,
             },
             max_descendants: config.limits.max_descendants,
+            max_workflows: config.limits.max_workflows,
+            max_workflow_bytes: config.limits.max_workflow_bytes,
             lease: config.effects.lease.as_duration(),
             retention: match config.retention.terminal_runs {
                 Keep::Forever => None,
@@ -666,6 +668,7 @@ async fn register_file(
             });
             Err(Skip::Problems(told.collect()))
         }
+        Err(RegisterError::Full(limit)) => Err(Skip::Problems(vec![format!("workflow: {limit}")])),
         // The version of before is served, and this one from the next start on.
         Err(RegisterError::Unavailable(why)) if store.is_full() => {
             Err(Skip::Problems(vec![format!("store: {why}")]))

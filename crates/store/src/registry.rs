@@ -63,9 +63,14 @@ pub trait Registry: Send + Sync + 'static {
         version: &ContentHash,
     ) -> Result<Option<WorkflowRow>, ReadError>;
 
-    /// Reads the current version of every (tenant, id) that became current after a revision, in that order. The
+    /// Reads a page of the current versions of every (tenant, id) that became current after a revision, in that order:
+    /// as many as fit within `max_bytes` of definitions, and at least one. The page after the last is empty. The
     /// default revision is before all.
-    async fn workflows_since(&self, after: Revision) -> Result<Vec<(Revision, WorkflowRow)>, ReadError>;
+    async fn workflows_since(
+        &self,
+        after: Revision,
+        max_bytes: usize,
+    ) -> Result<Vec<(Revision, WorkflowRow)>, ReadError>;
 
     /// Adds a key; `false` if its tenant already has one of that id, revoked or not, which stays as it is.
     async fn add_key(&self, row: KeyRow) -> Result<bool, WriteError>;

@@ -9,3 +9,4 @@ mod retention;
 mod runs;
 mod shares;
 mod simulation;
+mod workflows;

@@ -31,6 +31,8 @@ pub use types::{
 
 /// Members of a list whose every member costs something on each card.
 const MAX_LISTED: usize = 4;
+/// The least that `limits.max_workflow_bytes` may be.
+const LEAST_WORKFLOW_BYTES: usize = 1 << 20;
 
 /// The annotated example: every setting with its default.
 pub const EXAMPLE: &str = include_str!("../../../../wopr.toml");
@@ -114,6 +116,10 @@ pub struct Limits {
     pub max_node_executions: u32,
     /// Runs below one root, of all levels together.
     pub max_descendants: u64,
+    /// Current workflows of one tenant; the shared ones count as those of another.
+    pub max_workflows: usize,
+    /// What the definitions of a tenant's current workflows may take once they are parsed.
+    pub max_workflow_bytes: usize,
     /// Time outside `waiting-*` and `paused` before a run is stopped; no bound where absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_run_duration: Option<Period>,
@@ -320,6 +326,8 @@ impl Default for Limits {
         Self {
             max_node_executions: 1_000,
             max_descendants: 20_000,
+            max_workflows: 2_000,
+            max_workflow_bytes: 64 << 20,
             max_run_duration: None,
         }
     }
@@ -531,6 +539,12 @@ impl Config {
         }
         if self.limits.max_node_executions == 0 {
             return invalid("limits.max_node_executions", "must be at least 1");
+        }
+        if self.limits.max_workflows == 0 {
+            return invalid("limits.max_workflows", "must be at least 1");
+        }
+        if self.limits.max_workflow_bytes < LEAST_WORKFLOW_BYTES {
+            return invalid("limits.max_workflow_bytes", "must be at least 1048576");
         }
         if self
             .limits

@@ -87,6 +87,12 @@ pub const SETTINGS: &[Setting] = &[
     setting("limits.max_descendants", "WOPR_MAX_DESCENDANTS", |c, t| {
         number(&mut c.limits.max_descendants, t)
     }),
+    setting("limits.max_workflows", "WOPR_MAX_WORKFLOWS", |c, t| {
+        number(&mut c.limits.max_workflows, t)
+    }),
+    setting("limits.max_workflow_bytes", "WOPR_MAX_WORKFLOW_BYTES", |c, t| {
+        number(&mut c.limits.max_workflow_bytes, t)
+    }),
     setting("limits.max_run_duration", "WOPR_MAX_RUN_DURATION", |c, t| {
         some(&mut c.limits.max_run_duration, t)
     }),

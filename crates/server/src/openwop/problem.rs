@@ -10,7 +10,7 @@ use axum::{body::Body, response::Response};
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 use wopr_core::{Problems, Refusal};
-use wopr_engine::{CommandError, RegisterError};
+use wopr_engine::{CommandError, RegisterError, WorkflowLimit};
 use wopr_store::{ReadError, WriteError};
 use wopr_wire::{
     json::{BodyError, DecodeError},
@@ -294,6 +294,15 @@ impl From<RegisterError> for Problem {
     fn from(error: RegisterError) -> Self {
         match error {
             RegisterError::Invalid(problems) => problems.into(),
+            RegisterError::Full(limit) => {
+                let problem = Self::new(StatusCode::CONFLICT, "conflict", limit.to_string());
+                match limit {
+                    WorkflowLimit::Workflows { most } => problem.with("maxWorkflows", most),
+                    WorkflowLimit::Bytes { most, .. } | WorkflowLimit::Patterns { most, .. } => {
+                        problem.with("maxWorkflowBytes", most)
+                    }
+                }
+            }
             RegisterError::Unavailable(why) => CommandError::Unavailable(why).into(),
         }
     }

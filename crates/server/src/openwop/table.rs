@@ -211,7 +211,7 @@ pub(super) static ROUTES: &[Route] = &[
         .needs(&[Scope::WorkflowsWrite])
         .reads(Input::Required("WorkflowDefinition"))
         .answers(201, "RegisteredWorkflow")
-        .fails(&[400, 403, 413, 415, 503]),
+        .fails(&[400, 403, 409, 413, 415, 503]),
     get("/v1/workflows", "listWorkflows", workflows::list)
         .about("The tenant's workflows and the shared ones, by id.")
         .needs(&[Scope::ManifestRead])

@@ -99,7 +99,7 @@ hand_on! { Work:
 hand_on! { Registry:
     put_workflow(row: WorkflowRow) -> Result<bool, WriteError>;
     workflow(tenant: &TenantId, id: &WorkflowId, version: &ContentHash) -> Result<Option<WorkflowRow>, ReadError>;
-    workflows_since(after: Revision) -> Result<Vec<(Revision, WorkflowRow)>, ReadError>;
+    workflows_since(after: Revision, max_bytes: usize) -> Result<Vec<(Revision, WorkflowRow)>, ReadError>;
     add_key(row: KeyRow) -> Result<bool, WriteError>;
     revoke_key(tenant: &TenantId, id: &str, at: Timestamp) -> Result<bool, WriteError>;
     keys() -> Result<Vec<KeyRow>, ReadError>;

@@ -369,6 +369,47 @@ async fn a_file_that_does_not_hold_is_skipped_and_listed() {
 }
 
 #[tokio::test]
+async fn files_beyond_the_bound_on_workflows_are_skipped() {
+    let server = Server::start_with(|config| config.limits.max_workflows = 3).await;
+    let rejected = server.host.rejected();
+    assert!(rejected.len() > 2, "{rejected:?}");
+    let n_beyond = rejected
+        .iter()
+        .filter(|file| file.problems[0].contains("limits.max_workflows"))
+        .count();
+    // The other one is broken.
+    assert_eq!(n_beyond, rejected.len() - 1);
+    let list = server.get("/v1/workflows").send().await.ok(200);
+    assert_eq!(list["workflows"].as_array().unwrap().len(), 3);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_registration_beyond_the_bounds_of_a_tenant_is_a_conflict() {
+    let server = Server::start_with(|config| config.limits.max_workflow_bytes = 1 << 20).await;
+    let large = |id: &str| {
+        let mut document =
+            crate::workflows::chain(id, &[crate::workflows::node("n", "core.noop", json!({}))]);
+        document["description"] = "x".repeat(600 << 10).into();
+        document
+    };
+    server
+        .post("/v1/workflows", &large("large-1"))
+        .send()
+        .await
+        .ok(201);
+    let reply = server.post("/v1/workflows", &large("large-2")).send().await;
+    let refused = reply.error(409, "conflict");
+    assert_eq!(refused["maxWorkflowBytes"], 1 << 20);
+    server
+        .get("/v1/workflows/large-2")
+        .send()
+        .await
+        .error(404, "not_found");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_host_without_keys_does_not_start() {
     let mut config = crate::server::config();
     config.auth.keys.clear();

@@ -45,13 +45,25 @@ impl Registry for MemoryStore {
         Ok(of(Some(tenant.clone())).or_else(|| of(None)).cloned())
     }
 
-    async fn workflows_since(&self, after: Revision) -> Result<Vec<(Revision, WorkflowRow)>, ReadError> {
+    async fn workflows_since(
+        &self,
+        after: Revision,
+        max_bytes: usize,
+    ) -> Result<Vec<(Revision, WorkflowRow)>, ReadError> {
         let state = self.state.lock();
         let changed = state.workflows.values().filter(|workflow| workflow.since > after);
-        let mut rows: Vec<_> = changed
-            .filter_map(|workflow| Some((workflow.since, workflow.versions.get(&workflow.current)?.clone())))
+        let mut found: Vec<_> = changed
+            .filter_map(|workflow| Some((workflow.since, workflow.versions.get(&workflow.current)?)))
             .collect();
-        rows.sort_by_key(|(revision, _)| *revision);
+        found.sort_by_key(|(revision, _)| *revision);
+        let (mut rows, mut left) = (Vec::new(), max_bytes);
+        for (revision, row) in found {
+            if row.body.len() > left && !rows.is_empty() {
+                break;
+            }
+            left = left.saturating_sub(row.body.len());
+            rows.push((revision, row.clone()));
+        }
         Ok(rows)
     }
 

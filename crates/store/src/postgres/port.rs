@@ -256,8 +256,12 @@ impl Registry for PostgresStore {
         Ok(registry::workflow(&self.pool, tenant, id, version).await?)
     }
 
-    async fn workflows_since(&self, after: Revision) -> Result<Vec<(Revision, WorkflowRow)>, ReadError> {
-        Ok(registry::workflows_since(&self.pool, after).await?)
+    async fn workflows_since(
+        &self,
+        after: Revision,
+        max_bytes: usize,
+    ) -> Result<Vec<(Revision, WorkflowRow)>, ReadError> {
+        Ok(registry::workflows_since(&self.pool, after, max_bytes).await?)
     }
 
     async fn add_key(&self, row: KeyRow) -> Result<bool, WriteError> {

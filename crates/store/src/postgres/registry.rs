@@ -28,9 +28,13 @@ const PUT_WORKFLOW: &str =
 const WORKFLOW: &str = "SELECT tenant, id, version, body, registered_at FROM workflows
      WHERE tenant IN ($1, '') AND id = $2 AND version = $3 ORDER BY tenant DESC LIMIT 1";
 
-const WORKFLOWS_SINCE: &str = "SELECT tenant, id, version, body, registered_at, revision
-     FROM workflow_heads JOIN workflows USING (tenant, id, version)
-     WHERE revision > $1 ORDER BY revision, tenant, id";
+/// The length of a stored value is known without reading it. Every change has a revision of its own.
+const WORKFLOWS_SINCE: &str = "SELECT tenant, id, version, body, registered_at, revision FROM (
+         SELECT *, sum(octet_length(body)) OVER up_to AS total, row_number() OVER up_to AS place
+         FROM (SELECT * FROM workflow_heads WHERE revision > $1 ORDER BY revision LIMIT 256) AS heads
+             JOIN workflows USING (tenant, id, version)
+         WINDOW up_to AS (ORDER BY revision)) AS found
+     WHERE total <= $2::bigint OR place = 1 ORDER BY revision";
 
 /// A round that is sent again after its commit was in doubt finds its own key: the secret tells it from another's.
 const ADD_KEY: &str = "WITH next AS (UPDATE last_revision SET revision = revision + 1 RETURNING revision)
@@ -84,9 +88,13 @@ pub(super) async fn workflow(
 pub(super) async fn workflows_since(
     pool: &Pool,
     after: Revision,
+    max_bytes: usize,
 ) -> Result<Vec<(Revision, WorkflowRow)>, Fault> {
     let found = pool
-        .learn(|| Round::of(WORKFLOWS_SINCE, vec![value(rows::int(after.0))]))
+        .learn(|| {
+            let values = vec![value(rows::int(after.0)), value(rows::limit(max_bytes))];
+            Round::of(WORKFLOWS_SINCE, values)
+        })
         .await?;
     let read = |row| Ok((Revision(rows::count(row, 5)?), rows::workflow(row)?));
     found.iter().map(read).collect()

@@ -73,8 +73,12 @@ impl Registry for Guest {
         self.read(|conn| registry::workflow(conn, tenant, id, version))
     }
 
-    async fn workflows_since(&self, after: Revision) -> Result<Vec<(Revision, WorkflowRow)>, ReadError> {
-        self.read(|conn| registry::workflows_since(conn, after))
+    async fn workflows_since(
+        &self,
+        after: Revision,
+        max_bytes: usize,
+    ) -> Result<Vec<(Revision, WorkflowRow)>, ReadError> {
+        self.read(|conn| registry::workflows_since(conn, after, max_bytes))
     }
 
     async fn add_key(&self, row: KeyRow) -> Result<bool, WriteError> {

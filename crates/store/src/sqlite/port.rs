@@ -352,8 +352,12 @@ impl Registry for SqliteStore {
             .await
     }
 
-    async fn workflows_since(&self, after: Revision) -> Result<Vec<(Revision, WorkflowRow)>, ReadError> {
-        self.read(move |conn| registry::workflows_since(conn, after))
+    async fn workflows_since(
+        &self,
+        after: Revision,
+        max_bytes: usize,
+    ) -> Result<Vec<(Revision, WorkflowRow)>, ReadError> {
+        self.read(move |conn| registry::workflows_since(conn, after, max_bytes))
             .await
     }
 

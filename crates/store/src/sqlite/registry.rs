@@ -63,15 +63,22 @@ pub(super) fn workflow(
 pub(super) fn workflows_since(
     conn: &Connection,
     after: Revision,
+    max_bytes: usize,
 ) -> Result<Vec<(Revision, WorkflowRow)>, Fault> {
+    // Every change has a revision of its own, so the index gives the order and nothing is sorted.
     let mut statement = conn.prepare_cached(
-        "SELECT tenant, id, version, body, registered_at, revision
+        "SELECT tenant, id, version, body, registered_at, revision, length(body)
          FROM workflow_heads JOIN workflows USING (tenant, id, version)
-         WHERE revision > ?1 ORDER BY revision, tenant, id",
+         WHERE revision > ?1 ORDER BY revision",
     )?;
     let mut found = statement.query([rows::int(after.0)])?;
-    let mut workflows = Vec::new();
+    let (mut workflows, mut left) = (Vec::new(), max_bytes as u64);
     while let Some(row) = found.next()? {
+        let n_bytes = rows::count(row, 6)?;
+        if n_bytes > left && !workflows.is_empty() {
+            break;
+        }
+        left = left.saturating_sub(n_bytes);
         workflows.push((Revision(rows::count(row, 5)?), rows::workflow(row)?));
     }
     Ok(workflows)

@@ -15,6 +15,7 @@ crate::behaviours!(
     another_tenants_workflow_is_not_seen,
     every_change_has_a_later_revision,
     what_changes_nothing_has_no_revision,
+    current_workflows_are_read_in_pages,
     keys_read_back_by_id,
     a_key_is_revoked_once,
     an_existing_key_is_never_replaced,
@@ -143,7 +144,10 @@ async fn another_tenants_workflow_is_not_seen(store: Arc<dyn Store>) {
 }
 
 async fn current(store: &Arc<dyn Store>) -> Vec<WorkflowRow> {
-    let rows = store.workflows_since(Revision::default()).await.expect("current");
+    let rows = store
+        .workflows_since(Revision::default(), usize::MAX)
+        .await
+        .expect("current");
     rows.into_iter().map(|(_, row)| row).collect()
 }
 
@@ -160,7 +164,7 @@ async fn every_change_has_a_later_revision(store: Arc<dyn Store>) {
     for (row, id) in rows.iter().zip(["b", "c", "d", "a", "e", "f"]) {
         store.put_workflow(row.clone()).await.expect("put");
         assert!(store.add_key(key(id)).await.expect("add"));
-        let news = store.workflows_since(seen).await.expect("read");
+        let news = store.workflows_since(seen, usize::MAX).await.expect("read");
         assert_eq!(news.len(), 1, "{news:?}");
         let (revision, changed) = &news[0];
         assert_eq!(changed, row);
@@ -170,7 +174,7 @@ async fn every_change_has_a_later_revision(store: Arc<dyn Store>) {
         assert!(*revision > seen && after > revision);
         seen = *after;
     }
-    assert_eq!(store.workflows_since(seen).await.expect("read"), []);
+    assert_eq!(store.workflows_since(seen, usize::MAX).await.expect("read"), []);
     assert_eq!(
         current(&store).await,
         [1, 2, 4, 5].map(|n: usize| rows[n].clone()),
@@ -184,12 +188,38 @@ async fn every_change_has_a_later_revision(store: Arc<dyn Store>) {
     assert_eq!(ids, ["b", "c", "d", "e", "f", "a"]);
 }
 
+async fn current_workflows_are_read_in_pages(store: Arc<dyn Store>) {
+    let names: Vec<_> = (0..300).map(|n| format!("w{n}")).collect();
+    let body = |n: usize| "x".repeat(if n == 150 { 5_000 } else { 100 });
+    for (n, name) in names.iter().enumerate() {
+        let row = version(Some("acme"), name, &body(n));
+        store.put_workflow(row).await.expect("put");
+    }
+    let (mut seen, mut found, mut largest) = (Revision::default(), Vec::new(), 0);
+    loop {
+        let page = store.workflows_since(seen, 2_000).await.expect("read");
+        let Some((revision, _)) = page.last() else { break };
+        seen = *revision;
+        let n_bytes: usize = page.iter().map(|(_, row)| row.body.len()).sum();
+        assert!(n_bytes <= 2_000 || page.len() == 1, "{n_bytes}");
+        largest = largest.max(page.len());
+        found.extend(page.into_iter().map(|(_, row)| row.id.as_str().to_owned()));
+    }
+    assert_eq!(found, names);
+    assert!(largest > 10);
+    let first = store.workflows_since(Revision::default(), 0).await.expect("read");
+    assert_eq!(first.len(), 1, "at least one");
+}
+
 async fn what_changes_nothing_has_no_revision(store: Arc<dyn Store>) {
     store.put_workflow(version(None, "a", "v1")).await.expect("put");
     assert!(store.add_key(key("k")).await.expect("add"));
     store.revoke_key(&acme(), "k", at(9)).await.expect("revoke");
     let (workflows, keys) = (
-        store.workflows_since(Revision::default()).await.expect("read"),
+        store
+            .workflows_since(Revision::default(), usize::MAX)
+            .await
+            .expect("read"),
         store.keys_since(Revision::default()).await.expect("read"),
     );
     assert!(!store.put_workflow(version(None, "a", "v1")).await.expect("put"));
@@ -202,7 +232,7 @@ async fn what_changes_nothing_has_no_revision(store: Arc<dyn Store>) {
             .expect("revoke")
     );
     let seen = workflows[0].0.max(keys[0].0);
-    assert_eq!(store.workflows_since(seen).await.expect("read"), []);
+    assert_eq!(store.workflows_since(seen, usize::MAX).await.expect("read"), []);
     assert_eq!(store.keys_since(seen).await.expect("read"), []);
 }
 

@@ -279,7 +279,10 @@ async fn processes_register_the_same_workflows_at_once() {
     };
     let (new, other) = tokio::join!(put_all(Arc::clone(&one)), put_all(Arc::clone(&two)));
     assert_eq!(new + other, 20, "each version is new to one of them");
-    let current = one.workflows_since(Revision::default()).await.expect("current");
+    let current = one
+        .workflows_since(Revision::default(), usize::MAX)
+        .await
+        .expect("current");
     assert_eq!(current.len(), 20);
 }
 
@@ -305,7 +308,7 @@ async fn who_asks_what_is_new_misses_nothing() {
     });
     let (mut seen, mut found) = (Revision::default(), Vec::new());
     while found.len() < usize::from(2 * EACH) {
-        for (revision, row) in two.workflows_since(seen).await.expect("read") {
+        for (revision, row) in two.workflows_since(seen, usize::MAX).await.expect("read") {
             assert!(revision > seen, "in the order of the changes");
             seen = revision;
             found.push(row.body[0]);

@@ -579,9 +579,13 @@ impl Registry for Connection {
         self.server.store.workflow(tenant, id, version).await
     }
 
-    async fn workflows_since(&self, after: Revision) -> Result<Vec<(Revision, WorkflowRow)>, ReadError> {
+    async fn workflows_since(
+        &self,
+        after: Revision,
+        max_bytes: usize,
+    ) -> Result<Vec<(Revision, WorkflowRow)>, ReadError> {
         self.read("workflows").await?;
-        self.server.store.workflows_since(after).await
+        self.server.store.workflows_since(after, max_bytes).await
     }
 
     async fn add_key(&self, row: KeyRow) -> Result<bool, WriteError> {

@@ -1,0 +1,291 @@
+//! How much the current workflows of each tenant take, and what they may take.
+//!
+//! Current workflows stay compiled for good. So a registration reserves room for its workflow before it writes: of two
+//! registrations at once that both see room for one, only one gets it. Other processes write to the registry too, so
+//! what is read from there is admitted by the same bounds.
+
+use std::{collections::HashMap, sync::Arc};
+
+use parking_lot::Mutex;
+use wopr_core::{ContentHash, TenantId, WorkflowId};
+
+/// What the compiled patterns of the current workflows of one tenant may take, in bytes.
+const MAX_PATTERN_BYTES: usize = 16 << 20;
+
+/// The tenant of a workflow; `None` owns the shared ones.
+pub(crate) type Owner = Option<TenantId>;
+
+/// A bound on the current workflows of one tenant, which another workflow would exceed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum WorkflowLimit {
+    /// There are as many as there may be.
+    #[error("the tenant has {most} workflows, which limits.max_workflows allows")]
+    Workflows {
+        /// How many there may be.
+        most: usize,
+    },
+    /// Their definitions take too much memory together.
+    #[error(
+        "the workflows of the tenant would take over {most} bytes of memory, which limits.max_workflow_bytes allows; {taken} are taken"
+    )]
+    Bytes {
+        /// How much they may take.
+        most: usize,
+        /// How much they take without it.
+        taken: usize,
+    },
+    /// Their compiled patterns take too much memory together.
+    #[error(
+        "the compiled patterns of all workflows of the tenant would exceed {most} bytes; {taken} are taken"
+    )]
+    Patterns {
+        /// How much they may take.
+        most: usize,
+        /// How much they take without it.
+        taken: usize,
+    },
+}
+
+/// What a version of a workflow takes while it is current.
+#[derive(Debug, Clone)]
+pub(crate) struct Claim {
+    pub(crate) owner: Owner,
+    pub(crate) id: WorkflowId,
+    pub(crate) version: ContentHash,
+    pub(crate) weight: Weight,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Weight {
+    /// Of the definition once it is parsed.
+    pub(crate) bytes: usize,
+    /// Of the compiled patterns.
+    pub(crate) patterns: usize,
+}
+
+impl Weight {
+    const fn max(self, other: Self) -> Self {
+        Self {
+            bytes: if self.bytes > other.bytes {
+                self.bytes
+            } else {
+                other.bytes
+            },
+            patterns: if self.patterns > other.patterns {
+                self.patterns
+            } else {
+                other.patterns
+            },
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.bytes += other.bytes;
+        self.patterns += other.patterns;
+    }
+
+    fn subtract(&mut self, other: Self) {
+        self.bytes = self.bytes.saturating_sub(other.bytes);
+        self.patterns = self.patterns.saturating_sub(other.patterns);
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Holdings {
+    max_workflows: usize,
+    max_bytes: usize,
+    owners: Arc<Mutex<HashMap<Owner, Held>>>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    current: HashMap<WorkflowId, (ContentHash, Weight)>,
+    /// Of all that are current.
+    total: Weight,
+    /// Being registered, each under a number of its own.
+    reserved: Vec<(u64, Claim)>,
+    last: u64,
+}
+
+impl Held {
+    fn is_current(&self, claim: &Claim) -> bool {
+        let current = self.current.get(&claim.id);
+        current.is_some_and(|(version, _)| *version == claim.version)
+    }
+}
+
+/// Room for a workflow that is being registered, until dropped.
+#[derive(Debug)]
+pub(crate) struct Reserved {
+    owners: Arc<Mutex<HashMap<Owner, Held>>>,
+    owner: Owner,
+    number: u64,
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        let mut owners = self.owners.lock();
+        if let Some(held) = owners.get_mut(&self.owner) {
+            held.reserved.retain(|(number, _)| *number != self.number);
+            if held.reserved.is_empty() && held.current.is_empty() {
+                owners.remove(&self.owner);
+            }
+        }
+    }
+}
+
+impl Holdings {
+    pub(crate) fn new(max_workflows: usize, max_bytes: usize) -> Self {
+        Self {
+            max_workflows,
+            max_bytes,
+            owners: Arc::default(),
+        }
+    }
+
+    /// Keeps room for a workflow, beside what is current and what else is being registered.
+    pub(crate) fn reserve(&self, claim: Claim) -> Result<Reserved, WorkflowLimit> {
+        let mut owners = self.owners.lock();
+        let owner = claim.owner.clone();
+        let held = owners.entry(owner.clone()).or_default();
+        let checked = self.check_within(held, &claim, true);
+        if let Err(limit) = checked {
+            if held.reserved.is_empty() && held.current.is_empty() {
+                owners.remove(&owner);
+            }
+            return Err(limit);
+        }
+        held.last += 1;
+        let number = held.last;
+        held.reserved.push((number, claim));
+        Ok(Reserved {
+            owners: Arc::clone(&self.owners),
+            owner,
+            number,
+        })
+    }
+
+    /// Whether this version is its owner's current one.
+    pub(crate) fn has(&self, claim: &Claim) -> bool {
+        let owners = self.owners.lock();
+        owners
+            .get(&claim.owner)
+            .is_some_and(|held| held.is_current(claim))
+    }
+
+    /// Whether there is room for a workflow beside what is current.
+    pub(crate) fn check(&self, claim: &Claim) -> Result<(), WorkflowLimit> {
+        match self.owners.lock().get(&claim.owner) {
+            Some(held) => self.check_within(held, claim, false),
+            None => self.check_within(&Held::default(), claim, false),
+        }
+    }
+
+    /// Counts a workflow as current, in place of its version of before.
+    pub(crate) fn add(&self, claim: Claim) {
+        let mut owners = self.owners.lock();
+        let held = owners.entry(claim.owner).or_default();
+        if let Some((_, before)) = held.current.insert(claim.id, (claim.version, claim.weight)) {
+            held.total.subtract(before);
+        }
+        held.total.add(claim.weight);
+    }
+
+    fn check_within(&self, held: &Held, claim: &Claim, counts_reserved: bool) -> Result<(), WorkflowLimit> {
+        let before = held.current.get(&claim.id).map(|(_, weight)| *weight);
+        let (mut n_workflows, mut taken) = (held.current.len(), held.total);
+        taken.subtract(before.unwrap_or_default());
+        let (mut is_new, mut own) = (before.is_none(), claim.weight);
+        if counts_reserved {
+            for (_, other) in &held.reserved {
+                if held.is_current(other) {
+                    continue;
+                }
+                if other.id == claim.id {
+                    // Only one of the two will be current.
+                    own = own.max(other.weight);
+                    if is_new {
+                        is_new = false;
+                        n_workflows += 1;
+                    }
+                    continue;
+                }
+                match held.current.get(&other.id) {
+                    Some((_, replaced)) => taken.subtract(*replaced),
+                    None => n_workflows += 1,
+                }
+                taken.add(other.weight);
+            }
+        }
+        // A version that takes no more than the one of before is always welcome.
+        let before = before.unwrap_or_default();
+        if is_new && n_workflows >= self.max_workflows {
+            let most = self.max_workflows;
+            return Err(WorkflowLimit::Workflows { most });
+        }
+        if claim.weight.bytes > before.bytes && taken.bytes + own.bytes > self.max_bytes {
+            return Err(WorkflowLimit::Bytes {
+                most: self.max_bytes,
+                taken: taken.bytes,
+            });
+        }
+        if claim.weight.patterns > before.patterns && taken.patterns + own.patterns > MAX_PATTERN_BYTES {
+            return Err(WorkflowLimit::Patterns {
+                most: MAX_PATTERN_BYTES,
+                taken: taken.patterns,
+            });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(owner: &str, id: &str, bytes: usize) -> Claim {
+        Claim {
+            owner: Some(TenantId::parse(owner).expect("valid")),
+            id: WorkflowId::parse(id).expect("valid"),
+            version: ContentHash::of(format!("{id} {bytes}").as_bytes()),
+            weight: Weight { bytes, patterns: 0 },
+        }
+    }
+
+    #[test]
+    fn registrations_at_once_share_the_room_that_is_left() {
+        let holdings = Holdings::new(3, 100);
+        holdings.add(claim("a", "w1", 40));
+        let first = holdings.reserve(claim("a", "w2", 40)).expect("room");
+        assert_eq!(
+            holdings.reserve(claim("a", "w3", 40)).err(),
+            Some(WorkflowLimit::Bytes { most: 100, taken: 80 })
+        );
+        // The same registration twice needs its room once, and another tenant has its own.
+        drop(holdings.reserve(claim("a", "w2", 40)).expect("room"));
+        drop(holdings.reserve(claim("b", "w3", 100)).expect("room"));
+        let third = holdings.reserve(claim("a", "w3", 1)).expect("room");
+        let fourth = holdings.reserve(claim("a", "w4", 1));
+        assert_eq!(fourth.err(), Some(WorkflowLimit::Workflows { most: 3 }));
+        drop(third);
+        // Once it is current, its reservation no longer counts beside it.
+        holdings.add(claim("a", "w2", 40));
+        drop(holdings.reserve(claim("a", "w4", 20)).expect("room"));
+        drop(first);
+        assert!(holdings.reserve(claim("a", "w4", 21)).is_err());
+    }
+
+    #[test]
+    fn a_version_that_takes_less_is_admitted_beyond_the_bounds() {
+        let holdings = Holdings::new(1, 10);
+        for id in ["w1", "w2"] {
+            holdings.add(claim("a", id, 50));
+        }
+        assert!(holdings.check(&claim("a", "w1", 49)).is_ok());
+        assert!(holdings.check(&claim("a", "w1", 51)).is_err());
+        assert!(holdings.check(&claim("a", "w3", 1)).is_err());
+        holdings.add(claim("a", "w1", 4));
+        holdings.add(claim("a", "w2", 4));
+        assert!(holdings.check(&claim("a", "w1", 6)).is_ok());
+    }
+}

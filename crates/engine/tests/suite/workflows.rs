@@ -1,0 +1,147 @@
+//! How many workflows a tenant may have, and how much they may take.
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::{Value, json};
+use wopr_core::{TenantId, WorkflowId};
+use wopr_engine::{Engine, Options, RegisterError, SystemClock, WorkflowLimit};
+use wopr_store::{MemoryStore, SqliteStore, Store};
+
+use crate::harness::{node, steered, tenant, workflow};
+
+fn other() -> TenantId {
+    TenantId::parse("other").expect("valid")
+}
+
+/// A workflow with a description of so many bytes.
+fn described(id: &str, n_bytes: usize) -> Value {
+    let mut document = workflow(id, &[node("n", "core.noop", json!({}))], &[]);
+    document["description"] = "x".repeat(n_bytes).into();
+    document
+}
+
+async fn engine(store: &Arc<dyn Store>, max_workflows: usize, max_workflow_bytes: usize) -> Engine {
+    let options = Options {
+        max_workflows,
+        max_workflow_bytes,
+        // Nothing is read that the test does not ask for.
+        poll: Duration::from_secs(600),
+        ..Options::default()
+    };
+    let (executor, _attempts) = steered();
+    Engine::start(Arc::clone(store), executor, Arc::new(SystemClock), options)
+        .await
+        .expect("starts, whatever is registered")
+}
+
+fn names(engine: &Engine, tenant: &TenantId) -> Vec<String> {
+    let plans = engine.workflows(tenant);
+    plans.iter().map(|plan| plan.id().as_str().to_owned()).collect()
+}
+
+/// Runs a test on each store that needs no server.
+async fn on_each_store<F: Future<Output = ()>>(check: impl Fn(Arc<dyn Store>) -> F) {
+    check(Arc::new(MemoryStore::new())).await;
+    let dir = tempfile::tempdir().expect("temp dir");
+    let options = wopr_store::sqlite::Options::default();
+    let store = SqliteStore::open(dir.path().join("wopr.db"), options).expect("opens");
+    check(Arc::new(store)).await;
+}
+
+#[tokio::test]
+async fn a_tenant_has_no_more_workflows_than_it_may() {
+    on_each_store(async |store| {
+        let engine = engine(&store, 5, 64 << 20).await;
+        let registering = (0..20).map(|n| {
+            let engine = engine.clone();
+            tokio::spawn(async move {
+                let document = described(&format!("w{n}"), n);
+                engine.register(Some(&tenant()), document).await
+            })
+        });
+        let registering: Vec<_> = registering.collect();
+        let mut n_registered = 0;
+        for registered in registering {
+            match registered.await.expect("no panic") {
+                Ok(_) => n_registered += 1,
+                Err(RegisterError::Full(limit)) => {
+                    assert_eq!(limit, WorkflowLimit::Workflows { most: 5 });
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert_eq!((n_registered, engine.workflows(&tenant()).len()), (5, 5));
+        // A new version of one takes the place of the old, and another tenant has workflows of its own.
+        let known = names(&engine, &tenant());
+        engine
+            .register(Some(&tenant()), described(&known[0], 100))
+            .await
+            .expect("replaces");
+        engine
+            .register(Some(&other()), described("w0", 0))
+            .await
+            .expect("registers");
+        engine.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_definitions_of_a_tenant_are_bounded_together() {
+    on_each_store(async |store| {
+        let engine = engine(&store, 100, 1 << 20).await;
+        for id in ["w1", "w2", "w3"] {
+            let registered = engine.register(Some(&tenant()), described(id, 300 << 10)).await;
+            registered.expect("room");
+        }
+        let refused = engine.register(Some(&tenant()), described("w4", 300 << 10)).await;
+        let Err(RegisterError::Full(WorkflowLimit::Bytes { most, taken })) = refused else {
+            panic!("{refused:?}")
+        };
+        assert!(most == 1 << 20 && taken > 900 << 10);
+        let larger = engine.register(Some(&tenant()), described("w1", 600 << 10)).await;
+        assert!(matches!(larger, Err(RegisterError::Full(_))), "{larger:?}");
+        // Nothing of what was refused was stored, and smaller versions make room.
+        let workflow = WorkflowId::parse("w4").expect("valid");
+        let found = engine.find_workflow(&tenant(), &workflow).await;
+        assert!(found.expect("reads").is_none());
+        engine
+            .register(Some(&tenant()), described("w1", 10))
+            .await
+            .expect("makes room");
+        engine
+            .register(Some(&tenant()), described("w4", 300 << 10))
+            .await
+            .expect("there is room");
+        engine.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_engine_starts_whatever_other_processes_registered() {
+    on_each_store(async |store| {
+        let generous = engine(&store, 100, 64 << 20).await;
+        for id in ["w1", "w2", "w3", "w4"] {
+            let registered = generous.register(Some(&tenant()), described(id, 300 << 10)).await;
+            registered.expect("room");
+        }
+        let strict = engine(&store, 100, 700 << 10).await;
+        assert_eq!(names(&strict, &tenant()), ["w1", "w2"]);
+        // What is left out is current as soon as there is room for it, whoever made it.
+        let small = described("w1", 10);
+        generous.register(Some(&tenant()), small).await.expect("stored");
+        strict.catch_up().await.expect("reads");
+        assert_eq!(names(&strict, &tenant()), ["w1", "w2", "w3"]);
+        let refused = strict.register(Some(&tenant()), described("w4", 300 << 10)).await;
+        assert!(matches!(refused, Err(RegisterError::Full(_))), "{refused:?}");
+        strict
+            .register(Some(&tenant()), described("w2", 10))
+            .await
+            .expect("makes room");
+        assert_eq!(names(&strict, &tenant()), ["w1", "w2", "w3", "w4"]);
+        strict.stop().await;
+        generous.stop().await;
+    })
+    .await;
+}
