@@ -39,11 +39,19 @@ impl Default for Duration {
     }
 }
 
-/// A step for each store.
+/// Beside the heaviest workflow, which is measured on a machine that does nothing else.
+const FAIR: (&str, &str) = (
+    "siege::fair::a_tenant_waits_little_beside_the_heaviest_workflow",
+    "fair shares",
+);
+
+/// A step for each store, and one for the shares of tenants.
 pub(crate) fn steps(duration: Duration) -> Vec<Step> {
     STORES
+        .into_iter()
+        .chain([FAIR])
         .map(|(test, title)| Step::new(title, move || on(test, duration)))
-        .into()
+        .collect()
 }
 
 fn on(test: &str, duration: Duration) -> Result<Outcome> {

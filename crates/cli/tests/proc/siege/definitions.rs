@@ -57,6 +57,19 @@ pub(super) fn bombs() -> Vec<Value> {
         .collect()
 }
 
+/// As much work as a run may do: a long chain of nodes, each near the most that an evaluation may cost.
+pub(super) fn heavy() -> Value {
+    let config =
+        json!({ "template": "{{ items|sort(attribute='n', reverse=true)|map(attribute='n')|sum }}" });
+    let ids: Vec<_> = (0..400).map(|n| format!("n{n}")).collect();
+    let nodes: Vec<_> = ids.iter().map(|id| node(id, "core.template", &config)).collect();
+    let edges: Vec<_> = ids
+        .windows(2)
+        .map(|pair| json!({ "id": pair[0], "sourceNodeId": pair[0], "targetNodeId": pair[1] }))
+        .collect();
+    workflow("heavy", &nodes, &edges)
+}
+
 /// Those that are hard to read, to compile or to decide.
 pub(super) fn hostile() -> Vec<Value> {
     let mut all = vec![
@@ -72,6 +85,13 @@ pub(super) fn hostile() -> Vec<Value> {
         ),
         template("not", format!("{{{{ {} true }}}}", "not ".repeat(15_000))),
         template("filters", format!("{{{{ items{} }}}}", "|sort".repeat(240))),
+        template(
+            "arguments",
+            format!(
+                "{{{{ {} }}}}",
+                ["items|selectattr(text)|list|length"; 20].join(" + ")
+            ),
+        ),
         template("divisible", "{{ 1 is divisibleby 0 }}"),
         template(
             "ranges",
@@ -99,6 +119,12 @@ pub(super) fn hostile() -> Vec<Value> {
         })
         .collect();
     all.push(workflow("equals", &pair, &equals));
+
+    let mut parallel: Vec<_> = (0..9_999)
+        .map(|n| json!({ "id": format!("e{n}"), "sourceNodeId": "one", "targetNodeId": "two" }))
+        .collect();
+    parallel.push(json!({ "id": "back", "sourceNodeId": "two", "targetNodeId": "one" }));
+    all.push(workflow("parallel", &pair, &parallel));
 
     let with_schema = |id: &str, schema: Value| {
         let mut document = workflow(id, &[noop("one")], &[]);

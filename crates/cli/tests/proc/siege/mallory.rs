@@ -61,7 +61,7 @@ fn weighty(n_bytes: usize) -> String {
 }
 
 /// Posts a document and gives the status; none where there was no answer.
-async fn ask(address: SocketAddr, path: &str, document: &Value) -> Option<u16> {
+pub(super) async fn ask(address: SocketAddr, path: &str, document: &Value) -> Option<u16> {
     post(address, path, document.to_string().as_bytes()).await
 }
 
@@ -133,7 +133,8 @@ async fn define(address: SocketAddr, n: u64, hostile: Arc<Vec<Value>>, count: Co
             .is_some_and(|status| status < 300)
         {
             let items: Vec<_> = (0..10_000).map(|n| json!({ "n": n })).collect();
-            let body = json!({ "workflowId": definition["id"], "inputs": { "items": items } });
+            let inputs = json!({ "items": items, "text": "0".repeat(1 << 20) });
+            let body = json!({ "workflowId": definition["id"], "inputs": inputs });
             ask(address, "/v1/runs", &body).await;
         }
         count.add();

@@ -10,6 +10,7 @@
 //! `cargo xtask siege` runs it at length. Every attack counts what it did, so that none is a mere name.
 
 mod definitions;
+mod fair;
 mod mallory;
 mod strangers;
 mod tenant;
@@ -27,7 +28,7 @@ use std::{
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::{task::JoinSet, time};
 
-use self::tenant::Tenant;
+use self::tenant::{Seen, Tenant};
 use crate::{
     cluster::{Cluster, Programs},
     host::{Host, KEY, place},

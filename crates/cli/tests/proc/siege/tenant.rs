@@ -12,6 +12,7 @@ use std::{
 
 use serde_json::{Value, json};
 use tokio::{
+    sync::{Mutex, mpsc::Receiver},
     task::JoinSet,
     time::{self, Instant, timeout},
 };
@@ -56,12 +57,10 @@ impl Tenant {
     pub(super) async fn end(self) -> Seen {
         self.stops.store(true, Relaxed);
         let mut all = Seen::default();
-        for mut seen in self.clients.join_all().await {
-            all.latencies.append(&mut seen.latencies);
-            all.errors.append(&mut seen.errors);
+        for seen in self.clients.join_all().await {
+            all.add(seen);
         }
-        all.latencies.sort_unstable();
-        all
+        all.sorted()
     }
 }
 
@@ -155,7 +154,54 @@ async fn work(address: SocketAddr, key: &str, offset: Duration, stops: Arc<Atomi
     seen
 }
 
+/// Starts a run for each turn, over a connection that is kept; a turn counts from when it was due.
+pub(super) async fn take_turns(address: SocketAddr, key: &str, turns: Arc<Mutex<Receiver<Instant>>>) -> Seen {
+    let mut seen = Seen::default();
+    let mut connection = None;
+    let fields = format!("authorization: Bearer {key}\r\n");
+    let body = br#"{"workflowId":"pure","inputs":{"prompt":"a day like any other"}}"#;
+    loop {
+        let Some(due) = turns.lock().await.recv().await else {
+            return seen;
+        };
+        let asked = timeout(LIMIT, async {
+            let mut open = match connection.take() {
+                Some(open) => open,
+                None => Connection::open(address).await?,
+            };
+            let mut request = Vec::new();
+            write_request(&mut request, "POST", "/v1/runs", &fields, Some(body));
+            let status = open.send(&request).await?;
+            open.body(&mut Vec::new()).await?;
+            std::io::Result::Ok((open, status))
+        });
+        match asked.await {
+            Ok(Ok((open, status))) => {
+                if status != 201 {
+                    seen.fail(status.to_string());
+                }
+                connection = open.is_reusable().then_some(open);
+            }
+            Ok(Err(error)) => seen.fail(error.to_string()),
+            Err(_) => seen.fail(format!("no answer in {LIMIT:?}")),
+        }
+        seen.latencies.push(due.elapsed());
+    }
+}
+
 impl Seen {
+    /// Adds what another client saw.
+    pub(super) fn add(&mut self, mut other: Self) {
+        self.latencies.append(&mut other.latencies);
+        self.errors.append(&mut other.errors);
+    }
+
+    /// In the order that percentiles are read from.
+    pub(super) fn sorted(mut self) -> Self {
+        self.latencies.sort_unstable();
+        self
+    }
+
     fn fail(&mut self, error: String) {
         if self.errors.len() < SHOWN {
             self.errors.push(error);
