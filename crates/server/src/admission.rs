@@ -7,8 +7,10 @@
 //!
 //! A stranger is whoever sent no credential, or one that is not known yet or never will be. Everything strangers make
 //! this host hold comes from one small budget: the state of a request, what may arrive of its body before somebody reads
-//! it, and its answer until the client has taken it. One address never has more than half. What finds no room is
-//! answered 503 in a head alone, which no window of the client can hold back.
+//! it, and its answer until the client has taken it. One address never has more than half, and a part is kept for
+//! addresses from which a caller came lately: those who wait for an approval, or whose token is not known yet, come from
+//! there. What finds no room is answered 503 in a head alone, which no window of the client can hold back. Probes have
+//! [places](crate::probes) of their own then.
 //!
 //! A slot is taken before the task of a request exists and goes with the last byte that was written for it.
 
@@ -22,10 +24,12 @@ use http::{Extensions, HeaderMap, HeaderValue, Request, StatusCode, header};
 use parking_lot::Mutex;
 use wopr_connect::{Share, Shares};
 
-use crate::{asker::Asker, auth::Caller, connection::Line};
+use crate::{asker::Asker, auth::Caller, connection::Line, probes::Probe};
 
 /// Bytes that the requests of strangers hold at once.
-const MAX_STRANGERS: usize = 48 << 20;
+const MAX_STRANGERS: usize = 36 << 20;
+/// And beside these, from addresses from which a caller came lately.
+const MAX_NEIGHBORS: usize = 12 << 20;
 /// What a request of a stranger counts beside its fields, its body and its answer: its task and its stream.
 const STATE: usize = 12 << 10;
 /// What a field of a head takes beside its text.
@@ -42,6 +46,8 @@ const TENANT_TIMES_FREE: usize = 3;
 /// What this process has.
 static STRANGERS: LazyLock<Arc<Shares<Asker>>> =
     LazyLock::new(|| Arc::new(Shares::new(MAX_STRANGERS, ADDRESS_TIMES_FREE)));
+static NEIGHBORS: LazyLock<Arc<Shares<Asker>>> =
+    LazyLock::new(|| Arc::new(Shares::new(MAX_NEIGHBORS, ADDRESS_TIMES_FREE)));
 static REQUESTS: OnceLock<Arc<Shares<Asker>>> = OnceLock::new();
 
 /// The requests of callers in this process, which the first host in it sizes.
@@ -62,8 +68,43 @@ pub(crate) struct Slot(Arc<Mutex<Held>>);
 #[derive(Debug)]
 struct Held {
     asker: Asker,
-    share: Share<Asker>,
+    place: Place,
     line: Line,
+}
+
+/// Where a request has its place.
+#[derive(Debug)]
+enum Place {
+    /// Among those of its tenant.
+    Tenant { _share: Share<Asker> },
+    /// In the strangers' memory.
+    Memory(Memory),
+    /// Among the probes.
+    Probe { _probe: Probe },
+}
+
+/// What a stranger has of the memory: first of that of all, then of what is kept for addresses that are known.
+#[derive(Debug)]
+struct Memory {
+    common: Share<Asker>,
+    kept: Option<Share<Asker>>,
+}
+
+impl Memory {
+    fn of(asker: Asker) -> Self {
+        let kept = match asker {
+            Asker::Neighbor(_) => Some(NEIGHBORS.share(asker)),
+            Asker::Stranger(_) | Asker::Tenant(_) => None,
+        };
+        Self {
+            common: STRANGERS.share(asker),
+            kept,
+        }
+    }
+
+    fn grow(&mut self, n_bytes: usize) -> bool {
+        self.common.grow(n_bytes) || self.kept.as_mut().is_some_and(|kept| kept.grow(n_bytes))
+    }
 }
 
 impl Slot {
@@ -77,15 +118,26 @@ impl Slot {
         request: &Request<B>,
         window: usize,
     ) -> Result<Self, NoRoom> {
-        let (asker, share) = match caller {
+        let (asker, place) = match caller {
             Some(caller) => {
                 let asker = Asker::caller(caller);
-                (asker, requests(0).take(asker, 1).ok_or(NoRoom)?)
+                let share = requests(0).take(asker, 1).ok_or(NoRoom)?;
+                (asker, Place::Tenant { _share: share })
             }
             None => {
-                let asker = Asker::stranger(line.network());
+                let asker = match line.has_known_address() {
+                    true => Asker::neighbor(line.network()),
+                    false => Asker::stranger(line.network()),
+                };
                 let n_bytes = STATE + size_of_head(request.headers()) + size_of_body(request.body(), window);
-                (asker, STRANGERS.take(asker, n_bytes).ok_or(NoRoom)?)
+                let mut memory = Memory::of(asker);
+                let place = if memory.grow(n_bytes) {
+                    Place::Memory(memory)
+                } else {
+                    let probe = Probe::take(line, request).ok_or(NoRoom)?;
+                    Place::Probe { _probe: probe }
+                };
+                (asker, place)
             }
         };
         let line = line.clone();
@@ -93,7 +145,7 @@ impl Slot {
             Some(_) => line.begin_known(),
             None => line.begin_strange()?,
         }
-        Ok(Self(Arc::new(Mutex::new(Held { asker, share, line }))))
+        Ok(Self(Arc::new(Mutex::new(Held { asker, place, line }))))
     }
 
     /// Who pays.
@@ -107,11 +159,12 @@ impl Slot {
     /// The tenant has no room; the slot is as it was.
     pub(crate) fn recognized(&self, caller: &Caller) -> Result<(), NoRoom> {
         let mut held = self.0.lock();
-        if matches!(held.asker, Asker::Tenant(_)) {
+        if matches!(held.place, Place::Tenant { .. }) {
             return Ok(());
         }
         let asker = Asker::caller(caller);
-        held.share = requests(0).take(asker, 1).ok_or(NoRoom)?;
+        let share = requests(0).take(asker, 1).ok_or(NoRoom)?;
+        held.place = Place::Tenant { _share: share };
         held.asker = asker;
         held.line.end_strange();
         held.line.begin_known();
@@ -124,9 +177,10 @@ impl Slot {
     /// There is no room for it.
     pub(crate) fn answers(&self, n_bytes: usize) -> Result<(), NoRoom> {
         let mut held = self.0.lock();
-        let has_room = match held.asker {
-            Asker::Tenant(_) => true,
-            Asker::Stranger(_) => held.share.grow(n_bytes),
+        let has_room = match &mut held.place {
+            Place::Tenant { .. } => true,
+            Place::Memory(memory) => memory.grow(n_bytes),
+            Place::Probe { .. } => Probe::answers(n_bytes),
         };
         has_room.then_some(()).ok_or(NoRoom)
     }
@@ -134,9 +188,9 @@ impl Slot {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        match self.asker {
-            Asker::Tenant(_) => self.line.end_known(),
-            Asker::Stranger(_) => self.line.end_strange(),
+        match self.place {
+            Place::Tenant { .. } => self.line.end_known(),
+            Place::Memory(_) | Place::Probe { .. } => self.line.end_strange(),
         }
     }
 }
@@ -146,9 +200,12 @@ pub(crate) fn asker_of(extensions: &Extensions) -> Asker {
     extensions.get::<Slot>().map_or(Asker::nobody(), Slot::asker)
 }
 
-/// A share of the strangers' memory that is empty yet.
+/// A share of the strangers' memory, or of what is kept of it for known addresses, that is empty yet.
 pub(crate) fn share_of_stranger(asker: Asker) -> Share<Asker> {
-    STRANGERS.share(asker)
+    match asker {
+        Asker::Neighbor(_) => NEIGHBORS.share(asker),
+        Asker::Stranger(_) | Asker::Tenant(_) => STRANGERS.share(asker),
+    }
 }
 
 fn size_of_head(headers: &HeaderMap) -> usize {

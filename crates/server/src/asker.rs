@@ -15,6 +15,8 @@ pub(crate) enum Asker {
     Tenant(u64),
     /// Everybody at an address who was not recognized, or not yet.
     Stranger(u64),
+    /// The same at an address from which a caller came lately.
+    Neighbor(u64),
 }
 
 /// A network that one party is taken to have: an address of IPv4, and 64 bits of IPv6, which is the least that anybody
@@ -43,6 +45,11 @@ impl Asker {
     /// Whoever is at an address.
     pub(crate) fn stranger(network: Network) -> Self {
         Self::Stranger(hash(&network))
+    }
+
+    /// Whoever is at an address from which a caller came lately.
+    pub(crate) fn neighbor(network: Network) -> Self {
+        Self::Neighbor(hash(&network))
     }
 
     /// Whoever came over no connection of this host.

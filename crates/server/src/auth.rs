@@ -16,6 +16,7 @@ mod verdict;
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::future::OptionFuture;
 use http::{HeaderMap, header};
 use rustls::pki_types::CertificateDer;
 use tokio::{sync::watch, time::Instant};
@@ -129,9 +130,10 @@ impl Auth {
         self.keyring.catch_up().await
     }
 
-    /// Catches up on hints and now and then, until the host closes.
+    /// Catches up on hints and now and then, and renews the keys of the issuer, until the host closes.
     pub(crate) async fn follow(self: Arc<Self>, closing: watch::Receiver<bool>) {
-        self.keyring.follow(closing).await;
+        let issuer = OptionFuture::from(self.issuer.as_ref().map(|issuer| issuer.follow(closing.clone())));
+        tokio::join!(self.keyring.follow(closing), issuer);
     }
 
     /// Finds the caller of a request by what is known here and now; `None` where the store or the issuer may know more.

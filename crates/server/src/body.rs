@@ -78,7 +78,7 @@ pub(crate) fn shared<S: Send + 'static>(bytes: Bytes, share: S) -> Bytes {
 fn share_of(asker: Asker) -> Share<Asker> {
     match asker {
         Asker::Tenant(_) => MEMORY.share(asker),
-        Asker::Stranger(_) => admission::share_of_stranger(asker),
+        Asker::Stranger(_) | Asker::Neighbor(_) => admission::share_of_stranger(asker),
     }
 }
 

@@ -21,6 +21,7 @@ pub mod openwop;
 mod page;
 mod paging;
 mod path;
+mod probes;
 mod secrets;
 mod seen;
 mod serve;

@@ -1,15 +1,16 @@
-//! The keys of a token issuer: fetched when they are needed, and not more often than that.
+//! The keys of a token issuer: fetched at the start, renewed before they are old, and fetched when a token needs others.
 //!
 //! A token that names an unknown key leads to one fetch, at most one in each `refresh` period, whoever sends how many
-//! of them. Keys are fetched again when they are an hour old. While an issuer does not answer, the last good keys stay
-//! in use: an outage there must not become one here.
+//! of them. Keys are valid for an hour and renewed in the background before that, so that a caller is recognized without
+//! a fetch, also where strangers leave no room for requests that wait for one. While an issuer does not answer, the last
+//! good keys stay in use: an outage there must not become one here.
 
 use std::{sync::Arc, time::Duration};
 
 use http::Method;
 use parking_lot::RwLock;
 use serde::Deserialize;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Notify, watch};
 use url::Url;
 use wopr_connect::egress::{EgressError, Gate, Request, Seam};
 use wopr_core::Timestamp;
@@ -22,8 +23,12 @@ use super::{
 };
 use crate::config::Oidc;
 
-/// Keys older than this are fetched again.
+/// Keys older than this are fetched again before they are used.
 const MAX_AGE: Duration = Duration::from_secs(3_600);
+/// Keys older than this are renewed in the background.
+const RENEWAL_AGE: Duration = Duration::from_secs(2_700);
+/// How often their age is looked at while nobody uses them.
+const LOOK: Duration = Duration::from_secs(60);
 /// How long a document of an issuer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The largest document of an issuer that is read.
@@ -38,6 +43,8 @@ pub(super) struct Issuer {
     known: RwLock<Known>,
     /// Held by the one fetch under way.
     fetching: Mutex<()>,
+    /// Somebody used keys that are to be renewed.
+    is_aging: Notify,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -45,6 +52,8 @@ struct Known {
     keys: Arc<JwkSet>,
     fetched: Option<Timestamp>,
     tried: Option<Timestamp>,
+    /// The last fetch failed.
+    is_failing: bool,
 }
 
 /// Why there are no new keys.
@@ -78,6 +87,60 @@ impl Issuer {
             clock,
             known: RwLock::default(),
             fetching: Mutex::new(()),
+            is_aging: Notify::new(),
+        }
+    }
+
+    /// Renews the keys before they are old, until the host closes.
+    pub(super) async fn follow(&self, mut closing: watch::Receiver<bool>) {
+        let renewing = async {
+            loop {
+                let fetched = self.known.read().fetched;
+                if self.is_within(RENEWAL_AGE, fetched) {
+                    tokio::select! {
+                        () = self.is_aging.notified() => {}
+                        () = tokio::time::sleep(LOOK) => {}
+                    }
+                } else if !self.renew().await {
+                    // An issuer that does not answer is not asked more often by us than by tokens.
+                    tokio::time::sleep(self.rules.refresh.as_duration()).await;
+                }
+            }
+        };
+        tokio::select! {
+            _ = closing.wait_for(|closing| *closing) => {}
+            never = renewing => match never {},
+        }
+    }
+
+    /// Fetches the keys, unless somebody else does; claims that they are fresh. A failure does not keep a token from
+    /// asking at once: the issuer may have come up since.
+    async fn renew(&self) -> bool {
+        let _fetching = self.fetching.lock().await;
+        let fetched = self.known.read().fetched;
+        if self.is_within(RENEWAL_AGE, fetched) {
+            return true;
+        }
+        let fetched = self.fetch().await;
+        self.take(fetched)
+    }
+
+    /// Takes what was fetched, or keeps what there is.
+    fn take(&self, fetched: Result<JwkSet, FetchError>) -> bool {
+        let mut known = self.known.write();
+        known.is_failing = fetched.is_err();
+        match fetched {
+            Ok(keys) => {
+                let now = Some(self.clock.time_of_day());
+                known.keys = Arc::new(keys);
+                (known.fetched, known.tried) = (now, now);
+                tracing::info!(issuer = %self.rules.issuer, "token keys fetched");
+                true
+            }
+            Err(error) => {
+                tracing::warn!(issuer = %self.rules.issuer, %error, "token keys not fetched, the last ones stay");
+                false
+            }
         }
     }
 
@@ -95,11 +158,15 @@ impl Issuer {
         })
     }
 
-    /// The same by keys that are known and fresh; `None` where others may be needed.
+    /// The same by keys that are known and fresh, or the best there are while the issuer does not answer; `None` where
+    /// others may be needed.
     pub(super) fn recognize(&self, token: &str) -> Option<(Caller, Duration)> {
         let token = jwt::parse(&self.rules, token).ok()?;
         let known = self.known.read().clone();
-        let is_fresh = self.is_within(MAX_AGE, known.fetched);
+        if !self.is_within(RENEWAL_AGE, known.fetched) {
+            self.is_aging.notify_one();
+        }
+        let is_fresh = known.is_failing || self.is_within(MAX_AGE, known.fetched);
         let caller = || jwt::caller(&self.rules, &known.keys, &token, self.clock.now()).ok();
         if is_fresh { caller() } else { None }
     }
@@ -136,18 +203,9 @@ impl Issuer {
             return known.keys;
         }
         let fetched = self.fetch().await;
+        self.take(fetched);
         let mut known = self.known.write();
         known.tried = Some(self.clock.time_of_day());
-        match fetched {
-            Ok(keys) => {
-                known.keys = Arc::new(keys);
-                known.fetched = Some(self.clock.time_of_day());
-                tracing::info!(issuer = %self.rules.issuer, "token keys fetched");
-            }
-            Err(error) => {
-                tracing::warn!(issuer = %self.rules.issuer, %error, "token keys not fetched, the last ones stay");
-            }
-        }
         Arc::clone(&known.keys)
     }
 

@@ -229,6 +229,26 @@ impl Line {
         }
     }
 
+    /// Whether a caller came lately from the address of this connection.
+    pub(crate) fn has_known_address(&self) -> bool {
+        self.is_known()
+            || self
+                .crowd
+                .state
+                .lock()
+                .is_known(self.guest.network, Instant::now())
+    }
+
+    /// Whether the connection carries no request of a caller.
+    pub(crate) fn may_leave(&self) -> bool {
+        self.guest.n_known.load(Ordering::Relaxed) == 0
+    }
+
+    /// Has the connection end at once.
+    pub(crate) fn leave(&self) {
+        self.guest.leaves.notify_one();
+    }
+
     /// Whether a caller was recognized on this connection.
     pub(super) fn is_known(&self) -> bool {
         self.guest.is_known.load(Ordering::Relaxed)
@@ -266,8 +286,8 @@ impl Line {
             return Ok(());
         }
         self.end_strange();
-        if self.guest.n_known.load(Ordering::Relaxed) == 0 {
-            self.guest.leaves.notify_one();
+        if self.may_leave() {
+            self.leave();
         }
         Err(NoRoom)
     }

@@ -292,6 +292,33 @@ async fn the_last_good_keys_outlive_the_issuer() {
     server.stop().await;
 }
 
+/// Waits until the issuer was asked for its keys so often.
+async fn asked(issuer: &Issuer, times: usize) {
+    let asked = async {
+        while issuer.asked() < times {
+            tokio::task::yield_now().await;
+        }
+    };
+    let soon = std::time::Duration::from_secs(20);
+    tokio::time::timeout(soon, asked)
+        .await
+        .expect("the issuer is asked");
+}
+
+#[tokio::test]
+async fn keys_are_fetched_at_the_start_and_renewed_before_they_are_old() {
+    let key = key(1);
+    let issuer = Issuer::start(&[&key]).await;
+    let server = issuer.host(|_| {}).await;
+    asked(&issuer, 1).await;
+    assert!(is_in(&server, &issuer.token(&key)).await);
+    // The keys are valid for ten more minutes.
+    server.clock.advance(50 * 60_000);
+    assert!(is_in(&server, &issuer.token(&key)).await);
+    asked(&issuer, 2).await;
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn keys_are_fetched_through_the_gate() {
     let key = key(1);
