@@ -144,6 +144,7 @@ fn token(run: &str) -> String {
             principal: PrincipalId::parse("fuzz").unwrap(),
             is_named: false,
             is_member: false,
+            reads_artifacts: true,
         },
     };
     let host = host::the_host();

@@ -35,6 +35,7 @@ pub fn token(data: &[u8]) {
             principal: PrincipalId::parse("fuzz").unwrap(),
             is_named: data.len().is_multiple_of(3),
             is_member: data.len().is_multiple_of(5),
+            reads_artifacts: data.len().is_multiple_of(7),
         },
     };
     let minted = host.tokens().mint(&claims, None, NOW);

@@ -14,7 +14,7 @@ use subtle::ConstantTimeEq;
 use wopr_core::{NodeId, PrincipalId, RunId, RunKey, TenantId, Timestamp};
 use wopr_wire::time;
 
-use crate::{auth::Caller, config::Period, secrets::Subkey};
+use crate::{auth::Caller, config::Period, mask::reads_artifacts, secrets::Subkey};
 
 /// Parts of a token's time in which the same one is minted: it lasts for at least all but one of them.
 const PARTS: u64 = 16;
@@ -57,6 +57,8 @@ pub struct Holder {
     pub is_named: bool,
     /// Whether the gate named one of the principal's roles or groups when the token was made.
     pub is_member: bool,
+    /// Whether the page it opens shows the contents of artifacts: whoever was given the token may read them.
+    pub reads_artifacts: bool,
 }
 
 impl Holder {
@@ -67,6 +69,7 @@ impl Holder {
             principal: caller.principal.clone(),
             is_named: false,
             is_member: caller.membership.is_named_by(question),
+            reads_artifacts: reads_artifacts(caller),
         }
     }
 }
@@ -121,6 +124,8 @@ struct Payload {
     named: bool,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     member: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    artifacts: bool,
 }
 
 impl Tokens {
@@ -151,6 +156,7 @@ impl Tokens {
             sub: claims.holder.principal.clone(),
             named: claims.holder.is_named,
             member: claims.holder.is_member,
+            artifacts: claims.holder.reads_artifacts,
         };
         let payload = serde_json::to_vec(&payload).expect("a payload of texts serialises");
         let mac = self.subkey.sign(&payload);
@@ -202,6 +208,7 @@ impl Tokens {
                 principal: payload.sub,
                 is_named: payload.named,
                 is_member: payload.member,
+                reads_artifacts: payload.artifacts,
             },
         };
         Ok((claims, Timestamp::from_millis(payload.expires_at.as_millis())))
@@ -240,6 +247,7 @@ mod tests {
                 principal: PrincipalId::parse("ada").unwrap(),
                 is_named: true,
                 is_member: true,
+                reads_artifacts: true,
             },
         }
     }

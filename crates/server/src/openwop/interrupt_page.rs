@@ -19,13 +19,14 @@ use super::{
     render::{self, Mask},
 };
 use crate::{
+    mask::reference,
     page::{
         self,
         content::Artifact,
         fields::{Form, FormError},
         gate::{Closed, Gate, Refused, refusal},
     },
-    tokens::{Claims, Intent},
+    tokens::{Claims, Holder, Intent},
 };
 
 /// Events read at once while an answer is looked for, and how often.
@@ -144,7 +145,7 @@ async fn gate<'v>(
     let named = named.filter(|id| *id != claims.node.as_str());
     let artifact = match (open.data.get("artifactData"), named) {
         (Some(content), _) if !content.is_null() => Some(given(content, &open.data)),
-        (_, Some(id)) => artifact(call, view, id).await?,
+        (_, Some(id)) => artifact(call, view, &claims.holder, id).await?,
         (_, None) => None,
     };
     let only_shown = (claims.intent == Intent::Inspect).then_some("This link only shows the question.");
@@ -153,6 +154,7 @@ async fn gate<'v>(
         node: claims.node.as_str(),
         kind: open.kind,
         data: &open.data,
+        is_untrusted: open.is_untrusted,
         artifact,
         requested_at: Some(render::time(open.requested_at)),
         expires_at: render::time(expires_at),
@@ -194,8 +196,14 @@ fn given(content: &Value, data: &Value) -> Artifact {
     }
 }
 
-/// An artifact of the run, with what its node says of its trust.
-async fn artifact(call: &Call, view: &View, id: &str) -> Result<Option<Artifact>, ReadError> {
+/// An artifact of the run, with what its node says of its trust. A reference stands for the content where the token
+/// was given to somebody who reads no artifacts.
+async fn artifact(
+    call: &Call,
+    view: &View,
+    holder: &Holder,
+    id: &str,
+) -> Result<Option<Artifact>, ReadError> {
     let Some(known) = view.run.artifact(id) else {
         return Ok(None);
     };
@@ -204,6 +212,7 @@ async fn artifact(call: &Call, view: &View, id: &str) -> Result<Option<Artifact>
     let mask = Mask::of(&view.plan);
     let mut found = None;
     for recorded in page.map(|page| page.events).unwrap_or_default() {
+        let is_marked = recorded.is_untrusted;
         match (recorded.event, &mut found) {
             (
                 Event::ArtifactCreated {
@@ -215,9 +224,13 @@ async fn artifact(call: &Call, view: &View, id: &str) -> Result<Option<Artifact>
                 },
                 None,
             ) => {
-                let shown = mask.content(&visit.node, &content);
-                let is_redacted = shown != content;
-                let is_untrusted = is_untrusted(content.get("contentTrust"));
+                let shown = if holder.reads_artifacts {
+                    mask.content(&visit.node, &content)
+                } else {
+                    reference(&visit.node)
+                };
+                let is_redacted = !holder.reads_artifacts || shown != content;
+                let is_untrusted = is_marked || is_untrusted(content.get("contentTrust"));
                 let name = if name.is_empty() { artifact.clone() } else { name };
                 let made = Artifact {
                     id: artifact,
@@ -235,7 +248,7 @@ async fn artifact(call: &Call, view: &View, id: &str) -> Result<Option<Artifact>
                 },
                 Some((visit, artifact)),
             ) if done == *visit => {
-                artifact.is_untrusted |= is_untrusted(outputs.get("contentTrust"));
+                artifact.is_untrusted |= is_marked || is_untrusted(outputs.get("contentTrust"));
             }
             _ => {}
         }

@@ -31,6 +31,7 @@ use crate::{
     Host,
     a2a::binding::{self, Since},
     auth::{Caller, Scope},
+    mask::reads_artifacts,
     page,
     tokens::{Claims, Holder, Intent},
 };
@@ -404,6 +405,7 @@ pub(super) fn mint(call: Call) -> BoxFuture<'static, Answer> {
                 principal,
                 is_named: true,
                 is_member: membership.is_named_by(&asked.shown.data),
+                reads_artifacts: reads_artifacts(caller),
             },
         };
         let engine = call.host.engine();

@@ -29,6 +29,8 @@ pub(crate) struct Gate<'a> {
     pub(crate) node: &'a str,
     pub(crate) kind: InterruptKind,
     pub(crate) data: &'a Value,
+    /// Whether its texts were made while the run held content from outside.
+    pub(crate) is_untrusted: bool,
     /// What it is about.
     pub(crate) artifact: Option<Artifact>,
     pub(crate) requested_at: Option<Timestamp>,
@@ -77,7 +79,7 @@ impl Gate<'_> {
                 p.alert role="alert" { "Your answer was not taken: " span.theirs { (why) } }
             }
             @if self.is_untrusted() {
-                p.note { "Untrusted content: somebody outside this host wrote this question." }
+                p.note { "Untrusted content: this question may hold words that somebody outside this host wrote." }
             }
             @for name in ["description", "prompt"] {
                 @if let Some(text) = self.text(name) { p.lead.theirs dir="auto" { (text) } }
@@ -365,7 +367,7 @@ impl Gate<'_> {
     }
 
     fn is_untrusted(&self) -> bool {
-        self.text("contentTrust") == Some("untrusted")
+        self.is_untrusted || self.text("contentTrust") == Some("untrusted")
     }
 
     fn fields(&self) -> Vec<Field<'_>> {

@@ -1,7 +1,7 @@
 //! A run as one document (section 8.3), without what depends on who asks.
 
 use serde_json::{Value, json};
-use wopr_core::{Object, Run, RunKey};
+use wopr_core::{CONTENT_TRUST, Object, Plan, Run, RunKey, UNTRUSTED};
 use wopr_engine::View;
 use wopr_store::Summary;
 use wopr_wire::openwop::run::{Owner, RunError, RunSnapshot};
@@ -34,7 +34,7 @@ pub fn snapshot(view: &View, mask: &Mask) -> RunSnapshot {
     snapshot.channels = mask.object(&run.channels);
     snapshot.node_states = node_states(view);
     snapshot.untrusted = untrusted(run);
-    snapshot.error = error(run);
+    snapshot.error = error(run, plan);
     snapshot.event_log_schema_version = Some(EVENT_LOG_SCHEMA_VERSION);
     if let Some(started) = &run.started {
         snapshot.inputs = mask.inputs(&started.inputs);
@@ -71,7 +71,7 @@ fn node_states(view: &View) -> Object {
         .collect()
 }
 
-fn error(run: &Run) -> Option<RunError> {
+fn error(run: &Run, plan: &Plan) -> Option<RunError> {
     let (failure, node) = run.error.as_ref()?;
     let mut details = Object::new();
     if let Some(node) = node {
@@ -79,6 +79,9 @@ fn error(run: &Run) -> Option<RunError> {
     }
     if let Some(reason) = &failure.reason {
         details.insert("reason".to_owned(), Value::String(reason.clone()));
+    }
+    if run.is_untrusted_failure(plan, failure, node.as_ref()) {
+        details.insert(CONTENT_TRUST.to_owned(), UNTRUSTED.into());
     }
     // The published schema wants a text that is not empty.
     let message = if failure.message.is_empty() {

@@ -10,6 +10,7 @@ fn gate(kind: InterruptKind, data: &Value) -> Gate<'_> {
         node: "gate",
         kind,
         data,
+        is_untrusted: false,
         artifact: None,
         requested_at: Some(Timestamp::from_millis(NOW - 60_000)),
         expires_at: Timestamp::from_millis(NOW + 3 * 3_600_000),
@@ -276,6 +277,15 @@ fn untrusted_questions_are_labelled() {
     let data = json!({ "customKind": "remote", "contentTrust": "untrusted" });
     let page = gate(InterruptKind::Custom, &data).page(None).into_string();
     assert!(page.contains("Untrusted content"), "{page}");
+    let data = json!({ "title": "Go?", "actions": ["accept"] });
+    for is_untrusted in [true, false] {
+        let rendered = Gate {
+            is_untrusted,
+            ..gate(InterruptKind::Approval, &data)
+        };
+        let page = rendered.page(None).into_string();
+        assert_eq!(page.contains("Untrusted content"), is_untrusted, "{page}");
+    }
 }
 
 #[test]
