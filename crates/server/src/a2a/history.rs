@@ -118,24 +118,35 @@ pub(super) fn own(caller: &Caller, message: Message) -> Message {
     message
 }
 
-/// Takes what a reviewer put in the place of an artifact out of a message.
+/// Takes what a reviewer put in the place of an artifact out of a message, wherever a key is written that may be read
+/// as that: nested or dotted, in data or in metadata.
 fn without_contents(message: &mut Message) {
-    fn strip(members: &mut json::Object) {
-        if let Some(edited) = members.get_mut(EDITED) {
-            *edited = "[ARTIFACT]".into();
-        }
-        for name in ["openwop", "action", "openwop.action", "resumeValue"] {
-            if let Some(Value::Object(inner)) = members.get_mut(name) {
-                strip(inner);
-            }
-        }
-    }
     for part in &mut message.parts {
-        if let PartContent::Data(Value::Object(members)) = &mut part.content {
-            strip(members);
+        if let PartContent::Data(data) = &mut part.content {
+            strip(data);
+        }
+        strip_members(&mut part.metadata);
+    }
+    strip_members(&mut message.metadata);
+}
+
+fn strip(value: &mut Value) {
+    match value {
+        Value::Object(members) => strip_members(members),
+        Value::Array(items) => items.iter_mut().for_each(strip),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+fn strip_members(members: &mut json::Object) {
+    for (name, value) in members {
+        let last = name.rsplit('.').next();
+        if last == Some(EDITED) {
+            *value = "[ARTIFACT]".into();
+        } else {
+            strip(value);
         }
     }
-    strip(&mut message.metadata);
 }
 
 /// Reads the latest messages, oldest first.

@@ -303,6 +303,61 @@ async fn nobody_sees_secrets_and_only_readers_of_artifacts_see_contents() {
     }
 }
 
+#[tokio::test]
+async fn what_replaces_an_artifact_is_kept_wherever_an_answer_has_it() {
+    let gate = node(
+        "gate",
+        "core.approvalGate",
+        json!({ "title": "Go?", "actions": ["accept", "edit"] }),
+    );
+    let mut config = config();
+    config.auth.keys.push(key("full", "default", &["*"]));
+    let scopes = ["runs:create", "runs:read", "approvals:respond"];
+    config.auth.keys.push(key("plain", "default", &scopes));
+    let server = Server::with(config, vec![chain("edited", vec![gate])]).await;
+    let edit = json!({ "action": "edit-accept", "editedArtifactData": { "text": "content-edited" } });
+    let dotted = json!({
+        "openwop.interrupt.action": "edit-accept",
+        "openwop.interrupt.editedArtifactData": "content-edited",
+    });
+    let half = json!({ "interrupt.action": "edit-accept", "interrupt.editedArtifactData": "content-edited" });
+    for (n, metadata) in [
+        json!({ "openwop": { "interrupt": edit } }),
+        json!({ "openwop.interrupt": edit }),
+        json!({ "openwop": half }),
+        dotted,
+    ]
+    .iter()
+    .enumerate()
+    {
+        for (full, plain) in Speaker::all(&server).into_iter().zip(Speaker::all(&server)) {
+            let (full, plain) = (full.by("full"), plain.by("plain"));
+            let name = plain.name();
+            let begun = plain
+                .send(plain.text(&format!("begin-{n}"), "x", "edited"))
+                .await
+                .unwrap();
+            let task = begun["id"].as_str().unwrap();
+            let mut answer = plain.answer(&format!("edit-{n}"), "see there", task);
+            answer["message"]["metadata"] = metadata.clone();
+            let told = plain.send(answer).await.unwrap();
+            assert_eq!(crate::client::state_of(&told), "completed", "{name}: {told}");
+            let read = plain.get(json!({ "id": task })).await.unwrap();
+            for shown in [&told, &read] {
+                assert!(
+                    !shown.to_string().contains("content-edited"),
+                    "{name} {metadata}: {shown}"
+                );
+            }
+            let read = full.get(json!({ "id": task })).await.unwrap();
+            assert!(
+                read["history"].to_string().contains("content-edited"),
+                "{name}: {read}"
+            );
+        }
+    }
+}
+
 /// A stream that saw nothing before it was shown the first event hides what one that saw all of them does.
 #[tokio::test]
 async fn a_stream_that_begins_at_the_end_of_the_log_hides_what_comes() {
