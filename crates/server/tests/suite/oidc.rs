@@ -176,6 +176,57 @@ async fn a_token_opens_what_its_scopes_say() {
 }
 
 #[tokio::test]
+async fn a_gate_takes_the_roles_and_groups_of_a_token() {
+    let key = key(1);
+    let issuer = Issuer::start(&[&key]).await;
+    let change = |config: &mut Config| {
+        config.conformance = false;
+        let rules = config.auth.oidc.as_mut().unwrap();
+        rules.roles_claim = Some("/realm_access/roles".to_owned());
+        rules.groups_claim = Some("groups".to_owned());
+    };
+    let server = issuer.host(change).await;
+    let accept = json!({ "resumeValue": { "action": "accept" } });
+    for (more, status) in [
+        (json!({ "realm_access": { "roles": ["staff", "legal"] } }), 200),
+        (json!({ "groups": "board" }), 200),
+        // A role is no group, and a claim that is not the configured one is none.
+        (json!({ "groups": ["legal"] }), 403),
+        (json!({ "roles": ["legal"] }), 403),
+        (json!({}), 403),
+    ] {
+        let run = server.run("legal", json!({})).await;
+        let mut claims = issuer.claims();
+        claims["scope"] = json!("runs:read approvals:respond");
+        claims
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        let token = signed(&claims, &key);
+        let path = format!("/v1/runs/{run}/interrupts/gate");
+        let answer = server.call("POST", &path).key(&token).json(&accept).send().await;
+        assert_eq!(answer.status, status, "{more}: {answer:?}");
+        let wanted = if status == 200 {
+            "completed"
+        } else {
+            "waiting-approval"
+        };
+        assert_eq!(server.wait_for(&run, wanted).await["status"], wanted);
+        // By the token that such a caller is shown, it is the same.
+        let run = server.run("legal", json!({})).await;
+        let path = format!("/v1/runs/{run}");
+        let seen = server.call("GET", &path).key(&token).send().await.ok(200);
+        let path = format!(
+            "/v1/interrupts/{}",
+            seen["interrupt"]["interruptToken"].as_str().unwrap()
+        );
+        let answer = server.call("POST", &path).json(&accept).send().await;
+        assert_eq!(answer.status, status, "{more}: {answer:?}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn each_protocol_says_no_in_its_own_way() {
     let key = key(1);
     let issuer = Issuer::start(&[&key]).await;
