@@ -89,6 +89,10 @@ pub struct Node {
     pub output_sensitivity: Map<String, Value>,
 }
 
+/// What approvers say goes by these names: the two outputs of a gate, and what answers may call the first. The same
+/// words may become either output, so a mark on one name is a mark on all.
+pub(crate) const WORDS: [&str; 4] = ["feedback", "refineFeedback", "comment", "reason"];
+
 impl Node {
     /// The name for people.
     #[must_use]
@@ -99,12 +103,21 @@ impl Node {
     /// The outputs whose values are kept from views.
     pub(crate) fn marked(&self) -> impl Iterator<Item = &str> {
         let outputs = self.output_sensitivity.iter();
-        outputs.filter_map(|(port, mark)| (*mark == Value::Bool(true)).then_some(port.as_str()))
+        let outputs =
+            outputs.filter_map(|(port, mark)| (*mark == Value::Bool(true)).then_some(port.as_str()));
+        outputs.chain(WORDS.into_iter().filter(|word| self.marks(word)))
     }
 
     /// Whether an output's value is kept from views.
     pub(crate) fn marks(&self, port: &str) -> bool {
-        self.output_sensitivity.get(port) == Some(&Value::Bool(true))
+        let is_marked = |port: &str| self.output_sensitivity.get(port) == Some(&Value::Bool(true));
+        is_marked(port) || (self.hears(port) && WORDS.into_iter().any(is_marked))
+    }
+
+    /// Whether a port, or a member of an answer, has what an approver said.
+    pub(crate) fn hears(&self, port: &str) -> bool {
+        let is_gate = matches!(self.type_id.as_str(), "core.approvalGate" | "core.interrupt");
+        is_gate && WORDS.contains(&port)
     }
 }
 

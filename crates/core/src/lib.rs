@@ -48,7 +48,7 @@ pub use id::{
 };
 pub use measure::{MAX_NESTING, parsed_size};
 pub use membership::Membership;
-pub use node::Offer;
+pub use node::{Offer, written_by};
 pub use plan::Plan;
 pub use problem::{Problem, Problems, Spot};
 pub use run::{

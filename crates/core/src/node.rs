@@ -18,8 +18,9 @@ use crate::{
 
 use about::with_texts;
 pub(crate) use about::{ARTIFACT, About, TITLE};
-use config::Config;
+pub use config::written_by;
 pub(crate) use config::{Assigned, MAX_NAMES, MAX_PIECES, Pieces, known_keys};
+use config::{CHANNEL_FIELDS, Config, VARIABLE_FIELDS};
 pub(crate) use http::{HTTP_MAX_TIMEOUT_MS, HttpNode};
 
 /// Which optional node types a host offers.
@@ -288,10 +289,7 @@ impl NodeKind {
             }
             "core.interrupt" => Self::interrupt(node, allowance),
             "core.setVariable" => {
-                let name = config
-                    .text("name")?
-                    .or(config.text("variableName")?)
-                    .or(config.text("variable")?);
+                let name = config.first(&VARIABLE_FIELDS)?;
                 let name = name
                     .filter(|name| !name.is_empty())
                     .ok_or("config.name is missing")?
@@ -313,7 +311,7 @@ impl NodeKind {
                     .map_err(|e| format!("config.template: {e}"))
             }
             "core.channelWrite" => {
-                let channel = config.text("channelName")?.or(config.text("channel")?);
+                let channel = config.first(&CHANNEL_FIELDS)?;
                 let reducer = config.text("reducer")?;
                 if let Some(unknown) = reducer.filter(|reducer| !channel::is_known(reducer)) {
                     return Err(format!("config.reducer '{unknown}' is not known"));

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::{
     ContentHash, NodeId, WorkflowId, channel,
     cost::{Budget, Exhausted, Meter},
-    definition::{Definition, EdgeCondition, Node, Operator, TriggerRule, Variable},
+    definition::{Definition, EdgeCondition, Node, Operator, TriggerRule, Variable, WORDS},
     event::Object,
     expression::{Expression, ExpressionError, Val},
     node::{NodeKind, Offer},
@@ -373,8 +373,15 @@ impl Plan {
     /// Whether views keep an output of a node to themselves: marked so, or a sensitive variable by its name.
     #[must_use]
     pub fn is_sensitive_output(&self, node: &NodeId, port: &str) -> bool {
-        let node = self.position(node).map(|at| &self.definition.nodes[at]);
-        node.is_some_and(|node| node.marks(port)) || self.is_sensitive(port)
+        match self.position(node) {
+            Some(at) => self.keeps(&self.definition.nodes[at], port),
+            None => self.is_sensitive(port),
+        }
+    }
+
+    fn keeps(&self, node: &Node, port: &str) -> bool {
+        let are_words_kept = || WORDS.iter().any(|word| self.is_sensitive(word));
+        node.marks(port) || self.is_sensitive(port) || (node.hears(port) && are_words_kept())
     }
 
     /// Whether views keep what a run ended with to themselves: an output, by this name, of a node that ends runs.
@@ -382,7 +389,7 @@ impl Plan {
     pub fn is_sensitive_result(&self, port: &str) -> bool {
         let ends = self.definition.nodes.iter().zip(&self.nodes);
         let mut ends = ends.filter(|(_, node)| node.out.iter().all(|&edge| self.edges[edge].slot.is_none()));
-        ends.any(|(node, _)| node.marks(port)) || self.is_sensitive(port)
+        ends.any(|(node, _)| self.keeps(node, port)) || self.is_sensitive(port)
     }
 
     /// What a run ended with, without what views keep to themselves.
@@ -479,9 +486,22 @@ impl Plan {
 /// Variables and channels that views keep to themselves.
 fn sensitive(definition: &Definition) -> HashSet<String> {
     let marked: HashSet<_> = definition.nodes.iter().flat_map(Node::marked).collect();
+    let is_marked = |variable: &&Variable| variable.sensitive || marked.contains(variable.name.as_str());
+    // What an approver says may become any variable of these names.
+    let mut gates = definition
+        .nodes
+        .iter()
+        .flat_map(|node| WORDS.map(|word| node.hears(word)));
+    let has_gate = gates.any(|hears| hears);
+    let are_words_kept = definition
+        .variables
+        .iter()
+        .filter(is_marked)
+        .any(|variable| WORDS.contains(&variable.name.as_str()));
     let variables = definition.variables.iter();
-    let variables =
-        variables.filter(|variable| variable.sensitive || marked.contains(variable.name.as_str()));
+    let variables = variables.filter(|variable| {
+        is_marked(variable) || (has_gate && are_words_kept && WORDS.contains(&variable.name.as_str()))
+    });
     let channels = definition.channels.iter();
     let channels = channels.filter(|(_, channel)| channel.get("sensitive") == Some(&Value::Bool(true)));
     variables

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use wopr_core::{NodeId, Object, Plan};
+use wopr_core::{NodeId, Object, Plan, written_by};
 use wopr_engine::View;
 
 use crate::auth::{Caller, Scope};
@@ -75,6 +75,17 @@ impl Mask {
     pub fn hides_output(&self, node: &NodeId, port: &str) -> bool {
         let plan = self.plan.as_ref();
         plan.is_some_and(|plan| plan.is_sensitive_output(node, port))
+    }
+
+    /// Whether an output is kept from this reader, or is shown as a reference: it is sensitive, or of an artifact.
+    #[must_use]
+    pub fn keeps_output(&self, node: &NodeId, port: &str) -> bool {
+        self.hides_output(node, port) || self.is_content(node, port)
+    }
+
+    fn is_content(&self, node: &NodeId, port: &str) -> bool {
+        let plan = self.plan.as_ref().filter(|_| self.keeps_contents);
+        plan.is_some_and(|plan| plan.is_content_alone(node, port))
     }
 
     /// Whether an answer to a gate, or a part of one, becomes something that is kept from everybody.
@@ -162,10 +173,9 @@ impl Mask {
     /// One output of a node, or a piece of one.
     #[must_use]
     pub fn output(&self, node: &NodeId, port: &str, value: &Value) -> Value {
-        let is_content = |plan: &Arc<Plan>| plan.is_content_alone(node, port);
         if self.hides_output(node, port) {
             redacted()
-        } else if self.keeps_contents && self.plan.as_ref().is_some_and(is_content) {
+        } else if self.is_content(node, port) {
             reference(node)
         } else {
             value.clone()
@@ -203,7 +213,11 @@ impl Mask {
     pub fn answer(&self, node: &NodeId, answer: &Value) -> Value {
         match answer {
             _ if WHOLE_ANSWERS.iter().any(|port| self.hides_output(node, port)) => redacted(),
-            Value::Object(parts) => Value::Object(self.outputs(node, parts)),
+            // Which of them become outputs, and beside which others, the answer alone does not say.
+            Value::Object(parts) => {
+                let part = |(name, value): (&String, &Value)| (name.clone(), self.output(node, name, value));
+                Value::Object(parts.iter().map(part).collect())
+            }
             other => other.clone(),
         }
     }
@@ -288,23 +302,42 @@ fn written_values(
             .and_then(Value::as_str)
             .unwrap_or_default()
             .to_owned();
+        let type_id = node.get("typeId").and_then(Value::as_str).unwrap_or_default();
+        let config = node.get("config").and_then(Value::as_object);
+        let target = config.and_then(|config| written_by(type_id, config));
+        let is_written = target.is_some_and(|name| is_wanted(None, name));
+        // A type whose only output is a text has it in its configuration.
+        let said: &[&str] = match type_id {
+            "core.template" => &["template"],
+            "core.stream" => &["chunks", "expression"],
+            _ => &[],
+        };
+        let said = said.iter().filter(|_| is_wanted(Some(&id), "text"));
+        let set: &[&str] = if is_written { &["value", "expression"] } else { &[] };
+        let fields: Vec<&str> = said.chain(set).copied().collect();
+        let is_child = type_id == "core.subWorkflow";
         let ports = node.get_mut("inputs").and_then(Value::as_object_mut);
         for (name, port) in ports.into_iter().flatten() {
-            if is_wanted(Some(&id), name) {
+            if is_wanted(Some(&id), name) || (is_written && name == "value") {
                 see(port, "value");
+                see(port, "expression");
             }
         }
-        let target = match node.get("typeId").and_then(Value::as_str) {
-            Some("core.setVariable") => "name",
-            Some("core.channelWrite") => "channelName",
-            Some(_) | None => continue,
-        };
         let Some(config) = node.get_mut("config") else {
             continue;
         };
-        let named = config.get(target).and_then(Value::as_str);
-        if named.is_some_and(|name| is_wanted(None, name)) {
-            see(config, "value");
+        for field in fields {
+            see(config, field);
+        }
+        let Some(given) = config.get_mut("inputs").filter(|_| is_child) else {
+            continue;
+        };
+        let names = given
+            .as_object()
+            .into_iter()
+            .flat_map(|given| given.keys().cloned());
+        for name in names.filter(|name| is_wanted(None, name)).collect::<Vec<_>>() {
+            see(given, &name);
         }
     }
 }

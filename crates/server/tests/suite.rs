@@ -38,6 +38,8 @@ mod interrupts;
 mod keys;
 #[path = "suite/lifecycle.rs"]
 mod lifecycle;
+#[path = "suite/masks.rs"]
+mod masks;
 #[path = "suite/oidc.rs"]
 mod oidc;
 #[path = "suite/pages.rs"]

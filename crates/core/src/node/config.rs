@@ -110,6 +110,22 @@ pub(crate) fn known_keys(type_id: &str) -> Option<&'static [&'static str]> {
     })
 }
 
+/// What a `core.setVariable` may call its variable, in the order in which the fields count.
+pub(super) const VARIABLE_FIELDS: [&str; 3] = ["name", "variableName", "variable"];
+/// What a `core.channelWrite` may call its channel, in the same way.
+pub(super) const CHANNEL_FIELDS: [&str; 2] = ["channelName", "channel"];
+
+/// The variable or channel that a node of a type writes its `value` to, by its configuration as a document has it.
+#[must_use]
+pub fn written_by<'c>(type_id: &str, config: &'c Map<String, Value>) -> Option<&'c str> {
+    let fields: &[&str] = match type_id {
+        "core.setVariable" => &VARIABLE_FIELDS,
+        "core.channelWrite" => &CHANNEL_FIELDS,
+        _ => return None,
+    };
+    fields.iter().find_map(|field| config.get(*field)?.as_str())
+}
+
 #[derive(Clone, Copy)]
 pub(super) struct Config<'a>(pub(super) &'a Map<String, Value>);
 
@@ -120,6 +136,13 @@ impl<'a> Config<'a> {
             Some(Value::String(text)) => Ok(Some(text)),
             Some(_) => Err(format!("config.{field} is not a string")),
         }
+    }
+
+    /// The first of these fields that is there.
+    pub(super) fn first(self, fields: &[&str]) -> Result<Option<&'a str>, String> {
+        let texts = fields.iter().map(|field| self.text(field));
+        let texts = texts.collect::<Result<Vec<_>, _>>()?;
+        Ok(texts.into_iter().flatten().next())
     }
 
     pub(super) fn flag(self, field: &str) -> Result<Option<bool>, String> {

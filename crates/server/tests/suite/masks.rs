@@ -91,7 +91,10 @@ async fn answers_that_become_artifacts_are_for_readers_of_artifacts() {
     for (kind, answer) in [
         (&asking, json!({ "answers": { "q": "contents" } })),
         (&gate, json!({ "action": "accept", "feedback": "contents" })),
-        (&gate, json!({ "action": "accept", "feedback": "contents", "text": "." })),
+        (
+            &gate,
+            json!({ "action": "accept", "feedback": "contents", "text": "." }),
+        ),
         (
             &gate,
             json!({ "action": "refine", "refineFeedback": { "scope": "whole", "text": "contents" } }),
@@ -186,7 +189,10 @@ async fn values_of_sensitive_names_are_in_no_definition() {
             json!({ "workflowId": "secret", "inputs": { "pin": "hushed-l", "open": "shown" } }),
         ),
         // The first name is the one that counts.
-        set("z", json!({ "name": "other", "variable": "pin", "value": "shown" })),
+        set(
+            "z",
+            json!({ "name": "other", "variable": "pin", "value": "shown" }),
+        ),
     ];
     for node in &nodes {
         let mut workflow = chain("written", std::slice::from_ref(node));

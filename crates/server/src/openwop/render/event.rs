@@ -11,7 +11,7 @@ use wopr_core::{
 use wopr_wire::openwop::event::{RunEventDoc, SCHEMA_VERSION};
 
 use super::{ENGINE_VERSION, Mask, time};
-use crate::mask::{EDITED, REDACTED};
+use crate::mask::EDITED;
 
 /// The id of an event: its run and its sequence.
 #[must_use]
@@ -251,7 +251,7 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
             action,
         } => {
             let value = value.as_ref().map(|value| mask.answer(&visit.node, value));
-            let hides_words = mask.hides_output(&visit.node, "refineFeedback");
+            let hides_words = mask.keeps_output(&visit.node, "refineFeedback");
             let payload = resolved(visit, *kind, value.as_ref(), by.as_deref(), *action, hides_words);
             of(visit, payload)
         }
@@ -267,7 +267,7 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
                 .with("interruptId", visit.key())
                 .with("voter", voter.as_str())
                 .with("action", action.as_str())
-                .maybe("feedback", words(feedback, visit, mask)),
+                .maybe("feedback", words(feedback.as_ref(), visit, mask)),
         ),
         Event::ApprovalReceived {
             visit,
@@ -284,12 +284,12 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
                 .with("action", action.as_str())
                 .maybe("decidedBy", by.as_deref())
                 .with("decidedAt", time(*decided_at).to_string())
-                .maybe("feedback", words(feedback, visit, mask))
+                .maybe("feedback", words(feedback.as_ref(), visit, mask))
                 .maybe(
                     "refineFeedback",
                     refine
                         .clone()
-                        .filter(|_| !mask.hides_output(&visit.node, "refineFeedback")),
+                        .filter(|_| !mask.keeps_output(&visit.node, "refineFeedback")),
                 )
                 .maybe(
                     "editedArtifactData",
@@ -425,8 +425,7 @@ fn run_started(started: &RunStarted, key: &RunKey, mask: &Mask) -> Value {
 
 /// Answers by question, which become the output `answers`.
 fn given(answers: &Object, visit: &Visit, mask: &Mask) -> Object {
-    let is_kept = mask.hides_output(&visit.node, "answers");
-    let shown = |answer: &Value| if is_kept { REDACTED.into() } else { answer.clone() };
+    let shown = |answer: &Value| mask.output(&visit.node, "answers", answer);
     let answers = answers.iter();
     answers
         .map(|(question, answer)| (question.clone(), shown(answer)))
@@ -434,11 +433,8 @@ fn given(answers: &Object, visit: &Visit, mask: &Mask) -> Object {
 }
 
 /// What a reviewer said, which becomes the output `feedback`.
-fn words<'a>(feedback: &'a Option<String>, visit: &Visit, mask: &Mask) -> Option<&'a str> {
-    let is_kept = mask.hides_output(&visit.node, "feedback");
-    feedback
-        .as_deref()
-        .map(|words| if is_kept { REDACTED } else { words })
+fn words(feedback: Option<&String>, visit: &Visit, mask: &Mask) -> Option<Value> {
+    feedback.map(|words| mask.output(&visit.node, "feedback", &words.as_str().into()))
 }
 
 fn resolved(
