@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use serde_json::{Value, json};
+
 use crate::binary::{Host, KEY, Place, examples, members, signal};
 
 #[test]
@@ -198,4 +200,48 @@ fn dev_makes_a_key_and_serves_the_examples() {
     assert!(status.success());
     assert!(log.contains("curl -s http://127.0.0.1:"), "{log}");
     assert!(log.contains("new at every start"), "{log}");
+}
+
+#[test]
+fn a_failed_run_logs_one_line_with_its_node_code_and_id() {
+    let mut place = Place::new();
+    place.set("WOPR_LOG_FORMAT", "json");
+    let mut host = place.serve();
+    let hello = std::fs::read_to_string(examples().join("hello.json")).unwrap();
+    let failing = |id: &str, kind: &str, config: Value| {
+        let mut workflow: Value = serde_json::from_str(&hello).unwrap();
+        workflow["id"] = id.into();
+        workflow["nodes"][0]["typeId"] = kind.into();
+        workflow["nodes"][0]["config"] = config;
+        place.write(&format!("{id}.json"), &workflow.to_string());
+        place.ends(0, &["workflows", "register", &format!("{id}.json")]);
+        let said = place.ends(1, &["run", id, "--json"]);
+        let run = said.json()["runId"].as_str().unwrap().to_owned();
+        (run, workflow["nodes"][0]["id"].clone())
+    };
+    // One fails in the decision that starts it, the other with the outcome of an attempt.
+    let at_once = failing(
+        "at-once",
+        "core.fail",
+        json!({ "code": "out_of_cake", "message": "the cake is gone" }),
+    );
+    let call = json!({ "method": "GET", "url": "http://127.0.0.1:1/" });
+    let later = failing("later", "core.http.request", call);
+    place.ends(0, &["run", "hello"]);
+    host.close_stdin();
+    let (_, log) = host.wait();
+    let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let failed: Vec<_> = lines
+        .filter(|line| line["fields"]["message"] == "run failed")
+        .map(|line| {
+            let field = |name: &str| line["fields"][name].clone();
+            (field("run"), field("node"), field("code"))
+        })
+        .collect();
+    let line = |(run, node): (String, Value), code: &str| (json!(run), node, json!(code));
+    assert_eq!(
+        failed,
+        [line(at_once, "out_of_cake"), line(later, "egress_refused")],
+        "{log}"
+    );
 }

@@ -28,5 +28,6 @@ mod interop_rust;
 mod interop_snippets;
 mod postgres;
 mod pressure;
+mod quarantine;
 mod server;
 mod siege;
