@@ -6,13 +6,14 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::{sync::Notify, time::Instant};
-use wopr_core::{Command, Recorded, RunId, RunKey, RunStatus, Seq, Timestamp};
+use wopr_core::{Command, Recorded, RunId, RunKey, RunStatus, Seq, TenantId, Timestamp, WorkflowId};
 use wopr_engine::{
-    Clock, CommandError, Courier, Engine, Extras, NewReceiver, Options, Parcel, Undelivered, View,
+    Clock, CommandError, Courier, Create, Engine, Extras, NewReceiver, Options, Parcel, Start, Undelivered,
+    View,
 };
 use wopr_store::{Delivery, DeliveryFilter, MemoryStore, PushRow, Pushes as _, Put, Update};
 
-use crate::harness::{answer, create, create_as, fresh, node, reaches, steered, tenant, workflow};
+use crate::harness::{answer, create, create_as, fresh, node, reaches, start, steered, tenant, workflow};
 
 /// Follows the virtual time of the runtime.
 #[derive(Debug)]
@@ -429,4 +430,61 @@ async fn a_long_log_is_told_from_where_a_receiver_came() {
         told.len(),
         told[0]
     );
+}
+
+/// A run of a tenant that waits, with receivers that hear of what comes then.
+async fn asks_of(world: &World, name: &str, pushes: &[String]) -> RunKey {
+    let start = Start {
+        tenant: TenantId::parse(name).expect("valid"),
+        ..start(json!({}))
+    };
+    let create = Create {
+        run: world.engine.new_run_id(),
+        workflow: WorkflowId::parse("ask").expect("valid"),
+        start,
+        extras: Extras::default(),
+    };
+    let key = fresh(world.engine.create(create).await.expect("creates")).key;
+    for id in pushes {
+        let put = world.engine.put_push(&key, push(id), 100).await;
+        assert_eq!(put.expect("put"), Put::Added);
+    }
+    key
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_receivers_of_one_tenant_do_not_delay_those_of_another() {
+    let world = World::new().await;
+    let options = Options::default().push;
+    // Far more receivers that hang than may be told at once, of many runs.
+    let n_runs = 4 * options.max_active / 64;
+    for run in 0..n_runs {
+        let names: Vec<_> = (0..64).map(|n| format!("slow-{run}-{n}")).collect();
+        for name in &names {
+            world.postbox.mood(name, Mood::Hangs);
+        }
+        let key = asks_of(&world, "greedy", &names).await;
+        world.approve(&key).await;
+    }
+    let begun = |greedy: &str| {
+        let attempts = world.postbox.attempts.lock();
+        attempts.iter().filter(|(to, ..)| to.starts_with(greedy)).count()
+    };
+    while begun("slow-") < options.max_active / 2 {
+        tokio::task::yield_now().await;
+        // sleep: time is virtual, and passes here until the flood has all it gets
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // None of them has ended, and each of the other tenant's is told at once, one run after the other.
+    for n in 0..8 {
+        let names = [format!("quick-{n}")];
+        let key = asks_of(&world, "modest", &names).await;
+        let since = Instant::now();
+        let ended = world.approve(&key).await;
+        world.postbox.has(&names[0], ended.run.head.0 - 1).await;
+        let took = since.elapsed();
+        assert!(took < options.timeout / 10, "told after {took:?}");
+    }
+    let n_begun = begun("slow-");
+    assert!(n_begun <= options.max_active * 3 / 4, "{n_begun} attempts hang");
 }

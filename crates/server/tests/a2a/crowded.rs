@@ -89,6 +89,73 @@ async fn a_stream_that_has_no_room_to_begin_is_refused() {
     assert!(stream.next().await.unwrap().len() > 2 << 20);
 }
 
+/// Spellings of a credential, each with whether the host takes it.
+fn spellings(secret: &str) -> [(String, bool); 12] {
+    [
+        (format!("Bearer {secret}"), true),
+        (format!("bearer {secret}"), true),
+        (format!("BEARER {secret}"), true),
+        (format!("bEaReR   {secret}"), true),
+        (format!("  Bearer {secret}  "), true),
+        (format!("Bearer \t {secret}\t"), true),
+        (format!("\tBearer {secret}"), true),
+        (format!("Bearer\t{secret}"), false),
+        (format!("Bearer,{secret}"), false),
+        (format!("Bearer{secret}"), false),
+        (format!("Bearer \"{secret}\""), false),
+        (format!("Bearer {secret} {secret}"), false),
+    ]
+}
+
+#[tokio::test]
+async fn every_spelling_of_a_credential_is_the_same_caller_with_the_same_share() {
+    let server = Server::start().await;
+    let alice = server.v1();
+    let (large, _) = waiting(&alice, "large", 2 << 20).await;
+    let run = alice.get("/v1/runs?limit=1").await.json();
+    let principal = run["runs"][0]["principal"].clone();
+    assert!(principal.is_string(), "{run}");
+    let secret = "secret-of-alice-0123456789";
+    let spelled = |spelling: &str| {
+        Client {
+            key: None,
+            ..alice.clone()
+        }
+        .with("authorization", spelling)
+    };
+
+    for (n, (spelling, is_taken)) in spellings(secret).into_iter().enumerate() {
+        let client = spelled(&spelling).at("/v1/runs");
+        let body = json!({ "workflowId": "noop", "tags": [format!("t{n}")] }).to_string();
+        let created = client.raw("POST", body.as_bytes()).await;
+        if !is_taken {
+            assert_eq!(created.status, 401, "{spelling:?}");
+            continue;
+        }
+        assert_eq!(created.status, 201, "{spelling:?}");
+        let listed = alice.get("/v1/runs?limit=1").await.json();
+        assert_eq!(
+            listed["runs"][0]["runId"],
+            created.json()["runId"],
+            "{spelling:?}"
+        );
+        assert_eq!(listed["runs"][0]["principal"], principal, "{spelling:?}");
+    }
+
+    // The room for unread answers is full for this tenant, however its credential is spelled, and not for another.
+    let unread = unread(&server, &large).await;
+    let path = format!("/a2a/tasks/{large}:subscribe");
+    let asked = spellings(secret).map(|(spelling, is_taken)| {
+        let client = spelled(&spelling).at(&path);
+        async move { (spelling, is_taken, client.raw("GET", b"").await.status) }
+    });
+    for (spelling, is_taken, status) in join_all(asked).await {
+        assert_eq!(status, if is_taken { 503 } else { 401 }, "{spelling:?}");
+    }
+    let (_, _) = waiting(&alice.clone().by("carol"), "foreign", 512 << 10).await;
+    drop(unread);
+}
+
 #[tokio::test]
 async fn a_stream_that_loses_its_room_is_no_end() {
     let server = Server::start().await;
