@@ -230,7 +230,9 @@ fn a_failed_run_logs_one_line_with_its_node_code_and_id() {
     place.ends(0, &["run", "hello"]);
     host.close_stdin();
     let (_, log) = host.wait();
-    let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let lines = log
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
     let failed: Vec<_> = lines
         .filter(|line| line["fields"]["message"] == "run failed")
         .map(|line| {
