@@ -135,10 +135,9 @@ impl Engine {
         let follow_up = FollowUp {
             was_terminal: view.run.status.is_terminal(),
             settled: batch.effects_settled.iter().map(|s| s.key.clone()).collect(),
-            log: (!extras.is_log_unread).then(|| {
-                let bytes = batch.events.iter().map(|event| event.body.len()).sum();
-                (events, bytes)
-            }),
+            n_bytes: batch.events.iter().map(|event| event.body.len()).sum(),
+            events,
+            is_log_unread: extras.is_log_unread,
             is_heard: batch.push.is_some(),
             effects,
             told,
@@ -148,10 +147,11 @@ impl Engine {
         };
         // A caller that goes away takes back neither the append nor what follows from it.
         let engine = self.clone();
+        let change = (!batch.events.is_empty()).then(|| self.shared.recent.change(&after.key));
         let committing = async move {
             match engine.append(batch, &after.key).await? {
                 Appended::Yes => {
-                    engine.act(&after, follow_up);
+                    engine.act(&after, follow_up, change);
                     Ok(after)
                 }
                 Appended::InDoubt(first) => Err(Failed::InDoubt(Box::new(Doubt {

@@ -40,7 +40,10 @@ impl Engine {
                 // Each was decided at a log without the others, so at most one can have happened.
                 doubts.0.clear();
                 tracing::info!(run = %after.key, "commit in doubt had happened");
-                self.act(&after, follow_up);
+                // A log that has ended cannot have grown since; any other may have.
+                let is_terminal = after.run.status.is_terminal();
+                let change = is_terminal.then(|| self.shared.recent.change(&after.key));
+                self.act(&after, follow_up, change);
                 return Ok(Some(after));
             }
         }

@@ -5,11 +5,11 @@ use std::{sync::Arc, time::Duration};
 use serde_json::Value;
 use tokio::{runtime::Handle, sync::broadcast};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use wopr_core::{Plan, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId};
+use wopr_core::{Plan, PrincipalId, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId};
 use wopr_store::{Epoch, Hint, ReadError, Store, WriteError};
 
 use crate::{
-    Clock, CommandError, Ended, Events, Executor, Options, RegisterError, Registered, Stats, Tail, View,
+    Clock, CommandError, Decided, Events, Executor, Options, RegisterError, Registered, Stats, Tail, View,
     catalog::Catalog,
     descendants::Descendants,
     desk::Desk,
@@ -60,7 +60,7 @@ pub(crate) struct Shared {
     pub(crate) lease_clock: LeaseClock,
     pub(crate) catalog: Catalog,
     pub(crate) tails: Arc<Tails>,
-    pub(crate) recent: Recent,
+    pub(crate) recent: Arc<Recent>,
     pub(crate) room: Room,
     pub(crate) counters: Counters,
     pub(crate) timers: Timers,
@@ -161,7 +161,7 @@ impl Engine {
             effects: Effects::new(options.max_effects),
             dice: Dice::new(options.seed),
             run_ids: RunIds::default(),
-            recent: Recent::new(options.retention),
+            recent: Arc::new(Recent::new(options.retention)),
             room: Room::default(),
             store,
             executor,
@@ -311,12 +311,12 @@ impl Engine {
         stats
     }
 
-    /// Reads a run. One that ended in this process a moment ago is not asked of the store: it cannot change any more.
+    /// Reads a run. One that this process decided a moment ago is not loaded again.
     ///
     /// # Errors
     /// See [`ReadError`].
     pub async fn view(&self, key: &RunKey) -> Result<Option<View>, ReadError> {
-        if let Some(view) = self.ended_view(key) {
+        if let Some(view) = self.decided_view(key).await? {
             return Ok(Some(view));
         }
         Ok(self.open(key, Purpose::View).await?.map(|open| open.view))
@@ -339,29 +339,82 @@ impl Engine {
 
     /// A run that ended in this process a moment ago, without asking the store. `None` says nothing about the run.
     #[must_use]
-    pub fn ended(&self, key: &RunKey) -> Option<Arc<Ended>> {
-        self.shared.recent.find(key, self.now())
+    pub fn ended(&self, key: &RunKey) -> Option<Arc<Decided>> {
+        let decided = self.shared.recent.find(key, self.now());
+        decided.filter(|decided| decided.summary.status.is_terminal())
     }
 
-    /// Folds a run that ended in this process a moment ago, if all of its log is at hand.
-    fn ended_view(&self, key: &RunKey) -> Option<View> {
-        let ended = self.ended(key)?;
-        let events = ended.from(Seq(0))?;
-        let plan = self
-            .shared
-            .catalog
-            .current(&key.tenant, &ended.summary.workflow)?;
-        if *plan.version() != ended.summary.version {
+    /// A run that this process decided a moment ago, as it is now. `None` says nothing about the run.
+    ///
+    /// # Errors
+    /// See [`ReadError`]. The store is asked only where another process may have appended since.
+    pub async fn decided(&self, key: &RunKey) -> Result<Option<Arc<Decided>>, ReadError> {
+        let Shared { recent, store, .. } = &*self.shared;
+        let Some(decided) = recent.find(key, self.now()) else {
+            return Ok(None);
+        };
+        if decided.summary.status.is_terminal() || !store.is_shared() {
+            return Ok(Some(decided));
+        }
+        // A head is cheaper than a run.
+        let heads = store.heads(std::slice::from_ref(key)).await?;
+        if heads.first() == Some(&Some(decided.head)) {
+            return Ok(Some(decided));
+        }
+        recent.forget(key, &decided);
+        Ok(None)
+    }
+
+    /// The end of a log that this process appended to a moment ago, from a position on, at most `limit` events, without
+    /// asking the store. `None` says nothing about the run. Where other processes append too only logs that have ended
+    /// are found: to confirm a head would cost as much as to read the events.
+    #[must_use]
+    pub fn events_at_hand(&self, key: &RunKey, from: Seq, limit: usize) -> Option<Events> {
+        let Shared { recent, store, .. } = &*self.shared;
+        let decided = recent.find(key, self.now())?;
+        let status = decided.summary.status;
+        if store.is_shared() && !status.is_terminal() {
             return None;
         }
-        let run = wopr_core::Run::default().fold(&plan, events).ok()?;
-        Some(View {
+        let events = decided.from(from)?;
+        Some(Events {
+            events: events.iter().take(limit).cloned().collect(),
+            head: decided.head,
+            status,
+        })
+    }
+
+    /// Who created a run that this process decided a moment ago. `None` says nothing about the run.
+    #[must_use]
+    pub fn creator_at_hand(&self, key: &RunKey) -> Option<PrincipalId> {
+        let decided = self.shared.recent.find(key, self.now())?;
+        Some(decided.summary.principal.clone())
+    }
+
+    /// The view of a run that this process decided a moment ago.
+    async fn decided_view(&self, key: &RunKey) -> Result<Option<View>, ReadError> {
+        let Some(decided) = self.decided(key).await? else {
+            return Ok(None);
+        };
+        let Decided { summary, .. } = &*decided;
+        let Shared { catalog, store, .. } = &*self.shared;
+        let plan = catalog.version(&**store, &key.tenant, &summary.workflow, &summary.version);
+        let plan = plan.await?;
+        let run = match (&decided.run, decided.from(Seq(0))) {
+            (Some(run), _) => run.clone(),
+            (None, Some(events)) => match wopr_core::Run::default().fold(&plan, events) {
+                Ok(run) => run,
+                Err(_) => return Ok(None),
+            },
+            (None, None) => return Ok(None),
+        };
+        Ok(Some(View {
             key: key.clone(),
             plan,
             run,
-            summary: ended.summary.clone(),
+            summary: summary.clone(),
             held: Held::default(),
-        })
+        }))
     }
 
     /// Follows a run's log. Make the tail first, then read, then await the tail.

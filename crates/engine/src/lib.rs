@@ -64,7 +64,7 @@ pub use options::Options;
 pub use push::{Courier, Parcel, Undelivered};
 pub use pushes::Options as PushOptions;
 pub use quarantine::QUARANTINED;
-pub use recent::Ended;
+pub use recent::Decided;
 pub use request::{Create, Done, Extras, NewMessage, NewReceiver, Once, Respond, Start};
 pub use stats::Stats;
 pub use tail::Tail;

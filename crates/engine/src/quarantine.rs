@@ -163,6 +163,8 @@ impl Engine {
         };
         batch.hold = Some(Hold::Park);
         let head = batch.head();
+        // Not read, so there is nothing to keep of it.
+        let _change = shared.recent.change(run);
         shared.store.append(batch).await?;
         shared.tails.grew(run, head);
         shared.pushes.stir();

@@ -1,42 +1,49 @@
-//! Runs that ended a moment ago, in memory.
+//! Runs that this process decided a moment ago, in memory.
 //!
-//! Most clients follow the run they have just started, and most runs end in the append that started them. Their
-//! log is at hand when that append is durable, so its first readers need not ask the store. Only logs that have
-//! ended are kept: nothing is ever added to those, so what is here cannot be out of date, whichever process wrote
-//! what, and it is gone before the run's time has come to be removed. Nothing depends on an entry being here: they
-//! are few, small, and last for [`MAX_AGE`].
+//! Most clients follow the run they have just started or answered, by a stream or by asking again and again. What a
+//! decision added is at hand when its append is durable, so its first readers need not ask the store. An entry is never
+//! older than what was acknowledged: it goes before the next append of its run begins, and only the last of several
+//! appends under way leaves one. A log that has ended cannot change any more, so its entry is good whoever else writes to
+//! the store; any other is good as long as this process is the only writer, or the store confirms the head.
+//!
+//! Nothing depends on an entry being here: they are few, small, shared by tenants, and last for [`MAX_AGE`].
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
 
 use parking_lot::Mutex;
-use wopr_core::{Recorded, RunKey, Seq, Timestamp};
+use wopr_core::{Recorded, Run, RunKey, Seq, TenantId, Timestamp};
 use wopr_store::Summary;
 
-/// The most runs kept.
+/// The most runs kept. When there are more, the tenant with the most gives its oldest.
 const MAX_RUNS: usize = 1_024;
-/// The most bytes kept, as stored; decoded they take a few times as many.
+/// The most bytes kept, as stored; decoded they take a few times as many. Shared in the same way.
 const MAX_BYTES: usize = 2 << 20;
-/// A run that wrote more than this in its last append is not kept.
+/// A run of which more than this would be kept is not.
 const MAX_RUN_BYTES: usize = 32 << 10;
 /// How long a run is kept: its client comes at once or not at all.
 const MAX_AGE: Duration = Duration::from_secs(2);
 
-/// A run that has ended, and what its last append added to its log.
+/// A run as its last decision left it, and what that added to its log.
 #[derive(Debug)]
-pub struct Ended {
+pub struct Decided {
     /// Its summary.
     pub summary: Summary,
     /// The last events of its log; in most cases all of it.
     pub events: Vec<Recorded>,
     /// How many events the log holds.
     pub head: Seq,
+    /// The fold of its log, where the events are not all of it.
+    pub(crate) run: Option<Run>,
 }
 
-impl Ended {
+impl Decided {
+    /// The most bytes of a run of which anything is kept.
+    pub(crate) const MOST: usize = MAX_RUN_BYTES;
+
     /// The events from a position on; `None` if some of them are only in the store.
     #[must_use]
     pub fn from(&self, position: Seq) -> Option<&[Recorded]> {
@@ -55,16 +62,59 @@ pub(crate) struct Recent {
 #[derive(Debug, Default)]
 struct Kept {
     runs: HashMap<RunKey, Entry>,
-    /// The oldest first. A run ends once, so each is here once.
-    order: VecDeque<RunKey>,
+    /// By when they came, the oldest first.
+    order: BTreeMap<u64, RunKey>,
+    tenants: HashMap<TenantId, Share>,
     bytes: usize,
+    /// Where the next one stands in the order.
+    next: u64,
+    /// Runs with appends under way.
+    changing: HashMap<RunKey, Changing>,
 }
 
 #[derive(Debug)]
 struct Entry {
-    ended: Arc<Ended>,
+    decided: Arc<Decided>,
     bytes: usize,
     until: Timestamp,
+    place: u64,
+}
+
+/// What is kept of a tenant's runs.
+#[derive(Debug, Default)]
+struct Share {
+    bytes: usize,
+    places: BTreeSet<u64>,
+}
+
+/// Appends to a run that are under way.
+#[derive(Debug, Default)]
+struct Changing {
+    n: usize,
+    /// The longest log that one of them left.
+    head: Seq,
+}
+
+/// An append to a run, until its outcome is known or nobody will know it.
+#[derive(Debug)]
+pub(crate) struct Change {
+    recent: Arc<Recent>,
+    key: RunKey,
+    /// What the run is by now, with its size.
+    after: Option<(Decided, usize)>,
+}
+
+impl Change {
+    /// Keeps the run as this append left it, now that it is durable.
+    pub(crate) fn keep(mut self, decided: Decided, bytes: usize) {
+        self.after = Some((decided, bytes));
+    }
+}
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        self.recent.end(&self.key, self.after.take());
+    }
 }
 
 impl Recent {
@@ -77,47 +127,123 @@ impl Recent {
         }
     }
 
-    /// Keeps a run whose end is durable, with the stored size of its last events.
-    pub(crate) fn keep(&self, key: &RunKey, ended: Ended, bytes: usize) {
-        if bytes > MAX_RUN_BYTES {
-            return;
-        }
-        let now = ended.summary.updated_at;
-        let entry = Entry {
-            ended: Arc::new(ended),
-            bytes,
-            until: now.plus_millis(self.max_age_ms),
-        };
-        let mut dropped = Vec::new();
+    /// Forgets a run that is about to be appended to. Nothing is kept of it before the append is over, nor if that
+    /// ends without anybody knowing how.
+    pub(crate) fn change(self: &Arc<Self>, key: &RunKey) -> Change {
         let mut kept = self.kept.lock();
-        kept.bytes += bytes;
-        kept.order.push_back(key.clone());
-        kept.runs.insert(key.clone(), entry);
-        while let Some(oldest) = kept.order.front() {
-            let is_over = kept.runs.get(oldest).is_none_or(|entry| entry.until <= now);
-            if !is_over && kept.order.len() <= MAX_RUNS && kept.bytes <= MAX_BYTES {
-                break;
-            }
-            dropped.extend(kept.pop());
-        }
+        let dropped = kept.remove(key);
+        kept.changing.entry(key.clone()).or_default().n += 1;
         drop(kept);
         // Not under the lock: an entry is many small pieces of memory.
+        drop(dropped);
+        Change {
+            recent: Arc::clone(self),
+            key: key.clone(),
+            after: None,
+        }
+    }
+
+    fn end(&self, key: &RunKey, after: Option<(Decided, usize)>) {
+        let mut dropped = Vec::new();
+        let mut kept = self.kept.lock();
+        let Some(changing) = kept.changing.get_mut(key) else {
+            return;
+        };
+        changing.n -= 1;
+        if let Some((decided, _)) = &after {
+            changing.head = changing.head.max(decided.head);
+        }
+        if changing.n > 0 {
+            return;
+        }
+        let longest = changing.head;
+        kept.changing.remove(key);
+        let after = after.filter(|(decided, bytes)| decided.head == longest && *bytes <= MAX_RUN_BYTES);
+        if let Some((decided, bytes)) = after {
+            let now = decided.summary.updated_at;
+            dropped.extend(kept.insert(key, decided, bytes, now.plus_millis(self.max_age_ms)));
+            kept.make_room(now, &mut dropped);
+        }
+        drop(kept);
         drop(dropped);
     }
 
     /// Finds a run.
-    pub(crate) fn find(&self, key: &RunKey, now: Timestamp) -> Option<Arc<Ended>> {
+    pub(crate) fn find(&self, key: &RunKey, now: Timestamp) -> Option<Arc<Decided>> {
         let kept = self.kept.lock();
         let entry = kept.runs.get(key)?;
-        (now < entry.until).then(|| Arc::clone(&entry.ended))
+        (now < entry.until).then(|| Arc::clone(&entry.decided))
+    }
+
+    /// Forgets a run that another process has changed.
+    pub(crate) fn forget(&self, key: &RunKey, outdated: &Arc<Decided>) {
+        let mut kept = self.kept.lock();
+        let entry = kept.runs.get(key);
+        if entry.is_some_and(|entry| Arc::ptr_eq(&entry.decided, outdated)) {
+            let dropped = kept.remove(key);
+            drop(kept);
+            drop(dropped);
+        }
     }
 }
 
 impl Kept {
-    fn pop(&mut self) -> Option<Entry> {
-        let entry = self.runs.remove(&self.order.pop_front()?)?;
+    fn insert(&mut self, key: &RunKey, decided: Decided, bytes: usize, until: Timestamp) -> Option<Entry> {
+        let replaced = self.remove(key);
+        let place = self.next;
+        self.next += 1;
+        self.order.insert(place, key.clone());
+        let share = self.tenants.entry(key.tenant.clone()).or_default();
+        share.places.insert(place);
+        share.bytes += bytes;
+        self.bytes += bytes;
+        let entry = Entry {
+            decided: Arc::new(decided),
+            bytes,
+            until,
+            place,
+        };
+        self.runs.insert(key.clone(), entry);
+        replaced
+    }
+
+    fn remove(&mut self, key: &RunKey) -> Option<Entry> {
+        let entry = self.runs.remove(key)?;
+        self.order.remove(&entry.place);
         self.bytes -= entry.bytes;
+        if let Some(share) = self.tenants.get_mut(&key.tenant) {
+            share.places.remove(&entry.place);
+            share.bytes -= entry.bytes;
+            if share.places.is_empty() {
+                self.tenants.remove(&key.tenant);
+            }
+        }
         Some(entry)
+    }
+
+    /// Drops what is too old, and of the tenants with the most what is too much.
+    fn make_room(&mut self, now: Timestamp, dropped: &mut Vec<Entry>) {
+        while let Some(key) = self.superfluous(now) {
+            dropped.extend(self.remove(&key));
+        }
+    }
+
+    fn superfluous(&self, now: Timestamp) -> Option<RunKey> {
+        let (_, oldest) = self.order.first_key_value()?;
+        if self.runs.get(oldest).is_none_or(|entry| entry.until <= now) {
+            return Some(oldest.clone());
+        }
+        let most = if self.runs.len() > MAX_RUNS {
+            let shares = self.tenants.iter();
+            shares.max_by_key(|(tenant, share)| (share.places.len(), *tenant))
+        } else if self.bytes > MAX_BYTES {
+            let shares = self.tenants.iter();
+            shares.max_by_key(|(tenant, share)| (share.bytes, *tenant))
+        } else {
+            None
+        };
+        let place = most?.1.places.first()?;
+        self.order.get(place).cloned()
     }
 }
 
@@ -136,8 +262,8 @@ mod tests {
         RunKey::new(TenantId::parse("acme").expect("a tenant"), run)
     }
 
-    /// A log whose events from `first` to `head` are at hand, ended at a time.
-    fn ended(first: u64, head: u64, millis: i64) -> Ended {
+    /// A log whose events from `first` to `head` are at hand, decided at a time.
+    fn decided(first: u64, head: u64, millis: i64) -> Decided {
         let event = |seq| Recorded {
             is_untrusted: false,
             seq: Seq(seq),
@@ -145,7 +271,7 @@ mod tests {
             cause: None,
             event: Event::RunResumed { reason: None },
         };
-        Ended {
+        Decided {
             summary: Summary {
                 workflow: WorkflowId::parse("greet").expect("a workflow"),
                 version: ContentHash::of(b""),
@@ -157,17 +283,26 @@ mod tests {
             },
             events: (first..head).map(event).collect(),
             head: Seq(head),
+            run: None,
         }
     }
 
-    fn places(ended: &Ended, position: u64) -> Option<Vec<u64>> {
+    fn keep(recent: &Arc<Recent>, key: &RunKey, decided: Decided, bytes: usize) {
+        recent.change(key).keep(decided, bytes);
+    }
+
+    fn head(recent: &Recent, n: usize) -> Option<u64> {
+        Some(recent.find(&key(n), at(0))?.head.0)
+    }
+
+    fn places(ended: &Decided, position: u64) -> Option<Vec<u64>> {
         let events = ended.from(Seq(position))?;
         Some(events.iter().map(|recorded| recorded.seq.0).collect())
     }
 
     #[test]
     fn events_are_found_by_their_place() {
-        let ended = ended(3, 6, 0);
+        let ended = decided(3, 6, 0);
         assert_eq!(places(&ended, 2), None, "only in the store");
         assert_eq!(places(&ended, 3), Some(vec![3, 4, 5]));
         assert_eq!(places(&ended, 5), Some(vec![5]));
@@ -178,8 +313,8 @@ mod tests {
     #[test]
     fn a_run_is_found_for_a_while() {
         for (retention, end) in [(None, 2_000), (Some(60_000), 2_000), (Some(50), 50), (Some(0), 0)] {
-            let recent = Recent::new(retention.map(Duration::from_millis));
-            recent.keep(&key(1), ended(0, 2, 7), 10);
+            let recent = Arc::new(Recent::new(retention.map(Duration::from_millis)));
+            keep(&recent, &key(1), decided(0, 2, 7), 10);
             assert_eq!(recent.find(&key(1), at(7 + end - 1)).is_some(), end > 0);
             assert!(recent.find(&key(1), at(7 + end)).is_none());
             assert!(recent.find(&key(2), at(7)).is_none());
@@ -188,26 +323,92 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_bounded() {
-        let recent = Recent::new(None);
-        recent.keep(&key(0), ended(0, 2, 0), MAX_RUN_BYTES + 1);
+        let recent = Arc::new(Recent::new(None));
+        keep(&recent, &key(0), decided(0, 2, 0), MAX_RUN_BYTES + 1);
         assert!(recent.find(&key(0), at(0)).is_none(), "too large");
         for n in 1..=MAX_RUNS + 5 {
-            recent.keep(&key(n), ended(0, 2, 0), 1);
+            keep(&recent, &key(n), decided(0, 2, 0), 1);
         }
         assert!(recent.find(&key(5), at(0)).is_none(), "too many");
         assert!(recent.find(&key(6), at(0)).is_some());
         let n_heavy = MAX_BYTES / MAX_RUN_BYTES;
         for n in 0..n_heavy {
-            recent.keep(&key(10_000 + n), ended(0, 2, 0), MAX_RUN_BYTES);
+            keep(&recent, &key(10_000 + n), decided(0, 2, 0), MAX_RUN_BYTES);
         }
         assert!(recent.find(&key(6), at(0)).is_none(), "too heavy");
         assert!(recent.find(&key(10_000), at(0)).is_some());
-        recent.keep(&key(9), ended(0, 2, 1_000_000), 1);
+        keep(&recent, &key(9), decided(0, 2, 1_000_000), 1);
         let kept = recent.kept.lock();
         assert_eq!(
-            (kept.runs.len(), kept.order.len(), kept.bytes),
-            (1, 1, 1),
+            (kept.runs.len(), kept.order.len(), kept.tenants.len(), kept.bytes),
+            (1, 1, 1, 1),
             "too old"
         );
+        assert!(kept.changing.is_empty());
+    }
+
+    #[test]
+    fn an_append_under_way_hides_what_was_before_it() {
+        let recent = Arc::new(Recent::new(None));
+        keep(&recent, &key(1), decided(0, 2, 0), 1);
+        let change = recent.change(&key(1));
+        assert_eq!(head(&recent, 1), None);
+        change.keep(decided(2, 3, 0), 1);
+        assert_eq!(head(&recent, 1), Some(3));
+        // Nobody knows how it ended.
+        drop(recent.change(&key(1)));
+        assert_eq!(head(&recent, 1), None);
+    }
+
+    #[test]
+    fn of_several_appends_under_way_only_the_longest_log_is_kept() {
+        for is_late_last in [true, false] {
+            let recent = Arc::new(Recent::new(None));
+            let (early, late) = (recent.change(&key(1)), recent.change(&key(1)));
+            if is_late_last {
+                early.keep(decided(0, 2, 0), 1);
+                assert_eq!(head(&recent, 1), None);
+                late.keep(decided(2, 3, 0), 1);
+                assert_eq!(head(&recent, 1), Some(3));
+            } else {
+                late.keep(decided(2, 3, 0), 1);
+                early.keep(decided(0, 2, 0), 1);
+                assert_eq!(head(&recent, 1), None, "what was acknowledged last is gone");
+            }
+            assert!(recent.kept.lock().changing.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_tenant_that_decides_much_leaves_what_others_decided() {
+        let recent = Arc::new(Recent::new(None));
+        let of = |tenant: &str, n| {
+            let tenant = TenantId::parse(tenant).expect("a tenant");
+            RunKey::new(tenant, key(n).run)
+        };
+        keep(&recent, &of("quiet", 0), decided(0, 2, 0), MAX_RUN_BYTES);
+        for n in 1..=2 * MAX_RUNS {
+            keep(&recent, &of("loud", n), decided(0, 2, 0), MAX_RUN_BYTES / 2);
+        }
+        for n in 1..=2 * MAX_RUNS {
+            keep(&recent, &of("loud", n), decided(0, 2, 0), 1);
+        }
+        assert!(recent.find(&of("quiet", 0), at(0)).is_some());
+        let kept = recent.kept.lock();
+        assert_eq!(kept.runs.len(), MAX_RUNS);
+        assert!(kept.bytes <= MAX_BYTES);
+    }
+
+    #[test]
+    fn only_what_was_found_outdated_is_forgotten() {
+        let recent = Arc::new(Recent::new(None));
+        keep(&recent, &key(1), decided(0, 2, 0), 1);
+        let found = recent.find(&key(1), at(0)).expect("kept");
+        keep(&recent, &key(1), decided(2, 3, 0), 1);
+        recent.forget(&key(1), &found);
+        assert_eq!(head(&recent, 1), Some(3));
+        let found = recent.find(&key(1), at(0)).expect("kept");
+        recent.forget(&key(1), &found);
+        assert_eq!(head(&recent, 1), None);
     }
 }

@@ -232,14 +232,18 @@ impl Host {
         Self::open_opened(config, store, files, tls, clock, network).await
     }
 
-    /// Like [`Host::open`], on a store that is open already, whatever the configuration names.
+    /// Like [`Host::open_with`], on a store that is open already, whatever the configuration names.
     ///
     /// # Errors
     /// See [`StartError`].
-    pub async fn open_over(config: Config, store: Arc<dyn Store>) -> Result<Arc<Self>, StartError> {
+    pub async fn open_over(
+        config: Config,
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Arc<Self>, StartError> {
         let tls = config.server.tls.as_ref().map(Tls::load).transpose()?;
         let files = read_folders(&config.workflows)?;
-        let (clock, network) = (steady(), egress::Network::default());
+        let network = egress::Network::default();
         Self::open_opened(config, Opened::Given(store), files, tls, clock, network).await
     }
 
@@ -381,6 +385,9 @@ impl Host {
         let Some(owner) = self.owner(caller) else {
             return Ok(true);
         };
+        if self.engine.creator_at_hand(run).as_ref() == Some(&owner) {
+            return Ok(true);
+        }
         // From the row that tells whether there is a run at all: nobody learns by what an answer costs that
         // another has it.
         let summary = self.engine.store().summary(run).await?;

@@ -48,7 +48,10 @@ async fn wait(call: &Call, key: &RunKey, after: Option<u64>, timeout: Duration) 
     let mut tail = engine.tail(key);
     let mut closing = call.host.closing();
     loop {
-        let page = paging::read(engine, key, from, MAX_EVENTS, MAX_BYTES).await?;
+        let page = match engine.events_at_hand(key, from, MAX_EVENTS) {
+            Some(page) => Some(page),
+            None => paging::read(engine, key, from, MAX_EVENTS, MAX_BYTES).await?,
+        };
         let page = page.ok_or_else(no_run)?;
         let is_done = !page.events.is_empty() || page.status.is_terminal();
         if is_done || Instant::now() >= deadline || *closing.borrow_and_update() {

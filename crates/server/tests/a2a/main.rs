@@ -11,6 +11,7 @@
 )]
 
 mod answers;
+mod at_hand;
 mod authority;
 mod binding;
 mod bindings;

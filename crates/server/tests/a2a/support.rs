@@ -4,6 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
+use wopr_engine::{Clock, SystemClock};
 use wopr_server::{
     Config, Host, bind,
     config::{Key, Listen, Period, Secret, StoreUrl},
@@ -96,9 +97,14 @@ impl Server {
     }
 
     /// A host over a store that is open already.
-    pub(crate) async fn over(mut config: Config, store: Arc<dyn Store>) -> Self {
+    pub(crate) async fn over(config: Config, store: Arc<dyn Store>) -> Self {
+        Self::over_by(config, store, Arc::new(SystemClock)).await
+    }
+
+    /// A host over a store that is open already, by a clock.
+    pub(crate) async fn over_by(mut config: Config, store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Self {
         let listener = bind(&mut config).await.unwrap();
-        let host = Host::open_over(config, store).await.unwrap();
+        let host = Host::open_over(config, store, clock).await.unwrap();
         Self::serve(host, listener).await
     }
 

@@ -119,7 +119,7 @@ async fn a_task_of_others_costs_what_a_missing_one_does() {
         // It is there, for who may see it, and that can be counted.
         store.take();
         alice.task(others).await;
-        assert!(store.take().values().sum::<usize>() > usize::from(private));
+        assert!(store.take().contains_key("messages"));
         assert_eq!(
             alice.ok("ListTasks", json!({ "contextId": bare })).await["totalSize"],
             1

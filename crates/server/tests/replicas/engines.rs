@@ -185,3 +185,35 @@ async fn hold(url: &str, run: &RunKey) -> tokio_postgres::Client {
     holder.batch_execute(&hold).await.unwrap();
     holder
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_in_memory_is_shown_only_while_the_store_confirms_its_head() {
+    let url = schema().await;
+    let (executor, _attempts) = steered();
+    let (a, b) = (
+        replica(&url, News::Looking, executor.clone()).await,
+        replica(&url, News::Looking, executor).await,
+    );
+    register(&[&a, &b]).await;
+    let seen = async |engine: &Engine, run: &RunKey| engine.view(run).await.unwrap().unwrap().run.status;
+
+    // The log cannot be read, so what is shown was in memory.
+    let (raw, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let locked = "BEGIN; LOCK TABLE events IN ACCESS EXCLUSIVE MODE";
+    let run = create(&a, "approve").await.key;
+    raw.batch_execute(locked).await.unwrap();
+    assert_eq!(seen(&a, &run).await, RunStatus::WaitingApproval);
+    raw.batch_execute("ROLLBACK").await.unwrap();
+
+    for _ in 0..10 {
+        let run = create(&a, "approve").await.key;
+        assert_eq!(seen(&a, &run).await, RunStatus::WaitingApproval);
+        // A hears nothing of it.
+        b.command(&run, accept(), Extras::default()).await.unwrap();
+        assert_eq!(seen(&a, &run).await, RunStatus::Completed);
+        assert_eq!(seen(&b, &run).await, RunStatus::Completed);
+    }
+    a.stop().await;
+    b.stop().await;
+}

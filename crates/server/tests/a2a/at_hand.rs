@@ -1,0 +1,116 @@
+//! A run that this process just decided is read from memory: by REST, by A2A, and by polls.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering::Relaxed},
+    },
+};
+
+use serde_json::{Value, json};
+use wopr_core::Timestamp;
+use wopr_engine::{Clock, SystemClock};
+
+use crate::{
+    client::{Client, state_of},
+    counting::Counting,
+    support::{Server, config},
+};
+
+/// Longer than a run is kept in memory.
+const LATER_MS: i64 = 10_000;
+
+/// A clock that stands still, so that however slow the machine is nothing in memory is too old.
+#[derive(Debug)]
+struct Still(AtomicI64);
+
+impl Clock for Still {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_millis(self.0.load(Relaxed))
+    }
+}
+
+/// What reading a run in every way costs, and that each shows it in a status.
+async fn costs(
+    store: &Counting,
+    client: &Client,
+    id: &str,
+    status: &str,
+    state: &str,
+) -> BTreeMap<&'static str, usize> {
+    store.take();
+    let run = client.get(&format!("/v1/runs/{id}")).await.json();
+    assert_eq!(run["status"], status, "{run}");
+    let task = client
+        .ok("GetTask", json!({ "id": id, "historyLength": 0 }))
+        .await;
+    assert_eq!(state_of(&task), state, "{task}");
+    let poll = client
+        .get(&format!("/v1/runs/{id}/events/poll?timeout=1"))
+        .await
+        .json();
+    assert_eq!(poll["runStatus"], status, "{poll}");
+    store.take()
+}
+
+#[tokio::test]
+async fn a_run_that_was_just_decided_is_read_from_memory() {
+    for private in [false, true] {
+        let clock = Arc::new(Still(AtomicI64::new(SystemClock.now().millis())));
+        let store = Arc::new(Counting::default());
+        let mut config = config();
+        config.a2a.private_tasks = private;
+        let server = Server::over_by(config, store.clone(), clock.clone()).await;
+        let alice = server.v1();
+        let skill = json!({ "metadata": { "skillId": "clarify" } });
+        let began = alice.send(alice.text("m", "x", skill)).await;
+        let id = began["id"].as_str().unwrap();
+        let nothing = BTreeMap::new();
+        let waits = ("waiting-input", "input-required");
+        assert_eq!(costs(&store, &alice, id, waits.0, waits.1).await, nothing);
+
+        // The second question is known only by a decision on a run that was loaded.
+        let answer = |id: &str, text: &str| alice.text(&format!("a-{text}"), text, json!({ "taskId": id }));
+        alice.send(answer(id, "red")).await;
+        store.take();
+        let run = alice.get(&format!("/v1/runs/{id}")).await.json();
+        assert_eq!(run["interrupt"]["nodeId"], "two", "{run}");
+        let last = run_head(&alice, id).await;
+        store.take();
+        let since = format!("/v1/runs/{id}/events/poll?timeout=1&lastSequence={}", last - 1);
+        let poll = alice.get(&since).await.json();
+        assert_eq!(poll["events"].as_array().unwrap().len(), 1, "{poll}");
+        // Which version a run is pinned to is still asked, as an event alone does not tell what of it is sensitive.
+        assert!(!store.take().contains_key("events"));
+        let run = alice.get(&format!("/v1/runs/{id}")).await.json();
+        assert_eq!(run["status"], waits.0);
+        assert_eq!(store.take(), nothing);
+
+        // After a while it is the store's again.
+        clock.0.fetch_add(LATER_MS, Relaxed);
+        let later = costs(&store, &alice, id, waits.0, waits.1).await;
+        assert_eq!(later["load"], 2, "{later:?}");
+
+        let cancelled = alice.ok("CancelTask", json!({ "id": id })).await;
+        assert_eq!(state_of(&cancelled), "canceled");
+        store.take();
+        let run = alice.get(&format!("/v1/runs/{id}")).await.json();
+        assert_eq!(run["status"], "cancelled");
+        assert_eq!(store.take(), nothing);
+        server.stop().await;
+    }
+}
+
+/// The place of a run's last event.
+async fn run_head(client: &Client, id: &str) -> u64 {
+    let poll = client
+        .get(&format!("/v1/runs/{id}/events/poll?timeout=1"))
+        .await
+        .json();
+    poll["events"]
+        .as_array()
+        .and_then(|events| events.last())
+        .and_then(|event| event["sequence"].as_u64())
+        .unwrap_or_else(|| panic!("{}", Value::to_string(&poll)))
+}
