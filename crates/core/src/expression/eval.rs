@@ -145,7 +145,9 @@ impl<'a, 'm, 'b> Machine<'a, 'm, 'b> {
     }
 
     fn name(&mut self, name: &'a str) -> Result<Val<'a>> {
-        self.meter.charge(2 + self.locals.len() as u64 / 4)?;
+        let (n_locals, n_bytes) = (self.locals.len() as u64, name.len() as u64);
+        self.meter
+            .charge(2 + n_locals / 4 + n_bytes / 16 + n_bytes * n_locals / 64)?;
         let local = self.locals.iter().rev().find(|(known, _)| *known == name);
         let found = local
             .map(|(_, value)| value.clone())
@@ -164,9 +166,13 @@ impl<'a, 'm, 'b> Machine<'a, 'm, 'b> {
         let mut made = BTreeMap::new();
         for (name, value) in fields {
             let name = match self.eval(name)? {
-                Val::Text(Text::Lent(name)) => Cow::Borrowed(name),
-                Val::Text(Text::Made(name)) => {
+                // A lent name is compared with the others, one that was made is copied as well.
+                Val::Text(Text::Lent(name)) => {
                     self.meter.bytes(name.len())?;
+                    Cow::Borrowed(name)
+                }
+                Val::Text(Text::Made(name)) => {
+                    self.meter.bytes(2 * name.len())?;
                     Cow::Owned(name.to_string())
                 }
                 Val::Int(n) => Cow::Owned(n.to_string()),
@@ -392,12 +398,16 @@ pub(super) fn contains<'a>(container: &Val<'a>, value: &Val<'a>, meter: &Meter<'
             let mut wanted = Out::new(meter);
             wanted.print(value)?;
             let wanted = wanted.finish()?;
-            meter.charge(1 + text.as_str().len() as u64 / 8)?;
+            meter.charge(searching(text.as_str(), &wanted))?;
             Ok(text.as_str().contains(&wanted))
         }
         Val::Map(fields) => {
-            meter.charge(2)?;
-            Ok(value.as_str().is_some_and(|name| fields.get(name).is_some()))
+            meter.charge(1)?;
+            let Some(name) = value.as_str() else {
+                return Ok(false);
+            };
+            meter.bytes(name.len())?;
+            Ok(fields.get(name).is_some())
         }
         Val::Seq(items) => {
             for item in items.iter() {
@@ -411,6 +421,16 @@ pub(super) fn contains<'a>(container: &Val<'a>, value: &Val<'a>, meter: &Meter<'
             Err(fail("cannot perform a containment check on this value"))
         }
     }
+}
+
+/// What finding a text in another costs: what is looked for is prepared first, unless it is longer.
+pub(super) fn searching(text: &str, wanted: &str) -> u64 {
+    let prepared = if wanted.len() > text.len() {
+        0
+    } else {
+        wanted.len()
+    };
+    1 + text.len() as u64 / 8 + prepared as u64 / 2
 }
 
 fn negative<'a>(value: &Val<'a>) -> Result<Val<'a>> {

@@ -85,14 +85,29 @@ impl<'a> Call<'a, '_, '_> {
 
     pub(super) fn needed_text(&mut self, name: &str) -> Result<Text<'a>> {
         let value = self.needed(name)?;
-        text_of(&value, self.meter)
+        self.taken(&value)
     }
 
     fn optional_text(&mut self, name: &str) -> Result<Option<Text<'a>>> {
         match self.optional(name) {
             None | Some(Val::None | Val::Undefined) => Ok(None),
-            Some(value) => text_of(&value, self.meter).map(Some),
+            Some(value) => self.taken(&value).map(Some),
         }
+    }
+
+    /// An optional text that is given by name only.
+    fn named_text(&mut self, name: &str) -> Result<Option<Text<'a>>> {
+        match self.named(name) {
+            None | Some(Val::None | Val::Undefined) => Ok(None),
+            Some(value) => self.taken(&value).map(Some),
+        }
+    }
+
+    /// A text that is an argument: read once at least, however short the value is that the filter is for.
+    fn taken(&self, value: &Val<'a>) -> Result<Text<'a>> {
+        let text = text_of(value, self.meter)?;
+        self.meter.bytes(text.as_str().len())?;
+        Ok(text)
     }
 
     fn flag(&mut self, name: &str) -> Result<bool> {

@@ -21,7 +21,7 @@ pub(crate) trait Scope<'a> {
 pub(crate) trait Fields<'a>: fmt::Debug {
     /// The value of a field.
     fn get(&self, name: &str) -> Option<Val<'a>>;
-    /// The most fields it may have.
+    /// The most fields it may have, and one more for each 32 bytes of their names.
     fn most(&self) -> usize;
     /// All fields.
     fn all(&self) -> BTreeMap<Cow<'a, str>, Val<'a>>;
@@ -111,6 +111,12 @@ impl<'a> Map<'a> {
             }
             Self::Made(fields) => {
                 meter.values(4 * fields.len())?;
+                for name in fields.keys() {
+                    // A name that was made is copied.
+                    if let Cow::Owned(name) = name {
+                        meter.bytes(name.len())?;
+                    }
+                }
                 fields
                     .iter()
                     .map(|(name, field)| (own(name), field.clone()))
@@ -244,7 +250,8 @@ impl<'a> Val<'a> {
 
     /// A field; undefined where there is none, and of what has no fields.
     pub(crate) fn field(&self, name: &str, meter: &Meter<'_>) -> Result<Self> {
-        meter.charge(2 + name.len() as u64 / 64)?;
+        meter.charge(1)?;
+        meter.bytes(name.len())?;
         Ok(match self {
             Self::Map(fields) => fields.get(name).unwrap_or(Self::Undefined),
             Self::Undefined | Self::None | Self::Bool(_) | Self::Int(_) | Self::Float(_) => Self::Undefined,
@@ -255,6 +262,9 @@ impl<'a> Val<'a> {
     /// What a subscript selects: a field, an item or a character, counted from the end where it is below 0.
     pub(crate) fn item(&self, key: &Self, meter: &Meter<'_>) -> Result<Self> {
         meter.charge(2)?;
+        if let Self::Text(name) = key {
+            meter.bytes(name.as_str().len())?;
+        }
         let index = |len: usize| {
             let at = key.as_int().filter(|_| key.is_number())?;
             let at = if at < 0 { at + len as i128 } else { at };
@@ -288,6 +298,8 @@ impl<'a> Val<'a> {
     pub(crate) fn path(&self, path: &str, meter: &Meter<'_>) -> Result<Self> {
         let mut at = self.clone();
         for key in path.split('.') {
+            // Each is read as a number first.
+            meter.charge(key.len() as u64 / 8)?;
             at = match (key.parse::<usize>(), &at) {
                 (Ok(index), Self::Seq(_) | Self::Text(_)) => at.item(&Self::count(index), meter)?,
                 _ => at.field(key, meter)?,

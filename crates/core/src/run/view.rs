@@ -243,7 +243,7 @@ impl<'a> Fields<'a> for Rest<'a> {
     }
 
     fn most(&self) -> usize {
-        self.1.len()
+        self.1.len() + weight_of(self.1.keys())
     }
 
     fn all(&self) -> BTreeMap<Cow<'a, str>, Val<'a>> {
@@ -311,7 +311,8 @@ impl<'a> Fields<'a> for Variables<'a> {
 
     fn most(&self) -> usize {
         let new = self.0.completed().map_or(0, |end| end.output.len());
-        self.0.run.variables.len() + new + 1
+        let names = self.0.completed().into_iter().flat_map(|end| end.output.keys());
+        self.0.run.variables.len() + new + 1 + weight_of(self.0.run.variables.keys().chain(names))
     }
 
     fn all(&self) -> BTreeMap<Cow<'a, str>, Val<'a>> {
@@ -323,6 +324,11 @@ impl<'a> Fields<'a> for Variables<'a> {
         let each = |name: &'a str| Some((Cow::Borrowed(name), self.0.variable(name)?));
         old.chain(new).filter_map(each).collect()
     }
+}
+
+/// What names that are long count for beside their number.
+fn weight_of<'n>(names: impl Iterator<Item = &'n String>) -> usize {
+    names.map(String::len).sum::<usize>() / 32
 }
 
 /// Outputs become variables: under the port's name where the workflow declares it, else under the node's id.

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::{Call, Filter, MAPPABLE, MAX_ITEMS, Result, many, text_of};
+use super::{Call, Filter, MAPPABLE, MAX_ITEMS, Result, many};
 use crate::{
     cost::{Meter, merge_sort},
     expression::{
@@ -205,6 +205,9 @@ pub(super) fn sort<'a>(mut call: Call<'a, '_, '_>) -> Result<Val<'a>> {
     let items = call.items()?;
     let meter = call.meter;
     call.done()?;
+    // Each byte may begin a path, which takes a place in the list of them.
+    let n_bytes = attribute.as_ref().map_or(0, |paths| paths.as_str().len());
+    meter.charge(n_bytes as u64)?;
     let paths = attribute.as_ref().map_or_else(Vec::new, |attribute| {
         let paths = attribute.as_str().split(',').map(str::trim);
         paths.filter(|path| !path.is_empty()).collect()
@@ -263,10 +266,7 @@ fn ordered<'a>(a: &Val<'a>, b: &Val<'a>, is_exact: bool, meter: &Meter<'_>) -> R
 
 pub(super) fn extreme<'a>(mut call: Call<'a, '_, '_>, replaces: fn(Ordering) -> bool) -> Result<Val<'a>> {
     let is_exact = call.flag("case_sensitive")?;
-    let path = match call.named("attribute") {
-        None | Some(Val::None | Val::Undefined) => None,
-        Some(path) => Some(text_of(&path, call.meter)?),
-    };
+    let path = call.named_text("attribute")?;
     let items = call.bounded()?;
     let meter = call.meter;
     call.done()?;
@@ -316,10 +316,7 @@ pub(super) fn sum<'a>(mut call: Call<'a, '_, '_>) -> Result<Val<'a>> {
 
 pub(super) fn unique<'a>(mut call: Call<'a, '_, '_>) -> Result<Val<'a>> {
     let is_exact = call.flag("case_sensitive")?;
-    let path = match call.named("attribute") {
-        None | Some(Val::None | Val::Undefined) => None,
-        Some(path) => Some(text_of(&path, call.meter)?),
-    };
+    let path = call.named_text("attribute")?;
     let items = call.items()?;
     let meter = call.meter;
     call.done()?;

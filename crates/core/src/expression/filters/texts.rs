@@ -3,6 +3,7 @@
 use super::{Call, MAX_ITEMS, Result, many};
 use crate::expression::{
     ExpressionError, MAX_OUTPUT,
+    eval::searching,
     out::Out,
     value::{Val, fail},
 };
@@ -104,7 +105,8 @@ pub(super) fn replace<'a>(mut call: Call<'a, '_, '_>) -> Result<Val<'a>> {
     let meter = call.meter;
     call.done()?;
     let (text, from, to) = (text.as_str(), from.as_str(), to.as_str());
-    meter.charge(text.len() as u64 / 4 + 1)?;
+    // It is searched twice.
+    meter.charge(2 * searching(text, from))?;
     let grown = text.matches(from).count().saturating_mul(to.len());
     if text.len().saturating_add(grown) > MAX_OUTPUT {
         return Err(ExpressionError::TooLong(MAX_OUTPUT));
@@ -141,6 +143,7 @@ pub(super) fn split<'a>(mut call: Call<'a, '_, '_>) -> Result<Val<'a>> {
     };
     match &at {
         Some(at) => {
+            meter.charge(searching(text, at.as_str()))?;
             for part in text.splitn(most, at.as_str()) {
                 push(part)?;
             }
@@ -177,6 +180,7 @@ pub(super) fn trim<'a>(mut call: Call<'a, '_, '_>) -> Result<Val<'a>> {
             // Each character of the text may be compared with each of those.
             let most = (text.len() as u64).saturating_mul(1 + chars.len() as u64 / 4);
             meter.charge(most)?;
+            meter.bytes(4 * chars.len())?;
             let chars: Vec<_> = chars.chars().collect();
             text.trim_matches(&chars[..])
         }

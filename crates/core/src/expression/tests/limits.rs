@@ -217,6 +217,91 @@ fn comparisons_pay_for_what_they_compare() {
     assert!(cost("objects[9999].n + 1", &context) < 40);
 }
 
+/// What an evaluation costs, and whether it came to something.
+fn tried(source: &str, context: &Value) -> (u64, bool) {
+    let expression = Expression::parse(source).unwrap_or_else(|error| panic!("{source}: {error}"));
+    let meter = Meter::alone();
+    let value = Machine::new(&context, &meter).eval(&expression.tree);
+    let done = value.is_ok_and(|value| value.to_json(&meter).is_ok());
+    (meter.spent(), done)
+}
+
+#[test]
+fn long_arguments_and_names_are_paid_for() {
+    const LONG: usize = 160_000;
+    let a = "0".repeat(LONG);
+    let context = json!({
+        "a": a, "b": "0".repeat(LONG - 1) + "1", "e": "", "t": "x", "m": { "k": 1 }, "l": [[0], [0], [0]],
+        "names": { &a: 1 },
+    });
+    let pays = |source: &str, least: usize| {
+        let (spent, _) = tried(source, &context);
+        assert!(spent >= least as u64 / 16, "{source}: {spent}");
+    };
+    for source in [
+        "m[a]",
+        "names[a]",
+        "m|attr(a)",
+        "a in m",
+        "a in t",
+        "a is in m",
+        "t is startingwith a",
+        "t is endingwith a",
+        "e|trim(a)",
+        "t|replace(a, 'y')",
+        "t|replace('y', a)",
+        "t|split(a)",
+        "[]|sort(attribute=a)",
+        "[]|unique(attribute=a)",
+        "[]|sum(attribute=a)",
+        "[]|min(attribute=a)",
+        "[]|join(a)",
+        "[]|join('', attribute=a)",
+        "1.5|round(0, a)",
+        "{a: 1} is mapping",
+        "{a ~ '': 1}|first is string",
+    ] {
+        pays(source, LONG);
+    }
+    // Each item is looked for by the whole path.
+    for source in [
+        "l|map(attribute=a)|length",
+        "l|selectattr(a)|length",
+        "l|rejectattr(a)|length",
+        "l|sort(attribute=a)|length",
+        "l|unique(attribute=a)|length",
+        "l|max(attribute=a)",
+        "l|sum(attribute=a)",
+        "l|join('', attribute=a)",
+        "{a: 1, b: 2, a: 3} is mapping",
+    ] {
+        pays(source, 3 * LONG);
+    }
+    // A list of its paths takes more than the text.
+    pays("[]|sort(attribute=a)", 16 * LONG);
+    // Names in the source are compared with those of the run, as often as they are read.
+    let name = "n".repeat(1_600);
+    for source in [
+        format!("{name} or {name} or {name}"),
+        format!("m.{name}.{name}.{name}"),
+    ] {
+        assert!(tried(&source, &context).0 >= 300, "{}", &source[..10]);
+    }
+    // Whatever accepts a long argument has paid for it, or hands it on as it is.
+    let reading = FILTERS
+        .iter()
+        .filter(|filter| !matches!(filter.name, "d" | "default" | "float" | "int"));
+    for filter in reading {
+        for subject in ["t", "m", "l", "1.5"] {
+            for arg in ["(a)", "('x', a)", "(attribute=a)", "(d=a)", "(chars=a)"] {
+                let source = format!("{subject}|{}{arg}", filter.name);
+                let (spent, done) = tried(&source, &context);
+                assert!(!done || spent >= LONG as u64 / 16, "{source}: {spent}");
+            }
+        }
+    }
+}
+
 #[test]
 fn an_evaluation_ends_where_its_budget_does() {
     let context = large();
