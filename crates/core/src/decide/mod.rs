@@ -13,7 +13,7 @@ mod start;
 mod stream;
 mod trust;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 
 use crate::{
     Command, Decision, Effect, Event, Failure, Input, InterruptKind, NewChild, NodeId, Notice, Plan,
@@ -24,6 +24,8 @@ use crate::{
     measure::{size_of, size_of_object},
     run::{Active, Phase, Wait},
 };
+
+use schedule::Dirty;
 
 /// Most events of one decision.
 pub const MAX_EVENTS: usize = 512;
@@ -94,7 +96,7 @@ struct Scribe<'a> {
     children: Vec<NewChild>,
     notices: Vec<(RunId, Seq, Notice)>,
     /// Nodes whose readiness may have changed.
-    dirty: VecDeque<usize>,
+    dirty: Dirty,
     /// The node that the command brings content from outside.
     outside: Option<NodeId>,
     /// Whether the decision was cut off and a `continue` timer is set.
@@ -126,7 +128,7 @@ impl<'a> Scribe<'a> {
             timers_cleared: Vec::new(),
             children: Vec::new(),
             notices: Vec::new(),
-            dirty: VecDeque::new(),
+            dirty: Dirty::new(plan.nodes.len()),
             outside: None,
             cut: false,
             budget: Budget::new(MAX_DECISION_WORK),
@@ -392,9 +394,12 @@ pub(crate) fn too_much_work() -> Failure {
 /// A cheap estimate: only what workflows can make large counts.
 fn size_of_event(event: &Event) -> usize {
     const ENVELOPE: usize = 128;
+    const EDGE: usize = 6;
     ENVELOPE
         + match event {
-            Event::NodeCompleted { outputs, .. } | Event::RunCompleted { outputs } => size_of_object(outputs),
+            Event::NodeCompleted { outputs, untaken, .. } => size_of_object(outputs) + EDGE * untaken.len(),
+            Event::NodeFailed { untaken, .. } => EDGE * untaken.len(),
+            Event::RunCompleted { outputs } => size_of_object(outputs),
             Event::VariableChanged { previous, next, .. } => {
                 previous.as_ref().map_or(0, size_of) + size_of(next)
             }

@@ -1,16 +1,54 @@
 //! Scheduling: starting every node whose edges allow it, until nothing can start.
 
+use std::collections::VecDeque;
+
 use crate::{
-    Cap, Event, Failure, NodeId, Object, Timer,
-    cost::MAX_DECISION_WORK,
+    Cap, Event, Failure, NodeId, Object, Plan, Timer,
+    cost::DECISION_PAUSE,
     run::{Phase, Readiness},
 };
 
 use super::Scribe;
 
+/// Nodes whose readiness may have changed, each once, in the order in which they are looked at.
+#[derive(Debug)]
+pub(super) struct Dirty {
+    queue: VecDeque<usize>,
+    is_queued: Vec<bool>,
+}
+
+impl Dirty {
+    pub(super) fn new(n_nodes: usize) -> Self {
+        Self {
+            queue: VecDeque::new(),
+            is_queued: vec![false; n_nodes],
+        }
+    }
+
+    pub(super) fn push(&mut self, position: usize) {
+        if !std::mem::replace(&mut self.is_queued[position], true) {
+            self.queue.push_back(position);
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        while self.pop().is_some() {}
+    }
+
+    fn pop(&mut self) -> Option<usize> {
+        let position = self.queue.pop_front()?;
+        self.is_queued[position] = false;
+        Some(position)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+}
+
 impl Scribe<'_> {
     pub(super) fn mark_all(&mut self) {
-        self.dirty = (0..self.plan.nodes.len()).collect();
+        (0..self.plan.nodes.len()).for_each(|position| self.dirty.push(position));
     }
 
     /// Runs ready nodes until the run must wait, has ended, or the decision is full.
@@ -29,7 +67,7 @@ impl Scribe<'_> {
                 }
             }
             if let Some(position) = self.released() {
-                if self.is_full() {
+                if self.must_pause() {
                     return self.pause();
                 }
                 if self.plan.nodes[position].disabled {
@@ -47,6 +85,12 @@ impl Scribe<'_> {
         }
     }
 
+    /// Claims that the decision is full. One that has recorded nothing is not, whatever looking at the graph took: each
+    /// decision gets the run further.
+    fn must_pause(&self) -> bool {
+        !self.events.is_empty() && self.is_full()
+    }
+
     /// Leaves the rest to another decision.
     fn pause(&mut self) {
         self.cut = true;
@@ -57,7 +101,7 @@ impl Scribe<'_> {
         self.walked(self.plan.nodes.len() + self.plan.edges.len());
         for position in 0..self.plan.nodes.len() {
             match self.run.readiness(self.plan, position) {
-                Readiness::Forward | Readiness::Back | Readiness::Skip => self.dirty.push_back(position),
+                Readiness::Forward | Readiness::Back | Readiness::Skip => self.dirty.push(position),
                 Readiness::NotYet | Readiness::Held => {}
             }
         }
@@ -65,24 +109,25 @@ impl Scribe<'_> {
 
     fn drain(&mut self) {
         // Whatever runs queues again behind the others, so a loop does not starve its neighbours.
-        while let Some(position) = self.dirty.pop_front() {
+        while let Some(position) = self.dirty.pop() {
             if self.cut || !self.may_start() {
                 self.dirty.clear();
                 return;
             }
-            match self.run.readiness(self.plan, position) {
-                Readiness::NotYet | Readiness::Held => {}
-                Readiness::Skip => self.skip(position, "trigger-not-met"),
-                Readiness::Forward | Readiness::Back if self.plan.nodes[position].disabled => {
-                    self.skip(position, "disabled");
-                }
-                Readiness::Forward | Readiness::Back => {
-                    if self.is_full() {
-                        self.pause();
-                    } else {
-                        self.start_node(position);
-                    }
-                }
+            // Each edge is asked when the node is judged, and when it starts.
+            self.walked(1 + self.plan.nodes[position].forward.len());
+            let ready = self.run.readiness(self.plan, position);
+            if matches!(ready, Readiness::NotYet | Readiness::Held) {
+                continue;
+            }
+            if self.must_pause() {
+                self.pause();
+            } else if ready == Readiness::Skip {
+                self.skip(position, "trigger-not-met");
+            } else if self.plan.nodes[position].disabled {
+                self.skip(position, "disabled");
+            } else {
+                self.start_node(position);
             }
         }
     }
@@ -92,29 +137,24 @@ impl Scribe<'_> {
         if !self.plan.has_loop {
             return None;
         }
+        self.walked(3 * (self.plan.nodes.len() + self.plan.edges.len()));
         let held: Vec<_> = (0..self.plan.nodes.len())
             .filter(|&position| self.run.readiness(self.plan, position) == Readiness::Held)
             .collect();
         if held.is_empty() {
             return None;
         }
-        let mut is_held = vec![false; self.plan.nodes.len()];
-        for &position in &held {
-            is_held[position] = true;
-        }
-        let free = held.iter().copied().find(|&position| {
-            self.walked(self.plan.nodes.len() + self.plan.edges.len());
-            !self.run.may_still_hear(self.plan, position, &is_held)
-        });
+        let free = self.run.free(self.plan, &held);
         // Held nodes that wait for each other would wait forever.
         free.or_else(|| held.first().copied().filter(|_| !self.has_active()))
     }
 
-    /// Counts a walk over the graph; where too much was walked, another decision goes on.
+    /// Pays for a walk over nodes and edges. Where much was walked, another decision goes on; the half of the budget that
+    /// is not for starting nodes belongs to the node at hand.
     fn walked(&self, n: usize) {
-        let left = MAX_DECISION_WORK.saturating_sub(self.budget.spent());
-        // What is left belongs to the node at hand.
-        let _ = self.budget.spend((n as u64 / 4).min(left / 2));
+        let left = DECISION_PAUSE.saturating_sub(self.budget.spent());
+        // What is taken is there.
+        let _ = self.budget.spend((n as u64).min(left));
     }
 
     fn has_active(&self) -> bool {
@@ -142,13 +182,13 @@ impl Scribe<'_> {
     }
 
     pub(super) fn mark_targets(&mut self, position: usize) {
-        let targets: Vec<_> = self.plan.nodes[position]
-            .out
-            .iter()
-            .map(|&edge| self.plan.edges[edge].target)
-            .collect();
-        self.dirty.extend(targets);
-        self.dirty.push_back(position);
+        let plan: &Plan = self.plan;
+        let out = &plan.nodes[position].out;
+        self.walked(out.len());
+        for &edge in out {
+            self.dirty.push(plan.edges[edge].target);
+        }
+        self.dirty.push(position);
     }
 
     /// The outputs of the nodes no forward edge leaves: those of the one that completed, or each under its id.

@@ -56,7 +56,8 @@ impl Scribe<'_> {
             })),
         );
         (self.held, self.most_held) = weight(&self.run);
-        self.dirty.extend(self.plan.entries.iter().copied());
+        let entries = self.plan.entries.iter();
+        entries.for_each(|&position| self.dirty.push(position));
         Ok(())
     }
 }

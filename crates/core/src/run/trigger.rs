@@ -93,28 +93,51 @@ impl Run {
         }
     }
 
-    /// Whether anything active, or another held node, could still make a silent source of a held node speak.
-    pub(crate) fn may_still_hear(&self, plan: &Plan, position: usize, is_held: &[bool]) -> bool {
-        let mut seen = vec![false; plan.nodes.len()];
-        seen[position] = true;
-        let slots = self.nodes[position].slots.iter();
-        let mut reach: Vec<_> = slots
-            .zip(&plan.nodes[position].forward)
-            .filter(|(slot, _)| slot.now.is_none())
-            .map(|(_, &edge)| plan.edges[edge].source)
-            .collect();
-        while let Some(node) = reach.pop() {
-            if std::mem::replace(&mut seen[node], true) {
-                continue;
-            }
-            if matches!(self.nodes[node].phase, Phase::Active(_)) || is_held[node] {
-                return true;
-            }
-            let incoming = plan.nodes[node].forward.iter().chain(&plan.nodes[node].back);
-            reach.extend(incoming.map(|&edge| plan.edges[edge].source));
+    /// The first of the held nodes whose silent sources nothing active and no other held node can make speak.
+    ///
+    /// What is active or held is heard as far as the next such node, so each node hears of few; that it hears of two is
+    /// enough to know that one of them is not the node in question. All is found out in one walk.
+    pub(crate) fn free(&self, plan: &Plan, held: &[usize]) -> Option<usize> {
+        let mut speaks: Vec<_> = self.nodes.iter().map(is_active).collect();
+        for &position in held {
+            speaks[position] = true;
         }
-        false
+        let mut heard: Vec<[Option<usize>; 2]> = vec![[None; 2]; plan.nodes.len()];
+        let mut reach = Vec::new();
+        let targets = |node: usize, speaker: usize| {
+            let out = plan.nodes[node].out.iter();
+            out.map(move |&edge| (plan.edges[edge].target, speaker))
+        };
+        for speaker in (0..speaks.len()).filter(|&position| speaks[position]) {
+            heard[speaker] = [Some(speaker), None];
+            reach.extend(targets(speaker, speaker));
+            while let Some((node, speaker)) = reach.pop() {
+                if speaks[node] || heard[node].contains(&Some(speaker)) {
+                    continue;
+                }
+                let Some(room) = heard[node].iter_mut().find(|known| known.is_none()) else {
+                    continue;
+                };
+                *room = Some(speaker);
+                reach.extend(targets(node, speaker));
+            }
+        }
+        let hears = |position: usize| {
+            let slots = self.nodes[position].slots.iter();
+            let mut silent = slots
+                .zip(&plan.nodes[position].forward)
+                .filter(|(slot, _)| slot.now.is_none());
+            silent.any(|(_, &edge)| {
+                let speakers = heard[plan.edges[edge].source].iter().flatten();
+                speakers.copied().any(|speaker| speaker != position)
+            })
+        };
+        held.iter().copied().find(|&position| !hears(position))
     }
+}
+
+fn is_active(state: &NodeState) -> bool {
+    matches!(state.phase, Phase::Active(_))
 }
 
 impl NodeState {

@@ -1,6 +1,12 @@
 //! One decision does a bounded amount of work, whatever the definition and the run.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
+use wopr_core::{
+    Catalog, Command, Entropy, Input, MAX_EDGES, MAX_EVENTS, Plan, Run, RunId, Timer, Timestamp, WorkflowId,
+    decide_counted,
+};
 use wopr_testkit::{Script, Workflow};
 
 fn started(workflow: &Workflow, inputs: Value) -> Script {
@@ -31,6 +37,73 @@ fn a_template_of_240_sorts_fails_its_node() {
         "{}",
         script.log(0)
     );
+}
+
+#[derive(Debug)]
+struct Nothing;
+
+impl Catalog for Nothing {
+    fn current(&self, _: &WorkflowId) -> Option<Arc<Plan>> {
+        None
+    }
+}
+
+/// Fires the timers that go on with a run, as far as it goes at once; says how many events each decision recorded.
+fn decisions(workflow: &Workflow) -> (Script, Vec<usize>) {
+    let mut script = Script::started(workflow);
+    let mut recorded = vec![script.events(0).len()];
+    while script.next_timer().is_some() {
+        let before = script.events(0).len();
+        script.fire(Timer::Continue).expect("stands");
+        recorded.push(script.events(0).len() - before);
+    }
+    (script, recorded)
+}
+
+#[test]
+fn parallel_edges_are_judged_once_and_paid_for() {
+    let edge = |n: usize, source: &str, target: &str| json!({ "id": format!("e{n}"), "sourceNodeId": source, "targetNodeId": target });
+    let mut workflow = Workflow::new("w").noops("a b");
+    for n in 0..MAX_EDGES - 1 {
+        workflow = workflow.raw_edge(edge(n, "a", "b"));
+    }
+    workflow = workflow.raw_edge(edge(MAX_EDGES, "b", "a"));
+    let plan = workflow.plan();
+    let id = RunId::from_parts(Timestamp::from_millis(0), [7; 10]);
+    let input = Input {
+        now: Timestamp::from_millis(1_000),
+        entropy: Entropy([7; 16]),
+        run: &id,
+        catalog: &Nothing,
+    };
+    let start = Command::Start(Box::new(Script::start_run(json!({}))));
+    let (decision, work) = decide_counted(Run::default(), &plan, start, &input).expect("a start");
+    // Each turn looks at all edges, so few of them fit in a decision, but some do.
+    let n_events = decision.events.len();
+    assert!((100..400).contains(&n_events), "{n_events} events");
+    assert!(work > 1_000_000, "{work} units");
+    let goes_on = |(timer, _): &(Timer, Timestamp)| *timer == Timer::Continue;
+    assert!(decision.timers_set.iter().any(goes_on));
+}
+
+#[test]
+fn skipped_and_disabled_nodes_count_among_the_events_of_a_decision() {
+    let n = 1_500;
+    let mut skips = Workflow::new("w").noops("a");
+    let mut disabled = Workflow::new("w");
+    for n in 0..n {
+        let id = format!("n{n}");
+        skips = skips.noops(&id).edges(&format!("a -> {id} any_failed"));
+        disabled = disabled.raw_node(json!({
+            "id": id, "typeId": "core.noop", "name": "n", "config": {}, "disabled": true,
+        }));
+    }
+    for (workflow, others) in [(skips, 4), (disabled, 2)] {
+        let (script, recorded) = decisions(&workflow);
+        assert_eq!(script.status(), "completed");
+        assert_eq!(recorded.iter().sum::<usize>(), n + others);
+        assert!(recorded.iter().all(|n| *n <= MAX_EVENTS + 3), "{recorded:?}");
+    }
 }
 
 #[test]
