@@ -369,8 +369,11 @@ pub enum Event {
         name: String,
         /// Its value before; none for `null`, which is read as none.
         previous: Option<Value>,
-        /// Its value now.
+        /// Its value now, or what was added to the list that it is.
         next: Value,
+        /// Whether `next` was added to a list; there is no `previous` then.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        appends: bool,
         /// The node that set it.
         node: Option<NodeId>,
     },

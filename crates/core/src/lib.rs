@@ -53,6 +53,6 @@ pub use plan::Plan;
 pub use problem::{Problem, Problems, Spot};
 pub use run::{
     ApplyError, Artifact, Asked, CONTENT_TRUST, Child, Open, OpenInterrupt, Run, Streaming, UNTRUSTED,
-    Untrusted,
+    Untrusted, Vote,
 };
 pub use status::{InterruptKind, RunStatus};

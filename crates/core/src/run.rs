@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    ApprovalAction, Event, Failure, InterruptKind, NodeId, Object, Plan, PrincipalId, Recorded, RunId,
-    RunStarted, RunStatus, Seq, Timestamp, Visit, WorkflowId, channel,
+    ApprovalAction, ContentHash, Event, Failure, InterruptKind, NodeId, Object, Plan, PrincipalId, Recorded,
+    RunId, RunStarted, RunStatus, Seq, Timestamp, Visit, WorkflowId, channel,
 };
 
 use trigger::{Signal, Slot};
@@ -183,11 +183,24 @@ pub struct Open {
     pub requested_at: Timestamp,
     /// Until when, if it times out.
     pub deadline: Option<Timestamp>,
-    /// Votes so far: (voter, action).
-    pub votes: Vec<(String, ApprovalAction)>,
+    /// The vote of each voter so far.
+    pub votes: Vec<Vote>,
     /// Whether the question was rendered while the run held untrusted content.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_untrusted: bool,
+}
+
+/// What a voter last said at a gate that asks several.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vote {
+    /// Whose it is.
+    pub voter: String,
+    /// The vote.
+    pub action: ApprovalAction,
+    /// The hash of the voter's words.
+    pub(crate) words: Option<ContentHash>,
+    /// How often the voter has voted.
+    pub(crate) n_votes: u32,
 }
 
 /// Why an event cannot follow. A log that holds such an event was damaged, or written by a bug.
@@ -504,17 +517,33 @@ impl Run {
                 Ok(())
             }
             Event::ApprovalVoted {
-                visit, voter, action, ..
+                visit,
+                voter,
+                action,
+                feedback,
             } => {
                 let Wait::Interrupt(open) = &mut self.active(plan, visit)?.wait else {
                     return Err(illegal("vote without interrupt", &visit.node));
                 };
-                open.votes.retain(|(other, _)| other != voter);
-                open.votes.push((voter.clone(), *action));
+                let earlier = open.votes.iter().find(|vote| vote.voter == *voter);
+                let n_votes = earlier.map_or(0, |vote| vote.n_votes) + 1;
+                open.votes.retain(|vote| vote.voter != *voter);
+                open.votes.push(Vote {
+                    voter: voter.clone(),
+                    action: *action,
+                    words: feedback.as_deref().map(hash),
+                    n_votes,
+                });
                 Ok(())
             }
-            Event::VariableChanged { name, next, .. } => {
-                self.variables.insert(name.clone(), next.clone());
+            Event::VariableChanged {
+                name, next, appends, ..
+            } => {
+                match self.variables.get_mut(name) {
+                    Some(Value::Array(items)) if *appends => items.push(next.clone()),
+                    _ if *appends => drop(self.variables.insert(name.clone(), vec![next.clone()].into())),
+                    _ => drop(self.variables.insert(name.clone(), next.clone())),
+                }
                 Ok(())
             }
             Event::ChannelWritten {
@@ -693,6 +722,11 @@ impl NodeState {
         }
         self.error = Some(error);
     }
+}
+
+/// The hash of a voter's words.
+pub(crate) fn hash(words: &str) -> ContentHash {
+    ContentHash::of(words.as_bytes())
 }
 
 fn illegal(what: &str, node: &NodeId) -> ApplyError {

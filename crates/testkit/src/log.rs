@@ -169,12 +169,16 @@ fn describe(event: &Event, name: &impl Fn(&RunId) -> String) -> (&'static str, V
             name,
             previous,
             next,
+            appends,
             node: _,
         } => {
             let previous = previous.as_ref().map(|previous| format!("was {previous}"));
             (
                 "variable.changed",
-                vec![format!("{name}={next}"), previous.unwrap_or_default()],
+                vec![
+                    format!("{name}{}={next}", if *appends { "+" } else { "" }),
+                    previous.unwrap_or_default(),
+                ],
             )
         }
         Event::ChannelWritten {

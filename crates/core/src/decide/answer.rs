@@ -8,17 +8,23 @@ use serde_json::{Value, json};
 use crate::{
     ApprovalAction, Authority, CONTENT_TRUST, Event, Failure, InterruptKind, Object, Refusal, Resolve, Seq,
     Timer, UNTRUSTED, Visit,
-    cost::Budget,
+    cost::{Budget, of_value},
     measure::{MAX_NESTING, too_deep},
     node::{ARTIFACT, About, ApprovalGate, NodeKind, Question, TITLE},
     plan::Plan,
-    run::{Active, Open, Phase, Wait},
+    run::{Active, Open, Phase, Wait, hash},
 };
 
 use super::{Scribe, node::fields};
 
 /// What the name of the variable begins with that keeps the questions to an asker.
 pub(super) const EXCHANGES: &str = "_askExchanges:";
+/// Most questions to the asker that are kept of a gate.
+const MAX_EXCHANGES: usize = 100;
+/// Longest words that an approval brings, in bytes.
+const MAX_WORDS: usize = 64 * 1024;
+/// How often one voter may change a vote.
+const MAX_VOTES: u32 = 20;
 
 impl Scribe<'_> {
     /// Opens an interrupt whose texts are rendered now; a text that cannot be fails the node.
@@ -246,11 +252,10 @@ impl Scribe<'_> {
         };
         let decided_by = match answer.action {
             ApprovalAction::Ask => {
-                self.ask(visit, &answerer, &answer);
-                return Ok(());
+                return self.ask(visit, &answerer, &answer);
             }
             ApprovalAction::Accept if gate.required > 1 => {
-                let accepts = self.vote(visit, open, &voter, &answer, ApprovalAction::Accept);
+                let accepts = self.vote(visit, open, &voter, &answer, ApprovalAction::Accept)?;
                 if accepts < gate.required {
                     return Ok(());
                 }
@@ -258,14 +263,14 @@ impl Scribe<'_> {
             }
             // To send it back decides for all of them as well.
             ApprovalAction::Refine if gate.required > 1 => {
-                let refines = self.vote(visit, open, &voter, &answer, ApprovalAction::Refine);
+                let refines = self.vote(visit, open, &voter, &answer, ApprovalAction::Refine)?;
                 if refines < gate.required {
                     return Ok(());
                 }
                 format!("quorum:{refines}-of-{}", gate.required)
             }
             ApprovalAction::Reject if gate.required > 1 && gate.majority => {
-                let rejects = self.vote(visit, open, &voter, &answer, ApprovalAction::Reject);
+                let rejects = self.vote(visit, open, &voter, &answer, ApprovalAction::Reject)?;
                 if rejects * 2 <= gate.required {
                     return Ok(());
                 }
@@ -286,7 +291,8 @@ impl Scribe<'_> {
         Ok(())
     }
 
-    /// Records a vote and counts those like it; a voter's later vote replaces the earlier one.
+    /// Records a vote and counts those like it; a voter's later vote replaces the earlier one, and one that says the same
+    /// says nothing new.
     fn vote(
         &mut self,
         visit: &Visit,
@@ -294,7 +300,21 @@ impl Scribe<'_> {
         voter: &str,
         answer: &Answer,
         action: ApprovalAction,
-    ) -> u32 {
+    ) -> Result<u32, Refusal> {
+        let others = open.votes.iter().filter(|vote| vote.voter != voter);
+        let alike = others.filter(|vote| vote.action == action).count();
+        let count = u32::try_from(alike + 1).unwrap_or(u32::MAX);
+        if let Some(earlier) = open.votes.iter().find(|vote| vote.voter == voter) {
+            let words = answer.words();
+            if earlier.action == action && earlier.words == words.as_deref().map(hash) {
+                return Ok(count);
+            }
+            if earlier.n_votes >= MAX_VOTES {
+                return Err(Refusal::InvalidAnswer(format!(
+                    "this vote was changed {MAX_VOTES} times, which is the most"
+                )));
+            }
+        }
         let event = Event::ApprovalVoted {
             visit: visit.clone(),
             voter: voter.to_owned(),
@@ -302,35 +322,36 @@ impl Scribe<'_> {
             feedback: answer.words(),
         };
         self.record(self.last(), event);
-        let others = open
-            .votes
-            .iter()
-            .filter(|(other, vote)| other != voter && *vote == action)
-            .count();
-        u32::try_from(others + 1).unwrap_or(u32::MAX)
+        Ok(count)
     }
 
     /// A question to the asker: kept with the run, the gate stays open.
-    fn ask(&mut self, visit: &Visit, by: &str, answer: &Answer) {
+    fn ask(&mut self, visit: &Visit, by: &str, answer: &Answer) -> Result<(), Refusal> {
         let name = format!("{EXCHANGES}{}", visit.node);
-        let previous = self.run.previous(&name);
-        let mut exchanges = previous
-            .as_ref()
-            .and_then(Value::as_array)
-            .cloned()
-            .unwrap_or_default();
+        let asked = self.run.variables.get(&name).and_then(Value::as_array);
+        if asked.is_some_and(|asked| asked.len() >= MAX_EXCHANGES) {
+            return Err(Refusal::InvalidAnswer(format!(
+                "{MAX_EXCHANGES} questions were asked at this gate, which is the most"
+            )));
+        }
         let exchange = fields(json!({ "question": answer.feedback, "askedBy": by }));
-        exchanges.push(Value::Object(self.marked(exchange)));
-        let next = Value::Array(exchanges);
+        let next = Value::Object(self.marked(exchange));
+        let kept = of_value(&next);
+        // In the event and in the variable.
+        self.spend(2 * kept)
+            .and_then(|()| self.hold(kept, 0))
+            .map_err(|failure| Refusal::InvalidAnswer(failure.message))?;
         self.record(
             self.last(),
             Event::VariableChanged {
                 name,
-                previous,
+                previous: None,
                 next,
+                appends: true,
                 node: Some(visit.node.clone()),
             },
         );
+        Ok(())
     }
 
     fn decide_gate(&mut self, visit: &Visit, answer: &Answer, by: Option<String>, value: Option<Value>) {
@@ -587,13 +608,22 @@ impl Answer {
             | ApprovalAction::EditAccept
             | ApprovalAction::Timeout => {}
         }
-        Ok(Self {
+        let answer = Self {
             action,
             feedback,
             refine,
             edited,
             legacy_refine,
-        })
+        };
+        for words in [&answer.feedback, &answer.words()].into_iter().flatten() {
+            if words.len() > MAX_WORDS {
+                return Err(Refusal::InvalidAnswer(format!(
+                    "its text has {} bytes, and {MAX_WORDS} is the most",
+                    words.len()
+                )));
+            }
+        }
+        Ok(answer)
     }
 }
 

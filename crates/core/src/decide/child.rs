@@ -306,6 +306,7 @@ impl Scribe<'_> {
                         name: name.clone(),
                         previous: self.run.previous(name),
                         next: next.clone(),
+                        appends: false,
                         node: Some(visit.node.clone()),
                     },
                 );

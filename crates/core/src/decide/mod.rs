@@ -200,6 +200,7 @@ impl<'a> Scribe<'a> {
                         name,
                         previous,
                         next,
+                        appends: false,
                         node: None,
                     };
                     self.record(None, changed);

@@ -139,6 +139,7 @@ impl Scribe<'_> {
                         name: name.clone(),
                         previous,
                         next,
+                        appends: false,
                         node: Some(node.id.clone()),
                     };
                     let cause = self.record(Some(started), changed);

@@ -128,11 +128,99 @@ fn ask_keeps_the_gate_open() {
         .answer("gate", json!({ "action": "ask", "feedback": "how?" }))
         .expect("open");
     expect![[r#"
-        5 variable.changed _askExchanges:gate=[{"askedBy":"ada","question":"why?"}]
-        6 variable.changed _askExchanges:gate=[{"askedBy":"ada","question":"why?"},{"askedBy":"ada","question":"how?"}] was [{"askedBy":"ada","question":"why?"}]"#]].assert_eq(&script.news());
+        5 variable.changed _askExchanges:gate+={"askedBy":"ada","question":"why?"}
+        6 variable.changed _askExchanges:gate+={"askedBy":"ada","question":"how?"}"#]]
+    .assert_eq(&script.news());
+    assert_eq!(
+        script.variable("_askExchanges:gate"),
+        json!([{ "askedBy": "ada", "question": "why?" }, { "askedBy": "ada", "question": "how?" }])
+    );
     script
         .answer("gate", json!({ "action": "accept" }))
         .expect("still open");
+    assert_eq!(script.status(), "completed");
+}
+
+#[test]
+fn questions_and_words_are_bounded() {
+    let mut script = gate(json!({ "actions": ALL }));
+    let ask = |question: String| json!({ "action": "ask", "question": question });
+    let long = "x".repeat(64 * 1024);
+    for answer in [
+        ask(format!("{long}x")),
+        json!({ "action": "reject", "reason": format!("{long}x") }),
+        json!({ "action": "refine", "refineFeedback": format!("{long}x") }),
+    ] {
+        let refusal = refused(&script, answer);
+        assert!(
+            refusal.contains("65537 bytes, and 65536 is the most"),
+            "{refusal}"
+        );
+    }
+    for n in 0..100 {
+        script
+            .answer("gate", ask(format!("{n}{}", "x".repeat(1_000))))
+            .expect("open");
+    }
+    // Each event holds one question.
+    assert!(serde_json::to_string(script.events(0)).expect("JSON").len() < 200_000);
+    let refusal = refused(&script, ask("one more".to_owned()));
+    assert!(refusal.contains("100 questions were asked"), "{refusal}");
+    script
+        .answer("gate", json!({ "action": "accept", "feedback": long }))
+        .expect("still open");
+    assert_eq!(script.status(), "completed");
+}
+
+#[test]
+fn questions_count_in_what_the_run_holds() {
+    let mut workflow = Workflow::new("w").node("gate", "core.approvalGate", json!({ "actions": ALL }));
+    for n in 0..21 {
+        let value = json!({ "value": { "type": "variable", "variableName": "x" } });
+        workflow = workflow
+            .wired(
+                &format!("n{n}"),
+                "core.setVariable",
+                json!({ "name": format!("v{n}") }),
+                value,
+            )
+            .edges(&format!("n{n} -> gate"));
+    }
+    let mut script = Script::of(&[&workflow]).start(json!({ "x": "x".repeat(1_035_000) }));
+    while script.status() == "running" {
+        script.wait(0);
+    }
+    let question = "x".repeat(64 * 1024);
+    let refusal = (0..100).find_map(|_| {
+        let answer = json!({ "action": "ask", "question": question });
+        script.answer("gate", answer).err()
+    });
+    let refusal = refusal.expect("no room for a hundred").to_string();
+    assert!(refusal.contains("the run would hold"), "{refusal}");
+}
+
+#[test]
+fn a_repeated_vote_records_nothing_and_a_changed_one_is_bounded() {
+    let mut script = gate(json!({ "requiredApprovals": 3, "rejectionPolicy": "majority" }));
+    let said = |script: &mut Script, action: &str, words: &str| {
+        let mut resolve = Script::resolve("gate", json!({ "action": action, "feedback": words }));
+        resolve.voter = Some("ada".to_owned());
+        script.tell(0, Command::Resolve(resolve))
+    };
+    said(&mut script, "accept", "yes").expect("open");
+    let n = script.events(0).len();
+    said(&mut script, "accept", "yes").expect("the same again");
+    assert_eq!(script.events(0).len(), n);
+    said(&mut script, "accept", "yes, really").expect("other words");
+    assert_eq!(script.events(0).len(), n + 1);
+    let refusal = (0..100).find_map(|n| said(&mut script, "accept", &n.to_string()).err());
+    let refusal = refusal.expect("bounded").to_string();
+    assert!(refusal.contains("changed 20 times"), "{refusal}");
+    assert_eq!(script.events(0).len(), n + 19);
+    // Others still vote.
+    for voter in ["bob", "eve"] {
+        vote(&mut script, "accept", voter).expect("open");
+    }
     assert_eq!(script.status(), "completed");
 }
 

@@ -225,6 +225,7 @@ fn samples() -> Vec<Event> {
             name: "x".to_owned(),
             previous: Some(json!(1)),
             next: json!(null),
+            appends: false,
             node: Some(node()),
         },
         Event::ChannelWritten {

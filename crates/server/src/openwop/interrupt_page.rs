@@ -159,12 +159,12 @@ async fn gate<'v>(
         requested_at: Some(render::time(open.requested_at)),
         expires_at: render::time(expires_at),
         now: render::time(call.host.engine().now()),
-        votes: open.votes.iter().map(|(_, action)| *action).collect(),
+        votes: open.votes.iter().map(|vote| vote.action).collect(),
         own_vote: open
             .votes
             .iter()
-            .find(|(voter, _)| *voter == *claims.holder.principal.as_str())
-            .map(|(_, action)| *action),
+            .find(|vote| vote.voter == *claims.holder.principal.as_str())
+            .map(|vote| vote.action),
         exchanges: exchanges(view, &claims.node),
         only_shown,
         holder: claims.holder.is_named.then_some(claims.holder.principal.as_str()),

@@ -287,6 +287,7 @@ fn an_event_is_at_most_one_update() {
             name: "v".to_owned(),
             previous: None,
             next: Value::Null,
+            appends: false,
             node: None,
         }),
     ];

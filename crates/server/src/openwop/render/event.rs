@@ -315,12 +315,13 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
             name,
             previous,
             next,
+            appends,
             node,
         } => {
             let payload = Payload::new()
                 .with("name", name.as_str())
                 .maybe("previous", previous.as_ref().map(|value| mask.value(name, value)))
-                .with("next", mask.value(name, next))
+                .with(if *appends { "appended" } else { "next" }, mask.value(name, next))
                 .maybe("nodeId", node.as_ref().map(NodeId::as_str));
             (node.as_ref().map(ToString::to_string), payload.done())
         }

@@ -215,6 +215,7 @@ fn samples() -> Vec<Event> {
             name: "pin".to_owned(),
             previous: Some(json!("4711")),
             next: json!("4711"),
+            appends: false,
             node: Some(node()),
         },
         Event::ChannelWritten {
