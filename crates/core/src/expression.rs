@@ -116,6 +116,19 @@ impl Expression {
         self.value(context, &budget.meter())
     }
 
+    /// What it comes to where nothing has a name; undefined is `None`.
+    pub(crate) fn always(&self, budget: &Budget) -> Result<Option<Value>, ExpressionError> {
+        self.value(&&Value::Null, &budget.meter())
+    }
+
+    /// Whether it counts as true where nothing has a name.
+    pub(crate) fn always_holds(&self, budget: &Budget) -> Result<bool, ExpressionError> {
+        let meter = budget.meter();
+        Ok(Machine::new(&&Value::Null, &meter)
+            .eval(&self.tree)?
+            .is_true(&meter)?)
+    }
+
     /// Asks something of the value, which is not copied for it.
     pub(crate) fn ask<'a, T>(
         &'a self,

@@ -5,6 +5,9 @@ const MAX_NAME: usize = 64;
 /// Cells of edit-distance tables that one document may cost.
 const BUDGET: usize = 2_000_000;
 
+/// What a name costs that is looked at and not compared.
+const LOOK: usize = 48;
+
 /// Finds close names, within a budget for the whole document.
 #[derive(Debug)]
 pub(super) struct Suggest {
@@ -32,6 +35,10 @@ impl Suggest {
         };
         let mut best: Option<(usize, &str)> = None;
         for name in known {
+            if self.left < LOOK {
+                break;
+            }
+            self.left -= LOOK;
             let Some(candidate) = letters(name) else { continue };
             if candidate.len().abs_diff(wrong.len()) > most
                 && !is_tail(&candidate, &wrong)

@@ -411,3 +411,44 @@ fn large_graphs_are_looked_at_in_time() {
     assert!(begun.elapsed().as_secs() < 10, "took {:?}", begun.elapsed());
     assert!((1..=100).contains(&warnings.len()), "{}", warnings.len());
 }
+
+#[test]
+fn all_constant_conditions_together_are_evaluated_within_one_budget() {
+    let heavy = ["range(1000)|map('string')|join|length"; 6].join(" + ");
+    let mut workflow = Workflow::new("w").noops("a b");
+    for n in 0..90 {
+        workflow = workflow.raw_edge(json!({
+            "sourceNodeId": "a", "targetNodeId": "b",
+            "condition": { "type": "expression", "expression": format!("{heavy} > {n}") },
+        }));
+    }
+    let warnings = workflow.plan().warnings();
+    let constant = warnings
+        .iter()
+        .filter(|warning| warning.lint.as_str() == "constant-condition")
+        .count();
+    assert!(
+        (1..80).contains(&constant),
+        "{constant} conditions were evaluated"
+    );
+}
+
+#[test]
+fn a_part_of_a_name_is_told_by_the_text_before_it() {
+    let template = "{{ nodes.pay-now.action }} {{ nodes.pay-x.action - later }} {{ other-now }}";
+    let workflow = Workflow::new("w")
+        .gate("pay-now")
+        .node("t", "core.template", json!({ "template": template }))
+        .edges("pay-now -> t");
+    let warnings = workflow.plan().warnings();
+    let rules: Vec<_> = warnings
+        .iter()
+        .map(|warning| warning.problem.to_string())
+        .collect();
+    // `now` and `x` are parts of names that are reported; `later` and both of the last are names of their own.
+    let undeclared: Vec<_> = ["now", "x", "later", "other"]
+        .into_iter()
+        .filter(|name| rules.iter().any(|rule| rule.contains(&format!("sets '{name}'"))))
+        .collect();
+    assert_eq!(undeclared, ["now", "later", "other"], "{rules:#?}");
+}

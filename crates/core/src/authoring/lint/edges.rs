@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     ApprovalAction,
+    cost::{self, Budget},
     definition::{EdgeCondition, Operator, TriggerRule},
     expression::Expression,
     node::NodeKind,
@@ -13,9 +14,9 @@ use crate::{
     problem::{Problem, Spot},
 };
 
-use super::{Lint, Warnings, always_fails, edge_place, never_fails, written};
+use super::{Lint, Warnings, always_fails, edge_place, never_fails, parsing, written};
 
-pub(super) fn check(plan: &Plan, constants: &[Option<bool>], warnings: &mut Warnings) {
+pub(super) fn check(plan: &Plan, constants: &[Option<bool>], warnings: &mut Warnings<'_>) {
     duplicates(plan, warnings);
     for (edge, constant) in constants.iter().enumerate() {
         if warnings.is_full() {
@@ -27,9 +28,9 @@ pub(super) fn check(plan: &Plan, constants: &[Option<bool>], warnings: &mut Warn
 }
 
 /// What each edge's condition comes to, where it does not depend on the run.
-pub(super) fn constants(plan: &Plan) -> Vec<Option<bool>> {
+pub(super) fn constants(plan: &Plan, budget: &Budget) -> Vec<Option<bool>> {
     let conditions = plan.definition.edges.iter().map(|edge| edge.condition.as_ref());
-    conditions.map(|condition| constant(condition?)).collect()
+    conditions.map(|condition| constant(condition?, budget)).collect()
 }
 
 fn at(plan: &Plan, edge: usize, member: &str, rule: String, hint: &str) -> Problem {
@@ -39,7 +40,7 @@ fn at(plan: &Plan, edge: usize, member: &str, rule: String, hint: &str) -> Probl
 }
 
 /// Edges between the same nodes with the same rule and condition.
-fn duplicates(plan: &Plan, warnings: &mut Warnings) {
+fn duplicates(plan: &Plan, warnings: &mut Warnings<'_>) {
     let mut seen = HashMap::new();
     for (index, edge) in plan.definition.edges.iter().enumerate() {
         let condition = edge.condition.as_ref().map(|condition| {
@@ -67,7 +68,7 @@ fn duplicates(plan: &Plan, warnings: &mut Warnings) {
     }
 }
 
-fn without_effect(plan: &Plan, edge: usize, warnings: &mut Warnings) {
+fn without_effect(plan: &Plan, edge: usize, warnings: &mut Warnings<'_>) {
     let planned = &plan.edges[edge];
     let source = &plan.nodes[planned.source];
     if source.disabled || plan.nodes[planned.target].disabled {
@@ -105,7 +106,7 @@ fn without_effect(plan: &Plan, edge: usize, warnings: &mut Warnings) {
     }
 }
 
-fn condition(plan: &Plan, edge: usize, constant: Option<bool>, warnings: &mut Warnings) {
+fn condition(plan: &Plan, edge: usize, constant: Option<bool>, warnings: &mut Warnings<'_>) {
     let Some(condition) = &plan.definition.edges[edge].condition else {
         return;
     };
@@ -152,8 +153,8 @@ fn condition(plan: &Plan, edge: usize, constant: Option<bool>, warnings: &mut Wa
     never_holds(plan, edge, condition, warnings);
 }
 
-/// What a condition comes to that names nothing of the run.
-fn constant(condition: &EdgeCondition) -> Option<bool> {
+/// What a condition comes to that names nothing of the run, if that can be paid for.
+fn constant(condition: &EdgeCondition, budget: &Budget) -> Option<bool> {
     let source = match condition.operator {
         Operator::Expression => condition.expression.as_deref()?,
         Operator::Equals
@@ -163,21 +164,22 @@ fn constant(condition: &EdgeCondition) -> Option<bool> {
         | Operator::Truthy
         | Operator::Falsy => condition.left.as_deref()?,
     };
+    parsing(budget, source).ok()?;
     let expression = Expression::parse(source).ok()?;
     if !expression.reads().is_empty() {
         return None;
     }
     match condition.operator {
-        Operator::Expression | Operator::Truthy => expression.holds(&json!({})).ok(),
-        Operator::Falsy => expression.holds(&json!({})).ok().map(|holds| !holds),
-        Operator::Equals => Some(expression.evaluate(&json!({})).ok()? == condition.right),
-        Operator::NotEquals => Some(expression.evaluate(&json!({})).ok()? != condition.right),
+        Operator::Expression | Operator::Truthy => expression.always_holds(budget).ok(),
+        Operator::Falsy => expression.always_holds(budget).ok().map(|holds| !holds),
+        Operator::Equals => Some(expression.always(budget).ok()? == condition.right),
+        Operator::NotEquals => Some(expression.always(budget).ok()? != condition.right),
         Operator::Contains | Operator::Regex => None,
     }
 }
 
 /// Values that a well-known output never has.
-fn never_holds(plan: &Plan, edge: usize, condition: &EdgeCondition, warnings: &mut Warnings) {
+fn never_holds(plan: &Plan, edge: usize, condition: &EdgeCondition, warnings: &mut Warnings<'_>) {
     let Some((left, Comparison::Is, right)) = comparison(condition) else {
         return;
     };
@@ -309,16 +311,21 @@ fn literal(text: &str) -> Option<Value> {
 pub(super) struct Claim {
     rule: TriggerRule,
     compared: Option<(String, Comparison, Value)>,
+    /// What comparing it with another costs.
+    pub(super) weight: u64,
 }
 
 impl Claim {
     pub(super) fn of(plan: &Plan, edge: usize) -> Self {
+        let condition = plan.definition.edges[edge].condition.as_ref();
+        let compared = condition.and_then(comparison);
+        let weight = compared.as_ref().map_or(0, |(left, _, value)| {
+            cost::bytes(left.len()) + cost::of_value(value)
+        });
         Self {
             rule: plan.edges[edge].rule,
-            compared: plan.definition.edges[edge]
-                .condition
-                .as_ref()
-                .and_then(comparison),
+            compared,
+            weight,
         }
     }
 

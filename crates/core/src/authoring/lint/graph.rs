@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::{
+    cost::Budget,
     definition::TriggerRule,
     plan::Plan,
     problem::{Problem, Spot},
@@ -17,8 +18,8 @@ const MAX_PAIRS: usize = 1_000;
 /// Most edges of one node that are compared with each other.
 const MAX_COMPARED: usize = 64;
 
-pub(super) fn check(plan: &Plan, constants: &[Option<bool>], warnings: &mut Warnings) {
-    let graph = Graph::of(plan, constants);
+pub(super) fn check(plan: &Plan, constants: &[Option<bool>], warnings: &mut Warnings<'_>) {
+    let graph = Graph::of(plan, constants, warnings.budget);
     let joins = graph.exclusive_joins();
     for (&node, pair) in &joins.by_node {
         let definition = &plan.definition;
@@ -47,6 +48,7 @@ struct Graph<'a> {
     constants: &'a [Option<bool>],
     /// Nodes in an order in which forward edges lead forward.
     order: Vec<usize>,
+    budget: &'a Budget,
 }
 
 /// Joins that wait for edges which exclude each other.
@@ -55,7 +57,7 @@ struct Joins {
 }
 
 impl<'a> Graph<'a> {
-    fn of(plan: &'a Plan, constants: &'a [Option<bool>]) -> Self {
+    fn of(plan: &'a Plan, constants: &'a [Option<bool>], budget: &'a Budget) -> Self {
         let mut waits: Vec<_> = plan.nodes.iter().map(|node| node.forward.len()).collect();
         let mut order: Vec<_> = (0..plan.nodes.len()).filter(|node| waits[*node] == 0).collect();
         let mut next = 0;
@@ -75,6 +77,7 @@ impl<'a> Graph<'a> {
             plan,
             constants,
             order,
+            budget,
         }
     }
 
@@ -89,6 +92,9 @@ impl<'a> Graph<'a> {
                 .collect();
             for (i, left) in claims.iter().enumerate() {
                 for (j, right) in claims.iter().enumerate().skip(i + 1) {
+                    if self.budget.spend(1 + left.weight.min(right.weight)).is_err() {
+                        return pairs;
+                    }
                     if left.excludes(right) {
                         pairs.push([out[i], out[j]]);
                         if pairs.len() >= MAX_PAIRS {
@@ -121,6 +127,11 @@ impl<'a> Graph<'a> {
         let mut needs = vec![vec![0_u64; width]; self.plan.nodes.len()];
         for &node in &self.order {
             let planned = &self.plan.nodes[node];
+            // Each edge into it is looked at for each pair, and has a set of its own.
+            let work = planned.forward.len() * (numbered.len() / 4 + width + 8);
+            if self.budget.spend(work as u64).is_err() {
+                break;
+            }
             let through = |edge: usize| {
                 let mut bits = needs[self.plan.edges[edge].source].clone();
                 if let Some(number) = numbers.get(&edge) {
@@ -202,7 +213,7 @@ impl<'a> Graph<'a> {
     }
 
     /// Reports nodes whose own edges keep them from starting. What follows them goes without saying.
-    fn never_starts(&self, joins: &Joins, warnings: &mut Warnings) {
+    fn never_starts(&self, joins: &Joins, warnings: &mut Warnings<'_>) {
         for (node, planned) in self.plan.nodes.iter().enumerate() {
             if planned.forward.is_empty() || joins.by_node.contains_key(&node) || planned.disabled {
                 continue;
@@ -239,7 +250,7 @@ impl<'a> Graph<'a> {
 
     /// Reports nodes that start with the run although the author hardly wants it: ones without any edge beside others,
     /// and a cycle that nothing leads into.
-    fn starts_by_itself(&self, warnings: &mut Warnings) {
+    fn starts_by_itself(&self, warnings: &mut Warnings<'_>) {
         let plan = self.plan;
         if plan.edges.is_empty() {
             return;

@@ -12,6 +12,7 @@ mod texts;
 use serde_json::Value;
 
 use crate::{
+    cost::{Budget, Exhausted},
     definition::Definition,
     node::{NodeKind, Offer},
     plan::{Plan, Port},
@@ -22,6 +23,11 @@ use super::walk::{self, FoundText};
 
 /// Most warnings of one definition.
 const MAX_WARNINGS: usize = 100;
+
+/// The most that looking for all of them may cost; past it, what is left of the definition is not looked at.
+const MAX_WORK: u64 = 2_000_000;
+/// What parsing costs for each byte of a source.
+const PARSING: u64 = 4;
 
 /// What a warning is about; its name never changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -92,8 +98,12 @@ impl Plan {
     /// What the definition says and hardly means, by place in the document.
     #[must_use]
     pub fn warnings(&self) -> Vec<Warning> {
-        let mut warnings = Warnings { list: Vec::new() };
-        let constants = edges::constants(self);
+        let budget = Budget::new(MAX_WORK);
+        let mut warnings = Warnings {
+            list: Vec::new(),
+            budget: &budget,
+        };
+        let constants = edges::constants(self, &budget);
         graph::check(self, &constants, &mut warnings);
         edges::check(self, &constants, &mut warnings);
         let found = texts_of(&self.definition.document);
@@ -108,11 +118,12 @@ fn texts_of(document: &Value) -> Vec<FoundText<'_>> {
     walk::texts(document, Offer { conformance: true })
 }
 
-struct Warnings {
+struct Warnings<'b> {
     list: Vec<Warning>,
+    budget: &'b Budget,
 }
 
-impl Warnings {
+impl Warnings<'_> {
     fn is_full(&self) -> bool {
         self.list.len() >= MAX_WARNINGS
     }
@@ -122,6 +133,11 @@ impl Warnings {
             self.list.push(Warning { lint, problem });
         }
     }
+}
+
+/// Pays for parsing a source.
+fn parsing(budget: &Budget, source: &str) -> Result<(), Exhausted> {
+    budget.spend(PARSING * source.len() as u64)
 }
 
 fn node_place(definition: &Definition, index: usize) -> String {

@@ -1,12 +1,16 @@
 //! Warnings about names: nodes, outputs, variables and channels that expressions, templates and mappings read and
 //! nothing declares or sets.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    ops::Bound,
+};
 
 use serde_json::{Map, Value};
 
 use crate::{
     Read,
+    cost::Budget,
     definition::TriggerRule,
     expression::{Expression, Template},
     node::NodeKind,
@@ -20,33 +24,40 @@ use super::{
         suggest::Suggest,
         walk::{FoundText, Language},
     },
-    Lint, Warnings, node_place,
+    Lint, Warnings, node_place, parsing,
 };
 
 /// Names that every expression sees.
 const EVERYWHERE: [&str; 5] = ["variables", "inputs", "configurable", "channels", "nodes"];
 /// Names that the condition of an edge sees besides.
 const ON_EDGES: [&str; 3] = ["status", "output", "outputs"];
+/// What is before the id of a node.
+const OF_NODES: &str = "nodes.";
 /// What the text and the files of an A2A message become.
 const FROM_MESSAGES: [&str; 2] = ["prompt", "files"];
 
-pub(super) fn check(plan: &Plan, found: &[FoundText<'_>], warnings: &mut Warnings) {
-    let mut names = Names::of(plan);
+pub(super) fn check(plan: &Plan, found: &[FoundText<'_>], warnings: &mut Warnings<'_>) {
+    let mut names = Names::of(plan, warnings.budget);
     for text in found {
+        if parsing(warnings.budget, text.text).is_err() {
+            return;
+        }
         let reads = match text.language {
             Language::Expression => Expression::parse(text.text).map(|expression| expression.reads()),
             Language::Template => Template::parse(text.text).map(|template| template.reads()),
             Language::Words | Language::Literal => continue,
         };
+        let found = text.text.match_indices(OF_NODES).map(|(at, _)| at);
+        names.mentions = found.collect();
         for read in reads.unwrap_or_default() {
-            if warnings.is_full() {
+            if warnings.is_full() || warnings.budget.spend(8).is_err() {
                 return;
             }
             names.read(text, &read, warnings);
         }
     }
     for node in 0..plan.nodes.len() {
-        if warnings.is_full() {
+        if warnings.is_full() || warnings.budget.spend(8).is_err() {
             return;
         }
         names.ports(node, warnings);
@@ -64,11 +75,16 @@ struct Names<'a> {
     channels: HashSet<&'a str>,
     /// Variables that anything reads or sets.
     used: HashSet<String>,
+    /// Ids of nodes that an expression takes for subtractions.
+    hyphened: BTreeSet<&'a str>,
+    /// Where the text at hand says `nodes.`.
+    mentions: Vec<usize>,
     suggest: Suggest,
+    budget: &'a Budget,
 }
 
 impl<'a> Names<'a> {
-    fn of(plan: &'a Plan) -> Self {
+    fn of(plan: &'a Plan, budget: &'a Budget) -> Self {
         let declared = plan.definition.variables.iter();
         let mut variables: HashSet<_> = declared.map(|variable| variable.name.as_str()).collect();
         let mut channels: HashSet<_> = plan.definition.channels.keys().map(String::as_str).collect();
@@ -104,11 +120,19 @@ impl<'a> Names<'a> {
             variables,
             channels,
             used,
+            hyphened: plan
+                .nodes
+                .iter()
+                .map(|node| node.id.as_str())
+                .filter(|id| id.contains('-'))
+                .collect(),
+            mentions: Vec::new(),
             suggest: Suggest::new(),
+            budget,
         }
     }
 
-    fn read(&mut self, text: &FoundText<'_>, read: &Read, warnings: &mut Warnings) {
+    fn read(&mut self, text: &FoundText<'_>, read: &Read, warnings: &mut Warnings<'_>) {
         let Some((first, rest)) = read.path.split_first() else {
             return;
         };
@@ -171,8 +195,10 @@ impl<'a> Names<'a> {
             (name, _) if edge.is_some() && ON_EDGES.contains(&name) => {}
             (name, _) => {
                 self.used.insert(name.to_owned());
-                let is_part = self.is_part_of_a_name(text.text, read);
-                if let Some((rule, mut hint)) = self.variable(name).filter(|_| !is_part) {
+                if self.is_part_of_a_name(text.text, read) {
+                    return;
+                }
+                if let Some((rule, mut hint)) = self.variable(name) {
                     let on_edge = edge.and_then(|_| self.suggest.hint(name, ON_EDGES));
                     if on_edge.is_some() {
                         hint = on_edge;
@@ -191,15 +217,19 @@ impl<'a> Names<'a> {
     /// Whether a name is what follows the hyphen of a node's id, which has been reported.
     fn is_part_of_a_name(&self, text: &str, read: &Read) -> bool {
         let before = text.get(..read.offset).unwrap_or_default();
-        before.ends_with('-')
-            && before.rsplit("nodes.").next().is_some_and(|node| {
-                let node = node.trim_end_matches('-');
-                before.contains("nodes.")
-                    && self
-                        .nodes
-                        .keys()
-                        .any(|id| id.starts_with(node) && id.contains('-'))
-            })
+        if !before.ends_with('-') {
+            return false;
+        }
+        let n = self
+            .mentions
+            .partition_point(|at| at + OF_NODES.len() <= before.len());
+        let Some(&at) = n.checked_sub(1).and_then(|n| self.mentions.get(n)) else {
+            return false;
+        };
+        let node = before[at + OF_NODES.len()..].trim_end_matches('-');
+        let from = (Bound::Included(node), Bound::Unbounded);
+        let next = self.hyphened.range::<str, _>(from).next();
+        next.is_some_and(|id| id.starts_with(node))
     }
 
     fn unknown_node(&mut self, node: &str, source: &str) -> (String, Option<String>) {
@@ -226,6 +256,9 @@ impl<'a> Names<'a> {
         may_fail: bool,
     ) -> Option<(String, Option<String>)> {
         let output = output?;
+        // Each name that is known is looked at.
+        let n_ports = self.plan.nodes[node].inputs.len() as u64;
+        self.budget.spend(8 + n_ports / 2).ok()?;
         let mut known = outputs(self.plan, node)?;
         if may_fail {
             known.push("error");
@@ -257,7 +290,7 @@ impl<'a> Names<'a> {
         Some((rule, hint.or_else(|| Some("declare it in variables".to_owned()))))
     }
 
-    fn ports(&mut self, node: usize, warnings: &mut Warnings) {
+    fn ports(&mut self, node: usize, warnings: &mut Warnings<'_>) {
         let plan = self.plan;
         for (name, port) in &plan.nodes[node].inputs {
             let (lint, member, (rule, hint)) = match port {
@@ -290,7 +323,7 @@ impl<'a> Names<'a> {
     }
 
     /// The variables that a child is given.
-    fn mappings(&mut self, node: usize, warnings: &mut Warnings) {
+    fn mappings(&mut self, node: usize, warnings: &mut Warnings<'_>) {
         let plan = self.plan;
         let NodeKind::SubWorkflow(sub) = &plan.nodes[node].kind else {
             return;
@@ -310,7 +343,7 @@ impl<'a> Names<'a> {
     }
 
     /// Outputs that are marked and that the node does not have: nothing is kept from views then.
-    fn sensitive(&mut self, node: usize, warnings: &mut Warnings) {
+    fn sensitive(&mut self, node: usize, warnings: &mut Warnings<'_>) {
         let plan = self.plan;
         for output in plan.definition.nodes[node].marked() {
             if let Some((rule, hint)) = self.output(node, Some(&output.to_owned()), false) {
@@ -328,7 +361,7 @@ impl<'a> Names<'a> {
     }
 
     /// Declared variables that nothing reads or sets.
-    fn unused(&self, warnings: &mut Warnings) {
+    fn unused(&self, warnings: &mut Warnings<'_>) {
         let definition = &self.plan.definition;
         if !is_closed(definition.document.get("nodes")) {
             return;

@@ -18,7 +18,7 @@ use super::{
     Lint, Warnings, node_place, written,
 };
 
-pub(super) fn check(plan: &Plan, found: &[FoundText<'_>], warnings: &mut Warnings) {
+pub(super) fn check(plan: &Plan, found: &[FoundText<'_>], warnings: &mut Warnings<'_>) {
     let variables = plan.variables().iter().map(|variable| variable.name.as_str());
     let names = plan
         .nodes
@@ -32,21 +32,22 @@ pub(super) fn check(plan: &Plan, found: &[FoundText<'_>], warnings: &mut Warning
         }
         braces(plan, &names, text, warnings);
     }
+    let mut suggest = Suggest::new();
     for node in 0..plan.nodes.len() {
         url(plan, node, warnings);
         settings(
             plan,
             &format!("/nodes/{node}/settings"),
             &node_place(&plan.definition, node),
-            warnings,
+            (&mut suggest, warnings),
         );
     }
-    settings(plan, "/settings", "definition", warnings);
+    settings(plan, "/settings", "definition", (&mut suggest, warnings));
 }
 
 /// Marks of this language where no template is rendered, and those of other languages where one is.
-fn braces(plan: &Plan, names: &HashSet<&str>, text: &FoundText<'_>, warnings: &mut Warnings) {
-    let warn = |warnings: &mut Warnings, at: usize, rule: String, hint: String| {
+fn braces(plan: &Plan, names: &HashSet<&str>, text: &FoundText<'_>, warnings: &mut Warnings<'_>) {
+    let warn = |warnings: &mut Warnings<'_>, at: usize, rule: String, hint: String| {
         let problem = Problem::new(&text.place, rule)
             .at(&text.pointer, Spot::Text(at))
             .hint(Some(hint));
@@ -122,7 +123,7 @@ fn foreign(text: &str, mut accepts: impl FnMut(&str) -> bool) -> Option<(usize, 
 }
 
 /// A URL that is not absolute, or is not there at all.
-fn url(plan: &Plan, node: usize, warnings: &mut Warnings) {
+fn url(plan: &Plan, node: usize, warnings: &mut Warnings<'_>) {
     let planned = &plan.nodes[node];
     if !matches!(planned.kind, NodeKind::Http(_)) || planned.inputs.iter().any(|(name, _)| name == "url") {
         return;
@@ -160,7 +161,7 @@ fn url(plan: &Plan, node: usize, warnings: &mut Warnings) {
 }
 
 /// Settings are open, so a mistyped one is ignored.
-fn settings(plan: &Plan, pointer: &str, place: &str, warnings: &mut Warnings) {
+fn settings(plan: &Plan, pointer: &str, place: &str, (suggest, warnings): (&mut Suggest, &mut Warnings<'_>)) {
     const KNOWN: [&str; 3] = ["timeout", "maxRetries", "retryDelayMs"];
     let settings = plan
         .definition
@@ -171,7 +172,7 @@ fn settings(plan: &Plan, pointer: &str, place: &str, warnings: &mut Warnings) {
         if KNOWN.contains(&name.as_str()) {
             continue;
         }
-        if let Some(hint) = Suggest::new().hint(name, KNOWN) {
+        if let Some(hint) = suggest.hint(name, KNOWN) {
             let mut pointer = pointer.to_owned();
             super::super::position::push(&mut pointer, name);
             let problem = Problem::new(place, format!("settings.{name} is not known, and ignored"))
