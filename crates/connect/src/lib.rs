@@ -18,4 +18,5 @@ pub use http::Http;
 pub use push::{Push, push, secret_header};
 pub use shares::{Share, Shares};
 pub use side_effect::SideEffect;
-pub use weight::{TooManyValues, parsed_limit, weigh};
+pub use weight::{TooManyValues, weigh};
+pub use wopr_core::parsed_limit;

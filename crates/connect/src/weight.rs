@@ -3,13 +3,10 @@
 //! A text of many small values takes up to a hundred times its size. What it will take is estimated before it is
 //! parsed, by one measure for requests, for the answers of peers and for what the command line reads.
 
-use wopr_core::parsed_size;
+use wopr_core::{parsed_limit, parsed_size};
 
 /// Texts up to this size are not weighed: parsed, none of them takes more than half a megabyte.
 const LIGHT: usize = 4 << 10;
-/// How many times the bound of a text it may take once it is parsed, and what it may in any case.
-const TIMES_PARSED: usize = 2;
-const LEAST_PARSED: usize = 24 << 20;
 
 /// A JSON text would take more memory than allowed once it is parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -17,12 +14,6 @@ const LEAST_PARSED: usize = 24 << 20;
 pub struct TooManyValues {
     /// In bytes.
     pub limit: usize,
-}
-
-/// The bytes that a JSON text may take once it is parsed, where the text itself may have `limit` bytes.
-#[must_use]
-pub fn parsed_limit(limit: usize) -> usize {
-    limit.saturating_mul(TIMES_PARSED).max(LEAST_PARSED)
 }
 
 /// The bytes that a JSON text will take beside itself once it is parsed; `limit` is the bound of the text.

@@ -18,6 +18,10 @@ const VALUE: usize = 40;
 /// What a string takes beside its text.
 const STRING: usize = 32;
 
+/// How many times the bound of a text it may take once it is parsed, and what it may in any case.
+const TIMES_PARSED: usize = 2;
+const LEAST_PARSED: usize = 24 << 20;
+
 /// Roughly the bytes that a JSON text takes once it is parsed: itself for one long string, and up to a hundred times as
 /// many for small objects. Says something of any text, without parsing it.
 #[must_use]
@@ -42,6 +46,12 @@ pub fn parsed_size(text: &[u8]) -> usize {
         }
     }
     text.len() + n_objects * OBJECT + n_values * VALUE + n_strings * STRING
+}
+
+/// The bytes that a JSON text may take once it is parsed, where the text itself may have `limit` bytes.
+#[must_use]
+pub fn parsed_limit(limit: usize) -> usize {
+    limit.saturating_mul(TIMES_PARSED).max(LEAST_PARSED)
 }
 
 /// Whether a value nests deeper than allowed.

@@ -8,6 +8,9 @@
 //! ```text
 //! CARGO_PROFILE_RELEASE_LTO=off cargo test --release -p wopr-core --test hostile -- --nocapture
 //! ```
+//!
+//! That takes hours on a small machine. `WOPR_HOSTILE_CASES=TEXT` takes all cases whose name has the text in it, and
+//! `WOPR_HOSTILE_EVERY=N` each Nth case.
 
 #![expect(
     clippy::unwrap_used,
@@ -16,14 +19,14 @@
     reason = "a test, which shows what it measured"
 )]
 
-use std::sync::Arc;
+use std::{env, sync::Arc};
 
 use peak_alloc::PeakAlloc;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Map, Value, json};
 use wopr_core::{
     Catalog, Command, Entropy, Input, MAX_DECISION_WORK, Offer, Plan, Run, RunId, Timer, Timestamp,
-    WorkflowId, decide_counted, parsed_size,
+    WorkflowId, decide_counted, parsed_limit, parsed_size,
 };
 use wopr_testkit::Script;
 
@@ -32,8 +35,6 @@ static MEMORY: PeakAlloc = PeakAlloc;
 
 const MAX_DOCUMENT: usize = 64 * 1024;
 const MAX_INPUT: usize = 1024 * 1024;
-/// As `server.max_body_bytes` says: eight times the text.
-const MAX_PARSED: usize = 8 * MAX_INPUT;
 const MAX_MEMORY: usize = 64 * 1024 * 1024;
 const MAX_MILLIS: f64 = 100.0;
 /// Decisions that follow the first.
@@ -106,11 +107,19 @@ fn attack(name: &str, document: &Value, inputs: &Value, worst: &mut Worst) {
     worst.exceeded.append(&mut last);
 }
 
+/// Claims that the run of the harness is for this case.
+fn is_wanted(name: &str) -> bool {
+    env::var("WOPR_HOSTILE_CASES").map_or(true, |wanted| name.contains(&wanted))
+}
+
 fn attack_once(name: &str, document: &Value, inputs: &Value, worst: &mut Worst) {
     let text = document.to_string();
+    if !is_wanted(name) {
+        return;
+    }
     assert!(text.len() <= MAX_DOCUMENT, "{name}: {} bytes", text.len());
     let inputs_text = inputs.to_string();
-    if inputs_text.len() > MAX_INPUT + 1024 || parsed_size(inputs_text.as_bytes()) > MAX_PARSED {
+    if inputs_text.len() > MAX_INPUT + 1024 || parsed_size(inputs_text.as_bytes()) > parsed_limit(MAX_INPUT) {
         return;
     }
     let document: Value = serde_json::from_str(&text).unwrap();
@@ -118,6 +127,7 @@ fn attack_once(name: &str, document: &Value, inputs: &Value, worst: &mut Worst) 
         Plan::admit(document, Offer { conformance: true })
     });
     let Ok(plan) = plan else { return };
+    measured(&format!("{name}, warnings"), worst, || drop(plan.warnings()));
     let id = RunId::from_parts(Timestamp::from_millis(0), [7; 10]);
     let input = Input {
         now: Timestamp::from_millis(1_000),
@@ -185,6 +195,15 @@ fn inputs() -> Vec<(&'static str, Value)> {
     let deep = |levels: usize, leaf: Value| (0..levels).fold(leaf, |inner, _| json!([inner]));
     vec![
         ("one text", json!("x y\n".repeat(262_000))),
+        ("zeros", json!("0".repeat(1_048_000))),
+        (
+            "long names",
+            Value::Object(
+                (0..10)
+                    .map(|n| (format!("{}{n}", "k".repeat(100_000)), json!(n)))
+                    .collect::<Map<_, _>>(),
+            ),
+        ),
         ("spaces", json!(" ".repeat(1_048_000))),
         ("ones", short(180_000, &|_| json!(1))),
         ("numbers", short(120_000, &|n| json!(n * 7919 % 100_003))),
@@ -308,6 +327,26 @@ fn expressions() -> Vec<String> {
             "99999999999999999999 ** 3",
             "1e308 * 10",
             "x|round(400)",
+            // Long arguments of short values.
+            "range(1000)|map(attribute=x)|length",
+            "range(1000)|selectattr(x)|length",
+            "[[0], [0], [0]]|rejectattr(x|string)|length",
+            "[1, 2]|sort(attribute=x)",
+            "[1, 2]|sort(attribute=x|string|replace('0', ','))",
+            "[1, 2]|sum(attribute=x) or [1]|max(attribute=x)",
+            "[1, 2]|unique(attribute=x)|join('', attribute=x)",
+            "''|trim(x)",
+            "'a'|replace(x, 'b') ~ 'a'|replace('b', x)",
+            "x|string|replace(x[1:], '')",
+            "'a'|split(x)",
+            "variables[x] or x in variables or x is in inputs",
+            "variables|attr(x)",
+            "{x: 1, x ~ '': 2, x ~ '1': 3}|length",
+            "{x ~ '': 1}|first",
+            "x|first in x and x|last in x",
+            "'a' is startingwith x or 'a' is in x",
+            "variables|length or variables|first",
+            "variables == inputs or variables < inputs",
         ]
         .map(ToOwned::to_owned),
     );
@@ -474,6 +513,32 @@ fn others() -> Vec<(String, Value)> {
         "a graph".to_owned(),
         definition(nodes, edges.collect(), json!({})),
     ));
+    // Two nodes, and as many edges between them as fit, in a loop.
+    for rule in ["all_success", "any_success", "all_complete"] {
+        let pair = ["a", "b"].map(|id| json!({ "id": id, "typeId": "core.noop", "name": "n", "config": {} }));
+        let mut edges: Vec<_> = (0..1_000)
+            .map(|n| json!({ "id": n.to_string(), "sourceNodeId": "a", "targetNodeId": "b", "triggerRule": rule }))
+            .collect();
+        edges.truncate(60_000 / (edges[999].to_string().len() + 1));
+        edges.push(json!({ "id": "b", "sourceNodeId": "b", "targetNodeId": "a" }));
+        all.push((
+            format!("parallel edges {rule}"),
+            definition(pair.to_vec(), edges, json!({})),
+        ));
+    }
+    // What warnings look at: conditions that are constant, and names that may be parts of others.
+    let heavy = "range(1000)|map('string')|join|length > 0";
+    let constants = (0..350).map(|n| edge(n, json!({ "type": "expression", "expression": heavy })));
+    all.push((
+        "constant conditions".to_owned(),
+        definition(pair(), constants.collect(), json!({})),
+    ));
+    for before in ["x".repeat(40_000), "nodes.".repeat(6_000)] {
+        let template = format!("{before}{{{{ {}a }}}}", "a-".repeat(4_000));
+        let mut nodes: Vec<_> = (0..100).map(|n| node(n, "core.noop", json!({}))).collect();
+        nodes.push(json!({ "id": "a-a", "typeId": "core.template", "name": "n", "config": { "template": template } }));
+        all.push(("names of parts".to_owned(), definition(nodes, vec![], json!({}))));
+    }
     for (name, schema) in schemas() {
         all.push((
             format!("schema {name}"),
@@ -565,7 +630,11 @@ fn schemas() -> Vec<(String, Value)> {
 fn any_document_and_any_input_stay_within_memory_and_time() {
     let mut worst = Worst::default();
     // All combinations are for a build that is fast.
-    let every = if cfg!(debug_assertions) { 41 } else { 1 };
+    let every = match env::var("WOPR_HOSTILE_EVERY") {
+        Ok(every) => every.parse().unwrap(),
+        Err(_) if cfg!(debug_assertions) && env::var("WOPR_HOSTILE_CASES").is_err() => 41,
+        Err(_) => 1,
+    };
     let inputs = inputs();
     let mut n = 0_usize;
     for (name, document) in others() {
@@ -594,6 +663,17 @@ fn any_document_and_any_input_stay_within_memory_and_time() {
                     &json!({ "x": x }),
                     &mut worst,
                 );
+                // Its names as those of variables.
+                if let Value::Object(fields) = x {
+                    let mut fields = fields.clone();
+                    fields.insert("x".to_owned(), json!(1));
+                    attack(
+                        &format!("{expression}, {name} over variables of {shape}"),
+                        &document,
+                        &Value::Object(fields),
+                        &mut worst,
+                    );
+                }
                 // Two halves that are equal to the last.
                 let half = match x {
                     Value::String(text) => json!(text[..text.len() / 2]),
