@@ -44,13 +44,11 @@ mod retention;
 mod room;
 mod run_ids;
 mod setbacks;
-mod slots;
 mod stats;
 mod steadfast;
 mod tail;
 mod timekeeping;
 mod timers;
-mod turns;
 mod view;
 
 pub use catalog::{RegisterError, Registered};
@@ -68,5 +66,6 @@ pub use recent::Decided;
 pub use request::{Create, Done, Extras, NewMessage, NewReceiver, Once, Respond, Start};
 pub use stats::Stats;
 pub use tail::Tail;
-pub use turns::{Full, Turn, Turns};
 pub use view::{Events, View};
+
+use wopr_store::{slots, turns};

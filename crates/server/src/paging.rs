@@ -18,8 +18,11 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use wopr_core::{RunKey, Seq, TenantId};
-use wopr_engine::{Engine, Events, Full, Turn, Turns};
-use wopr_store::{ReadError, patiently};
+use wopr_engine::{Engine, Events};
+use wopr_store::{
+    ReadError, patiently,
+    turns::{Full, Turn, Turns},
+};
 use wopr_wire::openwop::stream::StreamModes;
 
 /// A chunk of a stream ends with the event that brings it here. An event that is larger comes alone.

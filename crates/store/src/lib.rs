@@ -15,7 +15,9 @@ pub mod postgres;
 mod push;
 mod registry;
 mod retention;
+pub mod slots;
 pub mod sqlite;
+pub mod turns;
 mod vitals;
 mod work;
 

@@ -159,7 +159,7 @@ pub struct RunPage {
 }
 
 /// Which tasks to list.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct TaskFilter {
     /// Only this context.
     pub context: Option<String>,

@@ -2,11 +2,14 @@
 
 use axum::body::Bytes;
 use futures_util::future::join_all;
-use h2::client::{self, SendRequest};
-use http::{Method, Request, StatusCode};
+use h2::{
+    RecvStream,
+    client::{self, SendRequest},
+};
+use http::{Method, Request, Response, StatusCode};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
 };
 
 use crate::{
@@ -28,7 +31,10 @@ fn anonymous(method: Method, path: &str, media: &str) -> Request<()> {
 
 /// A connection whose client opens no window for any answer.
 async fn shut(server: &Server) -> SendRequest<Bytes> {
-    let stream = TcpStream::connect(&server.address).await.unwrap();
+    shut_over(TcpStream::connect(&server.address).await.unwrap()).await
+}
+
+async fn shut_over(stream: TcpStream) -> SendRequest<Bytes> {
     let mut builder = client::Builder::new();
     builder.initial_window_size(0);
     let (requests, connection) = builder.handshake(stream).await.unwrap();
@@ -200,4 +206,72 @@ async fn silent_connections_of_an_address_do_not_lock_out_its_callers() {
         }
     })
     .await;
+}
+
+/// A connection from one of the addresses of loopback.
+async fn from(server: &Server, n: u8) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(([127, 0, 1, n], 0).into()).unwrap();
+    socket.connect(server.address.parse().unwrap()).await.unwrap()
+}
+
+/// The status of an answer to a request without a credential, over HTTP/1.1.
+async fn status_over(mut stream: TcpStream, path: &str) -> u16 {
+    let head = format!("GET {path} HTTP/1.1\r\nhost: t\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut line = [0; 12];
+    soon(stream.read_exact(&mut line)).await.unwrap();
+    String::from_utf8_lossy(&line[9..]).parse().unwrap()
+}
+
+/// Leaves as many answers unread as an address gets; claims that it got any.
+async fn leave_unread(server: &Server, n: u8, path: &str, held: &mut Vec<Response<RecvStream>>) -> bool {
+    let mut has_any = false;
+    loop {
+        let requests = shut_over(from(server, n).await).await;
+        for _ in 0..MAX_STRANGE {
+            let mut ready = requests.clone().ready().await.unwrap();
+            let (response, _) = ready
+                .send_request(anonymous(Method::GET, path, "text/plain"), true)
+                .unwrap();
+            let response = soon(response).await.unwrap();
+            if response.status() == StatusCode::SERVICE_UNAVAILABLE {
+                return has_any;
+            }
+            has_any = true;
+            held.push(response);
+        }
+    }
+}
+
+#[tokio::test]
+async fn strangers_who_fill_their_memory_leave_room_to_known_addresses_and_probes() {
+    const KNOWN: u8 = 250;
+    let server = Server::start().await;
+    let mut stream = from(&server, KNOWN).await;
+    let call = b"GET /a2a/tasks HTTP/1.1\r\nhost: t\r\na2a-version: 1.0\r\n\
+        authorization: Bearer secret-of-alice-0123456789\r\n\r\n";
+    stream.write_all(call).await.unwrap();
+    let mut line = [0; 12];
+    soon(stream.read_exact(&mut line)).await.unwrap();
+    assert_eq!(&line, b"HTTP/1.1 200");
+
+    let mut held = Vec::new();
+    let mut n = 1;
+    for path in ["/v1/openapi.json", "/metrics", "/v1/interrupts/x"] {
+        // Each from an address that holds nothing yet.
+        while leave_unread(&server, n, path, &mut held).await {
+            n += 1;
+        }
+        n += 1;
+    }
+    for path in ["/metrics", "/v1/interrupts/x"] {
+        assert_eq!(status_over(from(&server, 200).await, path).await, 503, "{path}");
+    }
+    for path in ["/healthz", "/readyz"] {
+        assert_eq!(status_over(from(&server, 200).await, path).await, 200, "{path}");
+    }
+    assert_eq!(status_over(from(&server, KNOWN).await, "/metrics").await, 200);
+    let interrupts = status_over(from(&server, KNOWN).await, "/v1/interrupts/x").await;
+    assert_eq!(interrupts, 404);
 }

@@ -56,7 +56,7 @@ pub(super) async fn runs(
     limit: usize,
 ) -> Result<RunPage, Fault> {
     let found = pool
-        .list(|| runs_query(tenant, filter, after, limit).round())
+        .list(tenant, || runs_query(tenant, filter, after, limit).round())
         .await?;
     let mut runs = Vec::with_capacity(found.len().min(limit));
     for row in found.iter().take(limit) {
@@ -138,7 +138,7 @@ pub(super) async fn tasks(
     limit: usize,
 ) -> Result<TaskPage, Fault> {
     let found = pool
-        .list(|| tasks_query(tenant, filter, after, limit).round())
+        .list(tenant, || tasks_query(tenant, filter, after, limit).round())
         .await?;
     let total = found.first().map(|row| rows::count(row, 0)).transpose()?;
     let mut page: Vec<_> = found.iter().collect();

@@ -59,8 +59,8 @@ pub struct Options {
     /// Connections of this process, besides one for hints. Default 16. Reads have at most three quarters of them at a
     /// time, and of these lists at most half of all; but at least one.
     pub connections: usize,
-    /// Lists, other reads and other calls that may wait for a connection, and appends that may wait for their turn,
-    /// before further ones are refused. Default 1024 of each.
+    /// Lists and other reads of one tenant, and other calls, that may wait for a connection, and appends that may wait for
+    /// their turn, before further ones are refused. Default 1024 of each.
     pub waiting: usize,
     /// How long a call waits for a connection, or an append for its turn, before it is refused. Default one second.
     pub patience: Duration,

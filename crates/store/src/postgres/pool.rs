@@ -9,6 +9,7 @@ use tokio::{
 };
 use tokio_postgres::Row;
 use tokio_util::task::TaskTracker;
+use wopr_core::TenantId;
 
 use super::{
     Options,
@@ -82,7 +83,7 @@ impl Pool {
     }
 
     /// Gives a connection, or says soon that there is none.
-    pub(super) async fn get(&self, purpose: Purpose, until: Instant) -> Result<Connection, Fault> {
+    pub(super) async fn get(&self, purpose: Purpose<'_>, until: Instant) -> Result<Connection, Fault> {
         let turn = self.turns.take(purpose).await.map_err(|why| {
             self.counters.refused();
             Fault::Refused(why.to_owned())
@@ -124,7 +125,7 @@ impl Pool {
     /// Who goes away before the answer leaves a write done or undone; what runs on at the server is stopped.
     async fn ask<'v>(
         &self,
-        purpose: Purpose,
+        purpose: Purpose<'_>,
         is_lost_too: bool,
         round: impl Fn() -> Round<'v>,
     ) -> Result<Vec<Vec<Row>>, Fault> {
@@ -170,20 +171,32 @@ impl Pool {
         }
     }
 
-    /// Reads what is stored about a few runs: the rows of each step.
-    pub(super) async fn read_all<'v>(&self, round: impl Fn() -> Round<'v>) -> Result<Vec<Vec<Row>>, Fault> {
-        self.ask(Purpose::Read, true, round).await
+    /// Reads what is stored about a few runs of a tenant: the rows of each step.
+    pub(super) async fn read_all<'v>(
+        &self,
+        tenant: &TenantId,
+        round: impl Fn() -> Round<'v>,
+    ) -> Result<Vec<Vec<Row>>, Fault> {
+        self.ask(Purpose::Read(tenant), true, round).await
     }
 
     /// The same with one statement.
-    pub(super) async fn read<'v>(&self, round: impl Fn() -> Round<'v>) -> Result<Vec<Row>, Fault> {
-        let answers = self.ask(Purpose::Read, true, round).await;
+    pub(super) async fn read<'v>(
+        &self,
+        tenant: &TenantId,
+        round: impl Fn() -> Round<'v>,
+    ) -> Result<Vec<Row>, Fault> {
+        let answers = self.ask(Purpose::Read(tenant), true, round).await;
         Ok(answers?.pop().unwrap_or_default())
     }
 
-    /// Looks among many runs, tasks or deliveries, with one statement.
-    pub(super) async fn list<'v>(&self, round: impl Fn() -> Round<'v>) -> Result<Vec<Row>, Fault> {
-        let answers = self.ask(Purpose::List, true, round).await;
+    /// Looks among many runs, tasks or deliveries of a tenant, with one statement.
+    pub(super) async fn list<'v>(
+        &self,
+        tenant: &TenantId,
+        round: impl Fn() -> Round<'v>,
+    ) -> Result<Vec<Row>, Fault> {
+        let answers = self.ask(Purpose::List(tenant), true, round).await;
         Ok(answers?.pop().unwrap_or_default())
     }
 

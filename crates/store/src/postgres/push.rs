@@ -380,7 +380,11 @@ async fn list(
             ],
         )
     };
-    pool.list(round).await?.iter().map(delivery).collect()
+    pool.list(&filter.tenant, round)
+        .await?
+        .iter()
+        .map(delivery)
+        .collect()
 }
 
 fn only(found: &[Row]) -> Result<&Row, Fault> {
@@ -430,7 +434,11 @@ impl Pushes for PostgresStore {
 
     async fn pushes(&self, run: &RunKey) -> Result<Vec<PushRow>, ReadError> {
         let mut pushes = Vec::new();
-        for row in &self.pool.read(|| Round::of(OF_RUN, of_run(run))).await? {
+        for row in &self
+            .pool
+            .read(&run.tenant, || Round::of(OF_RUN, of_run(run)))
+            .await?
+        {
             pushes.push(PushRow {
                 id: rows::free_text(row, 0)?,
                 body: rows::bytes(row, 1)?,

@@ -79,7 +79,7 @@ pub(super) async fn load(pool: &Pool, run: &RunKey) -> Result<Option<Loaded>, Fa
         round.control("COMMIT");
         round
     };
-    let answers = pool.read_all(round).await?;
+    let answers = pool.read_all(&run.tenant, round).await?;
     let [_, summary, task, snapshot, tail, inbox, _] = answers.as_slice() else {
         return Err(Fault::Damaged(
             "a round of seven had another number of answers".to_owned(),
@@ -124,7 +124,7 @@ fn read_snapshot(row: &Row) -> Result<Snapshot, Fault> {
 }
 
 pub(super) async fn summary(pool: &Pool, run: &RunKey) -> Result<Option<(Summary, Seq)>, Fault> {
-    let found = pool.read(|| Round::of(SUMMARY, of(run))).await?;
+    let found = pool.read(&run.tenant, || Round::of(SUMMARY, of(run))).await?;
     found.first().map(|row| rows::summary(row, 0)).transpose()
 }
 
@@ -156,7 +156,7 @@ pub(super) async fn events(
         values.extend([value(rows::int(from.0)), value(rows::limit(limit))]);
         Round::of(EVENTS, values)
     };
-    let found = pool.read(round).await?;
+    let found = pool.read(&run.tenant, round).await?;
     let Some(first) = found.first() else {
         return Ok(None);
     };
@@ -197,7 +197,9 @@ fn read_events(
 }
 
 pub(super) async fn task(pool: &Pool, run: &RunKey) -> Result<Option<(TaskRow, Seq)>, Fault> {
-    let found = pool.read(|| Round::of(TASK_AND_HEAD, of(run))).await?;
+    let found = pool
+        .read(&run.tenant, || Round::of(TASK_AND_HEAD, of(run)))
+        .await?;
     let Some(row) = found.first() else { return Ok(None) };
     Ok(Some((rows::task(row, 0)?, rows::seq(row, 4)?)))
 }
@@ -208,7 +210,7 @@ pub(super) async fn messages(pool: &Pool, run: &RunKey, limit: usize) -> Result<
         values.push(value(rows::limit(limit)));
         Round::of(MESSAGES, values)
     };
-    let found = pool.read(round).await?;
+    let found = pool.read(&run.tenant, round).await?;
     let mut messages = Vec::with_capacity(found.len());
     for row in found.iter().rev() {
         messages.push(MessageRow {
@@ -226,7 +228,7 @@ pub(super) async fn blob(pool: &Pool, run: &RunKey, id: &str) -> Result<Option<B
         values.push(value(rows::free(id)));
         Round::of(BLOB, values)
     };
-    let found = pool.read(round).await?;
+    let found = pool.read(&run.tenant, round).await?;
     let Some(row) = found.first() else { return Ok(None) };
     Ok(Some(BlobRow {
         id: id.to_owned(),

@@ -81,7 +81,7 @@ pub(super) async fn workflow(
         let values = [tenant.as_str(), id.as_str(), version.as_str()];
         Round::of(WORKFLOW, values.into_iter().map(value).collect())
     };
-    let found = pool.read(round).await?;
+    let found = pool.read(tenant, round).await?;
     found.first().map(rows::workflow).transpose()
 }
 

@@ -20,6 +20,7 @@ use super::{
     rows,
     session::Session,
     stats::Counters,
+    totals::Totals,
     work,
 };
 use crate::{AppendError, Batch, EffectRow, Fence, Guard, StoredEvent, Summary, TaskRow, vitals::Vitals};
@@ -43,6 +44,7 @@ pub(super) struct Append {
     pub(super) counters: Arc<Counters>,
     pub(super) records: Arc<Records>,
     pub(super) vitals: Arc<Vitals>,
+    pub(super) totals: Totals,
     pub(super) refusal: Option<AppendError>,
 }
 
@@ -68,6 +70,9 @@ impl Job for Append {
         };
         self.counters.appended(&answer);
         self.vitals.note(self.batch.guard, &answer);
+        if self.batch.task.is_some() {
+            self.totals.changed(&self.batch.run.tenant);
+        }
         let Self { batch, reply, .. } = *self;
         // First, so that the one who waits is the last to have it.
         drop(batch);

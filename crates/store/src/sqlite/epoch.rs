@@ -14,6 +14,7 @@ use super::{
     SqliteStore,
     fault::{Failure, FailureKind, Fault},
     job::Job,
+    lanes::Lane,
     queue::SMALL,
     session::Session,
     work,
@@ -90,7 +91,7 @@ impl SqliteStore {
                 return Err(failure.into());
             }
         }
-        let next = self.read(work::next_epoch).await;
+        let next = self.read(Lane::Work, work::next_epoch).await;
         let next = next.map_err(|_| WriteError::from(failure.clone()))?;
         *self.owed.lock() = Some(now);
         tracing::error!(

@@ -124,23 +124,19 @@ fn runs_arm(
     query.push(listed!("runs"));
 }
 
+/// A page of tasks. They are counted unless their number is known.
 pub(super) fn tasks(
     conn: &Connection,
     tenant: &TenantId,
     filter: &TaskFilter,
     after: Option<&TaskCursor>,
     limit: usize,
+    total: Option<u64>,
 ) -> Result<TaskPage, Fault> {
-    let total = {
-        let query = tasks_count(tenant, filter);
-        let mut statement = conn.prepare_cached(&query.sql)?;
-        let mut found = statement.query(params_from_iter(query.values))?;
-        match found.next()? {
-            Some(row) => rows::count(row, 0)?,
-            None => 0,
-        }
+    let total = match total {
+        Some(total) => total,
+        None => count(conn, &tasks_count(tenant, filter))?,
     };
-
     let query = tasks_query(tenant, filter, after, limit);
     let mut statement = conn.prepare_cached(&query.sql)?;
     let mut found = statement.query(params_from_iter(query.values))?;
@@ -158,6 +154,15 @@ pub(super) fn tasks(
         total,
         has_more,
     })
+}
+
+fn count(conn: &Connection, query: &Query) -> Result<u64, Fault> {
+    let mut statement = conn.prepare_cached(&query.sql)?;
+    let mut found = statement.query(params_from_iter(&query.values))?;
+    match found.next()? {
+        Some(row) => rows::count(row, 0),
+        None => Ok(0),
+    }
 }
 
 fn tasks_count(tenant: &TenantId, filter: &TaskFilter) -> Query {

@@ -1,7 +1,7 @@
 //! The embedded store: one SQLite file, one process, no other service. What is registered a [`Guest`] may change too.
 //!
 //! One thread writes, a few read, one checkpoints; callers reach them through bounded queues and never touch a
-//! connection. A full queue answers at once that the store is unavailable. What `append` acknowledged is on the
+//! connection. Reads go by [lanes], in which tenants take turns. A full queue answers at once that the store is unavailable. What `append` acknowledged is on the
 //! disk: WAL with `synchronous=FULL`, one fsync for all batches that waited at the same time.
 
 mod append;
@@ -13,6 +13,7 @@ mod fault;
 mod guest;
 mod inspect;
 mod job;
+mod lanes;
 mod lists;
 mod open;
 mod place;
@@ -31,6 +32,7 @@ mod schema;
 mod session;
 mod space;
 mod stats;
+mod totals;
 mod work;
 mod writer;
 
@@ -60,6 +62,7 @@ use self::{
     checkpoint::{Checkpointer, Mark, PENDING_WISHES},
     epoch::Owed,
     job::Job,
+    lanes::Lanes,
     open::{At as _, Lock},
     place::Files,
     queue::Queue,
@@ -68,6 +71,7 @@ use self::{
     records::Records,
     space::Space,
     stats::Counters,
+    totals::Totals,
     writer::{Held, Short, Writer},
 };
 use crate::vitals::Vitals;
@@ -83,7 +87,10 @@ pub struct Options {
     pub readers: usize,
     /// Writes that may wait for the writer before further ones are refused. Default 4096.
     pub queue: usize,
-    /// Reads that may wait for a reader before further ones are refused. Default 4096.
+    /// Lists and other reads of one tenant that may wait for a reader before further ones are refused. Default 1024 of
+    /// each.
+    pub waiting: usize,
+    /// Reads that the process itself does before further ones are refused. Default 4096.
     pub read_queue: usize,
     /// Whether to bring an older schema up to date. Default yes.
     pub migrate: bool,
@@ -99,6 +106,7 @@ impl Default for Options {
         Self {
             readers: 4,
             queue: 4096,
+            waiting: 1_024,
             read_queue: 4096,
             migrate: true,
             checkpoint_pages: 4096,
@@ -115,6 +123,8 @@ pub struct SqliteStore {
     path: PathBuf,
     writes: Arc<Queue<Box<dyn Job>>>,
     reads: Arc<Queue<Read>>,
+    lanes: Lanes,
+    totals: Totals,
     counters: Arc<Counters>,
     records: Arc<Records>,
     readiness: Readiness,
@@ -239,6 +249,8 @@ impl SqliteStore {
             path,
             writes,
             reads,
+            lanes: Lanes::new(options.readers.max(1), options.waiting),
+            totals: Totals::default(),
             counters,
             records,
             readiness: Readiness::default(),

@@ -12,6 +12,7 @@ use super::{
     append::Append,
     fault::Fault,
     job::{Job, Task},
+    lanes::Lane,
     lists,
     queue::{Refused, SMALL},
     read,
@@ -31,10 +32,16 @@ impl SqliteStore {
     /// Runs a read on one of the readers, as of one moment.
     pub(super) async fn read<T: Send + 'static>(
         &self,
+        lane: Lane,
         read: impl FnOnce(&Connection) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, ReadError> {
+        let Ok(place) = self.lanes.take(&lane).await else {
+            return Err(ReadError::Unavailable(self.refused(Refused::Full)));
+        };
         let (reply, answer) = oneshot::channel();
         let job = move |conn: &Connection| {
+            // The reader is busy until then, whether or not anybody still waits.
+            let _place = place;
             // Whoever asked may have gone away while the read waited.
             if !reply.is_closed() {
                 drop(reply.send(as_of_one_moment(conn, read)));
@@ -102,6 +109,7 @@ impl Log for SqliteStore {
             counters: Arc::clone(&self.counters),
             records: Arc::clone(&self.records),
             vitals: Arc::clone(&self.vitals),
+            totals: self.totals.clone(),
             refusal: None,
         };
         self.enqueue(Box::new(job), bytes)
@@ -114,22 +122,29 @@ impl Log for SqliteStore {
 
     async fn load(&self, run: &RunKey) -> Result<Option<Loaded>, ReadError> {
         let run = run.clone();
-        self.read(move |conn| read::load(conn, &run)).await
+        self.read(Lane::Look(run.tenant.clone()), move |conn| read::load(conn, &run))
+            .await
     }
 
     async fn summary(&self, run: &RunKey) -> Result<Option<(Summary, Seq)>, ReadError> {
         let run = run.clone();
-        self.read(move |conn| read::summary(conn, &run)).await
+        self.read(Lane::Look(run.tenant.clone()), move |conn| {
+            read::summary(conn, &run)
+        })
+        .await
     }
 
     async fn heads(&self, runs: &[RunKey]) -> Result<Vec<Option<Seq>>, ReadError> {
         let runs = runs.to_vec();
-        self.read(move |conn| read::heads(conn, &runs)).await
+        self.read(Lane::Work, move |conn| read::heads(conn, &runs)).await
     }
 
     async fn events(&self, run: &RunKey, from: Seq, limit: usize) -> Result<Option<EventPage>, ReadError> {
         let run = run.clone();
-        self.read(move |conn| read::events(conn, &run, from, limit)).await
+        self.read(Lane::Look(run.tenant.clone()), move |conn| {
+            read::events(conn, &run, from, limit)
+        })
+        .await
     }
 
     async fn list_runs(
@@ -140,13 +155,16 @@ impl Log for SqliteStore {
         limit: usize,
     ) -> Result<RunPage, ReadError> {
         let (tenant, filter, after) = (tenant.clone(), filter.clone(), after.cloned());
-        self.read(move |conn| lists::runs(conn, &tenant, &filter, after.as_ref(), limit))
-            .await
+        self.read(Lane::List(tenant.clone()), move |conn| {
+            lists::runs(conn, &tenant, &filter, after.as_ref(), limit)
+        })
+        .await
     }
 
     async fn task(&self, run: &RunKey) -> Result<Option<(TaskRow, Seq)>, ReadError> {
         let run = run.clone();
-        self.read(move |conn| read::task(conn, &run)).await
+        self.read(Lane::Look(run.tenant.clone()), move |conn| read::task(conn, &run))
+            .await
     }
 
     async fn list_tasks(
@@ -156,19 +174,37 @@ impl Log for SqliteStore {
         after: Option<&TaskCursor>,
         limit: usize,
     ) -> Result<TaskPage, ReadError> {
+        let lane = Lane::List(tenant.clone());
         let (tenant, filter, after) = (tenant.clone(), filter.clone(), after.cloned());
-        self.read(move |conn| lists::tasks(conn, &tenant, &filter, after.as_ref(), limit))
-            .await
+        let totals = self.totals.clone();
+        self.read(lane, move |conn| {
+            // Nothing was read yet, so what follows is as of a moment after the mark.
+            match totals.find(&tenant, &filter) {
+                Ok(total) => lists::tasks(conn, &tenant, &filter, after.as_ref(), limit, Some(total)),
+                Err(mark) => {
+                    let page = lists::tasks(conn, &tenant, &filter, after.as_ref(), limit, None)?;
+                    totals.keep(&tenant, filter, mark, page.total);
+                    Ok(page)
+                }
+            }
+        })
+        .await
     }
 
     async fn messages(&self, run: &RunKey, limit: usize) -> Result<Vec<MessageRow>, ReadError> {
         let run = run.clone();
-        self.read(move |conn| read::messages(conn, &run, limit)).await
+        self.read(Lane::Look(run.tenant.clone()), move |conn| {
+            read::messages(conn, &run, limit)
+        })
+        .await
     }
 
     async fn blob(&self, run: &RunKey, id: &str) -> Result<Option<BlobRow>, ReadError> {
         let (run, id) = (run.clone(), id.to_owned());
-        self.read(move |conn| read::blob(conn, &run, &id)).await
+        self.read(Lane::Look(run.tenant.clone()), move |conn| {
+            read::blob(conn, &run, &id)
+        })
+        .await
     }
 
     async fn idempotency(
@@ -177,8 +213,10 @@ impl Log for SqliteStore {
         now: Timestamp,
     ) -> Result<Option<IdempotencyRecord>, ReadError> {
         let (key, records) = (key.clone(), Arc::clone(&self.records));
-        self.read(move |conn| Ok(records.find(&Session::new(conn), &key, now)?.unexpired()))
-            .await
+        self.read(Lane::Look(key.tenant.clone()), move |conn| {
+            Ok(records.find(&Session::new(conn), &key, now)?.unexpired())
+        })
+        .await
     }
 
     async fn remember(
@@ -217,7 +255,7 @@ impl Work for SqliteStore {
     }
 
     async fn high_water(&self) -> Result<Option<Timestamp>, ReadError> {
-        self.read(work::high_water).await
+        self.read(Lane::Work, work::high_water).await
     }
 
     async fn keep_time(&self, at: Timestamp) -> Result<(), WriteError> {
@@ -253,7 +291,7 @@ impl Work for SqliteStore {
     }
 
     async fn parked(&self, limit: usize) -> Result<Vec<RunKey>, ReadError> {
-        self.read(move |conn| work::parked(conn, limit)).await
+        self.read(Lane::Work, move |conn| work::parked(conn, limit)).await
     }
 
     async fn lease_timers(
@@ -286,7 +324,7 @@ impl Work for SqliteStore {
     }
 
     async fn next_due(&self) -> Result<Option<Timestamp>, ReadError> {
-        self.read(work::next_due).await
+        self.read(Lane::Work, work::next_due).await
     }
 
     async fn lease_effects(
@@ -328,8 +366,10 @@ impl Work for SqliteStore {
         limit: usize,
     ) -> Result<Vec<RunKey>, ReadError> {
         let after = after.cloned();
-        self.read(move |conn| work::runs_with_inbox(conn, after.as_ref(), limit))
-            .await
+        self.read(Lane::Work, move |conn| {
+            work::runs_with_inbox(conn, after.as_ref(), limit)
+        })
+        .await
     }
 }
 
@@ -348,8 +388,10 @@ impl Registry for SqliteStore {
         version: &ContentHash,
     ) -> Result<Option<WorkflowRow>, ReadError> {
         let (tenant, id, version) = (tenant.clone(), id.clone(), version.clone());
-        self.read(move |conn| registry::workflow(conn, &tenant, &id, &version))
-            .await
+        self.read(Lane::Look(tenant.clone()), move |conn| {
+            registry::workflow(conn, &tenant, &id, &version)
+        })
+        .await
     }
 
     async fn workflows_since(
@@ -357,8 +399,10 @@ impl Registry for SqliteStore {
         after: Revision,
         max_bytes: usize,
     ) -> Result<Vec<(Revision, WorkflowRow)>, ReadError> {
-        self.read(move |conn| registry::workflows_since(conn, after, max_bytes))
-            .await
+        self.read(Lane::Work, move |conn| {
+            registry::workflows_since(conn, after, max_bytes)
+        })
+        .await
     }
 
     async fn add_key(&self, row: KeyRow) -> Result<bool, WriteError> {
@@ -372,11 +416,12 @@ impl Registry for SqliteStore {
     }
 
     async fn keys(&self) -> Result<Vec<KeyRow>, ReadError> {
-        self.read(registry::keys).await
+        self.read(Lane::Work, registry::keys).await
     }
 
     async fn keys_since(&self, after: Revision) -> Result<Vec<(Revision, KeyRow)>, ReadError> {
-        self.read(move |conn| registry::keys_since(conn, after)).await
+        self.read(Lane::Work, move |conn| registry::keys_since(conn, after))
+            .await
     }
 }
 
@@ -384,8 +429,10 @@ impl Registry for SqliteStore {
 impl Retention for SqliteStore {
     async fn next_tenant(&self, after: Option<&TenantId>) -> Result<Option<TenantId>, ReadError> {
         let after = after.cloned();
-        self.read(move |conn| retention::next_tenant(conn, after.as_ref()))
-            .await
+        self.read(Lane::Work, move |conn| {
+            retention::next_tenant(conn, after.as_ref())
+        })
+        .await
     }
 
     async fn ended_roots(
@@ -396,8 +443,10 @@ impl Retention for SqliteStore {
         limit: usize,
     ) -> Result<EndedRoots, ReadError> {
         let (tenant, after) = (tenant.clone(), after.cloned());
-        self.read(move |conn| retention::ended_roots(conn, &tenant, before, after.as_ref(), limit))
-            .await
+        self.read(Lane::Work, move |conn| {
+            retention::ended_roots(conn, &tenant, before, after.as_ref(), limit)
+        })
+        .await
     }
 
     async fn children(
@@ -408,19 +457,29 @@ impl Retention for SqliteStore {
         limit: usize,
     ) -> Result<Vec<Child>, ReadError> {
         let (tenant, parents, after) = (tenant.clone(), parents.to_vec(), after.cloned());
-        self.read(move |conn| retention::children(conn, &tenant, &parents, after.as_ref(), limit))
-            .await
+        self.read(Lane::Work, move |conn| {
+            retention::children(conn, &tenant, &parents, after.as_ref(), limit)
+        })
+        .await
     }
 
     async fn remove(&self, tenant: &TenantId, removals: &[Removal]) -> Result<(), WriteError> {
+        let of = tenant;
         let (tenant, removals) = (tenant.clone(), removals.to_vec());
         let bytes = SMALL * (1 + removals.len());
-        self.write(bytes, move |conn| retention::remove(conn, &tenant, &removals))
-            .await
+        let change = self.totals.change(&tenant);
+        let removed = self.write(bytes, move |conn| {
+            // Dropped with the job, after its commit.
+            let _ = &change;
+            retention::remove(conn, &tenant, &removals)
+        });
+        let removed = removed.await;
+        self.totals.changed(of);
+        removed
     }
 
     async fn begun_removals(&self, limit: usize) -> Result<Vec<RunKey>, ReadError> {
-        self.read(move |conn| retention::begun_removals(conn, limit))
+        self.read(Lane::Work, move |conn| retention::begun_removals(conn, limit))
             .await
     }
 

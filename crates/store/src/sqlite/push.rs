@@ -7,6 +7,7 @@ use wopr_core::{RunKey, Seq, Timestamp};
 use super::{
     SqliteStore,
     fault::Fault,
+    lanes::Lane,
     queue::SMALL,
     quota::{Queries, pick},
     retention::{is_gone, listed},
@@ -523,7 +524,8 @@ impl Pushes for SqliteStore {
 
     async fn pushes(&self, run: &RunKey) -> Result<Vec<PushRow>, ReadError> {
         let run = run.clone();
-        self.read(move |conn| of_run(conn, &run)).await
+        self.read(Lane::Look(run.tenant.clone()), move |conn| of_run(conn, &run))
+            .await
     }
 
     async fn drop_push(&self, run: &RunKey, id: &str) -> Result<bool, WriteError> {
@@ -538,7 +540,8 @@ impl Pushes for SqliteStore {
         limit: usize,
     ) -> Result<Vec<OutboxRow>, ReadError> {
         let after = after.cloned();
-        self.read(move |conn| outbox(conn, after.as_ref(), limit)).await
+        self.read(Lane::Work, move |conn| outbox(conn, after.as_ref(), limit))
+            .await
     }
 
     async fn expand(&self, row: &OutboxRow, updates: &[Update], now: Timestamp) -> Result<bool, WriteError> {
@@ -562,7 +565,8 @@ impl Pushes for SqliteStore {
 
     async fn waiting(&self, run: &RunKey, push: &str, limit: usize) -> Result<Vec<Delivery>, ReadError> {
         let (run, push) = (run.clone(), push.to_owned());
-        self.read(move |conn| waiting(conn, &run, &push, limit)).await
+        self.read(Lane::Work, move |conn| waiting(conn, &run, &push, limit))
+            .await
     }
 
     async fn settle_push(
@@ -583,8 +587,10 @@ impl Pushes for SqliteStore {
         limit: usize,
     ) -> Result<Vec<Delivery>, ReadError> {
         let (filter, after) = (filter.clone(), after.cloned());
-        self.read(move |conn| list(conn, &filter, after.as_ref(), limit))
-            .await
+        self.read(Lane::List(filter.tenant.clone()), move |conn| {
+            list(conn, &filter, after.as_ref(), limit)
+        })
+        .await
     }
 
     async fn retry_push(

@@ -13,32 +13,36 @@ const FACTOR: usize = 3;
 
 /// So many slots.
 #[derive(Debug, Clone)]
-pub(crate) struct Slots {
+pub struct Slots {
     most: usize,
     held: Arc<Mutex<Held>>,
 }
 
+/// How many each tenant holds.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub struct Held {
     n: usize,
     of: HashMap<TenantId, usize>,
 }
 
 impl Held {
     /// Whether a tenant may hold so many more, of so many in all.
-    pub(crate) fn has_room(&self, most: usize, tenant: &TenantId, more: usize) -> bool {
+    #[must_use]
+    pub fn has_room(&self, most: usize, tenant: &TenantId, more: usize) -> bool {
         let free = most.saturating_sub(self.n);
         let held = self.of.get(tenant).copied().unwrap_or(0);
         // Whoever has none may take all that is left, however much it needs at once.
         more <= free && (held == 0 || held + more <= FACTOR.saturating_mul(free - more + 1))
     }
 
-    pub(crate) fn add(&mut self, tenant: &TenantId, more: usize) {
+    /// Counts so many more of a tenant.
+    pub fn add(&mut self, tenant: &TenantId, more: usize) {
         self.n += more;
         *self.of.entry(tenant.clone()).or_default() += more;
     }
 
-    pub(crate) fn remove(&mut self, tenant: &TenantId, less: usize) {
+    /// Counts so many fewer of a tenant.
+    pub fn remove(&mut self, tenant: &TenantId, less: usize) {
         self.n = self.n.saturating_sub(less);
         if let Some(held) = self.of.get_mut(tenant) {
             *held = held.saturating_sub(less);
@@ -51,7 +55,8 @@ impl Held {
 
 /// A slot, until dropped.
 #[derive(Debug)]
-pub(crate) struct Slot {
+#[must_use]
+pub struct Slot {
     held: Arc<Mutex<Held>>,
     tenant: TenantId,
 }
@@ -63,7 +68,9 @@ impl Drop for Slot {
 }
 
 impl Slots {
-    pub(crate) fn new(most: usize) -> Self {
+    /// So many slots, all free.
+    #[must_use]
+    pub fn new(most: usize) -> Self {
         Self {
             most,
             held: Arc::default(),
@@ -71,17 +78,20 @@ impl Slots {
     }
 
     /// How many nobody holds.
-    pub(crate) fn free(&self) -> usize {
+    #[must_use]
+    pub fn free(&self) -> usize {
         self.most.saturating_sub(self.held.lock().n)
     }
 
     /// The most a tenant may take at once of what is free.
-    pub(crate) fn share(&self) -> usize {
+    #[must_use]
+    pub fn share(&self) -> usize {
         (self.free() * FACTOR).div_ceil(FACTOR + 1)
     }
 
     /// Tenants that get none now.
-    pub(crate) fn crowded(&self) -> Vec<TenantId> {
+    #[must_use]
+    pub fn crowded(&self) -> Vec<TenantId> {
         let held = self.held.lock();
         let tenants = held
             .of
@@ -91,7 +101,7 @@ impl Slots {
     }
 
     /// Takes a slot, if there is one for the tenant.
-    pub(crate) fn take(&self, tenant: &TenantId) -> Option<Slot> {
+    pub fn take(&self, tenant: &TenantId) -> Option<Slot> {
         let mut held = self.held.lock();
         held.has_room(self.most, tenant, 1).then(|| {
             held.add(tenant, 1);

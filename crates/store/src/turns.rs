@@ -86,7 +86,8 @@ impl Turns {
     }
 
     /// Room of such a size. A tenant does not get all of it while it has some.
-    pub(crate) fn room(most: usize, max_waiting: usize) -> Self {
+    #[must_use]
+    pub fn room(most: usize, max_waiting: usize) -> Self {
         Self::with(most, max_waiting, true)
     }
 
@@ -100,7 +101,8 @@ impl Turns {
     }
 
     /// Takes a turn if there is one at once.
-    pub(crate) fn try_take(&self, tenant: &TenantId, size: usize) -> Option<Turn> {
+    #[must_use]
+    pub fn try_take(&self, tenant: &TenantId, size: usize) -> Option<Turn> {
         let mut state = self.0.state.lock();
         let is_next = state
             .tenants

@@ -1,0 +1,126 @@
+//! Lanes: which reads go to the readers, and how many may wait for that.
+//!
+//! The same contract as over PostgreSQL. Lists, which may read very much, have at most half of the readers, and with
+//! other reads for clients all but one; that one is free for what the process has to know to do its work. In each lane
+//! tenants take turns, each has a bounded number of reads that wait, and none waits for long.
+
+use std::time::Duration;
+
+use wopr_core::TenantId;
+
+use crate::{
+    patiently,
+    turns::{Full, Turn, Turns},
+};
+
+/// How long a read waits for its turn before it is refused.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// What is read.
+#[derive(Debug, Clone)]
+pub(super) enum Lane {
+    /// Runs, tasks or deliveries of a tenant among many.
+    List(TenantId),
+    /// What is stored about a few runs of a tenant, or one of its records.
+    Look(TenantId),
+    /// What the process has to know to do its work.
+    Work,
+}
+
+/// The turns at the readers.
+#[derive(Debug)]
+pub(super) struct Lanes {
+    lists: Turns,
+    looks: Turns,
+}
+
+/// The right to read, until dropped. What the process itself reads needs none.
+#[derive(Debug, Default)]
+pub(super) struct Place {
+    _list: Option<Turn>,
+    _look: Option<Turn>,
+}
+
+impl Lanes {
+    /// Lanes to so many readers. As many reads of each tenant may wait in each.
+    pub(super) fn new(n_readers: usize, max_waiting: usize) -> Self {
+        Self {
+            lists: Turns::new((n_readers / 2).max(1), max_waiting),
+            looks: Turns::new(n_readers.saturating_sub(1).max(1), max_waiting),
+        }
+    }
+
+    /// Gives a turn, or says soon that there is none.
+    pub(super) async fn take(&self, lane: &Lane) -> Result<Place, Full> {
+        // From the narrow to the wide, so that a list that waits keeps no other read from its turn.
+        let place = async {
+            match lane {
+                Lane::List(tenant) => {
+                    let list = self.lists.take(tenant, 1).await?;
+                    let look = self.looks.take(tenant, 1).await?;
+                    Ok(Place {
+                        _list: Some(list),
+                        _look: Some(look),
+                    })
+                }
+                Lane::Look(tenant) => {
+                    let look = self.looks.take(tenant, 1).await?;
+                    Ok(Place {
+                        _list: None,
+                        _look: Some(look),
+                    })
+                }
+                Lane::Work => Ok(Place::default()),
+            }
+        };
+        patiently(PATIENCE, place).await.unwrap_or(Err(Full))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn tenant(name: &str) -> TenantId {
+        TenantId::parse(name).expect("valid")
+    }
+
+    async fn take_all(lanes: &Lanes, lane: Lane) -> Vec<Place> {
+        let mut taken = Vec::new();
+        while let Ok(place) = lanes.take(&lane).await {
+            taken.push(place);
+        }
+        taken
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lists_leave_readers_to_looks_and_these_to_work() {
+        for (n_readers, n_lists, n_looks) in [(1, 1, 1), (2, 1, 1), (4, 2, 3), (8, 4, 7)] {
+            let lanes = Lanes::new(n_readers, 9);
+            let lists = take_all(&lanes, Lane::List(tenant("acme"))).await;
+            assert_eq!(lists.len(), n_lists, "of {n_readers}");
+            let looks = take_all(&lanes, Lane::Look(tenant("acme"))).await;
+            assert_eq!(lists.len() + looks.len(), n_looks, "of {n_readers}");
+            assert!(lanes.take(&Lane::Work).await.is_ok());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_lists_of_one_tenant_do_not_hold_up_another() {
+        let lanes = Arc::new(Lanes::new(4, 1_024));
+        for _ in 0..100 {
+            let lanes = Arc::clone(&lanes);
+            tokio::spawn(async move {
+                let _place = lanes.take(&Lane::List(tenant("busy"))).await;
+                // sleep: how long a list takes, in virtual time
+                tokio::time::sleep(PATIENCE / 10).await;
+            });
+            tokio::task::yield_now().await;
+        }
+        assert!(lanes.take(&Lane::List(tenant("busy"))).await.is_err());
+        assert!(lanes.take(&Lane::List(tenant("other"))).await.is_ok());
+        assert!(lanes.take(&Lane::Look(tenant("busy"))).await.is_ok());
+    }
+}
