@@ -15,6 +15,7 @@ use std::{
 
 use parking_lot::RwLock;
 use serde_json::Value;
+use tokio::task::spawn_blocking;
 use wopr_core::{
     ContentHash, Definition, Offer, Plan, Problem, Problems, RunId, TenantId, Timestamp, WorkflowId,
     parsed_size,
@@ -22,14 +23,16 @@ use wopr_core::{
 use wopr_store::{ReadError, Revision, Store, WorkflowRow, WriteError};
 
 use crate::{
-    Options,
+    CommandError, Engine, Options,
     descendants::Allowance,
     holdings::{Claim, Holdings, Owner, Weight, WorkflowLimit},
-    pinned::Pinned,
+    pinned::{Pinned, Version},
 };
 
 /// Bytes of definitions that are read from the registry at once.
 const PAGE: usize = 8 << 20;
+/// A definition is as heavy as its author likes, whatever its size: it is never compiled in place.
+const HEAVY: usize = usize::MAX;
 
 /// A registered version.
 #[derive(Debug, Clone)]
@@ -52,6 +55,9 @@ pub enum RegisterError {
     /// The store does not take writes now.
     #[error("write: {0}")]
     Unavailable(String),
+    /// Too much of the tenant waits to be computed.
+    #[error("compile the workflow: {0}")]
+    Busy(CommandError),
 }
 
 impl From<ReadError> for RegisterError {
@@ -84,6 +90,8 @@ type Owners = Vec<(Owner, Arc<Plan>)>;
 #[derive(Debug)]
 pub(crate) struct Catalog {
     offer: Offer,
+    /// Compiles where it is asked to: threads come to an end in no order that could be repeated.
+    is_repeatable: bool,
     current: RwLock<HashMap<WorkflowId, Owners>>,
     /// What the current versions take.
     holdings: Holdings,
@@ -117,6 +125,7 @@ impl Catalog {
     pub(crate) async fn load(store: &dyn Store, options: &Options) -> Result<Self, ReadError> {
         let catalog = Self {
             offer: options.offer,
+            is_repeatable: options.seed.is_some(),
             current: RwLock::default(),
             holdings: Holdings::new(options.max_workflows, options.max_workflow_bytes),
             pinned: Pinned::default(),
@@ -124,14 +133,19 @@ impl Catalog {
             rounds: AtomicU64::new(0),
             caught_up: tokio::sync::Mutex::default(),
         };
-        catalog.catch_up(store).await?;
+        catalog.catch_up(store, None).await?;
         Ok(catalog)
     }
 
-    /// Reads what was registered since the last time, by whomever.
+    /// Reads what was registered since the last time, by whomever. `compiled` is a version that need not be compiled
+    /// again.
     ///
     /// However many ask at once, a round that began after they did serves them all.
-    pub(crate) async fn catch_up(&self, store: &dyn Store) -> Result<(), ReadError> {
+    pub(crate) async fn catch_up(
+        &self,
+        store: &dyn Store,
+        compiled: Option<&Arc<Plan>>,
+    ) -> Result<(), ReadError> {
         let asked = self.rounds.load(Ordering::SeqCst);
         let mut caught_up = self.caught_up.lock().await;
         if caught_up.round > asked {
@@ -150,8 +164,10 @@ impl Catalog {
                 caught_up.left_out.truncate(first);
             }
             for (revision, row) in page {
+                self.catch_up_with(revision, row, &mut caught_up.left_out, compiled)
+                    .await;
+                // Whoever goes away before this leaves the rest to the next round.
                 caught_up.seen = revision;
-                self.catch_up_with(revision, row, &mut caught_up.left_out);
             }
         }
         caught_up.round = round;
@@ -160,7 +176,13 @@ impl Catalog {
 
     /// Makes a version that is current in the registry the current one here, if it can be offered and there is room
     /// for it. Otherwise whatever was current stays so.
-    fn catch_up_with(&self, revision: Revision, row: WorkflowRow, left_out: &mut Vec<LeftOut>) {
+    async fn catch_up_with(
+        &self,
+        revision: Revision,
+        row: WorkflowRow,
+        left_out: &mut Vec<LeftOut>,
+        compiled: Option<&Arc<Plan>>,
+    ) {
         let mut claim = Claim {
             owner: row.tenant,
             id: row.id,
@@ -177,7 +199,12 @@ impl Catalog {
         // Before it is parsed: a definition for which there is no room may be one for which there is no memory.
         let mut checked = self.holdings.check(&claim);
         if checked.is_ok() {
-            let plan = match self.compile(&row.body) {
+            let is_compiled = |plan: &&Arc<Plan>| *plan.id() == claim.id && *plan.version() == claim.version;
+            let plan = match compiled.filter(is_compiled) {
+                Some(plan) => Ok(Arc::clone(plan)),
+                None => self.compile_aside(row.body).await,
+            };
+            let plan = match plan {
                 Ok(plan) => plan,
                 // A type that was offered before (conformance mode) may not be now, or is only by a later wopr that
                 // shares the store.
@@ -208,15 +235,20 @@ impl Catalog {
         self.generation.load(Ordering::SeqCst)
     }
 
-    fn compile(&self, body: &[u8]) -> Result<Arc<Plan>, String> {
-        let document = serde_json::from_slice(body).map_err(|error| error.to_string())?;
-        let compile =
-            || Definition::parse(document).and_then(|definition| Plan::compile(definition, self.offer));
+    /// Compiles beside the threads of input and output. Rounds of catching up are made one after the other, so it is one
+    /// definition at a time.
+    async fn compile_aside(&self, body: Vec<u8>) -> Result<Arc<Plan>, String> {
+        let offer = self.offer;
         // One definition must not keep a host from starting, whatever is the matter with it.
-        match catch_unwind(AssertUnwindSafe(compile)) {
-            Ok(plan) => plan.map(Arc::new).map_err(|problems| problems.to_string()),
-            Err(_) => Err("compiling it panicked".to_owned()),
-        }
+        let compiling = move || catch_unwind(AssertUnwindSafe(|| compile(&body, offer)));
+        let compiled = match self.is_repeatable {
+            true => compiling(),
+            false => match spawn_blocking(compiling).await {
+                Ok(compiled) => compiled,
+                Err(error) => return Err(error.to_string()),
+            },
+        };
+        compiled.unwrap_or_else(|_| Err("compiling it panicked".to_owned()))
     }
 
     fn set(&self, claim: Claim, plan: Arc<Plan>) {
@@ -232,15 +264,14 @@ impl Catalog {
         self.generation.fetch_add(1, Ordering::SeqCst);
     }
 
-    pub(crate) async fn register(
+    async fn put(
         &self,
         store: &dyn Store,
         owner: Owner,
-        document: Value,
+        admitted: Admitted,
         now: Timestamp,
     ) -> Result<Registered, RegisterError> {
-        let plan = Arc::new(Plan::admit(document, self.offer)?);
-        let body = plan.definition.document.to_string().into_bytes();
+        let Admitted { plan, body } = admitted;
         let claim = Claim {
             owner: owner.clone(),
             id: plan.id().clone(),
@@ -263,7 +294,7 @@ impl Catalog {
         let is_new = match put {
             Ok(is_new) => is_new,
             Err(error) => {
-                self.catch_up(store).await?;
+                self.catch_up(store, None).await?;
                 if !self.holdings.has(&claim) {
                     return Err(error.into());
                 }
@@ -272,7 +303,7 @@ impl Catalog {
             }
         };
         // What is current is the registry's to say: another process may have been there in between.
-        self.catch_up(store).await?;
+        self.catch_up(store, Some(&plan)).await?;
         let caught_up = self.caught_up.lock().await;
         let left_out = caught_up.left_out.iter().find(|left| {
             let other = &left.claim;
@@ -324,31 +355,90 @@ impl Catalog {
         plans
     }
 
+    /// A version of a tenant's workflow, if it is compiled already.
+    fn compiled(&self, version: &Version) -> Option<Arc<Plan>> {
+        let (tenant, id, hash) = version;
+        let current = self.current(tenant, id).filter(|plan| plan.version() == hash);
+        current.or_else(|| self.pinned.get(version))
+    }
+}
+
+fn compile(body: &[u8], offer: Offer) -> Result<Arc<Plan>, String> {
+    let document = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    let plan = Definition::parse(document).and_then(|definition| Plan::compile(definition, offer));
+    plan.map(Arc::new).map_err(|problems| problems.to_string())
+}
+
+/// A definition that keeps the rules, with its text.
+struct Admitted {
+    plan: Arc<Plan>,
+    body: Vec<u8>,
+}
+
+impl Admitted {
+    fn new(document: Value, offer: Offer) -> Result<Self, Problems> {
+        let plan = Plan::admit(document, offer)?;
+        Ok(Self {
+            body: plan.definition.document.to_string().into_bytes(),
+            plan: Arc::new(plan),
+        })
+    }
+}
+
+impl Engine {
+    /// Registers a workflow for a tenant, or for all (`None`), and makes it the current version.
+    ///
+    /// # Errors
+    /// See [`RegisterError`].
+    pub async fn register(
+        &self,
+        tenant: Option<&TenantId>,
+        document: Value,
+    ) -> Result<Registered, RegisterError> {
+        let now = self.now();
+        let (catalog, store) = (&self.shared.catalog, &*self.shared.store);
+        let offer = catalog.offer;
+        let admitted = match tenant {
+            Some(tenant) => {
+                let admitting = self.compute(tenant, HEAVY, move || Admitted::new(document, offer));
+                admitting.await.map_err(RegisterError::Busy)?
+            }
+            None => Admitted::new(document, offer),
+        };
+        catalog.put(store, tenant.cloned(), admitted?, now).await
+    }
+
     /// The version a run is pinned to.
     pub(crate) async fn version(
         &self,
-        store: &dyn Store,
         tenant: &TenantId,
         id: &WorkflowId,
-        version: &ContentHash,
+        hash: &ContentHash,
     ) -> Result<Arc<Plan>, ReadError> {
-        if let Some(plan) = self.current(tenant, id).filter(|plan| plan.version() == version) {
+        let version = (tenant.clone(), id.clone(), hash.clone());
+        if let Some(plan) = self.shared.catalog.compiled(&version) {
             return Ok(plan);
         }
-        let key = (tenant.clone(), id.clone(), version.clone());
-        if let Some(plan) = self.pinned.get(&key) {
-            return Ok(plan);
-        }
-        let row = store.workflow(tenant, id, version).await?;
-        let row = row.ok_or_else(|| ReadError::Corrupt(format!("workflow {id} has no version {version}")))?;
+        // Seldom needed, and kept apart from what always is.
+        Box::pin(self.pinned_version(version)).await
+    }
+
+    async fn pinned_version(&self, version: Version) -> Result<Arc<Plan>, ReadError> {
+        let (tenant, id, hash) = &version;
+        let row = self.shared.store.workflow(tenant, id, hash).await?;
+        let row = row.ok_or_else(|| ReadError::Corrupt(format!("workflow {id} has no version {hash}")))?;
         // What a run was started with it may finish with, whatever this host offers to new runs.
         let offer = Offer { conformance: true };
-        let document =
-            serde_json::from_slice(&row.body).map_err(|error| ReadError::Corrupt(error.to_string()))?;
-        let plan = Definition::parse(document).and_then(|definition| Plan::compile(definition, offer));
-        let plan = Arc::new(plan.map_err(|problems| ReadError::Corrupt(problems.to_string()))?);
-        let n_bytes = parsed_size(&row.body) + plan.pattern_bytes();
-        self.pinned.keep(key, Arc::clone(&plan), n_bytes);
+        let compiling = move || (compile(&row.body, offer), parsed_size(&row.body));
+        let (plan, n_bytes) = match self.compute(tenant, HEAVY, compiling).await {
+            Ok((plan, n_bytes)) => (plan.map_err(ReadError::Corrupt)?, n_bytes),
+            Err(error) => return Err(ReadError::Unavailable(error.to_string())),
+        };
+        let n_bytes = n_bytes + plan.pattern_bytes();
+        self.shared
+            .catalog
+            .pinned
+            .keep(version, Arc::clone(&plan), n_bytes);
         Ok(plan)
     }
 }

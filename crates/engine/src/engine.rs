@@ -2,14 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use serde_json::Value;
 use tokio::{runtime::Handle, sync::broadcast};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use wopr_core::{Plan, PrincipalId, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId};
 use wopr_store::{Epoch, Hint, ReadError, Store, WriteError};
 
 use crate::{
-    Clock, CommandError, Decided, Events, Executor, Options, RegisterError, Registered, Stats, Tail, View,
+    Clock, CommandError, Decided, Events, Executor, Options, Stats, Tail, View,
     catalog::Catalog,
     descendants::Descendants,
     desk::Desk,
@@ -207,20 +206,18 @@ impl Engine {
         tracing::info!("engine stopped");
     }
 
-    /// Registers a workflow for a tenant, or for all (`None`), and makes it the current version.
+    /// Does work for a tenant that takes the processor and nothing else, about so many bytes: where and in turn with the
+    /// decisions on its runs.
     ///
     /// # Errors
-    /// See [`RegisterError`].
-    pub async fn register(
+    /// [`CommandError::Busy`]: too much of the tenant waits already.
+    pub async fn compute<T: Send + 'static>(
         &self,
-        tenant: Option<&TenantId>,
-        document: Value,
-    ) -> Result<Registered, RegisterError> {
-        let now = self.now();
-        self.shared
-            .catalog
-            .register(&*self.shared.store, tenant.cloned(), document, now)
-            .await
+        tenant: &TenantId,
+        n_bytes: usize,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, CommandError> {
+        self.think(tenant, n_bytes, work).await
     }
 
     /// The current version of a workflow. One that is not known here is looked for in the registry, where another
@@ -247,7 +244,7 @@ impl Engine {
     /// See [`ReadError`].
     pub async fn catch_up(&self) -> Result<bool, ReadError> {
         let before = self.workflows_generation();
-        self.shared.catalog.catch_up(&*self.shared.store).await?;
+        self.shared.catalog.catch_up(&*self.shared.store, None).await?;
         Ok(self.workflows_generation() != before)
     }
 
@@ -397,8 +394,7 @@ impl Engine {
             return Ok(None);
         };
         let Decided { summary, .. } = &*decided;
-        let Shared { catalog, store, .. } = &*self.shared;
-        let plan = catalog.version(&**store, &key.tenant, &summary.workflow, &summary.version);
+        let plan = self.version(&key.tenant, &summary.workflow, &summary.version);
         let plan = plan.await?;
         let run = match (&decided.run, decided.from(Seq(0))) {
             (Some(run), _) => run.clone(),
@@ -447,12 +443,7 @@ impl Engine {
             }
         };
         let summary = &loaded.summary;
-        let plan = self.shared.catalog.version(
-            &*self.shared.store,
-            &key.tenant,
-            &summary.workflow,
-            &summary.version,
-        );
+        let plan = self.version(&key.tenant, &summary.workflow, &summary.version);
         let plan = plan.await?;
         let (of, n_bytes) = (key.clone(), held.n_bytes());
         let opening = self.think(&key.tenant, n_bytes, move || view::open(&of, plan, loaded, held));

@@ -356,10 +356,7 @@ impl Engine {
             return Ok(None);
         };
         let (workflow, version) = (&loaded.summary.workflow, &loaded.summary.version);
-        let catalog = &self.shared.catalog;
-        let plan = catalog
-            .version(&*self.shared.store, &key.tenant, workflow, version)
-            .await?;
+        let plan = self.version(&key.tenant, workflow, version).await?;
         let base = match &loaded.snapshot {
             Some(snapshot) if snapshot.head <= head => decode_base(key, snapshot)?,
             Some(_) | None => Run::default(),

@@ -681,5 +681,6 @@ async fn register_file(
             Err(Skip::Problems(vec![format!("store: {why}")]))
         }
         Err(RegisterError::Unavailable(why)) => Err(Skip::Fatal(StartError::Workflows(why))),
+        Err(error @ RegisterError::Busy(_)) => Err(Skip::Fatal(StartError::Workflows(error.to_string()))),
     }
 }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::json;
 use wopr_core::{Offer, RunKey, RunStatus, TenantId, WorkflowId};
-use wopr_engine::{Create, Engine, Extras, Options, Outcome, Start, SystemClock};
+use wopr_engine::{Create, Engine, Extras, Options, Outcome, RegisterError, Start, SystemClock};
 use wopr_store::{Log as _, MemoryStore, RunFilter};
 
 use crate::harness::{fresh, node, start, steered, workflow};
@@ -148,4 +148,86 @@ async fn a_tree_of_runs_stops_growing_at_its_bound() {
         .expect("exists");
     assert_eq!(view.run.status, RunStatus::Running);
     engine.stop().await;
+}
+
+/// Whether work is done by whoever asks for it: at once, although the one thread beside this one is busy.
+async fn is_done_in_place<T>(work: impl Future<Output = T>) -> (bool, T) {
+    let (free, held) = std::sync::mpsc::channel::<()>();
+    let (began, begins) = tokio::sync::oneshot::channel();
+    let busy = tokio::task::spawn_blocking(move || {
+        began.send(()).expect("the test waits");
+        // Until the other end is dropped.
+        let _ = held.recv();
+    });
+    begins.await.expect("it begins");
+    let mut work = std::pin::pin!(work);
+    let first = std::future::poll_fn(|cx| std::task::Poll::Ready(work.as_mut().poll(cx))).await;
+    drop(free);
+    busy.await.expect("it ends");
+    match first {
+        std::task::Poll::Ready(done) => (true, done),
+        std::task::Poll::Pending => (false, work.await),
+    }
+}
+
+#[test]
+fn definitions_of_tenants_are_compiled_beside_the_threads_of_input_and_output() {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().max_blocking_threads(1).build();
+    runtime
+        .expect("a runtime")
+        .block_on(definitions_are_compiled_aside());
+}
+
+async fn definitions_are_compiled_aside() {
+    // Nothing but what is asked for here is registered or caught up with.
+    let options = Options {
+        poll: Duration::from_secs(3_600),
+        ..Options::default()
+    };
+    let (executor, _attempts) = steered();
+    let store = Arc::new(MemoryStore::new());
+    let engine = Engine::start(
+        store.clone(),
+        executor.clone(),
+        Arc::new(SystemClock),
+        options.clone(),
+    )
+    .await
+    .expect("starts");
+    let document = |name: &str| workflow("w", &[node(name, "core.noop", json!({}))], &[]);
+    engine.register(None, document("n")).await.expect("registers");
+    // Its decisions are short, so they are made in place by now.
+    for _ in 0..64 {
+        create(&engine, "trusted").await;
+    }
+    let trusted = tenant("trusted");
+    let (is_in_place, six) = is_done_in_place(engine.compute(&trusted, 1, || 2 * 3)).await;
+    assert!(is_in_place && six.is_ok_and(|six| six == 6));
+    for name in ["one", "two"] {
+        let registering = engine.register(Some(&trusted), document(name));
+        let (is_in_place, registered) = is_done_in_place(registering).await;
+        assert!(!is_in_place && registered.expect("registers").is_new);
+    }
+    let refused = engine.register(Some(&trusted), json!({ "id": "w" }));
+    let (is_in_place, refused) = is_done_in_place(refused).await;
+    assert!(!is_in_place && matches!(refused, Err(RegisterError::Invalid(_))));
+
+    // Another process, which finds them in the registry.
+    let other = Engine::start(store, executor, Arc::new(SystemClock), options)
+        .await
+        .expect("starts");
+    engine
+        .register(Some(&trusted), document("three"))
+        .await
+        .expect("registers");
+    let (is_in_place, caught_up) = is_done_in_place(other.catch_up()).await;
+    assert!(!is_in_place && caught_up.expect("reads"));
+    let current = |engine: &Engine| {
+        let plan = engine.workflow(&trusted, &WorkflowId::parse("w").expect("valid"));
+        plan.expect("registered").version().clone()
+    };
+    assert_eq!(current(&other), current(&engine));
+    engine.stop().await;
+    other.stop().await;
 }

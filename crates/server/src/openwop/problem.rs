@@ -304,6 +304,7 @@ impl From<RegisterError> for Problem {
                 }
             }
             RegisterError::Unavailable(why) => CommandError::Unavailable(why).into(),
+            RegisterError::Busy(why) => why.into(),
         }
     }
 }

@@ -11,7 +11,7 @@ use http::{HeaderName, HeaderValue, StatusCode, header};
 use http_body_util::BodyExt as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use wopr_core::{ContentHash, Offer, Plan, WorkflowId, definition_schema};
+use wopr_core::{ContentHash, Offer, Plan, TenantId, WorkflowId, definition_schema};
 use wopr_wire::json;
 
 use super::{
@@ -111,37 +111,48 @@ pub(super) fn register(call: Call) -> BoxFuture<'static, Answer> {
         {
             return located(&call, response).await;
         }
-        let document = json::parse(&call.body)?;
-        refuse_gated(&document)?;
-        if mask::is_redacted_definition(&document) {
-            let message = format!(
-                "the definition holds {}, which stands for a value that is not shown",
-                mask::REDACTED
-            );
-            return Err(Problem::invalid(message));
-        }
-        let tenant = &call.caller().tenant;
-        let named = document.get("tenantId").and_then(Value::as_str);
-        if named.is_some_and(|named| named != tenant.as_str()) {
-            return Err(Problem::forbidden("the credential is not bound to this tenant"));
-        }
-        let registered = call.host.engine().register(Some(tenant), document).await?;
+        let (engine, tenant) = (call.host.engine(), &call.caller().tenant);
+        // Reading, compiling and judging a definition take as long as its author likes, so each is done in turn.
+        let reading = {
+            let (body, tenant) = (call.body.clone(), tenant.clone());
+            move || read(&body, &tenant)
+        };
+        let document = engine.compute(tenant, call.body.len(), reading).await??;
+        let registered = engine.register(Some(tenant), document).await?;
         let status = if registered.is_new {
             StatusCode::CREATED
         } else {
             StatusCode::OK
         };
+        let n_bytes = call.body.len();
+        let judging = move || serde_json::to_vec(&Item::with_warnings(&registered.plan));
+        let body = engine.compute(tenant, n_bytes, judging).await?;
+        let body = body.expect("an item of texts serialises");
         let response = match once {
-            Some(once) => {
-                let body = serde_json::to_vec(&Item::with_warnings(&registered.plan));
-                let body = body.expect("an item of texts serialises");
-                once.remember(&call, status, body).await?
-            }
-            None => json_response(status, &Item::with_warnings(&registered.plan))?,
+            Some(once) => once.remember(&call, status, body).await?,
+            None => bytes_response(status, body),
         };
         located(&call, response).await
     }
     .boxed()
+}
+
+/// Reads a definition that a tenant may register, as far as the faces judge that.
+fn read(body: &[u8], tenant: &TenantId) -> Result<Value, Problem> {
+    let document = json::parse(body)?;
+    refuse_gated(&document)?;
+    if mask::is_redacted_definition(&document) {
+        let message = format!(
+            "the definition holds {}, which stands for a value that is not shown",
+            mask::REDACTED
+        );
+        return Err(Problem::invalid(message));
+    }
+    let named = document.get("tenantId").and_then(Value::as_str);
+    if named.is_some_and(|named| named != tenant.as_str()) {
+        return Err(Problem::forbidden("the credential is not bound to this tenant"));
+    }
+    Ok(document)
 }
 
 /// What headers say of a registration, which its answer says too.
