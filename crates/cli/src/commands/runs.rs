@@ -300,38 +300,39 @@ async fn events(client: &Client, run: &str, follow: bool, format: Format) -> Res
 }
 
 async fn release(client: &Client, run: &str, reason: Option<String>, format: Format) -> Result<Exit> {
-    let body = match reason {
-        None => json!({}),
-        Some(reason) => json!({ "reason": reason }),
-    };
-    let answer = client
-        .post(&format!("/v1/runs/{}:resume", escape(run)), &body)
-        .await?;
-    if format.json {
-        output::json(&answer)?;
-        return Ok(Exit::Ok);
-    }
-    let status = render::text(&answer, "status");
-    output::line(format!("{run}  {}", Paint::stdout().state(status)))?;
+    steer(client, run, ":resume", reason, format).await?;
     Ok(Exit::Ok)
 }
 
 async fn cancel(client: &Client, run: &str, reason: Option<String>, format: Format) -> Result<Exit> {
-    let body = match reason {
-        None => json!({}),
-        Some(reason) => json!({ "reason": reason }),
-    };
-    let answer = client
-        .post(&format!("/v1/runs/{}/cancel", escape(run)), &body)
-        .await?;
-    if format.json {
-        output::json(&answer)?;
+    let Some(status) = steer(client, run, "/cancel", reason, format).await? else {
         return Ok(Exit::Ok);
-    }
-    let status = render::text(&answer, "status");
-    output::line(format!("{run}  {}", Paint::stdout().state(status)))?;
+    };
     if status.starts_with("cancel") {
         return Ok(Exit::Ok);
     }
     Err(Failure::new(Exit::Failed, format!("the run had ended as {status}")).into())
+}
+
+/// Tells a run what to do and shows its status, which is given where it was shown as text.
+async fn steer(
+    client: &Client,
+    run: &str,
+    verb: &str,
+    reason: Option<String>,
+    format: Format,
+) -> Result<Option<String>> {
+    let body = match reason {
+        None => json!({}),
+        Some(reason) => json!({ "reason": reason }),
+    };
+    let path = format!("/v1/runs/{}{verb}", escape(run));
+    let answer = client.post(&path, &body).await?;
+    if format.json {
+        output::json(&answer)?;
+        return Ok(None);
+    }
+    let status = render::text(&answer, "status");
+    output::line(format!("{run}  {}", Paint::stdout().state(status)))?;
+    Ok(Some(status.to_owned()))
 }

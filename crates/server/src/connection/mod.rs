@@ -14,6 +14,40 @@
 //! An answer reaches its client also if it is ready before the request has been read: over HTTP/1.1 the rest is read and
 //! dropped, or the connection ends with the answer and lingers; HTTP/2 resets the stream after it, without an error.
 
+/// Hands writes on to the stream that a wrapper of reads is around: all of [`AsyncWrite`] but the end.
+macro_rules! hand_on_writes {
+    () => {
+        fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+            Pin::new(&mut self.get_mut().stream).poll_write(cx, buf)
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+        }
+
+        fn poll_write_vectored(
+            self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            bufs: &[io::IoSlice<'_>],
+        ) -> Poll<io::Result<usize>> {
+            Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, bufs)
+        }
+
+        fn is_write_vectored(&self) -> bool {
+            self.stream.is_write_vectored()
+        }
+    };
+}
+
+/// Hands the end of writes on as well.
+macro_rules! hand_on_shutdown {
+    () => {
+        fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+        }
+    };
+}
+
 mod activity;
 mod charged;
 mod crowd;
