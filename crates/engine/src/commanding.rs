@@ -113,6 +113,7 @@ impl Engine {
             let change = Change {
                 view: &view,
                 task: None,
+                n_tail_bytes: 0,
                 guard: Guard::Create,
                 fence: None,
                 consumed: &[],
@@ -289,6 +290,7 @@ impl Engine {
             let change = Change {
                 view: &open.view,
                 task: open.task.as_ref(),
+                n_tail_bytes: open.n_tail_bytes,
                 guard,
                 fence: fence.clone(),
                 consumed: &[],
@@ -329,7 +331,13 @@ impl Engine {
 
     /// Decides on as many inbox rows at once as one decision takes in; `false` if another writer was first.
     async fn consume_inbox(&self, open: Open, doubts: &mut Doubts) -> Result<bool, CommandError> {
-        let Open { view, task, inbox } = open;
+        let Open {
+            view,
+            task,
+            inbox,
+            is_inbox_cut,
+            n_tail_bytes,
+        } = open;
         let now = self.now();
         let guard = Guard::At(view.run.head);
         let (decision, allowance) = if view.run.status.is_terminal() && view.run.started.is_some() {
@@ -355,10 +363,11 @@ impl Engine {
             .take(decision.heard)
             .map(|row| (row.source.clone(), row.source_seq))
             .collect();
-        let is_rest = consumed.len() < inbox.len();
+        let is_rest = is_inbox_cut || consumed.len() < inbox.len();
         let change = Change {
             view: &view,
             task: task.as_ref(),
+            n_tail_bytes,
             guard,
             fence: None,
             consumed: &consumed,

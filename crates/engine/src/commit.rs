@@ -17,6 +17,8 @@ use crate::{HttpCall, Request, View};
 
 /// A fold is stored each time a log passes a multiple of this.
 const SNAPSHOT_EVERY: u64 = 256;
+/// A fold is also stored when the events after the last one exceed so many bytes: each load reads them.
+const SNAPSHOT_BYTES: usize = 4 << 20;
 
 /// An effect as its row's body.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -77,6 +79,8 @@ pub(crate) struct Context<'a> {
     pub(crate) view: &'a View,
     pub(crate) guard: Guard,
     pub(crate) task_before: Option<&'a TaskRow>,
+    /// Bytes of the events after the last snapshot.
+    pub(crate) n_tail_bytes: usize,
     pub(crate) now: Timestamp,
     pub(crate) epoch: Epoch,
     pub(crate) lease_until: Timestamp,
@@ -116,7 +120,7 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision) -> Prepared {
     let Context { view, guard, now, .. } = context;
     let key = &view.key;
     let head_before = view.run.head.0;
-    let stored = events
+    let stored: Vec<_> = events
         .iter()
         .enumerate()
         .map(|(index, recorded)| StoredEvent {
@@ -127,6 +131,8 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision) -> Prepared {
             },
         })
         .collect();
+    let n_bytes: usize = stored.iter().map(|event| event.body.len()).sum();
+    let is_heavy = !stored.is_empty() && context.n_tail_bytes + n_bytes > SNAPSHOT_BYTES;
     let summary = Summary {
         status: run.status,
         updated_at: *now,
@@ -154,7 +160,7 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision) -> Prepared {
             updated_at: *now,
         });
     }
-    if head_before / SNAPSHOT_EVERY < run.head.0 / SNAPSHOT_EVERY {
+    if is_heavy || head_before / SNAPSHOT_EVERY < run.head.0 / SNAPSHOT_EVERY {
         batch.snapshot = Some(Snapshot {
             head: run.head,
             body: format::encode_run(&run),

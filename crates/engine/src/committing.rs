@@ -26,6 +26,8 @@ use crate::{
 pub(crate) struct Change<'a> {
     pub(crate) view: &'a View,
     pub(crate) task: Option<&'a TaskRow>,
+    /// Bytes of the events after the run's last snapshot.
+    pub(crate) n_tail_bytes: usize,
     pub(crate) guard: Guard,
     pub(crate) fence: Option<(EffectKey, Fence)>,
     pub(crate) consumed: &'a [(RunId, Seq)],
@@ -58,6 +60,7 @@ impl Engine {
         let Change {
             view,
             task,
+            n_tail_bytes,
             guard,
             fence,
             consumed,
@@ -74,6 +77,7 @@ impl Engine {
             view,
             guard,
             task_before: task,
+            n_tail_bytes,
             // What only clears away does not change a run, and the time until it is removed does not begin again.
             // Clocks of two replicas differ; the time of a run, as that of its events, never goes back.
             now: match is_quiet {

@@ -17,6 +17,7 @@ use crate::{
     hints::Nudges,
     inbox::Inboxes,
     lease_clock::LeaseClock,
+    loading::Fetched,
     locks::Locks,
     pushes::Pushes,
     recent::Recent,
@@ -319,7 +320,7 @@ impl Engine {
         Ok(self.open(key, Purpose::View).await?.map(|open| open.view))
     }
 
-    /// Reads a page of a run's log, from a position on.
+    /// Reads a page of a run's log, from a position on: at most `limit` events, and fewer if they are large.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -420,28 +421,10 @@ impl Engine {
     }
 
     pub(crate) async fn open(&self, key: &RunKey, purpose: Purpose) -> Result<Option<Open>, ReadError> {
-        let Shared { store, room, .. } = &*self.shared;
-        let expected = room.expect(purpose, key).await?;
-        let mut turn = room.turn(&key.tenant).await?;
-        let Some(mut loaded) = store.load(key).await? else {
+        let Some(fetched) = self.fetch(key, purpose).await? else {
             return Ok(None);
         };
-        let n_bytes = loaded.parsed_size();
-        room.note(key, n_bytes);
-        let held = match expected.or_else(|| room.try_hold(purpose, &key.tenant, n_bytes)) {
-            Some(held) => held,
-            None => {
-                drop((loaded, turn));
-                let held = Box::pin(room.hold(purpose, &key.tenant, n_bytes)).await?;
-                turn = room.turn(&key.tenant).await?;
-                // As it is by now.
-                let Some(again) = store.load(key).await? else {
-                    return Ok(None);
-                };
-                loaded = again;
-                held
-            }
-        };
+        let Fetched { loaded, held, turn } = fetched;
         let summary = &loaded.summary;
         let plan = self.version(&key.tenant, &summary.workflow, &summary.version);
         let plan = plan.await?;

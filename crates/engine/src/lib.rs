@@ -30,6 +30,7 @@ mod hints;
 mod holdings;
 mod inbox;
 mod lease_clock;
+mod loading;
 mod locks;
 mod logs;
 mod options;

@@ -1,9 +1,10 @@
 //! How much of runs is in memory at once.
 //!
-//! How large a run is, nobody knows before it is loaded. So loading goes by turns, of which there are few; a run that turns
-//! out to be large needs room besides, for as long as it is in memory. If there is none it is let go of, waits without a
-//! turn, and is loaded again. Turns and room are shared by tenants: each waits in a queue of its own, and none gets all of the
-//! room. The last that were large are remembered, and wait for room before they are loaded: so small
+//! Loading goes by turns, of which there are few. A large run needs room besides, for as long as it is in memory. The
+//! store says how many bytes a run has before it reads them, so that a large one waits for room, without a turn, and is
+//! read then. How much it takes once it is decoded is known when it has been read: if that is more, and there is no more
+//! room, it is let go of and waits again. Turns and room are shared by tenants: each waits in a queue of its own, and none
+//! gets all of the room. The last that were large are remembered, and wait for room before they are looked at: so small
 //! runs are not behind large ones.
 //!
 //! Whoever reads a run may then command it, with the run in hand. Commands have room of their own, and wait for nobody
@@ -50,6 +51,11 @@ impl Held {
     /// How large the run was when it was loaded.
     pub(crate) const fn n_bytes(&self) -> usize {
         self.n_bytes
+    }
+
+    /// The most bytes that may be read into it.
+    pub(crate) const fn readable(&self) -> usize {
+        if self.n_bytes > SMALL { self.n_bytes } else { SMALL }
     }
 
     /// Of a run that needs no room.
@@ -107,10 +113,11 @@ impl Room {
 
     /// Remembers how large a run is.
     pub(crate) fn note(&self, key: &RunKey, n_bytes: usize) {
+        let mut known = self.known.lock();
         if n_bytes <= SMALL {
+            known.remove(key);
             return;
         }
-        let mut known = self.known.lock();
         if known.len() >= MAX_KNOWN {
             known.clear();
         }

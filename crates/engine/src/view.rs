@@ -51,6 +51,10 @@ pub(crate) struct Open {
     pub(crate) view: View,
     pub(crate) task: Option<TaskRow>,
     pub(crate) inbox: Vec<InboxRow>,
+    /// Whether the inbox may hold more.
+    pub(crate) is_inbox_cut: bool,
+    /// Bytes of the events after the snapshot.
+    pub(crate) n_tail_bytes: usize,
 }
 
 pub(crate) fn decode_events(stored: &[StoredEvent]) -> Result<Vec<Recorded>, ReadError> {
@@ -75,6 +79,8 @@ pub(crate) fn open(key: &RunKey, plan: Arc<Plan>, loaded: Loaded, held: Held) ->
         None => Run::default(),
         Some(snapshot) => decode_base(key, snapshot)?,
     };
+    let n_tail_bytes = loaded.tail.iter().map(|event| event.body.len()).sum();
+    let is_inbox_cut = loaded.is_inbox_cut();
     let tail = decode_events(&loaded.tail)?;
     let run = base.fold(&plan, &tail).map_err(|error| corrupt(&error))?;
     if run.head != loaded.head {
@@ -94,5 +100,7 @@ pub(crate) fn open(key: &RunKey, plan: Arc<Plan>, loaded: Loaded, held: Held) ->
         view,
         task: loaded.task,
         inbox: loaded.inbox,
+        is_inbox_cut,
+        n_tail_bytes,
     })
 }

@@ -27,7 +27,10 @@ pub use batch::{
     TimerKey, TimerRow,
 };
 pub use error::{AppendError, ReadError, WriteError};
-pub use log::{EventPage, Loaded, Log, RunFilter, RunPage, TaskCursor, TaskFilter, TaskPage};
+pub use log::{
+    EventPage, INBOX_ROWS, Load, Loaded, Log, PAGE_BYTES, RunFilter, RunPage, TaskCursor, TaskFilter,
+    TaskPage,
+};
 pub use memory::MemoryStore;
 pub use patience::patiently;
 pub use postgres::PostgresStore;

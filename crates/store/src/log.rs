@@ -8,6 +8,12 @@ use crate::{
     Snapshot, StoredEvent, Summary, TaskRow, TaskState, WriteError,
 };
 
+/// A page of events, or of an inbox, ends with the row that brings its bodies to so many bytes.
+pub const PAGE_BYTES: usize = 4 << 20;
+
+/// The most inbox rows that a load reads.
+pub const INBOX_ROWS: usize = 512;
+
 /// Appending to and reading from the logs of runs.
 #[async_trait]
 pub trait Log: Send + Sync + 'static {
@@ -30,8 +36,18 @@ pub trait Log: Send + Sync + 'static {
     /// Dropping the future does not take the append back: it may still commit.
     async fn append(&self, batch: Batch) -> Result<(), AppendError>;
 
-    /// Reads what is needed to fold a run and to decide: all of it as of one moment.
-    async fn load(&self, run: &RunKey) -> Result<Option<Loaded>, ReadError>;
+    /// Reads what is needed to fold a run and to decide, all of it as of one moment, if the bodies are at most so many
+    /// bytes. Of a heavier run only the weight is read.
+    async fn load_within(&self, run: &RunKey, most: usize) -> Result<Option<Load>, ReadError>;
+
+    /// The same, whatever the run weighs. Not for runs of unknown weight.
+    async fn load(&self, run: &RunKey) -> Result<Option<Loaded>, ReadError> {
+        match self.load_within(run, usize::MAX).await? {
+            Some(Load::Whole(loaded)) => Ok(Some(*loaded)),
+            Some(Load::Heavy(weight)) => Err(ReadError::Corrupt(format!("{run} weighs {weight} bytes"))),
+            None => Ok(None),
+        }
+    }
 
     /// Reads the summary row and the number of events of a run.
     async fn summary(&self, run: &RunKey) -> Result<Option<(Summary, Seq)>, ReadError>;
@@ -44,7 +60,8 @@ pub trait Log: Send + Sync + 'static {
         false
     }
 
-    /// Reads events from a position on, at most `limit`, with the run's status and head as of the same moment.
+    /// Reads events from a position on, with the run's status and head as of the same moment: at most `limit`, and fewer
+    /// if they reach [`PAGE_BYTES`]. However large it is, the first event is always read.
     async fn events(&self, run: &RunKey, from: Seq, limit: usize) -> Result<Option<EventPage>, ReadError>;
 
     /// Lists runs of a tenant, newest first, after the given run.
@@ -92,6 +109,15 @@ pub trait Log: Send + Sync + 'static {
     async fn forget_expired(&self, now: Timestamp, limit: usize) -> Result<usize, WriteError>;
 }
 
+/// What a load with a bound on its weight comes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Load {
+    /// The run is within the bound.
+    Whole(Box<Loaded>),
+    /// About the bytes of its bodies, which are more. None of them was read.
+    Heavy(usize),
+}
+
 /// A run as loaded for a decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loaded {
@@ -105,11 +131,19 @@ pub struct Loaded {
     pub snapshot: Option<Snapshot>,
     /// The events after the snapshot.
     pub tail: Vec<StoredEvent>,
-    /// What other runs told this one and no append has consumed, oldest first.
+    /// What other runs told this one and no append has consumed, oldest first: at most [`INBOX_ROWS`], and fewer if they
+    /// reach [`PAGE_BYTES`].
     pub inbox: Vec<InboxRow>,
 }
 
 impl Loaded {
+    /// Whether the inbox may hold more than was read.
+    #[must_use]
+    pub fn is_inbox_cut(&self) -> bool {
+        let n_bytes: usize = self.inbox.iter().map(|row| row.body.len()).sum();
+        self.inbox.len() >= INBOX_ROWS || n_bytes >= PAGE_BYTES
+    }
+
     /// Roughly the bytes of memory that all its bodies take once they are decoded. Small bodies count as they are stored.
     #[must_use]
     pub fn parsed_size(&self) -> usize {

@@ -9,4 +9,5 @@ mod retention;
 mod runs;
 mod shares;
 mod simulation;
+mod weights;
 mod workflows;

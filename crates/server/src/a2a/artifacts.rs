@@ -31,15 +31,18 @@ pub(super) async fn of_run(host: &Host, view: &View, mask: &Mask) -> Result<Vec<
     let mut artifacts = Vec::with_capacity(places.len());
     let mut rest = places.as_slice();
     while let Some(&first) = rest.first() {
-        // As many of the next ones as one page reaches.
-        let n = rest.iter().take_while(|place| **place < first + PAGE).count();
-        let (these, others) = rest.split_at(n);
-        rest = others;
+        // As many of the next ones as one page may reach.
+        let these = rest.iter().take_while(|place| **place < first + PAGE);
         let last = these.last().copied().unwrap_or(first);
         let limit = usize::try_from(last - first + 1).unwrap_or(usize::MAX);
         let Some(page) = engine.events(&view.key, Seq(first), limit).await? else {
             break;
         };
+        // It may end earlier where they are large.
+        let Some(last) = page.events.last().map(|recorded| recorded.seq.0) else {
+            break;
+        };
+        rest = &rest[rest.iter().take_while(|place| **place <= last).count()..];
         for recorded in &page.events {
             artifacts.extend(created(host, &view.key, recorded, mask).await?);
         }

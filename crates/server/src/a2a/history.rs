@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// Events read at once.
-const PAGE: u64 = 256;
+const PAGE: usize = 256;
 /// Pages read at most: what the agent said before them is left out.
 const MAX_PAGES: usize = 16;
 /// Starts the id of a message that an answer of this run came with.
@@ -211,14 +211,10 @@ async fn said(engine: &Engine, wanted: Wanted<'_>, rows: &[MessageRow]) -> Resul
     };
     let mut end = rows.iter().map(|row| row.seq.0).max().unwrap_or(0).max(until.0);
     for _ in 0..MAX_PAGES {
-        let from = end.saturating_sub(PAGE);
-        let limit = usize::try_from(end - from).unwrap_or(usize::MAX);
-        if limit == 0 {
-            break;
-        }
-        let Some(page) = engine.events(key, Seq(from), limit).await? else {
+        let Some(page) = engine.events_before(key, Seq(end), PAGE).await? else {
             break;
         };
+        let Some(first) = page.events.first() else { break };
         for recorded in page.events.iter().rev() {
             if is_answer(recorded) {
                 said.answers.push(recorded.seq.0);
@@ -233,7 +229,7 @@ async fn said(engine: &Engine, wanted: Wanted<'_>, rows: &[MessageRow]) -> Resul
                 }
             }
         }
-        end = from;
+        end = first.seq.0;
     }
     Ok(said)
 }

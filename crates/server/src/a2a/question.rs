@@ -4,7 +4,7 @@
 //! question that may have been answered since.
 
 use serde_json::{Value, json};
-use wopr_core::{Event, InterruptKind, Recorded, RunKey, Seq, Timestamp, Visit};
+use wopr_core::{Event, InterruptKind, Recorded, RunKey, Timestamp, Visit};
 use wopr_engine::{Engine, View};
 use wopr_store::ReadError;
 use wopr_wire::a2a::model::{Message, Part, Role};
@@ -248,9 +248,7 @@ async fn find(engine: &Engine, key: &RunKey, id: &str) -> Result<Option<Found>, 
     };
     let mut end = head;
     for _ in 0..MAX_PAGES {
-        let from = Seq(end.0.saturating_sub(PAGE as u64));
-        let n = usize::try_from(end.0 - from.0).unwrap_or(PAGE);
-        let Some(page) = engine.events(key, from, n).await? else {
+        let Some(page) = engine.events_before(key, end, PAGE).await? else {
             return Ok(None);
         };
         for recorded in page.events.iter().rev() {
@@ -269,10 +267,10 @@ async fn find(engine: &Engine, key: &RunKey, id: &str) -> Result<Option<Found>, 
                 _ => {}
             }
         }
-        if from == Seq(0) {
-            break;
+        match page.events.first() {
+            Some(first) => end = first.seq,
+            None => break,
         }
-        end = from;
     }
     Ok(None)
 }

@@ -6,7 +6,7 @@ use futures_util::{
 };
 use http::StatusCode;
 use serde_json::Value;
-use wopr_core::{Command, DrainPolicy, Event, Refusal, RunId, RunKey, RunStatus, Seq};
+use wopr_core::{Command, DrainPolicy, Event, Refusal, RunId, RunKey, RunStatus};
 use wopr_engine::{CommandError, Done, Engine, Extras, View};
 use wopr_wire::{
     json::{self, Decode as _},
@@ -214,8 +214,7 @@ fn not_begun(error: CommandError, status: RunStatus) -> CommandError {
 /// When a paused run was paused, if that is not too long ago in its log.
 async fn paused_at(engine: &Engine, key: &RunKey) -> Option<Value> {
     let (_, head) = engine.store().summary(key).await.ok()??;
-    let from = Seq(head.0.saturating_sub(PAUSE_WINDOW as u64));
-    let page = engine.events(key, from, PAUSE_WINDOW).await.ok()??;
+    let page = engine.events_before(key, head, PAUSE_WINDOW).await.ok()??;
     let paused = page
         .events
         .iter()

@@ -7,7 +7,7 @@
 use axum::{body::Body, response::Response};
 use http::{HeaderValue, StatusCode, header};
 use serde_json::Value;
-use wopr_core::{ApprovalAction, Asked, Event, NodeId, Open, Recorded, RunStatus, Seq, Timestamp};
+use wopr_core::{ApprovalAction, Asked, Event, NodeId, Open, Recorded, RunStatus, Timestamp};
 use wopr_engine::View;
 use wopr_store::ReadError;
 
@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// Events read at once while an answer is looked for, and how often.
-const PAGE: u64 = 256;
+const PAGE: usize = 256;
 const MAX_PAGES: u64 = 8;
 
 impl From<FormError> for Problem {
@@ -207,11 +207,15 @@ async fn artifact(
     let Some(known) = view.run.artifact(id) else {
         return Ok(None);
     };
-    // The node's completion follows its artifact and says where the content came from.
-    let page = call.host.engine().events(&view.key, known.seq, 2).await?;
     let mask = Mask::of(&view.plan);
     let mut found = None;
-    for recorded in page.map(|page| page.events).unwrap_or_default() {
+    // The node's completion follows its artifact and says where the content came from. One by one: a page may end with an
+    // artifact that is large.
+    for seq in [known.seq, known.seq.next()] {
+        let page = call.host.engine().events(&view.key, seq, 1).await?;
+        let Some(recorded) = page.and_then(|page| page.events.into_iter().next()) else {
+            break;
+        };
         let is_marked = recorded.is_untrusted;
         match (recorded.event, &mut found) {
             (
@@ -294,16 +298,12 @@ async fn answered(
     claims: &Claims,
     view: &View,
 ) -> Result<Option<(Option<&'static str>, wopr_wire::time::Timestamp)>, ReadError> {
-    let mut end = view.run.head.0;
+    let mut end = view.run.head;
     for _ in 0..MAX_PAGES {
-        let from = end.saturating_sub(PAGE);
-        let n = usize::try_from(end - from).unwrap_or(0);
-        if n == 0 {
-            break;
-        }
-        let Some(page) = call.host.engine().events(&view.key, Seq(from), n).await? else {
+        let Some(page) = call.host.engine().events_before(&view.key, end, PAGE).await? else {
             break;
         };
+        let Some(first) = page.events.first() else { break };
         let found = page
             .events
             .iter()
@@ -312,7 +312,7 @@ async fn answered(
         if found.is_some() {
             return Ok(found);
         }
-        end = from;
+        end = first.seq;
     }
     Ok(None)
 }

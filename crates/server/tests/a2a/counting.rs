@@ -65,7 +65,7 @@ macro_rules! hand_on {
 
 hand_on! { Log:
     append(batch: Batch) -> Result<(), AppendError>;
-    #[count] load(run: &RunKey) -> Result<Option<Loaded>, ReadError>;
+    #[count] load_within(run: &RunKey, most: usize) -> Result<Option<Load>, ReadError>;
     #[count] summary(run: &RunKey) -> Result<Option<(Summary, Seq)>, ReadError>;
     heads(runs: &[RunKey]) -> Result<Vec<Option<Seq>>, ReadError>;
     #[count] events(run: &RunKey, from: Seq, limit: usize) -> Result<Option<EventPage>, ReadError>;

@@ -105,7 +105,7 @@ async fn a_task_of_others_costs_what_a_missing_one_does() {
                     "{stranger} {about}"
                 );
                 // One look tells, and where tasks are private it reads no more than whose one is.
-                let look = if private { "summary" } else { "load" };
+                let look = if private { "summary" } else { "load_within" };
                 let looks = BTreeMap::from([(look, 1)]);
                 assert!(missing.iter().all(|cost| *cost == looks), "{about}: {missing:?}");
             }

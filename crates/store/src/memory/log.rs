@@ -5,9 +5,9 @@ use wopr_core::{RunId, RunKey, Seq, TenantId, Timestamp};
 
 use super::MemoryStore;
 use crate::{
-    AppendError, Batch, BlobRow, EventPage, IdempotencyKey, IdempotencyRecord, Loaded, Log, MessageRow,
-    PARKED, ReadError, RunFilter, RunPage, StoredEvent, Summary, TaskCursor, TaskFilter, TaskPage, TaskRow,
-    WriteError, check::assert_sound,
+    AppendError, Batch, BlobRow, EventPage, INBOX_ROWS, IdempotencyKey, IdempotencyRecord, Load, Loaded, Log,
+    MessageRow, PAGE_BYTES, PARKED, ReadError, RunFilter, RunPage, StoredEvent, Summary, TaskCursor,
+    TaskFilter, TaskPage, TaskRow, WriteError, check::assert_sound,
 };
 
 #[async_trait]
@@ -17,27 +17,32 @@ impl Log for MemoryStore {
         self.state.lock().append(batch)
     }
 
-    async fn load(&self, run: &RunKey) -> Result<Option<Loaded>, ReadError> {
+    async fn load_within(&self, run: &RunKey, most: usize) -> Result<Option<Load>, ReadError> {
         let state = self.state.lock();
         let Some(found) = state.run(run) else {
             return Ok(None);
         };
         let folded = found.snapshot.as_ref().map_or(Seq(0), |snapshot| snapshot.head);
-        Ok(Some(Loaded {
+        let tail = tail(&found.events, folded);
+        let told = state.inboxes.get(run).into_iter().flatten();
+        let told = told.filter(|told| told.hand.deaths < PARKED).take(INBOX_ROWS);
+        let inbox: Vec<_> = page(told, |told| &told.row.body).collect();
+        let snapshot = found.snapshot.iter().map(|snapshot| snapshot.body.len());
+        let weight: usize = snapshot
+            .chain(tail.iter().map(|event| event.body.len()))
+            .chain(inbox.iter().map(|told| told.row.body.len()))
+            .sum();
+        if weight > most {
+            return Ok(Some(Load::Heavy(weight)));
+        }
+        Ok(Some(Load::Whole(Box::new(Loaded {
             summary: found.summary.clone(),
             task: found.task.clone(),
             head: found.head(),
             snapshot: found.snapshot.clone(),
-            tail: tail(&found.events, folded).to_vec(),
-            inbox: state
-                .inboxes
-                .get(run)
-                .into_iter()
-                .flatten()
-                .filter(|told| told.hand.deaths < PARKED)
-                .map(|told| told.row.clone())
-                .collect(),
-        }))
+            tail: tail.to_vec(),
+            inbox: inbox.into_iter().map(|told| told.row.clone()).collect(),
+        }))))
     }
 
     async fn summary(&self, run: &RunKey) -> Result<Option<(Summary, Seq)>, ReadError> {
@@ -54,7 +59,9 @@ impl Log for MemoryStore {
     async fn events(&self, run: &RunKey, from: Seq, limit: usize) -> Result<Option<EventPage>, ReadError> {
         let state = self.state.lock();
         Ok(state.run(run).map(|found| EventPage {
-            events: tail(&found.events, from).iter().take(limit).cloned().collect(),
+            events: page(tail(&found.events, from).iter().take(limit), |event| &event.body)
+                .cloned()
+                .collect(),
             head: found.head(),
             status: found.summary.status,
         }))
@@ -201,6 +208,16 @@ impl Log for MemoryStore {
         });
         Ok(limit - left)
     }
+}
+
+/// The first rows, up to the one that brings their bodies to [`PAGE_BYTES`].
+fn page<T>(rows: impl Iterator<Item = T>, body: impl Fn(&T) -> &Vec<u8>) -> impl Iterator<Item = T> {
+    let mut n_bytes = 0;
+    rows.take_while(move |row| {
+        let is_full = n_bytes >= PAGE_BYTES;
+        n_bytes += body(row).len();
+        !is_full
+    })
 }
 
 /// The events from a position on.

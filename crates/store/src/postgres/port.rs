@@ -9,9 +9,9 @@ use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId
 use super::{PostgresStore, append, checks, fault::Fault, lists, read, registry, round::Round, rows, work};
 use crate::{
     AppendError, Batch, BlobRow, EffectKey, Epoch, EventPage, Fence, Hint, IdempotencyKey, IdempotencyRecord,
-    KeyRow, LeasedEffect, LeasedTimer, Loaded, Log, Mailbox, MessageRow, Quota, ReadError, Registry,
-    Revision, RunFilter, RunPage, Summary, TaskCursor, TaskFilter, TaskPage, TaskRow, TimerKey, Work,
-    WorkflowRow, WriteError, check::assert_sound,
+    KeyRow, LeasedEffect, LeasedTimer, Load, Log, Mailbox, MessageRow, Quota, ReadError, Registry, Revision,
+    RunFilter, RunPage, Summary, TaskCursor, TaskFilter, TaskPage, TaskRow, TimerKey, Work, WorkflowRow,
+    WriteError, check::assert_sound,
 };
 
 /// How often a record that comes and goes is looked at.
@@ -24,8 +24,8 @@ impl Log for PostgresStore {
         self.groups.append(batch).await
     }
 
-    async fn load(&self, run: &RunKey) -> Result<Option<Loaded>, ReadError> {
-        Ok(read::load(&self.pool, run).await?)
+    async fn load_within(&self, run: &RunKey, most: usize) -> Result<Option<Load>, ReadError> {
+        Ok(read::load(&self.pool, run, most).await?)
     }
 
     async fn summary(&self, run: &RunKey) -> Result<Option<(Summary, Seq)>, ReadError> {

@@ -11,10 +11,30 @@ use super::{
     round::{Round, Value, value},
     rows,
 };
-use crate::{BlobRow, EventPage, InboxRow, Loaded, MessageRow, Snapshot, StoredEvent, Summary, TaskRow};
+use crate::{
+    BlobRow, EventPage, INBOX_ROWS, InboxRow, Load, Loaded, MessageRow, PAGE_BYTES, Snapshot, StoredEvent,
+    Summary, TaskRow,
+};
 
 const SUMMARY: &str = concat!(
     "SELECT workflow, version, status, principal, parent_run, parent_node, created_at, updated_at, next_seq
+     FROM runs WHERE tenant = $1 AND run = $2",
+    present!()
+);
+
+/// The same, and the bytes of what [`SNAPSHOT`], [`TAIL`] and [`INBOX`] would read. The server knows the length of a body
+/// without reading it.
+const WEIGHED_SUMMARY: &str = concat!(
+    "SELECT workflow, version, status, principal, parent_run, parent_node, created_at, updated_at, next_seq,
+         coalesce((SELECT octet_length(body) FROM snapshots WHERE tenant = $1 AND run = $2), 0)
+         + coalesce((SELECT sum(octet_length(body)) FROM events WHERE tenant = $1 AND run = $2
+               AND seq >= coalesce((SELECT head FROM snapshots WHERE tenant = $1 AND run = $2), 0)), 0)
+         + coalesce((SELECT sum(size) FROM (
+               SELECT size, sum(size) OVER (ORDER BY place, source, source_seq ROWS UNBOUNDED PRECEDING) - size AS before
+               FROM (SELECT place, source, source_seq, octet_length(body) AS size
+                     FROM inbox WHERE tenant = $1 AND target = $2 AND deaths < 3
+                     ORDER BY place, source, source_seq LIMIT $3) AS oldest) AS weighed
+               WHERE before < $4::bigint), 0)
      FROM runs WHERE tenant = $1 AND run = $2",
     present!()
 );
@@ -28,21 +48,34 @@ const HEADS: &str = concat!(
 
 const TASK: &str = "SELECT context, state, interrupt, updated_at FROM tasks WHERE tenant = $1 AND run = $2";
 
-const SNAPSHOT: &str = "SELECT head, body FROM snapshots WHERE tenant = $1 AND run = $2";
+/// This and the next two leave out what exceeds the bound of the load, which the weight tells of.
+const SNAPSHOT: &str =
+    "SELECT head, body FROM snapshots WHERE tenant = $1 AND run = $2 AND octet_length(body) <= $3::bigint";
 
-const TAIL: &str = "SELECT seq, body FROM events WHERE tenant = $1 AND run = $2
-         AND seq >= coalesce((SELECT head FROM snapshots WHERE tenant = $1 AND run = $2), 0)
-     ORDER BY seq";
+const TAIL: &str = "SELECT seq, body FROM (
+         SELECT seq, body, sum(octet_length(body)) OVER (ORDER BY seq ROWS UNBOUNDED PRECEDING) AS total
+         FROM events WHERE tenant = $1 AND run = $2
+             AND seq >= coalesce((SELECT head FROM snapshots WHERE tenant = $1 AND run = $2), 0)) AS tail
+     WHERE total <= $3::bigint ORDER BY seq";
 
-const INBOX: &str =
-    "SELECT source, source_seq, body FROM inbox WHERE tenant = $1 AND target = $2 AND deaths < 3
+const INBOX: &str = "SELECT source, source_seq, body FROM (
+         SELECT place, source, source_seq, body, octet_length(body) AS size,
+             sum(octet_length(body)) OVER (ORDER BY place, source, source_seq ROWS UNBOUNDED PRECEDING) AS total
+         FROM (SELECT place, source, source_seq, body FROM inbox WHERE tenant = $1 AND target = $2 AND deaths < 3
+               ORDER BY place, source, source_seq LIMIT $4) AS oldest) AS weighed
+     WHERE total <= $3::bigint AND total - size < $5::bigint
      ORDER BY place, source, source_seq";
 
 const EVENTS: &str = concat!(
     "SELECT runs.status, runs.next_seq, e.seq, e.body
      FROM runs LEFT JOIN LATERAL (
-         SELECT seq, body FROM events WHERE tenant = runs.tenant AND run = runs.run AND seq >= $3
-         ORDER BY seq LIMIT $4) AS e ON true
+         SELECT seq, body FROM (
+             SELECT seq, body,
+                 sum(octet_length(body)) OVER (ORDER BY seq ROWS UNBOUNDED PRECEDING) - octet_length(body) AS before
+             FROM (SELECT seq, body FROM events
+                   WHERE tenant = runs.tenant AND run = runs.run AND seq >= $3 ORDER BY seq LIMIT $4) AS page)
+             AS weighed
+         WHERE before < $5::bigint) AS e ON true
      WHERE runs.tenant = $1 AND runs.run = $2",
     present!(),
     " ORDER BY e.seq"
@@ -69,13 +102,22 @@ fn of(run: &RunKey) -> Vec<Value<'_>> {
     vec![value(run.tenant.as_str()), value(run.run.as_str())]
 }
 
-pub(super) async fn load(pool: &Pool, run: &RunKey) -> Result<Option<Loaded>, Fault> {
+pub(super) async fn load(pool: &Pool, run: &RunKey, most: usize) -> Result<Option<Load>, Fault> {
+    let (n_rows, page) = (rows::limit(INBOX_ROWS), rows::limit(PAGE_BYTES));
+    let with = |bounds: &[i64]| {
+        let mut values = of(run);
+        values.extend(bounds.iter().map(|bound| value(*bound)));
+        values
+    };
     let round = || {
+        let most = rows::limit(most);
         let mut round = Round::default();
         round.control("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
-        for sql in [SUMMARY, TASK, SNAPSHOT, TAIL, INBOX] {
-            round.add(sql, of(run));
-        }
+        round.add(WEIGHED_SUMMARY, with(&[n_rows, page]));
+        round.add(TASK, of(run));
+        round.add(SNAPSHOT, with(&[most]));
+        round.add(TAIL, with(&[most]));
+        round.add(INBOX, with(&[most, n_rows, page]));
         round.control("COMMIT");
         round
     };
@@ -88,6 +130,10 @@ pub(super) async fn load(pool: &Pool, run: &RunKey) -> Result<Option<Loaded>, Fa
     let Some(summary) = summary.first() else {
         return Ok(None);
     };
+    let weight = usize::try_from(rows::count(summary, 9)?).unwrap_or(usize::MAX);
+    if weight > most {
+        return Ok(Some(Load::Heavy(weight)));
+    }
     let (summary, head) = rows::summary(summary, 0)?;
     let snapshot = snapshot.first().map(read_snapshot).transpose()?;
     let folded = snapshot.as_ref().map_or(Seq(0), |snapshot| snapshot.head);
@@ -96,7 +142,7 @@ pub(super) async fn load(pool: &Pool, run: &RunKey) -> Result<Option<Loaded>, Fa
             "the snapshot of {run} folds {folded} events, the log holds {head}"
         )));
     }
-    let tail = read_events(run, tail, 0, folded, usize::MAX, head)?;
+    let tail = read_events(run, tail, 0, folded, Bound::NONE, head)?;
     let mut heard = Vec::with_capacity(inbox.len());
     for row in inbox {
         heard.push(InboxRow {
@@ -106,14 +152,14 @@ pub(super) async fn load(pool: &Pool, run: &RunKey) -> Result<Option<Loaded>, Fa
             body: rows::bytes(row, 2)?,
         });
     }
-    Ok(Some(Loaded {
+    Ok(Some(Load::Whole(Box::new(Loaded {
         summary,
         task: task.first().map(|row| rows::task(row, 0)).transpose()?,
         head,
         snapshot,
         tail,
         inbox: heard,
-    }))
+    }))))
 }
 
 fn read_snapshot(row: &Row) -> Result<Snapshot, Fault> {
@@ -153,7 +199,8 @@ pub(super) async fn events(
 ) -> Result<Option<EventPage>, Fault> {
     let round = || {
         let mut values = of(run);
-        values.extend([value(rows::int(from.0)), value(rows::limit(limit))]);
+        let page = rows::limit(PAGE_BYTES);
+        values.extend([value(rows::int(from.0)), value(rows::limit(limit)), value(page)]);
         Round::of(EVENTS, values)
     };
     let found = pool.read(&run.tenant, round).await?;
@@ -163,31 +210,51 @@ pub(super) async fn events(
     let (status, head) = (rows::status(first, 0)?, rows::seq(first, 1)?);
     let is_empty = first.try_get::<_, Option<i64>>(2).is_ok_and(|seq| seq.is_none());
     let found = if is_empty { &[] } else { found.as_slice() };
-    let events = read_events(run, found, 2, from, limit, head)?;
+    let bound = Bound {
+        events: limit,
+        bytes: PAGE_BYTES,
+    };
+    let events = read_events(run, found, 2, from, bound, head)?;
     Ok(Some(EventPage { events, head, status }))
 }
 
-/// Reads (seq, body) at `column`: at most `limit` events of a log that holds `head`, none of them missing.
+/// How much of a log is read: it ends with the event that reaches either.
+#[derive(Clone, Copy)]
+struct Bound {
+    events: usize,
+    bytes: usize,
+}
+
+impl Bound {
+    const NONE: Self = Self {
+        events: usize::MAX,
+        bytes: usize::MAX,
+    };
+}
+
+/// Reads (seq, body) at `column`: events of a log that holds `head`, none of them missing.
 fn read_events(
     run: &RunKey,
     found: &[Row],
     column: usize,
     from: Seq,
-    limit: usize,
+    bound: Bound,
     head: Seq,
 ) -> Result<Vec<StoredEvent>, Fault> {
     let expected = usize::try_from(head.0.saturating_sub(from.0))
         .unwrap_or(usize::MAX)
-        .min(limit);
+        .min(bound.events);
+    let mut n_bytes = 0;
     let mut events = Vec::with_capacity(found.len());
     for row in found {
         let event = rows::event(row, column)?;
         if event.seq != from.plus(events.len()) || events.len() == expected {
             break;
         }
+        n_bytes += event.body.len();
         events.push(event);
     }
-    if events.len() != expected {
+    if events.len() != expected && n_bytes < bound.bytes {
         let missing = from.plus(events.len());
         return Err(Fault::Damaged(format!(
             "the log of {run} holds {head} events, but not event {missing}"

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     AppendError, Batch, BlobRow, Child, EffectKey, EndedRoots, Epoch, EventPage, Fence, IdempotencyKey,
-    IdempotencyRecord, KeyRow, LeasedEffect, LeasedTimer, Loaded, Log, Mailbox, MessageRow, Quota, ReadError,
+    IdempotencyRecord, KeyRow, LeasedEffect, LeasedTimer, Load, Log, Mailbox, MessageRow, Quota, ReadError,
     Registry, Removal, Retention, Revision, RunFilter, RunPage, Summary, Swept, TaskCursor, TaskFilter,
     TaskPage, TaskRow, TimerKey, Work, WorkflowRow, WriteError, check::assert_sound,
 };
@@ -120,9 +120,9 @@ impl Log for SqliteStore {
         }
     }
 
-    async fn load(&self, run: &RunKey) -> Result<Option<Loaded>, ReadError> {
+    async fn load_within(&self, run: &RunKey, most: usize) -> Result<Option<Load>, ReadError> {
         let run = run.clone();
-        self.read(Lane::Look(run.tenant.clone()), move |conn| read::load(conn, &run))
+        self.read(Lane::Look(run.tenant.clone()), move |conn| read::load(conn, &run, most))
             .await
     }
 

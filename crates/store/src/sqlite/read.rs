@@ -4,12 +4,26 @@ use rusqlite::{Connection, params};
 use wopr_core::{RunId, RunKey, Seq};
 
 use super::{fault::Fault, retention::present, rows};
-use crate::{BlobRow, EventPage, InboxRow, Loaded, MessageRow, Snapshot, StoredEvent, Summary, TaskRow};
+use crate::{
+    BlobRow, EventPage, INBOX_ROWS, InboxRow, Load, Loaded, MessageRow, PAGE_BYTES, Snapshot, StoredEvent,
+    Summary, TaskRow,
+};
 
-pub(super) fn load(conn: &Connection, run: &RunKey) -> Result<Option<Loaded>, Fault> {
+/// The events of a row that the snapshot folds already count as well.
+const WEIGHT: &str = "\
+    SELECT coalesce((SELECT length(body) FROM snapshots WHERE tenant = ?1 AND run = ?2), 0)
+         + coalesce((SELECT sum(length(bodies)) FROM events WHERE tenant = ?1 AND run = ?2 AND last_seq >=
+               coalesce((SELECT head FROM snapshots WHERE tenant = ?1 AND run = ?2), 0)), 0)";
+
+pub(super) fn load(conn: &Connection, run: &RunKey, most: usize) -> Result<Option<Load>, Fault> {
     let Some((summary, head)) = summary(conn, run)? else {
         return Ok(None);
     };
+    let (places, waiting) = waiting(conn, run)?;
+    let weight = weight(conn, run)?.saturating_add(waiting);
+    if weight > most {
+        return Ok(Some(Load::Heavy(weight)));
+    }
     let snapshot = snapshot(conn, run)?;
     let folded = snapshot.as_ref().map_or(Seq(0), |snapshot| snapshot.head);
     if folded > head {
@@ -17,15 +31,23 @@ pub(super) fn load(conn: &Connection, run: &RunKey) -> Result<Option<Loaded>, Fa
             "the snapshot of {run} folds {folded} events, the log holds {head}"
         )));
     }
-    let tail = events_from(conn, run, folded, usize::MAX, head)?;
-    Ok(Some(Loaded {
+    let tail = events_from(conn, run, folded, Bound::NONE, head)?;
+    Ok(Some(Load::Whole(Box::new(Loaded {
         summary,
         task: task_row(conn, run)?,
         head,
         snapshot,
         tail,
-        inbox: inbox(conn, run)?,
-    }))
+        inbox: inbox(conn, run, &places)?,
+    }))))
+}
+
+/// The bytes of the newest snapshot and of the events after it. SQLite knows the length of a body without reading it.
+fn weight(conn: &Connection, run: &RunKey) -> Result<usize, Fault> {
+    let mut statement = conn.prepare_cached(WEIGHT)?;
+    let mut found = statement.query(params![run.tenant.as_str(), run.run.as_str()])?;
+    let weight = found.next()?.map(|row| rows::count(row, 0)).transpose()?;
+    Ok(usize::try_from(weight.unwrap_or(0)).unwrap_or(usize::MAX))
 }
 
 pub(super) fn summary(conn: &Connection, run: &RunKey) -> Result<Option<(Summary, Seq)>, Fault> {
@@ -69,21 +91,39 @@ pub(super) fn events(
         let Some(row) = found.next()? else { return Ok(None) };
         (rows::status(row, 0)?, rows::seq(row, 1)?)
     };
-    let events = events_from(conn, run, from, limit, head)?;
+    let bound = Bound {
+        events: limit,
+        bytes: PAGE_BYTES,
+    };
+    let events = events_from(conn, run, from, bound, head)?;
     Ok(Some(EventPage { events, head, status }))
 }
 
-/// Reads at most `limit` events of a log that holds `head`, and checks that none is missing.
+/// How much of a log is read: it ends with the event that reaches either.
+#[derive(Clone, Copy)]
+struct Bound {
+    events: usize,
+    bytes: usize,
+}
+
+impl Bound {
+    const NONE: Self = Self {
+        events: usize::MAX,
+        bytes: usize::MAX,
+    };
+}
+
+/// Reads events of a log that holds `head`, and checks that none is missing.
 fn events_from(
     conn: &Connection,
     run: &RunKey,
     from: Seq,
-    limit: usize,
+    bound: Bound,
     head: Seq,
 ) -> Result<Vec<StoredEvent>, Fault> {
     let expected = usize::try_from(head.0.saturating_sub(from.0))
         .unwrap_or(usize::MAX)
-        .min(limit);
+        .min(bound.events);
     if expected == 0 {
         return Ok(Vec::new());
     }
@@ -93,18 +133,22 @@ fn events_from(
     let mut found = statement.query(params![run.tenant.as_str(), run.run.as_str(), rows::int(from.0)])?;
     // The row of the run says how many there are, but a damaged one must not make us ask for all memory.
     let mut events = Vec::with_capacity(expected.min(1024));
+    let mut n_bytes = 0;
     'rows: while events.len() < expected
+        && n_bytes < bound.bytes
         && let Some(row) = found.next()?
     {
         for (seq, body) in rows::events(row)?.skip_while(|(seq, _)| *seq < from) {
-            if events.len() == expected || seq != from.plus(events.len()) {
+            let is_full = events.len() == expected || n_bytes >= bound.bytes;
+            if is_full || seq != from.plus(events.len()) {
                 break 'rows;
             }
+            n_bytes += body.len();
             let body = body.to_vec();
             events.push(StoredEvent { seq, body });
         }
     }
-    if events.len() != expected {
+    if events.len() != expected && n_bytes < bound.bytes {
         let missing = from.plus(events.len());
         return Err(Fault::Damaged(format!(
             "the log of {run} holds {head} events, but not event {missing}"
@@ -124,14 +168,38 @@ fn snapshot(conn: &Connection, run: &RunKey) -> Result<Option<Snapshot>, Fault> 
     }))
 }
 
-fn inbox(conn: &Connection, run: &RunKey) -> Result<Vec<InboxRow>, Fault> {
+/// The places of the oldest inbox rows, as many as a load reads, and the bytes of their bodies. The bodies are left out,
+/// because SQLite would sort the rows with them.
+fn waiting(conn: &Connection, run: &RunKey) -> Result<(Vec<i64>, usize), Fault> {
     let mut statement = conn.prepare_cached(
-        "SELECT source, source_seq, body FROM inbox WHERE tenant = ?1 AND target = ?2 AND deaths < 3
-         ORDER BY place",
+        "SELECT place, length(body) FROM inbox WHERE tenant = ?1 AND target = ?2 AND deaths < 3
+         ORDER BY place LIMIT ?3",
     )?;
-    let mut found = statement.query(params![run.tenant.as_str(), run.run.as_str()])?;
-    let mut inbox = Vec::new();
-    while let Some(row) = found.next()? {
+    let mut found = statement.query(params![
+        run.tenant.as_str(),
+        run.run.as_str(),
+        rows::limit(INBOX_ROWS)
+    ])?;
+    let (mut places, mut n_bytes) = (Vec::new(), 0_usize);
+    while n_bytes < PAGE_BYTES
+        && let Some(row) = found.next()?
+    {
+        places.push(rows::int(rows::count(row, 0)?));
+        let length = usize::try_from(rows::count(row, 1)?).unwrap_or(usize::MAX);
+        n_bytes = n_bytes.saturating_add(length);
+    }
+    Ok((places, n_bytes))
+}
+
+fn inbox(conn: &Connection, run: &RunKey, places: &[i64]) -> Result<Vec<InboxRow>, Fault> {
+    let mut inbox = Vec::with_capacity(places.len());
+    if places.is_empty() {
+        return Ok(inbox);
+    }
+    let mut statement = conn.prepare_cached("SELECT source, source_seq, body FROM inbox WHERE place = ?1")?;
+    for place in places {
+        let mut found = statement.query([place])?;
+        let Some(row) = found.next()? else { continue };
         inbox.push(InboxRow {
             target: run.run.clone(),
             source: rows::id(row, 0, RunId::parse)?,

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use wopr_core::{RunKey, RunStatus, Seq};
-use wopr_store::{BlobRow, MessageRow, RunFilter, Snapshot, Store, TaskFilter, TaskState};
+use wopr_store::{
+    BlobRow, INBOX_ROWS, Load, MessageRow, PAGE_BYTES, RunFilter, Snapshot, Store, TaskFilter, TaskState,
+};
 
 use crate::make::*;
 
@@ -11,6 +13,9 @@ crate::behaviours!(
     a_missing_run_reads_as_nothing,
     event_pages_begin_where_asked_and_end_at_the_limit,
     an_event_page_says_head_and_status,
+    an_event_page_ends_where_its_bytes_are_enough,
+    of_a_heavy_run_only_the_weight_is_read,
+    a_load_reads_the_oldest_of_a_long_inbox,
     heads_of_several_runs_come_in_the_order_asked,
     a_load_is_the_newest_snapshot_and_the_tail,
     a_snapshot_of_the_whole_log_leaves_an_empty_tail,
@@ -76,6 +81,100 @@ async fn an_event_page_says_head_and_status(store: Arc<dyn Store>) {
         (page.events.len(), page.head, page.status),
         (1, Seq(3), RunStatus::Completed)
     );
+}
+
+async fn an_event_page_ends_where_its_bytes_are_enough(store: Arc<dyn Store>) {
+    const MIB: usize = 1 << 20;
+    let sizes = [PAGE_BYTES + 1, 10, 10, 3 * MIB, MIB, 2 * MIB, 10];
+    let mut batch = create(&run(1), sizes.len());
+    for (event, size) in batch.events.iter_mut().zip(sizes) {
+        event.body = vec![b'x'; size];
+    }
+    let all = batch.events.clone();
+    store.append(batch).await.expect("append");
+    for (from, limit, expected) in [
+        (0, 9, 0..1),
+        (1, 9, 1..5),
+        (1, 3, 1..4),
+        (2, 9, 2..5),
+        (5, 9, 5..7),
+    ] {
+        let page = store
+            .events(&run(1), Seq(from), limit)
+            .await
+            .expect("events")
+            .expect("a run");
+        let read: Vec<_> = page.events.iter().map(|event| event.seq.0).collect();
+        assert_eq!(read, expected.clone().map(|n| n as u64).collect::<Vec<_>>());
+        assert!(page.events == all[expected] && page.head == Seq(7), "from {from}");
+    }
+}
+
+async fn of_a_heavy_run_only_the_weight_is_read(store: Arc<dyn Store>) {
+    let mut batch = create(&run(1), 2);
+    batch.snapshot = Some(Snapshot {
+        head: Seq(2),
+        body: vec![0; 1_000],
+    });
+    store.append(batch).await.expect("append");
+    let mut batch = append(&run(1), 2, 1);
+    batch.events[0].body = vec![0; 20_000];
+    store.append(batch).await.expect("append");
+    let mut batch = create(&run(2), 1);
+    batch.inbox_sent = vec![notice(&run(1), &run(2), 0)];
+    batch.inbox_sent[0].body = vec![0; 300_000];
+    store.append(batch).await.expect("append");
+
+    let load = async |most| {
+        store
+            .load_within(&run(1), most)
+            .await
+            .expect("load")
+            .expect("a run")
+    };
+    let weight = match load(0).await {
+        Load::Heavy(weight) => weight,
+        Load::Whole(_) => 0,
+    };
+    assert!((321_000..322_000).contains(&weight), "{weight}");
+    for most in [1_000, 20_000, weight - 1] {
+        assert_eq!(load(most).await, Load::Heavy(weight));
+    }
+    let whole = store.load(&run(1)).await.expect("load").expect("a run");
+    assert_eq!((whole.tail.len(), whole.inbox.len()), (1, 1));
+    assert!(load(weight).await == Load::Whole(Box::new(whole)));
+    let none = store.load_within(&run(3), 0).await.expect("load");
+    assert_eq!(none, None);
+}
+
+async fn a_load_reads_the_oldest_of_a_long_inbox(store: Arc<dyn Store>) {
+    store.append(create(&run(1), 1)).await.expect("append");
+    store.append(create(&run(2), 1)).await.expect("append");
+    let tell = async |from: u64, sizes: &[usize]| {
+        let mut batch = append(&run(1), from, 1);
+        for (seq, size) in (from * 1_000..).zip(sizes) {
+            let mut row = notice(&run(2), &run(1), seq);
+            row.body = vec![b'x'; *size];
+            batch.inbox_sent.push(row);
+        }
+        store.append(batch).await.expect("append");
+    };
+    let inbox = async || {
+        let loaded = store.load(&run(2)).await.expect("load").expect("a run");
+        let seqs: Vec<_> = loaded.inbox.iter().map(|row| row.source_seq.0).collect();
+        (seqs, loaded.is_inbox_cut())
+    };
+    tell(1, &[10; 2]).await;
+    assert_eq!(inbox().await, (vec![1_000, 1_001], false));
+    tell(2, &[3 << 20; 3]).await;
+    assert_eq!(inbox().await, (vec![1_000, 1_001, 2_000, 2_001], true));
+    let mut batch = append(&run(2), 1, 1);
+    batch.inbox_consumed = (2_000..2_003).map(|seq| (run_id(1), Seq(seq))).collect();
+    store.append(batch).await.expect("append");
+    tell(3, &[10; INBOX_ROWS + 9]).await;
+    let (seqs, is_cut) = inbox().await;
+    assert!(is_cut && seqs.len() == INBOX_ROWS);
+    assert_eq!(seqs[..3], [1_000, 1_001, 3_000]);
 }
 
 async fn heads_of_several_runs_come_in_the_order_asked(store: Arc<dyn Store>) {

@@ -18,7 +18,7 @@ use tokio::sync::broadcast;
 use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId};
 use wopr_store::{
     AppendError, Batch, BlobRow, Child, EffectKey, EndedRoots, Epoch, EventPage, Fence, Guard, Hint,
-    IdempotencyKey, IdempotencyRecord, KeyRow, LeasedEffect, LeasedTimer, Loaded, Log, Mailbox, MemoryStore,
+    IdempotencyKey, IdempotencyRecord, KeyRow, LeasedEffect, LeasedTimer, Load, Log, Mailbox, MemoryStore,
     MessageRow, Quota, ReadError, Registry, Removal, Retention, Revision, RunFilter, RunPage, Summary, Swept,
     TaskCursor, TaskFilter, TaskPage, TaskRow, TimerKey, Work, WorkflowRow, WriteError,
 };
@@ -313,10 +313,10 @@ impl Log for Connection {
         done
     }
 
-    async fn load(&self, run: &RunKey) -> Result<Option<Loaded>, ReadError> {
+    async fn load_within(&self, run: &RunKey, most: usize) -> Result<Option<Load>, ReadError> {
         self.read("load").await?;
         self.server.step_on(run);
-        let loaded = self.server.store.load(run).await;
+        let loaded = self.server.store.load_within(run, most).await;
         // What was read may be old by the time it is used.
         self.process.step("loaded").await;
         loaded

@@ -1,0 +1,94 @@
+//! Reading runs, with room for what is read.
+
+use wopr_core::{RunKey, Seq};
+use wopr_store::{Load, Loaded, ReadError};
+
+use crate::{
+    Engine, Events,
+    engine::Shared,
+    room::{Held, Purpose},
+    turns::Turn,
+    view::decode_events,
+};
+
+/// How often a run may turn out to need more room than it was given before the load is refused.
+const MAX_TRIES: u32 = 4;
+
+/// A run that was read.
+pub(crate) struct Fetched {
+    pub(crate) loaded: Loaded,
+    /// The room it takes once it is decoded.
+    pub(crate) held: Held,
+    /// Ends when it is decoded.
+    pub(crate) turn: Turn,
+}
+
+impl Engine {
+    /// Reads a run once there is room for it.
+    pub(crate) async fn fetch(&self, key: &RunKey, purpose: Purpose) -> Result<Option<Fetched>, ReadError> {
+        let Shared { store, room, .. } = &*self.shared;
+        let mut held = room.expect(purpose, key).await?.unwrap_or_default();
+        for _ in 0..MAX_TRIES {
+            let turn = room.turn(&key.tenant).await?;
+            let needed = match store.load_within(key, held.readable()).await? {
+                None => return Ok(None),
+                Some(Load::Heavy(n_bytes)) => n_bytes,
+                Some(Load::Whole(loaded)) => {
+                    let n_bytes = loaded.parsed_size();
+                    room.note(key, n_bytes);
+                    if held.n_bytes() < n_bytes {
+                        // A tenant that has none gets room most easily.
+                        drop(held);
+                        held = room.try_hold(purpose, &key.tenant, n_bytes).unwrap_or_default();
+                    }
+                    if held.n_bytes() >= n_bytes {
+                        let loaded = *loaded;
+                        return Ok(Some(Fetched { loaded, held, turn }));
+                    }
+                    n_bytes
+                }
+            };
+            // Nothing is in hand while it waits.
+            drop((held, turn));
+            held = Box::pin(room.hold(purpose, &key.tenant, needed)).await?;
+        }
+        Err(ReadError::Unavailable(format!(
+            "run {key} grows while it is read"
+        )))
+    }
+
+    /// Reads the last events of a run's log before a position: at most `limit`, and fewer if they are large, but one at
+    /// least if there is any.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub async fn events_before(
+        &self,
+        key: &RunKey,
+        end: Seq,
+        limit: usize,
+    ) -> Result<Option<Events>, ReadError> {
+        let (mut end, mut n) = (end, limit);
+        loop {
+            let from = Seq(end.0.saturating_sub(n as u64));
+            let expected = usize::try_from(end.0 - from.0).unwrap_or(n);
+            let Some(page) = self.shared.store.events(key, from, expected).await? else {
+                return Ok(None);
+            };
+            if page.head < end {
+                end = page.head;
+                continue;
+            }
+            // A page that is cut ends too early.
+            if page.events.len() < expected {
+                n = expected / 2;
+                continue;
+            }
+            return Ok(Some(Events {
+                events: decode_events(&page.events)?,
+                head: page.head,
+                status: page.status,
+            }));
+        }
+    }
+}
