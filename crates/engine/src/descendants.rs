@@ -6,23 +6,58 @@
 //! row is not there yet; a decision has few.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::atomic::{AtomicU64, Ordering},
 };
 
 use parking_lot::Mutex;
-use wopr_core::{RunId, RunKey};
+use wopr_core::{RunId, RunKey, TenantId};
 
-use crate::{CommandError, Engine, committing::Failed};
+use crate::{CommandError, Engine, committing::Failed, slots::Held};
 
 /// Runs granted at once, unless more are wanted.
 const BLOCK: u64 = 32;
-/// Roots remembered; when there are more, what was granted to all is lost.
+/// Roots remembered. A tenant that has its share of them loses what was granted to its oldest.
 const MAX_ROOTS: usize = 4_096;
 
 /// What was granted to this process and not used yet.
 #[derive(Debug, Default)]
-pub(crate) struct Descendants(Mutex<HashMap<RunKey, u64>>);
+pub(crate) struct Descendants(Mutex<Granted>);
+
+#[derive(Debug, Default)]
+struct Granted {
+    held: Held,
+    of: HashMap<TenantId, BTreeMap<RunId, u64>>,
+}
+
+impl Granted {
+    fn remove(&mut self, root: &RunKey) -> Option<u64> {
+        let roots = self.of.get_mut(&root.tenant)?;
+        let n = roots.remove(&root.run)?;
+        if roots.is_empty() {
+            self.of.remove(&root.tenant);
+        }
+        self.held.remove(&root.tenant, 1);
+        Some(n)
+    }
+
+    fn add(&mut self, root: RunKey, n: u64) {
+        let roots = self.of.get_mut(&root.tenant);
+        if let Some(left) = roots.and_then(|roots| roots.get_mut(&root.run)) {
+            *left += n;
+            return;
+        }
+        if !self.held.has_room(MAX_ROOTS, &root.tenant, 1) {
+            let roots = self.of.get(&root.tenant);
+            let Some(oldest) = roots.and_then(|roots| roots.keys().next()).cloned() else {
+                return;
+            };
+            self.remove(&root.sibling(oldest));
+        }
+        self.held.add(&root.tenant, 1);
+        self.of.entry(root.tenant).or_default().insert(root.run, n);
+    }
+}
 
 impl Descendants {
     /// Takes all there is.
@@ -31,14 +66,9 @@ impl Descendants {
     }
 
     fn put(&self, root: RunKey, n: u64) {
-        if n == 0 {
-            return;
+        if n > 0 {
+            self.0.lock().add(root, n);
         }
-        let mut left = self.0.lock();
-        if left.len() >= MAX_ROOTS && !left.contains_key(&root) {
-            left.clear();
-        }
-        *left.entry(root).or_default() += n;
     }
 }
 
@@ -125,5 +155,35 @@ impl Drop for Allowance {
         if let Some(root) = root {
             self.engine.shared.descendants.put(root, left + used);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wopr_core::Timestamp;
+
+    use super::*;
+
+    fn root(tenant: &str, n: usize) -> RunKey {
+        let tenant = TenantId::parse(tenant).expect("valid");
+        let at = Timestamp::from_millis(i64::try_from(n).expect("small"));
+        RunKey::new(tenant, RunId::from_parts(at, [0; 10]))
+    }
+
+    #[test]
+    fn a_tenant_of_many_trees_loses_only_grants_of_its_own() {
+        let granted = Descendants::default();
+        granted.put(root("modest", 0), 31);
+        for n in 0..2 * MAX_ROOTS {
+            granted.put(root("greedy", n), 1);
+        }
+        granted.put(root("greedy", 2 * MAX_ROOTS - 1), 2);
+        granted.put(root("later", 0), 5);
+        assert_eq!(granted.take(&root("modest", 0)), 31);
+        assert_eq!(granted.take(&root("later", 0)), 5);
+        assert_eq!(granted.take(&root("greedy", 0)), 0);
+        assert_eq!(granted.take(&root("greedy", 2 * MAX_ROOTS - 1)), 3);
+        let n_left = granted.0.lock().of.values().map(BTreeMap::len).sum::<usize>();
+        assert!((MAX_ROOTS / 2..MAX_ROOTS).contains(&n_left), "{n_left}");
     }
 }
