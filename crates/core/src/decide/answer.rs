@@ -170,6 +170,10 @@ impl Scribe<'_> {
                 _ => Refusal::NoInterrupt,
             });
         };
+        // The timer may fire late; what an answer counts for does not depend on it.
+        if open.deadline.is_some_and(|deadline| deadline <= self.input.now) {
+            return Err(Refusal::AlreadyResolved);
+        }
         if too_deep(&resolve.value) {
             return Err(Refusal::InvalidAnswer(format!(
                 "it nests more than {MAX_NESTING} levels deep"

@@ -660,6 +660,17 @@ fn late_answers() {
     timed_out.wait(5);
     assert_eq!(timed_out.answer("gate", accept()), Err(Refusal::AlreadyResolved));
 
+    // The time is over before its timer fires.
+    let mut late = gate(json!({ "timeoutMs": 5 }));
+    late.skip(4);
+    let mut in_time = late.clone();
+    late.skip(1);
+    assert_eq!(late.answer("gate", accept()), Err(Refusal::AlreadyResolved));
+    assert_eq!(late.status(), "waiting-approval");
+    late.wait(0);
+    assert_eq!(late.status(), "failed");
+    in_time.answer("gate", accept()).expect("in time");
+
     let mut cancelled = gate(json!({}));
     cancelled.cancel().expect("waiting");
     assert_eq!(
