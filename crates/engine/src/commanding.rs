@@ -219,23 +219,17 @@ impl Engine {
                 chain.push(child);
                 continue;
             }
-            let child = view
-                .run
-                .interrupts(&view.plan)
-                .find(|open| *open.node == resolve.node)
-                .and_then(|open| match open.asked {
-                    Asked::Here(_) => None,
-                    Asked::Child(child, _, _) => Some(child.clone()),
-                });
-            let Some(child) = child else { break };
-            let child = target.sibling(child);
-            let asks = self.view(&child).await?.ok_or(CommandError::NotFound)?;
-            let Some(open) = asks.run.interrupt(&asks.plan) else {
-                return Err(Refusal::AlreadyResolved.into());
+            let mut open = view.run.interrupts(&view.plan);
+            let open = open.find(|open| *open.node == resolve.node);
+            let Some((ordinal, Asked::Child(_, _, id))) = open.map(|open| (open.ordinal, open.asked)) else {
+                break;
             };
-            resolve.node = open.node.clone();
+            if resolve.ordinal.is_some_and(|wanted| wanted != ordinal) {
+                return Err(Refusal::NoInterrupt.into());
+            }
+            // It is for the question that this run shows; the child may ask another one by now.
+            resolve.interrupt = Some(id.to_owned());
             resolve.ordinal = None;
-            chain.push(child);
         }
         let Some(target) = chain.pop() else {
             return Err(CommandError::NotFound);

@@ -7,6 +7,7 @@
 pub mod a2a;
 mod admission;
 mod answers;
+mod asked;
 mod asker;
 pub mod auth;
 mod body;

@@ -7,19 +7,29 @@
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
-use wopr_core::{PrincipalId, RunKey, Seq};
+use wopr_core::{PrincipalId, RunId, RunKey, Seq, TenantId};
 
-/// Readers of runs that are remembered, twice: those seen lately, and those seen before.
-const MAX: usize = 32_768;
+/// Readers of runs that are remembered.
+const MAX: usize = 65_536;
+
+/// Tenants whose readers are remembered. A bound on the search for the one that has most of them.
+const MAX_TENANTS: usize = 1_024;
 
 /// A principal and a run of its tenant.
-type Reader = (RunKey, PrincipalId);
+type Reader = (RunId, PrincipalId);
 
 /// The last reads of a host.
 #[derive(Debug, Default)]
-pub(crate) struct Seen(Mutex<Generations>);
+pub(crate) struct Seen(Mutex<Memory>);
 
-/// When the newer half is full, the older one is forgotten: no list to keep in order, and a bound that holds.
+/// Where there is no more room, the tenant with most readers forgets some: no tenant's reads cost another its memory.
+#[derive(Debug, Default)]
+struct Memory {
+    tenants: HashMap<TenantId, Generations>,
+    n_readers: usize,
+}
+
+/// The older half is forgotten at once: no list to keep in order.
 #[derive(Debug, Default)]
 struct Generations {
     newer: HashMap<Reader, Seq>,
@@ -29,59 +39,153 @@ struct Generations {
 impl Seen {
     /// Notes that a principal was shown a run up to a place of its log.
     pub(crate) fn note(&self, run: &RunKey, principal: &PrincipalId, head: Seq) {
-        let reader = (run.clone(), principal.clone());
-        let mut generations = self.0.lock();
-        let known = generations.get(&reader);
-        if known.is_some_and(|known| known >= head) {
-            return;
+        let reader = (run.run.clone(), principal.clone());
+        let mut memory = self.0.lock();
+        let known = memory.get(&run.tenant, &reader);
+        if known.is_none_or(|known| known < head) {
+            memory.put(&run.tenant, reader, head);
         }
-        if generations.newer.len() >= MAX {
-            generations.older = std::mem::take(&mut generations.newer);
-        }
-        generations.newer.insert(reader, head);
     }
 
     /// How far a principal has seen a run, if that is remembered.
     pub(crate) fn of(&self, run: &RunKey, principal: &PrincipalId) -> Option<Seq> {
-        self.0.lock().get(&(run.clone(), principal.clone()))
+        self.0
+            .lock()
+            .get(&run.tenant, &(run.run.clone(), principal.clone()))
+    }
+}
+
+impl Memory {
+    fn get(&self, tenant: &TenantId, reader: &Reader) -> Option<Seq> {
+        let generations = self.tenants.get(tenant)?;
+        let known = generations.newer.get(reader);
+        known.or_else(|| generations.older.get(reader)).copied()
+    }
+
+    fn put(&mut self, tenant: &TenantId, reader: Reader, head: Seq) {
+        if !self.tenants.contains_key(tenant) && self.tenants.len() >= MAX_TENANTS {
+            self.forget_tenant();
+        }
+        while self.n_readers >= MAX {
+            self.forget_readers();
+        }
+        let generations = self.tenants.entry(tenant.clone()).or_default();
+        let before = generations.len();
+        generations.older.remove(&reader);
+        generations.newer.insert(reader, head);
+        let after = generations.len();
+        self.n_readers = self.n_readers + after - before;
+        let share = MAX / self.tenants.len().max(1);
+        self.age(tenant, share / 2);
+    }
+
+    /// Makes the newer half of a tenant the older one once it is full.
+    fn age(&mut self, tenant: &TenantId, half: usize) {
+        if let Some(generations) = self.tenants.get_mut(tenant)
+            && generations.newer.len() >= half
+        {
+            self.n_readers -= generations.older.len();
+            generations.older = std::mem::take(&mut generations.newer);
+        }
+    }
+
+    /// Forgets readers of the tenant that has most of them, the older ones first.
+    fn forget_readers(&mut self) {
+        let all = self.tenants.values_mut();
+        let Some(most) = all.max_by_key(|generations| generations.len()) else {
+            return;
+        };
+        let forgotten = if most.older.is_empty() {
+            std::mem::take(&mut most.newer)
+        } else {
+            std::mem::take(&mut most.older)
+        };
+        self.n_readers -= forgotten.len();
+    }
+
+    /// Forgets the tenant that has fewest readers.
+    fn forget_tenant(&mut self) {
+        let all = self.tenants.iter();
+        let fewest = all.min_by_key(|(_, generations)| generations.len());
+        if let Some(tenant) = fewest.map(|(tenant, _)| tenant.clone())
+            && let Some(generations) = self.tenants.remove(&tenant)
+        {
+            self.n_readers -= generations.len();
+        }
     }
 }
 
 impl Generations {
-    fn get(&self, reader: &Reader) -> Option<Seq> {
-        self.newer.get(reader).or_else(|| self.older.get(reader)).copied()
+    fn len(&self) -> usize {
+        self.newer.len() + self.older.len()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use wopr_core::{RunId, TenantId};
-
     use super::*;
 
-    fn run(n: usize) -> RunKey {
+    fn run(tenant: usize, n: usize) -> RunKey {
         RunKey::new(
-            TenantId::parse("acme").unwrap(),
+            TenantId::parse(&format!("t{tenant}")).unwrap(),
             RunId::parse(&format!("run_{n:016}")).unwrap(),
         )
+    }
+
+    fn principals() -> [PrincipalId; 2] {
+        ["ada", "bob"].map(|name| PrincipalId::parse(name).unwrap())
+    }
+
+    /// The readers that are remembered; what is counted is what is held.
+    fn held(seen: &Seen) -> usize {
+        let memory = seen.0.lock();
+        let n = memory.tenants.values().map(Generations::len).sum();
+        assert_eq!(memory.n_readers, n);
+        n
     }
 
     #[test]
     fn the_latest_read_of_each_principal_is_remembered_within_bounds() {
         let seen = Seen::default();
-        let [ada, bob] = ["ada", "bob"].map(|name| PrincipalId::parse(name).unwrap());
-        seen.note(&run(0), &ada, Seq(4));
-        seen.note(&run(0), &ada, Seq(2));
+        let [ada, bob] = principals();
+        seen.note(&run(0, 0), &ada, Seq(4));
+        seen.note(&run(0, 0), &ada, Seq(2));
         assert_eq!(
-            (seen.of(&run(0), &ada), seen.of(&run(0), &bob)),
+            (seen.of(&run(0, 0), &ada), seen.of(&run(0, 0), &bob)),
             (Some(Seq(4)), None)
         );
-        for n in 1..3 * MAX {
-            seen.note(&run(n), &bob, Seq(1));
+        for n in 1..2 * MAX {
+            seen.note(&run(0, n), &bob, Seq(1));
         }
-        assert_eq!(seen.of(&run(0), &ada), None);
-        assert_eq!(seen.of(&run(3 * MAX - 1), &bob), Some(Seq(1)));
-        let held = seen.0.lock();
-        assert!(held.newer.len() + held.older.len() <= 2 * MAX);
+        assert_eq!(seen.of(&run(0, 0), &ada), None);
+        assert_eq!(seen.of(&run(0, 2 * MAX - 1), &bob), Some(Seq(1)));
+        assert!(held(&seen) <= MAX);
+    }
+
+    #[test]
+    fn reads_of_one_tenant_do_not_make_those_of_another_forgotten() {
+        let seen = Seen::default();
+        let [ada, bob] = principals();
+        for n in 0..100 {
+            seen.note(&run(1, n), &ada, Seq(1));
+        }
+        for n in 0..2 * MAX {
+            seen.note(&run(0, n), &bob, Seq(1));
+        }
+        assert!((0..100).all(|n| seen.of(&run(1, n), &ada).is_some()));
+        assert!(held(&seen) <= MAX);
+    }
+
+    #[test]
+    fn many_tenants_share_the_room() {
+        let seen = Seen::default();
+        let [ada, _] = principals();
+        for tenant in 0..2 * MAX_TENANTS {
+            for n in 0..100 {
+                seen.note(&run(tenant, n), &ada, Seq(1));
+            }
+            assert!(held(&seen) <= MAX);
+        }
+        assert!(seen.0.lock().tenants.len() <= MAX_TENANTS);
     }
 }

@@ -124,6 +124,13 @@ impl Run {
         })
     }
 
+    /// The latest execution of a node that has begun.
+    #[must_use]
+    pub fn latest_ordinal(&self, plan: &Plan, node: &NodeId) -> Option<u32> {
+        let state = self.nodes.get(plan.position(node)?)?;
+        state.next_ordinal.checked_sub(1)
+    }
+
     /// Each node that has begun, with its state as OpenWOP words it and how often it ran.
     pub fn node_states<'a>(
         &'a self,

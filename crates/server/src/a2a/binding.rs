@@ -5,13 +5,14 @@
 //! it; a child's question is looked up in the child's log.
 
 use wopr_core::{Event, NodeId, PrincipalId, RunKey, Seq, Visit};
-use wopr_engine::Engine;
+use wopr_engine::{Engine, View};
 use wopr_store::ReadError;
 
 use super::{
     projection::{Standing, Waiting},
     question::within,
 };
+use crate::{Host, auth::Caller};
 
 /// Events read at once.
 const PAGE: usize = 256;
@@ -20,32 +21,78 @@ const MAX_PAGES: u64 = 64;
 /// Deepest chain of children that is followed; the kernel refuses deeper ones.
 const MAX_DEPTH: usize = 40;
 
-/// Who looks, and from where on.
+/// What a caller knows of a run that it answers.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Since<'a> {
-    /// The run.
-    pub(crate) run: &'a RunKey,
-    /// What comes before it was seen by the principal.
-    pub(crate) seq: Seq,
-    /// Whose answers do not count.
-    pub(crate) principal: &'a PrincipalId,
+pub(crate) struct Looked<'a> {
+    /// Who answers.
+    pub(crate) caller: &'a Caller,
     /// Only questions at this node count.
     pub(crate) node: Option<&'a NodeId>,
+    /// Where the log of the run ended when the caller's last message was taken.
+    pub(crate) said: Seq,
 }
 
-/// Whether a question was settled since then by somebody else, or by nobody.
+/// Whether somebody else has settled a question since the caller last looked or answered: in the run, or in a child on
+/// the way to the open one. What this process does not remember as seen counts as unseen.
 ///
 /// # Errors
 /// The store does not answer.
-pub(crate) async fn is_changed(engine: &Engine, since: Since<'_>) -> Result<bool, ReadError> {
+pub(crate) async fn is_stale(
+    host: &Host,
+    view: &View,
+    way: &[(RunKey, Seq)],
+    looked: Looked<'_>,
+) -> Result<bool, ReadError> {
+    let Looked { caller, node, said } = looked;
+    let principal = &caller.principal;
+    let seen = |run| host.seen().of(run, principal).unwrap_or_default();
+    let own = Since {
+        run: &view.key,
+        seq: seen(&view.key).max(said),
+        principal,
+        node,
+    };
+    // A parent hears of its child's answers later, and only of the question it mirrors.
+    let children = way.iter().map(|(run, head)| {
+        let since = Since {
+            run,
+            seq: seen(run),
+            principal,
+            node: None,
+        };
+        (since, *head)
+    });
+    for (since, head) in std::iter::once((own, view.run.head)).chain(children) {
+        if since.seq < head && is_changed(host.engine(), since).await? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Who looks, and from where on.
+#[derive(Debug, Clone, Copy)]
+struct Since<'a> {
+    run: &'a RunKey,
+    /// What comes before it was seen by the principal.
+    seq: Seq,
+    /// Whose answers do not count.
+    principal: &'a PrincipalId,
+    /// Only questions at this node count.
+    node: Option<&'a NodeId>,
+}
+
+/// Whether a question was settled since then by somebody else, or by nobody, and the principal has answered none since.
+async fn is_changed(engine: &Engine, since: Since<'_>) -> Result<bool, ReadError> {
     let mut standing = Standing::default();
     let mut from = Seq(0);
+    let mut is_changed = false;
     for _ in 0..MAX_PAGES {
         let Some(page) = engine.events(since.run, from, PAGE).await? else {
             return Ok(true);
         };
         let Some(last) = page.events.last() else {
-            return Ok(false);
+            return Ok(is_changed);
         };
         from = last.seq.next();
         for recorded in &page.events {
@@ -59,9 +106,7 @@ pub(crate) async fn is_changed(engine: &Engine, since: Since<'_>) -> Result<bool
                 if is_elsewhere || standing.waiting().contains(&gone) {
                     continue;
                 }
-                if !is_by(engine, since, &gone, &recorded.event).await? {
-                    return Ok(true);
-                }
+                is_changed = !is_by(engine, since, &gone, &recorded.event).await?;
             }
         }
     }

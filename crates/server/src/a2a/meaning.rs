@@ -11,15 +11,14 @@ use wopr_wire::a2a::{error::A2aError, model::Message};
 
 use super::{
     answer::{self, Selector},
-    binding::{self, Since},
+    binding::{self, Looked},
     error::Error,
     history,
-    projection::Waiting,
-    question,
+    question::Question,
     send::name_of,
     service::Service,
 };
-use crate::auth::Caller;
+use crate::{asked::AskedAt, auth::Caller, tokens::Claims};
 
 /// Messages that are looked through for the sender's last one.
 const MAX_MESSAGES: usize = 100;
@@ -28,18 +27,16 @@ const MAX_MESSAGES: usize = 100;
 const FIELD: &str = "message.metadata.openwop.interrupt";
 
 impl Service {
-    /// The open question that a message answers.
+    /// The one of a run's open questions that a message answers.
     pub(super) async fn meant(
         &self,
         caller: &Caller,
         view: &View,
-        open: &[Waiting],
+        open: Vec<Question>,
         message: &Message,
-    ) -> Result<Waiting, Error> {
-        let refused = |why: &str| {
-            let ids: Vec<_> = open.iter().map(Waiting::id).collect();
-            A2aError::invalid_param(FIELD, format!("{why} {}", ids.join(", ")))
-        };
+    ) -> Result<Question, Error> {
+        let ids: Vec<_> = open.iter().map(|question| question.waiting.id()).collect();
+        let refused = |why: &str| A2aError::invalid_param(FIELD, format!("{why} {}", ids.join(", ")));
         let unknown = || refused("names no open interrupt, which are");
         let Selector {
             interrupt,
@@ -50,76 +47,58 @@ impl Service {
             None => None,
             Some(node) => Some(NodeId::parse(node).map_err(|_| unknown())?),
         };
-        let mut fitting: Vec<_> = open
-            .iter()
-            .filter(|waiting| {
-                interrupt.as_ref().is_none_or(|id| waiting.id() == *id)
-                    && node.as_ref().is_none_or(|node| waiting.visit.node == *node)
-            })
-            .collect();
-        if let Some(token) = &token {
-            fitting = self.opened_by(view, fitting, token).await?;
-        }
-        let [meant] = fitting.as_slice() else {
-            return Err(match fitting.is_empty() {
-                true => unknown().into(),
-                false => refused("must name by interruptId which question the message answers:").into(),
-            });
+        let claims = token.as_ref().map(|token| self.claims_of(token)).transpose()?;
+        let mut fitting = open.into_iter().filter(|question| {
+            let Question { waiting, asked, .. } = question;
+            interrupt.as_ref().is_none_or(|id| waiting.id() == *id)
+                && node.as_ref().is_none_or(|node| waiting.visit.node == *node)
+                && claims
+                    .as_ref()
+                    .is_none_or(|claims| is_for(claims, asked.as_ref()))
+        });
+        let Some(meant) = fitting.next() else {
+            return Err(unknown().into());
         };
-        if interrupt.is_none() && token.is_none() && self.is_stale(caller, view, node.as_ref()).await? {
+        if fitting.next().is_some() {
+            return Err(refused("must name by interruptId which question the message answers:").into());
+        }
+        drop(fitting);
+        if interrupt.is_none()
+            && token.is_none()
+            && self.is_stale(caller, view, &meant, node.as_ref()).await?
+        {
             let why = "must name the question by interruptId, since another was settled after its sender last \
                        looked; open are";
             return Err(refused(why).into());
         }
-        Ok((*meant).clone())
+        Ok(meant)
     }
 
-    /// Those of several questions that a token is for.
-    async fn opened_by<'w>(
-        &self,
-        view: &View,
-        open: Vec<&'w Waiting>,
-        token: &str,
-    ) -> Result<Vec<&'w Waiting>, Error> {
-        let engine = self.host.engine();
-        let claims = self.host.tokens().open(token, engine.now()).map_err(|_| {
+    /// What a token is for.
+    fn claims_of(&self, token: &str) -> Result<Claims, A2aError> {
+        let now = self.host.engine().now();
+        self.host.tokens().open(token, now).map_err(|_| {
             A2aError::invalid_param(
                 "message.metadata.openwop.interruptToken",
                 "is of no open interrupt",
             )
-        })?;
-        let mut fitting = Vec::new();
-        for waiting in open {
-            let asked = question::open_at(engine, view, waiting).await?.asked;
-            let is_it = asked.is_some_and(|asked| {
-                asked.key == claims.key
-                    && asked.visit.node == claims.node
-                    && asked.visit.ordinal == claims.ordinal
-            });
-            if is_it {
-                fitting.push(waiting);
-            }
-        }
-        Ok(fitting)
+        })
     }
 
     /// Whether somebody else has settled a question since the caller last looked.
-    async fn is_stale(&self, caller: &Caller, view: &View, node: Option<&NodeId>) -> Result<bool, Error> {
-        let seen = self
-            .host
-            .seen()
-            .of(&view.key, &caller.principal)
-            .unwrap_or_default();
-        if seen >= view.run.head {
-            return Ok(false);
-        }
-        let since = Since {
-            run: &view.key,
-            seq: seen.max(self.last_said(caller, view).await?),
-            principal: &caller.principal,
+    async fn is_stale(
+        &self,
+        caller: &Caller,
+        view: &View,
+        meant: &Question,
+        node: Option<&NodeId>,
+    ) -> Result<bool, Error> {
+        let looked = Looked {
+            caller,
             node,
+            said: self.last_said(caller, view).await?,
         };
-        Ok(binding::is_changed(self.host.engine(), since).await?)
+        Ok(binding::is_stale(&self.host, view, &meant.way, looked).await?)
     }
 
     /// Where the log ended when the caller's last message was taken.
@@ -137,4 +116,11 @@ impl Service {
         });
         Ok(own.map(|row| row.seq).max().unwrap_or_default())
     }
+}
+
+/// Claims that a token is for a question.
+fn is_for(claims: &Claims, asked: Option<&AskedAt>) -> bool {
+    asked.is_some_and(|asked| {
+        asked.key == claims.key && asked.visit.node == claims.node && asked.visit.ordinal == claims.ordinal
+    })
 }

@@ -1,19 +1,20 @@
 //! What a run asks, and where: at one of its own nodes, or at a node of a child, or of a child's child.
 //!
-//! The question of a child is looked up in the child's log, from its end backwards, because a stream tells of a
-//! question that may have been answered since.
+//! A task shows every question that is open, those of children as the children have them now. A stream tells of
+//! events, whose questions may have been answered since: they are looked up in the child's log, from its end backwards.
 
 use serde_json::{Value, json};
-use wopr_core::{Event, InterruptKind, Recorded, RunKey, Timestamp, Visit};
+use wopr_core::{Event, InterruptKind, Recorded, RunKey, Seq, Timestamp, Visit};
 use wopr_engine::{Engine, View};
 use wopr_store::ReadError;
 use wopr_wire::a2a::model::{Message, Part, Role};
 
 use super::{
     answer::{Asked, questions},
-    projection::Waiting,
+    projection::{Waiting, waiting},
 };
 use crate::{
+    asked::{self, AskedAt, MAX_SHOWN, Open},
     auth::Caller,
     tokens::{Claims, Holder, Intent},
 };
@@ -30,23 +31,10 @@ const MAX_DEPTH: usize = 40;
 pub(super) struct Question {
     /// Where this run waits.
     pub(super) waiting: Waiting,
-    /// Where it is asked; none if that log says nothing of it any more.
+    /// Where it is asked; none if it is not asked there any more.
     pub(super) asked: Option<AskedAt>,
-}
-
-/// A question where it is asked.
-#[derive(Debug, Clone)]
-pub(super) struct AskedAt {
-    /// The run that asks.
-    pub(super) key: RunKey,
-    /// The execution that asks.
-    pub(super) visit: Visit,
-    /// The question.
-    pub(super) data: Value,
-    /// Since when.
-    pub(super) at: Timestamp,
-    /// Until when.
-    pub(super) deadline: Option<Timestamp>,
+    /// The children on the way to it, each with how far its log was read.
+    pub(super) way: Vec<(RunKey, Seq)>,
 }
 
 impl AskedAt {
@@ -154,6 +142,7 @@ pub(super) async fn asked_by(
                 child: None,
             },
             asked: AskedAt::requested(key, recorded),
+            way: Vec::new(),
         })),
         Event::NodeSuspended {
             visit,
@@ -167,43 +156,82 @@ pub(super) async fn asked_by(
                 child: Some((child.clone(), interrupt.clone())),
             };
             let id = within(interrupt, visit);
-            let asked = look_up(engine, key.sibling(child.clone()), id).await?;
-            Ok(Some(Question { waiting, asked }))
+            let (asked, way) = look_up(engine, key.sibling(child.clone()), id).await?;
+            Ok(Some(Question { waiting, asked, way }))
         }
         _ => Ok(None),
     }
 }
 
-/// What a run waits for, as of its view.
-pub(super) async fn open_at(engine: &Engine, view: &View, waiting: &Waiting) -> Result<Question, ReadError> {
-    let open = view
-        .run
-        .interrupts(&view.plan)
-        .find(|open| *open.node == waiting.visit.node && open.ordinal == waiting.visit.ordinal);
-    let asked = match open.map(|open| open.asked) {
-        Some(wopr_core::Asked::Here(open)) => Some(AskedAt {
-            key: view.key.clone(),
-            visit: waiting.visit.clone(),
-            data: open.data.clone(),
-            at: open.requested_at,
-            deadline: open.deadline,
-        }),
-        Some(wopr_core::Asked::Child(child, _, id)) => {
-            let id = within(id, &waiting.visit);
-            look_up(engine, view.key.sibling(child.clone()), id).await?
+/// Every question a run waits for, the first asked first.
+pub(super) async fn open(engine: &Engine, view: &View) -> Result<Vec<Question>, ReadError> {
+    let mut questions = Vec::new();
+    for open in view.run.interrupts(&view.plan) {
+        if questions.len() >= MAX_SHOWN {
+            break;
         }
-        None => None,
+        let asked = asked::at(engine, view, &open).await?;
+        if asked.is_empty() {
+            // The child has its answer, and the run has not heard of it.
+            questions.push(Question {
+                waiting: waiting(&open),
+                asked: None,
+                way: Vec::new(),
+            });
+        }
+        questions.extend(asked.into_iter().map(Question::from));
+    }
+    questions.truncate(MAX_SHOWN);
+    Ok(questions)
+}
+
+/// What a child asks now besides the question that its parent mirrors.
+pub(super) async fn beside(
+    engine: &Engine,
+    view: &View,
+    mirrored: &Waiting,
+) -> Result<Vec<Question>, ReadError> {
+    let mut open = view.run.interrupts(&view.plan);
+    let Some(open) = open.find(|open| waiting(open) == *mirrored) else {
+        return Ok(Vec::new());
     };
-    Ok(Question {
-        waiting: waiting.clone(),
-        asked,
-    })
+    let asked = asked::at(engine, view, &open).await?.into_iter();
+    Ok(asked
+        .filter(|open| open.id != mirrored.id())
+        .map(Question::from)
+        .collect())
+}
+
+impl From<Open> for Question {
+    fn from(open: Open) -> Self {
+        let Open {
+            id,
+            kind,
+            shown_at,
+            child,
+            asked,
+            way,
+        } = open;
+        let waiting = Waiting {
+            visit: shown_at,
+            kind,
+            child: child.map(|child| (child, id)),
+        };
+        Self {
+            waiting,
+            asked: Some(asked),
+            way,
+        }
+    }
 }
 
 /// What a run waits for, from its log.
 pub(super) async fn in_log(engine: &Engine, key: &RunKey, waiting: &Waiting) -> Result<Question, ReadError> {
-    let asked = match &waiting.child {
-        None => look_up(engine, key.clone(), &waiting.visit.key()).await?,
+    let (asked, way) = match &waiting.child {
+        None => {
+            let (asked, _) = look_up(engine, key.clone(), &waiting.visit.key()).await?;
+            (asked, Vec::new())
+        }
         Some((child, id)) => {
             let id = within(id, &waiting.visit);
             look_up(engine, key.sibling(child.clone()), id).await?
@@ -212,6 +240,7 @@ pub(super) async fn in_log(engine: &Engine, key: &RunKey, waiting: &Waiting) -> 
     Ok(Question {
         waiting: waiting.clone(),
         asked,
+        way,
     })
 }
 
@@ -221,20 +250,29 @@ pub(super) fn within<'i>(id: &'i str, visit: &Visit) -> &'i str {
     inner.and_then(|inner| inner.strip_prefix('/')).unwrap_or(id)
 }
 
-/// Finds an interrupt in a run's log, or in that of the child it mirrors.
-async fn look_up(engine: &Engine, key: RunKey, id: &str) -> Result<Option<AskedAt>, ReadError> {
-    let (mut key, mut id) = (key, id);
+/// Finds an interrupt in a run's log, or in that of the child it mirrors; and the runs that were read on the way, each
+/// up to the event that tells of it.
+async fn look_up(
+    engine: &Engine,
+    key: RunKey,
+    id: &str,
+) -> Result<(Option<AskedAt>, Vec<(RunKey, Seq)>), ReadError> {
+    let (mut key, mut id, mut way) = (key, id, Vec::new());
     for _ in 0..MAX_DEPTH {
         match find(engine, &key, id).await? {
-            Some(Found::Here(asked)) => return Ok(Some(asked)),
-            Some(Found::Child(child, visit)) => {
+            Some((seq, Found::Here(asked))) => {
+                way.push((key, seq.next()));
+                return Ok((Some(asked), way));
+            }
+            Some((seq, Found::Child(child, visit))) => {
+                way.push((key, seq.next()));
                 key = child;
                 id = within(id, &visit);
             }
-            None => return Ok(None),
+            None => break,
         }
     }
-    Ok(None)
+    Ok((None, Vec::new()))
 }
 
 enum Found {
@@ -242,7 +280,7 @@ enum Found {
     Child(RunKey, Visit),
 }
 
-async fn find(engine: &Engine, key: &RunKey, id: &str) -> Result<Option<Found>, ReadError> {
+async fn find(engine: &Engine, key: &RunKey, id: &str) -> Result<Option<(Seq, Found)>, ReadError> {
     let Some((_, head)) = engine.store().summary(key).await? else {
         return Ok(None);
     };
@@ -254,7 +292,8 @@ async fn find(engine: &Engine, key: &RunKey, id: &str) -> Result<Option<Found>, 
         for recorded in page.events.iter().rev() {
             match &recorded.event {
                 Event::InterruptRequested { visit, .. } if visit.key() == id => {
-                    return Ok(AskedAt::requested(key, recorded).map(Found::Here));
+                    let asked = AskedAt::requested(key, recorded);
+                    return Ok(asked.map(|asked| (recorded.seq, Found::Here(asked))));
                 }
                 Event::NodeSuspended {
                     visit,
@@ -262,7 +301,8 @@ async fn find(engine: &Engine, key: &RunKey, id: &str) -> Result<Option<Found>, 
                     child: Some(child),
                     ..
                 } if interrupt == id => {
-                    return Ok(Some(Found::Child(key.sibling(child.clone()), visit.clone())));
+                    let found = Found::Child(key.sibling(child.clone()), visit.clone());
+                    return Ok(Some((recorded.seq, found)));
                 }
                 _ => {}
             }

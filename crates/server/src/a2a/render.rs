@@ -87,14 +87,16 @@ impl Service {
     }
 
     async fn bare_task(&self, caller: &Caller, view: &View, shown: Shown) -> Result<Task, Error> {
-        let engine = self.host.engine();
         let run = &view.run;
         self.host.seen().note(&view.key, &caller.principal, run.head);
         let context_id = context_of(view);
         let standing = Standing::of(run, &view.plan);
-        let mut questions = Vec::with_capacity(standing.asked().len());
-        for waiting in standing.asked() {
-            questions.push(question::open_at(engine, view, waiting).await?);
+        let mut questions = Vec::new();
+        if !standing.asked().is_empty() {
+            questions = question::open(self.host.engine(), view).await?;
+        }
+        for (run, head) in questions.iter().flat_map(|question| &question.way) {
+            self.host.seen().note(run, &caller.principal, *head);
         }
         let error = run.error.as_ref().map(|(error, _)| error);
         let timestamp = self.since(view, questions.first()).await?;

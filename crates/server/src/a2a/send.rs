@@ -31,13 +31,14 @@ use super::{
     inputs::{self, Inputs},
     modes::Modes,
     projection::{Standing, Waiting, context_of, is_settled, task_word, waiting},
-    question::{self, AskedAt},
+    question,
     render::Shown,
     reply,
     select::{self, Choice},
     service::{Call, Service, require},
 };
 use crate::{
+    asked::AskedAt,
     auth::{Caller, Scope},
     mask::Mask,
 };
@@ -67,14 +68,27 @@ pub(super) enum Sent {
         after: Option<Box<View>>,
         /// What was answered.
         waiting: Waiting,
-        /// Claims that it is asked still: a vote or a question is no answer.
-        is_open: bool,
+        /// What the task asks still.
+        left: Left,
     },
     /// It had been taken before.
     Repeated {
         /// The run.
         key: RunKey,
     },
+}
+
+/// What a task asks after an answer was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Left {
+    /// The same: a vote or a question is no answer.
+    Same,
+    /// Nothing.
+    None,
+    /// Other questions.
+    Others,
+    /// Other questions, and no event of the task tells of the answer: its log mirrors another question of the child.
+    Mirrored,
 }
 
 impl Service {
@@ -111,9 +125,9 @@ impl Service {
                 before,
                 after,
                 waiting,
-                is_open,
+                left,
             } => {
-                let gone = (!is_open).then_some(&waiting);
+                let gone = (left != Left::Same).then_some(&waiting);
                 drop(after);
                 let key = { *before }.key;
                 if waits {
@@ -313,8 +327,9 @@ impl Service {
                 A2aError::unsupported(format!("the task is {status} and waits for no message")).into(),
             );
         }
-        let waiting = self.meant(caller, &view, standing.asked(), &message).await?;
-        let question = question::open_at(engine, &view, &waiting).await?;
+        let open = question::open(engine, &view).await?;
+        let is_only = open.len() == 1;
+        let question = self.meant(caller, &view, open, &message).await?;
         let Some(asked) = &question.asked else {
             return Err(A2aError::unsupported("the task does not wait for a message any more").into());
         };
@@ -366,12 +381,20 @@ impl Service {
         if after.key != view.key {
             self.keep(&kept, &after.plan, Some(&asked.visit.node)).await?;
         }
-        let is_open = is_asked(&after, asked);
+        let left = if is_asked(&after, asked) {
+            Left::Same
+        } else if is_only {
+            Left::None
+        } else if standing.asked().contains(&question.waiting) {
+            Left::Others
+        } else {
+            Left::Mirrored
+        };
         Ok(Sent::Answered {
             after: (after.key == view.key).then(|| Box::new(after)),
             before: Box::new(view),
-            waiting,
-            is_open,
+            waiting: question.waiting,
+            left,
         })
     }
 

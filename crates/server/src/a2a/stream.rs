@@ -27,7 +27,7 @@ use super::{
     question::{self, Question},
     render::{Shown, Words, status},
     reply::{self, Reply},
-    send::Sent,
+    send::{Left, Sent},
     service::{Call, Service},
 };
 use crate::{
@@ -122,18 +122,15 @@ impl Service {
                 Ok(stream)
             }
             Sent::Answered {
-                before,
-                after,
-                is_open,
-                ..
+                before, after, left, ..
             } => {
-                let is_resumed = !is_open && Standing::of(&before.run, &before.plan).asked().len() == 1;
+                let is_resumed = left == Left::None;
                 let task = self.accepted(call, &before, is_resumed, shown).await?;
                 let mut stream = self.stream(call, &before, Mode::Send);
-                stream.rests_at = match (is_open, after) {
-                    (false, _) => None,
-                    (true, Some(after)) => Some(after.run.head),
-                    (true, None) => Some(before.run.head),
+                stream.rests_at = match (left, after) {
+                    (Left::None | Left::Others, _) => None,
+                    (Left::Same | Left::Mirrored, Some(after)) => Some(after.run.head),
+                    (Left::Same | Left::Mirrored, None) => Some(before.run.head),
                 };
                 stream.begin_with(task);
                 Ok(stream)
@@ -531,6 +528,15 @@ impl TaskStream {
                 Some(question) => question,
                 None => question::in_log(engine, &self.key, waiting).await?,
             });
+            if waiting.child.is_some()
+                && let Some(view) = engine.view(&self.key).await?
+            {
+                questions.extend(question::beside(engine, &view, waiting).await?);
+            }
+        }
+        for (run, seq) in questions.iter().flat_map(|question| &question.way) {
+            let seen = self.service.host.seen();
+            seen.note(run, &self.caller.principal, *seq);
         }
         let error = self.standing.error();
         let said = match because.map(|recorded| &recorded.event) {

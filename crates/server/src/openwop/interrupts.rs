@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 use wopr_core::{
     Asked, Authority, Command, Membership, NodeId, PrincipalId, Refusal, Resolve, RunId, RunKey, RunStatus,
+    Seq,
 };
 use wopr_engine::{CommandError, View};
 use wopr_store::RunFilter;
@@ -29,7 +30,8 @@ use super::{
 };
 use crate::{
     Host,
-    a2a::binding::{self, Since},
+    a2a::binding::{self, Looked},
+    asked,
     auth::{Caller, Scope},
     mask::reads_artifacts,
     page,
@@ -105,18 +107,21 @@ async fn answer(call: &Call, value: Value, interrupt: Option<String>) -> Answer 
     });
     let node = call.param(1).to_owned();
     let node_id = NodeId::parse(&node).map_err(|_| no_interrupt())?;
-    if interrupt.is_none() {
-        if let Some(once) = &once
-            && let Some(first) = once.replay(call).await?
-        {
-            return Ok(first);
+    let interrupt = match interrupt {
+        Some(id) => id,
+        None => {
+            if let Some(once) = &once
+                && let Some(first) = once.replay(call).await?
+            {
+                return Ok(first);
+            }
+            meant(call, &key, &node_id).await?
         }
-        check_unchanged(call, &key, &node_id).await?;
-    }
+    };
     let resolve = Resolve {
         node: node_id,
         ordinal: None,
-        interrupt,
+        interrupt: Some(interrupt),
         value,
         by: caller.principal.clone(),
         voter,
@@ -136,34 +141,52 @@ async fn answer(call: &Call, value: Value, interrupt: Option<String>) -> Answer 
     }
 }
 
-/// Refuses an answer that names no question if the caller saw another one at the node, and somebody else settled that.
-/// Where this process does not remember what the caller saw, the node is all there is to go by.
-async fn check_unchanged(call: &Call, key: &RunKey, node: &NodeId) -> Result<(), Problem> {
-    let principal = &call.caller().principal;
-    let Some(seq) = call.host.seen().of(key, principal) else {
-        return Ok(());
-    };
+/// The question that an answer means that names none: the only open one at its node, if nobody else has settled one
+/// there since the caller looked. The answer is bound to it, so that it cannot reach another that is asked meanwhile.
+async fn meant(call: &Call, key: &RunKey, node: &NodeId) -> Result<String, Problem> {
     let engine = call.host.engine();
     let view = engine.view(key).await?.ok_or_else(no_run)?;
-    let mut open = view.run.interrupts(&view.plan);
-    let Some(open) = open.find(|open| open.node == node) else {
-        return Ok(());
-    };
-    let since = Since {
-        run: key,
-        seq,
-        principal,
-        node: Some(node),
-    };
-    if seq >= view.run.head || !binding::is_changed(engine, since).await? {
-        return Ok(());
+    let mut open = Vec::new();
+    let mut mirrored = None;
+    for waiting in view.run.interrupts(&view.plan) {
+        if waiting.node == node {
+            open.extend(asked::at(engine, &view, &waiting).await?);
+            mirrored = Some(waiting.id());
+        }
     }
-    Err(Problem::new(
-        StatusCode::CONFLICT,
-        "interrupt_changed",
-        "the node asks something else than the caller saw: read the run again, and name the question by interruptId",
-    )
-    .with("interruptId", open.id()))
+    let only = match open.as_slice() {
+        [only] => only,
+        // What is not open has no answer to take, and the kernel knows why: the child has its answer, or the node had
+        // it in its latest execution, or never asked.
+        [] => {
+            let latest = view.run.latest_ordinal(&view.plan, node).unwrap_or(u32::MAX);
+            return Ok(mirrored.unwrap_or_else(|| format!("{node}:{latest}")));
+        }
+        several => {
+            let ids: Vec<_> = several.iter().map(|open| open.id.clone()).collect();
+            return Err(Problem::new(
+                StatusCode::CONFLICT,
+                "interrupt_ambiguous",
+                "the node asks several questions: name one by interruptId",
+            )
+            .with("interruptIds", ids));
+        }
+    };
+    let looked = Looked {
+        caller: call.caller(),
+        node: Some(node),
+        said: Seq(0),
+    };
+    if binding::is_stale(&call.host, &view, &only.way, looked).await? {
+        return Err(Problem::new(
+            StatusCode::CONFLICT,
+            "interrupt_changed",
+            "the host does not know that the caller saw what the node asks now: read the run, or name the question by \
+             interruptId",
+        )
+        .with("interruptId", only.id.as_str()));
+    }
+    Ok(only.id.clone())
 }
 
 /// An interrupt of a run that has ended otherwise has its answer, as far as a latecomer is concerned.
@@ -397,19 +420,19 @@ pub(super) fn mint(call: Call) -> BoxFuture<'static, Answer> {
         let asked = waiting::asked_at(&call.host, &view, &request.node, request.interrupt.as_deref()).await?;
         let asked = asked.ok_or_else(no_interrupt)?;
         let claims = Claims {
-            key: asked.key,
-            node: asked.node,
-            ordinal: asked.ordinal,
+            key: asked.asked.key,
+            node: asked.asked.visit.node,
+            ordinal: asked.asked.visit.ordinal,
             intent: request.intent,
             holder: Holder {
                 principal,
                 is_named: true,
-                is_member: membership.is_named_by(&asked.shown.data),
+                is_member: membership.is_named_by(&asked.asked.data),
                 reads_artifacts: reads_artifacts(caller),
             },
         };
         let engine = call.host.engine();
-        let token = call.host.tokens().mint(&claims, asked.deadline, engine.now());
+        let token = call.host.tokens().mint(&claims, asked.asked.deadline, engine.now());
         tracing::info!(
             run = %claims.key.run, node = %claims.node, principal = %claims.holder.principal, by = %caller.key_id,
             "interrupt token minted"
@@ -476,6 +499,9 @@ pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
             let Some(view) = engine.view(&key).await? else {
                 continue;
             };
+            call.host
+                .seen()
+                .note(&key, &call.caller().principal, view.run.head);
             // What a child asks is listed once, at the child.
             for open in view.run.interrupts(&view.plan) {
                 let Some(interrupt) = waiting::here(&view, open.node) else {

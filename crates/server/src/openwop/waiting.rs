@@ -4,7 +4,7 @@
 //! be sent, and the child's question; the token is for the run that asks.
 
 use serde_json::Value;
-use wopr_core::{Asked, NodeId, OpenInterrupt, RunKey, Timestamp};
+use wopr_core::{Asked, NodeId, RunKey, Seq};
 use wopr_engine::View;
 use wopr_store::ReadError;
 use wopr_wire::openwop::run::InterruptView;
@@ -12,32 +12,10 @@ use wopr_wire::openwop::run::InterruptView;
 use super::render::time;
 use crate::{
     Host,
+    asked::{self, MAX_SHOWN, Open},
     auth::{Caller, Scope},
     tokens::{Claims, Holder, Intent},
 };
-
-/// Deepest chain of children that is followed; the kernel refuses deeper ones.
-const MAX_DEPTH: usize = 40;
-
-/// Most open interrupts that a document shows.
-const MAX_SHOWN: usize = 100;
-
-/// An open interrupt of a run, at the node of that run where it shows, and where it is asked.
-#[derive(Debug)]
-pub(super) struct AskedAt {
-    /// Its id as the run shows it: that of a child's begins with the path to the child.
-    pub(super) id: String,
-    /// The run that asks.
-    pub(super) key: RunKey,
-    /// The node that asks.
-    pub(super) node: NodeId,
-    /// Which execution of it.
-    pub(super) ordinal: u32,
-    /// Until when, if it times out.
-    pub(super) deadline: Option<Timestamp>,
-    /// As callers see it, without a token.
-    pub(super) shown: InterruptView,
-}
 
 /// Every interrupt a run waits for, the first asked first, with a token each for a caller who may answer. What
 /// children ask stands at the node that mirrors it.
@@ -54,15 +32,24 @@ pub async fn open_interrupts(
         if shown.len() >= MAX_SHOWN {
             break;
         }
-        let asked = asked_in(host, view, &open).await?;
+        let asked = asked::at(host.engine(), view, &open).await?;
         // The child may have moved on since the parent heard of it.
         if let (true, Asked::Child(_, kind, id)) = (asked.is_empty(), open.asked) {
             shown.push(bare(open.node, kind.as_str(), id));
         }
-        shown.extend(asked.into_iter().map(|asked| with_token(host, asked, caller)));
+        for open in asked.into_iter().take(MAX_SHOWN - shown.len()) {
+            note(host, caller, &open.way);
+            shown.push(with_token(host, &open, caller));
+        }
     }
-    shown.truncate(MAX_SHOWN);
     Ok(shown)
+}
+
+/// Notes that a caller was shown runs up to a place of their logs.
+fn note(host: &Host, caller: &Caller, way: &[(RunKey, Seq)]) {
+    for (run, head) in way {
+        host.seen().note(run, &caller.principal, *head);
+    }
 }
 
 /// The first open interrupt that shows at a node of a run, or the one of that id.
@@ -71,12 +58,12 @@ pub(super) async fn asked_at(
     view: &View,
     node: &str,
     id: Option<&str>,
-) -> Result<Option<AskedAt>, ReadError> {
+) -> Result<Option<Open>, ReadError> {
     for open in view.run.interrupts(&view.plan) {
         if open.node.as_str() != node {
             continue;
         }
-        let asked = asked_in(host, view, &open).await?;
+        let asked = asked::at(host.engine(), view, &open).await?;
         let found = asked.into_iter().find(|asked| id.is_none_or(|id| asked.id == id));
         if found.is_some() {
             return Ok(found);
@@ -85,83 +72,36 @@ pub(super) async fn asked_at(
     Ok(None)
 }
 
-/// What is asked where a run waits: by the run, or by its child and the children of that.
-async fn asked_in(host: &Host, view: &View, open: &OpenInterrupt<'_>) -> Result<Vec<AskedAt>, ReadError> {
-    let child = match open.asked {
-        Asked::Here(_) => return Ok(asked_here(view, open, open.node, "").into_iter().collect()),
-        Asked::Child(child, _, _) => view.key.sibling(child.clone()),
-    };
-    let mut found = Vec::new();
-    let mut left = vec![(child, format!("{}:{}/", open.node, open.ordinal), 1)];
-    while let Some((key, path, depth)) = left.pop() {
-        if depth > MAX_DEPTH || found.len() >= MAX_SHOWN {
-            continue;
-        }
-        let Some(view) = host.engine().view(&key).await? else {
-            continue;
-        };
-        let n_before = left.len();
-        for inner in view.run.interrupts(&view.plan) {
-            match inner.asked {
-                Asked::Here(_) => found.extend(asked_here(&view, &inner, open.node, &path)),
-                Asked::Child(next, _, _) => {
-                    let path = format!("{path}{}:{}/", inner.node, inner.ordinal);
-                    left.push((view.key.sibling(next.clone()), path, depth + 1));
-                }
-            }
-        }
-        // The first asked is looked at first.
-        left[n_before..].reverse();
-    }
-    Ok(found)
-}
-
-fn asked_here(view: &View, open: &OpenInterrupt<'_>, shown_at: &NodeId, path: &str) -> Option<AskedAt> {
-    let Asked::Here(asked) = open.asked else {
-        return None;
-    };
-    let id = format!("{path}{}", open.id());
-    let mut shown = bare(shown_at, asked.kind.as_str(), &id);
-    shown.data = asked.data.clone();
+/// An open interrupt as callers see it, without a token.
+fn shown(open: &Open) -> InterruptView {
+    let mut shown = bare(&open.shown_at.node, open.kind.as_str(), &open.id);
+    shown.data = open.asked.data.clone();
     // The artifact is the child's: its parent may have another one of the same id.
-    if !path.is_empty()
+    if open.child.is_some()
         && let Some(data) = shown.data.as_object_mut()
         && data.contains_key("artifactId")
     {
-        data.insert("artifactRunId".to_owned(), view.key.run.as_str().into());
+        data.insert("artifactRunId".to_owned(), open.asked.key.run.as_str().into());
     }
-    shown.requested_at = Some(time(asked.requested_at));
-    shown.expires_at = asked.deadline.map(time);
-    Some(AskedAt {
-        id,
-        key: view.key.clone(),
-        node: open.node.clone(),
-        ordinal: open.ordinal,
-        deadline: asked.deadline,
-        shown,
-    })
+    shown.requested_at = Some(time(open.asked.at));
+    shown.expires_at = open.asked.deadline.map(time);
+    shown
 }
 
-fn with_token(host: &Host, asked: AskedAt, caller: &Caller) -> InterruptView {
-    let AskedAt {
-        key,
-        node,
-        ordinal,
-        deadline,
-        mut shown,
-        ..
-    } = asked;
+fn with_token(host: &Host, open: &Open, caller: &Caller) -> InterruptView {
+    let mut shown = shown(open);
     if !caller.may(Scope::ApprovalsRespond) {
         return shown;
     }
+    let asked = &open.asked;
     let claims = Claims {
-        key,
-        node,
-        ordinal,
+        key: asked.key.clone(),
+        node: asked.visit.node.clone(),
+        ordinal: asked.visit.ordinal,
         intent: Intent::Resolve,
-        holder: Holder::reader(caller, &shown.data),
+        holder: Holder::reader(caller, &asked.data),
     };
-    let token = host.tokens().mint(&claims, deadline, host.engine().now());
+    let token = host.tokens().mint(&claims, asked.deadline, host.engine().now());
     shown.expires_at = Some(time(token.expires_at));
     shown.callback_url = Some(host.interrupt_url(&token));
     shown.interrupt_token = Some(token.text);
@@ -172,7 +112,7 @@ fn with_token(host: &Host, asked: AskedAt, caller: &Caller) -> InterruptView {
 #[must_use]
 pub fn here(view: &View, node: &NodeId) -> Option<InterruptView> {
     let open = view.run.interrupts(&view.plan).find(|open| open.node == node)?;
-    asked_here(view, &open, node, "").map(|asked| asked.shown)
+    asked::here(view, &open).map(|open| shown(&open))
 }
 
 fn bare(node: &NodeId, kind: &str, id: &str) -> InterruptView {

@@ -1,9 +1,13 @@
 //! A message answers the question its sender saw, or the one it names; and an agent's message answers none.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
+use wopr_store::{MemoryStore, Store};
 
 use crate::{
-    client::{Client, state_of},
+    client::{Client, shorts, state_of},
+    speaker::Speaker,
     support::{Server, chain, config, node},
 };
 
@@ -14,6 +18,14 @@ fn gates() -> Vec<Value> {
         chain(
             "child-gates",
             vec![node("sub", "core.subWorkflow", json!({ "workflowId": "gates" }))],
+        ),
+        chain(
+            "grandchild-gates",
+            vec![node(
+                "top",
+                "core.subWorkflow",
+                json!({ "workflowId": "child-gates" }),
+            )],
         ),
     ]
 }
@@ -36,23 +48,35 @@ async fn open_of(client: &Client, id: &str) -> Value {
 #[tokio::test]
 async fn an_approval_of_one_gate_does_not_approve_the_next() {
     let server = Server::with(config(), gates()).await;
-    for version in ["1.0", ""] {
-        for (skill, a, b) in [("gates", "a:0", "b:0"), ("child-gates", "sub:0/a:0", "sub:0/b:0")] {
-            let alice = server.client(version);
-            let bob = server.client(version).by("bob");
-            let m = |n: &str| format!("{n}-{skill}-{version}");
-            let id = begin(&alice, skill, &m("m1")).await;
-            bob.send(bob.text(&m("m2"), "approve", naming(&id, a))).await;
+    let bob = server.v1().by("bob");
+    for alice in Speaker::all(&server) {
+        let name = alice.name();
+        for (skill, a, b) in [
+            ("gates", "a:0", "b:0"),
+            ("child-gates", "sub:0/a:0", "sub:0/b:0"),
+            ("grandchild-gates", "top:0/sub:0/a:0", "top:0/sub:0/b:0"),
+        ] {
+            let m = |n: &str| format!("{n}-{skill}");
+            let begun = alice.send(alice.text(&m("m1"), "acme", skill)).await.unwrap();
+            let id = begun["id"].as_str().unwrap();
+            bob.send(bob.text(&format!("m2-{skill}-{name}"), "approve", naming(id, a)))
+                .await;
 
-            let unbound = alice.text(&m("m3"), "approve", json!({ "taskId": id }));
-            let (code, text) = alice.send_err(unbound.clone()).await;
-            assert!(code == -32602 && text.contains(b), "{code} {text}");
-            let late = alice.text(&m("m4"), "approve", naming(&id, a));
-            let (code, text) = alice.send_err(late).await;
-            assert!(code == -32602 && text.contains(b), "{code} {text}");
+            let unbound = || alice.answer(&m("m3"), "approve", id);
+            let refused = alice.send(unbound()).await.unwrap_err();
+            assert_eq!(refused, "INVALID_PARAMS", "{name} {skill}");
+            let mut late = alice.answer(&m("m4"), "approve", id);
+            late["message"]["metadata"] = naming(id, a)["metadata"].clone();
+            let refused = alice.send(late).await.unwrap_err();
+            assert_eq!(refused, "INVALID_PARAMS", "{name} {skill}");
             // Nothing changed; and now that she has looked, she means what she saw.
-            assert_eq!(open_of(&alice, &id).await, b);
-            assert_eq!(state_of(&alice.send(unbound).await), "completed");
+            let seen = alice.get(json!({ "id": id })).await.unwrap();
+            assert_eq!(
+                seen["metadata"]["openwop"]["interrupt"]["interruptId"], b,
+                "{name}"
+            );
+            let done = alice.send(unbound()).await.unwrap();
+            assert_eq!(state_of(&done), "completed", "{name} {skill}");
         }
     }
 }
@@ -114,13 +138,127 @@ async fn a_token_names_its_question() {
 #[tokio::test]
 async fn a_message_of_an_agent_answers_nothing() {
     let server = Server::start().await;
+    for speaker in Speaker::all(&server) {
+        let name = speaker.name();
+        let asked = speaker.send(speaker.text("m1", "x", "approve")).await.unwrap();
+        let id = asked["id"].as_str().unwrap();
+        let mut answer = speaker.answer("m2", "approve", id);
+        answer["message"]["metadata"] = naming(id, "gate:0")["metadata"].clone();
+        answer["message"]["role"] = json!("ROLE_AGENT");
+        let refused = speaker.send(answer).await.unwrap_err();
+        assert_eq!(refused, "INVALID_PARAMS", "{name}");
+        let task = speaker.get(json!({ "id": id })).await.unwrap();
+        assert_eq!(state_of(&task), "input-required", "{name}");
+    }
+}
+
+/// Two gates that ask at once, in a child and in a child of a child.
+fn gates_at_once() -> Vec<Value> {
+    let gate = |id: &str| node(id, "core.approvalGate", json!({ "title": format!("{id}?") }));
+    let mut gates = chain("at-once", vec![node("start", "core.noop", json!({})), gate("a")]);
+    gates["nodes"].as_array_mut().unwrap().push(gate("b"));
+    let edge = json!({"id": "b", "sourceNodeId": "start", "targetNodeId": "b"});
+    gates["edges"].as_array_mut().unwrap().push(edge);
+    let sub = |id: &str, of: &str| node(id, "core.subWorkflow", json!({ "workflowId": of }));
+    vec![
+        gates,
+        chain("child", vec![sub("sub", "at-once")]),
+        chain("grandchild", vec![sub("top", "child")]),
+    ]
+}
+
+fn open_in(task: &Value) -> Vec<&str> {
+    let about = &task["metadata"]["openwop"];
+    let one = std::slice::from_ref(&about["interrupt"]);
+    let open = about["interrupts"].as_array().map_or(one, Vec::as_slice).iter();
+    open.filter_map(|open| open["interruptId"].as_str()).collect()
+}
+
+#[tokio::test]
+async fn every_question_of_a_child_is_shown_counted_and_named() {
+    let server = Server::with(config(), gates_at_once()).await;
+    for speaker in Speaker::all(&server) {
+        let name = speaker.name();
+        for (skill, path) in [("child", "sub:0"), ("grandchild", "top:0/sub:0")] {
+            let [a, b] = ["a:0", "b:0"].map(|gate| format!("{path}/{gate}"));
+            for by_token in [false, true] {
+                let m = |n: &str| format!("{n}-{skill}-{by_token}");
+                let task = speaker.send(speaker.text(&m("m1"), "acme", skill)).await.unwrap();
+                let id = task["id"].as_str().unwrap();
+                assert_eq!(open_in(&task), [a.as_str(), b.as_str()], "{name}");
+                let unbound = || speaker.answer(&m("m2"), "approve", id);
+                assert_eq!(
+                    speaker.send(unbound()).await.unwrap_err(),
+                    "INVALID_PARAMS",
+                    "{name}"
+                );
+
+                let second = &task["metadata"]["openwop"]["interrupts"][1];
+                let mut named = speaker.answer(&m("m3"), "approve", id);
+                named["message"]["metadata"] = if by_token {
+                    json!({"openwop": {"interruptToken": second["interruptToken"]}})
+                } else {
+                    naming(id, &b)["metadata"].clone()
+                };
+                let left = speaker.send(named).await.unwrap();
+                assert_eq!(state_of(&left), "input-required", "{name}");
+                assert_eq!(open_in(&left), [a.as_str()], "{name}");
+                let done = speaker.send(unbound()).await.unwrap();
+                assert_eq!(state_of(&done), "completed", "{name}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_shows_every_question_of_a_child_and_rests_with_what_is_left() {
+    let server = Server::with(config(), gates_at_once()).await;
     for version in ["1.0", ""] {
         let client = server.client(version);
-        let id = begin(&client, "approve", &format!("m1{version}")).await;
-        let mut answer = client.text(&format!("m2{version}"), "approve", naming(&id, "gate:0"));
-        answer["message"]["role"] = json!(if version.is_empty() { "agent" } else { "ROLE_AGENT" });
-        let (code, text) = client.send_err(answer).await;
-        assert!(code == -32602 && text.contains("message.role"), "{text}");
-        assert_eq!(state_of(&client.task(&id).await), "input-required");
+        let asks = json!({"metadata": {"skillId": "child"}});
+        let begun = client.text(&format!("m1{version}"), "acme", asks);
+        let frames = client.stream(begun).await.all().await;
+        let last = frames.last().unwrap();
+        assert_eq!(open_in(&last.value), ["sub:0/a:0", "sub:0/b:0"], "{}", last.value);
+        let id = last.value["taskId"].as_str().unwrap();
+        let named = client.text(&format!("m2{version}"), "approve", naming(id, "sub:0/b:0"));
+        let frames = client.stream(named).await.all().await;
+        assert_eq!(shorts(&frames), ["task:input-required", "status:input-required"]);
+        assert!(frames.iter().all(|frame| open_in(&frame.value) == ["sub:0/a:0"]));
+        let unbound = client.text(&format!("m3{version}"), "approve", json!({ "taskId": id }));
+        let frames = client.stream(unbound).await.all().await;
+        assert_eq!(shorts(&frames).last().unwrap(), "status:completed");
+    }
+}
+
+#[tokio::test]
+async fn another_host_does_not_know_what_a_caller_saw_of_this_one() {
+    let store = Arc::new(MemoryStore::new());
+    let here = Server::over(config(), Arc::clone(&store) as Arc<dyn Store>).await;
+    let there = Server::over(config(), store).await;
+    for server in [&here, &there] {
+        for workflow in gates() {
+            server.host.engine().register(None, workflow).await.unwrap();
+        }
+    }
+    for (skill, node, a) in [("gates", "b", "a:0"), ("child-gates", "sub", "sub:0/a:0")] {
+        let m = |n: &str| format!("{n}-{skill}");
+        let (alice, bob) = (here.v1(), here.v1().by("bob"));
+        let id = begin(&alice, skill, &m("m1")).await;
+        bob.send(bob.text(&m("m2"), "approve", naming(&id, a))).await;
+        let there = there.v1();
+        let unbound = there.text(&m("m3"), "approve", json!({ "taskId": id }));
+        assert_eq!(there.send_err(unbound).await.0, -32602);
+        let path = format!("/v1/runs/{id}/interrupts/{node}");
+        let body = json!({"resumeValue": {"action": "accept"}}).to_string();
+        let answer = || async { there.clone().at(&path).raw("POST", body.as_bytes()).await };
+        // The gate of the run itself was never answered by anybody; the child's other gate was.
+        let status = if skill == "gates" { 200 } else { 409 };
+        assert_eq!(answer().await.status, status);
+        if status == 409 {
+            assert_eq!(there.get(&format!("/v1/runs/{id}")).await.status, 200);
+            assert_eq!(answer().await.status, 200);
+        }
+        there.until(&id, "completed").await;
     }
 }

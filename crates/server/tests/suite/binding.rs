@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use crate::{
     client::Reply,
     server::{ADAM, ALICE, Server},
+    workflows::{chain, node},
 };
 
 async fn begin(server: &Server) -> String {
@@ -114,4 +115,123 @@ async fn a_child_is_answered_through_its_parent_by_the_id_the_parent_shows() {
         .await
         .error(404, "interrupt_not_found");
     by_token("right:0/gate:0").send().await.ok(200);
+}
+
+/// Registers a workflow whose gates ask at once, and one that runs it as a child.
+async fn register_gates(server: &Server) {
+    let gate = |id: &str| node(id, "core.approvalGate", json!({ "title": id }));
+    let mut parallel = chain("gates", &[node("start", "core.noop", json!({})), gate("a")]);
+    parallel["nodes"].as_array_mut().unwrap().push(gate("b"));
+    let edge = json!({ "id": "b", "sourceNodeId": "start", "targetNodeId": "b" });
+    parallel["edges"].as_array_mut().unwrap().push(edge);
+    let sub = |of: &str| node("sub", "core.subWorkflow", json!({ "workflowId": of }));
+    for workflow in [
+        parallel,
+        chain("one-by-one", &[gate("a"), gate("b")]),
+        chain("child-gates", &[sub("gates")]),
+        chain("child-one-by-one", &[sub("one-by-one")]),
+    ] {
+        server.host.engine().register(None, workflow).await.unwrap();
+    }
+}
+
+fn ids(snapshot: &Value) -> Vec<&str> {
+    let open = snapshot["interrupts"].as_array().unwrap().iter();
+    open.map(|open| open["interruptId"].as_str().unwrap()).collect()
+}
+
+fn token<'s>(snapshot: &'s Value, id: &str) -> &'s str {
+    let mut open = snapshot["interrupts"].as_array().unwrap().iter();
+    let open = open.find(|open| open["interruptId"] == id).unwrap();
+    open["interruptToken"].as_str().unwrap()
+}
+
+async fn at_sub(server: &Server, key: &str, run: &str, interrupt: Option<&str>) -> Reply {
+    let mut body = json!({ "resumeValue": { "action": "accept" } });
+    if let Some(interrupt) = interrupt {
+        body["interruptId"] = json!(interrupt);
+    }
+    let path = format!("/v1/runs/{run}/interrupts/sub");
+    server.call("POST", &path).key(key).json(&body).send().await
+}
+
+#[tokio::test]
+async fn an_answer_that_names_no_question_is_refused_where_a_child_asks_several() {
+    let server = Server::start().await;
+    register_gates(&server).await;
+    let run = server.run("child-gates", json!({})).await;
+    server.wait_for(&run, "waiting-approval").await;
+    assert_eq!(ids(&server.snapshot(&run).await), ["sub:0/a:0", "sub:0/b:0"]);
+    let refused = at_sub(&server, ALICE, &run, None).await;
+    let details = refused.error(409, "interrupt_ambiguous");
+    assert_eq!(details["interruptIds"], json!(["sub:0/a:0", "sub:0/b:0"]));
+
+    // The parent's log does not tell of this answer, since it mirrors the other question.
+    at_sub(&server, ADAM, &run, Some("sub:0/b:0")).await.ok(200);
+    let refused = at_sub(&server, ALICE, &run, None).await;
+    assert_eq!(
+        refused.error(409, "interrupt_changed")["interruptId"],
+        "sub:0/a:0"
+    );
+    assert_eq!(ids(&server.snapshot(&run).await), ["sub:0/a:0"]);
+    at_sub(&server, ALICE, &run, None).await.ok(200);
+    server.wait_for(&run, "completed").await;
+}
+
+#[tokio::test]
+async fn an_answer_through_a_parent_does_not_reach_what_its_child_asks_meanwhile() {
+    let server = Server::start().await;
+    register_gates(&server).await;
+    let run = server.run("child-one-by-one", json!({})).await;
+    let seen = server.wait_for(&run, "waiting-approval").await;
+    assert_eq!(ids(&seen), ["sub:0/a:0"]);
+    // The child alone takes the answer; its parent hears of it some time later.
+    let path = format!("/v1/interrupts/{}", token(&seen, "sub:0/a:0"));
+    let accept = json!({ "resumeValue": { "action": "accept" } });
+    server.call("POST", &path).json(&accept).send().await.ok(200);
+    let refused = at_sub(&server, ALICE, &run, None).await;
+    assert_eq!(
+        refused.error(409, "interrupt_changed")["interruptId"],
+        "sub:0/b:0"
+    );
+    let late = at_sub(&server, ALICE, &run, Some("sub:0/a:0")).await;
+    late.error(409, "interrupt_already_resolved");
+    while ids(&server.snapshot(&run).await) != ["sub:0/b:0"] {
+        tokio::task::yield_now().await;
+    }
+    at_sub(&server, ALICE, &run, None).await.ok(200);
+    server.wait_for(&run, "completed").await;
+}
+
+#[tokio::test]
+async fn an_answer_names_its_question_where_the_host_does_not_remember_what_its_caller_saw() {
+    let server = Server::start_on_sqlite().await;
+    let (changed, unchanged, own) = (begin(&server).await, begin(&server).await, begin(&server).await);
+    answer(&server, ADAM, &changed, "reject", None).await.ok(200);
+    answer(&server, ALICE, &own, "reject", None).await.ok(200);
+    let server = server.again_on_sqlite().await;
+
+    let refused = answer(&server, ALICE, &changed, "accept", None).await;
+    assert_eq!(refused.error(409, "interrupt_changed")["interruptId"], "gate:1");
+    // Nobody but the caller settled a question here.
+    answer(&server, ALICE, &unchanged, "accept", None).await.ok(200);
+    answer(&server, ALICE, &own, "accept", None).await.ok(200);
+    // After an answer of its own it knows as much as the log.
+    let named = answer(&server, ALICE, &changed, "reject", Some("gate:1")).await;
+    named.ok(200);
+    let server = server.again_on_sqlite().await;
+    answer(&server, ALICE, &changed, "accept", None).await.ok(200);
+}
+
+#[tokio::test]
+async fn a_list_of_questions_is_a_look_at_them() {
+    let server = Server::start().await;
+    let run = begin(&server).await;
+    answer(&server, ADAM, &run, "reject", None).await.ok(200);
+    answer(&server, ALICE, &run, "accept", None)
+        .await
+        .error(409, "interrupt_changed");
+    let list = server.get("/v1/interrupts").send().await.ok(200);
+    assert_eq!(list["interrupts"][0]["interruptId"], "gate:1");
+    answer(&server, ALICE, &run, "accept", None).await.ok(200);
 }
