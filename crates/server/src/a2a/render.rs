@@ -20,7 +20,7 @@ use super::{
     projection::{Standing, context_of, state_of, wire_state, wire_time},
     question::{self, Question},
     reply,
-    service::Service,
+    service::{Service, reads_result},
 };
 use crate::{
     auth::{Caller, Scope},
@@ -109,7 +109,8 @@ impl Service {
         } else {
             Vec::new()
         };
-        let said = reply::last_words(&view.plan, &mask, run.outputs.as_ref());
+        let outputs = run.outputs.as_ref().filter(|_| reads_result(caller, view));
+        let said = reply::last_words(&view.plan, &mask, outputs);
         Ok(Task {
             id: view.key.run.to_string(),
             status: status(

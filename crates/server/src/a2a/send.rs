@@ -35,7 +35,7 @@ use super::{
     render::Shown,
     reply,
     select::{self, Choice},
-    service::{Call, Service, require},
+    service::{Call, Service, reads_result, require},
 };
 use crate::{
     asked::AskedAt,
@@ -144,7 +144,7 @@ impl Service {
 
     /// The task of a run, or the message it is answered by.
     async fn told(&self, caller: &Caller, view: &View, shown: Shown) -> Result<SendMessageResponse, Error> {
-        if reply::is_message(view) {
+        if reply::is_message(view) && reads_result(caller, view) {
             let mask = Mask::for_caller(view, caller);
             let artifacts = artifacts::of_run(&self.host, view, &mask).await?;
             return Ok(SendMessageResponse::Message(reply::message(view, artifacts)));

@@ -65,6 +65,12 @@ impl Service {
     }
 }
 
+/// Whether a caller is told what a run came to, besides that it ended. Who only answers or cancels the run of another
+/// is not.
+pub(super) fn reads_result(caller: &Caller, view: &View) -> bool {
+    caller.may(Scope::RunsRead) || view.summary.principal == caller.principal
+}
+
 /// Demands a scope.
 pub(super) fn require(caller: &Caller, scope: Scope) -> Result<(), Error> {
     caller

@@ -28,7 +28,7 @@ use super::{
     render::{Shown, Words, status},
     reply::{self, Reply},
     send::{Left, Sent},
-    service::{Call, Service},
+    service::{Call, Service, reads_result},
 };
 use crate::{
     asker::Asker,
@@ -75,6 +75,7 @@ pub(super) struct TaskStream {
     service: Service,
     caller: Caller,
     mask: Mask,
+    reads_result: bool,
     key: RunKey,
     plan: Arc<Plan>,
     context: String,
@@ -167,7 +168,7 @@ impl Service {
     async fn message_stream(&self, call: &Call, key: &RunKey, shown: Shown) -> Result<TaskStream, Error> {
         let view = self.settled(key, None).await?;
         let mut stream = self.stream(call, &view, Mode::Send);
-        if reply::is_message(&view) {
+        if reply::is_message(&view) && reads_result(&call.caller, &view) {
             let mask = Mask::for_caller(&view, &call.caller);
             let artifacts = artifacts::of_run(&self.host, &view, &mask).await?;
             stream.first = Some(Item {
@@ -213,6 +214,7 @@ impl Service {
             service: self.clone(),
             caller: call.caller.clone(),
             mask: Mask::for_caller(view, &call.caller),
+            reads_result: reads_result(&call.caller, view),
             key: view.key.clone(),
             plan: Arc::clone(&view.plan),
             context: context_of(view),
@@ -540,6 +542,7 @@ impl TaskStream {
         }
         let error = self.standing.error();
         let said = match because.map(|recorded| &recorded.event) {
+            _ if !self.reads_result => None,
             Some(Event::RunCompleted { outputs }) => reply::last_words(&self.plan, &self.mask, Some(outputs)),
             Some(_) => None,
             None => {

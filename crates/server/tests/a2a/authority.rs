@@ -1,9 +1,11 @@
 //! Who may answer a task's questions, and who is shown the tokens that do.
 
-use serde_json::json;
+use serde_json::{Value, json};
+use wopr_wire::a2a::method::Operation;
 
 use crate::{
     client::{Client, state_of},
+    speaker::Speaker,
     support::{Server, chain, config, key, node},
 };
 
@@ -121,4 +123,67 @@ async fn a_task_whose_approval_timed_out_says_so() {
         let said = task["status"]["message"]["parts"][0]["text"].as_str().unwrap();
         assert!(said.contains("timed out"), "{said}");
     }
+}
+
+#[tokio::test]
+async fn a_result_is_told_to_readers_and_creators_and_not_to_every_approver() {
+    let mut config = config();
+    let scopes = ["runs:create", "approvals:respond"];
+    config.auth.keys.push(key("approver", "default", &scopes));
+    let workflow = |id: &str, reply: &str| {
+        let text = node(
+            "say",
+            "core.template",
+            json!({ "template": "secret {{ inputs.prompt }}" }),
+        );
+        let gate = node("gate", "core.approvalGate", json!({}));
+        let mut workflow = chain(id, vec![gate, text]);
+        workflow["metadata"] = json!({ "a2a": { "reply": reply } });
+        workflow
+    };
+    let server = Server::with(
+        config,
+        vec![workflow("message", "message"), workflow("status", "status")],
+    )
+    .await;
+    let both = Speaker::all(&server).into_iter().zip(Speaker::all(&server));
+    for (speaker, approver) in both {
+        let approver = approver.by("approver");
+        let name = speaker.name();
+        for skill in ["message", "status"] {
+            for is_stream in [false, true] {
+                let m = |n: &str| format!("{n}-{skill}-{is_stream}");
+                let task = speaker.send(speaker.text(&m("m1"), "acme", skill)).await.unwrap();
+                let id = task["id"].as_str().unwrap();
+                let yes = approver.answer(&m("m2"), "approve", id);
+                let answer = told(&approver, yes.clone(), is_stream).await;
+                assert!(answer.to_lowercase().contains("completed"), "{name}: {answer}");
+                assert!(!answer.contains("secret"), "{name}: {answer}");
+                // A repeat finds it, and tells as little.
+                let again = told(&approver, yes, false).await;
+                assert!(!again.contains("secret"), "{name}: {again}");
+                let read = speaker.get(json!({ "id": id })).await.unwrap().to_string();
+                assert_eq!(read.contains("secret"), skill == "status", "{name}: {read}");
+
+                // The creator of a run is told, whatever else it may.
+                let task = approver
+                    .send(approver.text(&m("m3"), "acme", skill))
+                    .await
+                    .unwrap();
+                let yes = approver.answer(&m("m4"), "approve", task["id"].as_str().unwrap());
+                let answer = told(&approver, yes, is_stream).await;
+                assert!(answer.contains("secret"), "{name}: {answer}");
+            }
+        }
+    }
+}
+
+async fn told(speaker: &Speaker, message: Value, is_stream: bool) -> String {
+    if !is_stream {
+        return speaker.send(message).await.unwrap().to_string();
+    }
+    let stream = speaker.stream(Operation::SendStreamingMessage, message).await;
+    let frames = stream.all().await;
+    let values: Vec<_> = frames.iter().map(|frame| frame.value.to_string()).collect();
+    values.join(" ")
 }
