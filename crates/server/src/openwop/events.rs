@@ -140,32 +140,33 @@ impl Masking {
         }
     }
 
-    /// The mask of a run, given the first event that is about to be shown.
+    /// The mask of a run, given the first event that is about to be shown; none if the run was removed meanwhile.
     pub(super) async fn of(
         &mut self,
         engine: &Engine,
         key: &RunKey,
         first: Option<&Recorded>,
-    ) -> Result<&Mask, ReadError> {
+    ) -> Result<Option<&Mask>, ReadError> {
         match (&mut self.mask, first) {
             (Some(_), _) => {}
             // Nothing to show, nothing to hide, and nothing to remember.
-            (None, None) => return Ok(&NOTHING),
+            (None, None) => return Ok(Some(&NOTHING)),
             (mask @ None, Some(first)) => {
-                *mask = Some(find_mask(engine, key, first, self.reads_artifacts).await?);
+                *mask = find_mask(engine, key, first, self.reads_artifacts).await?;
             }
         }
-        Ok(self.mask.get_or_insert_default())
+        Ok(self.mask.as_ref())
     }
 }
 
-/// The start of a log names the version, which is the current one most of the time.
+/// The start of a log names the version, which is the current one most of the time. A run that was removed has no
+/// mask: without knowing what its workflow keeps to itself nothing of it may be shown.
 async fn find_mask(
     engine: &Engine,
     key: &RunKey,
     first: &Recorded,
     reads_artifacts: bool,
-) -> Result<Mask, ReadError> {
+) -> Result<Option<Mask>, ReadError> {
     let (workflow, version) = match &first.event {
         Event::RunStarted(started) => (started.workflow.clone(), started.version.clone()),
         _ => match engine.store().summary(key).await? {
@@ -175,16 +176,15 @@ async fn find_mask(
                 },
                 _,
             )) => (workflow, version),
-            None => return Ok(Mask::default()),
+            None => return Ok(None),
         },
     };
     let current = engine.workflow(&key.tenant, &workflow);
     if let Some(plan) = current.filter(|plan| *plan.version() == version) {
-        return Ok(Mask::for_reader(&plan, reads_artifacts));
+        return Ok(Some(Mask::for_reader(&plan, reads_artifacts)));
     }
     let view = engine.view(key).await?;
-    let mask = view.map(|view| Mask::for_reader(&view.plan, reads_artifacts));
-    Ok(mask.unwrap_or_default())
+    Ok(view.map(|view| Mask::for_reader(&view.plan, reads_artifacts)))
 }
 
 /// One reader of one run.
@@ -398,6 +398,11 @@ impl Follow {
             .masking
             .of(self.host.engine(), &self.key, events.first())
             .await?;
+        let Some(mask) = mask else {
+            // Removed since its events were read.
+            self.is_over = true;
+            return Ok(Read::Page { is_full: false });
+        };
         for recorded in events {
             let start = out.len();
             match &mut self.values {
@@ -563,5 +568,67 @@ impl Batch {
         sse::write_frame(out, sse::Head::new(self.last, "batch"), &data);
         self.since = None;
         self.is_due = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use wopr_core::{Object, Origin, PrincipalId, RunId, TenantId};
+    use wopr_engine::{Create, Extras, Start};
+
+    use super::*;
+    use crate::{Config, config::StoreUrl};
+
+    fn workflow(version: &str) -> serde_json::Value {
+        json!({
+            "id": "secret", "name": "secret", "version": version, "edges": [], "settings": {}, "metadata": {},
+            "nodes": [{ "id": "noop", "typeId": "core.noop", "name": "noop", "position": { "x": 0, "y": 0 } }],
+            "triggers": [{ "id": "manual", "type": "manual" }],
+            "variables": [{ "name": "pin", "type": "string", "sensitive": true }],
+        })
+    }
+
+    #[tokio::test]
+    async fn events_of_a_run_that_is_removed_after_they_were_read_are_not_shown() {
+        let config = Config {
+            store: StoreUrl::Memory,
+            ..Config::default()
+        };
+        let host = Host::open(config).await.unwrap();
+        let engine = host.engine();
+        engine.register(None, workflow("1")).await.unwrap();
+        let key = RunKey::new(TenantId::parse("default").unwrap(), engine.new_run_id());
+        let create = Create {
+            run: key.run.clone(),
+            workflow: serde_json::from_value(json!("secret")).unwrap(),
+            start: Start {
+                tenant: key.tenant.clone(),
+                principal: PrincipalId::parse("ada").unwrap(),
+                origin: Origin::Rest,
+                inputs: Object::new(),
+                configurable: Object::new(),
+                tags: Vec::new(),
+                metadata: Object::new(),
+                context: None,
+                trace: None,
+            },
+            extras: Extras::default(),
+        };
+        engine.create(create).await.unwrap();
+        let page = engine.events(&key, Seq(0), 2).await.unwrap().unwrap();
+        let removed = key.sibling(RunId::parse("run_0123456789abcdef").unwrap());
+        // The start names a version that is not the current one by now; what follows names none.
+        engine.register(None, workflow("2")).await.unwrap();
+        for first in &page.events {
+            for (key, is_there) in [(&key, true), (&removed, false)] {
+                let mut masking = Masking {
+                    reads_artifacts: true,
+                    mask: None,
+                };
+                let mask = masking.of(engine, key, Some(first)).await.unwrap();
+                assert_eq!(mask.is_some(), is_there, "{first:?}");
+            }
+        }
     }
 }

@@ -90,6 +90,7 @@ async fn respond(
     let Events { events, head, status } = page;
     let mut masking = Masking::new(call.caller());
     let mask = masking.of(call.host.engine(), key, events.first()).await?;
+    let mask = mask.ok_or_else(no_run)?;
     let last = events.last().map(|event| event.seq.0);
     // Past the end there is nothing; the cursor goes back to the end, so that nothing to come is missed.
     let known = head.0.checked_sub(1);
