@@ -12,7 +12,7 @@
 //! token as that of an effect has. What is told to whom, when to try again and when to give up is not decided here.
 
 use async_trait::async_trait;
-use wopr_core::{RunId, RunKey, Seq, TenantId, Timestamp};
+use wopr_core::{PrincipalId, RunId, RunKey, Seq, TenantId, Timestamp};
 
 use crate::{Epoch, Fence, Quota, ReadError, WriteError};
 
@@ -149,6 +149,8 @@ pub struct DeliveryFilter {
     pub tenant: TenantId,
     /// Only those of this run.
     pub run: Option<RunId>,
+    /// Only those of runs that this principal began.
+    pub principal: Option<PrincipalId>,
     /// Only those that were given up.
     pub given_up: bool,
 }

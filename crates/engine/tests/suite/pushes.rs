@@ -176,6 +176,7 @@ impl World {
         let filter = DeliveryFilter {
             tenant: tenant(),
             run: None,
+            principal: None,
             given_up,
         };
         self.store.deliveries(&filter, None, 99).await.expect("lists")

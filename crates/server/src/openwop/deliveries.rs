@@ -79,6 +79,7 @@ pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
         let mut filter = DeliveryFilter {
             tenant: call.caller().tenant.clone(),
             run: None,
+            principal: call.host.owner(call.caller()),
             given_up: false,
         };
         let (mut limit, mut after) = (DEFAULT_PAGE, None);
@@ -165,6 +166,10 @@ pub(super) fn retry(call: Call) -> BoxFuture<'static, Answer> {
         let run = RunId::parse(&request.run_id).map_err(|_| Problem::field("runId", "must be a run's id"))?;
         let key = RunKey::new(call.caller().tenant.clone(), run);
         let engine = call.host.engine();
+        // As with a run that does not exist: nothing is there to be tried again.
+        if !call.host.sees(call.caller(), &key).await? {
+            return json_response(StatusCode::OK, &json!({ "retried": 0 }));
+        }
         let configs = match (request.config_id, request.sequence) {
             (Some(config), _) => vec![config],
             (None, Some(_)) => return Err(Problem::field("sequence", "goes with a configId")),

@@ -891,3 +891,51 @@ async fn given_up(client: &Client, n: u64) {
     let waited = tokio::time::timeout(Duration::from_secs(30), waiting).await;
     assert!(waited.is_ok(), "{n} are given up");
 }
+
+#[tokio::test]
+async fn deliveries_and_push_configurations_of_private_tasks_are_their_creators() {
+    let receivers = Receivers::start().await;
+    receivers.mood("one", Mood::Answers(500));
+    let mut config = reaching();
+    config.a2a.private_tasks = true;
+    let server = Server::open(config).await;
+    let (alice, bob) = (server.v1(), server.v1().by("bob"));
+    let asks = json!({"metadata": {"skillId": "approve"}});
+    let task = alice.send(alice.text("private", "it", asks)).await["id"].clone();
+    let config = wanted(&task, "one", &receivers.url("one"));
+    alice.ok("CreateTaskPushNotificationConfig", config.clone()).await;
+    for (method, params) in [
+        ("CreateTaskPushNotificationConfig", config),
+        (
+            "GetTaskPushNotificationConfig",
+            json!({ "taskId": task, "id": "one" }),
+        ),
+        ("ListTaskPushNotificationConfigs", json!({ "taskId": task })),
+        (
+            "DeleteTaskPushNotificationConfig",
+            json!({ "taskId": task, "id": "one" }),
+        ),
+    ] {
+        assert_eq!(bob.err(method, params).await.0, -32001, "{method}");
+    }
+    let yes = alice.text("yes", "approve", json!({ "taskId": task }));
+    assert_eq!(state_of(&alice.send(yes).await), "completed");
+    receivers.has_tried("one", 1).await;
+
+    let listed = async |client: &Client, query: &str| {
+        let path = format!("/v1/host/wopr/deliveries{query}");
+        let list = client.get(&path).await.json();
+        list["deliveries"].as_array().unwrap().len()
+    };
+    let of_run = format!("?runId={}", task.as_str().unwrap());
+    for query in ["", of_run.as_str()] {
+        assert!(listed(&alice, query).await > 0, "{query}");
+        assert_eq!(listed(&bob, query).await, 0, "{query}");
+    }
+    let retry = json!({ "runId": task, "configId": "one" }).to_string();
+    let retry = bob
+        .at("/v1/host/wopr/deliveries:retry")
+        .raw("POST", retry.as_bytes())
+        .await;
+    assert_eq!(retry.json(), json!({ "retried": 0 }));
+}

@@ -493,6 +493,15 @@ async fn private_runs_are_their_creators_over_rest_too() {
         .await
         .json();
     assert_eq!(bulk["results"][0]["error"]["error"], "not_found", "{bulk}");
+    // Streams are refused before they begin, and no token is made.
+    let stream = bob.clone().with("accept", "text/event-stream");
+    let path = format!("/v1/runs/{run}/events?streamMode=values");
+    assert_eq!(stream.get(&path).await.status, 404);
+    let body = json!({ "runId": run, "nodeId": "gate" }).to_string();
+    for (client, status) in [(&bob, 404), (&alice, 201)] {
+        let mint = client.clone().at("/v1/host/wopr/interrupt-tokens");
+        assert_eq!(mint.raw("POST", body.as_bytes()).await.status, status);
+    }
     for (path, member) in [("/v1/runs", "runs"), ("/v1/interrupts", "interrupts")] {
         let count = async |client: &Client| client.get(path).await.json()[member].as_array().unwrap().len();
         assert_eq!((count(&bob).await, count(&alice).await), (0, 1), "{path}");

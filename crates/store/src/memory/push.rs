@@ -291,6 +291,11 @@ impl Pushes for MemoryStore {
             .filter(|delivery| filter.run.as_ref().is_none_or(|run| delivery.run.run == *run))
             .filter(|delivery| !filter.given_up || delivery.dead_at.is_some())
             .filter(|delivery| {
+                let mut wanted = filter.principal.iter();
+                let run = state.runs.get(&delivery.run);
+                wanted.all(|wanted| run.is_some_and(|run| run.summary.principal == *wanted))
+            })
+            .filter(|delivery| {
                 let place = (&delivery.run.run, &delivery.push, delivery.seq);
                 after.is_none_or(|after| place > (&after.run, &after.push, after.seq))
             })

@@ -170,6 +170,9 @@ macro_rules! list {
             delivery_columns!(),
             " FROM deliveries WHERE tenant = $1 AND (run, push, seq) > ($2, $3, $4) AND run <= $5",
             $condition,
+            " AND ($7::text IS NULL OR EXISTS (
+                 SELECT FROM runs WHERE runs.tenant = deliveries.tenant AND runs.run = deliveries.run
+                     AND runs.principal = $7::text))",
             listed!("deliveries"),
             " ORDER BY run, push, seq LIMIT $6"
         )
@@ -377,6 +380,7 @@ async fn list(
                 value(seq),
                 value(run.unwrap_or(BEHIND_EVERY_RUN)),
                 value(rows::limit(limit)),
+                value(filter.principal.as_ref().map(wopr_core::PrincipalId::as_str)),
             ],
         )
     };

@@ -71,7 +71,7 @@ const WAITING: &str = concat!(
      WHERE tenant = ?1 AND run = ?2 AND push = ?3 AND dead_at IS NULL ORDER BY seq LIMIT ?4"
 );
 
-/// From a place on, and no further than the run of parameter 5.
+/// From a place on, no further than the run of parameter 5, and of runs of principal 7 where there is one.
 macro_rules! list {
     ($index:literal, $condition:literal) => {
         concat!(
@@ -81,6 +81,9 @@ macro_rules! list {
             $index,
             " WHERE tenant = ?1 AND (run, push, seq) > (?2, ?3, ?4) AND run <= ?5",
             $condition,
+            " AND (?7 IS NULL OR EXISTS (
+                 SELECT 1 FROM runs WHERE runs.tenant = deliveries.tenant AND runs.run = deliveries.run
+                     AND runs.principal = ?7))",
             listed!("deliveries"),
             " ORDER BY run, push, seq LIMIT ?6"
         )
@@ -438,7 +441,8 @@ fn list(
         push,
         seq,
         run.unwrap_or(BEHIND_EVERY_RUN),
-        rows::limit(limit)
+        rows::limit(limit),
+        filter.principal.as_ref().map(wopr_core::PrincipalId::as_str)
     ])?;
     deliveries(found)
 }

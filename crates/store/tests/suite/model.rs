@@ -468,6 +468,7 @@ async fn read_everything(store: &dyn Store) -> Vec<String> {
                 let filter = DeliveryFilter {
                     tenant: tenant(owner),
                     run: only,
+                    principal: None,
                     given_up,
                 };
                 for after in [1, 2, 3] {

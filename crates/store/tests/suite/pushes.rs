@@ -135,6 +135,7 @@ fn filter(run: Option<u64>, given_up: bool) -> DeliveryFilter {
     DeliveryFilter {
         tenant: tenant("acme"),
         run: run.map(run_id),
+        principal: None,
         given_up,
     }
 }
@@ -693,6 +694,12 @@ async fn deliveries_are_listed_page_by_page(store: Arc<dyn Store>) {
         "another tenant's"
     );
     assert_eq!(listed(&*store, filter(None, true)).await, []);
+    // All of these runs are Ada's.
+    for (name, n) in [("ada", 4), ("bob", 0)] {
+        let mut filter = filter(None, false);
+        filter.principal = Some(principal(name));
+        assert_eq!(listed(&*store, filter).await.len(), n, "{name}");
+    }
 }
 
 async fn what_is_gone_is_told_to_nobody(store: Arc<dyn Store>) {

@@ -88,6 +88,7 @@ impl Taken {
         let filter = DeliveryFilter {
             tenant: run.tenant.clone(),
             run: Some(run.run.clone()),
+            principal: None,
             given_up: true,
         };
         let given_up = store.deliveries(&filter, None, 1).await.expect("never fails");
@@ -101,6 +102,7 @@ impl Taken {
         let filter = DeliveryFilter {
             tenant: tenant(),
             run: None,
+            principal: None,
             given_up: false,
         };
         let mut is_told = true;
