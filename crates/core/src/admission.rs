@@ -117,6 +117,11 @@ fn problems(definition: &Definition) -> Vec<Problem> {
 fn of_node(node: &Node, definition: &Definition) -> Vec<(&'static str, String)> {
     let mut rules: Vec<_> = node.agent.as_ref().map(agent_ref).unwrap_or_default();
     let mut rules: Vec<_> = rules.drain(..).map(|rule| ("/agent", rule)).collect();
+    // `sub:0/gate` beside a child of `sub` would share an interrupt id with the child's `gate`.
+    if node.id.as_str().contains('/') {
+        let rule = "id has a '/', which separates the parts of interrupt ids";
+        rules.push(("/id", rule.to_owned()));
+    }
     rules.extend(node.inputs.iter().filter_map(|(name, port)| {
         let unknown = unknown_field(port)?;
         Some(("/inputs", format!("inputs.{name}: unknown field '{unknown}'")))

@@ -40,7 +40,9 @@ impl Printer {
             Shape::WorkflowId => {
                 json!({ "type": "string", "pattern": "^[a-z][a-z0-9_-]*$", "maxLength": 128 })
             }
-            Shape::NodeId => json!({ "type": "string", "minLength": 1, "maxLength": 512 }),
+            Shape::NodeId => {
+                json!({ "type": "string", "pattern": "^[^/]*$", "minLength": 1, "maxLength": 512 })
+            }
             Shape::Settable => json!({ "type": "string", "pattern": "^[^_]" }),
             Shape::Template | Shape::Expression | Shape::Pattern | Shape::Words | Shape::Literal => {
                 json!({ "type": "string" })

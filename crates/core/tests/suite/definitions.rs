@@ -713,3 +713,21 @@ fn channels_promise_only_what_is_kept() {
     "#]]
     .assert_eq(&table);
 }
+
+#[test]
+fn a_new_definition_has_no_slash_in_the_id_of_a_node() {
+    let document = Workflow::new("w").noops("sub:0/gate").document();
+    let Err(Problems(problems)) = admit(document.clone()) else {
+        panic!("refused")
+    };
+    let [problem] = problems.as_slice() else {
+        panic!("{problems:?}")
+    };
+    assert_eq!(
+        (problem.place.as_str(), problem.pointer.as_str()),
+        ("node 'sub:0/gate'", "/nodes/0/id")
+    );
+    assert!(problem.rule.contains("'/'"), "{}", problem.rule);
+    // One that was taken before runs on.
+    compile(document).expect("as before");
+}
