@@ -271,10 +271,14 @@ impl Scribe<'_> {
                 (RunStatus::Cancelled, _) => {
                     Failure::new("subworkflow_child_cancelled", "the child run was cancelled")
                 }
-                (_, Some(error)) => Failure::new(
-                    "subworkflow_child_failed",
-                    format!("the child run failed: {}: {}", error.code, error.message),
-                ),
+                (_, Some(error)) => {
+                    let message = format!("the child run failed: {}: {}", error.code, error.message);
+                    let failure = Failure::new("subworkflow_child_failed", message);
+                    match error.reason {
+                        Some(reason) => failure.because(reason),
+                        None => failure,
+                    }
+                }
                 (_, None) => Failure::new("subworkflow_child_failed", "the child run failed"),
             };
             return self.fail_node(visit, cause, failure);

@@ -564,3 +564,22 @@ fn many_children_cost_their_parent_few_decisions() {
     }
     assert_eq!((script.status(), script.n_runs()), ("completed", 401));
 }
+
+#[test]
+fn a_child_that_timed_out_is_told_from_one_that_was_rejected() {
+    let gate = Workflow::new("asks").node("gate", "core.approvalGate", json!({ "timeoutMs": 5 }));
+    let parent = Workflow::new("parent")
+        .node("call", "core.subWorkflow", json!({ "workflowId": "asks" }))
+        .node(
+            "tell",
+            "core.template",
+            json!({ "template": "{{ nodes.call.error.code }} {{ nodes.call.error.reason }}" }),
+        )
+        .edges("call -> tell any_failed");
+    let mut script = run(&parent, &gate);
+    script.wait(5);
+    assert_eq!(
+        script.variable("tell"),
+        json!({ "text": "subworkflow_child_failed timeout" })
+    );
+}
