@@ -4,7 +4,7 @@
 //! events, whose questions may have been answered since: they are looked up in the child's log, from its end backwards.
 
 use serde_json::{Value, json};
-use wopr_core::{Event, InterruptKind, Recorded, RunKey, Seq, Timestamp, Visit};
+use wopr_core::{Event, InterruptKind, Recorded, RunKey, Seq, Visit};
 use wopr_engine::{Engine, View};
 use wopr_store::ReadError;
 use wopr_wire::a2a::model::{Message, Part, Role};
