@@ -5,7 +5,7 @@ use wopr_connect::{
     egress::{Gate, Limits, Policy},
 };
 use wopr_core::TenantId;
-use wopr_engine::{HttpCall, Outcome};
+use wopr_engine::{HttpCall, Keep, Outcome};
 
 use crate::host;
 
@@ -36,7 +36,9 @@ pub fn peer(data: &[u8]) {
     let tenant = TenantId::parse("default").unwrap();
     let outcome = host::block_on(async {
         let gate = Gate::over(policy, limits, host::answering(answer));
-        Http::new(gate).call(&tenant, "key", None, &call).await
+        Http::new(gate)
+            .call(&tenant, "key", None, call, &Keep::default())
+            .await
     });
     match outcome {
         Outcome::Done(done) => {

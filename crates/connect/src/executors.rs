@@ -41,13 +41,19 @@ impl Executors {
 #[async_trait]
 impl Executor for Executors {
     async fn run(&self, attempt: Attempt) -> Outcome {
-        let key = &attempt.idempotency_key;
-        match &attempt.request {
+        let Attempt {
+            run,
+            idempotency_key: key,
+            traceparent,
+            request,
+            keep,
+        } = attempt;
+        match request {
             Request::Http(call) => {
-                let (tenant, trace) = (&attempt.run.tenant, attempt.traceparent.as_deref());
-                self.http.call(tenant, key, trace, call).await
+                let trace = traceparent.as_deref();
+                self.http.call(&run.tenant, &key, trace, call, &keep).await
             }
-            Request::SideEffect { payload } => self.side_effect.perform(&attempt.run, key, payload).await,
+            Request::SideEffect { payload } => self.side_effect.perform(&run, &key, &payload).await,
         }
     }
 }

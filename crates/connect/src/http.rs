@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use serde_json::{Map, Value, json};
 use url::Url;
 use wopr_core::TenantId;
-use wopr_engine::{HttpCall, Outcome};
+use wopr_engine::{HttpCall, Keep, Outcome};
 
 use crate::egress::{EgressError, Gate, Refusal, Request, Response, Seam};
 
@@ -44,13 +44,14 @@ impl Http {
         Self { gate }
     }
 
-    /// Performs one attempt for a tenant. `key` goes out as `Idempotency-Key` unless the workflow set its own.
+    /// Performs one attempt for a tenant. What the answer takes of the memory for answers is left with `keep`. `key` goes out as `Idempotency-Key` unless the workflow set its own.
     pub async fn call(
         &self,
         tenant: &TenantId,
         key: &str,
         traceparent: Option<&str>,
-        call: &HttpCall,
+        call: HttpCall,
+        keep: &Keep,
     ) -> Outcome {
         let mut request = match request(key, traceparent, call) {
             Ok(request) => request,
@@ -58,14 +59,18 @@ impl Http {
         };
         request.tenant = Some(tenant.clone());
         match self.gate.request(Seam::HttpNode, request).await {
-            Ok(response) => outcome(&response),
+            Ok(response) => {
+                // What is made of the answer takes its memory until the outcome is recorded.
+                keep.until_recorded(response.share.clone());
+                outcome(&response)
+            }
             Err(error) => failure(&error),
         }
     }
 }
 
 /// Translates a call, or names what is wrong with it.
-fn request(key: &str, traceparent: Option<&str>, call: &HttpCall) -> Result<Request, &'static str> {
+fn request(key: &str, traceparent: Option<&str>, call: HttpCall) -> Result<Request, &'static str> {
     let method = Method::from_bytes(call.method.as_bytes()).map_err(|_| "use a malformed method")?;
     let url = Url::parse(&call.url).map_err(|_| "use a malformed url")?;
     let mut request = Request::new(method, url);
@@ -79,8 +84,8 @@ fn request(key: &str, traceparent: Option<&str>, call: &HttpCall) -> Result<Requ
         let key = HeaderValue::from_str(key).map_err(|_| "send a malformed idempotency key")?;
         request.headers.insert(IDEMPOTENCY_KEY, key);
     }
-    if let Some(body) = &call.body {
-        request.body = Bytes::from(body.to_string());
+    if let Some(body) = call.body {
+        request.body = Bytes::from(body);
         request
             .headers
             .entry(header::CONTENT_TYPE)
@@ -236,6 +241,7 @@ mod tests {
                 .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
                 .collect(),
             body: Bytes::from_static(body.as_bytes()),
+            share: None,
         }
     }
 
@@ -367,8 +373,8 @@ mod tests {
                 "send a malformed header value",
             ),
         ] {
-            assert_eq!(request("k", None, &bad).unwrap_err(), rule);
+            assert_eq!(request("k", None, bad).unwrap_err(), rule);
         }
-        assert!(request("k\n", None, &call("GET", "https://example.com", &[])).is_err());
+        assert!(request("k\n", None, call("GET", "https://example.com", &[])).is_err());
     }
 }

@@ -388,8 +388,8 @@ pub enum Call {
         url: String,
         /// Header fields.
         headers: Vec<(String, String)>,
-        /// JSON body.
-        body: Option<Value>,
+        /// Body, as JSON text.
+        body: Option<String>,
         /// Time limit of the attempt.
         timeout_ms: u64,
     },

@@ -46,7 +46,7 @@ pub use failure::{Failure, REJECTED};
 pub use id::{
     ContentHash, Entropy, IdError, NodeId, PrincipalId, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId,
 };
-pub use measure::{MAX_NESTING, parsed_limit, parsed_size};
+pub use measure::{MAX_NESTING, parsed_limit, parsed_size, value_size};
 pub use membership::Membership;
 pub use node::{Offer, written_by};
 pub use plan::Plan;

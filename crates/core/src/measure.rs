@@ -3,6 +3,8 @@
 //! A stored body is read back with a nesting limit, and every decision walks what it folds; so what enters
 //! a run is bounded in depth, and what a workflow makes is bounded in both.
 
+use std::io;
+
 use serde_json::Value;
 
 use crate::Object;
@@ -54,6 +56,53 @@ pub fn parsed_limit(limit: usize) -> usize {
     limit.saturating_mul(TIMES_PARSED).max(LEAST_PARSED)
 }
 
+/// Roughly the bytes that a value takes in memory, by the measure of [`parsed_size`].
+#[must_use]
+pub fn value_size(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => VALUE,
+        Value::String(text) => VALUE + STRING + text.len(),
+        Value::Array(items) => VALUE + items.iter().map(value_size).sum::<usize>(),
+        Value::Object(fields) => VALUE + object_size(fields),
+    }
+}
+
+fn object_size(fields: &Object) -> usize {
+    let members = fields.iter();
+    let n_bytes = members.map(|(name, value)| STRING + name.len() + value_size(value));
+    OBJECT + n_bytes.sum::<usize>()
+}
+
+/// A text of bounded length.
+struct Within {
+    text: Vec<u8>,
+    most: usize,
+}
+
+impl io::Write for Within {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() > self.most - self.text.len() {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.text.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A value as JSON text, if that has at most so many bytes. No more than that is written.
+pub(crate) fn json_within(value: &Value, most: usize) -> Option<String> {
+    let mut within = Within {
+        text: Vec::new(),
+        most,
+    };
+    serde_json::to_writer(&mut within, value).ok()?;
+    String::from_utf8(within.text).ok()
+}
+
 /// Whether a value nests deeper than allowed.
 pub(crate) fn too_deep(value: &Value) -> bool {
     deeper(value, MAX_NESTING)
@@ -96,6 +145,15 @@ mod tests {
     use std::mem;
 
     use super::*;
+
+    #[test]
+    fn no_more_text_is_made_than_allowed() {
+        let value = serde_json::json!({ "a": ["b", "\u{1}"] });
+        let text = value.to_string();
+        assert_eq!(json_within(&value, text.len()), Some(text.clone()));
+        assert_eq!(json_within(&value, text.len() - 1), None);
+        assert!(value_size(&value) > parsed_size(text.as_bytes()) - text.len());
+    }
 
     #[test]
     fn what_a_text_takes_is_known_before_it_is_parsed() {

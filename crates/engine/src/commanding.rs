@@ -180,7 +180,7 @@ impl Engine {
         let once = extras.idempotency.clone();
         let done = match command {
             Command::Resolve(resolve) => Box::pin(self.resolve(key, resolve, extras)).await,
-            command => Box::pin(self.command_fenced(key, command, extras, None)).await,
+            command => Box::pin(self.command_fenced(key, &command, extras, None)).await,
         };
         match (done, once) {
             // The same request may have taken effect between the look and the decision.
@@ -235,7 +235,7 @@ impl Engine {
             return Err(CommandError::NotFound);
         };
         let done = self
-            .command_fenced(&target, Command::Resolve(resolve), extras, None)
+            .command_fenced(&target, &Command::Resolve(resolve), extras, None)
             .await?;
         if chain.is_empty() {
             return Ok(done);
@@ -253,7 +253,7 @@ impl Engine {
     pub(crate) async fn command_fenced(
         &self,
         key: &RunKey,
-        command: Command,
+        command: &Command,
         extras: Extras,
         fence: Option<(EffectKey, Fence)>,
     ) -> Result<Done, CommandError> {

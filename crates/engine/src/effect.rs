@@ -4,12 +4,13 @@
 //! logical invocation, so a peer that honours idempotency keys sees one. The engine leases, retries and
 //! records; an executor only performs one attempt.
 
-use std::{fmt, time::Duration};
+use std::{any::Any, fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use wopr_core::RunKey;
+use wopr_core::{RunKey, value_size};
 
 /// What to do, as stored in the effect's row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -24,6 +25,20 @@ pub enum Request {
     },
 }
 
+impl Request {
+    /// The bytes it takes while it is attempted.
+    pub(crate) fn n_bytes(&self) -> usize {
+        match self {
+            Self::Http(call) => {
+                let headers = call.headers.iter();
+                let n_bytes = headers.map(|(name, value)| name.len() + value.len());
+                call.url.len() + n_bytes.sum::<usize>() + call.body.as_ref().map_or(0, String::len)
+            }
+            Self::SideEffect { payload } => value_size(payload),
+        }
+    }
+}
+
 /// An HTTP call. Shown without what could be secret.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct HttpCall {
@@ -33,8 +48,8 @@ pub struct HttpCall {
     pub url: String,
     /// Header fields, in order.
     pub headers: Vec<(String, String)>,
-    /// JSON body; `None` sends none.
-    pub body: Option<Value>,
+    /// Body, as JSON text, which takes no more memory than its length; `None` sends none.
+    pub body: Option<String>,
     /// Time limit of one attempt.
     pub timeout_ms: u64,
 }
@@ -60,6 +75,29 @@ pub struct Attempt {
     pub traceparent: Option<String>,
     /// What to do.
     pub request: Request,
+    /// Keeps what the executor holds for the outcome.
+    pub keep: Keep,
+}
+
+/// Keeps what an executor holds of a budget, for the memory of its outcome, until the outcome is recorded.
+#[derive(Clone, Default)]
+pub struct Keep(Arc<Mutex<Vec<Box<dyn Any + Send>>>>);
+
+impl Keep {
+    /// Drops something once the outcome of the attempt is recorded, or nobody wants it.
+    pub fn until_recorded(&self, held: impl Any + Send) {
+        self.0.lock().push(Box::new(held));
+    }
+
+    pub(crate) fn let_go(&self) {
+        drop(std::mem::take(&mut *self.0.lock()));
+    }
+}
+
+impl fmt::Debug for Keep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Keep").field(&self.0.lock().len()).finish()
+    }
 }
 
 /// How an attempt ended.
@@ -78,6 +116,16 @@ pub enum Outcome {
         /// How long the peer asks to be left alone.
         retry_after: Option<Duration>,
     },
+}
+
+impl Outcome {
+    /// The bytes it takes until it is recorded.
+    pub(crate) fn n_bytes(&self) -> usize {
+        match self {
+            Self::Done(outputs) => value_size(outputs),
+            Self::Failed { message, .. } => message.len(),
+        }
+    }
 }
 
 /// Performs attempts.

@@ -10,11 +10,11 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tracing::Instrument;
-use wopr_core::{Command, Failure, Object, Refusal, RunKey};
+use wopr_core::{Command, Failure, Object, Refusal, RunKey, TenantId};
 use wopr_store::{EffectKey, Fence, LeasedEffect, Quota};
 
 use crate::{
-    Attempt, CommandError, Engine, Extras, Outcome,
+    Attempt, CommandError, Engine, Extras, Keep, Outcome,
     commit::StoredEffect,
     logs::of_run,
     panics::{Panicked, caught},
@@ -25,6 +25,8 @@ use crate::{
 
 /// Tries to append an outcome while the store is away, before the attempt is left to the next lease.
 const APPEND_TRIES: u32 = 8;
+/// Bytes of requests that are leased at once.
+const LEASE_BYTES: usize = 16 << 20;
 /// Attempts under way at once that have one chance left. They may take long, so they are not made one by one.
 const SUSPECTS: usize = 8;
 /// However much is heard of a run, its attempts look no more often whether their lease is still theirs.
@@ -33,6 +35,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct Effects {
     slots: Slots,
+    /// What the requests of attempts under way take, and their outcomes until they are recorded.
+    bytes: Slots,
     suspects: Suspects,
     /// Told when a slot is free again and rows may wait for one.
     freed: Notify,
@@ -42,6 +46,12 @@ pub(crate) struct Effects {
 
 /// The attempts of one run, each with what wakes it.
 type Listeners = Vec<(EffectKey, Arc<Notify>)>;
+
+/// What an attempt holds until it is over.
+struct Begun {
+    _slot: Slot,
+    bytes: Slot,
+}
 
 /// Hears of news about a run, until dropped.
 struct News {
@@ -63,9 +73,10 @@ impl Drop for News {
 }
 
 impl Effects {
-    pub(crate) fn new(max: usize) -> Self {
+    pub(crate) fn new(max: usize, max_bytes: usize) -> Self {
         Self {
             slots: Slots::new(max),
+            bytes: Slots::new(max_bytes),
             suspects: Suspects::new(SUSPECTS),
             freed: Notify::new(),
             attempts: Mutex::default(),
@@ -74,12 +85,31 @@ impl Effects {
 
     /// What to lease: no more than fits, and of each tenant no more than its share.
     fn quota(&self) -> Quota {
+        let mut without = self.slots.crowded();
+        without.extend(self.bytes.crowded());
+        without.sort_unstable();
+        without.dedup();
+        let bytes = self.bytes.free().min(LEASE_BYTES);
         Quota {
             rows: self.slots.free(),
             per_tenant: self.slots.share(),
-            without: self.slots.crowded(),
+            bytes,
+            bytes_per_tenant: self.bytes.share().min(bytes),
+            without,
             suspects: self.suspects.room(),
         }
+    }
+
+    /// Claims that nothing can be begun.
+    fn is_full(&self) -> bool {
+        self.slots.free() == 0 || self.bytes.free() == 0
+    }
+
+    /// Takes a slot for a request of so many bytes.
+    fn take(&self, tenant: &TenantId, n_bytes: usize) -> Option<Begun> {
+        let bytes = self.bytes.take_sized(tenant, n_bytes)?;
+        let slot = self.slots.take(tenant)?;
+        Some(Begun { _slot: slot, bytes })
     }
 
     /// Lets the attempts of a run look whether they are still wanted.
@@ -118,9 +148,8 @@ impl Engine {
     pub(crate) async fn run_effects(self) {
         let stop = self.shared.stop.clone();
         while !stop.is_cancelled() {
-            let free = self.shared.effects.slots.free();
-            let mut is_full = free == 0;
-            if free > 0 {
+            let mut is_full = self.shared.effects.is_full();
+            if !is_full {
                 let shared = &self.shared;
                 if let Err(error) = shared.lease_clock.set(&*shared.store, &*shared.clock).await {
                     tracing::warn!(%error, "cannot read the store's clock");
@@ -129,13 +158,21 @@ impl Engine {
                 let quota = shared.effects.quota();
                 match shared.store.lease_effects(shared.epoch, now, until, &quota).await {
                     Ok(leased) => {
-                        is_full = leased.len() >= quota.per_tenant || !quota.without.is_empty();
+                        let n_bytes: usize = leased.iter().map(|effect| effect.body.len()).sum();
+                        is_full = leased.len() >= quota.per_tenant
+                            || n_bytes >= quota.bytes_per_tenant
+                            || !quota.without.is_empty();
+                        let mut all_begun = true;
                         for effect in leased {
                             if shared.setbacks.is_left_alone(&effect.run) {
                                 // What it asks for could not be recorded. Nobody tries again before the lease is over.
                                 continue;
                             }
-                            self.begin_leased(effect).await;
+                            all_begun &= self.begin_leased(effect).await;
+                        }
+                        if n_bytes >= LEASE_BYTES && all_begun {
+                            // There may be more, and room for it.
+                            continue;
                         }
                     }
                     Err(error) => tracing::warn!(%error, "cannot lease effects"),
@@ -153,7 +190,7 @@ impl Engine {
 
     /// Begins an attempt this process holds the lease of; without a free slot, or while stopping, gives it back.
     pub(crate) fn begin_effect(&self, run: RunKey, key: EffectKey, effect: StoredEffect, fence: Fence) {
-        self.begin_suspect(run, key, effect, fence, None);
+        let _is_begun = self.begin_suspect(run, key, effect, fence, None);
     }
 
     fn begin_suspect(
@@ -163,24 +200,28 @@ impl Engine {
         effect: StoredEffect,
         fence: Fence,
         suspect: Option<OwnedSemaphorePermit>,
-    ) {
+    ) -> bool {
         let engine = self.clone();
-        let slot = self.shared.effects.slots.take(&run.tenant);
-        let news = self.news(&run, &key);
+        let begun = self.shared.effects.take(&run.tenant, effect.request.n_bytes());
+        let is_begun = begun.is_some();
+        // What is not begun is not kept in memory while it is given back.
+        let begun = begun.map(|begun| (begun, effect, self.news(&run, &key)));
         let span = of_run(&run);
         let work = async move {
-            match slot {
-                Some(slot) if !engine.shared.stop.is_cancelled() => {
-                    engine.attempt(&run, &key, effect, fence, slot, news).await;
+            match begun {
+                Some((begun, effect, news)) if !engine.shared.stop.is_cancelled() => {
+                    engine.attempt(&run, &key, effect, fence, begun, news).await;
                 }
                 Some(_) | None => engine.give_back(&run, &key, fence).await,
             }
             drop(suspect);
         };
         self.shared.tasks.spawn(work.instrument(span));
+        is_begun
     }
 
-    async fn begin_leased(&self, effect: LeasedEffect) {
+    /// Begins a leased attempt; `false` if there was no room for it.
+    async fn begin_leased(&self, effect: LeasedEffect) -> bool {
         let LeasedEffect {
             run,
             key,
@@ -190,8 +231,9 @@ impl Engine {
         } = effect;
         match serde_json::from_slice(&body) {
             Ok(stored) => {
+                drop(body);
                 let suspect = self.shared.effects.suspects.begin(deaths);
-                self.begin_suspect(run, key, stored, fence, suspect);
+                self.begin_suspect(run, key, stored, fence, suspect)
             }
             Err(error) => {
                 let why = CommandError::Internal(format!("effect {}: {error}", key.0));
@@ -199,6 +241,7 @@ impl Engine {
                 drop(self.attend(&run, Box::pin(is_unread)).await);
                 // Looked at again once it is left alone no more.
                 self.give_back(&run, &key, fence).await;
+                false
             }
         }
     }
@@ -227,7 +270,7 @@ impl Engine {
         key: &EffectKey,
         effect: StoredEffect,
         fence: Fence,
-        slot: Slot,
+        mut begun: Begun,
         news: News,
     ) {
         let counters = &self.shared.counters;
@@ -240,11 +283,13 @@ impl Engine {
             traceparent,
             request,
         } = effect;
+        let keep = Keep::default();
         let performing = caught(self.shared.executor.run(Attempt {
             run: run.clone(),
             idempotency_key,
             traceparent,
             request,
+            keep: keep.clone(),
         }));
         let outcome = tokio::select! {
             biased;
@@ -256,6 +301,7 @@ impl Engine {
         drop(news);
         match outcome {
             Some(outcome) => {
+                begun.bytes.grow(outcome.n_bytes());
                 let command = Command::Effect {
                     visit,
                     attempt,
@@ -269,7 +315,8 @@ impl Engine {
         counters
             .effects_active
             .fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
-        drop(slot);
+        keep.let_go();
+        drop(begun);
         self.shared.effects.freed.notify_one();
     }
 
@@ -289,7 +336,7 @@ impl Engine {
         let mut pause = Duration::from_millis(50);
         for _ in 0..APPEND_TRIES {
             let fenced = Some((key.clone(), fence));
-            let recording = Box::pin(self.command_fenced(run, command.clone(), Extras::default(), fenced));
+            let recording = Box::pin(self.command_fenced(run, &command, Extras::default(), fenced));
             match self.attend(run, recording).await {
                 Ok(_) => return,
                 Err(CommandError::Refused(Refusal::Stale)) => {
@@ -358,13 +405,13 @@ fn read_outcome(outcome: Outcome) -> Result<Object, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use wopr_core::{RunId, TenantId, Timestamp};
+    use wopr_core::{RunId, Timestamp};
 
     use super::*;
 
     #[tokio::test]
     async fn attempts_look_in_the_order_of_their_runs() {
-        let effects = Effects::new(1);
+        let effects = Effects::new(1, 1 << 20);
         let (saw, mut looks) = tokio::sync::mpsc::unbounded_channel();
         for n in (0_u8..32).rev() {
             let run = RunId::from_parts(Timestamp::from_millis(n.into()), [0; 10]);

@@ -158,7 +158,7 @@ impl Engine {
         let max_pushes = options.push.max_active;
         let desk = Desk::new(options.deciders);
         let shared = Arc::new(Shared {
-            effects: Effects::new(options.max_effects),
+            effects: Effects::new(options.max_effects, options.max_effect_bytes),
             dice: Dice::new(options.seed),
             run_ids: RunIds::default(),
             recent: Arc::new(Recent::new(options.retention)),

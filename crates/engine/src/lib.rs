@@ -55,7 +55,7 @@ mod view;
 pub use catalog::{RegisterError, Registered};
 pub use clock::{Clock, SteadyClock, Steps, SystemClock};
 pub use commit::{AUTH_REQUIRED_WORKFLOW, asks_for_authentication, task_state};
-pub use effect::{Attempt, Executor, HttpCall, Outcome, Request};
+pub use effect::{Attempt, Executor, HttpCall, Keep, Outcome, Request};
 pub use engine::{Engine, Prepared, StartError};
 pub use error::CommandError;
 pub use holdings::WorkflowLimit;

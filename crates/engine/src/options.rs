@@ -23,6 +23,8 @@ pub struct Options {
     pub max_workflow_bytes: usize,
     /// Effect attempts under way at once.
     pub max_effects: usize,
+    /// What effects under way may take: their requests, and their outcomes until they are recorded, in bytes.
+    pub max_effect_bytes: usize,
     /// How long a lease lasts without being renewed.
     pub lease: Duration,
     /// How often work rows and, where other processes append too, the ends of followed logs are looked for without a
@@ -51,6 +53,7 @@ impl Default for Options {
             max_workflows: 2_000,
             max_workflow_bytes: 64 << 20,
             max_effects: 256,
+            max_effect_bytes: 128 << 20,
             lease: Duration::from_secs(30),
             poll: Duration::from_secs(1),
             retention: None,

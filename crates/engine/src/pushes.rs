@@ -106,6 +106,8 @@ impl Pushes {
         Quota {
             rows: self.slots.free(),
             per_tenant: self.slots.share(),
+            bytes: usize::MAX,
+            bytes_per_tenant: usize::MAX,
             without: self.slots.crowded(),
             suspects: self.suspects.room(),
         }

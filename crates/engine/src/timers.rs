@@ -75,6 +75,8 @@ impl Timers {
             } else {
                 rows
             },
+            bytes: usize::MAX,
+            bytes_per_tenant: usize::MAX,
             without,
             suspects: self.suspects.room(),
         }
@@ -205,7 +207,7 @@ impl Engine {
             let command = Timer::parse(&key.0).map(Command::Timer);
             let command = command
                 .ok_or_else(|| CommandError::Internal("the key of the timer is not understood".to_owned()))?;
-            self.command_fenced(&run, command, Extras::default(), None).await
+            self.command_fenced(&run, &command, Extras::default(), None).await
         };
         match self.attend(&run, Box::pin(firing)).await {
             Ok(_) => {

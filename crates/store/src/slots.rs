@@ -59,11 +59,20 @@ impl Held {
 pub struct Slot {
     held: Arc<Mutex<Held>>,
     tenant: TenantId,
+    size: usize,
+}
+
+impl Slot {
+    /// Takes so much more, whether it is free or not: what is in memory already counts, so that no more is begun.
+    pub fn grow(&mut self, more: usize) {
+        self.held.lock().add(&self.tenant, more);
+        self.size += more;
+    }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.held.lock().remove(&self.tenant, 1);
+        self.held.lock().remove(&self.tenant, self.size);
     }
 }
 
@@ -102,12 +111,19 @@ impl Slots {
 
     /// Takes a slot, if there is one for the tenant.
     pub fn take(&self, tenant: &TenantId) -> Option<Slot> {
+        self.take_sized(tenant, 1)
+    }
+
+    /// Takes so many, if there is one for the tenant. However large something is, it has its turn, and what comes after
+    /// it waits until there is room again.
+    pub fn take_sized(&self, tenant: &TenantId, size: usize) -> Option<Slot> {
         let mut held = self.held.lock();
         held.has_room(self.most, tenant, 1).then(|| {
-            held.add(tenant, 1);
+            held.add(tenant, size);
             Slot {
                 held: Arc::clone(&self.held),
                 tenant: tenant.clone(),
+                size,
             }
         })
     }
@@ -137,6 +153,19 @@ mod tests {
         drop(first);
         assert_eq!(slots.free(), 256);
         assert_eq!(slots.crowded(), []);
+    }
+
+    #[test]
+    fn what_is_larger_than_all_has_its_turn() {
+        let slots = Slots::new(100);
+        let mut first = slots.take_sized(&tenant("a"), 40).expect("free");
+        first.grow(30);
+        let second = slots.take_sized(&tenant("b"), 1_000).expect("something is free");
+        assert!(slots.take(&tenant("c")).is_none() && slots.free() == 0);
+        drop(second);
+        assert_eq!(slots.free(), 30);
+        drop(first);
+        assert_eq!(slots.free(), 100);
     }
 
     #[test]

@@ -29,6 +29,10 @@ pub struct Quota {
     pub rows: usize,
     /// Rows of one tenant.
     pub per_tenant: usize,
+    /// Bytes of what effects ask for, in all, and once more for suspects. The last row that is handed out may exceed it.
+    pub bytes: usize,
+    /// The same of one tenant.
+    pub bytes_per_tenant: usize,
     /// Tenants that get none but suspects.
     pub without: Vec<TenantId>,
     /// Rows that have counted [`LAST_CHANCE`] deaths.
@@ -38,7 +42,7 @@ pub struct Quota {
 impl Quota {
     /// Claims that no tenant is treated differently.
     pub(crate) fn is_plain(&self) -> bool {
-        self.per_tenant >= self.rows && self.without.is_empty()
+        self.per_tenant >= self.rows && self.bytes_per_tenant >= self.bytes && self.without.is_empty()
     }
 }
 
@@ -47,6 +51,8 @@ impl From<usize> for Quota {
         Self {
             rows,
             per_tenant: rows,
+            bytes: usize::MAX,
+            bytes_per_tenant: usize::MAX,
             without: Vec::new(),
             suspects: rows,
         }
@@ -188,7 +194,8 @@ pub trait Work: Send + Sync + 'static {
     async fn next_due(&self) -> Result<Option<Timestamp>, ReadError>;
 
     /// Leases effects that nobody holds, the longest enqueued first, then those whose lease is over at `now`, the
-    /// longest over first: each gets the epoch, the end `until` and a fence larger than any before.
+    /// longest over first: each gets the epoch, the end `until` and a fence larger than any before. No body is read
+    /// before it is known how many fit within the quota.
     async fn lease_effects(
         &self,
         epoch: Epoch,

@@ -417,15 +417,17 @@ async fn exchange(
     let limit = max_response.map_or(limits.response_body, |asked| asked.min(limits.response_body));
     let (head, body) = incoming.into_parts();
     // A body that has ended leaves the connection to others; any other is cut off by dropping it.
-    let body = match head_only {
-        true => Bytes::new(),
+    let (body, share) = match head_only {
+        true => (Bytes::new(), None),
         false => {
             let is_json = expects_json || is_json(&head.headers);
-            read_body(body, limit, is_json, share).await?
+            let (body, share) = read_body(body, limit, is_json, share).await?;
+            (body, Some(share))
         }
     };
     Ok(Response {
         body,
+        share,
         status: head.status,
         headers: head.headers,
     })
@@ -459,10 +461,16 @@ fn holder(request: &Request) -> Holder {
     hasher.finish()
 }
 
+/// What an answer takes of the memory for answers, until the last is dropped.
+#[derive(Debug, Clone)]
+pub struct AnswerShare {
+    _share: Arc<Share<Holder>>,
+}
+
 /// Bytes with their share of the memory.
 struct Held {
     bytes: Bytes,
-    _share: Share<Holder>,
+    _share: AnswerShare,
 }
 
 impl AsRef<[u8]> for Held {
@@ -478,7 +486,7 @@ async fn read_body(
     limit: usize,
     is_json: bool,
     mut share: Share<Holder>,
-) -> Result<Bytes, EgressError> {
+) -> Result<(Bytes, AnswerShare), EgressError> {
     let too_large = EgressError::ResponseTooLarge { limit };
     if incoming.size_hint().lower() > limit as u64 {
         return Err(too_large);
@@ -500,11 +508,14 @@ async fn read_body(
     if !share.grow(n_parsed) {
         return Err(EgressError::Busy);
     }
+    let share = AnswerShare {
+        _share: Arc::new(share),
+    };
     let held = Held {
         bytes: body.freeze(),
-        _share: share,
+        _share: share.clone(),
     };
-    Ok(Bytes::from_owner(held))
+    Ok((Bytes::from_owner(held), share))
 }
 
 fn headers_len(headers: &HeaderMap) -> usize {

@@ -11,6 +11,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use url::Url;
 use wopr_core::TenantId;
 
+use super::gate::AnswerShare;
+
 /// One request to send through the gate.
 #[derive(Clone)]
 pub struct Request {
@@ -86,8 +88,11 @@ pub struct Response {
     pub status: StatusCode,
     /// All fields the peer sent, secrets included.
     pub headers: HeaderMap,
-    /// At most the limit of the request. The bytes give back their share of the memory when the last of them is dropped.
+    /// At most the limit of the request.
     pub body: Bytes,
+    /// What the answer takes of the memory for answers, once it is parsed too. It is given back when the body and the
+    /// last of these are dropped.
+    pub share: Option<AnswerShare>,
 }
 
 impl Response {
@@ -230,6 +235,7 @@ mod tests {
             status: StatusCode::OK,
             headers,
             body: Bytes::from_static(b"SECRET"),
+            share: None,
         };
         assert!(!format!("{response:?}").contains("SECRET"));
     }

@@ -24,7 +24,7 @@ mod tls;
 pub use address::{Class, Reason, classify};
 pub use cidr::{Cidr, CidrError};
 pub use dial::{Channel, Dial, SystemDial};
-pub use gate::{Cause, EgressError, Gate, Limits, Network};
+pub use gate::{AnswerShare, Cause, EgressError, Gate, Limits, Network};
 pub use message::{Request, Response};
 pub use policy::{Policy, Refusal};
 pub use resolve::{Resolver, SystemResolver};

@@ -9,7 +9,7 @@ use wopr_connect::{
     egress::{Limits, Resolver},
 };
 use wopr_core::{RunId, RunKey, TenantId};
-use wopr_engine::{Attempt, Executor, HttpCall, Outcome, Request};
+use wopr_engine::{Attempt, Executor, HttpCall, Keep, Outcome, Request};
 
 use crate::peer::{Answers, Peer, Script, answer, gate, gate_with, limits};
 
@@ -25,6 +25,7 @@ fn attempt(request: Request) -> Attempt {
         idempotency_key: "key-1".to_owned(),
         traceparent: Some(TRACE.to_owned()),
         request,
+        keep: Keep::default(),
     }
 }
 
@@ -82,7 +83,7 @@ async fn a_call_carries_its_key_trace_and_body() {
         ("X-Api-Key".to_owned(), "k".to_owned()),
         ("traceparent".to_owned(), "mine".to_owned()),
     ];
-    post.body = Some(json!({"name": "ä"}));
+    post.body = Some(json!({"name": "ä"}).to_string());
     let expected = json!({
         "status": 201,
         "headers": {"content-type": "application/json", "etag": "\"1\""},
@@ -122,7 +123,7 @@ async fn a_workflows_own_fields_win() {
     ]
     .map(|(name, value)| (name.to_owned(), value.to_owned()))
     .to_vec();
-    put.body = Some(json!(null));
+    put.body = Some(json!(null).to_string());
     assert!(matches!(run(&executors, put).await, Outcome::Done(_)));
     let request = peer.next_request().await;
     for line in [
@@ -275,6 +276,38 @@ async fn a_sealed_gate_refuses_every_call() {
     let outcome = run(&executors, call("GET", &peer.url("/"))).await;
     assert_eq!(failure(outcome), failed("egress_refused", false));
     assert_eq!(peer.rest(), []);
+}
+
+#[tokio::test]
+async fn an_answer_takes_its_memory_until_the_outcome_is_recorded() {
+    let json = answer(
+        200,
+        &["content-type: application/json"],
+        &format!("\"{}\"", "x".repeat(900)),
+    );
+    let peer = Peer::start(Script::Answer(json)).await;
+    let limits = Limits {
+        held: 10_000,
+        ..limits()
+    };
+    let gate = gate_with(LOOPBACK, limits, Answers::new(&[]));
+    let executors = Executors::new(gate, Options::default());
+    let ask = async || {
+        let attempt = attempt(Request::Http(call("GET", &peer.url("/"))));
+        let keep = attempt.keep.clone();
+        (executors.run(attempt).await, keep)
+    };
+    let mut kept = Vec::new();
+    let refused = loop {
+        match ask().await {
+            (Outcome::Done(_), keep) => kept.push(keep),
+            (outcome, _) => break outcome,
+        }
+        assert!(kept.len() < 20, "nothing is kept");
+    };
+    assert_eq!(failure(refused), failed("external_call_failed", true));
+    kept.clear();
+    assert!(matches!(ask().await, (Outcome::Done(_), _)));
 }
 
 fn side_effect(payload: Value) -> Attempt {

@@ -8,7 +8,7 @@ use crate::{
     definition::TriggerRule,
     event::Recorded,
     expression::{ExpressionError, Template},
-    measure::{MAX_NESTING, object_too_deep, too_deep},
+    measure::{MAX_NESTING, json_within, object_too_deep, too_deep},
     node::{ApprovalGate, Assigned, HttpNode, NodeKind},
     number::whole,
     plan::{MAX_RETRY_AFTER_MS, MAX_RETRY_DELAY_MS, Plan, Port},
@@ -333,12 +333,11 @@ impl Scribe<'_> {
             (None, Some(template)) => self.render(template)?,
             (None, None) => return Err(Failure::new("invalid_input", "there is no url")),
         };
-        let mut left = MAX_HTTP_RENDERED;
+        let too_long = || Failure::new("template_failed", "the request is too long");
+        let mut left = MAX_HTTP_RENDERED.checked_sub(url.len()).ok_or_else(too_long)?;
         let mut render = |template: &Template| {
             let text = self.render(template)?;
-            left = left
-                .checked_sub(text.len())
-                .ok_or_else(|| Failure::new("template_failed", "the request is too long"))?;
+            left = left.checked_sub(text.len()).ok_or_else(too_long)?;
             Ok(text)
         };
         let mut headers = Vec::with_capacity(http.headers.len());
@@ -347,8 +346,8 @@ impl Scribe<'_> {
         }
         let body = match (inputs.get("body"), &http.body) {
             // What a port brings may be anybody's text: it is never a template.
-            (Some(body), _) => Some(body.clone()),
-            (None, Some(body)) => Some(body.fill(&mut render)?),
+            (Some(body), _) => Some(self.http_body(body)?),
+            (None, Some(body)) => Some(self.http_body(&body.fill(&mut render)?)?),
             (None, None) => None,
         };
         Ok(Call::Http {
@@ -358,6 +357,14 @@ impl Scribe<'_> {
             body,
             timeout_ms: http.timeout_ms,
         })
+    }
+
+    /// The body of a request as text, paid for, wherever it comes from.
+    fn http_body(&self, body: &Value) -> Result<String, Failure> {
+        let text = json_within(body, MAX_HTTP_RENDERED)
+            .ok_or_else(|| Failure::new("template_failed", "the body of the request is too long"))?;
+        self.spend(cost::bytes(text.len()))?;
+        Ok(text)
     }
 
     fn artifact(

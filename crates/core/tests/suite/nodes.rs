@@ -398,7 +398,7 @@ fn http_builds_its_request() {
             method: "POST".to_owned(),
             url: "https://example.com/7".to_owned(),
             headers: vec![("x-given".to_owned(), "7".to_owned())],
-            body: Some(json!("n=7")),
+            body: Some(r#""n=7""#.to_owned()),
             timeout_ms: 5,
         }
     );
@@ -412,7 +412,7 @@ fn http_builds_its_request() {
             method: "GET".to_owned(),
             url: "http://x/".to_owned(),
             headers: Vec::new(),
-            body: Some(json!({ "a": 1 })),
+            body: Some(r#"{"a":1}"#.to_owned()),
             timeout_ms: 30_000,
         }
     );
@@ -733,10 +733,35 @@ fn templates_anywhere_in_a_request_body_are_rendered() {
     let Call::Http { body, .. } = &script.effects()[0].call else {
         panic!("no call")
     };
+    let body: Value = serde_json::from_str(body.as_ref().expect("a body")).expect("JSON");
     assert_eq!(
-        *body,
-        Some(json!({ "who": "7", "deep": [1, { "again": "<7>" }], "plain": "x" }))
+        body,
+        json!({ "who": "7", "deep": [1, { "again": "<7>" }], "plain": "x" })
     );
+}
+
+#[test]
+fn a_request_is_bounded_wherever_its_parts_come_from() {
+    let request = |inputs: Value| {
+        let config = json!({ "url": "https://x", "method": "POST" });
+        let workflow = Workflow::new("w").wired("n", "core.http.request", config, inputs);
+        Script::started(&workflow)
+    };
+    let body = |n: usize| json!({ "body": value(json!("x".repeat(n))) });
+    // The text has two quotes.
+    let largest = request(body((4 << 20) - 2));
+    assert_eq!(largest.effects().len(), 1, "{}", largest.log(0));
+    let url = json!({ "url": value(json!("x".repeat((4 << 20) + 1))) });
+    let controls = json!({ "body": value(json!("\u{1}".repeat(1 << 20))) });
+    for inputs in [body((4 << 20) - 1), url, controls] {
+        let script = request(inputs);
+        let log = script.log(0);
+        assert!(
+            log.contains("template_failed: the ") && script.effects().is_empty(),
+            "{}",
+            &log[log.len().saturating_sub(500)..]
+        );
+    }
 }
 
 #[test]

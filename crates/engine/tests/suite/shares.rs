@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use serde_json::json;
 use wopr_core::{Offer, RunKey, RunStatus, TenantId, WorkflowId};
 use wopr_engine::{Create, Engine, Extras, Options, Outcome, RegisterError, Start, SystemClock};
-use wopr_store::{Log as _, MemoryStore, RunFilter};
+use wopr_store::{Log as _, MemoryStore, RunFilter, SqliteStore, Store};
 
 use crate::harness::{fresh, node, start, steered, workflow};
 
@@ -75,6 +75,55 @@ async fn slow_calls_of_one_tenant_leave_slots_for_another() {
     let (attempt, _reply) = attempts.recv().await.expect("an attempt");
     assert_eq!(attempt.run.tenant, tenant("greedy"));
     engine.stop().await;
+}
+
+async fn large_requests_share_their_memory(store: Arc<dyn Store>) {
+    let (executor, attempts) = steered();
+    let options = Options {
+        max_effect_bytes: 1 << 20,
+        poll: Duration::from_millis(20),
+        ..Options::default()
+    };
+    let engine = Engine::start(store, executor, Arc::new(SystemClock), options)
+        .await
+        .expect("starts");
+    let config =
+        json!({"url": "https://example.com", "method": "POST", "body": vec!["x".repeat(50 << 10); 6]});
+    let call = node("call", "core.http.request", config);
+    engine
+        .register(None, workflow("w", &[call], &[]))
+        .await
+        .expect("registers");
+    for _ in 0..20 {
+        create(&engine, "greedy").await;
+    }
+    let mut attempts = attempts.lock().await;
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        let (attempt, reply) = attempts.recv().await.expect("an attempt");
+        assert_eq!(attempt.run.tenant, tenant("greedy"));
+        held.push((attempt, reply));
+    }
+    // There are slots for all of them, but not the memory, of which something is left for another tenant.
+    let modest = create(&engine, "modest").await;
+    let (attempt, _reply) = attempts.recv().await.expect("an attempt");
+    assert_eq!(attempt.run, modest);
+    let (_, reply) = held.pop().expect("one");
+    reply.send(Outcome::Done(json!({}))).expect("it waits");
+    let (_, reply) = held.pop().expect("one");
+    reply.send(Outcome::Done(json!({}))).expect("it waits");
+    let (attempt, _reply) = attempts.recv().await.expect("an attempt");
+    assert_eq!(attempt.run.tenant, tenant("greedy"));
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn large_requests_of_one_tenant_leave_memory_for_another() {
+    large_requests_share_their_memory(Arc::new(MemoryStore::new())).await;
+    let dir = tempfile::tempdir().expect("temp dir");
+    let options = wopr_store::sqlite::Options::default();
+    let store = SqliteStore::open(dir.path().join("wopr.db"), options).expect("opens");
+    large_requests_share_their_memory(Arc::new(store)).await;
 }
 
 /// A workflow of as many children as this.

@@ -195,7 +195,7 @@ impl Pushes for MemoryStore {
             .collect();
         due.sort();
         let due = within(quota, due, |(_, (run, _), deaths)| {
-            (LAST_CHANCE.min(*deaths), run.tenant.clone())
+            (LAST_CHANCE.min(*deaths), run.tenant.clone(), 0)
         });
         let mut leased = Vec::with_capacity(due.len());
         for (_, place, deaths) in due {

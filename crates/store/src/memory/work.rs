@@ -150,7 +150,9 @@ impl Work for MemoryStore {
             .map(|(place, timer)| (timer.deaths, timer.due, place.clone()))
             .collect();
         free.sort_unstable_by(|one, other| (one.1, &one.2).cmp(&(other.1, &other.2)));
-        let free = within(quota, free, |(deaths, _, (run, _))| (*deaths, run.tenant.clone()));
+        let free = within(quota, free, |(deaths, _, (run, _))| {
+            (*deaths, run.tenant.clone(), 0)
+        });
         let mut leased = Vec::with_capacity(free.len());
         for (deaths, since, place) in free {
             if let Some(timer) = state.timers.get_mut(&place) {
@@ -213,15 +215,22 @@ impl Work for MemoryStore {
             .collect();
         free.sort();
         let ended = free.split_off(free.partition_point(|(is_ended, ..)| !is_ended));
-        let read = |(_, _, (run, _), deaths): &(bool, Timestamp, (RunKey, EffectKey), u32)| {
-            (*deaths, run.tenant.clone())
+        let n_bytes =
+            |place: &(RunKey, EffectKey)| state.effects.get(place).map_or(0, |effect| effect.body.len());
+        let read = |(_, _, place, deaths): &(bool, Timestamp, (RunKey, EffectKey), u32)| {
+            (*deaths, place.0.tenant.clone(), n_bytes(place))
         };
         let mut free = within(quota, free, read);
         let n_suspects = free.iter().filter(|(.., deaths)| *deaths >= LAST_CHANCE).count();
         let rest = quota.rows - (free.len() - n_suspects);
+        let others = free.iter().filter(|(.., deaths)| *deaths < LAST_CHANCE);
+        let taken: usize = others.map(|(_, _, place, _)| n_bytes(place)).sum();
+        let bytes = quota.bytes.saturating_sub(taken);
         let rest = Quota {
             rows: rest,
             per_tenant: rest,
+            bytes,
+            bytes_per_tenant: bytes,
             without: quota.without.clone(),
             suspects: quota.suspects - n_suspects,
         };
@@ -301,24 +310,29 @@ impl Hand {
 }
 
 /// What a quota lets be handed out of rows in order, the suspects behind the others.
-pub(super) fn within<T>(quota: &Quota, rows: Vec<T>, read: impl Fn(&T) -> (u32, TenantId)) -> Vec<T> {
-    let mut of_tenants: HashMap<TenantId, usize> = HashMap::new();
+pub(super) fn within<T>(quota: &Quota, rows: Vec<T>, read: impl Fn(&T) -> (u32, TenantId, usize)) -> Vec<T> {
+    let mut of_tenants: HashMap<TenantId, (usize, usize)> = HashMap::new();
     let (mut handed_out, mut suspects) = (Vec::new(), Vec::new());
+    let (mut taken, mut of_suspects) = (0, 0);
     for row in rows {
-        let (deaths, tenant) = read(&row);
+        let (deaths, tenant, n_bytes) = read(&row);
         if deaths >= PARKED {
             continue;
         }
         if deaths >= LAST_CHANCE {
-            if suspects.len() < quota.suspects {
+            if suspects.len() < quota.suspects && of_suspects < quota.bytes {
+                of_suspects += n_bytes;
                 suspects.push(row);
             }
             continue;
         }
         let is_without = quota.without.contains(&tenant);
-        let of_tenant = of_tenants.entry(tenant).or_default();
-        if *of_tenant < quota.per_tenant && !is_without && handed_out.len() < quota.rows {
-            *of_tenant += 1;
+        let (n_rows, of_tenant) = of_tenants.entry(tenant).or_default();
+        let has_share = *n_rows < quota.per_tenant && *of_tenant < quota.bytes_per_tenant;
+        if has_share && !is_without && handed_out.len() < quota.rows && taken < quota.bytes {
+            *n_rows += 1;
+            *of_tenant += n_bytes;
+            taken += n_bytes;
             handed_out.push(row);
         }
     }

@@ -104,21 +104,42 @@ const RELEASE_TIMER: &str = "UPDATE timers SET epoch = NULL, due = $5
 const NEXT_DUE: &str = "SELECT least((SELECT min(due) FROM timers WHERE deaths < 2),
          (SELECT min(due) FROM timers WHERE deaths = 2))";
 
+/// Takes rows while those before them take less than so many bytes. The length of a stored value is known without
+/// reading it. Rows cannot be locked and summed up by one `SELECT`, so the locked ones are passed in.
+macro_rules! fitting {
+    ($locked:literal, $limit:literal) => {
+        concat!(
+            "SELECT * FROM (SELECT *, sum(n_bytes) OVER (ORDER BY since, tenant, run, key) - n_bytes AS before FROM ",
+            $locked,
+            ") AS summed WHERE before < ",
+            $limit
+        )
+    };
+}
+
 /// The order is told by the rows themselves, since what an update returns has none.
 macro_rules! lease_effects {
     ($($free:expr),+) => {
         concat!(
             "WITH RECURSIVE ",
             $($free,)+
-            ", ended AS (
-                 SELECT tenant, run, key, true AS is_ended, lease_until AS since FROM effects
+            ", the_ended AS (
+                 SELECT tenant, run, key, true AS is_ended, lease_until AS since, octet_length(body) AS n_bytes
+                 FROM effects
                  WHERE epoch IS NOT NULL AND deaths < 2 AND lease_until <= $2 AND tenant <> ALL($6)
                  ORDER BY lease_until, tenant, run, key LIMIT $4 - (SELECT count(*) FROM free)
                  FOR UPDATE SKIP LOCKED),
-             suspect AS (
-                 SELECT tenant, run, key, epoch IS NOT NULL AS is_ended, enqueued_at AS since FROM effects
-                 WHERE deaths = 2 AND (epoch IS NULL OR lease_until <= $2)
+             ended AS (",
+            fitting!("the_ended", "$7::bigint - (SELECT coalesce(sum(n_bytes), 0) FROM free)"),
+            "),
+             suspects AS (
+                 SELECT tenant, run, key, epoch IS NOT NULL AS is_ended, enqueued_at AS since,
+                     octet_length(body) AS n_bytes
+                 FROM effects WHERE deaths = 2 AND (epoch IS NULL OR lease_until <= $2)
                  ORDER BY enqueued_at, tenant, run, key LIMIT $5 FOR UPDATE SKIP LOCKED),
+             suspect AS (",
+            fitting!("suspects", "$7::bigint"),
+            "),
              taken AS (SELECT * FROM free UNION ALL SELECT * FROM ended UNION ALL SELECT * FROM suspect)
              UPDATE effects AS e SET epoch = $1, lease_until = $3, fence = e.fence + 1 FROM taken AS t
              WHERE e.tenant = t.tenant AND e.run = t.run AND e.key = t.key
@@ -128,20 +149,29 @@ macro_rules! lease_effects {
 }
 
 const LEASE: &str = lease_effects!(
-    "free AS (
-         SELECT tenant, run, key, false AS is_ended, enqueued_at AS since FROM effects
-         WHERE epoch IS NULL AND deaths < 2
-         ORDER BY enqueued_at, tenant, run, key LIMIT $4 FOR UPDATE SKIP LOCKED)"
+    "the_free AS (
+         SELECT tenant, run, key, false AS is_ended, enqueued_at AS since, octet_length(body) AS n_bytes
+         FROM effects WHERE epoch IS NULL AND deaths < 2
+         ORDER BY enqueued_at, tenant, run, key LIMIT $4 FOR UPDATE SKIP LOCKED),
+     free AS (",
+    fitting!("the_free", "$7::bigint"),
+    ")"
 );
 
 const LEASE_SHARED: &str = lease_effects!(
     tenants_with!("effects", "epoch IS NULL AND deaths < 2"),
     ", of_tenants AS (SELECT x.* FROM tenants AS o, LATERAL (
-             SELECT tenant, run, key, false AS is_ended, enqueued_at AS since FROM effects
-             WHERE tenant = o.tenant AND epoch IS NULL AND deaths < 2
-             ORDER BY enqueued_at, run, key LIMIT $7 FOR UPDATE SKIP LOCKED) AS x
+             SELECT tenant, run, key, false AS is_ended, enqueued_at AS since, octet_length(body) AS n_bytes
+             FROM effects WHERE tenant = o.tenant AND epoch IS NULL AND deaths < 2
+             ORDER BY enqueued_at, run, key LIMIT $8 FOR UPDATE SKIP LOCKED) AS x
          WHERE o.tenant <> ALL($6)),
-     free AS (SELECT * FROM of_tenants ORDER BY since, tenant, run, key LIMIT $4)"
+     of_shares AS (SELECT *, sum(n_bytes) OVER (PARTITION BY tenant ORDER BY since, run, key) - n_bytes AS before
+         FROM of_tenants),
+     the_free AS (SELECT tenant, run, key, is_ended, since, n_bytes FROM of_shares WHERE before < $9::bigint
+         ORDER BY since, tenant, run, key LIMIT $4),
+     free AS (",
+    fitting!("the_free", "$7::bigint"),
+    ")"
 );
 
 const RENEW: &str = "UPDATE effects SET lease_until = $5
@@ -422,11 +452,13 @@ pub(super) async fn lease_effects(
             value(rows::limit(quota.rows)),
             value(rows::limit(quota.suspects)),
             value(without(quota)),
+            value(rows::limit(quota.bytes)),
         ];
         if quota.is_plain() {
             return Round::of(LEASE, values);
         }
         values.push(value(rows::limit(quota.per_tenant)));
+        values.push(value(rows::limit(quota.bytes_per_tenant)));
         Round::of(LEASE_SHARED, values)
     };
     let found = pool.write(round).await?;

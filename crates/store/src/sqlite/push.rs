@@ -9,7 +9,7 @@ use super::{
     fault::Fault,
     lanes::Lane,
     queue::SMALL,
-    quota::{Queries, pick},
+    quota::{Found, Queries, pick},
     retention::{is_gone, listed},
     rows,
 };
@@ -337,8 +337,13 @@ fn lease(
             news: rows::count(row, 5)?,
             deaths: rows::deaths(row, 6)?,
         };
-        Ok((rows::time(row, 7)?.millis(), push))
+        Ok(Found {
+            since: rows::time(row, 7)?.millis(),
+            n_bytes: 0,
+            row: push,
+        })
     })?;
+    let leased: Vec<_> = leased.into_iter().map(|found| found.row).collect();
     for push in &leased {
         conn.prepare_cached(
             "UPDATE pushes SET epoch = ?4, due = ?5, fence = ?6 WHERE tenant = ?1 AND run = ?2 AND id = ?3",

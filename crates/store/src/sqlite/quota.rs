@@ -8,6 +8,30 @@ use rusqlite::{Connection, Row, params_from_iter, types::Value};
 use super::{fault::Fault, rows};
 use crate::Quota;
 
+/// A row that was found.
+pub(super) struct Found<T> {
+    /// Since when it waits.
+    pub(super) since: i64,
+    /// The bytes that will be read of it.
+    pub(super) n_bytes: u64,
+    pub(super) row: T,
+}
+
+/// Bytes, of which the last that takes some may take more than is left.
+pub(super) struct Bytes(u64);
+
+impl Bytes {
+    pub(super) const fn new(most: usize) -> Self {
+        Self(most as u64)
+    }
+
+    pub(super) const fn take(&mut self, n_bytes: u64) -> bool {
+        let has_some = self.0 > 0;
+        self.0 = self.0.saturating_sub(n_bytes);
+        has_some
+    }
+}
+
 /// The statements that find rows of one kind. Each takes the times first, then a limit, then a tenant.
 pub(super) struct Queries {
     /// The rows of all.
@@ -20,17 +44,18 @@ pub(super) struct Queries {
     pub(super) suspects: &'static str,
 }
 
-/// Reads rows, each with since when it waits.
+/// Reads rows, the suspects behind the others.
 pub(super) fn pick<T>(
     conn: &Connection,
     queries: &Queries,
     times: &[i64],
     quota: &Quota,
-    read: impl Fn(&Row<'_>) -> Result<(i64, T), Fault>,
-) -> Result<Vec<T>, Fault> {
+    read: impl Fn(&Row<'_>) -> Result<Found<T>, Fault>,
+) -> Result<Vec<Found<T>>, Fault> {
     let mut picked = Vec::new();
+    let most = (quota.rows, quota.bytes);
     if quota.is_plain() {
-        find(conn, queries.all, times, quota.rows, None, &read, &mut picked)?;
+        find(conn, queries.all, times, most, None, &read, &mut picked)?;
     } else {
         let mut next_tenant = conn.prepare_cached(queries.next_tenant)?;
         // The empty text sorts before every id.
@@ -42,7 +67,7 @@ pub(super) fn pick<T>(
                 rows::text(row, 0)?.clone_into(&mut tenant);
             }
             if !quota.without.iter().any(|other| other.as_str() == tenant) {
-                let most = quota.per_tenant.min(quota.rows);
+                let most = (quota.per_tenant.min(quota.rows), quota.bytes_per_tenant);
                 find(
                     conn,
                     queries.of_tenant,
@@ -54,32 +79,35 @@ pub(super) fn pick<T>(
                 )?;
             }
         }
-        picked.sort_by_key(|(since, _)| *since);
+        picked.sort_by_key(|found| found.since);
         picked.truncate(quota.rows);
+        let mut left = Bytes::new(quota.bytes);
+        picked.retain(|found| left.take(found.n_bytes));
     }
     if quota.suspects > 0 {
         find(
             conn,
             queries.suspects,
             times,
-            quota.suspects,
+            (quota.suspects, quota.bytes),
             None,
             &read,
             &mut picked,
         )?;
     }
-    Ok(picked.into_iter().map(|(_, row)| row).collect())
+    Ok(picked)
 }
 
 fn find<T>(
     conn: &Connection,
     sql: &str,
     times: &[i64],
-    limit: usize,
+    (limit, most_bytes): (usize, usize),
     tenant: Option<&str>,
-    read: impl Fn(&Row<'_>) -> Result<(i64, T), Fault>,
-    into: &mut Vec<(i64, T)>,
+    read: impl Fn(&Row<'_>) -> Result<Found<T>, Fault>,
+    into: &mut Vec<Found<T>>,
 ) -> Result<(), Fault> {
+    let mut left = Bytes::new(most_bytes);
     let times = times.iter().map(|time| Value::Integer(*time));
     let values = times
         .chain([Value::Integer(rows::limit(limit))])
@@ -88,7 +116,12 @@ fn find<T>(
     let mut found = statement.query(params_from_iter(values))?;
     while let Some(row) = found.next()? {
         match read(row) {
-            Ok(picked) => into.push(picked),
+            Ok(found) => {
+                if !left.take(found.n_bytes) {
+                    break;
+                }
+                into.push(found);
+            }
             // The others must not wait for it.
             Err(Fault::Damaged(why)) => tracing::error!(why, "work row passed over that cannot be read"),
             Err(fault) => return Err(fault),

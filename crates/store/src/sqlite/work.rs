@@ -5,7 +5,7 @@ use wopr_core::{RunKey, Timestamp};
 
 use super::{
     fault::Fault,
-    quota::{Queries, pick},
+    quota::{Bytes, Found, Queries, pick},
     rows,
 };
 use crate::{
@@ -46,7 +46,7 @@ const NEXT_SUSPECT: &str = "SELECT min(due) FROM timers INDEXED BY timers_suspec
 macro_rules! free {
     ($index:literal, $condition:literal, $order:literal) => {
         concat!(
-            "SELECT tenant, run, key, body, fence, deaths, enqueued_at FROM effects INDEXED BY ",
+            "SELECT tenant, run, key, length(body), fence, deaths, enqueued_at FROM effects INDEXED BY ",
             $index,
             " WHERE ",
             $condition,
@@ -78,7 +78,8 @@ const EFFECTS: Queries = Queries {
     ),
 };
 
-const ENDED: &str = "SELECT tenant, run, key, body, fence, deaths FROM effects INDEXED BY effects_held
+const ENDED: &str = "SELECT tenant, run, key, length(body), fence, deaths, lease_until FROM effects
+     INDEXED BY effects_held
      WHERE epoch IS NOT NULL AND deaths < 2 AND lease_until <= ?1 ORDER BY lease_until, tenant, run, key LIMIT ?2";
 
 const NEXT_INBOX: &str = "SELECT tenant, target FROM inbox
@@ -280,8 +281,13 @@ pub(super) fn lease_timers(
             fence: Fence(rows::fence(row, 4)?.0 + 1),
             deaths: rows::deaths(row, 5)?,
         };
-        Ok((since.millis(), timer))
+        Ok(Found {
+            since: since.millis(),
+            n_bytes: 0,
+            row: timer,
+        })
     })?;
+    let leased: Vec<_> = leased.into_iter().map(|found| found.row).collect();
     for timer in &leased {
         conn.prepare_cached(
             "UPDATE timers SET epoch = ?4, due = ?5, fence = ?6 WHERE tenant = ?1 AND run = ?2 AND key = ?3",
@@ -340,10 +346,13 @@ pub(super) fn lease_effects(
     until: Timestamp,
     quota: &Quota,
 ) -> Result<Vec<LeasedEffect>, Fault> {
-    let read = |row: &rusqlite::Row<'_>| Ok((rows::time(row, 6)?.millis(), leased_anew(row)?));
-    let mut leased = pick(conn, &EFFECTS, &[now.millis()], quota, read)?;
-    let place = leased.partition_point(|effect| effect.deaths < LAST_CHANCE);
+    let mut picked = pick(conn, &EFFECTS, &[now.millis()], quota, leased_anew)?;
+    let place = picked.partition_point(|found| found.row.deaths < LAST_CHANCE);
     let room = quota.rows - place;
+    let mut left = Bytes::new(quota.bytes);
+    for found in &picked[..place] {
+        left.take(found.n_bytes);
+    }
     if room > 0 {
         let mut statement = conn.prepare_cached(ENDED)?;
         // Those of tenants that get none are passed over.
@@ -357,14 +366,28 @@ pub(super) fn lease_effects(
         while let Some(row) = found.next()?
             && ended.len() < room
         {
-            let effect = leased_anew(row)?;
-            if !quota.without.contains(&effect.run.tenant) {
-                ended.push(effect);
+            let found = leased_anew(row)?;
+            if quota.without.contains(&found.row.run.tenant) {
+                continue;
             }
+            if !left.take(found.n_bytes) {
+                break;
+            }
+            ended.push(found);
         }
-        leased.splice(place..place, ended);
+        picked.splice(place..place, ended);
     }
-    for effect in &leased {
+    let mut leased = Vec::with_capacity(picked.len());
+    for Found { row: mut effect, .. } in picked {
+        match body(conn, &effect) {
+            Ok(body) => effect.body = body,
+            // The others must not wait for it.
+            Err(Fault::Damaged(why)) => {
+                tracing::error!(why, "effect passed over that cannot be read");
+                continue;
+            }
+            Err(fault) => return Err(fault),
+        }
         conn.prepare_cached(
             "UPDATE effects SET epoch = ?4, lease_until = ?5, fence = ?6
              WHERE tenant = ?1 AND run = ?2 AND key = ?3",
@@ -377,19 +400,41 @@ pub(super) fn lease_effects(
             until.millis(),
             rows::int(effect.fence.0),
         ])?;
+        leased.push(effect);
     }
     Ok(leased)
 }
 
-/// Reads (tenant, run, key, body, fence, deaths), the fence already counted up for the new lease.
-fn leased_anew(row: &rusqlite::Row<'_>) -> Result<LeasedEffect, Fault> {
-    Ok(LeasedEffect {
+/// Reads (tenant, run, key, length of the body, fence, deaths, since), the fence already counted up for the new lease
+/// and the body left out.
+fn leased_anew(row: &rusqlite::Row<'_>) -> Result<Found<LeasedEffect>, Fault> {
+    let effect = LeasedEffect {
         run: rows::run_key(row, 0)?,
         key: EffectKey(rows::text(row, 2)?.to_owned()),
-        body: rows::bytes(row, 3)?,
+        body: Vec::new(),
         fence: Fence(rows::fence(row, 4)?.0 + 1),
         deaths: rows::deaths(row, 5)?,
+    };
+    Ok(Found {
+        since: rows::time(row, 6)?.millis(),
+        n_bytes: rows::count(row, 3)?,
+        row: effect,
     })
+}
+
+/// Reads what an effect asks for.
+fn body(conn: &Connection, effect: &LeasedEffect) -> Result<Vec<u8>, Fault> {
+    let mut statement =
+        conn.prepare_cached("SELECT body FROM effects WHERE tenant = ?1 AND run = ?2 AND key = ?3")?;
+    let mut found = statement.query(params![
+        effect.run.tenant.as_str(),
+        effect.run.run.as_str(),
+        effect.key.0
+    ])?;
+    match found.next()? {
+        Some(row) => rows::bytes(row, 0),
+        None => Err(Fault::Damaged("an effect that was just found is gone".to_owned())),
+    }
 }
 
 pub(super) fn renew(

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use wopr_core::{RunKey, TenantId};
-use wopr_store::{Epoch, Hold, Mailbox, Quota, Store};
+use wopr_store::{EffectRow, Epoch, Hold, Mailbox, Quota, Store};
 
 use crate::make::*;
 
@@ -16,6 +16,7 @@ crate::behaviours!(
     a_parked_run_is_handed_out_again_once_it_is_released,
     a_tenant_has_no_more_than_its_share_of_effects,
     a_tenant_has_no_more_than_its_share_of_timers,
+    effects_are_leased_by_the_bytes_they_take,
     a_tree_grows_up_to_its_bound,
 );
 
@@ -203,6 +204,7 @@ fn shared(without: &[&str]) -> Quota {
             .map(|text| TenantId::parse(text).expect("valid"))
             .collect(),
         suspects: 0,
+        ..3.into()
     }
 }
 
@@ -242,6 +244,50 @@ async fn a_tenant_has_no_more_than_its_share_of_timers(store: Arc<dyn Store>) {
     };
     assert_eq!(lease(&[]).await, [of("a", 1), of("b", 1), of("c", 1)]);
     assert_eq!(lease(&["a"]).await, [of("b", 2)]);
+}
+
+async fn effects_are_leased_by_the_bytes_they_take(store: Arc<dyn Store>) {
+    for tenant in ["a", "b"] {
+        for n in 1..=4 {
+            let mut batch = create(&of(tenant, n), 1);
+            batch.effects_enqueued = vec![EffectRow {
+                body: vec![b'x'; 1_000],
+                ..effect("e")
+            }];
+            store.append(batch).await.expect("append");
+        }
+    }
+    let epoch = store.begin_epoch(at(0)).await.expect("epoch");
+    let lease = async |now: i64, bytes: usize, bytes_per_tenant: usize| {
+        let quota = Quota {
+            bytes,
+            bytes_per_tenant,
+            ..9.into()
+        };
+        let leased = store.lease_effects(epoch, at(now), at(now + 10), &quota).await;
+        let mut runs: Vec<_> = leased
+            .expect("leases")
+            .into_iter()
+            .map(|effect| {
+                assert_eq!(effect.body.len(), 1_000);
+                effect.run
+            })
+            .collect();
+        runs.sort();
+        runs
+    };
+    // The last one may exceed the quota, so that one always fits.
+    assert_eq!(lease(0, 1, 1).await, [of("a", 1)]);
+    assert_eq!(
+        lease(0, 9_000, 1_001).await,
+        [of("a", 2), of("a", 3), of("b", 1), of("b", 2)]
+    );
+    assert_eq!(lease(0, 1_500, 1_000).await, [of("a", 4), of("b", 3)]);
+    assert_eq!(lease(0, usize::MAX, usize::MAX).await, [of("b", 4)]);
+    // Those whose lease is over take what the others leave.
+    assert_eq!(lease(20, 2_001, 2_001).await.len(), 3);
+    assert_eq!(lease(20, 0, 0).await, []);
+    assert_eq!(lease(20, 9_000, 1).await.len(), 5);
 }
 
 async fn a_tree_grows_up_to_its_bound(store: Arc<dyn Store>) {
