@@ -22,8 +22,8 @@ use trigger::{Signal, Slot};
 use view::project;
 
 pub(crate) use trigger::Readiness;
-pub(crate) use trust::says_untrusted;
 pub use trust::{CONTENT_TRUST, UNTRUSTED, Untrusted};
+pub(crate) use trust::{Content, says_untrusted};
 pub use view::{Asked, OpenInterrupt, Streaming};
 pub(crate) use view::{Context, artifact_content};
 

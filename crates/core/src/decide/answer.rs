@@ -1,135 +1,34 @@
-//! Interrupts: asking, and taking answers.
+//! Taking answers to interrupts.
 //!
 //! An answer is checked against the open question before anything is recorded, so a wrong one leaves the run as
 //! it was. A gate whose time runs out counts as rejected, whatever it says it would like.
+
+mod read;
 
 use serde_json::{Value, json};
 
 use crate::{
     ApprovalAction, Authority, CONTENT_TRUST, Event, Failure, InterruptKind, Object, Refusal, Resolve, Seq,
     Timer, UNTRUSTED, Visit,
-    cost::{Budget, of_value},
+    cost::of_value,
     measure::{MAX_NESTING, too_deep},
-    node::{ARTIFACT, About, ApprovalGate, NodeKind, Question, TITLE},
+    node::{ApprovalGate, NodeKind},
     plan::Plan,
     run::{Active, Open, Phase, Wait, hash},
 };
 
 use super::{Scribe, node::fields};
 
+use read::{Answer, matching_event, read_answers, without_claims};
+
 /// What the name of the variable begins with that keeps the questions to an asker.
 pub(super) const EXCHANGES: &str = "_askExchanges:";
 /// Most questions to the asker that are kept of a gate.
 const MAX_EXCHANGES: usize = 100;
-/// Longest words that an approval brings, in bytes.
-const MAX_WORDS: usize = 64 * 1024;
 /// How often one voter may change a vote.
 const MAX_VOTES: u32 = 20;
 
 impl Scribe<'_> {
-    /// Opens an interrupt whose texts are rendered now; a text that cannot be fails the node.
-    pub(super) fn ask_about(
-        &mut self,
-        visit: &Visit,
-        cause: Seq,
-        (kind, mut data): (InterruptKind, Value),
-        about: &About,
-        timeout_ms: Option<u64>,
-    ) {
-        if let Err(failure) = self.render_about(visit, kind, about, &mut data) {
-            return self.fail_node(visit, cause, failure);
-        }
-        self.open_interrupt(visit, cause, kind, data, timeout_ms);
-    }
-
-    /// Renders what a gate is about. An artifact named by its node is the one of the node's latest visit.
-    fn render_about(
-        &self,
-        visit: &Visit,
-        kind: InterruptKind,
-        about: &About,
-        data: &mut Value,
-    ) -> Result<(), Failure> {
-        let Some(data) = data.as_object_mut() else {
-            return Ok(());
-        };
-        for text in &about.templates {
-            let rendered = self.render(&text.template)?;
-            match rendered.trim() {
-                "" => data.remove(text.name),
-                rendered => data.insert(text.name.to_owned(), text.cut(rendered).into()),
-            };
-        }
-        let named = data
-            .get(ARTIFACT)
-            .and_then(Value::as_str)
-            .filter(|_| about.names_artifact)
-            .and_then(|id| self.run.artifact(id));
-        if let Some(artifact) = named {
-            data.insert(ARTIFACT.to_owned(), artifact.id.clone().into());
-        }
-        // OpenWOP requires both of an approval, so the node stands in for a text that is empty once rendered.
-        if kind == InterruptKind::Approval {
-            for name in [TITLE, ARTIFACT] {
-                data.entry(name).or_insert_with(|| visit.node.as_str().into());
-            }
-        }
-        Ok(())
-    }
-
-    fn open_interrupt(
-        &mut self,
-        visit: &Visit,
-        cause: Seq,
-        kind: InterruptKind,
-        data: Value,
-        timeout_ms: Option<u64>,
-    ) {
-        let visit = visit.clone();
-        let requested = self.record(
-            Some(cause),
-            Event::InterruptRequested {
-                visit: visit.clone(),
-                kind,
-                data: data.clone(),
-                timeout_ms,
-            },
-        );
-        match kind {
-            InterruptKind::Approval => {
-                self.record(
-                    Some(requested),
-                    Event::ApprovalRequested {
-                        visit: visit.clone(),
-                        data,
-                    },
-                );
-            }
-            InterruptKind::Clarification => {
-                let questions = data.get("questions").cloned().unwrap_or_default();
-                self.record(
-                    Some(requested),
-                    Event::ClarificationRequested {
-                        visit: visit.clone(),
-                        questions,
-                    },
-                );
-            }
-            InterruptKind::ExternalEvent | InterruptKind::Custom => {}
-        }
-        let suspended = Event::NodeSuspended {
-            visit: visit.clone(),
-            interrupt: visit.key(),
-            kind,
-            child: None,
-        };
-        self.record(Some(requested), suspended);
-        if let Some(ms) = timeout_ms {
-            self.timers_set
-                .push((Timer::Interrupt(visit), self.input.now.plus_millis(ms)));
-        }
-    }
-
     pub(super) fn resolve(&mut self, resolve: &Resolve) -> Result<(), Refusal> {
         self.outside = resolve.is_untrusted.then(|| resolve.node.clone());
         let plan: &Plan = self.plan;
@@ -496,31 +395,6 @@ impl Scribe<'_> {
     }
 }
 
-pub(super) fn has_deadline(active: &Active) -> bool {
-    matches!(&active.wait, Wait::Interrupt(open) if open.deadline.is_some())
-}
-
-/// An answer as it is kept: without what the caller says of who decided and when, which only the host knows.
-fn without_claims(value: &Value) -> Value {
-    let mut value = value.clone();
-    if let Some(fields) = value.as_object_mut() {
-        for claim in ["decidedBy", "decidedAt", "voter"] {
-            fields.remove(claim);
-        }
-    }
-    value
-}
-
-/// An approval answer, read.
-struct Answer {
-    action: ApprovalAction,
-    feedback: Option<String>,
-    refine: Option<Value>,
-    edited: Option<Value>,
-    /// A legacy rejection with words: a refinement where the gate offers that, else a rejection.
-    legacy_refine: bool,
-}
-
 impl ApprovalGate {
     /// Refuses an answer of somebody this gate does not ask. The list binds by itself; the references together name who
     /// is asked: by principal, by role or by group.
@@ -542,195 +416,6 @@ impl ApprovalGate {
     }
 }
 
-impl Answer {
-    /// What the voter said, in words.
-    fn words(&self) -> Option<String> {
-        let text = |refine: &Value| refine.get("text").and_then(Value::as_str).map(str::to_owned);
-        self.feedback
-            .clone()
-            .or_else(|| self.refine.as_ref().and_then(text))
-    }
-
-    /// Reads `{action}`, the legacy `{decision}` and the seed's `{approve}`.
-    fn read(value: &Value) -> Result<Self, Refusal> {
-        let invalid = |text: &str| Refusal::InvalidAnswer(text.to_owned());
-        let fields = value
-            .as_object()
-            .ok_or_else(|| invalid("the answer is not an object"))?;
-        let text = |name: &str| match fields.get(name) {
-            None | Some(Value::Null) => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text.clone())),
-            Some(_) => Err(Refusal::InvalidAnswer(format!("'{name}' is not a string"))),
-        };
-        let mut feedback = text("feedback")?.or(text("comment")?).or(text("reason")?);
-        let mut refine =
-            fields
-                .get("refineFeedback")
-                .filter(|value| !value.is_null())
-                .map(|value| match value {
-                    Value::String(text) => json!({ "scope": "whole", "text": text }),
-                    other => other.clone(),
-                });
-        let mut legacy_refine = false;
-        let action = if let Some(action) = text("action")? {
-            ApprovalAction::parse(&action).ok_or_else(|| {
-                Refusal::InvalidAnswer(format!(
-                    "action '{action}' is none of accept, reject, refine, edit-accept, ask"
-                ))
-            })?
-        } else if let Some(decision) = text("decision")? {
-            match decision.as_str() {
-                "approved" => ApprovalAction::Accept,
-                "rejected" if feedback.is_some() => {
-                    legacy_refine = true;
-                    refine = Some(json!({ "scope": "whole", "text": feedback }));
-                    ApprovalAction::Refine
-                }
-                "rejected" => ApprovalAction::Reject,
-                _ => return Err(invalid("'decision' is neither approved nor rejected")),
-            }
-        } else {
-            match fields.get("approve") {
-                Some(Value::Bool(true)) => ApprovalAction::Accept,
-                Some(Value::Bool(false)) => ApprovalAction::Reject,
-                _ => return Err(invalid("'action' is missing")),
-            }
-        };
-        check_verdicts(fields, action)?;
-        let edited = fields
-            .get("editedArtifactData")
-            .filter(|value| !value.is_null())
-            .cloned();
-        match action {
-            ApprovalAction::Refine => check_refine(refine.as_ref())?,
-            ApprovalAction::EditAccept if edited.is_none() => {
-                return Err(invalid("'editedArtifactData' is missing"));
-            }
-            ApprovalAction::Ask => feedback = feedback.or(text("question")?).or(text("text")?),
-            ApprovalAction::Accept
-            | ApprovalAction::Reject
-            | ApprovalAction::EditAccept
-            | ApprovalAction::Timeout => {}
-        }
-        let answer = Self {
-            action,
-            feedback,
-            refine,
-            edited,
-            legacy_refine,
-        };
-        for words in [&answer.feedback, &answer.words()].into_iter().flatten() {
-            if words.len() > MAX_WORDS {
-                return Err(Refusal::InvalidAnswer(format!(
-                    "its text has {} bytes, and {MAX_WORDS} is the most",
-                    words.len()
-                )));
-            }
-        }
-        Ok(answer)
-    }
-}
-
-/// Refuses an answer that says yes and no: its action in one field, and in an older one the opposite.
-fn check_verdicts(fields: &Object, action: ApprovalAction) -> Result<(), Refusal> {
-    let by_decision = match fields.get("decision").and_then(Value::as_str) {
-        Some("approved") => Some(true),
-        Some("rejected") => Some(false),
-        Some(_) | None => None,
-    };
-    let by_approve = match fields.get("approve") {
-        None | Some(Value::Null) => None,
-        Some(Value::Bool(approve)) => Some(*approve),
-        Some(Value::Number(_) | Value::String(_) | Value::Array(_) | Value::Object(_)) => {
-            return Err(Refusal::InvalidAnswer(
-                "'approve' is neither true nor false".to_owned(),
-            ));
-        }
-    };
-    let meant = match action {
-        ApprovalAction::Accept | ApprovalAction::EditAccept => Some(true),
-        ApprovalAction::Reject | ApprovalAction::Refine => Some(false),
-        ApprovalAction::Ask | ApprovalAction::Timeout => None,
-    };
-    for (name, said) in [("decision", by_decision), ("approve", by_approve)] {
-        if said.is_some() && said != meant {
-            let action = action.as_str();
-            return Err(Refusal::InvalidAnswer(format!(
-                "'{name}' contradicts the action '{action}'"
-            )));
-        }
-    }
-    Ok(())
-}
-
-fn check_refine(refine: Option<&Value>) -> Result<(), Refusal> {
-    let invalid = |text: &str| Err(Refusal::InvalidAnswer(text.to_owned()));
-    let Some(refine) = refine else {
-        return invalid("'refineFeedback' is missing");
-    };
-    let Some(fields) = refine.as_object() else {
-        return invalid("refineFeedback must be an object {scope: whole|section|items, text…} or a text");
-    };
-    let known = ["scope", "sectionPath", "itemIds", "tags", "text"];
-    if let Some(name) = fields.keys().find(|name| !known.contains(&name.as_str())) {
-        return invalid(&format!("'refineFeedback.{name}' is not known"));
-    }
-    match fields.get("scope").and_then(Value::as_str) {
-        Some("whole" | "section" | "items") => Ok(()),
-        _ => invalid("'refineFeedback.scope' is none of whole, section, items"),
-    }
-}
-
-/// Reads `{answers: {id: answer}}` or `{answers: [{id, answer}]}` and checks each against its question.
-fn read_answers(questions: &[Question], value: &Value, budget: &Budget) -> Result<Object, Refusal> {
-    let invalid = |text: String| Err(Refusal::InvalidAnswer(text));
-    let answers = match value.get("answers") {
-        Some(Value::Object(answers)) => answers.clone(),
-        Some(Value::Array(items)) => {
-            let mut answers = Object::new();
-            for item in items {
-                match (item.get("id").and_then(Value::as_str), item.get("answer")) {
-                    (Some(id), Some(answer)) => answers.insert(id.to_owned(), answer.clone()),
-                    _ => return invalid("'answers' holds something other than {id, answer}".to_owned()),
-                };
-            }
-            answers
-        }
-        _ => return invalid("'answers' is missing".to_owned()),
-    };
-    if let Some(id) = answers
-        .keys()
-        .find(|id| !questions.iter().any(|question| question.id == **id))
-    {
-        return invalid(format!("there is no question '{id}'"));
-    }
-    for question in questions {
-        match (answers.get(&question.id), &question.schema) {
-            (None, _) => return invalid(format!("question '{}' has no answer", question.id)),
-            (Some(answer), Some(schema)) => {
-                if let Err(error) = schema.validate(answer, &budget.meter()) {
-                    return invalid(format!(
-                        "the answer to '{}' does not match its schema: {error}",
-                        question.id
-                    ));
-                }
-            }
-            (Some(_), None) => {}
-        }
-    }
-    Ok(answers)
-}
-
-/// The event, if every key of the correlation equals; further keys do not matter.
-fn matching_event<'v>(data: &Value, value: &'v Value) -> Result<&'v Value, Refusal> {
-    let event = value.get("eventPayload").unwrap_or(value);
-    let Some(correlation) = data.get("correlation").and_then(Value::as_object) else {
-        return Ok(event);
-    };
-    for (key, wanted) in correlation {
-        if event.get(key) != Some(wanted) {
-            return Err(Refusal::NoMatch(format!("'{key}' differs from the correlation")));
-        }
-    }
-    Ok(event)
+pub(super) fn has_deadline(active: &Active) -> bool {
+    matches!(&active.wait, Wait::Interrupt(open) if open.deadline.is_some())
 }

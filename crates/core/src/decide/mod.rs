@@ -5,6 +5,7 @@
 //! that a loop cannot stall its neighbours. Every event goes through [`Run::apply`] as it is recorded.
 
 mod answer;
+mod ask;
 mod child;
 mod end;
 mod node;

@@ -4,7 +4,7 @@ use crate::{
     Event, NodeId,
     node::{Assigned, NodeKind},
     plan::Port,
-    run::says_untrusted,
+    run::{Content, says_untrusted},
 };
 
 use super::Scribe;
@@ -12,49 +12,28 @@ use super::Scribe;
 impl Scribe<'_> {
     /// Whether an event that is about to be recorded has untrusted content in it.
     pub(super) fn is_untrusted(&self, event: &Event) -> bool {
-        match event {
-            Event::RunStarted(started) => started.is_untrusted(),
-            Event::InterruptResolved { visit, .. }
-            | Event::ApprovalVoted { visit, .. }
-            | Event::ApprovalReceived { visit, .. }
-            | Event::ClarificationResolved { visit, .. }
-            | Event::NodeResumed { visit, .. } => self.is_answered_from_outside(&visit.node),
-            Event::NodeCompleted { visit, outputs, .. } => {
-                says_untrusted(outputs) || self.is_untrusted_work(&visit.node)
+        match Content::of(event) {
+            Content::Inputs(started) => started.is_untrusted(),
+            Content::Answer { node } => self.is_answered_from_outside(node),
+            Content::Question { node } => self.asks_untrusted(node),
+            Content::Outputs { node, outputs } => says_untrusted(outputs) || self.is_untrusted_work(node),
+            Content::Artifact { node, content } => {
+                content.as_object().is_some_and(says_untrusted) || self.is_untrusted_work(node)
             }
-            Event::ArtifactCreated { visit, content, .. } => {
-                content.as_object().is_some_and(says_untrusted) || self.is_untrusted_work(&visit.node)
+            Content::Words { node } | Content::Failure { node } | Content::Channel { node, .. } => {
+                self.is_untrusted_work(node)
             }
-            // A failure says what was evaluated, what a reviewer said, or what a child failed with.
-            Event::OutputChunk { visit, .. }
-            | Event::NodeFailed { visit, .. }
-            | Event::NodeRetried { visit, .. } => self.is_untrusted_work(&visit.node),
-            Event::InterruptRequested { visit, .. }
-            | Event::ApprovalRequested { visit, .. }
-            | Event::ClarificationRequested { visit, .. } => self.asks_untrusted(&visit.node),
-            Event::ChannelWritten { node, .. } => self.is_untrusted_work(node),
-            Event::VariableChanged { name, node, .. } => {
+            Content::Variable { name, node } => {
                 // Exchanges are added to what was said before.
                 let grows = name.starts_with(super::answer::EXCHANGES);
                 (grows && self.run.untrusted.variables.contains(name))
-                    || node.as_ref().is_some_and(|node| self.is_untrusted_work(node))
+                    || node.is_some_and(|node| self.is_untrusted_work(node))
             }
-            Event::RunCompleted { .. } => self
+            Content::Results => self
                 .ends()
                 .any(|(node, _)| self.run.untrusted.nodes.contains(node)),
-            Event::RunFailed { error, node } => {
-                self.run.is_untrusted_failure(self.plan, error, node.as_ref())
-            }
-            Event::RunCancelled { .. }
-            | Event::CancelRequested { .. }
-            | Event::RunPaused { .. }
-            | Event::RunResumed { .. }
-            | Event::NodeStarted { .. }
-            | Event::NodeSkipped { .. }
-            | Event::NodeCancelled { .. }
-            | Event::NodeSuspended { .. }
-            | Event::NodeDispatched { .. }
-            | Event::CapBreached { .. } => false,
+            Content::RunFailure { error, node } => self.run.is_untrusted_failure(self.plan, error, node),
+            Content::None => false,
         }
     }
 

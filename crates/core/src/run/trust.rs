@@ -44,64 +44,122 @@ impl Untrusted {
     /// Follows an event that has been applied.
     pub(super) fn follow(&mut self, plan: &Plan, recorded: &Recorded) {
         let is_untrusted = recorded.is_untrusted;
-        match &recorded.event {
-            Event::RunStarted(started) if is_untrusted => {
+        match Content::of(&recorded.event) {
+            Content::Inputs(started) if is_untrusted => {
                 self.variables.extend(started.inputs.keys().cloned());
             }
-            Event::VariableChanged { name, .. } => mark(&mut self.variables, name, is_untrusted),
+            Content::Variable { name, .. } => mark(&mut self.variables, name, is_untrusted),
             // What a channel has folded in stays in it.
-            Event::ChannelWritten { channel, .. } if is_untrusted => {
-                self.channels.insert(channel.clone());
-                self.variables.insert(channel.clone());
+            Content::Channel { channel, .. } if is_untrusted => {
+                self.channels.insert(channel.to_owned());
+                self.variables.insert(channel.to_owned());
             }
-            Event::NodeCompleted { visit, outputs, .. } => {
-                if is_untrusted {
-                    self.nodes.insert(visit.node.clone());
-                } else {
-                    self.nodes.remove(&visit.node);
-                }
+            Content::Outputs { node, outputs } => {
+                self.mark_node(node, is_untrusted);
                 for port in outputs.keys() {
-                    let name = if plan.declares(port) {
-                        port
-                    } else {
-                        visit.node.as_str()
-                    };
+                    let name = if plan.declares(port) { port } else { node.as_str() };
                     mark(&mut self.variables, name, is_untrusted);
                 }
             }
             // Expressions see what a failure says under the node's name.
-            Event::NodeFailed { visit, .. } => {
-                if is_untrusted {
-                    self.nodes.insert(visit.node.clone());
-                } else {
-                    self.nodes.remove(&visit.node);
-                }
+            Content::Failure { node } => self.mark_node(node, is_untrusted),
+            Content::Inputs(_)
+            | Content::Channel { .. }
+            | Content::Answer { .. }
+            | Content::Question { .. }
+            | Content::Artifact { .. }
+            | Content::Words { .. }
+            | Content::Results
+            | Content::RunFailure { .. }
+            | Content::None => {}
+        }
+    }
+
+    fn mark_node(&mut self, node: &NodeId, is_untrusted: bool) {
+        if is_untrusted {
+            self.nodes.insert(node.clone());
+        } else {
+            self.nodes.remove(node);
+        }
+    }
+}
+
+/// What an event brings into a run, or takes out of it, that somebody may have said.
+#[derive(Debug)]
+pub(crate) enum Content<'e> {
+    /// What the run was begun with.
+    Inputs(&'e RunStarted),
+    /// An answer to a node.
+    Answer { node: &'e NodeId },
+    /// What a node asks.
+    Question { node: &'e NodeId },
+    /// What a node made.
+    Outputs { node: &'e NodeId, outputs: &'e Object },
+    /// A document that a node made.
+    Artifact { node: &'e NodeId, content: &'e Value },
+    /// A piece of a text that a node says, or why an attempt of it failed.
+    Words { node: &'e NodeId },
+    /// Why a node failed: what was evaluated, what a reviewer said, or what a child failed with.
+    Failure { node: &'e NodeId },
+    /// What a node adds to a channel.
+    Channel { channel: &'e str, node: &'e NodeId },
+    /// The value of a variable.
+    Variable { name: &'e str, node: Option<&'e NodeId> },
+    /// What the run ended with.
+    Results,
+    /// Why the run failed.
+    RunFailure {
+        error: &'e Failure,
+        node: Option<&'e NodeId>,
+    },
+    /// Nothing but the host's own words.
+    None,
+}
+
+impl<'e> Content<'e> {
+    pub(crate) fn of(event: &'e Event) -> Self {
+        match event {
+            Event::RunStarted(started) => Self::Inputs(started),
+            Event::InterruptResolved { visit, .. }
+            | Event::ApprovalVoted { visit, .. }
+            | Event::ApprovalReceived { visit, .. }
+            | Event::ClarificationResolved { visit, .. }
+            | Event::NodeResumed { visit, .. } => Self::Answer { node: &visit.node },
+            Event::InterruptRequested { visit, .. }
+            | Event::ApprovalRequested { visit, .. }
+            | Event::ClarificationRequested { visit, .. } => Self::Question { node: &visit.node },
+            Event::NodeCompleted { visit, outputs, .. } => Self::Outputs {
+                node: &visit.node,
+                outputs,
+            },
+            Event::ArtifactCreated { visit, content, .. } => Self::Artifact {
+                node: &visit.node,
+                content,
+            },
+            Event::OutputChunk { visit, .. } | Event::NodeRetried { visit, .. } => {
+                Self::Words { node: &visit.node }
             }
-            Event::RunStarted(_)
-            | Event::ChannelWritten { .. }
-            | Event::RunCompleted { .. }
-            | Event::RunFailed { .. }
-            | Event::RunCancelled { .. }
+            Event::NodeFailed { visit, .. } => Self::Failure { node: &visit.node },
+            Event::ChannelWritten { channel, node, .. } => Self::Channel { channel, node },
+            Event::VariableChanged { name, node, .. } => Self::Variable {
+                name,
+                node: node.as_ref(),
+            },
+            Event::RunCompleted { .. } => Self::Results,
+            Event::RunFailed { error, node } => Self::RunFailure {
+                error,
+                node: node.as_ref(),
+            },
+            Event::RunCancelled { .. }
             | Event::CancelRequested { .. }
             | Event::RunPaused { .. }
             | Event::RunResumed { .. }
             | Event::NodeStarted { .. }
-            | Event::NodeRetried { .. }
             | Event::NodeSkipped { .. }
             | Event::NodeCancelled { .. }
             | Event::NodeSuspended { .. }
-            | Event::NodeResumed { .. }
             | Event::NodeDispatched { .. }
-            | Event::InterruptRequested { .. }
-            | Event::InterruptResolved { .. }
-            | Event::ApprovalRequested { .. }
-            | Event::ApprovalVoted { .. }
-            | Event::ApprovalReceived { .. }
-            | Event::ClarificationRequested { .. }
-            | Event::ClarificationResolved { .. }
-            | Event::ArtifactCreated { .. }
-            | Event::OutputChunk { .. }
-            | Event::CapBreached { .. } => {}
+            | Event::CapBreached { .. } => Self::None,
         }
     }
 }
