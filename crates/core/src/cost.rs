@@ -29,8 +29,13 @@ pub(crate) const MAX_DEPTH: usize = 256;
 const BYTES: u64 = 16;
 /// What a value costs in a list or an object: it takes 32 bytes there.
 const VALUE: u64 = 2;
-/// What an object costs beside what is in it: its tree has a leaf of some 600 bytes.
-const OBJECT: u64 = 40;
+/// What a leaf of an object's tree costs: it has room for eleven fields and takes some 630 bytes.
+const LEAF: u64 = 40;
+/// Fields for which a large object has a leaf: one that was made in the order of its names has leaves that are half full,
+/// and nodes above them.
+const FIELDS_PER_LEAF: u64 = 5;
+/// Fields that one leaf has room for.
+const SMALL_OBJECT: u64 = 11;
 
 /// The work was more than its budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -50,6 +55,11 @@ impl Budget {
             limit,
             left: Cell::new(limit),
         }
+    }
+
+    /// Whether nothing is left, so that more may have been wanted than there was.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.left.get() == 0
     }
 
     /// What was spent so far.
@@ -112,7 +122,8 @@ impl Meter<'_> {
 
     /// Pays for an object that is made.
     pub(crate) fn object(&self, n_fields: usize) -> Result<(), Exhausted> {
-        self.charge(OBJECT + (n_fields as u64).saturating_mul(2 * VALUE))
+        let n_fields = n_fields as u64;
+        self.charge(leaves(n_fields).saturating_add(n_fields.saturating_mul(2 * VALUE)))
     }
 
     /// What was spent so far.
@@ -148,8 +159,16 @@ pub(crate) fn of_value(value: &Value) -> u64 {
 /// What a copy of an object costs.
 pub(crate) fn of_object(fields: &Object) -> u64 {
     let each = |(name, field): (&String, &Value)| bytes(name.len()) + VALUE + of_value(field);
-    let base = if fields.is_empty() { 0 } else { OBJECT };
-    base + fields.iter().map(each).sum::<u64>()
+    leaves(fields.len() as u64) + fields.iter().map(each).sum::<u64>()
+}
+
+/// What the tree of an object costs.
+const fn leaves(n_fields: u64) -> u64 {
+    match n_fields {
+        0 => 0,
+        1..=SMALL_OBJECT => LEAF,
+        _ => n_fields.div_ceil(FIELDS_PER_LEAF).saturating_mul(LEAF),
+    }
 }
 
 /// The order of as many things, equal ones in theirs. A merge sort of ours: it ends where comparing fails, and no order

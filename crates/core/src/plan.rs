@@ -415,11 +415,11 @@ impl Plan {
     }
 
     /// Checks per-run overrides against the workflow's schema; the first violation as text.
-    pub(crate) fn check_configurable(&self, configurable: &Object) -> Result<(), String> {
+    pub(crate) fn check_configurable(&self, configurable: &Object, meter: &Meter<'_>) -> Result<(), String> {
         match &self.configurable {
             None => Ok(()),
             Some(schema) => schema
-                .validate_alone(&Value::Object(configurable.clone()))
+                .validate(&Value::Object(configurable.clone()), meter)
                 .map_err(|error| match &error {
                     Invalid::Broken { at, .. } => format!("configurable{at}: {error}"),
                     Invalid::TooMuchWork => format!("configurable: {error}"),

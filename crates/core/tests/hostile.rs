@@ -25,10 +25,10 @@ use peak_alloc::PeakAlloc;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Map, Value, json};
 use wopr_core::{
-    Catalog, Command, Entropy, Input, MAX_DECISION_WORK, Offer, Plan, Run, RunId, Timer, Timestamp,
-    WorkflowId, decide_counted, parsed_limit, parsed_size,
+    Catalog, Command, Entropy, Input, MAX_DECISION_WORK, Notice, Object, Offer, Plan, Run, RunId, RunStatus,
+    Timer, Timestamp, WorkflowId, decide_counted, parsed_limit, parsed_size,
 };
-use wopr_testkit::Script;
+use wopr_testkit::{Script, Workflow};
 
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
@@ -37,6 +37,10 @@ const MAX_DOCUMENT: usize = 64 * 1024;
 const MAX_INPUT: usize = 1024 * 1024;
 const MAX_MEMORY: usize = 64 * 1024 * 1024;
 const MAX_MILLIS: f64 = 100.0;
+/// A decision about many notices takes in another one until a tenth of a budget is spent.
+const MAX_NOTICES_WORK: u64 = MAX_DECISION_WORK + MAX_DECISION_WORK / 10;
+/// Children that end at once.
+const CHILDREN: usize = 12;
 /// Decisions that follow the first.
 const ROUNDS: usize = 6;
 /// How often a case may take too long before it counts.
@@ -48,6 +52,16 @@ struct Nothing;
 impl Catalog for Nothing {
     fn current(&self, _: &WorkflowId) -> Option<Arc<Plan>> {
         None
+    }
+}
+
+/// Knows one workflow, under every name.
+#[derive(Debug)]
+struct Only(Arc<Plan>);
+
+impl Catalog for Only {
+    fn current(&self, _: &WorkflowId) -> Option<Arc<Plan>> {
+        Some(Arc::clone(&self.0))
     }
 }
 
@@ -88,15 +102,19 @@ fn measured<T>(what: &str, worst: &mut Worst, work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Attacks; what takes too long is tried again, for a neighbour on the machine makes the same work take longer.
 fn attack(name: &str, document: &Value, inputs: &Value, worst: &mut Worst) {
+    tried(worst, |worst| attack_once(name, document, inputs, worst));
+}
+
+/// Attacks; what takes too long is tried again, for a neighbour on the machine makes the same work take longer.
+fn tried(worst: &mut Worst, attack: impl Fn(&mut Worst)) {
     let mut last = Vec::new();
     for _ in 0..TRIES {
         let mut this = Worst {
             exceeded: Vec::new(),
             ..*worst
         };
-        attack_once(name, document, inputs, &mut this);
+        attack(&mut this);
         last = std::mem::take(&mut this.exceeded);
         if last.is_empty() {
             let exceeded = std::mem::take(&mut worst.exceeded);
@@ -155,6 +173,105 @@ fn attack_once(name: &str, document: &Value, inputs: &Value, worst: &mut Worst) 
     }
 }
 
+/// Tells a run at once that all its children have ended, each with so much; told again, it hears of the rest.
+fn tell_of_children(name: &str, document: &Value, outputs: &Object, worst: &mut Worst) {
+    let child = Plan::admit(
+        Workflow::new("child").noops("a").document(),
+        Offer { conformance: true },
+    );
+    let catalog = Only(Arc::new(child.unwrap()));
+    let plan = Plan::admit(document.clone(), Offer { conformance: true }).unwrap();
+    let id = RunId::from_parts(Timestamp::from_millis(0), [7; 10]);
+    let input = Input {
+        now: Timestamp::from_millis(1_000),
+        entropy: Entropy([7; 16]),
+        run: &id,
+        catalog: &catalog,
+    };
+    let mut start = Script::start_run(json!({}));
+    start.inputs = outputs.clone();
+    let started = Command::Start(Box::new(start));
+    let what = format!("{name}, start");
+    let (mut decision, _) = measured(&what, worst, || {
+        decide_counted(Run::default(), &plan, started, &input).unwrap()
+    });
+    while decision
+        .timers_set
+        .iter()
+        .any(|(timer, _)| *timer == Timer::Continue)
+    {
+        let command = Command::Timer(Timer::Continue);
+        (decision, _) = decide_counted(decision.run, &plan, command, &input).unwrap();
+    }
+    let children = decision.run.children.iter();
+    let mut visits: Vec<_> = children.map(|child| child.visit.clone()).collect();
+    assert_eq!(visits.len(), CHILDREN, "{name}");
+    let mut run = decision.run;
+    // A host loads as much as it has room for.
+    let each = 2 * parsed_size(serde_json::to_string(outputs).unwrap().as_bytes());
+    let at_once = (MAX_MEMORY / each).clamp(1, CHILDREN);
+    while !visits.is_empty() {
+        let ended = visits.iter().take(at_once).map(|visit| Notice::ChildEnded {
+            visit: visit.clone(),
+            status: RunStatus::Completed,
+            outputs: outputs.clone(),
+            report: outputs.clone(),
+            error: None,
+            is_untrusted: false,
+        });
+        let command = Command::Notices(ended.collect());
+        let what = format!("{name}, {} children", visits.len());
+        let (decision, work) = measured(&what, worst, || {
+            decide_counted(run, &plan, command, &input).unwrap()
+        });
+        assert!(work <= MAX_NOTICES_WORK, "{what} cost {work}");
+        assert!(decision.heard > 0, "{what}");
+        visits.drain(..decision.heard.min(visits.len()));
+        run = decision.run;
+    }
+}
+
+/// Runs that call children and do much once one has ended.
+fn parents() -> Vec<(&'static str, Value)> {
+    let calling = |then: &dyn Fn(usize, Workflow) -> Workflow| {
+        let mut parent = Workflow::new("parent").noops("end");
+        for n in 0..CHILDREN {
+            let config = json!({
+                "workflowId": "child",
+                "outputMapping": (0..4).map(|k| (format!("v{k}"), json!("x"))).collect::<Map<_, _>>(),
+            });
+            parent = then(n, parent.node(&format!("call{n}"), "core.subWorkflow", config));
+        }
+        parent.document()
+    };
+    let compares = |n: usize, mut parent: Workflow| {
+        for _ in 0..20 {
+            parent = parent.raw_edge(json!({
+                "sourceNodeId": format!("call{n}"), "targetNodeId": "end", "triggerRule": "any_success",
+                "condition": { "type": "expression", "expression": "inputs.x == variables.x" },
+            }));
+        }
+        parent
+    };
+    let copies = |n: usize, parent: Workflow| {
+        let port = json!({ "type": "variable", "variableName": "x" });
+        let ports = (0..20).map(|at| (format!("p{at}"), port.clone()));
+        parent
+            .wired(
+                &format!("copy{n}"),
+                "core.noop",
+                json!({}),
+                Value::Object(ports.collect()),
+            )
+            .edges(&format!("call{n} -> copy{n} all_complete"))
+    };
+    vec![
+        ("children", calling(&|_, parent| parent)),
+        ("children, compared after", calling(&compares)),
+        ("children, copied after", calling(&copies)),
+    ]
+}
+
 fn definition(nodes: Vec<Value>, edges: Vec<Value>, more: Value) -> Value {
     let mut document = json!({
         "id": "w", "name": "w", "version": "1", "nodes": nodes, "edges": edges, "triggers": [], "variables": [],
@@ -205,7 +322,7 @@ fn inputs() -> Vec<(&'static str, Value)> {
             ),
         ),
         ("spaces", json!(" ".repeat(1_048_000))),
-        ("ones", short(180_000, &|_| json!(1))),
+        ("ones", short(520_000, &|_| json!(1))),
         ("numbers", short(120_000, &|n| json!(n * 7919 % 100_003))),
         ("texts", fill(&|n| json!(format!("{:0>100}", n * 7919 % 10_007)))),
         (
@@ -222,6 +339,14 @@ fn inputs() -> Vec<(&'static str, Value)> {
             short(10, &|n| json!(format!("{n}{}", "ab".repeat(50_000)))),
         ),
         ("deep", deep(58, json!(vec![0; 100_000]))),
+        ("small maps", {
+            let small = |n: usize| (0..12).map(|field| (format!("k{field}"), json!(n))).collect();
+            short(8_000, &|n| Value::Object(small(n)))
+        }),
+        (
+            "a map of short names",
+            Value::Object((0..90_000).map(|n| (format!("{n:x}"), json!(1))).collect()),
+        ),
         (
             "a map",
             Value::Object(
@@ -647,6 +772,19 @@ fn any_document_and_any_input_stay_within_memory_and_time() {
                     &json!({ "x": x }),
                     &mut worst,
                 );
+            }
+        }
+    }
+    for (name, document) in parents() {
+        for (shape, x) in &inputs {
+            n += 1;
+            if n.is_multiple_of(every) {
+                // What a child of a like run can end with.
+                let outputs = Object::from_iter([("x".to_owned(), x.clone())]);
+                let name = format!("{name} over {shape}");
+                tried(&mut worst, |worst| {
+                    tell_of_children(&name, &document, &outputs, worst);
+                });
             }
         }
     }

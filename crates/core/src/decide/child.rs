@@ -16,6 +16,7 @@ use super::{
     Before, Scribe,
     node::fields,
     start::{check_configurable, check_inputs},
+    too_much_work,
 };
 
 /// Deepest nesting of child runs.
@@ -87,8 +88,13 @@ impl Scribe<'_> {
         // A child that could not start would leave its parent waiting for good.
         let configurable = Object::new();
         check_inputs(&plan, &inputs)
-            .and_then(|()| check_configurable(&plan, &configurable))
-            .map_err(|refusal| Failure::new("invalid_child_inputs", refusal.to_string()))?;
+            .and_then(|()| check_configurable(&plan, &configurable, &self.budget))
+            .map_err(|refusal| {
+                if self.budget.is_spent() {
+                    return too_much_work();
+                }
+                Failure::new("invalid_child_inputs", refusal.to_string())
+            })?;
         if let Some(variable) = plan
             .variables()
             .iter()

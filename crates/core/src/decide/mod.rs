@@ -116,7 +116,8 @@ struct Scribe<'a> {
 
 impl<'a> Scribe<'a> {
     fn new(run: Run, plan: &'a Plan, input: &'a Input<'a>) -> Self {
-        let (held, most_held) = weight(&run);
+        let inputs = weight_of_inputs(&run);
+        let held = inputs + weight_of_state(&run);
         Self {
             plan,
             input,
@@ -136,7 +137,7 @@ impl<'a> Scribe<'a> {
             worked: 0,
             heard: 0,
             held,
-            most_held,
+            most_held: most_held(inputs),
         }
     }
 
@@ -371,18 +372,21 @@ impl<'a> Scribe<'a> {
     }
 }
 
-/// What a run holds, of inputs, variables, channels and outputs, and what it may hold.
-fn weight(run: &Run) -> (u64, u64) {
-    let inputs = run
-        .started
-        .as_ref()
-        .map_or(0, |started| cost::of_object(&started.inputs));
+fn weight_of_inputs(run: &Run) -> u64 {
+    let started = run.started.as_ref();
+    started.map_or(0, |started| cost::of_object(&started.inputs))
+}
+
+/// What a run holds of variables, channels and outputs.
+fn weight_of_state(run: &Run) -> u64 {
     let outputs = run.nodes.iter().filter_map(|node| node.outputs.as_ref());
-    let held = inputs
-        + cost::of_object(&run.variables)
+    cost::of_object(&run.variables)
         + cost::of_object(&run.channels)
-        + outputs.map(cost::of_object).sum::<u64>();
-    (held, MAX_STATE.max(STATE_PER_INPUT * inputs))
+        + outputs.map(cost::of_object).sum::<u64>()
+}
+
+fn most_held(inputs: u64) -> u64 {
+    MAX_STATE.max(STATE_PER_INPUT * inputs)
 }
 
 /// The failure of a node whose work exceeds the budget of a decision, or that of one evaluation.

@@ -497,7 +497,6 @@ impl Scribe<'_> {
         ));
     }
 
-    /// Indexes of outgoing edges whose condition does not hold.
     /// What the run holds already in the places where the outputs of a node go.
     fn kept_by(&self, position: usize, outputs: &Object) -> u64 {
         let declared = outputs.keys().filter(|port| self.plan.declares(port));
@@ -510,7 +509,7 @@ impl Scribe<'_> {
         declared.map(|port| self.held_of(port)).sum::<u64>() + own + state.map_or(0, cost::of_object)
     }
 
-    /// The edges that leave a node and are not taken.
+    /// The edges that leave a node and whose condition does not hold.
     fn untaken(&self, position: usize, status: &'static str, output: &Object) -> Result<Vec<u32>, Exhausted> {
         let mut untaken = self.conditional(position);
         if untaken.is_empty() {

@@ -6,11 +6,12 @@ use serde_json::Value;
 
 use crate::{
     Event, HostBounds, Limits, Object, Plan, Refusal, RunStarted, StartRun,
+    cost::Budget,
     measure::{MAX_NESTING, object_too_deep},
     number::whole,
 };
 
-use super::{Scribe, weight};
+use super::{Scribe, most_held, weight_of_inputs, weight_of_state};
 
 /// Shortest run-duration bound a caller may ask for.
 const MIN_DURATION_MS: u64 = 1;
@@ -23,7 +24,7 @@ impl Scribe<'_> {
         check_inputs(self.plan, &start.inputs)?;
         check_nesting("metadata", &start.metadata)?;
         let limits = limits(self.plan, &start.configurable, start.bounds)?;
-        check_configurable(self.plan, &start.configurable)?;
+        check_configurable(self.plan, &start.configurable, &self.budget)?;
         let StartRun {
             tenant,
             principal,
@@ -55,7 +56,10 @@ impl Scribe<'_> {
                 limits,
             })),
         );
-        (self.held, self.most_held) = weight(&self.run);
+        let (inputs, copied) = (weight_of_inputs(&self.run), weight_of_state(&self.run));
+        (self.held, self.most_held) = (inputs + copied, most_held(inputs));
+        // Where little of the budget is left after the copy, the first node starts in the next decision.
+        let _ = self.budget.spend(copied);
         let entries = self.plan.entries.iter();
         entries.for_each(|&position| self.dirty.push(position));
         Ok(())
@@ -85,9 +89,9 @@ pub(super) fn check_inputs(plan: &Plan, inputs: &Object) -> Result<(), Refusal> 
 }
 
 /// Checks per-run overrides against the workflow's schema.
-pub(super) fn check_configurable(plan: &Plan, configurable: &Object) -> Result<(), Refusal> {
+pub(super) fn check_configurable(plan: &Plan, configurable: &Object, budget: &Budget) -> Result<(), Refusal> {
     check_nesting("configurable", configurable)?;
-    plan.check_configurable(configurable)
+    plan.check_configurable(configurable, &budget.meter())
         .map_err(|rule| Refusal::InvalidInput {
             field: "configurable".to_owned(),
             rule,

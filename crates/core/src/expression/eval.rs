@@ -407,7 +407,7 @@ pub(super) fn contains<'a>(container: &Val<'a>, value: &Val<'a>, meter: &Meter<'
                 return Ok(false);
             };
             meter.bytes(name.len())?;
-            Ok(fields.get(name).is_some())
+            Ok(fields.find(name, meter)?.is_some())
         }
         Val::Seq(items) => {
             for item in items.iter() {

@@ -97,6 +97,21 @@ impl<'a> Map<'a> {
         }
     }
 
+    /// The value of a field; pays for the way to it, of nodes and names that are each somewhere else in memory.
+    pub(crate) fn find(
+        &self,
+        name: &str,
+        meter: &Meter<'_>,
+    ) -> std::result::Result<Option<Val<'a>>, Exhausted> {
+        let n_fields = match self {
+            Self::Lent(fields) => fields.len(),
+            Self::Made(fields) => fields.len(),
+            Self::View(_) => 0,
+        };
+        meter.charge(4 * u64::from((n_fields + 1).ilog2()))?;
+        Ok(self.get(name))
+    }
+
     /// The fields in the order of their names.
     pub(crate) fn entries(&self, meter: &Meter<'_>) -> Result<Vec<(Text<'a>, Val<'a>)>> {
         let own = |name: &Cow<'a, str>| match name {
@@ -105,7 +120,8 @@ impl<'a> Map<'a> {
         };
         Ok(match self {
             Self::Lent(fields) => {
-                meter.values(2 * fields.len())?;
+                // Names and values are somewhere else in memory.
+                meter.values(4 * fields.len())?;
                 let each = |(name, field)| (Text::Lent(str_of(name)), Val::of(field));
                 fields.iter().map(each).collect()
             }
@@ -253,7 +269,7 @@ impl<'a> Val<'a> {
         meter.charge(1)?;
         meter.bytes(name.len())?;
         Ok(match self {
-            Self::Map(fields) => fields.get(name).unwrap_or(Self::Undefined),
+            Self::Map(fields) => fields.find(name, meter)?.unwrap_or(Self::Undefined),
             Self::Undefined | Self::None | Self::Bool(_) | Self::Int(_) | Self::Float(_) => Self::Undefined,
             Self::Text(_) | Self::Seq(_) => Self::Undefined,
         })
@@ -272,8 +288,8 @@ impl<'a> Val<'a> {
         };
         let found = match self {
             Self::Map(fields) => match key {
-                Self::Text(name) => fields.get(name.as_str()),
-                Self::Int(n) => fields.get(&n.to_string()),
+                Self::Text(name) => fields.find(name.as_str(), meter)?,
+                Self::Int(n) => fields.find(&n.to_string(), meter)?,
                 Self::Undefined
                 | Self::None
                 | Self::Bool(_)
@@ -422,6 +438,7 @@ impl<'a> Val<'a> {
                 }
                 let (a, b) = (a.entries(meter)?, b.entries(meter)?);
                 for ((a_name, a), (b_name, b)) in a.iter().zip(&b) {
+                    meter.charge(2)?;
                     meter.bytes(a_name.as_str().len())?;
                     if a_name.as_str() != b_name.as_str() || !a.equals_at(b, meter, depth + 1)? {
                         return Ok(false);

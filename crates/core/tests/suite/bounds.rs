@@ -182,3 +182,32 @@ fn a_condition_that_is_too_much_work_is_handled_by_an_edge_without_one() {
         "{log}"
     );
 }
+
+/// Each child's defaults are checked against its schema before it is created.
+#[test]
+fn checks_of_many_children_go_on_in_other_decisions() {
+    const CHILDREN: usize = 100;
+    let mut branches = vec![json!({ "required": ["x"] }); 3_000];
+    branches.push(json!({}));
+    let child = Workflow::new("child")
+        .noops("a")
+        .set("configurableSchema", json!({ "anyOf": branches }));
+    let mut parent = Workflow::new("parent");
+    for n in 0..CHILDREN {
+        parent = parent.node(
+            &format!("call{n}"),
+            "core.subWorkflow",
+            json!({ "workflowId": "child" }),
+        );
+    }
+    let mut script = Script::of(&[&parent, &child]);
+    script.hold_mail();
+    script.try_start(Script::start_run(json!({}))).expect("it starts");
+    let n_children = script.run(0).children.len();
+    assert!((1..CHILDREN).contains(&n_children), "{n_children}");
+    script.deliver();
+    while script.next_timer().is_some() {
+        script.wait(0);
+    }
+    assert_eq!((script.status(), script.n_runs()), ("completed", CHILDREN + 1));
+}

@@ -1,8 +1,13 @@
 //! Child runs.
 
+use std::sync::Arc;
+
 use expect_test::expect;
 use serde_json::{Value, json};
-use wopr_core::{Command, InterruptKind, Notice, Refusal, RunStatus};
+use wopr_core::{
+    Catalog, Command, Entropy, Input, InterruptKind, MAX_DECISION_WORK, Notice, Object, Plan, Refusal,
+    RunStatus, WorkflowId, decide_counted,
+};
 use wopr_testkit::{Script, Workflow};
 
 fn parent(config: Value) -> Workflow {
@@ -540,8 +545,8 @@ fn stale_notices_change_nothing() {
                 is_untrusted: false,
                 visit,
                 status: RunStatus::Failed,
-                outputs: wopr_core::Object::new(),
-                report: wopr_core::Object::new(),
+                outputs: Object::new(),
+                report: Object::new(),
                 error: None,
             },
             Notice::Start(Box::new(Script::start_run(json!({})))),
@@ -582,4 +587,69 @@ fn a_child_that_timed_out_is_told_from_one_that_was_rejected() {
         script.variable("tell"),
         json!({ "text": "subworkflow_child_failed timeout" })
     );
+}
+
+#[derive(Debug)]
+struct Nothing;
+
+impl Catalog for Nothing {
+    fn current(&self, _: &WorkflowId) -> Option<Arc<Plan>> {
+        None
+    }
+}
+
+#[test]
+fn a_decision_hears_of_as_many_children_as_it_has_work_for() {
+    const CHILDREN: usize = 10;
+    let heavy = ["inputs.x == inputs.y"; 5].join(" and ");
+    let heavy = json!({ "type": "expression", "expression": heavy });
+    let mut parent = Workflow::new("parent").noops("end");
+    for n in 0..CHILDREN {
+        let id = format!("call{n}");
+        parent = parent
+            .node(&id, "core.subWorkflow", json!({ "workflowId": "child" }))
+            .edge_if(&id, "end", heavy.clone());
+    }
+    let list: Value = (0..40_000).collect();
+    let mut script = Script::of(&[&parent, &child().delay("wait", 5)]);
+    script = script.start(json!({ "x": list, "y": list }));
+
+    let visits = script.run(0).children.iter().map(|child| child.visit.clone());
+    let ended: Vec<_> = visits
+        .map(|visit| Notice::ChildEnded {
+            visit,
+            status: RunStatus::Completed,
+            outputs: Object::new(),
+            report: Object::new(),
+            error: None,
+            is_untrusted: false,
+        })
+        .collect();
+    assert_eq!(ended.len(), CHILDREN);
+    let input = Input {
+        now: script.now(),
+        entropy: Entropy([7; 16]),
+        run: script.id(0),
+        catalog: &Nothing,
+    };
+    let (mut run, mut left, mut n_decisions) = (script.run(0).clone(), &ended[..], 0);
+    while !left.is_empty() {
+        let told = Command::Notices(left.to_vec());
+        let (decision, work) = decide_counted(run, script.plan(0), told, &input).expect("children end");
+        assert_eq!(decision.heard, 1, "each is more than a tenth of a budget");
+        assert!(
+            (300_000..MAX_DECISION_WORK / 2).contains(&work),
+            "one decision cost {work}"
+        );
+        (run, left) = (decision.run, &left[decision.heard..]);
+        n_decisions += 1;
+    }
+    assert_eq!((n_decisions, run.status), (CHILDREN, RunStatus::Completed));
+
+    // A host that tells again what was not heard comes to the same.
+    script.hold_mail();
+    script.wait(5);
+    script.deliver();
+    assert_eq!(script.status(), "completed");
+    assert!(script.run(0).children.iter().all(|child| child.ended));
 }
