@@ -14,6 +14,8 @@ use crate::Object;
 pub(crate) const EVALUATION: u64 = 1_000_000;
 /// The most one decision may cost.
 pub const MAX_DECISION_WORK: u64 = 3_000_000;
+/// The least that an event costs a decision whose work is bounded by its caller: about two microseconds.
+pub(crate) const EVENT: u64 = 200;
 /// Past this a decision starts no further node; the next decision goes on.
 pub(crate) const DECISION_PAUSE: u64 = MAX_DECISION_WORK / 2;
 /// Past this a decision takes in no further notice; the next decision does.

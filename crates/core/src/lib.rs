@@ -36,7 +36,7 @@ pub use command::{
     Resolve, StartRun, Timer,
 };
 pub use cost::MAX_DECISION_WORK;
-pub use decide::{MAX_BYTES, MAX_EVENTS, decide, decide_counted};
+pub use decide::{MAX_BYTES, MAX_EVENTS, decide, decide_counted, decide_within};
 pub use definition::{Definition, MAX_EDGES, MAX_NODES, Node, Variable, VariableType};
 pub use event::{
     ApprovalAction, Cap, DrainPolicy, Event, Limits, Object, Origin, Parent, Recorded, RunStarted, Visit,

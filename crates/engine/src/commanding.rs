@@ -1,10 +1,10 @@
 //! Commands: what a run is told, decided, committed, and decided again when another writer was first.
 
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use wopr_core::{
     Asked, Child, Command, Decision, Entropy, Input, NodeId, Refusal, Resolve, Run, RunKey, StartRun,
-    Timestamp, decide,
+    Timestamp, decide, decide_within,
 };
 use wopr_store::{EffectKey, Fence, Guard, IdempotencyRecord};
 
@@ -14,6 +14,7 @@ use crate::{
     commit,
     committing::{Change, Failed},
     descendants::Allowance,
+    desk::BRIEF,
     doubt::Doubts,
     room::{Held, Purpose},
     stats::Counters,
@@ -42,6 +43,13 @@ impl Decided {
             Self::Now(decision, _) | Self::TooEarly(decision) => decision,
         }
     }
+}
+
+/// A decision, and what it lacked.
+struct Made {
+    decision: Decision,
+    allowance: Arc<Allowance>,
+    has_missed: bool,
 }
 
 impl Engine {
@@ -100,7 +108,9 @@ impl Engine {
         for attempt in 0..MAX_ATTEMPTS {
             // No race to lose, the run is this caller's alone; but an append in doubt may turn out to have happened,
             // or not.
-            let decided = self.decide(&view, command, now, Guard::Create).await?;
+            let decided = self
+                .decide(&view, Cow::Owned(command), now, Guard::Create)
+                .await?;
             let began = decided.decision().run.started.clone();
             let began =
                 began.ok_or_else(|| CommandError::Internal("a start without its event".to_owned()))?;
@@ -277,7 +287,9 @@ impl Engine {
             }
             let now = self.now();
             let guard = Guard::At(open.view.run.head);
-            let decided = self.decide(&open.view, command.clone(), now, guard).await?;
+            let decided = self
+                .decide(&open.view, Cow::Borrowed(&command), now, guard)
+                .await?;
             let Decided::Now(decision, allowance) = decided else {
                 continue;
             };
@@ -347,7 +359,8 @@ impl Engine {
                         CommandError::Internal(format!("inbox of {}: {error}", view.key))
                     })?);
             }
-            match self.decide(&view, Command::Notices(notices), now, guard).await? {
+            let command = Cow::Owned(Command::Notices(notices));
+            match self.decide(&view, command, now, guard).await? {
                 Decided::Now(decision, allowance) => (decision, Some(allowance)),
                 Decided::TooEarly(_) => return Ok(false),
             }
@@ -390,32 +403,43 @@ impl Engine {
         }
     }
 
-    /// Decides.
+    /// Decides: here where that is little work, else in turn with other tenants. A command that is lent is copied once.
     async fn decide(
         &self,
         view: &View,
-        command: Command,
+        command: Cow<'_, Command>,
         now: Timestamp,
         guard: Guard,
     ) -> Result<Decided, CommandError> {
-        let allowance = Arc::new(Allowance::new(self, &view.key, guard == Guard::Create));
+        let View { key, plan, run, .. } = view;
         let n_bytes = view.held.n_bytes() + command.size();
-        let deciding = {
-            let (engine, allowance) = (self.clone(), Arc::clone(&allowance));
-            let (key, plan, run) = (view.key.clone(), Arc::clone(&view.plan), view.run.clone());
-            move || {
-                let catalog = TenantCatalog::new(&engine.shared.catalog, &key.tenant, &allowance);
-                let input = Input {
-                    now,
-                    entropy: Entropy(engine.shared.dice.roll()),
-                    run: &key.run,
-                    catalog: &catalog,
+        let is_first = guard == Guard::Create;
+        let entropy = Entropy(self.shared.dice.roll());
+        let here = self.think_briefly(&key.tenant, n_bytes, || {
+            let command = command.as_ref().clone();
+            self.make(key, is_first, now, entropy, |input| {
+                decide_within(BRIEF, run.clone(), plan, command, input)
+            })
+        });
+        let made = match here {
+            Some(made) => made,
+            None => {
+                let (engine, command) = (self.clone(), command.into_owned());
+                let (of, plan, run) = (key.clone(), Arc::clone(plan), run.clone());
+                let work = move || {
+                    engine.make(&of, is_first, now, entropy, |input| {
+                        Some(decide(run, &plan, command, input))
+                    })
                 };
-                let decision = decide(run, &plan, command, &input)?;
-                Ok::<_, Refusal>((decision, catalog.has_missed()))
+                let made = Box::pin(self.think_elsewhere(&key.tenant, work)).await?;
+                made.expect("nothing bounds it but the kernel")
             }
         };
-        let (decision, has_missed) = self.think(&view.key.tenant, n_bytes, deciding).await??;
+        let Made {
+            decision,
+            allowance,
+            has_missed,
+        } = made?;
         if has_missed && Box::pin(self.catch_up()).await? {
             return Ok(Decided::TooEarly(decision));
         }
@@ -423,6 +447,33 @@ impl Engine {
             return Ok(Decided::TooEarly(decision));
         }
         Ok(Decided::Now(decision, allowance))
+    }
+
+    /// Makes a decision, with the children it may create. One that is given up leaves no trace: what it was allowed goes
+    /// back.
+    fn make(
+        &self,
+        key: &RunKey,
+        is_first: bool,
+        now: Timestamp,
+        entropy: Entropy,
+        decide: impl FnOnce(&Input<'_>) -> Option<Result<Decision, Refusal>>,
+    ) -> Option<Result<Made, Refusal>> {
+        let allowance = Arc::new(Allowance::new(self, key, is_first));
+        let catalog = TenantCatalog::new(&self.shared.catalog, &key.tenant, &allowance);
+        let input = Input {
+            now,
+            entropy,
+            run: &key.run,
+            catalog: &catalog,
+        };
+        let decided = decide(&input)?;
+        let has_missed = catalog.has_missed();
+        Some(decided.map(|decision| Made {
+            decision,
+            allowance,
+            has_missed,
+        }))
     }
 
     /// Waits a little, longer with each lost attempt and never the same for two.

@@ -1,7 +1,9 @@
 //! Where runs are decided: on the thread that asks, or on one of few beside those of input and output.
 //!
 //! Most decisions take some ten microseconds, less than it costs to hand them to another thread. They are made where
-//! they are asked for, as long as what they are about is small and their tenant is trusted. A tenant is trusted once a
+//! they are asked for, as long as what they are about is small and their tenant is trusted. One that turns out to be more
+//! work than [`BRIEF`] is given up there and made again elsewhere, so that even a trusted tenant holds no thread of input
+//! and output for longer than that. A tenant is trusted once a
 //! number of its decisions on other threads were short, and no longer when one that was not has been made in place. That
 //! number doubles each time, so that of the decisions of a tenant that tries to be in the way almost none is.
 //!
@@ -26,6 +28,8 @@ use crate::{CommandError, Engine, turns::Turns};
 const SMALL: usize = 128 << 10;
 /// Processor time a decision takes that is short.
 const SHORT: Duration = Duration::from_millis(1);
+/// Units of work after which a decision that is made in place is given up: about a millisecond.
+pub(crate) const BRIEF: u64 = 100_000;
 /// Short decisions in a row by which a tenant earns trust at first.
 const FIRST_PROOFS: u32 = 16;
 /// The most that are ever asked for.
@@ -126,25 +130,54 @@ impl Engine {
         n_bytes: usize,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, CommandError> {
-        let desk = &self.shared.desk;
-        // Threads come to an end in no order that could be repeated.
-        if self.shared.options.seed.is_some() {
-            return Ok(work());
-        }
-        if n_bytes <= SMALL && desk.is_trusted(tenant) {
-            let began = processor_time();
-            let done = work();
-            desk.note(tenant, processor_time().saturating_sub(began), true);
-            return Ok(done);
+        if self.is_in_place(tenant, n_bytes) {
+            return Ok(self.noting(tenant, work));
         }
         Box::pin(self.think_elsewhere(tenant, work)).await
     }
 
-    async fn think_elsewhere<T: Send + 'static>(
+    /// Does work of a tenant, about so many bytes, if it may be done in place; `None` if it may not, or if the work says
+    /// that it is too much for there.
+    pub(crate) fn think_briefly<T>(
+        &self,
+        tenant: &TenantId,
+        n_bytes: usize,
+        work: impl FnOnce() -> Option<T>,
+    ) -> Option<T> {
+        let is_in_place = self.is_in_place(tenant, n_bytes);
+        is_in_place.then(|| self.noting(tenant, work)).flatten()
+    }
+
+    fn is_in_place(&self, tenant: &TenantId, n_bytes: usize) -> bool {
+        n_bytes <= SMALL && (self.is_repeatable() || self.shared.desk.is_trusted(tenant))
+    }
+
+    /// Whether all that happens can be made to happen again; threads come to an end in no such order.
+    fn is_repeatable(&self) -> bool {
+        self.shared.options.seed.is_some()
+    }
+
+    /// Does work in place, and notes how long it took.
+    fn noting<T>(&self, tenant: &TenantId, work: impl FnOnce() -> T) -> T {
+        let began = processor_time();
+        let done = work();
+        let took = processor_time().saturating_sub(began);
+        self.shared.desk.note(tenant, took, true);
+        done
+    }
+
+    /// Does work of a tenant in its turn, on a thread that is neither of input nor of output.
+    ///
+    /// # Errors
+    /// As [`Self::think`].
+    pub(crate) async fn think_elsewhere<T: Send + 'static>(
         &self,
         tenant: &TenantId,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, CommandError> {
+        if self.is_repeatable() {
+            return Ok(work());
+        }
         let busy = || CommandError::Busy {
             retry_after_ms: RETRY_AFTER_MS,
         };
@@ -174,7 +207,85 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use async_trait::async_trait;
+    use serde_json::json;
+    use wopr_core::{Origin, PrincipalId, RunStatus, WorkflowId};
+    use wopr_store::MemoryStore;
+
     use super::*;
+    use crate::{Attempt, Create, Done, Executor, Extras, Options, Outcome, Start, SystemClock};
+
+    #[derive(Debug)]
+    struct Nobody;
+
+    #[async_trait]
+    impl Executor for Nobody {
+        async fn run(&self, _: Attempt) -> Outcome {
+            std::future::pending().await
+        }
+    }
+
+    /// Creates a run of a template; says where it stands afterwards.
+    async fn create(engine: &Engine, tenant: &TenantId, workflow: &str) -> Result<RunStatus, CommandError> {
+        let create = Create {
+            run: engine.new_run_id(),
+            workflow: WorkflowId::parse(workflow).expect("valid"),
+            start: Start {
+                tenant: tenant.clone(),
+                principal: PrincipalId::parse("tester").expect("valid"),
+                origin: Origin::Rest,
+                inputs: serde_json::Map::new(),
+                configurable: serde_json::Map::new(),
+                tags: Vec::new(),
+                metadata: serde_json::Map::new(),
+                context: None,
+                trace: None,
+            },
+            extras: Extras::default(),
+        };
+        match engine.create(create).await? {
+            Done::Fresh(view) => Ok(view.run.status),
+            Done::Replayed(_) => panic!("it has no key"),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_heavy_decision_of_a_trusted_tenant_waits_for_its_turn_elsewhere() {
+        let options = Options {
+            deciders: Some(1),
+            ..Options::default()
+        };
+        let store = Arc::new(MemoryStore::new());
+        let engine = Engine::start(store, Arc::new(Nobody), Arc::new(SystemClock), options).await;
+        let engine = engine.expect("starts");
+        let loops = "{% for a in range(1000) %}{% for b in range(60) %}x{% endfor %}{% endfor %}";
+        for (id, template) in [("light", "x"), ("heavy", loops)] {
+            let node = json!({ "id": "n", "typeId": "core.template", "name": "n", "config": { "template": template } });
+            let document = json!({
+                "id": id, "name": id, "version": "1", "nodes": [node], "edges": [], "triggers": [],
+                "variables": [], "metadata": {}, "settings": {},
+            });
+            engine.register(None, document).await.expect("registers");
+        }
+        let parse = |name| TenantId::parse(name).expect("valid");
+        let (tenant, other) = (parse("acme"), parse("other"));
+        let desk = &engine.shared.desk;
+        for _ in 0..FIRST_PROOFS {
+            desk.note(&tenant, SHORT, false);
+        }
+        // The only thread is taken, and whoever waits for it loses patience.
+        let turn = desk.turns.take(&other, 1).await.expect("none waits");
+        let light = create(&engine, &tenant, "light").await;
+        assert_eq!(light.expect("decided in place"), RunStatus::Completed);
+        let heavy = create(&engine, &tenant, "heavy").await;
+        assert!(matches!(heavy, Err(CommandError::Busy { .. })), "{heavy:?}");
+        drop(turn);
+        let heavy = create(&engine, &tenant, "heavy").await;
+        assert_eq!(heavy.expect("decided elsewhere"), RunStatus::Completed);
+        engine.stop().await;
+    }
 
     const LONG: Duration = Duration::from_millis(2);
 

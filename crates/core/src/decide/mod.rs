@@ -20,7 +20,8 @@ use crate::{
     Command, Decision, Effect, Event, Failure, Input, InterruptKind, NewChild, NodeId, Notice, Plan,
     Recorded, Refusal, Run, RunId, RunStatus, Seq, Timer, Timestamp, Visit,
     cost::{
-        self, Budget, DECISION_PAUSE, Exhausted, MAX_DECISION_WORK, MAX_STATE, NOTICES_PAUSE, STATE_PER_INPUT,
+        self, Budget, DECISION_PAUSE, EVENT, Exhausted, MAX_DECISION_WORK, MAX_STATE, NOTICES_PAUSE,
+        STATE_PER_INPUT,
     },
     measure::{size_of, size_of_object},
     run::{Active, Phase, Wait},
@@ -57,11 +58,40 @@ pub fn decide_counted(
         ..*input
     };
     let before = Before::of(&run, plan);
-    let mut scribe = Scribe::new(run, plan, input);
+    let mut scribe = Scribe::new(run, plan, input, None);
     scribe.follow(command)?;
     scribe.settle_run();
     let work = scribe.worked + scribe.budget.spent();
     Ok((scribe.finish(&before), work))
+}
+
+/// Decides as [`decide`] does, unless that takes about so many units of work; then the answer is `None`, and nothing has
+/// happened. Events count as work, too. The most that can be allowed is a tenth of [`MAX_DECISION_WORK`].
+///
+/// A decision that is made is the one that [`decide`] makes: where the bound is reached, nothing is concluded from that.
+pub fn decide_within(
+    units: u64,
+    run: Run,
+    plan: &Plan,
+    command: Command,
+    input: &Input<'_>,
+) -> Option<Result<Decision, Refusal>> {
+    let input = &Input {
+        now: input.now.max(run.updated_at),
+        ..*input
+    };
+    let before = Before::of(&run, plan);
+    // Less than the bounds that a decision heeds, so that this one is reached before any of them.
+    let units = units.min(cost::EVALUATION.min(NOTICES_PAUSE) - 1);
+    let mut scribe = Scribe::new(run, plan, input, Some(units));
+    let followed = scribe.follow(command);
+    if followed.is_ok() {
+        scribe.settle_run();
+    }
+    if scribe.is_beyond() {
+        return None;
+    }
+    Some(followed.map(|()| scribe.finish(&before)))
 }
 
 /// What the end of a decision is compared with.
@@ -106,6 +136,8 @@ struct Scribe<'a> {
     budget: Budget,
     /// What was spent of earlier budgets.
     worked: u64,
+    /// What the caller allows, if it is less than a decision may cost.
+    allowed: Option<u64>,
     /// Notices taken in.
     heard: usize,
     /// What the run holds.
@@ -115,7 +147,7 @@ struct Scribe<'a> {
 }
 
 impl<'a> Scribe<'a> {
-    fn new(run: Run, plan: &'a Plan, input: &'a Input<'a>) -> Self {
+    fn new(run: Run, plan: &'a Plan, input: &'a Input<'a>, allowed: Option<u64>) -> Self {
         let inputs = weight_of_inputs(&run);
         let held = inputs + weight_of_state(&run);
         Self {
@@ -133,8 +165,9 @@ impl<'a> Scribe<'a> {
             dirty: Dirty::new(plan.nodes.len()),
             outside: None,
             cut: false,
-            budget: Budget::new(MAX_DECISION_WORK),
+            budget: Budget::new(allowed.unwrap_or(MAX_DECISION_WORK)),
             worked: 0,
+            allowed,
             heard: 0,
             held,
             most_held: most_held(inputs),
@@ -227,7 +260,8 @@ impl<'a> Scribe<'a> {
                     self.heard += 1;
                     // Each has a whole budget, so that nothing depends on which are heard together.
                     self.worked += self.budget.spent();
-                    self.budget = Budget::new(MAX_DECISION_WORK);
+                    let whole = self.allowed.map(|units| units.saturating_sub(self.worked));
+                    self.budget = Budget::new(whole.unwrap_or(MAX_DECISION_WORK));
                 }
                 Ok(())
             }
@@ -268,7 +302,17 @@ impl<'a> Scribe<'a> {
 
     /// Whether so much was done or written down that another decision goes on.
     fn is_full(&self) -> bool {
-        self.events.len() >= MAX_EVENTS || self.bytes >= MAX_BYTES || self.budget.spent() >= DECISION_PAUSE
+        self.events.len() >= MAX_EVENTS
+            || self.bytes >= MAX_BYTES
+            || self.budget.spent() >= DECISION_PAUSE
+            || self.is_beyond()
+    }
+
+    /// Whether this was more than the caller allows. Nothing of it is shown, so it ends as soon as it can.
+    fn is_beyond(&self) -> bool {
+        let Some(allowed) = self.allowed else { return false };
+        let events = self.events.len() as u64 * EVENT;
+        self.budget.is_spent() || self.worked + self.budget.spent() + events >= allowed
     }
 
     /// The active execution a visit names.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use wopr_core::{
-    Catalog, Command, Entropy, Input, MAX_EDGES, MAX_EVENTS, Plan, Run, RunId, Timer, Timestamp, WorkflowId,
-    decide_counted,
+    Catalog, Command, Decision, Entropy, Input, MAX_EDGES, MAX_EVENTS, Plan, Refusal, Run, RunId, Timer,
+    Timestamp, WorkflowId, decide, decide_counted, decide_within,
 };
 use wopr_testkit::{Script, Workflow};
 
@@ -210,4 +210,78 @@ fn checks_of_many_children_go_on_in_other_decisions() {
         script.wait(0);
     }
     assert_eq!((script.status(), script.n_runs()), ("completed", CHILDREN + 1));
+}
+
+/// Starts a run with so much work at most, and without a bound.
+fn started_within(
+    units: u64,
+    workflow: &Workflow,
+) -> (Option<Result<Decision, Refusal>>, Result<Decision, Refusal>) {
+    let id = RunId::from_parts(Timestamp::from_millis(0), [7; 10]);
+    let input = Input {
+        now: Timestamp::from_millis(1_000),
+        entropy: Entropy([7; 16]),
+        run: &id,
+        catalog: &Nothing,
+    };
+    let plan = workflow.plan();
+    let list: Value = (0..5_000).collect();
+    let command = Command::Start(Box::new(Script::start_run(json!({ "x": list, "y": list }))));
+    (
+        decide_within(units, Run::default(), &plan, command.clone(), &input),
+        decide(Run::default(), &plan, command, &input),
+    )
+}
+
+/// An evaluation, conditions, a node that copies, a handled failure, a loop and a start that is refused.
+fn of_all_kinds() -> Vec<(&'static str, Workflow)> {
+    let compare = ["inputs.x == inputs.y"; 3].join(" and ");
+    let condition = json!({ "type": "expression", "expression": compare });
+    let set = json!({ "name": "z", "expression": compare });
+    let port = json!({ "type": "variable", "variableName": "x" });
+    let mut schema = vec![json!({ "required": ["a"] }); 2_000];
+    schema.push(json!({ "required": ["b"] }));
+    vec![
+        (
+            "an evaluation",
+            Workflow::new("w").node("a", "core.setVariable", set.clone()),
+        ),
+        (
+            "a condition",
+            Workflow::new("w").noops("a b").edge_if("a", "b", condition),
+        ),
+        (
+            "copies",
+            Workflow::new("w").wired("a", "core.noop", json!({}), json!({ "p": port, "q": port })),
+        ),
+        (
+            "a failure that is handled",
+            Workflow::new("w")
+                .node("a", "core.setVariable", set)
+                .noops("b")
+                .raw_edge(json!({ "sourceNodeId": "a", "targetNodeId": "b", "triggerRule": "all_complete" })),
+        ),
+        ("a loop", Workflow::new("w").noops("a b").edges("a -> b, b -> a")),
+        (
+            "a refusal",
+            Workflow::new("w")
+                .noops("a")
+                .set("configurableSchema", json!({ "anyOf": schema })),
+        ),
+    ]
+}
+
+#[test]
+fn a_decision_within_a_bound_is_the_one_without_it_or_none() {
+    for (what, workflow) in of_all_kinds() {
+        let mut n_made = 0;
+        for units in (0..30).map(|n| n * 10_000) {
+            let (within, without) = started_within(units, &workflow);
+            if let Some(within) = within {
+                assert_eq!(within, without, "{what} within {units}");
+                n_made += 1;
+            }
+        }
+        assert!((1..30).contains(&n_made), "{what}: {n_made}");
+    }
 }
