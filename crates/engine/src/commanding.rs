@@ -288,7 +288,7 @@ impl Engine {
             let now = self.now();
             let guard = Guard::At(open.view.run.head);
             let decided = self
-                .decide(&open.view, Cow::Borrowed(&command), now, guard)
+                .decide(&open.view, Cow::Borrowed(command), now, guard)
                 .await?;
             let Decided::Now(decision, allowance) = decided else {
                 continue;
