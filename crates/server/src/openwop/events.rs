@@ -591,10 +591,12 @@ mod tests {
 
     #[tokio::test]
     async fn events_of_a_run_that_is_removed_after_they_were_read_are_not_shown() {
-        let config = Config {
+        let mut config = Config {
             store: StoreUrl::Memory,
             ..Config::default()
         };
+        let ada = json!({ "id": "ada", "secret": "secret-of-ada-0123456789", "tenant": "default", "scopes": ["*"] });
+        config.auth.keys = vec![serde_json::from_value(ada).unwrap()];
         let host = Host::open(config).await.unwrap();
         let engine = host.engine();
         engine.register(None, workflow("1")).await.unwrap();

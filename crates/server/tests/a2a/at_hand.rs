@@ -90,7 +90,7 @@ async fn a_run_that_was_just_decided_is_read_from_memory() {
         // After a while it is the store's again.
         clock.0.fetch_add(LATER_MS, Relaxed);
         let later = costs(&store, &alice, id, waits.0, waits.1).await;
-        assert_eq!(later["load"], 2, "{later:?}");
+        assert_eq!(later["load_within"], 2, "{later:?}");
 
         let cancelled = alice.ok("CancelTask", json!({ "id": id })).await;
         assert_eq!(state_of(&cancelled), "canceled");

@@ -180,7 +180,8 @@ async fn a_result_is_told_to_readers_and_creators_and_not_to_every_approver() {
 
 async fn told(speaker: &Speaker, message: Value, is_stream: bool) -> String {
     if !is_stream {
-        return speaker.send(message).await.unwrap().to_string();
+        let answer = speaker.ask(Operation::SendMessage, message).await;
+        return answer.unwrap().to_string();
     }
     let stream = speaker.stream(Operation::SendStreamingMessage, message).await;
     let frames = stream.all().await;

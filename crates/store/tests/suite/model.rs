@@ -545,7 +545,7 @@ proptest! {
 
     #[test]
     fn sqlite_answers_as_memory_does(history in vec(steps(), 1..40)) {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let files = tempfile::tempdir().expect("a directory");
             let path = files.path().join("wopr.db");
