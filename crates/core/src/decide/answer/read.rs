@@ -168,7 +168,11 @@ pub(super) fn without_claims(value: &Value) -> Value {
 }
 
 /// Reads `{answers: {id: answer}}` or `{answers: [{id, answer}]}` and checks each against its question.
-pub(super) fn read_answers(questions: &[Question], value: &Value, budget: &Budget) -> Result<Object, Refusal> {
+pub(super) fn read_answers(
+    questions: &[Question],
+    value: &Value,
+    budget: &Budget,
+) -> Result<Object, Refusal> {
     let invalid = |text: String| Err(Refusal::InvalidAnswer(text));
     let answers = match value.get("answers") {
         Some(Value::Object(answers)) => answers.clone(),
