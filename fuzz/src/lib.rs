@@ -21,10 +21,12 @@ mod definition;
 mod egress;
 mod expression;
 mod host;
+mod interpreter;
 mod openwop;
 mod peer;
 mod protobuf;
 mod requests;
+mod schema;
 mod signed;
 mod sse;
 mod stored;
@@ -35,10 +37,12 @@ pub use config::config;
 pub use definition::definition;
 pub use egress::egress;
 pub use expression::expression;
+pub use interpreter::interpreter;
 pub use openwop::openwop;
 pub use peer::peer;
 pub use protobuf::protobuf;
 pub use requests::{cursor, http};
+pub use schema::schema;
 pub use signed::{claims, signed};
 pub use sse::sse;
 pub use stored::stored;
@@ -60,7 +64,7 @@ impl Target {
 }
 
 /// Every target, by name.
-pub const TARGETS: [Target; 16] = [
+pub const TARGETS: [Target; 18] = [
     Target::new("a2a_03", a2a_03),
     Target::new("a2a_1", a2a_1),
     Target::new("claims", claims),
@@ -70,9 +74,11 @@ pub const TARGETS: [Target; 16] = [
     Target::new("egress", egress),
     Target::new("expression", expression),
     Target::new("http", http),
+    Target::new("interpreter", interpreter),
     Target::new("openwop", openwop),
     Target::new("peer", peer),
     Target::new("protobuf", protobuf),
+    Target::new("schema", schema),
     Target::new("signed", signed),
     Target::new("sse", sse),
     Target::new("stored", stored),
