@@ -187,7 +187,11 @@ async fn rest(cluster: &Cluster) {
         }
         let store = &cluster.server.store;
         if all_over && witness.all_is_heard() && cluster.taken.is_all(store).await {
-            return;
+            // What is put aside does not show; once it is let go it has to be told, too.
+            release_all(cluster).await;
+            if cluster.taken.is_all(store).await {
+                return;
+            }
         }
         tokio::time::sleep(Duration::from_millis(500)).await; // sleep: virtual time
     }
@@ -197,23 +201,27 @@ async fn rest(cluster: &Cluster) {
 async fn release(cluster: &Cluster) {
     loop {
         tokio::time::sleep(Duration::from_secs(5)).await; // sleep: virtual time
-        for key in cluster.server.witness.keys() {
-            let (_, engine) = cluster.any().await;
-            let store = &cluster.server.store;
-            cluster.taken.look_for_gaps(store, &key).await;
-            for push in store.pushes(&key).await.expect("never fails") {
-                let retried = engine.retry_push(&key, &push.id, None);
-                let _ = tokio::time::timeout(PATIENCE, retried).await;
-            }
-            let Ok(Some((summary, _))) = store.summary(&key).await else {
-                continue;
-            };
-            if summary.status == RunStatus::Paused {
-                let resume = Command::Resume { reason: None };
-                let resumed = engine.command(&key, resume, Extras::default());
-                // Somebody else may have been faster.
-                let _ = tokio::time::timeout(PATIENCE, resumed).await;
-            }
+        release_all(cluster).await;
+    }
+}
+
+async fn release_all(cluster: &Cluster) {
+    for key in cluster.server.witness.keys() {
+        let (_, engine) = cluster.any().await;
+        let store = &cluster.server.store;
+        cluster.taken.look_for_gaps(store, &key).await;
+        for push in store.pushes(&key).await.expect("never fails") {
+            let retried = engine.retry_push(&key, &push.id, None);
+            let _ = tokio::time::timeout(PATIENCE, retried).await;
+        }
+        let Ok(Some((summary, _))) = store.summary(&key).await else {
+            continue;
+        };
+        if summary.status == RunStatus::Paused {
+            let resume = Command::Resume { reason: None };
+            let resumed = engine.command(&key, resume, Extras::default());
+            // Somebody else may have been faster.
+            let _ = tokio::time::timeout(PATIENCE, resumed).await;
         }
     }
 }
