@@ -20,13 +20,6 @@ const STORES: [(&str, &str); 2] = [
     ),
 ];
 
-/// The step among all tests: SQLite alone. PostgreSQL shares the two processors of a small machine with the host and its
-/// attackers, and answers too late there now and then.
-pub(crate) fn step(duration: Duration) -> Step {
-    let (test, title) = STORES[0];
-    Step::new(title, move || on(test, duration))
-}
-
 /// How long a siege lasts on each store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Duration {
