@@ -3,6 +3,8 @@
 //! [`Run::apply`] is the only way a run changes, live and in recovery. It refuses what cannot follow, so a
 //! log that folds is a legal one: sequences are dense, nothing follows a terminal event, and a node is
 //! only finished while it is active.
+//!
+//! The file is long because the fold is one match over every event, and the state it changes stands beside it.
 
 mod trigger;
 mod trust;

@@ -142,7 +142,7 @@ struct Scribe<'a> {
     heard: usize,
     /// What the run holds.
     held: u64,
-    /// What it may hold.
+    /// The most the run may hold, in units.
     most_held: u64,
 }
 

@@ -180,7 +180,7 @@ pub(super) enum Readers<'a> {
 
 /// Which card, and for whom.
 pub(super) struct Subject<'a> {
-    /// Who reads it.
+    /// The caller that reads the card.
     pub(super) readers: Readers<'a>,
     /// The one workflow it is about, or all.
     pub(super) workflow: Option<&'a WorkflowId>,

@@ -1,8 +1,8 @@
 //! The embedded store: one SQLite file, one process, no other service. What is registered a [`Guest`] may change too.
 //!
 //! One thread writes, a few read, one checkpoints; callers reach them through bounded queues and never touch a
-//! connection. Reads go by lanes, in which tenants take turns. A full queue answers at once that the store is unavailable. What `append` acknowledged is on the
-//! disk: WAL with `synchronous=FULL`, one fsync for all batches that waited at the same time.
+//! connection. Reads go by lanes, in which tenants take turns. A full queue answers at once that the store is
+//! unavailable. What `append` acknowledged is on the disk: WAL with `synchronous=FULL`, one fsync for all batches that waited at the same time.
 
 mod append;
 mod backup;

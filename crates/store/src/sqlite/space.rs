@@ -72,7 +72,8 @@ impl Space {
         log > 0 && log >= self.free_pages() / 2
     }
 
-    /// Whether a group of writes may begin, beside a log of so many pages that have to be copied. Looks again.
+    /// Reads the free space anew, and says whether it holds this group of writes beside `log` pages that are still to be
+    /// copied.
     pub(super) fn has_room(&self, log: u64, writes: usize, bytes: usize) -> bool {
         self.look();
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
