@@ -1,4 +1,4 @@
-//! Commands: what a run is told, decided, committed, and decided again when another writer was first.
+//! Commands: load the run, decide, commit, and decide again when another writer was first.
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! What follows from an append once it is durable: who is woken, told and begun.
+//! Follow-up of a durable append: wakes followers, notifies receivers and other runs, starts effects.
 
 use wopr_core::{NodeId, Recorded, RunId, RunKey, RunStatus, Timestamp};
 use wopr_store::{EffectKey, Fence};

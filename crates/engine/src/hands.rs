@@ -1,4 +1,4 @@
-//! Work on runs that a loop has begun: so much of it at once, and none that takes long in the way of the rest.
+//! Concurrent work of a loop on runs: bounded, and a slow run does not delay the others.
 //!
 //! Most of it takes milliseconds. But a run whose row another process holds, one that was stopped in the middle of an
 //! append, takes as long as the database lets it, and a loop that waited for all of a round would work at nothing else

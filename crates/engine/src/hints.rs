@@ -1,4 +1,4 @@
-//! Hearing what other processes did to the runs of a shared store.
+//! Receives hints from other processes that share the store.
 //!
 //! A hint only brings forward what polling would find anyway: followers read, attempts look whether their lease is
 //! still theirs, and the loops look for work that its process left behind. So it may be wrong, late or missing.

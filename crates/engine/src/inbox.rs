@@ -1,4 +1,4 @@
-//! Letting runs hear what other runs told them.
+//! Inboxes: deliver messages from other runs.
 //!
 //! The rows are the truth; the set here only says which runs to look at. However many rows a run has, it hears them in
 //! one append, and however many runs there are, each has its turn.

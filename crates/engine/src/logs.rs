@@ -1,4 +1,4 @@
-//! What is logged about runs.
+//! Log fields of runs.
 
 use tracing::Span;
 use wopr_core::RunKey;

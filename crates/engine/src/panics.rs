@@ -1,7 +1,7 @@
-//! Panics: where one stops, and what is made of it.
+//! Panics: where they are caught, and how the host goes on.
 //!
 //! A panic is a bug, and a bug in the work at one run must cost that run alone. A request that panics is answered by its
-//! face. Work that the loops do for nobody who waits is attended here: a panic becomes an error that is logged and
+//! face. Work of the background loops is guarded here: a panic becomes an error that is logged and
 //! counted, and the run is left alone for a while (see [`crate::setbacks`]). A loop that panics itself begins anew.
 //! What ends the process (a stack that overflows, memory that is not there) is not caught.
 

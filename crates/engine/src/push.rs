@@ -1,7 +1,7 @@
-//! The port through which others are told what happens to a run.
+//! The port through which receivers get the updates of a run.
 //!
-//! What they are told, in which words and by which way, is the business of whoever implements it. When, how often and in
-//! which order is the engine's.
+//! The implementation decides content, format and transport. The engine decides when, how often and in
+//! which order to send.
 
 use std::{fmt, time::Duration};
 

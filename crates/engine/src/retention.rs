@@ -1,4 +1,4 @@
-//! Letting go of what has had its time: records of requests at their expiry and, if a period is set, trees of runs.
+//! Retention: removes records of requests at their expiry and, if a period is set, trees of runs.
 //!
 //! A tree is a run without parent and everything that descends from it. Its time has come when every run of it has
 //! ended and none was appended to for the period. Then nothing can change it any more, so reading it page by page

@@ -1,4 +1,4 @@
-//! How much of runs is in memory at once.
+//! Bounds the memory of loaded runs.
 //!
 //! Loading goes by turns, of which there are few. A large run needs room besides, for as long as it is in memory. The
 //! store says how many bytes a run has before it reads them, so that a large one waits for room, without a turn, and is

@@ -1,4 +1,4 @@
-//! Futures that go on when whoever awaits them goes away.
+//! Futures that run to completion even if their caller is dropped.
 //!
 //! A client that disconnects makes its handler's future be dropped, wherever it stands. What must not be taken back
 //! half way is awaited through [`Steadfast`]: as long as somebody waits it is polled in place, which costs no task

@@ -1,4 +1,4 @@
-//! Keeping time: looking at the clock often enough to see it being set, and noting in the store how late it is.
+//! Timekeeping: reads the clock often enough to notice that it was set, and records the time in the store.
 //!
 //! What is noted is where a later start begins at least. While nothing is appended and the clock agrees, it is noted
 //! seldom: a host that waits should not keep a disk busy.

@@ -1,4 +1,4 @@
-//! What waits to be read of large answers: bounded, all of them together, for every face alike.
+//! Bounds the memory of large answers that clients have not read yet, for every face.
 //!
 //! An answer is in memory until its client has taken it. Small ones are bounded by the number of connections; the large
 //! ones of thousands of clients that ask and do not read would take far more than any machine has. A client that comes

@@ -1,5 +1,5 @@
-//! Whose a request is, where what there is of memory is shared out: a tenant is one, whatever its keys, its tokens and
-//! their spelling; without a credential an address is one.
+//! The unit by which memory is shared: the tenant of a request, whichever key or token it uses, or its address if it
+//! has no credential.
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher as _},

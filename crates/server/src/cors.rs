@@ -1,7 +1,7 @@
 //! Which web pages may call this host from a browser, and what of an answer they may read.
 //!
-//! A page is admitted by its origin. Whatever header it wants to send it may: which ones mean something is not for a
-//! browser to decide, and none of them is a credential that a browser adds by itself, for there are no cookies here.
+//! A page is admitted by its origin. It may send any header: a browser does not decide which ones matter, and none of
+//! them is a credential that a browser adds by itself, for there are no cookies here.
 
 use http::{HeaderName, HeaderValue, Method, header};
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};

@@ -1,6 +1,6 @@
-//! What a reader is shown of the values of a run: the one filter that every face passes them through.
+//! Redaction of the values of a run: the one filter that every face applies.
 //!
-//! Nobody is shown what a workflow marks as sensitive. The contents of artifacts, and the files of messages, are for
+//! No reader sees a value that a workflow marks as sensitive. The contents of artifacts, and the files of messages, are for
 //! readers with the scope `artifacts:read`; others see references: the name of the node that made the artifact in OpenWOP's
 //! documents, the address of the artifact in A2A's. Both go by names and do not travel with the value.
 

@@ -1,4 +1,4 @@
-//! What callers have seen of runs: how far the log reached when they last read it.
+//! The position in each run's log up to which each caller has read.
 //!
 //! An answer that names no question counts only while nobody else has settled one that its caller may have meant. What
 //! a caller was shown is remembered for as long as there is room, and in this process only: after that the caller's

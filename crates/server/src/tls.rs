@@ -1,4 +1,4 @@
-//! TLS for those who connect: rustls on `ring`, as for calls out.
+//! TLS for incoming connections: rustls on `ring`, as for outbound calls.
 //!
 //! The files are read at the start, where a mistake is an error that names its file, and again when they change, where
 //! a mistake leaves what was. A connection keeps what the server showed when it was made; what its client showed is judged

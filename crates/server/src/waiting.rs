@@ -1,4 +1,4 @@
-//! Waiting at a start for a database that is not reached yet.
+//! Waits at startup for a database that cannot be reached yet.
 //!
 //! Hosts and databases are often started together, and a host that ends because it came first has to be started again
 //! by somebody. So it waits, with pauses that grow, and says so now and then.

@@ -1,4 +1,4 @@
-//! What every batch promises, whoever stores it.
+//! Invariants of every batch, checked before any store writes it.
 //!
 //! A batch is made by this program, so a broken promise here is a bug of ours: it stops the caller before
 //! anything is written, instead of leaving a log with a gap.

@@ -1,4 +1,4 @@
-//! Telling others what happens to a run: who is told, what has still to be told, and who may tell it.
+//! Pushes of run updates: the receivers, their pending deliveries, and the leases for sending them.
 //!
 //! ```text
 //!   append --(the run has receivers)--> outbox (run, from, to) --expand--> deliveries (receiver, event)

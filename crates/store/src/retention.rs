@@ -1,4 +1,4 @@
-//! Taking runs out again: at one moment for every reader, piece by piece for the database.
+//! Removal of runs: at one moment for every reader, in steps for the database.
 //!
 //! A run is *marked* with the root of its tree. It is gone for every reader and every append from the moment both
 //! it and that root are marked, so whoever marks the root last lets the whole tree go at once, however large it

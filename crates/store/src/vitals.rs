@@ -1,7 +1,7 @@
-//! Whether the last append was written: what no probe can know.
+//! Health of the last append, which no probe can show.
 //!
 //! A probe writes a row of its own. It may find room where an append finds none, and its page may be sound where others are
-//! damaged. So what became of the last append counts as well, unless the trouble was its own: one that is refused has met a
+//! damaged. So the result of the last append counts as well, unless the trouble was its own: one that is refused has met a
 //! store that works, and damage that an append to a run meets may be that run's alone.
 //!
 //! It is forgotten after a while. A host that is asked for nothing because it is not ready has no appends to prove itself by.

@@ -104,7 +104,7 @@ enum Verb {
         #[command(flatten)]
         place: Place,
     },
-    /// Say where an agent posts what becomes of a task
+    /// Configure where an agent posts the updates of a task
     #[command(name = "push-config")]
     PushConfig(push_config::PushConfig),
 }

@@ -1,4 +1,4 @@
-//! `wopr a2a push-config`: where an agent posts what becomes of a task.
+//! `wopr a2a push-config`: where an agent posts the updates of a task.
 //!
 //! Tokens and credentials are sent and never shown, whatever the agent answers. A command line is seen by everybody on a
 //! machine, so they may be given by a file or by the environment.
@@ -25,7 +25,7 @@ use crate::{
 /// The most pages of configurations that are read: an agent may go on for ever.
 const MOST_PAGES: usize = 100;
 
-/// Say where an agent posts what becomes of a task.
+/// Configure where an agent posts the updates of a task.
 #[derive(Debug, Args)]
 pub(super) struct PushConfig {
     #[command(subcommand)]
