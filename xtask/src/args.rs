@@ -15,8 +15,8 @@ pub(crate) const USAGE: &str = "\
 usage: cargo xtask <chore>
 
   test [--quick] [--no-interop] [--filter EXPR]
-           lint, set up, build and run every test, then the simulator, the fuzz targets and the chaos tests;
-           what CI runs
+           lint, set up, build and run every test, then the simulator, the fuzz targets, the chaos tests and a
+           siege of an optimised build; what CI runs
              --quick        without these
              --no-interop   without the tests that drive other people's clients, and their set-up
              --filter EXPR  only the tests a nextest filter expression selects, and nothing after them
@@ -77,7 +77,7 @@ pub(crate) enum Chore {
 /// Which tests to run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Selection {
-    /// Leaves out what takes minutes by itself: simulator, fuzz targets and chaos.
+    /// Leaves out what takes minutes by itself: simulator, fuzz targets, chaos and siege.
     pub(crate) is_quick: bool,
     /// Leaves the interop tests out.
     pub(crate) without_interop: bool,

@@ -90,6 +90,7 @@ fn test(selection: Selection) -> Vec<Step> {
         steps.extend(sim::steps(Worlds::default()));
         steps.extend(fuzz::steps(Effort::default()));
         steps.extend(chaos::steps(Amount::default()));
+        steps.push(siege::step(siege::Duration::default()));
     }
     steps
 }

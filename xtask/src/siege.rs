@@ -20,7 +20,14 @@ const STORES: [(&str, &str); 2] = [
     ),
 ];
 
-/// How long a siege lasts on each store.
+/// The step among all tests: SQLite alone. PostgreSQL shares the processors of a small machine with the host and its
+/// attackers.
+pub(crate) fn step(duration: Duration) -> Step {
+    let (test, title) = STORES[0];
+    Step::new(title, move || on(test, duration))
+}
+
+/// How long a siege lasts on each store, its second part; the first, without the hostile tenant, lasts half as long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Duration {
     pub(crate) minutes: u64,

@@ -53,7 +53,7 @@ impl Default for Options {
             max_workflows: 2_000,
             max_workflow_bytes: 64 << 20,
             max_effects: 256,
-            max_effect_bytes: 128 << 20,
+            max_effect_bytes: 64 << 20,
             lease: Duration::from_secs(30),
             poll: Duration::from_secs(1),
             retention: None,

@@ -22,8 +22,10 @@ use crate::turns::{Full, Turn, Turns};
 const TURNS: usize = 32;
 /// The most bytes, as far as is known before it is decoded, of a run that needs no room.
 const SMALL: usize = 256 << 10;
-/// Bytes of larger ones for each purpose. While it is decided, a run takes a few times as many as decoded alone.
-const BYTES: usize = 128 << 20;
+/// Bytes of larger ones for each purpose.
+const BYTES: usize = 96 << 20;
+/// How often a run is in memory while it is decided: as it was, as it becomes, and in its events.
+const TIMES_DECIDED: usize = 3;
 /// Large runs remembered; when there are more, all are forgotten.
 const MAX_KNOWN: usize = 1_024;
 /// Loads of a tenant that wait, of each kind.
@@ -138,7 +140,7 @@ impl Room {
             return Some(Held::small(n_bytes));
         }
         let room = self.of(purpose);
-        let share = room.try_take(tenant, self.share(n_bytes));
+        let share = room.try_take(tenant, self.share(purpose, n_bytes));
         share.map(|share| Held::large(share, n_bytes))
     }
 
@@ -149,7 +151,12 @@ impl Room {
         tenant: &TenantId,
         n_bytes: usize,
     ) -> Result<Held, ReadError> {
-        match patiently(PATIENCE, self.of(purpose).take(tenant, self.share(n_bytes))).await {
+        match patiently(
+            PATIENCE,
+            self.of(purpose).take(tenant, self.share(purpose, n_bytes)),
+        )
+        .await
+        {
             Some(Ok(turn)) => Ok(Held::large(turn, n_bytes)),
             Some(Err(Full)) | None => Err(ReadError::Unavailable(
                 "too many large runs are being read".to_owned(),
@@ -165,8 +172,12 @@ impl Room {
     }
 
     /// Kilobytes; a run that is larger than all of the room has all of it.
-    fn share(&self, n_bytes: usize) -> usize {
-        n_bytes.min(self.bytes).div_ceil(1 << 10)
+    fn share(&self, purpose: Purpose, n_bytes: usize) -> usize {
+        let times = match purpose {
+            Purpose::View => 1,
+            Purpose::Command => TIMES_DECIDED,
+        };
+        n_bytes.saturating_mul(times).min(self.bytes).div_ceil(1 << 10)
     }
 }
 
@@ -213,8 +224,11 @@ mod tests {
     async fn a_tenant_with_many_large_runs_leaves_room_for_others() {
         let (room, acme, other) = (Room::default(), tenant("acme"), tenant("other"));
         let held: Vec<_> = std::iter::from_fn(|| room.try_hold(Purpose::View, &acme, 1 << 20)).collect();
-        assert_eq!(held.len(), 96);
+        assert_eq!(held.len(), 72);
         assert!(room.try_hold(Purpose::View, &other, 1 << 20).is_some());
+        let held: Vec<_> = std::iter::from_fn(|| room.try_hold(Purpose::Command, &acme, 1 << 20)).collect();
+        assert_eq!(held.len(), 72 / TIMES_DECIDED);
+        assert!(room.try_hold(Purpose::Command, &other, 1 << 20).is_some());
     }
 
     #[tokio::test(start_paused = true)]

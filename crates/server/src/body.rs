@@ -22,7 +22,7 @@ use crate::{admission, asker::Asker};
 
 /// Bytes of bodies that this process holds at once, each until its request has been read. Ten thousand connections with
 /// bodies as large as allowed would take far more than any machine has.
-const MAX_HELD: usize = 128 << 20;
+const MAX_HELD: usize = 96 << 20;
 /// What one body counts at most, so that a host which allows huge ones takes one now and then.
 const MAX_COUNTED: usize = MAX_HELD / 2;
 /// How many times what is left free the bodies of one tenant may take: alone it has three quarters of the memory, and

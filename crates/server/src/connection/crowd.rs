@@ -31,6 +31,10 @@ const KNOWN: Duration = Duration::from_secs(3600);
 const MAX_KNOWN: usize = 4_096;
 /// Requests of strangers over one connection at once. More are refused, and end one that has no others.
 const MAX_STRANGE_REQUESTS: usize = 32;
+/// The same while connections are crowded: what a stranger sends at once is work before it can be held up.
+const MAX_CROWDED_REQUESTS: usize = 8;
+/// Strange connections that are no crowd.
+pub(super) const FREE: usize = 256;
 
 /// How many strange connections there may be.
 #[derive(Debug, Clone, Copy)]
@@ -282,7 +286,12 @@ impl Line {
     pub(crate) fn begin_strange(&self) -> Result<(), NoRoom> {
         self.guest.n_begun.fetch_add(1, Ordering::Relaxed);
         let n_before = self.guest.n_strange.fetch_add(1, Ordering::Relaxed);
-        if n_before < MAX_STRANGE_REQUESTS {
+        let most = if self.n_strange_connections() > FREE {
+            MAX_CROWDED_REQUESTS
+        } else {
+            MAX_STRANGE_REQUESTS
+        };
+        if n_before < most {
             return Ok(());
         }
         self.end_strange();

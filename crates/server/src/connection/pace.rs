@@ -1,7 +1,8 @@
 //! The pace of strangers: where many are connected, one over which no caller was recognized is read in small pieces, and
-//! rests after the requests it sent. So strangers together send so many requests a second, however many connections they
-//! have, and leave the processor to callers. A connection without such requests is never held up, so a caller's first
-//! request is not; and nothing is once a caller was recognized.
+//! rests after what it sent. So strangers together send so many requests and so many bytes a second, however many
+//! connections they have, and leave the processor to callers. The first pieces of connections are taken one after
+//! another, a little apart, so that a crowd that comes at once is not looked at all at once; a caller's first request
+//! waits no longer than that. Nothing is held up once a caller was recognized.
 
 use std::{
     io,
@@ -10,28 +11,44 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    time::{Sleep, sleep},
+    time::{Instant, Sleep, sleep},
 };
 
-use super::Line;
+use super::{Line, crowd::FREE};
 
-/// Strange connections that need no pace.
-const FREE: usize = 256;
-/// What is read at once of a connection that has one: fewer small requests than a stranger may have at once.
-const PIECE: usize = 1 << 10;
+/// What is read at once of a connection that has one, as it may hold requests: few small ones.
+const PIECE: usize = 256;
+/// The same where the piece before held no request, and this one is likely the body of one.
+const PIECE_OF_BODY: usize = 16 << 10;
 /// The time between two requests of strangers, all of them together.
 const APART: Duration = Duration::from_micros(100);
+/// And between two kilobytes.
+const KILOBYTES_APART: Duration = Duration::from_micros(20);
+/// And between the first pieces of two connections.
+const FIRST_APART: Duration = Duration::from_micros(250);
+/// A shorter wait is none: timers are not finer.
+const SHORTEST: Duration = Duration::from_millis(1);
 /// The longest rest.
 const LONGEST: Duration = Duration::from_secs(10);
+
+/// When the next first piece of a connection may be read.
+static NEXT_FIRST: Mutex<Option<Instant>> = Mutex::new(None);
 
 /// A stream that is read at its connection's pace.
 #[derive(Debug)]
 pub(super) struct Paced<S> {
     stream: S,
     line: Line,
+    /// Whether a piece was read before.
+    has_begun: bool,
     rest: Option<Pin<Box<Sleep>>>,
+    /// What the last piece had.
+    n_read: usize,
+    /// Whether it held no request.
+    is_body: bool,
 }
 
 impl<S> Paced<S> {
@@ -39,18 +56,29 @@ impl<S> Paced<S> {
         Self {
             stream,
             line,
+            has_begun: false,
             rest: None,
+            n_read: 0,
+            is_body: false,
         }
     }
 }
 
-/// How long a connection rests after so many requests, where so many are strange.
-fn rest_after(n_requests: usize, n_strange: usize) -> Option<Duration> {
-    if n_requests == 0 || n_strange <= FREE {
+/// How long the first piece of a connection waits for those of others, and when the next one may be read.
+fn turn(next: Option<Instant>, now: Instant) -> (Duration, Instant) {
+    let turn = next.map_or(now, |next| next.max(now));
+    (turn - now, turn + FIRST_APART)
+}
+
+/// How long a connection rests after so many requests and bytes, where so many are strange.
+fn rest_after(n_requests: usize, n_bytes: usize, n_strange: usize) -> Option<Duration> {
+    if n_strange <= FREE {
         return None;
     }
-    let times = u32::try_from(n_requests.saturating_mul(n_strange)).unwrap_or(u32::MAX);
-    Some(APART.saturating_mul(times).min(LONGEST))
+    let times = |n: usize| u32::try_from(n.saturating_mul(n_strange)).unwrap_or(u32::MAX);
+    let for_bytes = KILOBYTES_APART.saturating_mul(times(n_bytes)) / (1 << 10);
+    let rest = APART.saturating_mul(times(n_requests)).saturating_add(for_bytes);
+    (!rest.is_zero()).then(|| rest.min(LONGEST))
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
@@ -60,7 +88,15 @@ impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
             return Pin::new(&mut this.stream).poll_read(cx, buf);
         }
         let n_strange = this.line.n_strange_connections();
-        if let Some(rest) = rest_after(this.line.take_begun(), n_strange) {
+        if !std::mem::replace(&mut this.has_begun, true) && n_strange > FREE {
+            let mut next = NEXT_FIRST.lock();
+            let (wait, then) = turn(*next, Instant::now());
+            *next = Some(then);
+            this.rest = (wait > SHORTEST).then(|| Box::pin(sleep(wait)));
+        }
+        let n_begun = this.line.take_begun();
+        if let Some(rest) = rest_after(n_begun, std::mem::take(&mut this.n_read), n_strange) {
+            this.is_body = n_begun == 0;
             this.rest = Some(Box::pin(sleep(rest)));
         }
         if let Some(rest) = &mut this.rest {
@@ -70,11 +106,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
         if n_strange <= FREE {
             return Pin::new(&mut this.stream).poll_read(cx, buf);
         }
-        let most = buf.remaining().min(PIECE);
+        let piece = if this.is_body { PIECE_OF_BODY } else { PIECE };
+        let most = buf.remaining().min(piece);
         let mut piece = ReadBuf::new(buf.initialize_unfilled_to(most));
         ready!(Pin::new(&mut this.stream).poll_read(cx, &mut piece))?;
         let n_read = piece.filled().len();
         buf.advance(n_read);
+        this.n_read = n_read;
         Poll::Ready(Ok(()))
     }
 }
@@ -89,10 +127,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn first_pieces_follow_each_other_at_a_distance() {
+        let now = Instant::now();
+        let (wait, next) = turn(None, now);
+        assert_eq!((wait, next), (Duration::ZERO, now + FIRST_APART));
+        let (wait, next) = turn(Some(next), now);
+        assert_eq!((wait, next), (FIRST_APART, now + FIRST_APART * 2));
+        let later = next + FIRST_APART * 100;
+        assert_eq!(turn(Some(next), later), (Duration::ZERO, later + FIRST_APART));
+    }
+
+    #[test]
     fn requests_of_a_crowd_of_strangers_are_spread() {
-        assert_eq!(rest_after(1_000, FREE), None);
-        assert_eq!(rest_after(0, 4_000), None);
-        assert_eq!(rest_after(1, 4_000), Some(Duration::from_millis(400)));
-        assert_eq!(rest_after(usize::MAX, 4_000), Some(LONGEST));
+        assert_eq!(rest_after(1_000, 1_000, FREE), None);
+        assert_eq!(rest_after(0, 0, 4_000), None);
+        assert_eq!(rest_after(1, 0, 4_000), Some(Duration::from_millis(400)));
+        assert_eq!(rest_after(0, 2 << 10, 4_000), Some(Duration::from_millis(160)));
+        assert_eq!(rest_after(usize::MAX, 0, 4_000), Some(LONGEST));
+        assert_eq!(rest_after(0, usize::MAX, 4_000), Some(LONGEST));
     }
 }
