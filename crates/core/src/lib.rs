@@ -48,7 +48,7 @@ pub use id::{
 };
 pub use measure::{MAX_NESTING, parsed_limit, parsed_size, value_size};
 pub use membership::Membership;
-pub use node::{Offer, written_by};
+pub use node::{HTTP_MAX_TIMEOUT_MS, Offer, written_by};
 pub use plan::Plan;
 pub use problem::{Problem, Problems, Spot};
 pub use run::{

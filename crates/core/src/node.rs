@@ -21,7 +21,8 @@ pub(crate) use about::{ARTIFACT, About, TITLE};
 pub use config::written_by;
 pub(crate) use config::{Assigned, MAX_NAMES, MAX_PIECES, Pieces, known_keys};
 use config::{CHANNEL_FIELDS, Config, VARIABLE_FIELDS};
-pub(crate) use http::{HTTP_MAX_TIMEOUT_MS, HttpNode};
+pub use http::HTTP_MAX_TIMEOUT_MS;
+pub(crate) use http::HttpNode;
 
 /// Which optional node types a host offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -25,6 +25,7 @@ use rustls::ClientConfig;
 use tokio_rustls::TlsConnector;
 use tracing::{debug, warn};
 use url::Url;
+use wopr_core::HTTP_MAX_TIMEOUT_MS;
 
 use super::{
     connector::{ConnectError, Connector, Inner},
@@ -63,7 +64,7 @@ const USER_AGENT: &str = concat!("wopr/", env!("CARGO_PKG_VERSION"));
 pub struct Limits {
     /// From resolving to a ready connection, TLS included.
     pub connect: Duration,
-    /// From resolving to the last byte of the answer.
+    /// From resolving to the last byte of the answer; as long as a node may ask for.
     pub total: Duration,
     /// Bytes of a request's body.
     pub request_body: usize,
@@ -80,7 +81,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(10),
-            total: Duration::from_secs(300),
+            total: Duration::from_millis(HTTP_MAX_TIMEOUT_MS),
             request_body: 4 << 20,
             response_body: 4 << 20,
             response_headers: 64 << 10,

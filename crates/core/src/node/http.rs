@@ -35,8 +35,8 @@ pub(crate) enum Body {
 
 /// Time limit of an HTTP attempt where the node names none.
 const HTTP_TIMEOUT_MS: u64 = 30_000;
-/// Longest time limit of an HTTP attempt.
-pub(crate) const HTTP_MAX_TIMEOUT_MS: u64 = 600_000;
+/// Longest time limit of an HTTP attempt that a node may name, in milliseconds.
+pub const HTTP_MAX_TIMEOUT_MS: u64 = 600_000;
 
 impl HttpNode {
     pub(super) fn read(config: Config<'_>) -> Result<Self, String> {
