@@ -3,17 +3,19 @@
 
 use std::net::SocketAddr;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::{
-    call::Caller,
+    call::{Caller, contains},
     http::write_request,
     scenario::{Journey, Way},
     workflow::{APPROVAL, GATE},
 };
 
+/// How often a run is read at most before it counts as stuck.
+const POLLS: u32 = 10_000;
 /// Connections on which runs are parked: enough to fill group commits.
 const PARKING: usize = 32;
 
@@ -48,7 +50,7 @@ impl Client {
         let mut start = Vec::new();
         let mut message = None;
         match way {
-            Way::Rest | Way::Waiting | Way::Resume => {
+            Way::Rest | Way::Poll | Way::Waiting | Way::Resume => {
                 let body = json!({"workflowId": workflow}).to_string();
                 let body = Some(body.as_bytes());
                 write_request(&mut start, "POST", "/v1/runs", caller.fields(), body);
@@ -108,6 +110,10 @@ impl Client {
                 let run = self.begin().await?;
                 self.follow(&run).await
             }
+            Way::Poll => {
+                let run = self.begin().await?;
+                self.poll(&run).await
+            }
             Way::A2a1 => self.send(b"\"TASK_STATE_COMPLETED\"").await,
             Way::A2a03 => self.send(b"\"state\":\"completed\"").await,
             Way::Waiting => {
@@ -143,6 +149,20 @@ impl Client {
         self.start[message.at..message.at + PLACE.len()].copy_from_slice(id.as_bytes());
         let status = self.caller.exchange(&self.start).await.context("start a run")?;
         self.caller.expect(status, 200, part)
+    }
+
+    /// Reads a run again and again, until it has completed.
+    async fn poll(&mut self, run: &str) -> Result<()> {
+        const COMPLETED: &[u8] = b"\"status\":\"completed\"";
+        let path = format!("/v1/runs/{run}");
+        for _ in 0..POLLS {
+            let status = self.caller.ask("GET", &path, "", None).await?;
+            self.caller.expect(status, 200, b"")?;
+            if contains(&self.caller.answer, COMPLETED) {
+                return Ok(());
+            }
+        }
+        bail!("run {run} did not complete while it was read {POLLS} times")
     }
 
     /// Reads the events of a run, to the end of the stream.

@@ -50,7 +50,7 @@ use crate::{exit::Exit, open_files, output, signals::Signals};
 
 /// Measure how fast runs are, and what each costs.
 ///
-/// Journeys (rest, a2a-1.0, a2a-0.3, chain, fan, waiting, resume) are made again and again by each number of clients
+/// Journeys (rest, poll, a2a-1.0, a2a-0.3, chain, fan, waiting, resume) are made again and again by each number of clients
 /// and reported per run. Studies (subscribers, followers, children, list, parked, streams, flat) set up a situation of
 /// some size, on a store of their own, and tell named figures. Everything is removed afterwards, also after Ctrl-C.
 #[derive(Debug, Clone, clap::Args)]

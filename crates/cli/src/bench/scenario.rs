@@ -14,6 +14,8 @@ use super::workflow::{APPROVAL, CHAIN, FAN, ONE};
 pub(crate) enum Scenario {
     /// A one-node run: `POST /v1/runs`, then its events as SSE until `run.completed`
     Rest,
+    /// A one-node run: `POST /v1/runs`, then `GET` of the run until it has completed
+    Poll,
     /// A one-node run: a blocking `SendMessage` of A2A 1.0
     #[value(name = "a2a-1.0")]
     #[serde(rename = "a2a-1.0")]
@@ -60,6 +62,8 @@ pub(crate) struct Journey {
 pub(crate) enum Way {
     /// Created, then its events read to the end.
     Rest,
+    /// Created, then read until it has completed.
+    Poll,
     /// A blocking send of A2A 1.0.
     A2a1,
     /// A blocking send of A2A 0.3.
@@ -87,6 +91,7 @@ impl Scenario {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Rest => "rest",
+            Self::Poll => "poll",
             Self::A2a1 => "a2a-1.0",
             Self::A2a03 => "a2a-0.3",
             Self::Chain => "chain",
@@ -105,7 +110,7 @@ impl Scenario {
 
     /// Whether it is a one-node run from its start to its end.
     pub(crate) fn is_pure(self) -> bool {
-        matches!(self, Self::Rest | Self::A2a1 | Self::A2a03)
+        matches!(self, Self::Rest | Self::Poll | Self::A2a1 | Self::A2a03)
     }
 
     /// What it is.
@@ -113,6 +118,7 @@ impl Scenario {
         let journey = |workflow, way| Kind::Journey(Journey { workflow, way });
         match self {
             Self::Rest => journey(ONE, Way::Rest),
+            Self::Poll => journey(ONE, Way::Poll),
             Self::A2a1 => journey(ONE, Way::A2a1),
             Self::A2a03 => journey(ONE, Way::A2a03),
             Self::Chain => journey(CHAIN, Way::Rest),

@@ -77,11 +77,11 @@ fn find<'a>(report: &'a Value, name: &str) -> &'a Value {
 
 #[test]
 fn a_run_that_need_not_wait_is_one_append() {
-    let scenarios = "rest,a2a-1.0,a2a-0.3,chain,waiting,resume";
+    let scenarios = "rest,poll,a2a-1.0,a2a-0.3,chain,waiting,resume";
     let runs = ["--runs", "50", "--concurrency", "1,8", "--warm-up", "0"];
     let report = report(&[&["--scenario", scenarios][..], &runs].concat());
     let cells = report["cells"].as_array().unwrap();
-    assert_eq!(cells.len(), 12, "{report:#}");
+    assert_eq!(cells.len(), 14, "{report:#}");
     for cell in cells {
         assert_eq!(cell["runs"], 50, "{cell:#}");
         assert_eq!(cell["failures"], 0, "{cell:#}");
@@ -89,7 +89,7 @@ fn a_run_that_need_not_wait_is_one_append() {
         // Seldom one of the server's own writes is among them.
         assert!(cell["fsyncs_per_run"].as_f64().unwrap() <= 1.1, "{cell:#}");
         assert!(cell["server_cpu_per_run"].as_f64().is_some(), "{cell:#}");
-        let is_pure = ["rest", "a2a-1.0", "a2a-0.3"].contains(&cell["scenario"].as_str().unwrap());
+        let is_pure = ["rest", "poll", "a2a-1.0", "a2a-0.3"].contains(&cell["scenario"].as_str().unwrap());
         let has_bar = is_pure && cell["concurrency"] == 1;
         assert_eq!(cell["p50_bar"].is_f64(), has_bar, "{cell:#}");
         for times in ["latency", "raw"] {
