@@ -65,6 +65,7 @@ pub use pushes::Options as PushOptions;
 pub use quarantine::QUARANTINED;
 pub use recent::Decided;
 pub use request::{Create, Done, Extras, NewMessage, NewReceiver, Once, Respond, Start};
+pub use room::TIMES_DECIDED;
 pub use stats::Stats;
 pub use tail::Tail;
 pub use view::{Events, View};

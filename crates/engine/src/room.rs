@@ -24,8 +24,8 @@ const TURNS: usize = 32;
 const SMALL: usize = 256 << 10;
 /// Bytes of larger ones for each purpose.
 const BYTES: usize = 96 << 20;
-/// How often a run is in memory while it is decided: as it was, as it becomes, and in its events.
-const TIMES_DECIDED: usize = 3;
+/// How many times a run is in memory while it is decided: as it was, as it becomes, and in its events.
+pub const TIMES_DECIDED: usize = 3;
 /// Large runs remembered; when there are more, all are forgotten.
 const MAX_KNOWN: usize = 1_024;
 /// Loads of a tenant that wait, of each kind.

@@ -17,6 +17,7 @@ use std::{
 use axum::body::{Body, Bytes, HttpBody as _};
 use futures_util::stream::StreamExt as _;
 use wopr_connect::{Share, Shares, TooManyValues};
+use wopr_engine::TIMES_DECIDED;
 
 use crate::{admission, asker::Asker};
 
@@ -31,9 +32,6 @@ const TIMES_FREE: usize = 3;
 
 /// What a parsed body takes beside its text counts from here on.
 const COUNTED_FROM: usize = 64 << 10;
-/// How often what a body holds is in memory while its run is decided: as it was sent, in the run, in its events.
-const TIMES_DECIDED: usize = 3;
-
 /// What this process has.
 static MEMORY: LazyLock<Arc<Shares<Asker>>> = LazyLock::new(|| Arc::new(Shares::new(MAX_HELD, TIMES_FREE)));
 

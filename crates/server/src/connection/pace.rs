@@ -2,7 +2,7 @@
 //! rests after what it sent. So strangers together send so many requests and so many bytes a second, however many
 //! connections they have, and leave the processor to callers. The first pieces of connections are taken one after
 //! another, a little apart, so that a crowd that comes at once is not looked at all at once; a caller's first request
-//! waits no longer than that. Nothing is held up once a caller was recognized.
+//! waits half a second at most. Nothing is held up once a caller was recognized.
 
 use std::{
     io,
@@ -19,17 +19,19 @@ use tokio::{
 
 use super::{Line, crowd::FREE};
 
-/// What is read at once of a connection that has one, as it may hold requests: few small ones.
+/// Bytes read at once of a connection in a crowd: they may be requests, so that only a few small ones fit.
 const PIECE: usize = 256;
-/// The same where the piece before held no request, and this one is likely the body of one.
-const PIECE_OF_BODY: usize = 16 << 10;
+/// Bytes read at once after a full piece without a request: the client is likely sending the body of one.
+const PIECE_OF_BODY: usize = 4 << 10;
 /// The time between two requests of strangers, all of them together.
 const APART: Duration = Duration::from_micros(100);
 /// And between two kilobytes.
 const KILOBYTES_APART: Duration = Duration::from_micros(20);
 /// And between the first pieces of two connections.
 const FIRST_APART: Duration = Duration::from_micros(250);
-/// A shorter wait is none: timers are not finer.
+/// The longest wait of a first piece: a client that opens connections faster than they are read delays no other further.
+const LONGEST_FIRST: Duration = Duration::from_millis(500);
+/// Shorter waits are skipped: timers are not finer.
 const SHORTEST: Duration = Duration::from_millis(1);
 /// The longest rest.
 const LONGEST: Duration = Duration::from_secs(10);
@@ -42,12 +44,12 @@ static NEXT_FIRST: Mutex<Option<Instant>> = Mutex::new(None);
 pub(super) struct Paced<S> {
     stream: S,
     line: Line,
-    /// Whether a piece was read before.
+    /// True once the first piece has its turn.
     has_begun: bool,
     rest: Option<Pin<Box<Sleep>>>,
-    /// What the last piece had.
+    /// Bytes of the last piece.
     n_read: usize,
-    /// Whether it held no request.
+    /// True if the last piece was full and began no request.
     is_body: bool,
 }
 
@@ -66,7 +68,7 @@ impl<S> Paced<S> {
 
 /// How long the first piece of a connection waits for those of others, and when the next one may be read.
 fn turn(next: Option<Instant>, now: Instant) -> (Duration, Instant) {
-    let turn = next.map_or(now, |next| next.max(now));
+    let turn = next.map_or(now, |next| next.clamp(now, now + LONGEST_FIRST));
     (turn - now, turn + FIRST_APART)
 }
 
@@ -94,9 +96,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
             *next = Some(then);
             this.rest = (wait > SHORTEST).then(|| Box::pin(sleep(wait)));
         }
-        let n_begun = this.line.take_begun();
-        if let Some(rest) = rest_after(n_begun, std::mem::take(&mut this.n_read), n_strange) {
-            this.is_body = n_begun == 0;
+        let (n_begun, n_read) = (this.line.take_begun(), std::mem::take(&mut this.n_read));
+        if let Some(rest) = rest_after(n_begun, n_read, n_strange) {
+            this.is_body = n_begun == 0 && n_read >= PIECE;
             this.rest = Some(Box::pin(sleep(rest)));
         }
         if let Some(rest) = &mut this.rest {
@@ -135,6 +137,8 @@ mod tests {
         assert_eq!((wait, next), (FIRST_APART, now + FIRST_APART * 2));
         let later = next + FIRST_APART * 100;
         assert_eq!(turn(Some(next), later), (Duration::ZERO, later + FIRST_APART));
+        let (wait, next) = turn(Some(now + LONGEST_FIRST * 100), now);
+        assert_eq!((wait, next), (LONGEST_FIRST, now + LONGEST_FIRST + FIRST_APART));
     }
 
     #[test]
