@@ -214,7 +214,7 @@ impl Pending {
 }
 
 /// Behind every run of a tenant.
-fn end_of(tenant: TenantId) -> RunKey {
+pub(crate) fn end_of(tenant: TenantId) -> RunKey {
     /// The last millisecond that an id can tell.
     const LAST: i64 = (1 << 48) - 1;
     RunKey::new(tenant, RunId::from_parts(Timestamp::from_millis(LAST), [255; 10]))

@@ -26,16 +26,20 @@ use tokio::{sync::Notify, time::Instant};
 use tracing::Instrument;
 use wopr_core::{Run, RunKey, Seq, Timestamp};
 use wopr_store::{
-    Attempted, Delivery, LeasedPush, Mailbox, OutboxRow, PushRow, Put, Quota, ReadError, Then, WriteError,
+    Attempted, Delivery, LeasedPush, Mailbox, OutboxRow, PushRow, Put, Quota, ReadError, StoredEvent, Then,
+    Update, WriteError,
 };
 
 use crate::{
     CommandError, Courier, Engine, Parcel, Undelivered, View,
+    engine::Shared,
     hands::Hands,
+    inbox::end_of,
+    loading::Fetched,
     logs::of_run,
     panics::{Panicked, caught},
     quarantine::Suspects,
-    room::Held,
+    room::{Held, Purpose},
     slots::{Slot, Slots},
     stats::Counters,
     view::{decode_base, decode_events},
@@ -45,6 +49,8 @@ use crate::{
 const ROUND: usize = 64;
 /// Events of a run read at once.
 const PAGE: usize = 256;
+/// Room for a page of a log while all of it is folded again.
+const FOLDING: usize = 16 << 20;
 /// What a receiver is told in a row before others have their turn.
 const BURST: usize = 16;
 /// Rounds are at least this far apart: what is appended meanwhile costs one look and not one each.
@@ -67,6 +73,8 @@ const SETTLE_TRIES: u32 = 8;
 #[derive(Debug)]
 pub(crate) struct Pushes {
     slots: Slots,
+    /// Runs whose events are made deliveries of, shared by tenants.
+    expanding: Slots,
     suspects: Suspects,
     /// Outboxes with one chance left.
     suspect_outboxes: Suspects,
@@ -86,6 +94,7 @@ impl Pushes {
     pub(crate) fn new(max_active: usize) -> Self {
         Self {
             slots: Slots::new(max_active),
+            expanding: Slots::new(ROUND),
             suspects: Suspects::new(SUSPECTS),
             suspect_outboxes: Suspects::new(1),
             is_recovering: AtomicBool::new(true),
@@ -191,7 +200,8 @@ impl Engine {
         };
         let stop = self.shared.stop.clone();
         let mut next_look = Instant::now();
-        let mut expanding = Hands::new(ROUND);
+        // One more than there are slots: so no round waits for a run to end.
+        let mut expanding = Hands::new(ROUND + 1);
         while !stop.is_cancelled() {
             let began = Instant::now();
             let (n_expanded, is_more_left) = self.expand_all(&courier, &mut expanding).await;
@@ -231,7 +241,7 @@ impl Engine {
         expanding: &mut Hands<RunKey, bool>,
     ) -> (usize, bool) {
         let (mut n_expanded, mut is_more_left) = (0, false);
-        let mut after = None;
+        let (mut after, mut leased) = (None, Instant::now());
         let is_recovering = self.shared.pushes.is_recovering.swap(false, Ordering::Relaxed);
         loop {
             let epoch = self.shared.epoch;
@@ -247,23 +257,32 @@ impl Engine {
             };
             let is_last = notes.len() < ROUND;
             after = notes.last().map(|note| note.run.clone());
+            let n_found = notes.len();
+            let notes = self.with_slots(notes);
+            if notes.len() < n_found {
+                is_more_left = true;
+                if is_recovering {
+                    self.shared.pushes.recover();
+                }
+            }
+            // What else a tenant has that has its share waits as well.
+            let crowded = self.shared.pushes.expanding.crowded();
+            after = after.map(|last: RunKey| match crowded.contains(&last.tenant) {
+                true => end_of(last.tenant),
+                false => last,
+            });
             let (notes, suspects) = if is_recovering {
                 self.claim_outboxes(notes).await
             } else {
                 (notes, None)
             };
-            for note in notes {
-                if self.shared.setbacks.is_left_alone(&note.run) {
-                    continue;
-                }
+            for (note, slot) in notes {
                 let (engine, courier, suspects) = (self.clone(), Arc::clone(courier), suspects.clone());
                 let (span, key) = (of_run(&note.run), note.run.clone());
                 let work = async move {
                     let run = note.run.clone();
-                    let expanded = engine
-                        .attend(&run, Box::pin(engine.expand(&*courier, note)))
-                        .await;
-                    drop(suspects);
+                    let expanded = engine.attend(&run, Box::pin(engine.expand(&courier, note))).await;
+                    drop((slot, suspects));
                     if let Err(error) = &expanded {
                         tracing::warn!(%error, "deliveries not made yet");
                     }
@@ -281,16 +300,32 @@ impl Engine {
                 }
                 return (n_expanded, is_more_left);
             }
+            // Receivers do not wait until every outbox has been looked at.
+            if leased.elapsed() >= GATHER {
+                self.lease_due(courier).await;
+                leased = Instant::now();
+            }
         }
+    }
+
+    /// The outboxes that may be worked at, as far as there are slots for their tenants.
+    fn with_slots(&self, notes: Vec<OutboxRow>) -> Vec<(OutboxRow, Slot)> {
+        let Shared { pushes, setbacks, .. } = &*self.shared;
+        let with_slot = |note: OutboxRow| {
+            let slot = pushes.expanding.take(&note.run.tenant)?;
+            Some((note, slot))
+        };
+        let is_tried = |note: &OutboxRow| !setbacks.is_left_alone(&note.run);
+        notes.into_iter().filter(is_tried).filter_map(with_slot).collect()
     }
 
     /// Notes that outboxes are in hand that a process left which may have died of them; those that may be worked at.
     async fn claim_outboxes(
         &self,
-        notes: Vec<OutboxRow>,
-    ) -> (Vec<OutboxRow>, Option<Arc<OwnedSemaphorePermit>>) {
+        notes: Vec<(OutboxRow, Slot)>,
+    ) -> (Vec<(OutboxRow, Slot)>, Option<Arc<OwnedSemaphorePermit>>) {
         let shared = &self.shared;
-        let runs: Vec<_> = notes.iter().map(|note| note.run.clone()).collect();
+        let runs: Vec<_> = notes.iter().map(|(note, _)| note.run.clone()).collect();
         if runs.is_empty() {
             return (notes, None);
         }
@@ -310,12 +345,12 @@ impl Engine {
         if claimed.len() < runs.len() {
             shared.pushes.recover();
         }
-        let is_claimed = |note: &OutboxRow| claimed.contains(&note.run);
+        let is_claimed = |(note, _): &(OutboxRow, Slot)| claimed.contains(&note.run);
         (notes.into_iter().filter(is_claimed).collect(), suspects)
     }
 
     /// Makes deliveries of what was appended to a run.
-    async fn expand(&self, courier: &dyn Courier, note: OutboxRow) -> Result<(), CommandError> {
+    async fn expand(&self, courier: &Arc<dyn Courier>, note: OutboxRow) -> Result<(), CommandError> {
         let store = &self.shared.store;
         let Some(mut before) = self.as_of(&note.run, note.from).await? else {
             return Ok(());
@@ -326,8 +361,7 @@ impl Engine {
             let Some(page) = store.events(&note.run, from, limit).await? else {
                 return Ok(());
             };
-            let events = decode_events(&page.events)?;
-            let Some(last) = events.last() else {
+            let Some(last) = page.events.last() else {
                 let why = format!("run {}: the log ends before event {from}", note.run);
                 return Err(CommandError::Internal(why));
             };
@@ -336,7 +370,8 @@ impl Engine {
                 from,
                 to: last.seq.next(),
             };
-            let updates = courier.updates(&before, &events);
+            let updates;
+            (before, updates) = self.advance(before, page.events, Some(courier)).await?;
             let n_made = updates.len();
             match store.expand(&part, &updates, self.lease_time()).await {
                 Ok(true) => Counters::add(&self.shared.counters.pushes_made, n_made),
@@ -346,42 +381,77 @@ impl Engine {
                 Err(WriteError::Corrupt(why)) => return Err(CommandError::Internal(why)),
             }
             from = part.to;
-            before.run = fold(&before, &events)?;
         }
         Ok(())
     }
 
-    /// A run as it was when its log had a length; none if it is gone.
-    async fn as_of(&self, key: &RunKey, head: Seq) -> Result<Option<View>, ReadError> {
-        let turn = self.shared.room.turn(&key.tenant).await?;
-        let Some(loaded) = self.shared.store.load(key).await? else {
+    /// Folds a page of its log into a run, where decisions are made, and says what receivers are told of it.
+    async fn advance(
+        &self,
+        before: View,
+        page: Vec<StoredEvent>,
+        courier: Option<&Arc<dyn Courier>>,
+    ) -> Result<(View, Vec<Update>), CommandError> {
+        let (tenant, courier) = (before.key.tenant.clone(), courier.map(Arc::clone));
+        let n_page: usize = page.iter().map(|event| event.body.len()).sum();
+        let n_bytes = before.held.n_bytes() + n_page;
+        let work = move || {
+            let events = decode_events(&page)?;
+            drop(page);
+            let updates = courier.map(|courier| courier.updates(&before, &events));
+            let mut view = before;
+            fold(&mut view, &events)?;
+            Ok::<_, ReadError>((view, updates.unwrap_or_default()))
+        };
+        Ok(self.think(&tenant, n_bytes, work).await??)
+    }
+
+    /// A run as it was when its log had a length, with room for it; none if it is gone.
+    async fn as_of(&self, key: &RunKey, head: Seq) -> Result<Option<View>, CommandError> {
+        let Shared { room, store, .. } = &*self.shared;
+        let Some(Fetched { loaded, held, turn }) = self.fetch(key, Purpose::View).await? else {
             return Ok(None);
         };
         let (workflow, version) = (&loaded.summary.workflow, &loaded.summary.version);
         let plan = self.version(&key.tenant, workflow, version).await?;
-        let base = match &loaded.snapshot {
-            Some(snapshot) if snapshot.head <= head => decode_base(key, snapshot)?,
-            Some(_) | None => Run::default(),
-        };
         let mut view = View {
             key: key.clone(),
             plan,
-            run: base,
+            run: Run::default(),
             summary: loaded.summary,
-            held: Held::default(),
+            held,
         };
-        drop(turn);
+        let n_bytes = view.held.n_bytes();
+        let is_newer = loaded.snapshot.as_ref().is_some_and(|base| base.head > head);
+        if is_newer {
+            // The fold of then is gone. All of the log before is read again, and the run grows meanwhile.
+            drop((loaded.snapshot, loaded.tail, turn));
+            view.held = Held::default();
+            view.held = Box::pin(room.hold(Purpose::View, &key.tenant, n_bytes + FOLDING)).await?;
+        } else {
+            let (base, mut tail) = (loaded.snapshot, loaded.tail);
+            tail.retain(|event| event.seq < head);
+            let work = move || {
+                if let Some(base) = base {
+                    view.run = decode_base(&view.key, &base)?;
+                }
+                fold(&mut view, &decode_events(&tail)?)?;
+                Ok::<_, ReadError>(view)
+            };
+            view = self.think(&key.tenant, n_bytes, work).await??;
+            drop(turn);
+        }
         while view.run.head < head {
             let limit = usize::try_from(head.0 - view.run.head.0).map_or(PAGE, |left| left.min(PAGE));
-            let Some(page) = self.shared.store.events(key, view.run.head, limit).await? else {
+            let Some(page) = store.events(key, view.run.head, limit).await? else {
                 return Ok(None);
             };
             if page.events.is_empty() {
-                return Err(ReadError::Corrupt(format!(
+                return Err(CommandError::Internal(format!(
                     "run {key}: the log ends before {head}"
                 )));
             }
-            view.run = fold(&view, &decode_events(&page.events)?)?;
+            (view, _) = self.advance(view, page.events, None).await?;
         }
         Ok(Some(view))
     }
@@ -620,9 +690,10 @@ fn undelivered(reason: &str) -> Undelivered {
     }
 }
 
-fn fold(view: &View, events: &[wopr_core::Recorded]) -> Result<Run, ReadError> {
-    let folded = view.run.clone().fold(&view.plan, events);
-    folded.map_err(|error| ReadError::Corrupt(format!("run {}: {error}", view.key)))
+fn fold(view: &mut View, events: &[wopr_core::Recorded]) -> Result<(), ReadError> {
+    let folded = std::mem::take(&mut view.run).fold(&view.plan, events);
+    view.run = folded.map_err(|error| ReadError::Corrupt(format!("run {}: {error}", view.key)))?;
+    Ok(())
 }
 
 fn millis(time: Duration) -> u64 {

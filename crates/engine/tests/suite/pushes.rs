@@ -1,6 +1,11 @@
 //! Receivers are told at least once and in order, whatever becomes of other receivers or of the process. Time is virtual.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    thread::{self, ThreadId},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -40,6 +45,8 @@ enum Mood {
 struct Postbox {
     moods: Mutex<BTreeMap<String, Mood>>,
     attempts: Mutex<Vec<(String, u64, Instant)>>,
+    /// Where updates were made.
+    threads: Mutex<Vec<ThreadId>>,
     told: Mutex<Vec<(String, u64)>>,
     heard: Notify,
 }
@@ -77,6 +84,7 @@ impl Postbox {
 #[async_trait]
 impl Courier for Postbox {
     fn updates(&self, before: &View, events: &[Recorded]) -> Vec<Update> {
+        self.threads.lock().push(thread::current().id());
         assert_eq!(Some(before.run.head), events.first().map(|event| event.seq));
         events
             .iter()
@@ -488,4 +496,74 @@ async fn slow_receivers_of_one_tenant_do_not_delay_those_of_another() {
     }
     let n_begun = begun("slow-");
     assert!(n_begun <= options.max_active * 3 / 4, "{n_begun} attempts hang");
+}
+
+#[tokio::test(start_paused = true)]
+async fn updates_are_made_where_decisions_are() {
+    let world = World::new().await;
+    let view = world.asks(&["a"]).await;
+    let ended = world.approve(&view.key).await;
+    world.postbox.has("a", ended.run.head.0 - 1).await;
+    let threads = world.postbox.threads.lock();
+    assert!(!threads.is_empty() && !threads.contains(&thread::current().id()));
+}
+
+/// Takes the room for views of runs that a tenant may have.
+async fn fill(world: &World, runs: &[&RunKey]) -> Vec<View> {
+    let mut held = Vec::new();
+    for run in runs {
+        while let Ok(view) = world.engine.view(run).await {
+            held.push(view.expect("exists"));
+        }
+    }
+    held
+}
+
+#[tokio::test(start_paused = true)]
+async fn deliveries_of_large_runs_wait_for_room_and_leave_others_theirs() {
+    let world = World::new().await;
+    let large = |n: usize| json!({ "text": "x".repeat(n) });
+    let huge = fresh(create(&world.engine, "ask", large(20 << 20), Extras::default()).await);
+    let mut many = Vec::new();
+    for _ in 0..80 {
+        let view = fresh(create(&world.engine, "ask", large(300 << 10), Extras::default()).await);
+        many.push(view.key);
+    }
+    for run in &many {
+        let put = world.engine.put_push(run, push("large"), 10).await;
+        assert_eq!(put.expect("put"), Put::Added);
+    }
+    let held = fill(&world, &[&huge.key, &many[0]]).await;
+    for run in &many {
+        // Which, unlike an answer, views nothing.
+        let cancel = Command::Cancel {
+            reason: None,
+            by: None,
+        };
+        world.command(run, cancel).await;
+    }
+    // Another tenant does not notice that those wait.
+    let start = Start {
+        tenant: TenantId::parse("other").expect("valid"),
+        ..start(json!({}))
+    };
+    let run = world.engine.new_run_id();
+    let other = Create {
+        extras: along(&run, "other"),
+        run,
+        workflow: WorkflowId::parse("ask").expect("valid"),
+        start,
+    };
+    let began = Instant::now();
+    let other = fresh(world.engine.create(other).await.expect("created"));
+    world.postbox.has("other", other.run.head.0 - 1).await;
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    // sleep: time is virtual, and those that wait have been tried again and again when it is over
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(world.postbox.told("large"), [0; 0]);
+    drop(held);
+    let n_events = |told: &[u64]| told.iter().filter(|seq| **seq > 0).count();
+    while n_events(&world.postbox.told("large")) < many.len() {
+        world.postbox.heard.notified().await;
+    }
 }
