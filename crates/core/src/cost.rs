@@ -31,6 +31,8 @@ pub(crate) const MAX_DEPTH: usize = 256;
 const BYTES: u64 = 16;
 /// What a value costs in a list or an object: it takes 32 bytes there.
 const VALUE: u64 = 2;
+/// What a string costs beside its bytes: memory of its own, taken and given back.
+const STRING: u64 = 2;
 /// What a leaf of an object's tree costs: it has room for eleven fields and takes some 630 bytes.
 const LEAF: u64 = 40;
 /// Fields for which a large object has a leaf: one that was made in the order of its names has leaves that are half full,
@@ -152,7 +154,7 @@ pub(crate) fn bytes(n: usize) -> u64 {
 pub(crate) fn of_value(value: &Value) -> u64 {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => VALUE,
-        Value::String(text) => VALUE + bytes(text.len()),
+        Value::String(text) => VALUE + STRING + bytes(text.len()),
         Value::Array(items) => items.iter().map(of_value).sum::<u64>() + VALUE,
         Value::Object(fields) => VALUE + of_object(fields),
     }
@@ -160,7 +162,7 @@ pub(crate) fn of_value(value: &Value) -> u64 {
 
 /// What a copy of an object costs.
 pub(crate) fn of_object(fields: &Object) -> u64 {
-    let each = |(name, field): (&String, &Value)| bytes(name.len()) + VALUE + of_value(field);
+    let each = |(name, field): (&String, &Value)| STRING + bytes(name.len()) + VALUE + of_value(field);
     leaves(fields.len() as u64) + fields.iter().map(each).sum::<u64>()
 }
 

@@ -21,7 +21,8 @@
 
 use std::{env, sync::Arc};
 
-use peak_alloc::PeakAlloc;
+use mimalloc::MiMalloc;
+use peakmem_alloc::{PeakMemAlloc, PeakMemAllocTrait as _};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Map, Value, json};
 use wopr_core::{
@@ -31,7 +32,7 @@ use wopr_core::{
 use wopr_testkit::{Script, Workflow};
 
 #[global_allocator]
-static MEMORY: PeakAlloc = PeakAlloc;
+static MEMORY: PeakMemAlloc<MiMalloc> = PeakMemAlloc::new(MiMalloc);
 
 const MAX_DOCUMENT: usize = 64 * 1024;
 const MAX_INPUT: usize = 1024 * 1024;
@@ -83,12 +84,11 @@ fn millis() -> f64 {
 
 /// Does something and says how much memory it took at most beside what was there, and how much time.
 fn measured<T>(what: &str, worst: &mut Worst, work: impl FnOnce() -> T) -> T {
-    let before = MEMORY.current_usage();
-    MEMORY.reset_peak_usage();
+    MEMORY.reset_peak_memory();
     let began = millis();
     let done = work();
     let took = millis() - began;
-    let memory = MEMORY.peak_usage().saturating_sub(before);
+    let memory = MEMORY.get_peak_memory();
     if memory > worst.memory || took > worst.millis {
         println!("{what}: {} KiB, {took:.1} ms", memory / 1024);
     }
