@@ -1,7 +1,7 @@
 //! Definitions: from bytes to a plan, and the first decisions of a run of it.
 
 use serde_json::{Value, json};
-use wopr_core::{Command, Definition, Failure, Offer, Plan};
+use wopr_core::{Command, Definition, Failure, NodeTypes, Plan};
 use wopr_testkit::Script;
 
 /// Node executions of a run; a loop has turned by then.
@@ -18,7 +18,7 @@ pub fn definition(data: &[u8]) {
     let Ok(document) = serde_json::from_slice::<Value>(data) else {
         return;
     };
-    let read = |document| Plan::compile(Definition::parse(document)?, Offer { conformance: true });
+    let read = |document| Plan::compile(Definition::parse(document)?, NodeTypes { conformance: true });
     let plan = match read(document) {
         Ok(plan) => plan,
         Err(problems) => {
@@ -95,7 +95,7 @@ fn finish_effects(script: &mut Script, round: usize) {
         let _ = script.tell(
             0,
             Command::Effect {
-                visit: effect.visit,
+                step: effect.step,
                 attempt: effect.attempt,
                 outcome,
                 retry_after_ms: round.is_multiple_of(4).then_some(60_000),

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use wopr_core::{
-    Catalog, Command, Decision, Entropy, Input, MAX_DECISION_WORK, Object, Offer, Plan, Refusal, Run, RunId,
-    Timer, Timestamp, WorkflowId, decide_counted, decide_within,
+    Catalog, Command, Decision, Entropy, Input, MAX_DECISION_WORK, NodeTypes, Object, Plan, Refusal, Run,
+    RunId, Timer, Timestamp, WorkflowId, decide_counted, decide_within,
 };
 use wopr_testkit::Script;
 
@@ -40,7 +40,7 @@ pub fn interpreter(data: &[u8]) {
         ("core.setVariable", set),
         ("core.template", json!({ "template": source })),
     ] {
-        if let Ok(plan) = Plan::admit(around(type_id, &config, source), Offer::default()) {
+        if let Ok(plan) = Plan::admit(around(type_id, &config, source), NodeTypes::default()) {
             live(&plan, &inputs);
         }
     }

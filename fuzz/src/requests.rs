@@ -16,7 +16,7 @@ use crate::host;
 /// More of an answer is not read.
 const MAX_BODY: usize = 8 << 20;
 /// Longer than any request waits, in virtual time.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Any request is answered, by something other than 500, and what is answered is of the type it says.
 ///
@@ -158,7 +158,7 @@ fn ask(request: Request<Body>) -> (StatusCode, Vec<u8>) {
         let response = Faces::new(&host).answer(request).await;
         let (parts, body) = response.into_parts();
         // A stream goes on; what came so far counts.
-        let read = tokio::time::timeout(PATIENCE, to_bytes(body, MAX_BODY)).await;
+        let read = tokio::time::timeout(TIMEOUT, to_bytes(body, MAX_BODY)).await;
         let body = read.ok().and_then(Result::ok).map(Vec::from);
         (parts, body)
     });

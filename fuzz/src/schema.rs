@@ -1,7 +1,7 @@
 //! JSON Schemas of definitions, and values that are checked against them.
 
 use serde_json::{Value, json};
-use wopr_core::{Offer, Plan, Refusal};
+use wopr_core::{NodeTypes, Plan, Refusal};
 use wopr_testkit::Script;
 
 /// Words by which a schema means something else inside of another.
@@ -56,7 +56,7 @@ fn check(schema: &Value, value: &Value) -> Option<bool> {
         }],
         "edges": [],
     });
-    let plan = Plan::admit(document, Offer::default()).ok()?;
+    let plan = Plan::admit(document, NodeTypes::default()).ok()?;
     // A script decides everything twice.
     let mut script = Script::of_plans([plan.into()]).start(json!({}));
     match script.answer("ask", json!({ "answers": { "q": value } })) {

@@ -25,7 +25,7 @@ const DEBIAN: &str = "/usr/lib/postgresql";
 /// Who runs the server where we are root.
 const USERS: [&str; 2] = ["postgres", "nobody"];
 /// How long a server may take to start.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// How often it is asked meanwhile.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -204,7 +204,7 @@ impl Cluster {
 
     /// Waits until the server takes connections.
     pub(crate) fn wait(&mut self) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let mut ask = self.command("pg_isready", false);
             ask.arg("--quiet").arg("--host").arg(&self.folder);

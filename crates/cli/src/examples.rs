@@ -56,14 +56,14 @@ pub(crate) fn write_to(folder: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use wopr_core::{Offer, Plan};
+    use wopr_core::{NodeTypes, Plan};
 
     use super::*;
 
     #[test]
     fn every_example_holds_and_is_named_by_its_id() {
         for example in ALL {
-            let plan = Plan::admit(example.document().unwrap(), Offer::default()).unwrap();
+            let plan = Plan::admit(example.document().unwrap(), NodeTypes::default()).unwrap();
             assert_eq!(plan.id().as_str(), example.id);
         }
     }

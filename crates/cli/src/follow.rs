@@ -21,7 +21,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 /// How long a run is followed without any event coming by a stream that breaks again and again.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 type Events = Pin<Box<dyn Stream<Item = Result<RunEventDoc>> + Send>>;
 
@@ -85,7 +85,7 @@ impl<'c> Follower<'c> {
             };
             self.events = None;
             let now = Instant::now();
-            if now.duration_since(*self.failing_since.get_or_insert(now)) >= PATIENCE {
+            if now.duration_since(*self.failing_since.get_or_insert(now)) >= TIMEOUT {
                 return Err(failure);
             }
             tokio::time::sleep(self.pause).await;

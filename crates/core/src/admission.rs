@@ -9,7 +9,7 @@ use crate::{
     authoring::{Depth, push, walk},
     definition::{Definition, Node},
     measure::too_deep,
-    node::Offer,
+    node::NodeTypes,
     plan::Plan,
     problem::{MAX_PROBLEMS, Problem, Problems, Spot},
     schema::{Allowance, Schema},
@@ -20,14 +20,14 @@ impl Plan {
     ///
     /// # Errors
     /// Every problem, with the place it is in and a pointer to it.
-    pub fn admit(document: Value, offer: Offer) -> Result<Self, Problems> {
+    pub fn admit(document: Value, node_types: NodeTypes) -> Result<Self, Problems> {
         let decoded = Definition::read(&document).map(|definition| {
             let more = problems(&definition);
-            (Self::compile(definition, offer), more)
+            (Self::compile(definition, node_types), more)
         });
         let (mut decoder, more) = match decoded {
             Ok((Ok(mut plan), more)) if more.is_empty() => {
-                let shape = walk(&document, offer, Depth::Shapes);
+                let shape = walk(&document, node_types, Depth::Shapes);
                 if shape.is_empty() {
                     plan.definition.document = document;
                     return Ok(plan);
@@ -44,7 +44,7 @@ impl Plan {
             return Err(Problems(decoder));
         }
         // The decoder stops at the first problem of each part and has no pointers; what it alone has found is kept.
-        let mut all = walk(&document, offer, Depth::Everything);
+        let mut all = walk(&document, node_types, Depth::Everything);
         let settings = all.iter().any(|found| found.pointer.starts_with("/settings"));
         decoder.retain(|problem| {
             let is_known = all.iter().any(|found| found.place == problem.place);

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{
     DrainPolicy, Entropy, Failure, InterruptKind, Membership, Object, Origin, Parent, Plan, PrincipalId,
-    Recorded, Run, RunId, RunStarted, RunStatus, Seq, TenantId, Timestamp, Visit, WorkflowId,
+    Recorded, Run, RunId, RunStarted, RunStatus, Seq, StepId, TenantId, Timestamp, WorkflowId,
     measure::{size_of, size_of_object},
 };
 
@@ -44,7 +44,7 @@ pub enum Command {
     /// An effect's attempt ended.
     Effect {
         /// Which execution.
-        visit: Visit,
+        step: StepId,
         /// Which attempt.
         attempt: u32,
         /// Its outputs, or what went wrong.
@@ -53,7 +53,7 @@ pub enum Command {
         retry_after_ms: Option<u64>,
     },
     /// What other runs told this one.
-    Notices(Vec<Notice>),
+    RunMessages(Vec<RunMessage>),
 }
 
 impl Command {
@@ -65,7 +65,7 @@ impl Command {
             Self::Resolve(resolve) => size_of(&resolve.value),
             Self::SetVariables(variables) => size_of_object(variables),
             Self::Effect { outcome, .. } => outcome.as_ref().map_or(0, size_of_object),
-            Self::Notices(notices) => notices.iter().map(Notice::size).sum(),
+            Self::RunMessages(messages) => messages.iter().map(RunMessage::size).sum(),
             Self::Cancel { .. } | Self::Pause { .. } | Self::Resume { .. } | Self::Timer(_) => 0,
         }
     }
@@ -210,11 +210,11 @@ impl Default for Authority {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Timer {
     /// A delay node is over.
-    Delay(Visit),
+    Delay(StepId),
     /// The next attempt is due.
-    Retry(Visit, u32),
+    Retry(StepId, u32),
     /// An interrupt's time is up.
-    Interrupt(Visit),
+    Interrupt(StepId),
     /// The run's time is up.
     RunDuration,
     /// A decision was cut off; go on.
@@ -226,9 +226,9 @@ impl Timer {
     #[must_use]
     pub fn key(&self) -> String {
         match self {
-            Self::Delay(visit) => format!("delay:{}:{}", visit.ordinal, visit.node),
-            Self::Retry(visit, attempt) => format!("retry:{}:{attempt}:{}", visit.ordinal, visit.node),
-            Self::Interrupt(visit) => format!("interrupt:{}:{}", visit.ordinal, visit.node),
+            Self::Delay(step) => format!("delay:{}:{}", step.ordinal, step.node),
+            Self::Retry(step, attempt) => format!("retry:{}:{attempt}:{}", step.ordinal, step.node),
+            Self::Interrupt(step) => format!("interrupt:{}:{}", step.ordinal, step.node),
             Self::RunDuration => "run-duration".to_owned(),
             Self::Continue => "continue".to_owned(),
         }
@@ -237,8 +237,8 @@ impl Timer {
     /// Reads a key.
     #[must_use]
     pub fn parse(key: &str) -> Option<Self> {
-        let visit = |ordinal: &str, node: &str| {
-            Some(Visit {
+        let step = |ordinal: &str, node: &str| {
+            Some(StepId {
                 node: crate::NodeId::parse(node).ok()?,
                 ordinal: ordinal.parse().ok()?,
             })
@@ -247,16 +247,16 @@ impl Timer {
         match kind {
             "delay" => rest
                 .split_once(':')
-                .and_then(|(o, n)| visit(o, n))
+                .and_then(|(o, n)| step(o, n))
                 .map(Self::Delay),
             "interrupt" => rest
                 .split_once(':')
-                .and_then(|(o, n)| visit(o, n))
+                .and_then(|(o, n)| step(o, n))
                 .map(Self::Interrupt),
             "retry" => {
                 let (ordinal, rest) = rest.split_once(':')?;
                 let (attempt, node) = rest.split_once(':')?;
-                Some(Self::Retry(visit(ordinal, node)?, attempt.parse().ok()?))
+                Some(Self::Retry(step(ordinal, node)?, attempt.parse().ok()?))
             }
             "run-duration" => Some(Self::RunDuration),
             "continue" => Some(Self::Continue),
@@ -268,7 +268,7 @@ impl Timer {
 /// What one run tells another; stored as a row of the target's inbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Notice {
+pub enum RunMessage {
     /// To a child: begin.
     Start(Box<StartRun>),
     /// To a child: the parent was cancelled or failed.
@@ -279,7 +279,7 @@ pub enum Notice {
     /// To a parent: the child waits for an answer.
     ChildWaiting {
         /// The execution that created the child.
-        visit: Visit,
+        step: StepId,
         /// What is asked.
         kind: InterruptKind,
         /// The child's interrupt.
@@ -288,12 +288,12 @@ pub enum Notice {
     /// To a parent: the child waits no longer.
     ChildResumed {
         /// The execution that created the child.
-        visit: Visit,
+        step: StepId,
     },
     /// To a parent: the child has ended.
     ChildEnded {
         /// The execution that created the child.
-        visit: Visit,
+        step: StepId,
         /// How.
         status: RunStatus,
         /// Its outputs.
@@ -308,7 +308,7 @@ pub enum Notice {
     },
 }
 
-impl Notice {
+impl RunMessage {
     fn size(&self) -> usize {
         match self {
             Self::Start(start) => start.size(),
@@ -343,7 +343,7 @@ pub trait Catalog: std::fmt::Debug + Sync {
 }
 
 /// A decision: what to commit, and what to do once it is. One without events can still clear timers and carry
-/// notices, and is to be committed like any other.
+/// run messages, and is to be committed like any other.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
     /// The run after the events.
@@ -352,8 +352,8 @@ pub struct Decision {
     pub events: Vec<Recorded>,
     /// Effects to begin.
     pub effects: Vec<Effect>,
-    /// Effects that are over: (visit, attempt).
-    pub settled: Vec<(Visit, u32)>,
+    /// Effects that are over: (step, attempt).
+    pub settled: Vec<(StepId, u32)>,
     /// Timers to set.
     pub timers_set: Vec<(Timer, Timestamp)>,
     /// Timers to clear.
@@ -361,8 +361,8 @@ pub struct Decision {
     /// Children to create.
     pub children: Vec<NewChild>,
     /// What other runs are told: (target, event that says so, what).
-    pub notices: Vec<(RunId, Seq, Notice)>,
-    /// How many of the notices it was asked about it took in; the others are to be told again.
+    pub messages: Vec<(RunId, Seq, RunMessage)>,
+    /// How many of the run messages it was asked about it took in; the others are to be told again.
     pub heard: usize,
 }
 
@@ -370,7 +370,7 @@ pub struct Decision {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Effect {
     /// Which execution.
-    pub visit: Visit,
+    pub step: StepId,
     /// Which attempt.
     pub attempt: u32,
     /// What to do.

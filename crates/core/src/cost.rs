@@ -18,8 +18,8 @@ pub const MAX_DECISION_WORK: u64 = 3_000_000;
 pub(crate) const EVENT: u64 = 200;
 /// Past this a decision starts no further node; the next decision goes on.
 pub(crate) const DECISION_PAUSE: u64 = MAX_DECISION_WORK / 2;
-/// Past this a decision takes in no further notice; the next decision does.
-pub(crate) const NOTICES_PAUSE: u64 = MAX_DECISION_WORK / 10;
+/// Past this a decision takes in no further run message; the next decision does.
+pub(crate) const MESSAGES_PAUSE: u64 = MAX_DECISION_WORK / 10;
 /// The most that a run may hold in variables, channels and outputs; more where its inputs are large.
 pub(crate) const MAX_STATE: u64 = 1_500_000;
 /// How often a run may hold its inputs.

@@ -88,7 +88,7 @@ pub struct Limits {
 
 /// How an execution of a node is named in the log.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Visit {
+pub struct StepId {
     /// The node.
     pub node: NodeId,
     /// 0 for its first execution; loops count up.
@@ -100,7 +100,7 @@ fn is_zero(n: &u32) -> bool {
     *n == 0
 }
 
-impl Visit {
+impl StepId {
     /// Interrupt id and key of this execution.
     #[must_use]
     pub fn key(&self) -> String {
@@ -205,7 +205,7 @@ pub enum Event {
     /// A node began an attempt.
     NodeStarted {
         /// Which execution.
-        visit: Visit,
+        step: StepId,
         /// Its type.
         type_id: String,
         /// 0 for the first attempt.
@@ -215,7 +215,7 @@ pub enum Event {
     /// A node finished.
     NodeCompleted {
         /// Which execution.
-        visit: Visit,
+        step: StepId,
         /// Its outputs by port.
         outputs: Object,
         /// Indexes of outgoing edges whose condition did not hold.
@@ -225,7 +225,7 @@ pub enum Event {
     /// A node failed for good.
     NodeFailed {
         /// Which execution.
-        visit: Visit,
+        step: StepId,
         /// What went wrong.
         error: Failure,
         /// How many attempts were made.
@@ -237,7 +237,7 @@ pub enum Event {
     /// An attempt failed; another follows after a delay.
     NodeRetried {
         /// Which execution.
-        visit: Visit,
+        step: StepId,
         /// The attempt to come, 1 for the first retry.
         attempt: u32,
         /// How long until then.
@@ -255,14 +255,14 @@ pub enum Event {
     /// A node was stopped by a cancel.
     NodeCancelled {
         /// Which execution.
-        visit: Visit,
+        step: StepId,
         /// Why.
         reason: String,
     },
     /// A node waits for an answer, its own or its child's.
     NodeSuspended {
         /// Which execution.
-        visit: Visit,
+        step: StepId,
         /// The interrupt it waits for.
         interrupt: String,
         /// What is asked.
@@ -273,7 +273,7 @@ pub enum Event {
     /// A node goes on after an answer.
     NodeResumed {
         /// Which execution.
-        visit: Visit,
+        step: StepId,
         /// The interrupt that ended.
         interrupt: String,
         /// The answer, if it was this node's own.
@@ -282,7 +282,7 @@ pub enum Event {
     /// A node created a child run.
     NodeDispatched {
         /// Which execution.
-        visit: Visit,
+        step: StepId,
         /// The child.
         child: RunId,
         /// What it runs.
@@ -291,7 +291,7 @@ pub enum Event {
     /// An interrupt opened.
     InterruptRequested {
         /// Which execution.
-        visit: Visit,
+        step: StepId,
         /// What is asked.
         kind: InterruptKind,
         /// The question.
@@ -302,7 +302,7 @@ pub enum Event {
     /// An interrupt closed.
     InterruptResolved {
         /// Which execution.
-        visit: Visit,
+        step: StepId,
         /// What was asked.
         kind: InterruptKind,
         /// The answer; absent on a timeout.
@@ -315,14 +315,14 @@ pub enum Event {
     /// An approval is asked for.
     ApprovalRequested {
         /// Which execution.
-        visit: Visit,
+        step: StepId,
         /// The question, as in the interrupt.
         data: Value,
     },
     /// One of several needed votes was given.
     ApprovalVoted {
         /// Which execution.
-        visit: Visit,
+        step: StepId,
         /// Whose vote.
         voter: String,
         /// The vote.
@@ -333,7 +333,7 @@ pub enum Event {
     /// An approval was decided.
     ApprovalReceived {
         /// Which execution.
-        visit: Visit,
+        step: StepId,
         /// The decision.
         action: ApprovalAction,
         /// Who decided; absent on a timeout.
@@ -350,14 +350,14 @@ pub enum Event {
     /// Questions are asked.
     ClarificationRequested {
         /// Which execution.
-        visit: Visit,
+        step: StepId,
         /// The questions.
         questions: Value,
     },
     /// Questions were answered.
     ClarificationResolved {
         /// Which execution.
-        visit: Visit,
+        step: StepId,
         /// Answers by question id.
         answers: Object,
         /// Who answered.
@@ -397,7 +397,7 @@ pub enum Event {
     /// A node made an artifact.
     ArtifactCreated {
         /// Which execution.
-        visit: Visit,
+        step: StepId,
         /// Its id, unique within the run.
         artifact: String,
         /// Its type.
@@ -410,7 +410,7 @@ pub enum Event {
     /// A node said a piece of the text it streams.
     OutputChunk {
         /// Which execution.
-        visit: Visit,
+        step: StepId,
         /// Its place among the pieces, from 0.
         #[serde(default, skip_serializing_if = "is_zero")]
         index: u32,

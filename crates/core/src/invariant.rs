@@ -3,20 +3,20 @@
 //!
 //! | promise | held by |
 //! | --- | --- |
-//! | sequences are dense, exactly one event is terminal, and it is last | [`Chronicle`], [`check_log`] |
-//! | no effect before its event | [`Chronicle::check_effect`] |
-//! | no attempt of a lost lease is accepted | [`Standing::settle`] |
+//! | sequences are dense, exactly one event is terminal, and it is last | [`LogChecker`], [`check_log`] |
+//! | no effect before its event | [`LogChecker::check_effect`] |
+//! | no attempt of a lost lease is accepted | [`OutstandingWork::settle`] |
 //! | what a caller was told is in the log | [`check_answer`] |
 //! | every run that can progress does: nothing under way is without something that moves it | [`check_run`], [`check_children`] |
 //!
-//! A [`Chronicle`] follows one log, a [`Standing`] the work that one run has left to do. Both take in what is committed and
+//! A [`LogChecker`] follows one log, a [`OutstandingWork`] the work that one run has left to do. Both take in what is committed and
 //! nothing else, so whoever keeps them holds a log against its own past. What a database, a client or a clock does is
 //! left to their callers.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::{
-    Decision, Event, Plan, Recorded, Run, RunId, Seq, Timer, Timestamp, Visit,
+    Decision, Event, Plan, Recorded, Run, RunId, Seq, StepId, Timer, Timestamp,
     run::{Active, Phase, Wait},
 };
 
@@ -31,23 +31,23 @@ fn broken(what: impl Into<String>) -> Result<(), Violation> {
 
 /// Follows a log from its first event on.
 #[derive(Debug, Clone, Default)]
-pub struct Chronicle {
+pub struct LogChecker {
     head: Seq,
     last_at: Timestamp,
     executions: u64,
     limit: u64,
     /// Executions under way, each with its newest attempt.
-    active: HashMap<Visit, u32>,
-    ended: HashSet<Visit>,
+    active: HashMap<StepId, u32>,
+    ended: HashSet<StepId>,
     has_begun: bool,
     is_over: bool,
 }
 
-impl Chronicle {
+impl LogChecker {
     /// Takes in the next event.
     ///
     /// # Errors
-    /// The first promise that does not hold; the chronicle is then not to be used.
+    /// The first promise that does not hold; the checker is then not to be used.
     pub fn follow(&mut self, recorded: &Recorded) -> Result<(), Violation> {
         let wrong = |what: &str| broken(format!("event {}: {what}", recorded.seq));
         if recorded.seq != self.head {
@@ -72,13 +72,13 @@ impl Chronicle {
             // A child may be cancelled, or quarantined, before it begins.
             Event::RunCancelled { .. } | Event::RunPaused { .. } | Event::RunResumed { .. } => {}
             _ if !self.has_begun => return wrong("it comes before run.started"),
-            Event::NodeStarted { visit, attempt, .. } => {
+            Event::NodeStarted { step, attempt, .. } => {
                 self.executions += 1;
                 if self.executions > self.limit {
                     return wrong("it is one node execution too many");
                 }
-                let follows = match (attempt, self.active.get(visit)) {
-                    (0, None) => !self.ended.contains(visit),
+                let follows = match (attempt, self.active.get(step)) {
+                    (0, None) => !self.ended.contains(step),
                     (0, Some(_)) => false,
                     (_, Some(newest)) => newest + 1 == *attempt,
                     (_, None) => return wrong("an execution that has not begun is retried"),
@@ -86,23 +86,23 @@ impl Chronicle {
                 if !follows {
                     return wrong("the execution starts out of turn");
                 }
-                self.active.insert(visit.clone(), *attempt);
+                self.active.insert(step.clone(), *attempt);
             }
             event => {
-                if let Some(visit) = visit_of(event) {
-                    if !self.active.contains_key(visit) {
+                if let Some(step) = visit_of(event) {
+                    if !self.active.contains_key(step) {
                         return wrong("the execution is not under way");
                     }
                     if ends(event) {
-                        self.active.remove(visit);
-                        self.ended.insert(visit.clone());
+                        self.active.remove(step);
+                        self.ended.insert(step.clone());
                     }
                 }
             }
         }
         self.is_over = recorded.event.terminal().is_some();
-        if let (true, Some(visit)) = (self.is_over, self.active.keys().next()) {
-            return broken(format!("the run ended with '{}' under way", visit.key()));
+        if let (true, Some(step)) = (self.is_over, self.active.keys().next()) {
+            return broken(format!("the run ended with '{}' under way", step.key()));
         }
         self.head = self.head.next();
         self.last_at = recorded.at;
@@ -125,12 +125,12 @@ impl Chronicle {
     ///
     /// # Errors
     /// No event asks for it.
-    pub fn check_effect(&self, visit: &Visit, attempt: u32) -> Result<(), Violation> {
-        match self.active.get(visit) {
+    pub fn check_effect(&self, step: &StepId, attempt: u32) -> Result<(), Violation> {
+        match self.active.get(step) {
             Some(newest) if *newest == attempt => Ok(()),
             Some(_) | None => broken(format!(
                 "attempt {attempt} of '{}' has no event that asks for it",
-                visit.key()
+                step.key()
             )),
         }
     }
@@ -141,8 +141,8 @@ impl Chronicle {
 /// # Errors
 /// The first promise that does not hold.
 pub fn check_log(log: &[Recorded]) -> Result<(), Violation> {
-    let mut chronicle = Chronicle::default();
-    log.iter().try_for_each(|recorded| chronicle.follow(recorded))
+    let mut checker = LogChecker::default();
+    log.iter().try_for_each(|recorded| checker.follow(recorded))
 }
 
 /// Checks that a caller was told what the log says: the run it was shown is the fold of so many events.
@@ -165,18 +165,18 @@ pub fn check_answer(log: &[Recorded], plan: &Plan, told: &Run) -> Result<(), Vio
     }
 }
 
-/// The timers and effects of one run that commits have left standing.
+/// The timers and effects of one run that commits have left to do.
 ///
 /// A lease is told by a number that grows each time an effect is handed out. Where nobody hands effects out, as in
-/// the kernel's tests, it stays [`Standing::FIRST_LEASE`].
+/// the kernel's tests, it stays [`OutstandingWork::FIRST_LEASE`].
 #[derive(Debug, Clone, Default)]
-pub struct Standing {
+pub struct OutstandingWork {
     timers: HashSet<Timer>,
     /// Each with its newest lease.
-    effects: HashMap<(Visit, u32), u64>,
+    effects: HashMap<(StepId, u32), u64>,
 }
 
-impl Standing {
+impl OutstandingWork {
     /// The lease an effect is born with.
     pub const FIRST_LEASE: u64 = 1;
 
@@ -189,11 +189,11 @@ impl Standing {
             self.set(timer.clone());
         }
         // Those that are over come first, as in a store: a decision that stops an effect of its own asks for none.
-        for (visit, attempt) in &decision.settled {
-            self.end(visit, *attempt);
+        for (step, attempt) in &decision.settled {
+            self.end(step, *attempt);
         }
         for effect in &decision.effects {
-            self.begin(effect.visit.clone(), effect.attempt, Self::FIRST_LEASE);
+            self.begin(effect.step.clone(), effect.attempt, Self::FIRST_LEASE);
         }
     }
 
@@ -208,58 +208,58 @@ impl Standing {
     }
 
     /// An effect was enqueued; `lease` is 0 if nobody holds it yet.
-    pub fn begin(&mut self, visit: Visit, attempt: u32, lease: u64) {
-        self.effects.insert((visit, attempt), lease);
+    pub fn begin(&mut self, step: StepId, attempt: u32, lease: u64) {
+        self.effects.insert((step, attempt), lease);
     }
 
     /// An effect was handed out.
     ///
     /// # Errors
     /// It is not under way, or the lease is not newer than every earlier one.
-    pub fn lease(&mut self, visit: &Visit, attempt: u32, lease: u64) -> Result<(), Violation> {
-        match self.effects.get_mut(&(visit.clone(), attempt)) {
+    pub fn lease(&mut self, step: &StepId, attempt: u32, lease: u64) -> Result<(), Violation> {
+        match self.effects.get_mut(&(step.clone(), attempt)) {
             Some(newest) if *newest < lease => {
                 *newest = lease;
                 Ok(())
             }
             Some(newest) => broken(format!(
                 "attempt {attempt} of '{}' was leased as {lease} after {newest}",
-                visit.key()
+                step.key()
             )),
             None => broken(format!(
                 "attempt {attempt} of '{}' was leased and is over",
-                visit.key()
+                step.key()
             )),
         }
     }
 
     /// An effect is over, whoever holds it; a missing one is no error.
-    pub fn end(&mut self, visit: &Visit, attempt: u32) {
-        self.effects.remove(&(visit.clone(), attempt));
+    pub fn end(&mut self, step: &StepId, attempt: u32) {
+        self.effects.remove(&(step.clone(), attempt));
     }
 
     /// An effect is over by an outcome that was won under a lease.
     ///
     /// # Errors
     /// It is not under way, or the lease was lost.
-    pub fn settle(&mut self, visit: &Visit, attempt: u32, lease: u64) -> Result<(), Violation> {
-        match self.effects.remove(&(visit.clone(), attempt)) {
+    pub fn settle(&mut self, step: &StepId, attempt: u32, lease: u64) -> Result<(), Violation> {
+        match self.effects.remove(&(step.clone(), attempt)) {
             Some(newest) if newest == lease => Ok(()),
             Some(newest) => broken(format!(
                 "the outcome of attempt {attempt} of '{}' counted under lease {lease}, {newest} was newer",
-                visit.key()
+                step.key()
             )),
             None => broken(format!(
                 "the outcome of attempt {attempt} of '{}' counted, and it was not under way",
-                visit.key()
+                step.key()
             )),
         }
     }
 
     /// Whether an attempt is under way.
     #[must_use]
-    pub fn has_effect(&self, visit: &Visit, attempt: u32) -> bool {
-        self.effects.contains_key(&(visit.clone(), attempt))
+    pub fn has_effect(&self, step: &StepId, attempt: u32) -> bool {
+        self.effects.contains_key(&(step.clone(), attempt))
     }
 
     /// Whether there is nothing left to do.
@@ -269,13 +269,13 @@ impl Standing {
     }
 }
 
-/// Checks that a run can move and that only what is under way has work standing.
+/// Checks that a run can move and that only what is under way has work left to do.
 ///
 /// # Errors
 /// The first promise that does not hold.
-pub fn check_run(run: &Run, plan: &Plan, standing: &Standing) -> Result<(), Violation> {
+pub fn check_run(run: &Run, plan: &Plan, outstanding: &OutstandingWork) -> Result<(), Violation> {
     let mut timers: HashSet<Timer> = HashSet::new();
-    let mut effects: HashSet<(Visit, u32)> = HashSet::new();
+    let mut effects: HashSet<(StepId, u32)> = HashSet::new();
     let mut is_idle = true;
     for (position, state) in run.nodes.iter().enumerate() {
         let Phase::Active(Active {
@@ -289,26 +289,26 @@ pub fn check_run(run: &Run, plan: &Plan, standing: &Standing) -> Result<(), Viol
         };
         is_idle = false;
         let node = &plan.nodes[position];
-        let visit = Visit {
+        let step = StepId {
             node: node.id.clone(),
             ordinal: *ordinal,
         };
         match wait {
             Wait::Work if node.kind.is_delay() => {
-                timers.insert(Timer::Delay(visit));
+                timers.insert(Timer::Delay(step));
             }
             Wait::Work if node.kind.is_effect() => {
-                effects.insert((visit, *attempt));
+                effects.insert((step, *attempt));
             }
-            Wait::Work => return broken(format!("'{}' works without work to do", visit.key())),
+            Wait::Work => return broken(format!("'{}' works without work to do", step.key())),
             // A timer that fires during a pause is set again when the run is resumed.
             Wait::Retry { .. } if run.paused => {}
             Wait::Retry { .. } => {
-                timers.insert(Timer::Retry(visit, attempt + 1));
+                timers.insert(Timer::Retry(step, attempt + 1));
             }
             Wait::Interrupt(open) => {
                 if open.deadline.is_some() {
-                    timers.insert(Timer::Interrupt(visit));
+                    timers.insert(Timer::Interrupt(step));
                 }
             }
             Wait::Child { run: child, .. } => {
@@ -317,7 +317,7 @@ pub fn check_run(run: &Run, plan: &Plan, standing: &Standing) -> Result<(), Viol
                     .iter()
                     .all(|known| known.run != *child || known.ended)
                 {
-                    return broken(format!("'{}' waits for a child that is over", visit.key()));
+                    return broken(format!("'{}' waits for a child that is over", step.key()));
                 }
             }
         }
@@ -328,19 +328,23 @@ pub fn check_run(run: &Run, plan: &Plan, standing: &Standing) -> Result<(), Viol
     if run.status.is_terminal() && !is_idle {
         return broken("the run has ended with nodes under way");
     }
-    if let Some(missing) = timers.difference(&standing.timers).next() {
+    if let Some(missing) = timers.difference(&outstanding.timers).next() {
         return broken(format!("no timer '{}' stands", missing.key()));
     }
-    if let Some(odd) = standing.effects.keys().find(|effect| !effects.contains(*effect)) {
+    if let Some(odd) = outstanding
+        .effects
+        .keys()
+        .find(|effect| !effects.contains(*effect))
+    {
         return broken(format!("effect {odd:?} stands for nothing"));
     }
     if let Some(odd) = effects
         .iter()
-        .find(|effect| !standing.effects.contains_key(*effect))
+        .find(|effect| !outstanding.effects.contains_key(*effect))
     {
         return broken(format!("no effect {odd:?} stands"));
     }
-    let stale = standing.timers.difference(&timers).find(|timer| match timer {
+    let stale = outstanding.timers.difference(&timers).find(|timer| match timer {
         Timer::Continue => false,
         // A pause by quarantine touches no timer; those that need not stand are dropped when they fire.
         Timer::Retry(..) | Timer::RunDuration => !run.paused,
@@ -349,7 +353,7 @@ pub fn check_run(run: &Run, plan: &Plan, standing: &Standing) -> Result<(), Viol
     if let Some(stale) = stale {
         return broken(format!("timer '{}' stands for nothing", stale.key()));
     }
-    let goes_on = run.paused || standing.timers.contains(&Timer::Continue);
+    let goes_on = run.paused || outstanding.timers.contains(&Timer::Continue);
     if run.started.is_some() && !run.status.is_terminal() && is_idle && !goes_on {
         return broken("nothing can move the run");
     }
@@ -358,7 +362,7 @@ pub fn check_run(run: &Run, plan: &Plan, standing: &Standing) -> Result<(), Viol
 
 /// What is known of a child besides its parent's log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Kin {
+pub struct ChildStatus {
     /// Whether it has begun.
     pub has_begun: bool,
     /// Whether it has ended.
@@ -373,7 +377,10 @@ pub struct Kin {
 ///
 /// # Errors
 /// A child is missing, was never told to begin, or has ended and the run will not hear of it.
-pub fn check_children(run: &Run, kin: impl Fn(&RunId) -> Option<Kin>) -> Result<(), Violation> {
+pub fn check_children(
+    run: &Run,
+    child_status: impl Fn(&RunId) -> Option<ChildStatus>,
+) -> Result<(), Violation> {
     for state in &run.nodes {
         let Phase::Active(Active {
             wait: Wait::Child { run: child, .. },
@@ -382,12 +389,15 @@ pub fn check_children(run: &Run, kin: impl Fn(&RunId) -> Option<Kin>) -> Result<
         else {
             continue;
         };
-        match kin(child) {
+        match child_status(child) {
             None => return broken(format!("child {child} does not exist")),
             // Whether it begins or was cancelled before: once it hears that it should, its parent will hear.
-            Some(kin) if kin.has_told || (kin.is_told && !kin.has_begun) => {}
-            Some(kin) if !kin.has_begun => return broken(format!("child {child} was never told to begin")),
-            Some(kin) if kin.is_over => {
+            Some(child_status)
+                if child_status.has_told || (child_status.is_told && !child_status.has_begun) => {}
+            Some(child_status) if !child_status.has_begun => {
+                return broken(format!("child {child} was never told to begin"));
+            }
+            Some(child_status) if child_status.is_over => {
                 return broken(format!(
                     "child {child} has ended and its parent will not hear of it"
                 ));
@@ -406,25 +416,25 @@ fn ends(event: &Event) -> bool {
 }
 
 /// The execution an event is about, if it needs one that is under way.
-fn visit_of(event: &Event) -> Option<&Visit> {
+fn visit_of(event: &Event) -> Option<&StepId> {
     match event {
-        Event::NodeCompleted { visit, .. }
-        | Event::NodeStarted { visit, .. }
-        | Event::NodeFailed { visit, .. }
-        | Event::NodeRetried { visit, .. }
-        | Event::NodeCancelled { visit, .. }
-        | Event::NodeSuspended { visit, .. }
-        | Event::NodeResumed { visit, .. }
-        | Event::NodeDispatched { visit, .. }
-        | Event::InterruptRequested { visit, .. }
-        | Event::InterruptResolved { visit, .. }
-        | Event::ApprovalRequested { visit, .. }
-        | Event::ApprovalVoted { visit, .. }
-        | Event::ApprovalReceived { visit, .. }
-        | Event::ClarificationRequested { visit, .. }
-        | Event::ClarificationResolved { visit, .. }
-        | Event::ArtifactCreated { visit, .. }
-        | Event::OutputChunk { visit, .. } => Some(visit),
+        Event::NodeCompleted { step, .. }
+        | Event::NodeStarted { step, .. }
+        | Event::NodeFailed { step, .. }
+        | Event::NodeRetried { step, .. }
+        | Event::NodeCancelled { step, .. }
+        | Event::NodeSuspended { step, .. }
+        | Event::NodeResumed { step, .. }
+        | Event::NodeDispatched { step, .. }
+        | Event::InterruptRequested { step, .. }
+        | Event::InterruptResolved { step, .. }
+        | Event::ApprovalRequested { step, .. }
+        | Event::ApprovalVoted { step, .. }
+        | Event::ApprovalReceived { step, .. }
+        | Event::ClarificationRequested { step, .. }
+        | Event::ClarificationResolved { step, .. }
+        | Event::ArtifactCreated { step, .. }
+        | Event::OutputChunk { step, .. } => Some(step),
         Event::RunStarted(_)
         | Event::RunCompleted { .. }
         | Event::RunFailed { .. }

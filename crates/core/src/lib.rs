@@ -32,14 +32,14 @@ mod status;
 
 pub use authoring::{Lint, Place, Warning, definition_schema, locate};
 pub use command::{
-    Authority, Call, Catalog, Command, Decision, Effect, HostBounds, Input, NewChild, Notice, Refusal,
-    Resolve, StartRun, Timer,
+    Authority, Call, Catalog, Command, Decision, Effect, HostBounds, Input, NewChild, Refusal, Resolve,
+    RunMessage, StartRun, Timer,
 };
 pub use cost::MAX_DECISION_WORK;
 pub use decide::{MAX_BYTES, MAX_EVENTS, decide, decide_counted, decide_within};
 pub use definition::{Definition, MAX_EDGES, MAX_NODES, Node, Variable, VariableType};
 pub use event::{
-    ApprovalAction, Cap, DrainPolicy, Event, Limits, Object, Origin, Parent, Recorded, RunStarted, Visit,
+    ApprovalAction, Cap, DrainPolicy, Event, Limits, Object, Origin, Parent, Recorded, RunStarted, StepId,
 };
 pub use expression::{Expression, ExpressionError, Read, Template};
 pub use failure::{Failure, REJECTED};
@@ -48,7 +48,7 @@ pub use id::{
 };
 pub use measure::{MAX_NESTING, parsed_limit, parsed_size, value_size};
 pub use membership::Membership;
-pub use node::{HTTP_MAX_TIMEOUT_MS, Offer, written_by};
+pub use node::{HTTP_MAX_TIMEOUT_MS, NodeTypes, written_by};
 pub use plan::Plan;
 pub use problem::{Problem, Problems, Spot};
 pub use run::{

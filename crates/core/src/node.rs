@@ -26,7 +26,7 @@ pub(crate) use http::HttpNode;
 
 /// Which optional node types a host offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Offer {
+pub struct NodeTypes {
     /// Types of the conformance suite.
     pub conformance: bool,
 }
@@ -235,8 +235,8 @@ impl NodeKind {
     ///
     /// # Errors
     /// The rule that is broken.
-    pub(crate) fn read(node: &Node, offer: Offer, allowance: &Allowance) -> Result<Self, String> {
-        let kind = Self::read_config(node, offer, allowance)?;
+    pub(crate) fn read(node: &Node, node_types: NodeTypes, allowance: &Allowance) -> Result<Self, String> {
+        let kind = Self::read_config(node, node_types, allowance)?;
         let Some(known) = known_keys(&node.type_id) else {
             return Ok(kind);
         };
@@ -250,7 +250,7 @@ impl NodeKind {
         }
     }
 
-    fn read_config(node: &Node, offer: Offer, allowance: &Allowance) -> Result<Self, String> {
+    fn read_config(node: &Node, node_types: NodeTypes, allowance: &Allowance) -> Result<Self, String> {
         let config = Config(&node.config);
         match node.type_id.as_str() {
             "core.noop" | "core.identity" | "core.start" | "core.end" | "core.merge" | "core.conditional" => {
@@ -328,9 +328,9 @@ impl NodeKind {
             "core.subWorkflow" => SubWorkflow::read(config).map(|sub| Self::SubWorkflow(Box::new(sub))),
             "core.http.request" => HttpNode::read(config).map(|http| Self::Http(Box::new(http))),
             // A start that holds a workflow to the mode it was made for: elsewhere it does not compile.
-            "conformance.start" if offer.conformance => Ok(Self::Pass),
-            "core.conformance.side-effect" if offer.conformance => Ok(Self::SideEffect),
-            "conformance.artifact.emit" if offer.conformance => Ok(Self::ArtifactEmit {
+            "conformance.start" if node_types.conformance => Ok(Self::Pass),
+            "core.conformance.side-effect" if node_types.conformance => Ok(Self::SideEffect),
+            "conformance.artifact.emit" if node_types.conformance => Ok(Self::ArtifactEmit {
                 artifact_type: config
                     .text("artifactType")?
                     .unwrap_or("conformance.artifact")
@@ -342,7 +342,7 @@ impl NodeKind {
                     .cloned()
                     .unwrap_or_default(),
             }),
-            "conformance.requiresMissing" if offer.conformance => Ok(Self::Requires {
+            "conformance.requiresMissing" if node_types.conformance => Ok(Self::Requires {
                 capability: "conformance.never-provided".to_owned(),
             }),
             unknown => Err(format!("typeId '{unknown}' is not offered by this host")),

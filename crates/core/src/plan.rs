@@ -14,7 +14,7 @@ use crate::{
     definition::{Definition, EdgeCondition, Node, Operator, TriggerRule, Variable, WORDS},
     event::Object,
     expression::{Expression, ExpressionError, Val},
-    node::{NodeKind, Offer},
+    node::{NodeKind, NodeTypes},
     number::whole,
     pattern::Pattern,
     problem::{MAX_PROBLEMS, Problem, Problems},
@@ -134,7 +134,7 @@ impl Plan {
     ///
     /// # Errors
     /// Every problem, with the node or edge it is in.
-    pub fn compile(definition: Definition, offer: Offer) -> Result<Self, Problems> {
+    pub fn compile(definition: Definition, node_types: NodeTypes) -> Result<Self, Problems> {
         let mut problems = Vec::new();
         let allowance = Allowance::default();
         let mut index = HashMap::new();
@@ -175,7 +175,7 @@ impl Plan {
                     "retryDelayMs",
                     settings.retry_delay_ms.unwrap_or(DEFAULT_RETRY_DELAY_MS),
                 );
-                match (NodeKind::read(node, offer, &allowance), max_retries, delay) {
+                match (NodeKind::read(node, node_types, &allowance), max_retries, delay) {
                     (Ok(kind), Ok(max_retries), Ok(retry_delay_ms)) => Some(PlanNode {
                         id: node.id.clone(),
                         name: node.name().to_owned(),

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use crate::{
     ApprovalAction, ContentHash, Event, Failure, InterruptKind, NodeId, Object, Plan, PrincipalId, Recorded,
-    RunId, RunStarted, RunStatus, Seq, Timestamp, Visit, WorkflowId, channel,
+    RunId, RunStarted, RunStatus, Seq, StepId, Timestamp, WorkflowId, channel,
 };
 
 use trigger::{Signal, Slot};
@@ -84,7 +84,7 @@ pub struct Artifact {
 }
 
 impl Artifact {
-    /// The node that made it: its id is the node's with the ordinal of the visit.
+    /// The node that made it: its id is the node's with the ordinal of the execution.
     #[must_use]
     pub fn node(&self) -> Option<&str> {
         self.id.rsplit_once('-').map(|(node, _)| node)
@@ -99,7 +99,7 @@ pub struct Child {
     /// What it runs.
     pub workflow: WorkflowId,
     /// The execution that created it.
-    pub visit: Visit,
+    pub step: StepId,
     /// Whether it has ended, as far as the parent knows.
     pub ended: bool,
 }
@@ -388,13 +388,13 @@ impl Run {
                 self.paused = false;
                 Ok(())
             }
-            Event::NodeStarted { visit, attempt, .. } => self.start_node(plan, visit, *attempt),
+            Event::NodeStarted { step, attempt, .. } => self.start_node(plan, step, *attempt),
             Event::NodeCompleted {
-                visit,
+                step,
                 outputs,
                 untaken,
             } => {
-                let position = self.finish(plan, visit)?;
+                let position = self.finish(plan, step)?;
                 project(plan, position, outputs, &mut self.variables);
                 self.nodes[position].phase = Phase::Completed;
                 self.nodes[position].outputs = Some(outputs.clone());
@@ -403,12 +403,9 @@ impl Run {
                 Ok(())
             }
             Event::NodeFailed {
-                visit,
-                error,
-                untaken,
-                ..
+                step, error, untaken, ..
             } => {
-                let position = self.finish(plan, visit)?;
+                let position = self.finish(plan, step)?;
                 self.nodes[position].phase = Phase::Failed(error.clone());
                 self.nodes[position].outputs = None;
                 self.nodes[position].describe(error);
@@ -429,35 +426,35 @@ impl Run {
                 self.signal(plan, position, Signal::Skipped, &[]);
                 Ok(())
             }
-            Event::NodeCancelled { visit, .. } => {
-                let position = self.finish(plan, visit)?;
+            Event::NodeCancelled { step, .. } => {
+                let position = self.finish(plan, step)?;
                 self.nodes[position].phase = Phase::Cancelled;
                 Ok(())
             }
-            Event::NodeRetried { visit, delay_ms, .. } => {
+            Event::NodeRetried { step, delay_ms, .. } => {
                 let due = recorded.at.plus_millis(*delay_ms);
-                self.active(plan, visit)?.wait = Wait::Retry { due };
+                self.active(plan, step)?.wait = Wait::Retry { due };
                 Ok(())
             }
             Event::NodeDispatched {
-                visit,
+                step,
                 child,
                 workflow,
             } => {
-                self.active(plan, visit)?.wait = Wait::Child {
+                self.active(plan, step)?.wait = Wait::Child {
                     run: child.clone(),
                     mirror: None,
                 };
                 self.children.push(Child {
                     run: child.clone(),
                     workflow: workflow.clone(),
-                    visit: visit.clone(),
+                    step: step.clone(),
                     ended: false,
                 });
                 Ok(())
             }
             Event::InterruptRequested {
-                visit,
+                step,
                 kind,
                 data,
                 timeout_ms,
@@ -470,20 +467,20 @@ impl Run {
                     votes: Vec::new(),
                     is_untrusted: recorded.is_untrusted,
                 };
-                self.active(plan, visit)?.wait = Wait::Interrupt(Box::new(open));
+                self.active(plan, step)?.wait = Wait::Interrupt(Box::new(open));
                 let position = plan
-                    .position(&visit.node)
-                    .ok_or_else(|| illegal("interrupt", &visit.node))?;
+                    .position(&step.node)
+                    .ok_or_else(|| illegal("interrupt", &step.node))?;
                 self.waiting.push(position);
                 Ok(())
             }
-            Event::InterruptResolved { visit, .. } => {
+            Event::InterruptResolved { step, .. } => {
                 let position = plan
-                    .position(&visit.node)
-                    .ok_or_else(|| illegal("resolution", &visit.node))?;
-                let active = self.active(plan, visit)?;
+                    .position(&step.node)
+                    .ok_or_else(|| illegal("resolution", &step.node))?;
+                let active = self.active(plan, step)?;
                 if !matches!(active.wait, Wait::Interrupt(_)) {
-                    return Err(illegal("resolution without interrupt", &visit.node));
+                    return Err(illegal("resolution without interrupt", &step.node));
                 }
                 active.wait = Wait::Work;
                 self.nodes[position].answered = true;
@@ -491,16 +488,16 @@ impl Run {
                 Ok(())
             }
             Event::NodeSuspended {
-                visit,
+                step,
                 interrupt,
                 kind,
                 child: Some(_),
             } => {
                 let position = plan
-                    .position(&visit.node)
-                    .ok_or_else(|| illegal("suspension", &visit.node))?;
-                let Wait::Child { mirror, .. } = &mut self.active(plan, visit)?.wait else {
-                    return Err(illegal("suspension without child", &visit.node));
+                    .position(&step.node)
+                    .ok_or_else(|| illegal("suspension", &step.node))?;
+                let Wait::Child { mirror, .. } = &mut self.active(plan, step)?.wait else {
+                    return Err(illegal("suspension without child", &step.node));
                 };
                 *mirror = Some((*kind, interrupt.clone()));
                 if !self.waiting.contains(&position) {
@@ -508,24 +505,24 @@ impl Run {
                 }
                 Ok(())
             }
-            Event::NodeResumed { visit, .. } => {
+            Event::NodeResumed { step, .. } => {
                 let position = plan
-                    .position(&visit.node)
-                    .ok_or_else(|| illegal("resumption", &visit.node))?;
-                if let Wait::Child { mirror, .. } = &mut self.active(plan, visit)?.wait {
+                    .position(&step.node)
+                    .ok_or_else(|| illegal("resumption", &step.node))?;
+                if let Wait::Child { mirror, .. } = &mut self.active(plan, step)?.wait {
                     *mirror = None;
                     self.waiting.retain(|&waiting| waiting != position);
                 }
                 Ok(())
             }
             Event::ApprovalVoted {
-                visit,
+                step,
                 voter,
                 action,
                 feedback,
             } => {
-                let Wait::Interrupt(open) = &mut self.active(plan, visit)?.wait else {
-                    return Err(illegal("vote without interrupt", &visit.node));
+                let Wait::Interrupt(open) = &mut self.active(plan, step)?.wait else {
+                    return Err(illegal("vote without interrupt", &step.node));
                 };
                 let earlier = open.votes.iter().find(|vote| vote.voter == *voter);
                 let n_votes = earlier.map_or(0, |vote| vote.n_votes) + 1;
@@ -569,9 +566,9 @@ impl Run {
                 self.channels.insert(channel.clone(), next);
                 Ok(())
             }
-            Event::ArtifactCreated { visit, artifact, .. } => {
+            Event::ArtifactCreated { step, artifact, .. } => {
                 // What was streamed so far is in the artifact now.
-                if let Ok(active) = self.active(plan, visit) {
+                if let Ok(active) = self.active(plan, step) {
                     active.streamed = None;
                 }
                 self.artifacts.push(Artifact {
@@ -580,11 +577,11 @@ impl Run {
                 });
                 Ok(())
             }
-            Event::ApprovalReceived { visit, feedback, .. } => {
-                self.active(plan, visit)?;
+            Event::ApprovalReceived { step, feedback, .. } => {
+                self.active(plan, step)?;
                 let position = plan
-                    .position(&visit.node)
-                    .ok_or_else(|| illegal("decision", &visit.node))?;
+                    .position(&step.node)
+                    .ok_or_else(|| illegal("decision", &step.node))?;
                 // A rejection fails the node next, and its words belong to that failure.
                 self.nodes[position].error = feedback
                     .as_ref()
@@ -592,17 +589,17 @@ impl Run {
                 Ok(())
             }
             Event::NodeSuspended {
-                visit, child: None, ..
+                step, child: None, ..
             }
-            | Event::ApprovalRequested { visit, .. }
-            | Event::ClarificationRequested { visit, .. }
-            | Event::ClarificationResolved { visit, .. } => self.active(plan, visit).map(drop),
+            | Event::ApprovalRequested { step, .. }
+            | Event::ClarificationRequested { step, .. }
+            | Event::ClarificationResolved { step, .. } => self.active(plan, step).map(drop),
             Event::OutputChunk {
-                visit, index, chunk, ..
+                step, index, chunk, ..
             } => {
-                let streamed = self.active(plan, visit)?.streamed.get_or_insert_default();
+                let streamed = self.active(plan, step)?.streamed.get_or_insert_default();
                 if streamed.n_pieces != *index {
-                    return Err(illegal("piece out of turn", &visit.node));
+                    return Err(illegal("piece out of turn", &step.node));
                 }
                 streamed.n_pieces += 1;
                 streamed.text.push_str(chunk);
@@ -646,19 +643,19 @@ impl Run {
         Ok(())
     }
 
-    fn start_node(&mut self, plan: &Plan, visit: &Visit, attempt: u32) -> Result<(), ApplyError> {
+    fn start_node(&mut self, plan: &Plan, step: &StepId, attempt: u32) -> Result<(), ApplyError> {
         let position = plan
-            .position(&visit.node)
-            .ok_or_else(|| illegal("start", &visit.node))?;
+            .position(&step.node)
+            .ok_or_else(|| illegal("start", &step.node))?;
         let ready = self.readiness(plan, position);
         let state = self
             .nodes
             .get_mut(position)
-            .ok_or_else(|| illegal("start before the run's", &visit.node))?;
+            .ok_or_else(|| illegal("start before the run's", &step.node))?;
         if attempt > 0 {
             return match &mut state.phase {
                 Phase::Active(active)
-                    if active.ordinal == visit.ordinal
+                    if active.ordinal == step.ordinal
                         && active.attempt + 1 == attempt
                         && matches!(active.wait, Wait::Retry { .. }) =>
                 {
@@ -667,19 +664,19 @@ impl Run {
                     self.executions += 1;
                     Ok(())
                 }
-                _ => Err(illegal("retry of an idle node", &visit.node)),
+                _ => Err(illegal("retry of an idle node", &step.node)),
             };
         }
-        if visit.ordinal != state.next_ordinal || matches!(state.phase, Phase::Active(_)) {
-            return Err(illegal("start out of turn", &visit.node));
+        if step.ordinal != state.next_ordinal || matches!(state.phase, Phase::Active(_)) {
+            return Err(illegal("start out of turn", &step.node));
         }
         if ready == Readiness::Skip || !state.consume(ready) {
-            return Err(illegal("start of a node that is not ready", &visit.node));
+            return Err(illegal("start of a node that is not ready", &step.node));
         }
         self.executions += 1;
         state.next_ordinal += 1;
         state.phase = Phase::Active(Active {
-            ordinal: visit.ordinal,
+            ordinal: step.ordinal,
             attempt: 0,
             wait: Wait::Work,
             streamed: None,
@@ -687,26 +684,26 @@ impl Run {
         Ok(())
     }
 
-    fn active(&mut self, plan: &Plan, visit: &Visit) -> Result<&mut Active, ApplyError> {
+    fn active(&mut self, plan: &Plan, step: &StepId) -> Result<&mut Active, ApplyError> {
         let position = plan
-            .position(&visit.node)
-            .ok_or_else(|| illegal("event", &visit.node))?;
+            .position(&step.node)
+            .ok_or_else(|| illegal("event", &step.node))?;
         match self.nodes.get_mut(position).map(|state| &mut state.phase) {
-            Some(Phase::Active(active)) if active.ordinal == visit.ordinal => Ok(active),
-            _ => Err(illegal("event of an inactive node", &visit.node)),
+            Some(Phase::Active(active)) if active.ordinal == step.ordinal => Ok(active),
+            _ => Err(illegal("event of an inactive node", &step.node)),
         }
     }
 
-    fn finish(&mut self, plan: &Plan, visit: &Visit) -> Result<usize, ApplyError> {
-        if let Wait::Child { run, .. } = &self.active(plan, visit)?.wait {
+    fn finish(&mut self, plan: &Plan, step: &StepId) -> Result<usize, ApplyError> {
+        if let Wait::Child { run, .. } = &self.active(plan, step)?.wait {
             let run = run.clone();
             if let Some(child) = self.children.iter_mut().find(|child| child.run == run) {
                 child.ended = true;
             }
         }
         let position = plan
-            .position(&visit.node)
-            .ok_or_else(|| illegal("end", &visit.node))?;
+            .position(&step.node)
+            .ok_or_else(|| illegal("end", &step.node))?;
         self.waiting.retain(|&waiting| waiting != position);
         Ok(position)
     }

@@ -26,8 +26,8 @@ use peakmem_alloc::{PeakMemAlloc, PeakMemAllocTrait as _};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Map, Value, json};
 use wopr_core::{
-    Catalog, Command, Entropy, Input, MAX_DECISION_WORK, Notice, Object, Offer, Plan, Run, RunId, RunStatus,
-    Timer, Timestamp, WorkflowId, decide_counted, parsed_limit, parsed_size,
+    Catalog, Command, Entropy, Input, MAX_DECISION_WORK, NodeTypes, Object, Plan, Run, RunId, RunMessage,
+    RunStatus, Timer, Timestamp, WorkflowId, decide_counted, parsed_limit, parsed_size,
 };
 use wopr_testkit::{Script, Workflow};
 
@@ -38,8 +38,8 @@ const MAX_DOCUMENT: usize = 64 * 1024;
 const MAX_INPUT: usize = 1024 * 1024;
 const MAX_MEMORY: usize = 64 * 1024 * 1024;
 const MAX_MILLIS: f64 = 100.0;
-/// A decision about many notices takes in another one until a tenth of a budget is spent.
-const MAX_NOTICES_WORK: u64 = MAX_DECISION_WORK + MAX_DECISION_WORK / 10;
+/// A decision about many run messages takes in another one until a tenth of a budget is spent.
+const MAX_MESSAGES_WORK: u64 = MAX_DECISION_WORK + MAX_DECISION_WORK / 10;
 /// Children that end at once.
 const CHILDREN: usize = 12;
 /// Decisions that follow the first.
@@ -142,7 +142,7 @@ fn attack_once(name: &str, document: &Value, inputs: &Value, worst: &mut Worst) 
     }
     let document: Value = serde_json::from_str(&text).unwrap();
     let plan = measured(&format!("{name}, registered"), worst, || {
-        Plan::admit(document, Offer { conformance: true })
+        Plan::admit(document, NodeTypes { conformance: true })
     });
     let Ok(plan) = plan else { return };
     measured(&format!("{name}, warnings"), worst, || drop(plan.warnings()));
@@ -177,10 +177,10 @@ fn attack_once(name: &str, document: &Value, inputs: &Value, worst: &mut Worst) 
 fn tell_of_children(name: &str, document: &Value, outputs: &Object, worst: &mut Worst) {
     let child = Plan::admit(
         Workflow::new("child").noops("a").document(),
-        Offer { conformance: true },
+        NodeTypes { conformance: true },
     );
     let catalog = Only(Arc::new(child.unwrap()));
-    let plan = Plan::admit(document.clone(), Offer { conformance: true }).unwrap();
+    let plan = Plan::admit(document.clone(), NodeTypes { conformance: true }).unwrap();
     let id = RunId::from_parts(Timestamp::from_millis(0), [7; 10]);
     let input = Input {
         now: Timestamp::from_millis(1_000),
@@ -204,29 +204,29 @@ fn tell_of_children(name: &str, document: &Value, outputs: &Object, worst: &mut 
         (decision, _) = decide_counted(decision.run, &plan, command, &input).unwrap();
     }
     let children = decision.run.children.iter();
-    let mut visits: Vec<_> = children.map(|child| child.visit.clone()).collect();
-    assert_eq!(visits.len(), CHILDREN, "{name}");
+    let mut steps: Vec<_> = children.map(|child| child.step.clone()).collect();
+    assert_eq!(steps.len(), CHILDREN, "{name}");
     let mut run = decision.run;
     // A host loads as much as it has room for.
     let each = 2 * parsed_size(serde_json::to_string(outputs).unwrap().as_bytes());
     let at_once = (MAX_MEMORY / each).clamp(1, CHILDREN);
-    while !visits.is_empty() {
-        let ended = visits.iter().take(at_once).map(|visit| Notice::ChildEnded {
-            visit: visit.clone(),
+    while !steps.is_empty() {
+        let ended = steps.iter().take(at_once).map(|step| RunMessage::ChildEnded {
+            step: step.clone(),
             status: RunStatus::Completed,
             outputs: outputs.clone(),
             report: outputs.clone(),
             error: None,
             is_untrusted: false,
         });
-        let command = Command::Notices(ended.collect());
-        let what = format!("{name}, {} children", visits.len());
+        let command = Command::RunMessages(ended.collect());
+        let what = format!("{name}, {} children", steps.len());
         let (decision, work) = measured(&what, worst, || {
             decide_counted(run, &plan, command, &input).unwrap()
         });
-        assert!(work <= MAX_NOTICES_WORK, "{what} cost {work}");
+        assert!(work <= MAX_MESSAGES_WORK, "{what} cost {work}");
         assert!(decision.heard > 0, "{what}");
-        visits.drain(..decision.heard.min(visits.len()));
+        steps.drain(..decision.heard.min(steps.len()));
         run = decision.run;
     }
 }

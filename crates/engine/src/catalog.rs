@@ -17,7 +17,7 @@ use parking_lot::RwLock;
 use serde_json::Value;
 use tokio::task::spawn_blocking;
 use wopr_core::{
-    ContentHash, Definition, Offer, Plan, Problem, Problems, RunId, TenantId, Timestamp, WorkflowId,
+    ContentHash, Definition, NodeTypes, Plan, Problem, Problems, RunId, TenantId, Timestamp, WorkflowId,
     parsed_size,
 };
 use wopr_store::{ReadError, Revision, Store, WorkflowRow, WriteError};
@@ -89,7 +89,7 @@ type Owners = Vec<(Owner, Arc<Plan>)>;
 
 #[derive(Debug)]
 pub(crate) struct Catalog {
-    offer: Offer,
+    node_types: NodeTypes,
     /// Compiles where it is asked to: threads come to an end in no order that could be repeated.
     is_repeatable: bool,
     current: RwLock<HashMap<WorkflowId, Owners>>,
@@ -124,7 +124,7 @@ struct LeftOut {
 impl Catalog {
     pub(crate) async fn load(store: &dyn Store, options: &Options) -> Result<Self, ReadError> {
         let catalog = Self {
-            offer: options.offer,
+            node_types: options.node_types,
             is_repeatable: options.seed.is_some(),
             current: RwLock::default(),
             holdings: Holdings::new(options.max_workflows, options.max_workflow_bytes),
@@ -238,9 +238,9 @@ impl Catalog {
     /// Compiles beside the threads of input and output. Rounds of catching up are made one after the other, so it is one
     /// definition at a time.
     async fn compile_aside(&self, body: Vec<u8>) -> Result<Arc<Plan>, String> {
-        let offer = self.offer;
+        let node_types = self.node_types;
         // One definition must not keep a host from starting, whatever is the matter with it.
-        let compiling = move || catch_unwind(AssertUnwindSafe(|| compile(&body, offer)));
+        let compiling = move || catch_unwind(AssertUnwindSafe(|| compile(&body, node_types)));
         let compiled = match self.is_repeatable {
             true => compiling(),
             false => match spawn_blocking(compiling).await {
@@ -363,9 +363,9 @@ impl Catalog {
     }
 }
 
-fn compile(body: &[u8], offer: Offer) -> Result<Arc<Plan>, String> {
+fn compile(body: &[u8], node_types: NodeTypes) -> Result<Arc<Plan>, String> {
     let document = serde_json::from_slice(body).map_err(|error| error.to_string())?;
-    let plan = Definition::parse(document).and_then(|definition| Plan::compile(definition, offer));
+    let plan = Definition::parse(document).and_then(|definition| Plan::compile(definition, node_types));
     plan.map(Arc::new).map_err(|problems| problems.to_string())
 }
 
@@ -376,8 +376,8 @@ struct Admitted {
 }
 
 impl Admitted {
-    fn new(document: Value, offer: Offer) -> Result<Self, Problems> {
-        let plan = Plan::admit(document, offer)?;
+    fn new(document: Value, node_types: NodeTypes) -> Result<Self, Problems> {
+        let plan = Plan::admit(document, node_types)?;
         Ok(Self {
             body: plan.definition.document.to_string().into_bytes(),
             plan: Arc::new(plan),
@@ -397,13 +397,13 @@ impl Engine {
     ) -> Result<Registered, RegisterError> {
         let now = self.now();
         let (catalog, store) = (&self.shared.catalog, &*self.shared.store);
-        let offer = catalog.offer;
+        let node_types = catalog.node_types;
         let admitted = match tenant {
             Some(tenant) => {
-                let admitting = self.compute(tenant, HEAVY, move || Admitted::new(document, offer));
+                let admitting = self.compute(tenant, HEAVY, move || Admitted::new(document, node_types));
                 admitting.await.map_err(RegisterError::Busy)?
             }
-            None => Admitted::new(document, offer),
+            None => Admitted::new(document, node_types),
         };
         catalog.put(store, tenant.cloned(), admitted?, now).await
     }
@@ -428,8 +428,8 @@ impl Engine {
         let row = self.shared.store.workflow(tenant, id, hash).await?;
         let row = row.ok_or_else(|| ReadError::Corrupt(format!("workflow {id} has no version {hash}")))?;
         // What a run was started with it may finish with, whatever this host offers to new runs.
-        let offer = Offer { conformance: true };
-        let compiling = move || (compile(&row.body, offer), parsed_size(&row.body));
+        let node_types = NodeTypes { conformance: true };
+        let compiling = move || (compile(&row.body, node_types), parsed_size(&row.body));
         let (plan, n_bytes) = match self.compute(tenant, HEAVY, compiling).await {
             Ok((plan, n_bytes)) => (plan.map_err(ReadError::Corrupt)?, n_bytes),
             Err(error) => return Err(ReadError::Unavailable(error.to_string())),

@@ -9,15 +9,15 @@ use wopr_core::{
 use wopr_store::{EffectKey, Fence, Guard, IdempotencyRecord};
 
 use crate::{
-    CommandError, Create, Done, Engine, Extras, Once, View,
+    CommandError, Create, Done, Engine, Idempotency, SideRows, View,
     catalog::TenantCatalog,
     commit,
     committing::{Change, Failed},
+    decision_pool::BRIEF,
     descendants::Allowance,
-    desk::BRIEF,
-    doubt::Doubts,
-    room::{Held, Purpose},
+    load_budget::{LoadPermit, Purpose},
     stats::Counters,
+    uncertain_commit::UncertainCommits,
     view::Open,
 };
 
@@ -58,7 +58,7 @@ impl Engine {
     /// # Errors
     /// See [`CommandError`].
     pub async fn create(&self, create: Create) -> Result<Done, CommandError> {
-        let once = create.extras.idempotency.clone();
+        let once = create.side_rows.idempotency.clone();
         // Kept apart, here and below: it is kilobytes, with which every future around it would be copied.
         match (Box::pin(self.create_once(create)).await, once) {
             // The workflow may have changed since the request took effect.
@@ -74,7 +74,7 @@ impl Engine {
             run,
             workflow,
             start,
-            extras,
+            side_rows,
         } = create;
         let plan = self.find_workflow(&start.tenant, &workflow).await?;
         let plan = plan
@@ -88,7 +88,7 @@ impl Engine {
             plan,
             run: Run::default(),
             summary,
-            held: Held::default(),
+            held: LoadPermit::default(),
         };
         let bounds = self.shared.options.bounds;
         let mut command = Command::Start(Box::new(StartRun {
@@ -104,7 +104,7 @@ impl Engine {
             parent: None,
             bounds,
         }));
-        let mut doubts = Doubts::default();
+        let mut uncertain = UncertainCommits::default();
         for attempt in 0..MAX_ATTEMPTS {
             // No race to lose, the run is this caller's alone; but an append in doubt may turn out to have happened,
             // or not.
@@ -128,9 +128,9 @@ impl Engine {
                 fence: None,
                 consumed: &[],
             };
-            let committed = self.commit(change, decision, &extras, now).await;
+            let committed = self.commit(change, decision, &side_rows, now).await;
             allowance.conclude(&committed);
-            match self.conclude(committed, &mut doubts, &extras).await? {
+            match self.conclude(committed, &mut uncertain, &side_rows).await? {
                 Some(done) => {
                     if let Done::Fresh(_) = &done {
                         Counters::add(&self.shared.counters.runs_created, 1);
@@ -150,21 +150,21 @@ impl Engine {
     async fn conclude(
         &self,
         committed: Result<View, Failed>,
-        doubts: &mut Doubts,
-        extras: &Extras,
+        uncertain: &mut UncertainCommits,
+        side_rows: &SideRows,
     ) -> Result<Option<Done>, CommandError> {
         let otherwise = match committed {
             Ok(view) => return Ok(Some(Done::Fresh(view))),
-            Err(Failed::InDoubt(doubt)) => {
-                doubts.add(*doubt);
+            Err(Failed::InDoubt(commit)) => {
+                uncertain.add(*commit);
                 return Ok(None);
             }
             Err(Failed::Conflict) => Ok(None),
-            Err(Failed::Replayed(record)) => replay(record, extras.idempotency.as_ref()).map(Some),
+            Err(Failed::Replayed(record)) => replay(record, side_rows.idempotency.as_ref()).map(Some),
             Err(Failed::Error(error)) => Err(error),
         };
         // What stands in the way may be the command's own effect, of an earlier attempt.
-        match self.settle(doubts).await? {
+        match self.settle(uncertain).await? {
             Some(view) => Ok(Some(Done::Fresh(view))),
             None => otherwise,
         }
@@ -180,17 +180,17 @@ impl Engine {
         &self,
         key: &RunKey,
         command: Command,
-        extras: Extras,
+        side_rows: SideRows,
     ) -> Result<Done, CommandError> {
-        if let Some(once) = &extras.idempotency
+        if let Some(once) = &side_rows.idempotency
             && let Some(record) = self.shared.store.idempotency(&once.key, self.now()).await?
         {
             return replay(record, Some(once));
         }
-        let once = extras.idempotency.clone();
+        let once = side_rows.idempotency.clone();
         let done = match command {
-            Command::Resolve(resolve) => Box::pin(self.resolve(key, resolve, extras)).await,
-            command => Box::pin(self.command_fenced(key, &command, extras, None)).await,
+            Command::Resolve(resolve) => Box::pin(self.resolve(key, resolve, side_rows)).await,
+            command => Box::pin(self.command_fenced(key, &command, side_rows, None)).await,
         };
         match (done, once) {
             // The same request may have taken effect between the look and the decision.
@@ -199,14 +199,19 @@ impl Engine {
         }
     }
 
-    async fn replay_or(&self, error: CommandError, once: &Once) -> Result<Done, CommandError> {
+    async fn replay_or(&self, error: CommandError, once: &Idempotency) -> Result<Done, CommandError> {
         match self.shared.store.idempotency(&once.key, self.now()).await? {
             Some(record) => replay(record, Some(once)),
             None => Err(error),
         }
     }
 
-    async fn resolve(&self, key: &RunKey, resolve: Resolve, extras: Extras) -> Result<Done, CommandError> {
+    async fn resolve(
+        &self,
+        key: &RunKey,
+        resolve: Resolve,
+        side_rows: SideRows,
+    ) -> Result<Done, CommandError> {
         let mut resolve = resolve;
         let mut chain = vec![key.clone()];
         while let (Some(target), true) = (chain.last(), chain.len() < MAX_FORWARDS) {
@@ -216,13 +221,13 @@ impl Engine {
                 let Some((via, rest)) = child_on_path(&view.run, id) else {
                     break;
                 };
-                if via.visit.node != resolve.node {
+                if via.step.node != resolve.node {
                     return Err(Refusal::NoInterrupt.into());
                 }
                 let child = target.sibling(via.run.clone());
                 let asks = self.view(&child).await?.ok_or(CommandError::NotFound)?;
                 resolve.node = match child_on_path(&asks.run, &rest) {
-                    Some((via, _)) => via.visit.node.clone(),
+                    Some((via, _)) => via.step.node.clone(),
                     None => node_of(&rest).ok_or(Refusal::NoInterrupt)?,
                 };
                 resolve.interrupt = Some(rest);
@@ -245,7 +250,7 @@ impl Engine {
             return Err(CommandError::NotFound);
         };
         let done = self
-            .command_fenced(&target, &Command::Resolve(resolve), extras, None)
+            .command_fenced(&target, &Command::Resolve(resolve), side_rows, None)
             .await?;
         if chain.is_empty() {
             return Ok(done);
@@ -264,11 +269,11 @@ impl Engine {
         &self,
         key: &RunKey,
         command: &Command,
-        extras: Extras,
+        side_rows: SideRows,
         fence: Option<(EffectKey, Fence)>,
     ) -> Result<Done, CommandError> {
         let _lock = self.shared.locks.hold(key).await;
-        let (mut heard, mut doubts) = (Doubts::default(), Doubts::default());
+        let (mut heard, mut uncertain) = (UncertainCommits::default(), UncertainCommits::default());
         for attempt in 0..MAX_ATTEMPTS {
             let open = self
                 .open(key, Purpose::Command)
@@ -277,7 +282,7 @@ impl Engine {
             // After the load: what is not there by now was not there when it was made, so nothing is decided on top
             // of an effect of this command itself.
             self.settle(&mut heard).await?;
-            if let Some(view) = self.settle(&mut doubts).await? {
+            if let Some(view) = self.settle(&mut uncertain).await? {
                 return Ok(Done::Fresh(view));
             }
             if !open.inbox.is_empty() {
@@ -301,9 +306,9 @@ impl Engine {
                 fence: fence.clone(),
                 consumed: &[],
             };
-            let committed = self.commit(change, decision, &extras, now).await;
+            let committed = self.commit(change, decision, &side_rows, now).await;
             allowance.conclude(&committed);
-            match self.conclude(committed, &mut doubts, &extras).await? {
+            match self.conclude(committed, &mut uncertain, &side_rows).await? {
                 Some(done) => return Ok(done),
                 None => self.back_off(attempt).await,
             }
@@ -316,13 +321,13 @@ impl Engine {
     /// Lets a run hear what others told it, under its lock.
     pub(crate) async fn hear(&self, key: &RunKey) -> Result<(), CommandError> {
         let _lock = self.shared.locks.hold(key).await;
-        let mut doubts = Doubts::default();
+        let mut uncertain = UncertainCommits::default();
         for attempt in 0..MAX_ATTEMPTS {
             let open = self.open(key, Purpose::Command).await?;
-            self.settle(&mut doubts).await?;
+            self.settle(&mut uncertain).await?;
             match open {
                 Some(open) if !open.inbox.is_empty() => {
-                    if self.consume_inbox(open, &mut doubts).await? {
+                    if self.consume_inbox(open, &mut uncertain).await? {
                         return Ok(());
                     }
                     self.back_off(attempt).await;
@@ -336,7 +341,11 @@ impl Engine {
     }
 
     /// Decides on as many inbox rows at once as one decision takes in; `false` if another writer was first.
-    async fn consume_inbox(&self, open: Open, doubts: &mut Doubts) -> Result<bool, CommandError> {
+    async fn consume_inbox(
+        &self,
+        open: Open,
+        uncertain: &mut UncertainCommits,
+    ) -> Result<bool, CommandError> {
         let Open {
             view,
             task,
@@ -351,15 +360,15 @@ impl Engine {
             // start.
             (unchanged(&view), None)
         } else {
-            let mut notices = Vec::with_capacity(inbox.len());
+            let mut messages = Vec::with_capacity(inbox.len());
             for row in &inbox {
-                let notice = serde_json::from_slice(&row.body);
-                notices
-                    .push(notice.map_err(|error| {
+                let message = serde_json::from_slice(&row.body);
+                messages
+                    .push(message.map_err(|error| {
                         CommandError::Internal(format!("inbox of {}: {error}", view.key))
                     })?);
             }
-            let command = Cow::Owned(Command::Notices(notices));
+            let command = Cow::Owned(Command::RunMessages(messages));
             match self.decide(&view, command, now, guard).await? {
                 Decided::Now(decision, allowance) => (decision, Some(allowance)),
                 Decided::TooEarly(_) => return Ok(false),
@@ -379,7 +388,7 @@ impl Engine {
             fence: None,
             consumed: &consumed,
         };
-        let committed = self.commit(change, decision, &Extras::default(), now).await;
+        let committed = self.commit(change, decision, &SideRows::default(), now).await;
         if let Some(allowance) = allowance {
             allowance.conclude(&committed);
         }
@@ -392,8 +401,8 @@ impl Engine {
                 Ok(true)
             }
             Err(Failed::Conflict) => Ok(false),
-            Err(Failed::InDoubt(doubt)) => {
-                doubts.add(*doubt);
+            Err(Failed::InDoubt(commit)) => {
+                uncertain.add(*commit);
                 Ok(false)
             }
             Err(Failed::Replayed(_)) => Err(CommandError::Internal(
@@ -414,7 +423,7 @@ impl Engine {
         let View { key, plan, run, .. } = view;
         let n_bytes = view.held.n_bytes() + command.size();
         let is_first = guard == Guard::Create;
-        let entropy = Entropy(self.shared.dice.roll());
+        let entropy = Entropy(self.shared.entropy_source.roll());
         let here = self.think_briefly(&key.tenant, n_bytes, || {
             let command = command.as_ref().clone();
             self.make(key, is_first, now, entropy, |input| {
@@ -479,15 +488,15 @@ impl Engine {
     /// Waits a little, longer with each lost attempt and never the same for two.
     async fn back_off(&self, attempt: u32) {
         let most = 1_u64 << attempt.min(6);
-        let [dice] = self.shared.dice.roll::<1>();
-        tokio::time::sleep(Duration::from_millis(u64::from(dice) % (most + 1))).await;
+        let [entropy_source] = self.shared.entropy_source.roll::<1>();
+        tokio::time::sleep(Duration::from_millis(u64::from(entropy_source) % (most + 1))).await;
     }
 }
 
 /// The child that an interrupt's id leads to first, and the id that the interrupt has there.
 fn child_on_path<'r>(run: &'r Run, id: &str) -> Option<(&'r Child, String)> {
     run.children.iter().find_map(|child| {
-        let rest = id.strip_prefix(child.visit.key().as_str())?.strip_prefix('/')?;
+        let rest = id.strip_prefix(child.step.key().as_str())?.strip_prefix('/')?;
         Some((child, rest.to_owned()))
     })
 }
@@ -498,7 +507,7 @@ fn node_of(id: &str) -> Option<NodeId> {
     NodeId::parse(node).ok()
 }
 
-fn replay(record: IdempotencyRecord, once: Option<&Once>) -> Result<Done, CommandError> {
+fn replay(record: IdempotencyRecord, once: Option<&Idempotency>) -> Result<Done, CommandError> {
     match once {
         Some(once) if once.digest == record.digest => Ok(Done::Replayed(record)),
         Some(_) | None => Err(CommandError::KeyReused),
@@ -514,7 +523,7 @@ fn unchanged(view: &View) -> Decision {
         timers_set: Vec::new(),
         timers_cleared: Vec::new(),
         children: Vec::new(),
-        notices: Vec::new(),
+        messages: Vec::new(),
         heard: usize::MAX,
     }
 }

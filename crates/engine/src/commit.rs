@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use wopr_core::{
     Call, ContentHash, Decision, Effect, Event, Failure, InterruptKind, NewChild, NodeId, Plan, REJECTED,
-    Recorded, Run, RunId, RunKey, RunStatus, Timestamp, Visit, WorkflowId, format,
+    Recorded, Run, RunId, RunKey, RunStatus, StepId, Timestamp, WorkflowId, format,
 };
 use wopr_store::{
     Batch, ChildRow, EffectKey, EffectRow, Epoch, Fence, Guard, Hold, InboxRow, Settled, Snapshot,
@@ -23,7 +23,7 @@ const SNAPSHOT_BYTES: usize = 4 << 20;
 /// An effect as its row's body.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct StoredEffect {
-    pub(crate) visit: Visit,
+    pub(crate) step: StepId,
     pub(crate) attempt: u32,
     pub(crate) idempotency_key: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -114,7 +114,7 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision) -> Prepared {
         timers_set,
         timers_cleared,
         children,
-        notices,
+        messages,
         heard: _,
     } = decision;
     let Context { view, guard, now, .. } = context;
@@ -176,8 +176,8 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision) -> Prepared {
         .collect();
     batch.effects_settled = settled
         .iter()
-        .map(|(visit, attempt)| {
-            let key = effect_key(visit, *attempt);
+        .map(|(step, attempt)| {
+            let key = effect_key(step, *attempt);
             let fence = context
                 .fence
                 .as_ref()
@@ -197,7 +197,7 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision) -> Prepared {
         .into_iter()
         .map(|effect| {
             (
-                effect_key(&effect.visit, effect.attempt),
+                effect_key(&effect.step, effect.attempt),
                 stored_effect(key, trace.as_ref(), effect),
             )
         })
@@ -210,7 +210,7 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision) -> Prepared {
             leased: Some((context.epoch, context.lease_until)),
         })
         .collect();
-    let mut told = Vec::with_capacity(children.len() + notices.len());
+    let mut told = Vec::with_capacity(children.len() + messages.len());
     let n_children = children.len();
     for child in children {
         let (row, start) = child_rows(view, &child, *now);
@@ -218,9 +218,9 @@ pub(crate) fn prepare(context: &Context<'_>, decision: Decision) -> Prepared {
         batch.children.push(row);
         batch.inbox_sent.push(start);
     }
-    for (target, source_seq, notice) in notices {
+    for (target, source_seq, message) in messages {
         told.push(target.clone());
-        let body = encode_notice(&notice);
+        let body = encode_message(&message);
         batch.inbox_sent.push(InboxRow {
             target,
             source: key.run.clone(),
@@ -262,7 +262,7 @@ fn child_rows(parent: &View, child: &NewChild, now: Timestamp) -> (ChildRow, Inb
         target: child.run.clone(),
         source: parent.key.run.clone(),
         source_seq: child.dispatched,
-        body: encode_notice(&wopr_core::Notice::Start(Box::new(child.start.clone()))),
+        body: encode_message(&wopr_core::RunMessage::Start(Box::new(child.start.clone()))),
     };
     (
         ChildRow {
@@ -292,16 +292,16 @@ pub(crate) fn new_summary(
     }
 }
 
-fn encode_notice(notice: &wopr_core::Notice) -> Vec<u8> {
-    serde_json::to_vec(notice).expect("a notice has string keys")
+fn encode_message(message: &wopr_core::RunMessage) -> Vec<u8> {
+    serde_json::to_vec(message).expect("a notice has string keys")
 }
 
-fn effect_key(visit: &Visit, attempt: u32) -> EffectKey {
-    EffectKey(format!("{}:{attempt}:{}", visit.ordinal, visit.node))
+fn effect_key(step: &StepId, attempt: u32) -> EffectKey {
+    EffectKey(format!("{}:{attempt}:{}", step.ordinal, step.node))
 }
 
 fn stored_effect(run: &RunKey, trace: Option<&String>, effect: Effect) -> StoredEffect {
-    let Effect { visit, attempt, call } = effect;
+    let Effect { step, attempt, call } = effect;
     let (provider, request) = match call {
         Call::Http {
             method,
@@ -321,9 +321,9 @@ fn stored_effect(run: &RunKey, trace: Option<&String>, effect: Effect) -> Stored
         ),
         Call::SideEffect { payload } => ("core.conformance.side-effect", Request::SideEffect { payload }),
     };
-    let idempotency_key = invocation_id(run, &visit.node, visit.ordinal, provider);
+    let idempotency_key = invocation_id(run, &step.node, step.ordinal, provider);
     StoredEffect {
-        visit,
+        step,
         attempt,
         idempotency_key,
         traceparent: trace.cloned(),

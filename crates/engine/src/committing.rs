@@ -12,14 +12,14 @@ use wopr_store::{
 };
 
 use crate::{
-    CommandError, Engine, Extras, NewReceiver, View,
+    CommandError, Engine, NewSubscription, SideRows, View,
     commit::{self, Context, Prepared},
-    doubt::Doubt,
+    complete_on_drop::CompleteOnDrop,
     engine::Shared,
     follow_up::FollowUp,
     panics::Panicked,
     stats::Counters,
-    steadfast::Steadfast,
+    uncertain_commit::UncertainCommit,
 };
 
 /// What an append is about.
@@ -37,7 +37,7 @@ pub(crate) enum Failed {
     Conflict,
     Replayed(IdempotencyRecord),
     /// Nobody knows; the log may tell later.
-    InDoubt(Box<Doubt>),
+    InDoubt(Box<UncertainCommit>),
     Error(CommandError),
 }
 
@@ -54,7 +54,7 @@ impl Engine {
         &self,
         change: Change<'_>,
         decision: Decision,
-        extras: &Extras,
+        side_rows: &SideRows,
         now: Timestamp,
     ) -> Result<View, Failed> {
         let Change {
@@ -65,7 +65,7 @@ impl Engine {
             fence,
             consumed,
         } = change;
-        let is_quiet = is_quiet(&decision) && extras_empty(extras);
+        let is_quiet = is_quiet(&decision) && extras_empty(side_rows);
         if is_quiet && clears_nothing(&decision) && consumed.is_empty() {
             return Ok(View {
                 run: decision.run,
@@ -87,7 +87,7 @@ impl Engine {
             epoch: self.shared.epoch,
             lease_until,
             fence,
-            mark: URL_SAFE_NO_PAD.encode(self.shared.dice.roll::<9>()),
+            mark: URL_SAFE_NO_PAD.encode(self.shared.entropy_source.roll::<9>()),
         };
         let Prepared {
             mut batch,
@@ -107,7 +107,7 @@ impl Engine {
             summary,
             held: view.held.clone(),
         };
-        if let Some(once) = &extras.idempotency {
+        if let Some(once) = &side_rows.idempotency {
             batch.idempotency = Some(IdempotencyRecord {
                 key: once.key.clone(),
                 digest: once.digest.clone(),
@@ -117,7 +117,7 @@ impl Engine {
             });
         }
         let seq = after.run.head;
-        batch.messages = extras
+        batch.messages = side_rows
             .messages
             .iter()
             .map(|m| MessageRow {
@@ -126,8 +126,8 @@ impl Engine {
                 body: m.body.clone(),
             })
             .collect();
-        batch.blobs.clone_from(&extras.blobs);
-        if let Some(NewReceiver { run, row, most }) = &extras.push {
+        batch.blobs.clone_from(&side_rows.blobs);
+        if let Some(NewSubscription { run, row, most }) = &side_rows.push {
             self.shared.pushes.is_used();
             batch.push = Some(Box::new(NewPush {
                 run: run.clone(),
@@ -141,7 +141,7 @@ impl Engine {
             settled: batch.effects_settled.iter().map(|s| s.key.clone()).collect(),
             n_bytes: batch.events.iter().map(|event| event.body.len()).sum(),
             events,
-            is_log_unread: extras.is_log_unread,
+            is_log_unread: side_rows.is_log_unread,
             is_heard: batch.push.is_some(),
             effects,
             told,
@@ -151,14 +151,14 @@ impl Engine {
         };
         // A caller that goes away takes back neither the append nor what follows from it.
         let engine = self.clone();
-        let change = (!batch.events.is_empty()).then(|| self.shared.recent.change(&after.key));
+        let change = (!batch.events.is_empty()).then(|| self.shared.recent_runs.change(&after.key));
         let committing = async move {
             match engine.append(batch, &after.key).await? {
                 Appended::Yes => {
                     engine.act(&after, follow_up, change);
                     Ok(after)
                 }
-                Appended::InDoubt(first) => Err(Failed::InDoubt(Box::new(Doubt {
+                Appended::InDoubt(first) => Err(Failed::InDoubt(Box::new(UncertainCommit {
                     first,
                     after,
                     follow_up,
@@ -166,7 +166,7 @@ impl Engine {
             }
         };
         let Shared { runtime, tasks, .. } = &*self.shared;
-        match Steadfast::new(committing, runtime.clone(), tasks).await {
+        match CompleteOnDrop::new(committing, runtime.clone(), tasks).await {
             Ok(committed) => committed,
             Err(Panicked(text)) => {
                 Counters::add(&self.shared.counters.panics, 1);
@@ -222,23 +222,23 @@ fn is_quiet(decision: &Decision) -> bool {
         timers_set,
         timers_cleared: _,
         children,
-        notices,
+        messages,
         heard: _,
     } = decision;
     events.is_empty()
         && effects.is_empty()
         && timers_set.is_empty()
         && children.is_empty()
-        && notices.is_empty()
+        && messages.is_empty()
 }
 
-fn extras_empty(extras: &Extras) -> bool {
-    let Extras {
+fn extras_empty(side_rows: &SideRows) -> bool {
+    let SideRows {
         idempotency,
         messages,
         blobs,
         push,
         is_log_unread: _,
-    } = extras;
+    } = side_rows;
     idempotency.is_none() && messages.is_empty() && blobs.is_empty() && push.is_none()
 }

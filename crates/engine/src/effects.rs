@@ -14,7 +14,7 @@ use wopr_core::{Command, Failure, Object, Refusal, RunKey, TenantId};
 use wopr_store::{EffectKey, Fence, LeasedEffect, Quota};
 
 use crate::{
-    Attempt, CommandError, Engine, Extras, Keep, Outcome,
+    Attempt, CommandError, Engine, Keep, Outcome, SideRows,
     commit::StoredEffect,
     logs::of_run,
     panics::{Panicked, caught},
@@ -96,7 +96,7 @@ impl Effects {
             bytes,
             bytes_per_tenant: self.bytes.share().min(bytes),
             without,
-            suspects: self.suspects.room(),
+            suspects: self.suspects.load_budget(),
         }
     }
 
@@ -164,7 +164,7 @@ impl Engine {
                             || !quota.without.is_empty();
                         let mut all_begun = true;
                         for effect in leased {
-                            if shared.setbacks.is_left_alone(&effect.run) {
+                            if shared.run_backoff.is_left_alone(&effect.run) {
                                 // What it asks for could not be recorded. Nobody tries again before the lease is over.
                                 continue;
                             }
@@ -182,7 +182,7 @@ impl Engine {
                 biased;
                 () = stop.cancelled() => {}
                 () = self.shared.effects.freed.notified(), if is_full => {}
-                () = self.shared.nudges.effects.notified() => {}
+                () = self.shared.wake_hints.effects.notified() => {}
                 () = tokio::time::sleep(self.shared.options.poll) => {}
             }
         }
@@ -277,7 +277,7 @@ impl Engine {
         Counters::add(&counters.effects_started, 1);
         Counters::add(&counters.effects_active, 1);
         let StoredEffect {
-            visit,
+            step,
             attempt,
             idempotency_key,
             traceparent,
@@ -303,7 +303,7 @@ impl Engine {
             Some(outcome) => {
                 begun.bytes.grow(outcome.n_bytes());
                 let command = Command::Effect {
-                    visit,
+                    step,
                     attempt,
                     retry_after_ms: retry_after_ms(&outcome),
                     outcome: read_outcome(outcome),
@@ -336,7 +336,7 @@ impl Engine {
         let mut pause = Duration::from_millis(50);
         for _ in 0..APPEND_TRIES {
             let fenced = Some((key.clone(), fence));
-            let recording = Box::pin(self.command_fenced(run, &command, Extras::default(), fenced));
+            let recording = Box::pin(self.command_fenced(run, &command, SideRows::default(), fenced));
             match self.attend(run, recording).await {
                 Ok(_) => return,
                 Err(CommandError::Refused(Refusal::Stale)) => {

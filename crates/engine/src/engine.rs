@@ -10,20 +10,20 @@ use wopr_store::{Epoch, Hint, ReadError, Store, WriteError};
 use crate::{
     Clock, CommandError, Decided, Events, Executor, Options, Stats, Tail, View,
     catalog::Catalog,
+    decision_pool::DecisionPool,
     descendants::Descendants,
-    desk::Desk,
-    dice::Dice,
     effects::Effects,
-    hints::Nudges,
+    entropy::EntropySource,
+    hints::WakeHints,
     inbox::Inboxes,
     lease_clock::LeaseClock,
+    load_budget::{LoadBudget, LoadPermit, Purpose},
     loading::Fetched,
     locks::Locks,
     pushes::Pushes,
-    recent::Recent,
-    room::{Held, Purpose, Room},
+    recent_runs::RecentRunCache,
+    run_backoff::RunBackoff,
     run_ids::RunIds,
-    setbacks::Setbacks,
     stats::Counters,
     tail::Tails,
     timers::Timers,
@@ -60,22 +60,22 @@ pub(crate) struct Shared {
     pub(crate) lease_clock: LeaseClock,
     pub(crate) catalog: Catalog,
     pub(crate) tails: Arc<Tails>,
-    pub(crate) recent: Arc<Recent>,
-    pub(crate) room: Room,
+    pub(crate) recent_runs: Arc<RecentRunCache>,
+    pub(crate) load_budget: LoadBudget,
     pub(crate) counters: Counters,
     pub(crate) timers: Timers,
     pub(crate) effects: Effects,
     pub(crate) inboxes: Inboxes,
     pub(crate) pushes: Pushes,
-    pub(crate) nudges: Nudges,
-    pub(crate) setbacks: Setbacks,
+    pub(crate) wake_hints: WakeHints,
+    pub(crate) run_backoff: RunBackoff,
     pub(crate) stop: CancellationToken,
     pub(crate) tasks: TaskTracker,
     pub(crate) runtime: Handle,
     pub(crate) locks: Locks,
     pub(crate) descendants: Descendants,
-    pub(crate) desk: Desk,
-    pub(crate) dice: Dice,
+    pub(crate) decision_pool: DecisionPool,
+    pub(crate) entropy_source: EntropySource,
     pub(crate) run_ids: RunIds,
 }
 
@@ -106,7 +106,7 @@ impl Prepared {
         tasks.spawn(engine.clone().keep("retention", Engine::run_retention));
         tasks.spawn(engine.clone().keep("registry", Engine::run_registry));
         tasks.spawn(engine.clone().keep("tails", Engine::run_tails));
-        if engine.shared.options.courier.is_some() {
+        if engine.shared.options.notifier.is_some() {
             tasks.spawn(engine.clone().keep("pushes", Engine::run_pushes));
         }
         if let Some(hints) = hints {
@@ -156,13 +156,13 @@ impl Engine {
         let lease_clock = LeaseClock::start(&*store, clock.now()).await?;
         let catalog = Catalog::load(&*store, &options).await?;
         let max_pushes = options.push.max_active;
-        let desk = Desk::new(options.deciders);
+        let decision_pool = DecisionPool::new(options.deciders);
         let shared = Arc::new(Shared {
             effects: Effects::new(options.max_effects, options.max_effect_bytes),
-            dice: Dice::new(options.seed),
+            entropy_source: EntropySource::new(options.seed),
             run_ids: RunIds::default(),
-            recent: Arc::new(Recent::new(options.retention)),
-            room: Room::default(),
+            recent_runs: Arc::new(RecentRunCache::new(options.retention)),
+            load_budget: LoadBudget::default(),
             store,
             executor,
             clock,
@@ -175,14 +175,14 @@ impl Engine {
             timers: Timers::default(),
             inboxes: Inboxes::default(),
             pushes: Pushes::new(max_pushes),
-            nudges: Nudges::default(),
-            setbacks: Setbacks::default(),
+            wake_hints: WakeHints::default(),
+            run_backoff: RunBackoff::default(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
             runtime: Handle::current(),
             locks: Locks::default(),
             descendants: Descendants::default(),
-            desk,
+            decision_pool,
         });
         Ok(Prepared {
             engine: Self { shared },
@@ -278,9 +278,12 @@ impl Engine {
     #[must_use]
     pub fn new_run_id(&self) -> RunId {
         let Shared {
-            run_ids, clock, dice, ..
+            run_ids,
+            clock,
+            entropy_source,
+            ..
         } = &*self.shared;
-        run_ids.next(&**clock, dice)
+        run_ids.next(&**clock, entropy_source)
     }
 
     /// The time, which never goes back.
@@ -338,7 +341,7 @@ impl Engine {
     /// A run that ended in this process a moment ago, without asking the store. `None` says nothing about the run.
     #[must_use]
     pub fn ended(&self, key: &RunKey) -> Option<Arc<Decided>> {
-        let decided = self.shared.recent.find(key, self.now());
+        let decided = self.shared.recent_runs.find(key, self.now());
         decided.filter(|decided| decided.summary.status.is_terminal())
     }
 
@@ -347,8 +350,10 @@ impl Engine {
     /// # Errors
     /// See [`ReadError`]. The store is asked only where another process may have appended since.
     pub async fn decided(&self, key: &RunKey) -> Result<Option<Arc<Decided>>, ReadError> {
-        let Shared { recent, store, .. } = &*self.shared;
-        let Some(decided) = recent.find(key, self.now()) else {
+        let Shared {
+            recent_runs, store, ..
+        } = &*self.shared;
+        let Some(decided) = recent_runs.find(key, self.now()) else {
             return Ok(None);
         };
         if decided.summary.status.is_terminal() || !store.is_shared() {
@@ -359,7 +364,7 @@ impl Engine {
         if heads.first() == Some(&Some(decided.head)) {
             return Ok(Some(decided));
         }
-        recent.forget(key, &decided);
+        recent_runs.forget(key, &decided);
         Ok(None)
     }
 
@@ -368,8 +373,10 @@ impl Engine {
     /// are found: to confirm a head would cost as much as to read the events.
     #[must_use]
     pub fn events_at_hand(&self, key: &RunKey, from: Seq, limit: usize) -> Option<Events> {
-        let Shared { recent, store, .. } = &*self.shared;
-        let decided = recent.find(key, self.now())?;
+        let Shared {
+            recent_runs, store, ..
+        } = &*self.shared;
+        let decided = recent_runs.find(key, self.now())?;
         let status = decided.summary.status;
         if store.is_shared() && !status.is_terminal() {
             return None;
@@ -385,7 +392,7 @@ impl Engine {
     /// Who created a run that this process decided a moment ago. `None` says nothing about the run.
     #[must_use]
     pub fn creator_at_hand(&self, key: &RunKey) -> Option<PrincipalId> {
-        let decided = self.shared.recent.find(key, self.now())?;
+        let decided = self.shared.recent_runs.find(key, self.now())?;
         Some(decided.summary.principal.clone())
     }
 
@@ -410,7 +417,7 @@ impl Engine {
             plan,
             run,
             summary: summary.clone(),
-            held: Held::default(),
+            held: LoadPermit::default(),
         }))
     }
 
@@ -445,7 +452,7 @@ impl Engine {
             tokio::select! {
                 biased;
                 () = self.shared.stop.cancelled() => return,
-                () = self.shared.nudges.registry.notified() => {}
+                () = self.shared.wake_hints.registry.notified() => {}
                 () = tokio::time::sleep(self.shared.options.poll) => {}
             }
             if let Err(error) = self.catch_up().await {

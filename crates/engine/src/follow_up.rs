@@ -3,7 +3,7 @@
 use wopr_core::{NodeId, Recorded, RunId, RunKey, RunStatus, Timestamp};
 use wopr_store::{EffectKey, Fence};
 
-use crate::{Decided, Engine, View, commit, recent::Change, stats::Counters};
+use crate::{Decided, Engine, View, commit, recent_runs::Change, stats::Counters};
 
 /// What to do once an append is durable.
 pub(crate) struct FollowUp {
@@ -61,7 +61,7 @@ impl Engine {
         shared.tails.grew(&after.key, after.run.head);
         shared.pushes.stir();
         if is_heard {
-            shared.nudges.pushes.notify_one();
+            shared.wake_hints.pushes.notify_one();
         }
         for key in settled {
             shared.effects.settled(&after.key, &key);
@@ -73,9 +73,9 @@ impl Engine {
             shared.inboxes.tell(after.key.sibling(run.clone()));
         }
         if is_released {
-            shared.setbacks.forget(&after.key);
+            shared.run_backoff.forget(&after.key);
             shared.inboxes.tell(after.key.clone());
-            shared.nudges.all();
+            shared.wake_hints.all();
         }
         if let Some(due) = next_timer {
             shared.timers.hint(due);

@@ -18,11 +18,11 @@ use crate::Engine;
 
 /// How long another process may take to do the work it told of before this one looks for it. However many hints
 /// come, the loops look no more often than that.
-const LINGER: Duration = Duration::from_millis(100);
+const GATHER: Duration = Duration::from_millis(100);
 
 /// Wakes the loops that look for work.
 #[derive(Debug, Default)]
-pub(crate) struct Nudges {
+pub(crate) struct WakeHints {
     pub(crate) timers: Notify,
     pub(crate) effects: Notify,
     pub(crate) inboxes: Notify,
@@ -30,7 +30,7 @@ pub(crate) struct Nudges {
     pub(crate) pushes: Notify,
 }
 
-impl Nudges {
+impl WakeHints {
     pub(crate) fn all(&self) {
         self.timers.notify_one();
         self.effects.notify_one();
@@ -50,7 +50,7 @@ impl Engine {
                 () = shared.stop.cancelled() => return,
                 () = until(look_at) => {
                     look_at = None;
-                    shared.nudges.all();
+                    shared.wake_hints.all();
                     continue;
                 }
                 hint = hints.recv() => hint,
@@ -61,17 +61,17 @@ impl Engine {
                     shared.effects.look(&run);
                 }
                 Ok(Hint::Registry) => {
-                    shared.nudges.registry.notify_one();
+                    shared.wake_hints.registry.notify_one();
                     continue;
                 }
                 Ok(Hint::Any) | Err(RecvError::Lagged(_)) => {
                     shared.tails.wake_all();
                     shared.effects.look_all();
-                    shared.nudges.registry.notify_one();
+                    shared.wake_hints.registry.notify_one();
                 }
                 Err(RecvError::Closed) => return,
             }
-            look_at.get_or_insert_with(|| Instant::now() + LINGER);
+            look_at.get_or_insert_with(|| Instant::now() + GATHER);
         }
     }
 }

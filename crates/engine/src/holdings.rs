@@ -114,7 +114,7 @@ impl Held {
     }
 }
 
-/// Room for a workflow that is being registered, until dropped.
+/// LoadBudget for a workflow that is being registered, until dropped.
 #[derive(Debug)]
 pub(crate) struct Reserved {
     owners: Arc<Mutex<HashMap<Owner, Held>>>,

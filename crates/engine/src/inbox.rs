@@ -21,10 +21,10 @@ use wopr_store::Mailbox;
 
 use crate::{
     Engine,
-    hands::Hands,
     logs::of_run,
     quarantine::Suspects,
     slots::{Held, Slots},
+    task_pool::TaskPool,
 };
 
 /// Runs that hear at once: enough to fill a group commit.
@@ -189,15 +189,15 @@ impl Pending {
             let each = ((most - taken.len()) / order.len()).max(1);
             let mut rest = Vec::new();
             for tenant in order {
-                let room = each.min(most - taken.len());
+                let load_budget = each.min(most - taken.len());
                 let Some(queue) = self.tenants.get_mut(&tenant) else {
                     continue;
                 };
-                let runs = queue.take(room);
+                let runs = queue.take(load_budget);
                 self.held.remove(&tenant, runs.len());
                 let is_empty = queue.runs.is_empty();
                 taken.extend(runs.into_iter().map(|run| RunKey::new(tenant.clone(), run)));
-                if room > 0 {
+                if load_budget > 0 {
                     self.last = Some(tenant.clone());
                 }
                 if is_empty {
@@ -224,19 +224,19 @@ impl Engine {
     pub(crate) async fn run_inboxes(self) {
         let stop = self.shared.stop.clone();
         let mut next_sweep = tokio::time::Instant::now();
-        let mut hearing = Hands::new(ROUND);
+        let mut hearing = TaskPool::new(ROUND);
         while !stop.is_cancelled() {
             if tokio::time::Instant::now() >= next_sweep {
                 self.sweep().await;
                 next_sweep = tokio::time::Instant::now() + self.shared.options.poll;
             }
-            let (runs, inherited) = self.shared.inboxes.take(hearing.room());
+            let (runs, inherited) = self.shared.inboxes.take(hearing.load_budget());
             if runs.is_empty() && inherited.is_empty() && hearing.are_empty() {
                 tokio::select! {
                     biased;
                     () = stop.cancelled() => {}
                     () = self.shared.inboxes.told.notified() => {}
-                    () = self.shared.nudges.inboxes.notified() => next_sweep = tokio::time::Instant::now(),
+                    () = self.shared.wake_hints.inboxes.notified() => next_sweep = tokio::time::Instant::now(),
                     () = tokio::time::sleep_until(next_sweep) => {}
                 }
                 continue;
@@ -258,13 +258,13 @@ impl Engine {
 
     fn begin_hearing(
         &self,
-        hearing: &mut Hands<RunKey, bool>,
+        hearing: &mut TaskPool<RunKey, bool>,
         run: RunKey,
         suspects: Option<Arc<tokio::sync::OwnedSemaphorePermit>>,
     ) {
         let shared = &self.shared;
         // The sweep tells of it again.
-        if shared.setbacks.is_left_alone(&run) {
+        if shared.run_backoff.is_left_alone(&run) {
             return;
         }
         let Some(slot) = shared.inboxes.slots.take(&run.tenant) else {
@@ -278,7 +278,7 @@ impl Engine {
             if let Err(error) = &heard {
                 tracing::warn!(%error, "inbox not read");
             }
-            heard.is_ok() || engine.shared.setbacks.is_left_alone(&key)
+            heard.is_ok() || engine.shared.run_backoff.is_left_alone(&key)
         };
         if !hearing.begin(run.clone(), work.instrument(span)) {
             shared.inboxes.tell(run);
@@ -287,7 +287,7 @@ impl Engine {
 
     /// Lets runs hear that a process left which may have died of them: noted first, and those with one chance left one by
     /// one.
-    async fn claim_and_hear(&self, hearing: &mut Hands<RunKey, bool>, runs: Vec<RunKey>) {
+    async fn claim_and_hear(&self, hearing: &mut TaskPool<RunKey, bool>, runs: Vec<RunKey>) {
         let shared = &self.shared;
         let suspects = shared.inboxes.suspects.begin(u32::MAX).map(Arc::new);
         let most = usize::from(suspects.is_some());

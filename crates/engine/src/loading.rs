@@ -6,7 +6,7 @@ use wopr_store::{Load, Loaded, ReadError};
 use crate::{
     Engine, Events,
     engine::Shared,
-    room::{Held, Purpose},
+    load_budget::{LoadPermit, Purpose},
     turns::Turn,
     view::decode_events,
 };
@@ -18,7 +18,7 @@ const MAX_TRIES: u32 = 4;
 pub(crate) struct Fetched {
     pub(crate) loaded: Loaded,
     /// The room it takes once it is decoded.
-    pub(crate) held: Held,
+    pub(crate) held: LoadPermit,
     /// Ends when it is decoded.
     pub(crate) turn: Turn,
 }
@@ -26,20 +26,24 @@ pub(crate) struct Fetched {
 impl Engine {
     /// Reads a run once there is room for it.
     pub(crate) async fn fetch(&self, key: &RunKey, purpose: Purpose) -> Result<Option<Fetched>, ReadError> {
-        let Shared { store, room, .. } = &*self.shared;
-        let mut held = room.expect(purpose, key).await?.unwrap_or_default();
+        let Shared {
+            store, load_budget, ..
+        } = &*self.shared;
+        let mut held = load_budget.expect(purpose, key).await?.unwrap_or_default();
         for _ in 0..MAX_TRIES {
-            let turn = room.turn(&key.tenant).await?;
+            let turn = load_budget.turn(&key.tenant).await?;
             let needed = match store.load_within(key, held.readable()).await? {
                 None => return Ok(None),
                 Some(Load::Heavy(n_bytes)) => n_bytes,
                 Some(Load::Whole(loaded)) => {
                     let n_bytes = loaded.parsed_size();
-                    room.note(key, n_bytes);
+                    load_budget.note(key, n_bytes);
                     if held.n_bytes() < n_bytes {
                         // A tenant that has none gets room most easily.
                         drop(held);
-                        held = room.try_hold(purpose, &key.tenant, n_bytes).unwrap_or_default();
+                        held = load_budget
+                            .try_hold(purpose, &key.tenant, n_bytes)
+                            .unwrap_or_default();
                     }
                     if held.n_bytes() >= n_bytes {
                         let loaded = *loaded;
@@ -50,7 +54,7 @@ impl Engine {
             };
             // Nothing is in hand while it waits.
             drop((held, turn));
-            held = Box::pin(room.hold(purpose, &key.tenant, needed)).await?;
+            held = Box::pin(load_budget.hold(purpose, &key.tenant, needed)).await?;
         }
         Err(ReadError::Unavailable(format!(
             "run {key} grows while it is read"

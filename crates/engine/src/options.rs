@@ -2,9 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use wopr_core::{HostBounds, Offer};
+use wopr_core::{HostBounds, NodeTypes};
 
-use crate::{Courier, PushOptions};
+use crate::{Notifier, PushOptions};
 
 /// How an engine runs.
 #[derive(Debug, Clone)]
@@ -12,7 +12,7 @@ pub struct Options {
     /// Bounds of every run.
     pub bounds: HostBounds,
     /// Optional node types.
-    pub offer: Offer,
+    pub node_types: NodeTypes,
     /// Threads that decide beside those of input and output; one less than there are processors where absent.
     pub deciders: Option<usize>,
     /// Runs below one root.
@@ -33,7 +33,7 @@ pub struct Options {
     /// How long a tree of runs is kept after the last of them ended; `None` keeps all.
     pub retention: Option<Duration>,
     /// Who tells others what happens to runs; without one nobody is told.
-    pub courier: Option<Arc<dyn Courier>>,
+    pub notifier: Option<Arc<dyn Notifier>>,
     /// When and how often they are told.
     pub push: PushOptions,
     /// Makes ids and pauses repeatable, for simulations only: run ids can then be guessed.
@@ -47,7 +47,7 @@ impl Default for Options {
                 node_executions: 1_000,
                 run_duration_ms: None,
             },
-            offer: Offer::default(),
+            node_types: NodeTypes::default(),
             deciders: None,
             max_descendants: 20_000,
             max_workflows: 2_000,
@@ -57,7 +57,7 @@ impl Default for Options {
             lease: Duration::from_secs(30),
             poll: Duration::from_secs(1),
             retention: None,
-            courier: None,
+            notifier: None,
             push: PushOptions::default(),
             seed: None,
         }

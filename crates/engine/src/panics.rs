@@ -2,7 +2,7 @@
 //!
 //! A panic is a bug, and a bug in the work at one run must cost that run alone. A request that panics is answered by its
 //! face. Work of the background loops is guarded here: a panic becomes an error that is logged and
-//! counted, and the run is left alone for a while (see [`crate::setbacks`]). A loop that panics itself begins anew.
+//! counted, and the run is left alone for a while (see [`crate::run_backoff`]). A loop that panics itself begins anew.
 //! What ends the process (a stack that overflows, memory that is not there) is not caught.
 
 use std::{
@@ -64,9 +64,9 @@ impl Engine {
             }
         };
         match &done {
-            Ok(_) => self.shared.setbacks.forget(run),
+            Ok(_) => self.shared.run_backoff.forget(run),
             Err(error @ CommandError::Internal(why)) => {
-                let (pause, in_a_row) = self.shared.setbacks.add(run);
+                let (pause, in_a_row) = self.shared.run_backoff.add(run);
                 tracing::error!(%why, ?pause, "run left alone for a while");
                 if !has_panicked {
                     self.give_up(run, error, in_a_row).await;

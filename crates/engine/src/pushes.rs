@@ -26,22 +26,22 @@ use tokio::{sync::Notify, time::Instant};
 use tracing::Instrument;
 use wopr_core::{Run, RunKey, Seq, Timestamp};
 use wopr_store::{
-    Attempted, Delivery, LeasedPush, Mailbox, OutboxRow, PushRow, Put, Quota, ReadError, StoredEvent, Then,
-    Update, WriteError,
+    Attempted, DeliveryRow, LeasedPush, Mailbox, OutboxRow, PushRow, Put, Quota, ReadError, StoredEvent,
+    Then, Update, WriteError,
 };
 
 use crate::{
-    CommandError, Courier, Engine, Parcel, Undelivered, View,
+    CommandError, Delivery, Engine, Notifier, Undelivered, View,
     engine::Shared,
-    hands::Hands,
     inbox::end_of,
+    load_budget::{LoadPermit, Purpose},
     loading::Fetched,
     logs::of_run,
     panics::{Panicked, caught},
     quarantine::Suspects,
-    room::{Held, Purpose},
     slots::{Slot, Slots},
     stats::Counters,
+    task_pool::TaskPool,
     view::{decode_base, decode_events},
 };
 
@@ -49,7 +49,7 @@ use crate::{
 const ROUND: usize = 64;
 /// Events of a run read at once.
 const PAGE: usize = 256;
-/// Room for a page of a log while all of it is folded again.
+/// LoadBudget for a page of a log while all of it is folded again.
 const FOLDING: usize = 16 << 20;
 /// What a receiver is told in a row before others have their turn.
 const BURST: usize = 16;
@@ -118,7 +118,7 @@ impl Pushes {
             bytes: usize::MAX,
             bytes_per_tenant: usize::MAX,
             without: self.slots.crowded(),
-            suspects: self.suspects.room(),
+            suspects: self.suspects.load_budget(),
         }
     }
 
@@ -173,7 +173,7 @@ impl Engine {
             .store
             .put_push(run, row, most, self.lease_time())
             .await?;
-        self.shared.nudges.pushes.notify_one();
+        self.shared.wake_hints.pushes.notify_one();
         Ok(put)
     }
 
@@ -185,7 +185,7 @@ impl Engine {
         let now = self.lease_time();
         let n_retried = self.shared.store.retry_push(run, push, seq, now).await?;
         self.shared.pushes.is_used();
-        self.shared.nudges.pushes.notify_one();
+        self.shared.wake_hints.pushes.notify_one();
         Ok(n_retried)
     }
 
@@ -195,20 +195,20 @@ impl Engine {
 
     /// Makes deliveries, leases receivers that are due, and tells them.
     pub(crate) async fn run_pushes(self) {
-        let Some(courier) = self.shared.options.courier.clone() else {
+        let Some(notifier) = self.shared.options.notifier.clone() else {
             return;
         };
         let stop = self.shared.stop.clone();
         let mut next_look = Instant::now();
         // One more than there are slots: so no round waits for a run to end.
-        let mut expanding = Hands::new(ROUND + 1);
+        let mut expanding = TaskPool::new(ROUND + 1);
         while !stop.is_cancelled() {
             let began = Instant::now();
-            let (n_expanded, is_more_left) = self.expand_all(&courier, &mut expanding).await;
+            let (n_expanded, is_more_left) = self.expand_all(&notifier, &mut expanding).await;
             let (is_due, _) = self.shared.pushes.due_by(began);
             let mut is_full = false;
             if n_expanded > 0 || is_due || began >= next_look {
-                is_full = self.lease_due(&courier).await;
+                is_full = self.lease_due(&notifier).await;
                 next_look = began + self.shared.options.poll;
             }
             if let (_, Some(due)) = self.shared.pushes.due_by(began) {
@@ -220,7 +220,7 @@ impl Engine {
                 () = self.shared.pushes.freed.notified(), if is_full => next_look = began,
                 () = self.shared.pushes.dated.notified() => {}
                 () = self.shared.pushes.stirred.notified() => {}
-                () = self.shared.nudges.pushes.notified() => next_look = began,
+                () = self.shared.wake_hints.pushes.notified() => next_look = began,
                 () = std::future::ready(()), if is_more_left || !expanding.are_empty() => {}
                 () = tokio::time::sleep_until(next_look) => {}
             }
@@ -237,8 +237,8 @@ impl Engine {
     /// an earlier look, of which more may have been appended than they know.
     async fn expand_all(
         &self,
-        courier: &Arc<dyn Courier>,
-        expanding: &mut Hands<RunKey, bool>,
+        notifier: &Arc<dyn Notifier>,
+        expanding: &mut TaskPool<RunKey, bool>,
     ) -> (usize, bool) {
         let (mut n_expanded, mut is_more_left) = (0, false);
         let (mut after, mut leased) = (None, Instant::now());
@@ -277,11 +277,13 @@ impl Engine {
                 (notes, None)
             };
             for (note, slot) in notes {
-                let (engine, courier, suspects) = (self.clone(), Arc::clone(courier), suspects.clone());
+                let (engine, notifier, suspects) = (self.clone(), Arc::clone(notifier), suspects.clone());
                 let (span, key) = (of_run(&note.run), note.run.clone());
                 let work = async move {
                     let run = note.run.clone();
-                    let expanded = engine.attend(&run, Box::pin(engine.expand(&courier, note))).await;
+                    let expanded = engine
+                        .attend(&run, Box::pin(engine.expand(&notifier, note)))
+                        .await;
                     drop((slot, suspects));
                     if let Err(error) = &expanded {
                         tracing::warn!(%error, "deliveries not made yet");
@@ -302,7 +304,7 @@ impl Engine {
             }
             // Receivers do not wait until every outbox has been looked at.
             if leased.elapsed() >= GATHER {
-                self.lease_due(courier).await;
+                self.lease_due(notifier).await;
                 leased = Instant::now();
             }
         }
@@ -310,12 +312,14 @@ impl Engine {
 
     /// The outboxes that may be worked at, as far as there are slots for their tenants.
     fn with_slots(&self, notes: Vec<OutboxRow>) -> Vec<(OutboxRow, Slot)> {
-        let Shared { pushes, setbacks, .. } = &*self.shared;
+        let Shared {
+            pushes, run_backoff, ..
+        } = &*self.shared;
         let with_slot = |note: OutboxRow| {
             let slot = pushes.expanding.take(&note.run.tenant)?;
             Some((note, slot))
         };
-        let is_tried = |note: &OutboxRow| !setbacks.is_left_alone(&note.run);
+        let is_tried = |note: &OutboxRow| !run_backoff.is_left_alone(&note.run);
         notes.into_iter().filter(is_tried).filter_map(with_slot).collect()
     }
 
@@ -350,7 +354,7 @@ impl Engine {
     }
 
     /// Makes deliveries of what was appended to a run.
-    async fn expand(&self, courier: &Arc<dyn Courier>, note: OutboxRow) -> Result<(), CommandError> {
+    async fn expand(&self, notifier: &Arc<dyn Notifier>, note: OutboxRow) -> Result<(), CommandError> {
         let store = &self.shared.store;
         let Some(mut before) = self.as_of(&note.run, note.from).await? else {
             return Ok(());
@@ -371,7 +375,7 @@ impl Engine {
                 to: last.seq.next(),
             };
             let updates;
-            (before, updates) = self.advance(before, page.events, Some(courier)).await?;
+            (before, updates) = self.advance(before, page.events, Some(notifier)).await?;
             let n_made = updates.len();
             match store.expand(&part, &updates, self.lease_time()).await {
                 Ok(true) => Counters::add(&self.shared.counters.pushes_made, n_made),
@@ -390,15 +394,15 @@ impl Engine {
         &self,
         before: View,
         page: Vec<StoredEvent>,
-        courier: Option<&Arc<dyn Courier>>,
+        notifier: Option<&Arc<dyn Notifier>>,
     ) -> Result<(View, Vec<Update>), CommandError> {
-        let (tenant, courier) = (before.key.tenant.clone(), courier.map(Arc::clone));
+        let (tenant, notifier) = (before.key.tenant.clone(), notifier.map(Arc::clone));
         let n_page: usize = page.iter().map(|event| event.body.len()).sum();
         let n_bytes = before.held.n_bytes() + n_page;
         let work = move || {
             let events = decode_events(&page)?;
             drop(page);
-            let updates = courier.map(|courier| courier.updates(&before, &events));
+            let updates = notifier.map(|notifier| notifier.updates(&before, &events));
             let mut view = before;
             fold(&mut view, &events)?;
             Ok::<_, ReadError>((view, updates.unwrap_or_default()))
@@ -408,7 +412,9 @@ impl Engine {
 
     /// A run as it was when its log had a length, with room for it; none if it is gone.
     async fn as_of(&self, key: &RunKey, head: Seq) -> Result<Option<View>, CommandError> {
-        let Shared { room, store, .. } = &*self.shared;
+        let Shared {
+            load_budget, store, ..
+        } = &*self.shared;
         let Some(Fetched { loaded, held, turn }) = self.fetch(key, Purpose::View).await? else {
             return Ok(None);
         };
@@ -426,8 +432,8 @@ impl Engine {
         if is_newer {
             // The fold of then is gone. All of the log before is read again, and the run grows meanwhile.
             drop((loaded.snapshot, loaded.tail, turn));
-            view.held = Held::default();
-            view.held = Box::pin(room.hold(Purpose::View, &key.tenant, n_bytes + FOLDING)).await?;
+            view.held = LoadPermit::default();
+            view.held = Box::pin(load_budget.hold(Purpose::View, &key.tenant, n_bytes + FOLDING)).await?;
         } else {
             let (base, mut tail) = (loaded.snapshot, loaded.tail);
             tail.retain(|event| event.seq < head);
@@ -457,7 +463,7 @@ impl Engine {
     }
 
     /// Leases receivers that are due, as many as there are free slots; whether there may be more.
-    async fn lease_due(&self, courier: &Arc<dyn Courier>) -> bool {
+    async fn lease_due(&self, notifier: &Arc<dyn Notifier>) -> bool {
         let shared = &self.shared;
         let free = shared.pushes.slots.free();
         if free == 0 {
@@ -480,10 +486,10 @@ impl Engine {
             shared.pushes.is_used();
             let slot = shared.pushes.slots.take(&lease.run.tenant);
             let suspect = shared.pushes.suspects.begin(lease.deaths);
-            let (engine, courier) = (self.clone(), Arc::clone(courier));
+            let (engine, notifier) = (self.clone(), Arc::clone(notifier));
             let span = of_run(&lease.run);
             let work = async move {
-                engine.tell(&*courier, &lease, slot).await;
+                engine.tell(&*notifier, &lease, slot).await;
                 drop(suspect);
                 engine.shared.pushes.freed.notify_one();
             };
@@ -499,7 +505,7 @@ impl Engine {
     }
 
     /// Tells a receiver what waits for it, one after the other, until one attempt fails.
-    async fn tell(&self, courier: &dyn Courier, lease: &LeasedPush, slot: Option<Slot>) {
+    async fn tell(&self, notifier: &dyn Notifier, lease: &LeasedPush, slot: Option<Slot>) {
         let waiting = match self.shared.store.waiting(&lease.run, &lease.id, BURST).await {
             Ok(waiting) if slot.is_some() => waiting,
             // Without a slot somebody else may begin at once.
@@ -526,7 +532,7 @@ impl Engine {
             let next = if is_given_up {
                 self.give_push_up(lease, delivery.seq, then).await
             } else {
-                self.attempt_push(courier, lease, delivery, then).await
+                self.attempt_push(notifier, lease, delivery, then).await
             };
             match next {
                 Next::GoOn => {}
@@ -539,19 +545,19 @@ impl Engine {
     /// another delivery waits.
     async fn attempt_push(
         &self,
-        courier: &dyn Courier,
+        notifier: &dyn Notifier,
         lease: &LeasedPush,
-        delivery: Delivery,
+        delivery: DeliveryRow,
         then: Option<Then>,
     ) -> Next {
-        let Delivery {
+        let DeliveryRow {
             seq,
             body,
             attempts,
             enqueued_at,
             ..
         } = delivery;
-        let parcel = Parcel {
+        let delivery = Delivery {
             run: lease.run.clone(),
             push: lease.id.clone(),
             receiver: lease.body.clone(),
@@ -563,7 +569,7 @@ impl Engine {
         let timeout = self.shared.options.push.timeout;
         let outcome = tokio::select! {
             biased;
-            outcome = tokio::time::timeout(timeout, caught(courier.deliver(&parcel))) => Some(outcome),
+            outcome = tokio::time::timeout(timeout, caught(notifier.deliver(&delivery))) => Some(outcome),
             () = self.shared.stop.cancelled() => None,
         };
         counters.pushes_active.fetch_sub(1, Ordering::Relaxed);
@@ -644,8 +650,8 @@ impl Engine {
         } = self.shared.options.push;
         let doublings = u32::try_from(attempts).unwrap_or(u32::MAX).min(30);
         let longest = first_pause.saturating_mul(1 << doublings).min(longest_pause);
-        let [dice] = self.shared.dice.roll::<1>();
-        let pause = longest / 2 + longest.mul_f64(f64::from(dice) / 510.0);
+        let [entropy_source] = self.shared.entropy_source.roll::<1>();
+        let pause = longest / 2 + longest.mul_f64(f64::from(entropy_source) / 510.0);
         pause.max(retry_after.unwrap_or_default().min(longest_pause))
     }
 

@@ -36,7 +36,7 @@ impl Suspects {
     }
 
     /// How many more may be.
-    pub(crate) fn room(&self) -> usize {
+    pub(crate) fn load_budget(&self) -> usize {
         self.0.available_permits()
     }
 
@@ -141,7 +141,7 @@ impl Engine {
                     drain: DrainPolicy::default(),
                 },
             };
-            let mark = URL_SAFE_NO_PAD.encode(shared.dice.roll::<9>());
+            let mark = URL_SAFE_NO_PAD.encode(shared.entropy_source.roll::<9>());
             let event = StoredEvent {
                 seq: head,
                 body: format::encode_first_event(&paused, &mark),
@@ -164,7 +164,7 @@ impl Engine {
         batch.hold = Some(Hold::Park);
         let head = batch.head();
         // Not read, so there is nothing to keep of it.
-        let _change = shared.recent.change(run);
+        let _change = shared.recent_runs.change(run);
         shared.store.append(batch).await?;
         shared.tails.grew(run, head);
         shared.pushes.stir();

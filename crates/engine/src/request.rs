@@ -40,20 +40,20 @@ pub struct Create {
     /// How it is begun.
     pub start: Start,
     /// What commits with it.
-    pub extras: Extras,
+    pub side_rows: SideRows,
 }
 
 /// Side rows of a command.
 #[derive(Debug, Default)]
-pub struct Extras {
+pub struct SideRows {
     /// Makes the command take effect once.
-    pub idempotency: Option<Once>,
+    pub idempotency: Option<Idempotency>,
     /// A2A messages exchanged.
     pub messages: Vec<NewMessage>,
     /// Bytes the run refers to.
     pub blobs: Vec<BlobRow>,
     /// Who is told what happens to the run from this command on; there if and only if the command takes effect.
-    pub push: Option<NewReceiver>,
+    pub push: Option<NewSubscription>,
     /// Claims that who asks is answered from the run itself and does not read its log next, so that the log of a run
     /// that ends need not be kept in memory for that.
     pub is_log_unread: bool,
@@ -61,7 +61,7 @@ pub struct Extras {
 
 /// Somebody who wants to be told what happens to a run.
 #[derive(Debug, Clone)]
-pub struct NewReceiver {
+pub struct NewSubscription {
     /// The run, which need not be the one that takes the command: an answer to a child is told of as its parent's.
     pub run: RunId,
     /// Who, and where; one of the same id is replaced.
@@ -84,7 +84,7 @@ pub type Respond = Arc<dyn Fn(&View) -> Vec<u8> + Send + Sync>;
 
 /// Makes a command take effect once.
 #[derive(Clone)]
-pub struct Once {
+pub struct Idempotency {
     /// Names the request.
     pub key: IdempotencyKey,
     /// Digest of the request.
@@ -95,9 +95,9 @@ pub struct Once {
     pub respond: Respond,
 }
 
-impl std::fmt::Debug for Once {
+impl std::fmt::Debug for Idempotency {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Once")
+        f.debug_struct("Idempotency")
             .field("scope", &self.key.scope)
             .finish_non_exhaustive()
     }

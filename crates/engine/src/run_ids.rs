@@ -7,7 +7,7 @@
 use parking_lot::Mutex;
 use wopr_core::{RunId, Timestamp};
 
-use crate::{clock::Clock, dice::Dice};
+use crate::{clock::Clock, entropy::EntropySource};
 
 /// Bits of an id after its time that are free: ten bytes, less the version and the variant of a UUID.
 const FREE: u32 = 74;
@@ -28,11 +28,11 @@ struct Last {
 
 impl RunIds {
     /// Makes the next id. After a clock that went back ids have its time, and ascend from there.
-    pub(crate) fn next(&self, clock: &dyn Clock, dice: &Dice) -> RunId {
+    pub(crate) fn next(&self, clock: &dyn Clock, entropy_source: &EntropySource) -> RunId {
         let mut last = self.0.lock();
         // Under the lock: who reads the time first has the lower id.
         let at = clock.now();
-        let rolled = number(dice.roll());
+        let rolled = number(entropy_source.roll());
         // The highest bit is left to the steps of this millisecond.
         let fresh = rolled >> (128 - FREE + 1);
         let random = match *last {
@@ -79,8 +79,8 @@ mod tests {
     }
 
     fn made(n: usize, clock: &Still, ids: &RunIds, seed: u64) -> Vec<RunId> {
-        let dice = Dice::new(Some(seed));
-        (0..n).map(|_| ids.next(clock, &dice)).collect()
+        let entropy_source = EntropySource::new(Some(seed));
+        (0..n).map(|_| ids.next(clock, &entropy_source)).collect()
     }
 
     #[test]

@@ -21,12 +21,12 @@ use wopr_core::{Command, RunKey, Timer, Timestamp};
 use wopr_store::{Fence, LeasedTimer, Quota, TimerKey, WriteError};
 
 use crate::{
-    CommandError, Engine, Extras, hands::Hands, logs::of_run, quarantine::Suspects, slots::Slots,
-    stats::Counters,
+    CommandError, Engine, SideRows, logs::of_run, quarantine::Suspects, slots::Slots, stats::Counters,
+    task_pool::TaskPool,
 };
 
 /// Timers being fired. One that fires may be set again at once, which is another lease and so another fence.
-type Firing = Hands<(RunKey, TimerKey, Fence), Fired>;
+type Firing = TaskPool<(RunKey, TimerKey, Fence), Fired>;
 
 /// Timers fired at once: enough to fill a group commit.
 const ROUND: usize = 256;
@@ -64,10 +64,10 @@ impl Default for Timers {
 
 impl Timers {
     /// What to lease: as it comes, unless there is more than fits or a tenant has its share in hand already.
-    fn quota(&self, room: usize) -> Quota {
+    fn quota(&self, load_budget: usize) -> Quota {
         let without = self.slots.crowded();
         let is_behind = self.is_behind.load(Ordering::Relaxed);
-        let rows = room.min(self.slots.free());
+        let rows = load_budget.min(self.slots.free());
         Quota {
             rows,
             per_tenant: if is_behind || !without.is_empty() {
@@ -78,7 +78,7 @@ impl Timers {
             bytes: usize::MAX,
             bytes_per_tenant: usize::MAX,
             without,
-            suspects: self.suspects.room(),
+            suspects: self.suspects.load_budget(),
         }
     }
 
@@ -105,7 +105,7 @@ impl Engine {
     pub(crate) async fn run_timers(self) {
         let stop = self.shared.stop.clone();
         let mut held = HELD;
-        let mut firing = Hands::new(ROUND);
+        let mut firing = TaskPool::new(ROUND);
         while !stop.is_cancelled() {
             let pause = match self.fire_due(&mut firing, &mut held).await {
                 Ok(pause) => pause,
@@ -118,7 +118,7 @@ impl Engine {
                 biased;
                 () = stop.cancelled() => {}
                 () = self.shared.timers.earlier.notified() => {}
-                () = self.shared.nudges.timers.notified() => {}
+                () = self.shared.wake_hints.timers.notified() => {}
                 () = tokio::time::sleep(pause) => {}
             }
         }
@@ -129,22 +129,22 @@ impl Engine {
     /// hold.
     async fn fire_due(&self, firing: &mut Firing, held: &mut Duration) -> Result<Duration, WriteError> {
         let shared = &self.shared;
-        let room = firing.room();
+        let load_budget = firing.load_budget();
         let (now, until) = shared.lease_clock.lease(LEASE.min(shared.options.lease));
-        let quota = shared.timers.quota(room);
+        let quota = shared.timers.quota(load_budget);
         let leased = shared
             .store
             .lease_timers(shared.epoch, self.now(), now, until, &quota)
             .await?;
         let n_leased = leased.len();
-        let is_behind = n_leased >= quota.per_tenant.min(room);
+        let is_behind = n_leased >= quota.per_tenant.min(load_budget);
         shared.timers.is_behind.store(is_behind, Ordering::Relaxed);
         if n_leased > 0 {
             *held = HELD;
         }
         for timer in leased {
             // The lease keeps it from coming back at once. When it is over, another process may know better.
-            if !shared.setbacks.is_left_alone(&timer.run) {
+            if !shared.run_backoff.is_left_alone(&timer.run) {
                 let engine = self.clone();
                 let about = (timer.run.clone(), timer.key.clone(), timer.fence);
                 let slot = shared.timers.slots.take(&timer.run.tenant);
@@ -207,7 +207,8 @@ impl Engine {
             let command = Timer::parse(&key.0).map(Command::Timer);
             let command = command
                 .ok_or_else(|| CommandError::Internal("the key of the timer is not understood".to_owned()))?;
-            self.command_fenced(&run, &command, Extras::default(), None).await
+            self.command_fenced(&run, &command, SideRows::default(), None)
+                .await
         };
         match self.attend(&run, Box::pin(firing)).await {
             Ok(_) => {
@@ -216,7 +217,7 @@ impl Engine {
             }
             Err(error) => {
                 tracing::warn!(timer = key.0, %error, "timer not fired");
-                if self.shared.setbacks.is_left_alone(&run) {
+                if self.shared.run_backoff.is_left_alone(&run) {
                     return Fired::LeftAlone;
                 }
                 // Not by a time of day that may be put right by then: it would be due as much later.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use wopr_core::{Plan, Recorded, Run, RunKey, RunStatus, Seq, format};
 use wopr_store::{InboxRow, Loaded, ReadError, Snapshot, StoredEvent, Summary, TaskRow};
 
-use crate::room::Held;
+use crate::load_budget::LoadPermit;
 
 /// A run as of one moment.
 #[derive(Debug, Clone)]
@@ -19,7 +19,7 @@ pub struct View {
     /// Its summary row.
     pub summary: Summary,
     /// Its room in memory.
-    pub(crate) held: Held,
+    pub(crate) held: LoadPermit,
 }
 
 impl View {
@@ -28,7 +28,7 @@ impl View {
     pub fn unstarted(self) -> Self {
         Self {
             run: Run::default(),
-            held: Held::default(),
+            held: LoadPermit::default(),
             ..self
         }
     }
@@ -73,7 +73,12 @@ pub(crate) fn decode_base(key: &RunKey, snapshot: &Snapshot) -> Result<Run, Read
 }
 
 /// Folds what was loaded.
-pub(crate) fn open(key: &RunKey, plan: Arc<Plan>, loaded: Loaded, held: Held) -> Result<Open, ReadError> {
+pub(crate) fn open(
+    key: &RunKey,
+    plan: Arc<Plan>,
+    loaded: Loaded,
+    held: LoadPermit,
+) -> Result<Open, ReadError> {
     let corrupt = |error: &dyn std::fmt::Display| ReadError::Corrupt(format!("run {key}: {error}"));
     let base = match &loaded.snapshot {
         None => Run::default(),

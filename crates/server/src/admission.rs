@@ -24,7 +24,7 @@ use http::{Extensions, HeaderMap, HeaderValue, Request, StatusCode, header};
 use parking_lot::Mutex;
 use wopr_connect::{Share, Shares};
 
-use crate::{asker::Asker, auth::Caller, connection::Line, probes::Probe};
+use crate::{auth::Caller, connection::Line, credential_id::CredentialId, probes::Probe};
 
 /// Bytes that the requests of strangers hold at once.
 const MAX_STRANGERS: usize = 36 << 20;
@@ -44,14 +44,14 @@ const MAX_REQUESTS: usize = 16_384;
 const TENANT_TIMES_FREE: usize = 3;
 
 /// What this process has.
-static STRANGERS: LazyLock<Arc<Shares<Asker>>> =
+static STRANGERS: LazyLock<Arc<Shares<CredentialId>>> =
     LazyLock::new(|| Arc::new(Shares::new(MAX_STRANGERS, ADDRESS_TIMES_FREE)));
-static NEIGHBORS: LazyLock<Arc<Shares<Asker>>> =
+static NEIGHBORS: LazyLock<Arc<Shares<CredentialId>>> =
     LazyLock::new(|| Arc::new(Shares::new(MAX_NEIGHBORS, ADDRESS_TIMES_FREE)));
-static REQUESTS: OnceLock<Arc<Shares<Asker>>> = OnceLock::new();
+static REQUESTS: OnceLock<Arc<Shares<CredentialId>>> = OnceLock::new();
 
 /// The requests of callers in this process, which the first host in it sizes.
-pub(crate) fn requests(max_connections: usize) -> &'static Arc<Shares<Asker>> {
+pub(crate) fn requests(max_connections: usize) -> &'static Arc<Shares<CredentialId>> {
     let most = max_connections.saturating_mul(2).max(MAX_REQUESTS);
     REQUESTS.get_or_init(|| Arc::new(Shares::new(most, TENANT_TIMES_FREE)))
 }
@@ -67,7 +67,7 @@ pub(crate) struct Slot(Arc<Mutex<Held>>);
 
 #[derive(Debug)]
 struct Held {
-    asker: Asker,
+    credential: CredentialId,
     place: Place,
     line: Line,
 }
@@ -76,7 +76,7 @@ struct Held {
 #[derive(Debug)]
 enum Place {
     /// Among those of its tenant.
-    Tenant { _share: Share<Asker> },
+    Tenant { _share: Share<CredentialId> },
     /// In the strangers' memory.
     Memory(Memory),
     /// Among the probes.
@@ -86,18 +86,18 @@ enum Place {
 /// What a stranger has of the memory: first of that of all, then of what is kept for addresses that are known.
 #[derive(Debug)]
 struct Memory {
-    common: Share<Asker>,
-    kept: Option<Share<Asker>>,
+    common: Share<CredentialId>,
+    kept: Option<Share<CredentialId>>,
 }
 
 impl Memory {
-    fn of(asker: Asker) -> Self {
-        let kept = match asker {
-            Asker::Neighbor(_) => Some(NEIGHBORS.share(asker)),
-            Asker::Stranger(_) | Asker::Tenant(_) => None,
+    fn of(credential: CredentialId) -> Self {
+        let kept = match credential {
+            CredentialId::Neighbor(_) => Some(NEIGHBORS.share(credential)),
+            CredentialId::Stranger(_) | CredentialId::Tenant(_) => None,
         };
         Self {
-            common: STRANGERS.share(asker),
+            common: STRANGERS.share(credential),
             kept,
         }
     }
@@ -118,26 +118,26 @@ impl Slot {
         request: &Request<B>,
         window: usize,
     ) -> Result<Self, NoRoom> {
-        let (asker, place) = match caller {
+        let (credential, place) = match caller {
             Some(caller) => {
-                let asker = Asker::caller(caller);
-                let share = requests(0).take(asker, 1).ok_or(NoRoom)?;
-                (asker, Place::Tenant { _share: share })
+                let credential = CredentialId::caller(caller);
+                let share = requests(0).take(credential, 1).ok_or(NoRoom)?;
+                (credential, Place::Tenant { _share: share })
             }
             None => {
-                let asker = match line.has_known_address() {
-                    true => Asker::neighbor(line.network()),
-                    false => Asker::stranger(line.network()),
+                let credential = match line.has_known_address() {
+                    true => CredentialId::neighbor(line.network()),
+                    false => CredentialId::stranger(line.network()),
                 };
                 let n_bytes = STATE + size_of_head(request.headers()) + size_of_body(request.body(), window);
-                let mut memory = Memory::of(asker);
+                let mut memory = Memory::of(credential);
                 let place = if memory.grow(n_bytes) {
                     Place::Memory(memory)
                 } else {
                     let probe = Probe::take(line, request).ok_or(NoRoom)?;
                     Place::Probe { _probe: probe }
                 };
-                (asker, place)
+                (credential, place)
             }
         };
         let line = line.clone();
@@ -145,12 +145,16 @@ impl Slot {
             Some(_) => line.begin_known(),
             None => line.begin_strange()?,
         }
-        Ok(Self(Arc::new(Mutex::new(Held { asker, place, line }))))
+        Ok(Self(Arc::new(Mutex::new(Held {
+            credential,
+            place,
+            line,
+        }))))
     }
 
     /// Who pays.
-    pub(crate) fn asker(&self) -> Asker {
-        self.0.lock().asker
+    pub(crate) fn credential(&self) -> CredentialId {
+        self.0.lock().credential
     }
 
     /// Has the tenant of a caller pay who was recognized only later.
@@ -162,10 +166,10 @@ impl Slot {
         if matches!(held.place, Place::Tenant { .. }) {
             return Ok(());
         }
-        let asker = Asker::caller(caller);
-        let share = requests(0).take(asker, 1).ok_or(NoRoom)?;
+        let credential = CredentialId::caller(caller);
+        let share = requests(0).take(credential, 1).ok_or(NoRoom)?;
         held.place = Place::Tenant { _share: share };
-        held.asker = asker;
+        held.credential = credential;
         held.line.end_strange();
         held.line.begin_known();
         Ok(())
@@ -196,15 +200,17 @@ impl Drop for Held {
 }
 
 /// Who pays for a request that came over a connection; somebody without an address for any other.
-pub(crate) fn asker_of(extensions: &Extensions) -> Asker {
-    extensions.get::<Slot>().map_or(Asker::nobody(), Slot::asker)
+pub(crate) fn asker_of(extensions: &Extensions) -> CredentialId {
+    extensions
+        .get::<Slot>()
+        .map_or(CredentialId::nobody(), Slot::credential)
 }
 
 /// A share of the strangers' memory, or of what is kept of it for known addresses, that is empty yet.
-pub(crate) fn share_of_stranger(asker: Asker) -> Share<Asker> {
-    match asker {
-        Asker::Neighbor(_) => NEIGHBORS.share(asker),
-        Asker::Stranger(_) | Asker::Tenant(_) => STRANGERS.share(asker),
+pub(crate) fn share_of_stranger(credential: CredentialId) -> Share<CredentialId> {
+    match credential {
+        CredentialId::Neighbor(_) => NEIGHBORS.share(credential),
+        CredentialId::Stranger(_) | CredentialId::Tenant(_) => STRANGERS.share(credential),
     }
 }
 

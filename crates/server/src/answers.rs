@@ -20,7 +20,7 @@ use http_body_util::{BodyExt as _, Collected};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::{asker::Asker, body::shared};
+use crate::{body::shared, credential_id::CredentialId};
 
 /// The largest answer that does not count: each is bounded by the requests in flight.
 const SMALL: usize = 4 << 10;
@@ -33,7 +33,7 @@ const MAX_IDLE: usize = 1_024;
 /// Bytes of answers that wait for room at once.
 const MAX_WAITING: usize = MAX_HELD / 4;
 /// How long an answer waits for others to be read.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What this process has.
 static ROOM: LazyLock<Room> = LazyLock::new(|| Room::new(MAX_HELD, MAX_EACH, MAX_WAITING));
@@ -44,7 +44,7 @@ struct Room {
     all: Arc<Semaphore>,
     waiting: Semaphore,
     each: usize,
-    askers: Mutex<HashMap<Asker, Arc<Semaphore>>>,
+    credentials: Mutex<HashMap<CredentialId, Arc<Semaphore>>>,
 }
 
 impl Room {
@@ -53,24 +53,24 @@ impl Room {
             all: Arc::new(Semaphore::new(all)),
             waiting: Semaphore::new(waiting),
             each,
-            askers: Mutex::default(),
+            credentials: Mutex::default(),
         }
     }
 
-    fn of(&self, asker: Asker) -> Arc<Semaphore> {
-        let mut askers = self.askers.lock();
-        if askers.len() >= MAX_IDLE {
+    fn of(&self, credential: CredentialId) -> Arc<Semaphore> {
+        let mut credentials = self.credentials.lock();
+        if credentials.len() >= MAX_IDLE {
             // A share in use holds on to its semaphore.
-            askers.retain(|_, own| Arc::strong_count(own) > 1);
+            credentials.retain(|_, own| Arc::strong_count(own) > 1);
         }
-        let own = askers.entry(asker);
+        let own = credentials.entry(credential);
         Arc::clone(own.or_insert_with(|| Arc::new(Semaphore::new(self.each))))
     }
 
     /// Waits for room, if what waits already is not too much.
-    async fn take(&self, asker: Asker, n_bytes: usize) -> Option<[OwnedSemaphorePermit; 2]> {
+    async fn take(&self, credential: CredentialId, n_bytes: usize) -> Option<[OwnedSemaphorePermit; 2]> {
         let share = u32::try_from(n_bytes.min(self.each)).ok()?;
-        let (own, all) = (self.of(asker), &self.all);
+        let (own, all) = (self.of(credential), &self.all);
         let at_once = || {
             let own = Arc::clone(&own).try_acquire_many_owned(share).ok()?;
             Some([own, Arc::clone(all).try_acquire_many_owned(share).ok()?])
@@ -95,16 +95,20 @@ pub(crate) struct Crowded;
 ///
 /// # Errors
 /// There is none.
-pub(crate) async fn held(asker: Asker, bytes: Bytes) -> Result<Bytes, Crowded> {
+pub(crate) async fn held(credential: CredentialId, bytes: Bytes) -> Result<Bytes, Crowded> {
     match bytes.len() > SMALL {
-        true => Box::pin(count(&ROOM, asker, bytes)).await,
+        true => Box::pin(count(&ROOM, credential, bytes)).await,
         false => Ok(bytes),
     }
 }
 
 /// The same for an answer of HTTP. For one that finds no room `refusal` is told in its place, to which what is known of
 /// the request stays attached.
-pub(crate) async fn held_response(asker: Asker, response: Response, refusal: fn() -> Response) -> Response {
+pub(crate) async fn held_response(
+    credential: CredentialId,
+    response: Response,
+    refusal: fn() -> Response,
+) -> Response {
     let is_large = |size| usize::try_from(size).map_or(true, |size| size > SMALL);
     // A stream has no size, and is not counted.
     if !response.body().size_hint().exact().is_some_and(is_large) {
@@ -114,7 +118,7 @@ pub(crate) async fn held_response(asker: Asker, response: Response, refusal: fn(
     // All of it is there already, and in one piece.
     let bytes = body.collect().await.map(Collected::to_bytes);
     let held = match bytes {
-        Ok(bytes) => held(asker, bytes).await,
+        Ok(bytes) => held(credential, bytes).await,
         Err(_) => Err(Crowded),
     };
     match held {
@@ -127,8 +131,8 @@ pub(crate) async fn held_response(asker: Asker, response: Response, refusal: fn(
     }
 }
 
-async fn count(room: &Room, asker: Asker, bytes: Bytes) -> Result<Bytes, Crowded> {
-    match tokio::time::timeout(PATIENCE, room.take(asker, bytes.len())).await {
+async fn count(room: &Room, credential: CredentialId, bytes: Bytes) -> Result<Bytes, Crowded> {
+    match tokio::time::timeout(TIMEOUT, room.take(credential, bytes.len())).await {
         Ok(Some(share)) => Ok(shared(bytes, share)),
         Ok(None) | Err(_) => Err(Crowded),
     }
@@ -138,8 +142,8 @@ async fn count(room: &Room, asker: Asker, bytes: Bytes) -> Result<Bytes, Crowded
 mod tests {
     use super::*;
 
-    const ONE: Asker = Asker::number(1);
-    const OTHER: Asker = Asker::number(2);
+    const ONE: CredentialId = CredentialId::number(1);
+    const OTHER: CredentialId = CredentialId::number(2);
 
     #[tokio::test(start_paused = true)]
     async fn large_answers_share_what_there_is_until_they_are_read() {
@@ -172,11 +176,15 @@ mod tests {
         let large = count(&room, OTHER, Bytes::from(vec![7; 5_000])).await.unwrap();
         assert_eq!(room.all.available_permits(), 550);
         drop(large);
-        for asker in 10..10 + 2 * MAX_IDLE as u64 {
-            drop(count(&room, Asker::number(asker), answer()).await.unwrap());
+        for credential in 10..10 + 2 * MAX_IDLE as u64 {
+            drop(
+                count(&room, CredentialId::number(credential), answer())
+                    .await
+                    .unwrap(),
+            );
         }
         // Those that have nothing are forgotten, and nobody else.
-        assert!(room.askers.lock().len() <= MAX_IDLE);
+        assert!(room.credentials.lock().len() <= MAX_IDLE);
         assert_eq!(count(&room, ONE, answer()).await, Err(Crowded));
         assert_eq!(room.all.available_permits(), 800);
     }

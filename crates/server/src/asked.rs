@@ -4,7 +4,7 @@
 //! children themselves. Both faces show, name and count questions by this list.
 
 use serde_json::Value;
-use wopr_core::{Asked, InterruptKind, OpenInterrupt, RunId, RunKey, Seq, Timestamp, Visit};
+use wopr_core::{Asked, InterruptKind, OpenInterrupt, RunId, RunKey, Seq, StepId, Timestamp};
 use wopr_engine::{Engine, View};
 use wopr_store::ReadError;
 
@@ -20,7 +20,7 @@ pub(crate) struct AskedAt {
     /// The run that asks.
     pub(crate) key: RunKey,
     /// The execution that asks.
-    pub(crate) visit: Visit,
+    pub(crate) step: StepId,
     /// The question.
     pub(crate) data: Value,
     /// Since when.
@@ -37,7 +37,7 @@ pub(crate) struct Open {
     /// What kind of answer it wants.
     pub(crate) kind: InterruptKind,
     /// The execution of the run where it shows.
-    pub(crate) shown_at: Visit,
+    pub(crate) shown_at: StepId,
     /// The child of the run that leads to it; none if the run asks.
     pub(crate) child: Option<RunId>,
     /// Where it is asked.
@@ -56,7 +56,7 @@ pub(crate) async fn at(
         Asked::Here(_) => return Ok(here(view, open).into_iter().collect()),
         Asked::Child(child, _, _) => child,
     };
-    let shown_at = visit(open);
+    let shown_at = step(open);
     let mut found = Vec::new();
     let mut left = vec![(
         view.key.sibling(child.clone()),
@@ -82,7 +82,7 @@ pub(crate) async fn at(
                     ..open
                 })),
                 Asked::Child(next, _, _) => {
-                    let path = format!("{path}{}/", visit(&inner).key());
+                    let path = format!("{path}{}/", step(&inner).key());
                     left.push((view.key.sibling(next.clone()), path, way.clone()));
                 }
             }
@@ -101,11 +101,11 @@ pub(crate) fn here(view: &View, open: &OpenInterrupt<'_>) -> Option<Open> {
     Some(Open {
         id: open.id(),
         kind: asked.kind,
-        shown_at: visit(open),
+        shown_at: step(open),
         child: None,
         asked: AskedAt {
             key: view.key.clone(),
-            visit: visit(open),
+            step: step(open),
             data: asked.data.clone(),
             at: asked.requested_at,
             deadline: asked.deadline,
@@ -114,8 +114,8 @@ pub(crate) fn here(view: &View, open: &OpenInterrupt<'_>) -> Option<Open> {
     })
 }
 
-fn visit(open: &OpenInterrupt<'_>) -> Visit {
-    Visit {
+fn step(open: &OpenInterrupt<'_>) -> StepId {
+    StepId {
         node: open.node.clone(),
         ordinal: open.ordinal,
     }

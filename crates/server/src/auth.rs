@@ -5,8 +5,8 @@
 //! from the configuration and from the store, whose changes are followed. Where an issuer is configured, its signed
 //! tokens are credentials too. Tenant and principal follow from the credential alone, never from a request.
 
+pub(crate) mod authenticate;
 mod certificates;
-pub(crate) mod door;
 mod issuer;
 mod jwt;
 mod keyring;
@@ -33,9 +33,9 @@ use self::{
 };
 use crate::config;
 
+pub(crate) use authenticate::admit;
+pub use authenticate::caller;
 pub(crate) use certificates::Certified;
-pub(crate) use door::admit;
-pub use door::caller;
 pub use keyring::{hash, hash_hex};
 pub use scopes::{Scope, Scopes};
 pub use verdict::{AuthError, Caller, Forbidden};

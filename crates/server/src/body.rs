@@ -19,7 +19,7 @@ use futures_util::stream::StreamExt as _;
 use wopr_connect::{Share, Shares, TooManyValues};
 use wopr_engine::TIMES_DECIDED;
 
-use crate::{admission, asker::Asker};
+use crate::{admission, credential_id::CredentialId};
 
 /// Bytes of bodies that this process holds at once, each until its request has been read. Ten thousand connections with
 /// bodies as large as allowed would take far more than any machine has.
@@ -33,7 +33,8 @@ const TIMES_FREE: usize = 3;
 /// What a parsed body takes beside its text counts from here on.
 const COUNTED_FROM: usize = 64 << 10;
 /// What this process has.
-static MEMORY: LazyLock<Arc<Shares<Asker>>> = LazyLock::new(|| Arc::new(Shares::new(MAX_HELD, TIMES_FREE)));
+static MEMORY: LazyLock<Arc<Shares<CredentialId>>> =
+    LazyLock::new(|| Arc::new(Shares::new(MAX_HELD, TIMES_FREE)));
 
 /// Why there is no body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -73,33 +74,37 @@ pub(crate) fn shared<S: Send + 'static>(bytes: Bytes, share: S) -> Bytes {
 }
 
 /// The share of whoever asks: strangers have a memory of their own.
-fn share_of(asker: Asker) -> Share<Asker> {
-    match asker {
-        Asker::Tenant(_) => MEMORY.share(asker),
-        Asker::Stranger(_) | Asker::Neighbor(_) => admission::share_of_stranger(asker),
+fn share_of(credential: CredentialId) -> Share<CredentialId> {
+    match credential {
+        CredentialId::Tenant(_) => MEMORY.share(credential),
+        CredentialId::Stranger(_) | CredentialId::Neighbor(_) => admission::share_of_stranger(credential),
     }
 }
 
 /// What a body takes of the memory once it is parsed, until this is dropped.
 #[must_use]
 pub(crate) struct Weight {
-    _share: Option<Share<Asker>>,
+    _share: Option<Share<CredentialId>>,
 }
 
 /// Looks how much a JSON text will take, and takes that of the memory, before it is parsed. `limit` is that of the text.
-pub(crate) fn weigh(text: &[u8], asker: Asker, limit: usize) -> Result<Weight, BodyError> {
+pub(crate) fn weigh(text: &[u8], credential: CredentialId, limit: usize) -> Result<Weight, BodyError> {
     let n_parsed =
         wopr_connect::weigh(text, limit).map_err(|TooManyValues { .. }| BodyError::TooManyValues)?;
-    weigh_parsed(text.len(), n_parsed, asker)
+    weigh_parsed(text.len(), n_parsed, credential)
 }
 
 /// Takes what a text takes beside itself until its request is answered, where that is known by other means.
-pub(crate) fn weigh_parsed(n_text: usize, n_parsed: usize, asker: Asker) -> Result<Weight, BodyError> {
+pub(crate) fn weigh_parsed(
+    n_text: usize,
+    n_parsed: usize,
+    credential: CredentialId,
+) -> Result<Weight, BodyError> {
     let n_bytes = n_text.saturating_add(n_parsed.saturating_mul(TIMES_DECIDED));
     if n_bytes < COUNTED_FROM {
         return Ok(Weight { _share: None });
     }
-    let mut share = share_of(asker);
+    let mut share = share_of(credential);
     if share.grow(n_bytes.min(MAX_COUNTED)) {
         Ok(Weight { _share: Some(share) })
     } else {
@@ -110,21 +115,21 @@ pub(crate) fn weigh_parsed(n_text: usize, n_parsed: usize, asker: Asker) -> Resu
 /// Reads a body.
 pub(crate) async fn read(
     body: Body,
-    asker: Asker,
+    credential: CredentialId,
     limit: usize,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<Bytes, BodyError> {
     let declared = body.size_hint().lower();
     if declared > limit as u64 {
         return Err(BodyError::TooLarge);
     }
-    match tokio::time::timeout(patience, collect(body, limit, share_of(asker))).await {
+    match tokio::time::timeout(timeout, collect(body, limit, share_of(credential))).await {
         Ok(read) => read,
         Err(_) => Err(BodyError::Slow),
     }
 }
 
-async fn collect(body: Body, limit: usize, mut share: Share<Asker>) -> Result<Bytes, BodyError> {
+async fn collect(body: Body, limit: usize, mut share: Share<CredentialId>) -> Result<Bytes, BodyError> {
     let capacity = usize::try_from(body.size_hint().lower()).unwrap_or(0);
     let mut stream = body.into_data_stream();
     let mut first = None;
@@ -162,15 +167,15 @@ mod tests {
 
     use super::*;
 
-    const ONE: Asker = Asker::number(1);
+    const ONE: CredentialId = CredentialId::number(1);
 
     fn body(n_chunks: usize) -> Body {
         let chunks = (0..n_chunks).map(|_| Ok::<_, std::convert::Infallible>(Bytes::from(vec![b'x'; 1_000])));
         Body::from_stream(stream::iter(chunks.collect::<Vec<_>>()))
     }
 
-    async fn of(memory: &Arc<Shares<Asker>>, asker: u64, body: Body) -> Result<Bytes, BodyError> {
-        collect(body, 10_999, memory.share(Asker::number(asker))).await
+    async fn of(memory: &Arc<Shares<CredentialId>>, credential: u64, body: Body) -> Result<Bytes, BodyError> {
+        collect(body, 10_999, memory.share(CredentialId::number(credential))).await
     }
 
     #[tokio::test]

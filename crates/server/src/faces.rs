@@ -19,12 +19,13 @@ use crate::{
     Host, a2a,
     admission::{self, NoRoom, Slot},
     answers,
-    asker::Asker,
     auth::{
         Caller,
-        door::{self, Identified},
+        authenticate::{self, Identified},
     },
-    cors, openwop, telemetry,
+    cors,
+    credential_id::CredentialId,
+    openwop, telemetry,
 };
 
 /// Everything a host answers.
@@ -53,7 +54,7 @@ impl Faces {
 
     /// Finds the caller of a request as far as that is known here and now, and notes who it is.
     pub(crate) fn recognize<B>(&self, request: &mut http::Request<B>) -> Option<Caller> {
-        door::recognize(&self.0.host, request)
+        authenticate::recognize(&self.0.host, request)
     }
 
     /// Answers a request.
@@ -78,7 +79,7 @@ impl Faces {
             host, a2a, openwop, ..
         } = &*self.0;
         let slot = request.extensions().get::<Slot>().cloned();
-        let Identified { caller, validity } = door::identify(host, &mut request).await;
+        let Identified { caller, validity } = authenticate::identify(host, &mut request).await;
         let is_http2 = request.version() >= Version::HTTP_2;
         let is_grpc = a2a::is_grpc(request.headers());
         let refused = || admission::refusal(is_http2, is_grpc);
@@ -93,10 +94,12 @@ impl Faces {
             None => (Box::pin(openwop.answer(request)).await, openwop::unavailable),
         };
         let response = match (caller, slot) {
-            (Some(caller), _) => answers::held_response(Asker::caller(&caller), response, unavailable).await,
+            (Some(caller), _) => {
+                answers::held_response(CredentialId::caller(&caller), response, unavailable).await
+            }
             (None, Some(slot)) => admission::answered(&slot, response, refused),
             (None, None) => response,
         };
-        door::bound(response, validity)
+        authenticate::bound(response, validity)
     }
 }

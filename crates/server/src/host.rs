@@ -17,14 +17,14 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::{sync::watch, task::JoinHandle};
 use wopr_connect::{Executors, egress};
-use wopr_core::{ContentHash, HostBounds, Offer, PrincipalId, Problems, RunKey, WorkflowId, locate};
+use wopr_core::{ContentHash, HostBounds, NodeTypes, PrincipalId, Problems, RunKey, WorkflowId, locate};
 use wopr_engine::{Clock, Engine, Prepared, RegisterError, Registered, SteadyClock, SystemClock};
 use wopr_store::{MemoryStore, PostgresStore, ReadError, SqliteStore, Store, postgres, sqlite};
 
 use crate::{
     a2a::{
         CardSigner,
-        push::{Courier, Vault},
+        push::{Notifier, SubscriptionCipher},
     },
     auth::{Auth, Caller},
     config::{CidrText, Config, Keep, Period, StoreUrl, default_tenant},
@@ -98,7 +98,7 @@ pub struct Host {
     secrets: Secrets,
     tokens: Tokens,
     seen: Seen,
-    vault: Vault,
+    cipher: SubscriptionCipher,
     card_signer: Option<CardSigner>,
     gate: egress::Gate,
     executors: Executors,
@@ -299,10 +299,10 @@ impl Host {
         );
         let ledger = config.conformance_ledger.clone();
         let executors = Executors::new(gate.clone(), wopr_connect::Options { ledger });
-        let vault = Vault::new(&secrets);
-        let courier = Courier::new(vault.clone(), gate.clone(), config.public_url());
+        let cipher = SubscriptionCipher::new(&secrets);
+        let notifier = Notifier::new(cipher.clone(), gate.clone(), config.public_url());
         let options = wopr_engine::Options {
-            courier: Some(Arc::new(courier)),
+            notifier: Some(Arc::new(notifier)),
             push: wopr_engine::PushOptions {
                 timeout: config.a2a.push_timeout.as_duration(),
                 give_up_after: config.a2a.push_give_up.as_duration(),
@@ -312,7 +312,7 @@ impl Host {
                 node_executions: config.limits.max_node_executions,
                 run_duration_ms: config.max_run_duration().map(Period::as_millis),
             },
-            offer: Offer {
+            node_types: NodeTypes {
                 conformance: config.conformance,
             },
             max_descendants: config.limits.max_descendants,
@@ -345,7 +345,7 @@ impl Host {
             prepared,
             auth,
             secrets,
-            vault,
+            cipher,
             card_signer,
             gate,
             executors,
@@ -431,8 +431,8 @@ impl Host {
 
     /// What opens and seals push configurations.
     #[must_use]
-    pub(crate) const fn vault(&self) -> &Vault {
-        &self.vault
+    pub(crate) const fn cipher(&self) -> &SubscriptionCipher {
+        &self.cipher
     }
 
     /// What is counted.
@@ -537,7 +537,7 @@ struct Built {
     prepared: Prepared,
     auth: Auth,
     secrets: Secrets,
-    vault: Vault,
+    cipher: SubscriptionCipher,
     card_signer: Option<CardSigner>,
     gate: egress::Gate,
     executors: Executors,
@@ -551,7 +551,7 @@ impl Built {
             prepared,
             auth,
             secrets,
-            vault,
+            cipher,
             card_signer,
             gate,
             executors,
@@ -574,7 +574,7 @@ impl Built {
             secrets,
             tokens,
             seen: Seen::default(),
-            vault,
+            cipher,
             card_signer,
             gate,
             executors,

@@ -20,8 +20,9 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use wopr_core::{RunKey, Seq, TenantId};
 use wopr_engine::{Engine, Events};
 use wopr_store::{
-    ReadError, patiently,
+    ReadError,
     turns::{Full, Turn, Turns},
+    with_timeout,
 };
 use wopr_wire::openwop::stream::StreamModes;
 
@@ -31,7 +32,7 @@ pub(crate) const CHUNK: usize = 64 << 10;
 const MAX_TURNS: usize = 8;
 
 /// How long a request waits for its turn before it is refused.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Readers of one tenant that wait for a turn. Their requests are bounded, so only a host with more connections than
 /// the default ever has as many.
@@ -64,8 +65,8 @@ impl Readers {
         }
     }
 
-    async fn patiently(&self, tenant: &TenantId) -> Result<Turn, ReadError> {
-        match patiently(PATIENCE, self.0.take(tenant, 1)).await {
+    async fn with_timeout(&self, tenant: &TenantId) -> Result<Turn, ReadError> {
+        match with_timeout(TIMEOUT, self.0.take(tenant, 1)).await {
             Some(Ok(turn)) => Ok(turn),
             Some(Err(Full)) | None => Err(ReadError::Unavailable("too many logs are being read".to_owned())),
         }
@@ -140,7 +141,7 @@ pub(crate) async fn read(
     max_events: usize,
     max_bytes: usize,
 ) -> Result<Option<Events>, ReadError> {
-    let mut turn = READERS.patiently(&key.tenant).await?;
+    let mut turn = READERS.with_timeout(&key.tenant).await?;
     let mut pace = Pace::new(max_events);
     let Some(mut read) = engine.events(key, from, pace.limit()).await? else {
         return Ok(None);
@@ -246,7 +247,7 @@ mod tests {
             tokio::spawn(async move {
                 let _turn = readers.0.take(&tenant, 1).await;
                 // sleep: how long a page is read, in virtual time
-                tokio::time::sleep(PATIENCE / 20).await;
+                tokio::time::sleep(TIMEOUT / 20).await;
             });
             tokio::task::yield_now().await;
         }
@@ -258,12 +259,12 @@ mod tests {
         let tenant = |name| TenantId::parse(name).unwrap();
         crowd(&readers, &tenant("busy")).await;
         let begun = Instant::now();
-        assert!(readers.patiently(&tenant("busy")).await.is_err());
-        assert!(readers.patiently(&tenant("poll")).await.is_ok());
-        let until = Instant::now() + PATIENCE;
+        assert!(readers.with_timeout(&tenant("busy")).await.is_err());
+        assert!(readers.with_timeout(&tenant("poll")).await.is_ok());
+        let until = Instant::now() + TIMEOUT;
         assert!(readers.turn(&tenant("busy"), until).await.is_none());
-        assert!(readers.turn(&tenant("stream"), until + PATIENCE).await.is_some());
-        assert!(begun.elapsed() < PATIENCE * 3, "{:?}", begun.elapsed());
+        assert!(readers.turn(&tenant("stream"), until + TIMEOUT).await.is_some());
+        assert!(begun.elapsed() < TIMEOUT * 3, "{:?}", begun.elapsed());
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 use wopr_core::{PrincipalId, RunId, RunKey, Seq, TenantId};
+use wopr_engine::View;
 
 /// Readers of runs that are remembered.
 const MAX: usize = 65_536;
@@ -37,6 +38,13 @@ struct Generations {
 }
 
 impl Seen {
+    /// Notes that a principal was shown a run as it is. One that has ended asks nothing, so nobody needs to know.
+    pub(crate) fn note_view(&self, view: &View, principal: &PrincipalId) {
+        if !view.run.status.is_terminal() {
+            self.note(&view.key, principal, view.run.head);
+        }
+    }
+
     /// Notes that a principal was shown a run up to a place of its log.
     pub(crate) fn note(&self, run: &RunKey, principal: &PrincipalId, head: Seq) {
         let reader = (run.run.clone(), principal.clone());

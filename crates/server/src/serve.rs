@@ -80,8 +80,8 @@ pub async fn serve(
     listener: TcpListener,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
-    let patience = host.config().server.request_timeout.as_duration();
-    let serves = Connections::new(Faces::new(&host), patience);
+    let timeout = host.config().server.request_timeout.as_duration();
+    let serves = Connections::new(Faces::new(&host), timeout);
     let tls = host.tls().cloned();
     // They were read just now.
     let mut looks = tokio::time::interval_at(Instant::now() + tls::RELOAD, tls::RELOAD);

@@ -161,7 +161,7 @@ impl Tls {
                 }
             }
         };
-        timeout(line.patience(HANDSHAKE), handshake)
+        timeout(line.timeout(HANDSHAKE), handshake)
             .await
             .unwrap_or_else(|_| {
                 tracing::debug!("tls handshake took too long");

@@ -3,20 +3,20 @@
 //! A store keeps runs: their logs, and the rows that belong to one append. It knows no business
 //! rules. [`Log`] appends and reads, [`Work`] hands out what is due, [`Registry`] keeps what is
 //! registered, [`Pushes`] whom to tell what, [`Retention`] takes runs out again; a [`Store`] is all five. Bodies of events,
-//! snapshots and notices are opaque bytes here.
+//! snapshots and run messages are opaque bytes here.
 
 mod batch;
 mod check;
 mod error;
 mod log;
 mod memory;
-mod patience;
 pub mod postgres;
 mod push;
 mod registry;
 mod retention;
 pub mod slots;
 pub mod sqlite;
+mod timeout;
 pub mod turns;
 mod vitals;
 mod work;
@@ -32,15 +32,15 @@ pub use log::{
     TaskPage,
 };
 pub use memory::MemoryStore;
-pub use patience::patiently;
 pub use postgres::PostgresStore;
 pub use push::{
-    Attempted, Delivery, DeliveryCursor, DeliveryFilter, LeasedPush, NewPush, OutboxRow, PushRow, Pushes,
+    Attempted, DeliveryCursor, DeliveryFilter, DeliveryRow, LeasedPush, NewPush, OutboxRow, PushRow, Pushes,
     Put, Then, Update,
 };
 pub use registry::{KeyRow, Registry, Revision, WorkflowRow};
 pub use retention::{Child, EndedRoots, Removal, Retention, Swept};
 pub use sqlite::SqliteStore;
+pub use timeout::with_timeout;
 pub use work::{Epoch, Hint, LAST_CHANCE, LeasedEffect, LeasedTimer, Mailbox, PARKED, Quota, Work};
 
 /// Everything wopr asks of a database.

@@ -93,7 +93,7 @@ pub struct LeasedPush {
 
 /// Something that waits for a receiver, or was given up.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Delivery {
+pub struct DeliveryRow {
     /// The run.
     pub run: RunKey,
     /// The receiver.
@@ -208,7 +208,7 @@ pub trait Pushes: Send + Sync + 'static {
     ) -> Result<Vec<LeasedPush>, WriteError>;
 
     /// What waits for a receiver, the earliest event first, at most `limit`.
-    async fn waiting(&self, run: &RunKey, push: &str, limit: usize) -> Result<Vec<Delivery>, ReadError>;
+    async fn waiting(&self, run: &RunKey, push: &str, limit: usize) -> Result<Vec<DeliveryRow>, ReadError>;
 
     /// Says how an attempt ended, if there was one, and what becomes of the lease. `false` means that the lease is
     /// lost, or the receiver gone: nothing was written.
@@ -225,7 +225,7 @@ pub trait Pushes: Send + Sync + 'static {
         filter: &DeliveryFilter,
         after: Option<&DeliveryCursor>,
         limit: usize,
-    ) -> Result<Vec<Delivery>, ReadError>;
+    ) -> Result<Vec<DeliveryRow>, ReadError>;
 
     /// Lets what was given up wait again as if it were new: all of a receiver's, or the one of an event. Says how many
     /// there were.

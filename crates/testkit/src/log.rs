@@ -1,7 +1,7 @@
 //! Events in one line each.
 
 use serde_json::{Value, json};
-use wopr_core::{ApprovalAction, Event, Failure, Object, Recorded, RunId, Visit};
+use wopr_core::{ApprovalAction, Event, Failure, Object, Recorded, RunId, StepId};
 
 /// An event in one line: its place, its OpenWOP name and what tells it from its like. Runs are named by `name`.
 #[must_use]
@@ -41,20 +41,20 @@ fn describe(event: &Event, name: &impl Fn(&RunId) -> String) -> (&'static str, V
             ("run.paused", vec![drain.as_str().to_owned(), text("", reason)])
         }
         Event::RunResumed { reason } => ("run.resumed", vec![text("", reason)]),
-        Event::NodeStarted { visit, attempt, .. } => {
+        Event::NodeStarted { step, attempt, .. } => {
             let attempt = (*attempt > 0).then(|| format!("attempt {attempt}"));
-            ("node.started", vec![at(visit), attempt.unwrap_or_default()])
+            ("node.started", vec![at(step), attempt.unwrap_or_default()])
         }
         Event::NodeCompleted {
-            visit,
+            step,
             outputs,
             untaken,
         } => (
             "node.completed",
-            vec![at(visit), object("", outputs), edges(untaken)],
+            vec![at(step), object("", outputs), edges(untaken)],
         ),
         Event::NodeFailed {
-            visit,
+            step,
             error,
             attempts,
             untaken,
@@ -63,7 +63,7 @@ fn describe(event: &Event, name: &impl Fn(&RunId) -> String) -> (&'static str, V
             (
                 "node.failed",
                 vec![
-                    at(visit),
+                    at(step),
                     failure(error),
                     attempts.unwrap_or_default(),
                     edges(untaken),
@@ -71,78 +71,76 @@ fn describe(event: &Event, name: &impl Fn(&RunId) -> String) -> (&'static str, V
             )
         }
         Event::NodeRetried {
-            visit,
+            step,
             attempt,
             delay_ms,
             error,
         } => (
             "node.retried",
             vec![
-                at(visit),
+                at(step),
                 format!("attempt {attempt} in {delay_ms}"),
                 failure(error),
             ],
         ),
         Event::NodeSkipped { node, reason } => ("node.skipped", vec![node.to_string(), reason.clone()]),
-        Event::NodeCancelled { visit, reason } => ("node.cancelled", vec![at(visit), reason.clone()]),
+        Event::NodeCancelled { step, reason } => ("node.cancelled", vec![at(step), reason.clone()]),
         Event::NodeSuspended {
-            visit,
+            step,
             interrupt,
             kind,
             child,
         } => (
             "node.suspended",
             vec![
-                at(visit),
+                at(step),
                 kind.as_str().to_owned(),
                 interrupt.clone(),
                 text("of ", &child.as_ref().map(name)),
             ],
         ),
         Event::NodeResumed {
-            visit,
+            step,
             interrupt,
             value,
         } => (
             "node.resumed",
-            vec![at(visit), interrupt.clone(), json_text(value)],
+            vec![at(step), interrupt.clone(), json_text(value)],
         ),
         Event::NodeDispatched {
-            visit,
+            step,
             child,
             workflow,
         } => (
             "node.dispatched",
-            vec![at(visit), name(child), workflow.to_string()],
+            vec![at(step), name(child), workflow.to_string()],
         ),
         Event::InterruptRequested {
-            visit,
+            step,
             kind,
             data: _,
             timeout_ms,
         } => (
             "interrupt.requested",
-            vec![at(visit), kind.as_str().to_owned(), text("within ", timeout_ms)],
+            vec![at(step), kind.as_str().to_owned(), text("within ", timeout_ms)],
         ),
-        Event::InterruptResolved {
-            visit, by, action, ..
-        } => (
+        Event::InterruptResolved { step, by, action, .. } => (
             "interrupt.resolved",
             vec![
-                at(visit),
+                at(step),
                 text("", &action.map(ApprovalAction::as_str)),
                 text("by ", by),
             ],
         ),
-        Event::ApprovalRequested { visit, .. } => ("approval.requested", vec![at(visit)]),
+        Event::ApprovalRequested { step, .. } => ("approval.requested", vec![at(step)]),
         Event::ApprovalVoted {
-            visit, voter, action, ..
+            step, voter, action, ..
         } => (
             "approval.voted",
-            vec![at(visit), action.as_str().to_owned(), format!("by {voter}")],
+            vec![at(step), action.as_str().to_owned(), format!("by {voter}")],
         ),
         Event::ApprovalReceived {
-            visit,
+            step,
             action,
             by,
             feedback,
@@ -152,7 +150,7 @@ fn describe(event: &Event, name: &impl Fn(&RunId) -> String) -> (&'static str, V
         } => (
             "approval.received",
             vec![
-                at(visit),
+                at(step),
                 action.as_str().to_owned(),
                 text("by ", by),
                 text("", feedback),
@@ -160,10 +158,10 @@ fn describe(event: &Event, name: &impl Fn(&RunId) -> String) -> (&'static str, V
                 json_text(edited),
             ],
         ),
-        Event::ClarificationRequested { visit, .. } => ("clarification.requested", vec![at(visit)]),
-        Event::ClarificationResolved { visit, answers, by } => (
+        Event::ClarificationRequested { step, .. } => ("clarification.requested", vec![at(step)]),
+        Event::ClarificationResolved { step, answers, by } => (
             "clarification.resolved",
-            vec![at(visit), object("", answers), text("by ", by)],
+            vec![at(step), object("", answers), text("by ", by)],
         ),
         Event::VariableChanged {
             name,
@@ -188,7 +186,7 @@ fn describe(event: &Event, name: &impl Fn(&RunId) -> String) -> (&'static str, V
             ..
         } => ("channel.written", vec![format!("{channel} {reducer} {value}")]),
         Event::ArtifactCreated {
-            visit,
+            step,
             artifact,
             artifact_type,
             content,
@@ -196,21 +194,21 @@ fn describe(event: &Event, name: &impl Fn(&RunId) -> String) -> (&'static str, V
         } => (
             "artifact.created",
             vec![
-                at(visit),
+                at(step),
                 artifact.clone(),
                 artifact_type.clone(),
                 content.to_string(),
             ],
         ),
         Event::OutputChunk {
-            visit,
+            step,
             index,
             chunk,
             is_last,
         } => (
             "output.chunk",
             vec![
-                at(visit),
+                at(step),
                 format!("{index} {chunk:?}{}", if *is_last { " last" } else { "" }),
             ],
         ),
@@ -229,11 +227,11 @@ fn describe(event: &Event, name: &impl Fn(&RunId) -> String) -> (&'static str, V
     }
 }
 
-fn at(visit: &Visit) -> String {
-    if visit.ordinal == 0 {
-        visit.node.to_string()
+fn at(step: &StepId) -> String {
+    if step.ordinal == 0 {
+        step.node.to_string()
     } else {
-        format!("{}#{}", visit.node, visit.ordinal)
+        format!("{}#{}", step.node, step.ordinal)
     }
 }
 

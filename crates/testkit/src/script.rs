@@ -12,9 +12,9 @@ use std::{
 use serde_json::{Value, json};
 use wopr_core::{
     Authority, Catalog, Command, Decision, DrainPolicy, Effect, Entropy, Failure, HostBounds, Input, NodeId,
-    Notice, Object, Origin, Plan, PrincipalId, Recorded, Refusal, Resolve, Run, RunId, Seq, StartRun,
+    Object, Origin, Plan, PrincipalId, Recorded, Refusal, Resolve, Run, RunId, RunMessage, Seq, StartRun,
     TenantId, Timer, Timestamp, WorkflowId, decide, format,
-    invariant::{self, Chronicle, Kin, Standing, Violation},
+    invariant::{self, ChildStatus, LogChecker, OutstandingWork, Violation},
 };
 
 use crate::{Workflow, line};
@@ -41,7 +41,7 @@ pub struct Script {
 struct Mail {
     to: RunId,
     from: RunId,
-    notice: Notice,
+    message: RunMessage,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -59,8 +59,8 @@ struct Hosted {
     plan: Arc<Plan>,
     run: Run,
     log: Vec<Recorded>,
-    chronicle: Chronicle,
-    standing: Standing,
+    checker: LogChecker,
+    outstanding: OutstandingWork,
     timers: BTreeMap<String, (Timestamp, Timer)>,
     effects: Vec<Effect>,
     printed: usize,
@@ -190,14 +190,14 @@ impl Script {
             Err(refusal) => {
                 if let (Command::Timer(timer), Refusal::Stale) = (&command, &refusal) {
                     hosted.timers.remove(&timer.key());
-                    hosted.standing.clear(timer);
+                    hosted.outstanding.clear(timer);
                 }
                 return Err(refusal);
             }
         };
-        if let Command::Effect { visit, attempt, .. } = &command {
-            let lease = Standing::FIRST_LEASE;
-            let kept = hosted.standing.settle(visit, *attempt, lease);
+        if let Command::Effect { step, attempt, .. } = &command {
+            let lease = OutstandingWork::FIRST_LEASE;
+            let kept = hosted.outstanding.settle(step, *attempt, lease);
             hosted.hold(kept);
         }
         hosted.commit(&decision);
@@ -217,14 +217,14 @@ impl Script {
             self.mail.push_back(Mail {
                 to: child.run,
                 from: from.clone(),
-                notice: Notice::Start(Box::new(child.start)),
+                message: RunMessage::Start(Box::new(child.start)),
             });
         }
-        let notices = decision.notices.into_iter();
-        self.mail.extend(notices.map(|(to, _, notice)| Mail {
+        let messages = decision.messages.into_iter();
+        self.mail.extend(messages.map(|(to, _, message)| Mail {
             to,
             from: from.clone(),
-            notice,
+            message,
         }));
         self.check_families();
         Ok(())
@@ -236,7 +236,7 @@ impl Script {
             let waits = |from: &RunId, to: &RunId| self.mail.iter().any(|m| m.from == *from && m.to == *to);
             let kept = invariant::check_children(&parent.run, |child| {
                 let known = self.runs.iter().find(|hosted| hosted.id == *child)?;
-                Some(Kin {
+                Some(ChildStatus {
                     has_begun: known.run.started.is_some(),
                     is_over: known.run.status.is_terminal(),
                     is_told: waits(&parent.id, child),
@@ -266,9 +266,9 @@ impl Script {
                 .partition::<VecDeque<_>, _>(|mail| mail.to == target);
             self.mail = later;
             let run = self.number(&target);
-            let notices = now.iter().map(|mail| mail.notice.clone()).collect();
+            let messages = now.iter().map(|mail| mail.message.clone()).collect();
             self.in_hand = now;
-            self.tell_one(run, Command::Notices(notices)).unwrap();
+            self.tell_one(run, Command::RunMessages(messages)).unwrap();
         }
     }
 
@@ -380,9 +380,9 @@ impl Script {
         retry_after_ms: Option<u64>,
     ) -> Result<(), Refusal> {
         let mut effects = self.runs[0].effects.iter().rev();
-        let effect = effects.find(|effect| effect.visit.node.as_str() == node).unwrap();
+        let effect = effects.find(|effect| effect.step.node.as_str() == node).unwrap();
         let command = Command::Effect {
-            visit: effect.visit.clone(),
+            step: effect.step.clone(),
             attempt: effect.attempt,
             outcome: outcome.map(object),
             retry_after_ms,
@@ -539,8 +539,8 @@ impl Hosted {
             plan,
             run: Run::default(),
             log: Vec::new(),
-            chronicle: Chronicle::default(),
-            standing: Standing::default(),
+            checker: LogChecker::default(),
+            outstanding: OutstandingWork::default(),
             timers: BTreeMap::new(),
             effects: Vec::new(),
             printed: 0,
@@ -562,7 +562,7 @@ impl Hosted {
         );
         let followed = read_back
             .iter()
-            .try_for_each(|recorded| self.chronicle.follow(recorded));
+            .try_for_each(|recorded| self.checker.follow(recorded));
         self.log.extend(read_back);
         self.hold(followed);
         if self.log.len() <= WHOLE_LOG {
@@ -578,11 +578,11 @@ impl Hosted {
             self.timers.insert(timer.key(), (*due, timer.clone()));
         }
         for effect in &decision.effects {
-            self.hold(self.chronicle.check_effect(&effect.visit, effect.attempt));
+            self.hold(self.checker.check_effect(&effect.step, effect.attempt));
         }
         self.effects.extend(decision.effects.iter().cloned());
-        self.standing.absorb(decision);
-        self.hold(invariant::check_run(&self.run, &self.plan, &self.standing));
+        self.outstanding.absorb(decision);
+        self.hold(invariant::check_run(&self.run, &self.plan, &self.outstanding));
     }
 
     /// Fails with the log if a promise does not hold.

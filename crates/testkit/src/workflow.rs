@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use wopr_core::{Definition, Offer, Plan, Problems};
+use wopr_core::{Definition, NodeTypes, Plan, Problems};
 
 /// A definition in the making.
 #[derive(Debug, Clone)]
@@ -144,7 +144,10 @@ impl Workflow {
     /// # Errors
     /// What the definition breaks.
     pub fn compile(&self) -> Result<Plan, Problems> {
-        Plan::compile(Definition::parse(self.document())?, Offer { conformance: true })
+        Plan::compile(
+            Definition::parse(self.document())?,
+            NodeTypes { conformance: true },
+        )
     }
 
     /// The plan of a definition that is right.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use futures_util::{StreamExt as _, stream};
 use wopr_core::{Object, Origin, PrincipalId, RunId, TenantId, WorkflowId};
-use wopr_engine::{CommandError, Create, Engine, Extras, Start};
+use wopr_engine::{CommandError, Create, Engine, SideRows, Start};
 use wopr_server::{Config, Host, Overrides};
 
 use super::{
@@ -89,7 +89,7 @@ async fn create(engine: &Engine, workflow: &'static str) -> Result<RunId> {
                 context: None,
                 trace: None,
             },
-            extras: Extras::default(),
+            side_rows: SideRows::default(),
         };
         match engine.create(create).await {
             Ok(_) => return Ok(run),

@@ -11,7 +11,7 @@ use std::{
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use wopr_core::{ContentHash, Offer, Plan, Problems, WorkflowId, definition_schema};
+use wopr_core::{ContentHash, NodeTypes, Plan, Problems, WorkflowId, definition_schema};
 use wopr_server::Config;
 
 use crate::{
@@ -91,7 +91,7 @@ impl Workflows {
                 format,
             } => validate(&files, strict, conformance, format),
             Verb::Schema { conformance } => {
-                output::json(&definition_schema(Offer { conformance }))?;
+                output::json(&definition_schema(NodeTypes { conformance }))?;
                 Ok(Exit::Ok)
             }
             Verb::List {
@@ -118,7 +118,7 @@ pub(crate) fn read(path: &Path) -> Result<Value> {
 
 /// Checks a definition; its id, or every rule it breaks.
 pub(crate) fn check(document: Value, conformance: bool) -> Result<String> {
-    let plan = Plan::admit(document, Offer { conformance }).map_err(|Problems(problems)| {
+    let plan = Plan::admit(document, NodeTypes { conformance }).map_err(|Problems(problems)| {
         let lines: Vec<_> = problems.iter().map(|problem| format!("\n  {problem}")).collect();
         let text = format!("the workflow definition is invalid:{}", lines.concat());
         Failure::new(Exit::Config, output::plain(&text))

@@ -13,7 +13,7 @@ use wopr_store::{Epoch, LeasedTimer, Removal, RunFilter};
 use crate::{
     dump::{Backend, Database},
     flows, views,
-    world::{ADAM, ALICE, PATIENCE, World, tenant},
+    world::{ADAM, ALICE, TIMEOUT, World, tenant},
 };
 
 /// When a corpus begins: 2026-01-01.
@@ -231,7 +231,7 @@ const NOBODY: &str = "http://127.0.0.1:1/push";
 
 /// Waits until something is to be pushed of a run.
 async fn has_deliveries(world: &World, run: &str) {
-    let give_up = tokio::time::Instant::now() + PATIENCE;
+    let give_up = tokio::time::Instant::now() + TIMEOUT;
     let path = format!("/v1/host/wopr/deliveries?runId={run}");
     loop {
         assert!(
@@ -250,7 +250,7 @@ async fn has_deliveries(world: &World, run: &str) {
 /// Waits until a log shows an event.
 async fn sees(world: &World, run: &str, kind: &str) {
     let mut tail = world.host.engine().tail(&world.key(run));
-    let give_up = tokio::time::Instant::now() + PATIENCE;
+    let give_up = tokio::time::Instant::now() + TIMEOUT;
     loop {
         assert!(tokio::time::Instant::now() < give_up, "{run} never shows {kind}");
         let log = world.get(&format!("/v1/runs/{run}/events/poll?timeout=1")).await;

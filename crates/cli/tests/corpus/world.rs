@@ -28,7 +28,7 @@ pub(crate) const ADAM: &str = "adam-secret-0123456789";
 /// A host's master key; a corpus is of one host.
 const MASTER_KEY: &str = "Y29ycHVzIGNvcnB1cyBjb3JwdXMgY29ycHVzIGNvcnA=";
 /// Longer than anything here takes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Tells the time it was told.
 #[derive(Debug)]
@@ -236,7 +236,7 @@ impl World {
                 tail.changed().await;
             }
         };
-        if tokio::time::timeout(PATIENCE, waiting).await.is_err() {
+        if tokio::time::timeout(TIMEOUT, waiting).await.is_err() {
             panic!(
                 "{run} never was {status}: {}",
                 self.get(&format!("/v1/runs/{run}")).await

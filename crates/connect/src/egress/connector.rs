@@ -86,7 +86,7 @@ pub(super) struct Inner {
     /// Missing roots do not stop a host that never calls out.
     pub(super) tls: Result<TlsConnector, TlsError>,
     /// From resolving to a ready connection.
-    pub(super) patience: Duration,
+    pub(super) timeout: Duration,
 }
 
 impl Inner {
@@ -133,7 +133,7 @@ impl Inner {
     /// Tries the addresses in turn. Each gets its share of what time is left, so that one that swallows packets
     /// leaves some for the next.
     async fn dial_any(&self, addresses: &[IpAddr], port: u16) -> Result<Box<dyn Channel>, ConnectError> {
-        let end = Instant::now() + self.patience;
+        let end = Instant::now() + self.timeout;
         let mut failure = ConnectError::Refused(Refusal::NoAddress);
         for (tried, address) in addresses.iter().enumerate() {
             let left = end.saturating_duration_since(Instant::now());
@@ -161,7 +161,7 @@ impl Service<Uri> for Connector {
     fn call(&mut self, uri: Uri) -> Self::Future {
         let inner = Arc::clone(&self.0);
         Box::pin(async move {
-            match timeout(inner.patience, inner.connect(&uri)).await {
+            match timeout(inner.timeout, inner.connect(&uri)).await {
                 Ok(connected) => connected,
                 Err(_) => Err(ConnectError::Timeout),
             }

@@ -233,7 +233,7 @@ impl Gate {
             resolver,
             dial,
             tls: tls.map(TlsConnector::from),
-            patience: limits.connect,
+            timeout: limits.connect,
         }));
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::node::Offer;
+use crate::node::NodeTypes;
 
 use super::grammar::{self, Member, Members, NODE, ROOT, Shape, Tagged};
 
@@ -11,8 +11,8 @@ use super::grammar::{self, Member, Members, NODE, ROOT, Shape, Tagged};
 /// It says less than the host checks: that ids are unique, that nodes exist, and that templates and expressions are
 /// in the language takes more than a schema. What it refuses the host refuses.
 #[must_use]
-pub fn definition_schema(offer: Offer) -> Value {
-    let mut schema = Printer { offer }.object(&ROOT);
+pub fn definition_schema(node_types: NodeTypes) -> Value {
+    let mut schema = Printer { node_types }.object(&ROOT);
     schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
     schema["title"] = json!("wopr workflow definition");
     schema["description"] = json!("An OpenWOP v1 workflow definition, with the node types that wopr offers.");
@@ -20,7 +20,7 @@ pub fn definition_schema(offer: Offer) -> Value {
 }
 
 struct Printer {
-    offer: Offer,
+    node_types: NodeTypes,
 }
 
 impl Printer {
@@ -180,13 +180,13 @@ impl Printer {
 
     fn node(&self) -> Value {
         let mut schema = self.object(&NODE);
-        let ids: Vec<_> = grammar::types(self.offer).map(|kind| kind.id).collect();
-        let choices: Vec<_> = grammar::types(self.offer)
+        let ids: Vec<_> = grammar::types(self.node_types).map(|kind| kind.id).collect();
+        let choices: Vec<_> = grammar::types(self.node_types)
             .map(|kind| json!({ "const": kind.id, "description": kind.about }))
             .collect();
         schema["properties"]["typeId"] =
             json!({ "description": "What the node does.", "enum": ids, "anyOf": choices });
-        let configs = grammar::types(self.offer).filter_map(|kind| {
+        let configs = grammar::types(self.node_types).filter_map(|kind| {
             let mut config = self.shape(kind.config);
             for name in grammar::undescribed(kind) {
                 match kind.config {

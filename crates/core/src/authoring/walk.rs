@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use crate::{
     NodeId, admission,
     definition::ROOT_FIELDS,
-    node::Offer,
+    node::NodeTypes,
     problem::{MAX_PROBLEMS, Problem, Spot},
     schema::Allowance,
 };
@@ -61,21 +61,21 @@ pub(super) struct FoundText<'a> {
 }
 
 /// Every problem of a document's shape, up to [`MAX_PROBLEMS`]. The document does not nest deeper than allowed.
-pub(crate) fn walk(document: &Value, offer: Offer, depth: Depth) -> Vec<Problem> {
+pub(crate) fn walk(document: &Value, node_types: NodeTypes, depth: Depth) -> Vec<Problem> {
     let Value::Object(root) = document else {
         return vec![Problem::new("definition", "is not a JSON object")];
     };
-    let mut walk = Walk::new(root, offer, depth);
+    let mut walk = Walk::new(root, node_types, depth);
     walk.document();
     walk.problems
 }
 
 /// The texts of a definition that holds, in the order of the tables.
-pub(super) fn texts(document: &Value, offer: Offer) -> Vec<FoundText<'_>> {
+pub(super) fn texts(document: &Value, node_types: NodeTypes) -> Vec<FoundText<'_>> {
     let Value::Object(root) = document else {
         return Vec::new();
     };
-    let mut walk = Walk::new(root, offer, Depth::Texts);
+    let mut walk = Walk::new(root, node_types, Depth::Texts);
     walk.document();
     walk.texts
 }
@@ -101,7 +101,7 @@ struct Walk<'a> {
     root: &'a Map<String, Value>,
     /// What the patterns and schemas of the document may still take.
     allowance: Allowance,
-    offer: Offer,
+    node_types: NodeTypes,
     depth: Depth,
     problems: Vec<Problem>,
     suggest: Suggest,
@@ -115,11 +115,11 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(root: &'a Map<String, Value>, offer: Offer, depth: Depth) -> Self {
+    fn new(root: &'a Map<String, Value>, node_types: NodeTypes, depth: Depth) -> Self {
         Self {
             allowance: Allowance::default(),
             root,
-            offer,
+            node_types,
             depth,
             problems: Vec::new(),
             suggest: Suggest::new(),

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::{
     ApprovalAction, Authority, CONTENT_TRUST, Event, Failure, InterruptKind, Object, Refusal, Resolve, Seq,
-    Timer, UNTRUSTED, Visit,
+    StepId, Timer, UNTRUSTED,
     cost::of_value,
     measure::{MAX_NESTING, too_deep},
     node::{ApprovalGate, NodeKind},
@@ -17,7 +17,7 @@ use crate::{
     run::{Active, Open, Phase, Wait, hash},
 };
 
-use super::{Scribe, node::fields};
+use super::{DecisionBuilder, node::fields};
 
 use read::{Answer, matching_event, read_answers, without_claims};
 
@@ -28,7 +28,7 @@ const MAX_EXCHANGES: usize = 100;
 /// How often one voter may change a vote.
 const MAX_VOTES: u32 = 20;
 
-impl Scribe<'_> {
+impl DecisionBuilder<'_> {
     pub(super) fn resolve(&mut self, resolve: &Resolve) -> Result<(), Refusal> {
         self.outside = resolve.is_untrusted.then(|| resolve.node.clone());
         let plan: &Plan = self.plan;
@@ -41,7 +41,7 @@ impl Scribe<'_> {
                 wait: Wait::Interrupt(open),
                 ..
             }) if wanted.is_none_or(|wanted| wanted == *ordinal) => {
-                Some((self.visit(position, *ordinal), open.clone()))
+                Some((self.step(position, *ordinal), open.clone()))
             }
             Phase::Active(_)
             | Phase::Idle
@@ -50,7 +50,7 @@ impl Scribe<'_> {
             | Phase::Skipped
             | Phase::Cancelled => None,
         };
-        let Some((visit, open)) = open else {
+        let Some((step, open)) = open else {
             let asks = matches!(
                 plan.nodes[position].kind,
                 NodeKind::Approval(_) | NodeKind::Clarification { .. } | NodeKind::Interrupt { .. }
@@ -79,26 +79,26 @@ impl Scribe<'_> {
             )));
         }
         match &plan.nodes[position].kind {
-            NodeKind::Approval(gate) => self.approve(gate, &visit, &open, resolve),
+            NodeKind::Approval(gate) => self.approve(gate, &step, &open, resolve),
             NodeKind::Clarification { questions, .. } => {
                 let answers = read_answers(questions, &resolve.value, &self.budget)?;
                 let by = Some(resolve.by.to_string());
                 let resolved = self.close(
-                    &visit,
+                    &step,
                     open.kind,
                     Some(json!({ "answers": answers })),
                     by.clone(),
                     None,
                 );
                 let event = Event::ClarificationResolved {
-                    visit: visit.clone(),
+                    step: step.clone(),
                     answers: answers.clone(),
                     by,
                 };
                 let cause = self.record(Some(resolved), event);
-                let cause = self.resume_node(&visit, cause, without_claims(&resolve.value));
+                let cause = self.resume_node(&step, cause, without_claims(&resolve.value));
                 let outputs = self.marked(fields(json!({ "answers": answers })));
-                self.complete_node(&visit, cause, outputs);
+                self.complete_node(&step, cause, outputs);
                 Ok(())
             }
             NodeKind::Interrupt { kind, data, .. } => {
@@ -110,9 +110,9 @@ impl Scribe<'_> {
                 };
                 let outputs = self.marked(fields(json!({ "event": event, "resumeValue": resolve.value })));
                 let by = Some(resolve.by.to_string());
-                let cause = self.close(&visit, open.kind, Some(resolve.value.clone()), by, None);
-                let cause = self.resume_node(&visit, cause, resolve.value.clone());
-                self.complete_node(&visit, cause, outputs);
+                let cause = self.close(&step, open.kind, Some(resolve.value.clone()), by, None);
+                let cause = self.resume_node(&step, cause, resolve.value.clone());
+                self.complete_node(&step, cause, outputs);
                 Ok(())
             }
             _ => Err(Refusal::NoInterrupt),
@@ -122,7 +122,7 @@ impl Scribe<'_> {
     fn approve(
         &mut self,
         gate: &ApprovalGate,
-        visit: &Visit,
+        step: &StepId,
         open: &Open,
         resolve: &Resolve,
     ) -> Result<(), Refusal> {
@@ -155,10 +155,10 @@ impl Scribe<'_> {
         };
         let decided_by = match answer.action {
             ApprovalAction::Ask => {
-                return self.ask(visit, &answerer, &answer);
+                return self.ask(step, &answerer, &answer);
             }
             ApprovalAction::Accept if gate.required > 1 => {
-                let accepts = self.vote(visit, open, &voter, &answer, ApprovalAction::Accept)?;
+                let accepts = self.vote(step, open, &voter, &answer, ApprovalAction::Accept)?;
                 if accepts < gate.required {
                     return Ok(());
                 }
@@ -166,14 +166,14 @@ impl Scribe<'_> {
             }
             // To send it back decides for all of them as well.
             ApprovalAction::Refine if gate.required > 1 => {
-                let refines = self.vote(visit, open, &voter, &answer, ApprovalAction::Refine)?;
+                let refines = self.vote(step, open, &voter, &answer, ApprovalAction::Refine)?;
                 if refines < gate.required {
                     return Ok(());
                 }
                 format!("quorum:{refines}-of-{}", gate.required)
             }
             ApprovalAction::Reject if gate.required > 1 && gate.majority => {
-                let rejects = self.vote(visit, open, &voter, &answer, ApprovalAction::Reject)?;
+                let rejects = self.vote(step, open, &voter, &answer, ApprovalAction::Reject)?;
                 if rejects * 2 <= gate.required {
                     return Ok(());
                 }
@@ -186,7 +186,7 @@ impl Scribe<'_> {
             | ApprovalAction::Timeout => answerer,
         };
         self.decide_gate(
-            visit,
+            step,
             &answer,
             Some(decided_by),
             Some(without_claims(&resolve.value)),
@@ -198,7 +198,7 @@ impl Scribe<'_> {
     /// says nothing new.
     fn vote(
         &mut self,
-        visit: &Visit,
+        step: &StepId,
         open: &Open,
         voter: &str,
         answer: &Answer,
@@ -219,7 +219,7 @@ impl Scribe<'_> {
             }
         }
         let event = Event::ApprovalVoted {
-            visit: visit.clone(),
+            step: step.clone(),
             voter: voter.to_owned(),
             action,
             feedback: answer.words(),
@@ -229,8 +229,8 @@ impl Scribe<'_> {
     }
 
     /// A question to the asker: kept with the run, the gate stays open.
-    fn ask(&mut self, visit: &Visit, by: &str, answer: &Answer) -> Result<(), Refusal> {
-        let name = format!("{EXCHANGES}{}", visit.node);
+    fn ask(&mut self, step: &StepId, by: &str, answer: &Answer) -> Result<(), Refusal> {
+        let name = format!("{EXCHANGES}{}", step.node);
         let asked = self.run.variables.get(&name).and_then(Value::as_array);
         if asked.is_some_and(|asked| asked.len() >= MAX_EXCHANGES) {
             return Err(Refusal::InvalidAnswer(format!(
@@ -251,16 +251,16 @@ impl Scribe<'_> {
                 previous: None,
                 next,
                 appends: true,
-                node: Some(visit.node.clone()),
+                node: Some(step.node.clone()),
             },
         );
         Ok(())
     }
 
-    fn decide_gate(&mut self, visit: &Visit, answer: &Answer, by: Option<String>, value: Option<Value>) {
+    fn decide_gate(&mut self, step: &StepId, answer: &Answer, by: Option<String>, value: Option<Value>) {
         let action = answer.action;
         let resolved = self.close(
-            visit,
+            step,
             InterruptKind::Approval,
             value.clone(),
             by.clone(),
@@ -269,7 +269,7 @@ impl Scribe<'_> {
         let cause = self.record(
             Some(resolved),
             Event::ApprovalReceived {
-                visit: visit.clone(),
+                step: step.clone(),
                 action,
                 by: by.clone(),
                 feedback: answer.feedback.clone(),
@@ -281,7 +281,7 @@ impl Scribe<'_> {
         match action {
             ApprovalAction::Reject | ApprovalAction::Timeout => {
                 // A failure is shown to every reader of the run.
-                let is_shown = !self.plan.is_sensitive_output(&visit.node, "feedback");
+                let is_shown = !self.plan.is_sensitive_output(&step.node, "feedback");
                 let message = match (action, answer.feedback.as_ref().filter(|_| is_shown)) {
                     (ApprovalAction::Timeout, _) => "the approval timed out".to_owned(),
                     (_, Some(feedback)) => format!("the approval was rejected: {feedback}"),
@@ -291,13 +291,13 @@ impl Scribe<'_> {
                 if action == ApprovalAction::Timeout {
                     failure = failure.because("timeout");
                 }
-                self.fail_node(visit, cause, failure);
+                self.fail_node(step, cause, failure);
             }
             ApprovalAction::Accept
             | ApprovalAction::Refine
             | ApprovalAction::EditAccept
             | ApprovalAction::Ask => {
-                let cause = self.resume_node(visit, cause, value.unwrap_or_default());
+                let cause = self.resume_node(step, cause, value.unwrap_or_default());
                 let mut outputs = fields(json!({
                     "action": action.as_str(),
                     "approved": matches!(action, ApprovalAction::Accept | ApprovalAction::EditAccept),
@@ -314,7 +314,7 @@ impl Scribe<'_> {
                     }
                 }
                 let outputs = self.marked(outputs);
-                self.complete_node(visit, cause, outputs);
+                self.complete_node(step, cause, outputs);
             }
         }
     }
@@ -329,19 +329,19 @@ impl Scribe<'_> {
 
     fn close(
         &mut self,
-        visit: &Visit,
+        step: &StepId,
         kind: InterruptKind,
         value: Option<Value>,
         by: Option<String>,
         action: Option<ApprovalAction>,
     ) -> Seq {
-        if self.active(visit).is_some_and(|(_, active)| has_deadline(active)) {
-            self.timers_cleared.push(Timer::Interrupt(visit.clone()));
+        if self.active(step).is_some_and(|(_, active)| has_deadline(active)) {
+            self.timers_cleared.push(Timer::Interrupt(step.clone()));
         }
         self.record(
             self.last(),
             Event::InterruptResolved {
-                visit: visit.clone(),
+                step: step.clone(),
                 kind,
                 value,
                 by,
@@ -350,23 +350,23 @@ impl Scribe<'_> {
         )
     }
 
-    fn resume_node(&mut self, visit: &Visit, cause: Seq, value: Value) -> Seq {
+    fn resume_node(&mut self, step: &StepId, cause: Seq, value: Value) -> Seq {
         let event = Event::NodeResumed {
-            visit: visit.clone(),
-            interrupt: visit.key(),
+            step: step.clone(),
+            interrupt: step.key(),
             value: Some(value),
         };
         self.record(Some(cause), event)
     }
 
-    pub(super) fn interrupt_timed_out(&mut self, visit: &Visit) -> Result<(), Refusal> {
+    pub(super) fn interrupt_timed_out(&mut self, step: &StepId) -> Result<(), Refusal> {
         let Some((
             _,
             Active {
                 wait: Wait::Interrupt(open),
                 ..
             },
-        )) = self.active(visit)
+        )) = self.active(step)
         else {
             return Ok(());
         };
@@ -380,12 +380,12 @@ impl Scribe<'_> {
                     edited: None,
                     legacy_refine: false,
                 };
-                self.decide_gate(visit, &answer, None, None);
+                self.decide_gate(step, &answer, None, None);
             }
             InterruptKind::Clarification | InterruptKind::ExternalEvent | InterruptKind::Custom => {
-                let cause = self.close(visit, kind, None, None, None);
+                let cause = self.close(step, kind, None, None, None);
                 self.fail_node(
-                    visit,
+                    step,
                     cause,
                     Failure::new("interrupt_timeout", "nobody answered in time"),
                 );

@@ -3,32 +3,32 @@
 use serde_json::Value;
 
 use crate::{
-    Event, Failure, InterruptKind, Seq, Timer, Visit,
+    Event, Failure, InterruptKind, Seq, StepId, Timer,
     node::{ARTIFACT, About, TITLE},
 };
 
-use super::Scribe;
+use super::DecisionBuilder;
 
-impl Scribe<'_> {
+impl DecisionBuilder<'_> {
     /// Opens an interrupt whose texts are rendered now; a text that cannot be fails the node.
     pub(super) fn ask_about(
         &mut self,
-        visit: &Visit,
+        step: &StepId,
         cause: Seq,
         (kind, mut data): (InterruptKind, Value),
         about: &About,
         timeout_ms: Option<u64>,
     ) {
-        if let Err(failure) = self.render_about(visit, kind, about, &mut data) {
-            return self.fail_node(visit, cause, failure);
+        if let Err(failure) = self.render_about(step, kind, about, &mut data) {
+            return self.fail_node(step, cause, failure);
         }
-        self.open_interrupt(visit, cause, kind, data, timeout_ms);
+        self.open_interrupt(step, cause, kind, data, timeout_ms);
     }
 
-    /// Renders what a gate is about. An artifact named by its node is the one of the node's latest visit.
+    /// Renders what a gate is about. An artifact named by its node is the one of the node's latest execution.
     fn render_about(
         &self,
-        visit: &Visit,
+        step: &StepId,
         kind: InterruptKind,
         about: &About,
         data: &mut Value,
@@ -54,7 +54,7 @@ impl Scribe<'_> {
         // OpenWOP requires both of an approval, so the node stands in for a text that is empty once rendered.
         if kind == InterruptKind::Approval {
             for name in [TITLE, ARTIFACT] {
-                data.entry(name).or_insert_with(|| visit.node.as_str().into());
+                data.entry(name).or_insert_with(|| step.node.as_str().into());
             }
         }
         Ok(())
@@ -62,17 +62,17 @@ impl Scribe<'_> {
 
     fn open_interrupt(
         &mut self,
-        visit: &Visit,
+        step: &StepId,
         cause: Seq,
         kind: InterruptKind,
         data: Value,
         timeout_ms: Option<u64>,
     ) {
-        let visit = visit.clone();
+        let step = step.clone();
         let requested = self.record(
             Some(cause),
             Event::InterruptRequested {
-                visit: visit.clone(),
+                step: step.clone(),
                 kind,
                 data: data.clone(),
                 timeout_ms,
@@ -83,7 +83,7 @@ impl Scribe<'_> {
                 self.record(
                     Some(requested),
                     Event::ApprovalRequested {
-                        visit: visit.clone(),
+                        step: step.clone(),
                         data,
                     },
                 );
@@ -93,7 +93,7 @@ impl Scribe<'_> {
                 self.record(
                     Some(requested),
                     Event::ClarificationRequested {
-                        visit: visit.clone(),
+                        step: step.clone(),
                         questions,
                     },
                 );
@@ -101,15 +101,15 @@ impl Scribe<'_> {
             InterruptKind::ExternalEvent | InterruptKind::Custom => {}
         }
         let suspended = Event::NodeSuspended {
-            visit: visit.clone(),
-            interrupt: visit.key(),
+            step: step.clone(),
+            interrupt: step.key(),
             kind,
             child: None,
         };
         self.record(Some(requested), suspended);
         if let Some(ms) = timeout_ms {
             self.timers_set
-                .push((Timer::Interrupt(visit), self.input.now.plus_millis(ms)));
+                .push((Timer::Interrupt(step), self.input.now.plus_millis(ms)));
         }
     }
 }

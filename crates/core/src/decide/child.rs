@@ -5,15 +5,15 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use crate::{
-    CONTENT_TRUST, Event, Failure, NewChild, Notice, Object, Parent, Refusal, RunId, RunStatus, Seq,
-    StartRun, UNTRUSTED, Visit, cost,
+    CONTENT_TRUST, Event, Failure, NewChild, Object, Parent, Refusal, RunId, RunMessage, RunStatus, Seq,
+    StartRun, StepId, UNTRUSTED, cost,
     node::{NodeKind, SubWorkflow},
     plan::Plan,
     run::{Active, Wait},
 };
 
 use super::{
-    Before, Scribe,
+    Before, DecisionBuilder,
     node::fields,
     start::{check_configurable, check_inputs},
     too_much_work,
@@ -22,15 +22,15 @@ use super::{
 /// Deepest nesting of child runs.
 const MAX_DEPTH: usize = 32;
 
-impl Scribe<'_> {
-    pub(super) fn dispatch_child(&mut self, sub: &SubWorkflow, visit: &Visit, cause: Seq, inputs: Object) {
-        match self.new_child(sub, visit, inputs) {
-            Err(failure) => self.fail_node(visit, cause, failure),
+impl DecisionBuilder<'_> {
+    pub(super) fn dispatch_child(&mut self, sub: &SubWorkflow, step: &StepId, cause: Seq, inputs: Object) {
+        match self.new_child(sub, step, inputs) {
+            Err(failure) => self.fail_node(step, cause, failure),
             Ok(mut child) => {
                 child.dispatched = self.record(
                     Some(cause),
                     Event::NodeDispatched {
-                        visit: visit.clone(),
+                        step: step.clone(),
                         child: child.run.clone(),
                         workflow: child.workflow.clone(),
                     },
@@ -40,7 +40,7 @@ impl Scribe<'_> {
         }
     }
 
-    fn new_child(&self, sub: &SubWorkflow, visit: &Visit, ports: Object) -> Result<NewChild, Failure> {
+    fn new_child(&self, sub: &SubWorkflow, step: &StepId, ports: Object) -> Result<NewChild, Failure> {
         let Some(started) = &self.run.started else {
             return Err(Failure::new("internal_error", "the run has not started"));
         };
@@ -80,7 +80,7 @@ impl Scribe<'_> {
                 .iter()
                 .any(|(_, from)| self.run.untrusted.variables.contains(from))
         };
-        let position = self.plan.position(&visit.node);
+        let position = self.plan.position(&step.node);
         let reads_untrusted = || position.is_some_and(|position| self.reads_untrusted(position));
         if started.is_untrusted() || maps_untrusted() || reads_untrusted() {
             metadata.insert(CONTENT_TRUST.to_owned(), UNTRUSTED.into());
@@ -112,12 +112,12 @@ impl Scribe<'_> {
             let message = "the tree of runs has as many as this host allows (limits.max_descendants)";
             return Err(Failure::new("descendant_limit_exceeded", message));
         }
-        let run = RunId::for_child(self.input.now, self.input.entropy, &visit.node, visit.ordinal);
+        let run = RunId::for_child(self.input.now, self.input.entropy, &step.node, step.ordinal);
         Ok(NewChild {
             run,
             workflow: sub.workflow.clone(),
             version: plan.version().clone(),
-            node: visit.node.clone(),
+            node: step.node.clone(),
             dispatched: Seq(0),
             start: StartRun {
                 tenant: started.tenant.clone(),
@@ -132,8 +132,8 @@ impl Scribe<'_> {
                 parent: Some(Parent {
                     run: self.input.run.clone(),
                     root: root.cloned(),
-                    node: visit.node.clone(),
-                    ordinal: visit.ordinal,
+                    node: step.node.clone(),
+                    ordinal: step.ordinal,
                     report: {
                         let names: BTreeSet<_> = sub.outputs.iter().map(|(_, child)| child.clone()).collect();
                         names.into_iter().collect()
@@ -149,9 +149,9 @@ impl Scribe<'_> {
         })
     }
 
-    pub(super) fn notice(&mut self, notice: Notice) -> Result<(), Refusal> {
-        match notice {
-            Notice::Start(start) => {
+    pub(super) fn message(&mut self, message: RunMessage) -> Result<(), Refusal> {
+        match message {
+            RunMessage::Start(start) => {
                 if self.run.started.is_none() && self.run.status.is_terminal() {
                     self.tell_of_unstarted(*start);
                     return Ok(());
@@ -162,14 +162,14 @@ impl Scribe<'_> {
                     other => other,
                 }
             }
-            Notice::ParentEnded { parent } => {
+            RunMessage::ParentEnded { parent } => {
                 match self.cancel(Some("parent-cancelled".to_owned()), None, Some(parent)) {
                     Ok(()) | Err(Refusal::Terminal(_)) => Ok(()),
                     Err(refusal) => Err(refusal),
                 }
             }
-            Notice::ChildWaiting {
-                visit,
+            RunMessage::ChildWaiting {
+                step,
                 kind,
                 interrupt,
             } => {
@@ -179,15 +179,15 @@ impl Scribe<'_> {
                         wait: Wait::Child { run, .. },
                         ..
                     },
-                )) = self.active(&visit)
+                )) = self.active(&step)
                 {
                     let child = Some(run.clone());
                     // Two children may ask at nodes of the same name: the path to the child tells them apart.
-                    let interrupt = format!("{}/{interrupt}", visit.key());
+                    let interrupt = format!("{}/{interrupt}", step.key());
                     self.record(
                         self.last(),
                         Event::NodeSuspended {
-                            visit,
+                            step,
                             interrupt,
                             kind,
                             child,
@@ -196,7 +196,7 @@ impl Scribe<'_> {
                 }
                 Ok(())
             }
-            Notice::ChildResumed { visit } => {
+            RunMessage::ChildResumed { step } => {
                 if let Some((
                     _,
                     Active {
@@ -207,13 +207,13 @@ impl Scribe<'_> {
                             },
                         ..
                     },
-                )) = self.active(&visit)
+                )) = self.active(&step)
                 {
                     let interrupt = interrupt.clone();
                     self.record(
                         self.last(),
                         Event::NodeResumed {
-                            visit,
+                            step,
                             interrupt,
                             value: None,
                         },
@@ -221,16 +221,16 @@ impl Scribe<'_> {
                 }
                 Ok(())
             }
-            Notice::ChildEnded {
-                visit,
+            RunMessage::ChildEnded {
+                step,
                 status,
                 outputs,
                 report,
                 error,
                 is_untrusted,
             } => {
-                self.outside = is_untrusted.then(|| visit.node.clone());
-                self.child_ended(&visit, status, outputs, &report, error);
+                self.outside = is_untrusted.then(|| step.node.clone());
+                self.child_ended(&step, status, outputs, &report, error);
                 Ok(())
             }
         }
@@ -238,7 +238,7 @@ impl Scribe<'_> {
 
     fn child_ended(
         &mut self,
-        visit: &Visit,
+        step: &StepId,
         status: RunStatus,
         outputs: Object,
         report: &Object,
@@ -251,7 +251,7 @@ impl Scribe<'_> {
                 wait: Wait::Child { run, mirror },
                 ..
             },
-        )) = self.active(visit)
+        )) = self.active(step)
         else {
             return;
         };
@@ -265,7 +265,7 @@ impl Scribe<'_> {
             self.record(
                 Some(cause),
                 Event::NodeCancelled {
-                    visit: visit.clone(),
+                    step: step.clone(),
                     reason: "run-cancelled".to_owned(),
                 },
             );
@@ -287,14 +287,14 @@ impl Scribe<'_> {
                 }
                 (_, None) => Failure::new("subworkflow_child_failed", "the child run failed"),
             };
-            return self.fail_node(visit, cause, failure);
+            return self.fail_node(step, cause, failure);
         }
         let mut cause = cause;
         if let Some(interrupt) = mirrored {
             cause = self.record(
                 Some(cause),
                 Event::NodeResumed {
-                    visit: visit.clone(),
+                    step: step.clone(),
                     interrupt,
                     value: None,
                 },
@@ -308,7 +308,7 @@ impl Scribe<'_> {
                     .spend(2 * kept + before)
                     .and_then(|()| self.hold(kept, before));
                 if let Err(failure) = room {
-                    return self.fail_node(visit, cause, failure);
+                    return self.fail_node(step, cause, failure);
                 }
                 cause = self.record(
                     Some(cause),
@@ -317,7 +317,7 @@ impl Scribe<'_> {
                         previous: self.run.previous(name),
                         next: next.clone(),
                         appends: false,
-                        node: Some(visit.node.clone()),
+                        node: Some(step.node.clone()),
                     },
                 );
             }
@@ -327,14 +327,14 @@ impl Scribe<'_> {
             "childStatus": status.as_str(),
             "result": Value::Object(outputs),
         }));
-        self.complete_node(visit, cause, done);
+        self.complete_node(step, cause, done);
     }
 
     /// Tells the parent of a run that was cancelled before it began; only the start says who the parent is.
     fn tell_of_unstarted(&mut self, start: StartRun) {
         let Some(parent) = start.parent else { return };
-        let ended = Notice::ChildEnded {
-            visit: Visit {
+        let ended = RunMessage::ChildEnded {
+            step: StepId {
                 node: parent.node,
                 ordinal: parent.ordinal,
             },
@@ -344,7 +344,7 @@ impl Scribe<'_> {
             error: None,
             is_untrusted: false,
         };
-        self.notices
+        self.messages
             .push((parent.run, self.last().unwrap_or_default(), ended));
     }
 
@@ -356,17 +356,17 @@ impl Scribe<'_> {
         let Some(seq) = self.events.last().map(|recorded| recorded.seq) else {
             return;
         };
-        let visit = Visit {
+        let step = StepId {
             node: parent.node,
             ordinal: parent.ordinal,
         };
-        let notice = if self.run.status.is_terminal() {
+        let message = if self.run.status.is_terminal() {
             if before.was_terminal {
                 return;
             }
             let variables = &self.run.variables;
-            Notice::ChildEnded {
-                visit,
+            RunMessage::ChildEnded {
+                step,
                 status: self.run.status,
                 outputs: self.run.outputs.clone().unwrap_or_default(),
                 report: parent
@@ -382,14 +382,14 @@ impl Scribe<'_> {
             match (&before.interrupt, now) {
                 (None, None) => return,
                 (Some(old), Some(new)) if *old == new => return,
-                (_, Some((kind, interrupt))) => Notice::ChildWaiting {
-                    visit,
+                (_, Some((kind, interrupt))) => RunMessage::ChildWaiting {
+                    step,
                     kind,
                     interrupt,
                 },
-                (Some(_), None) => Notice::ChildResumed { visit },
+                (Some(_), None) => RunMessage::ChildResumed { step },
             }
         };
-        self.notices.push((parent.run, seq, notice));
+        self.messages.push((parent.run, seq, message));
     }
 }

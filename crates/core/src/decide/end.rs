@@ -1,24 +1,24 @@
 //! Ending early: failing and cancelling, with everything that is under way.
 
 use crate::{
-    Event, Failure, NodeId, Notice, PrincipalId, Refusal, RunId, Seq, Timer, Visit,
+    Event, Failure, NodeId, PrincipalId, Refusal, RunId, RunMessage, Seq, StepId, Timer,
     node::NodeKind,
     run::{Active, Phase, Wait},
 };
 
-use super::{Scribe, answer::has_deadline};
+use super::{DecisionBuilder, answer::has_deadline};
 
-impl Scribe<'_> {
+impl DecisionBuilder<'_> {
     /// Fails the run: what is under way is stopped, children are told, and nothing follows.
     pub(super) fn fail_run(&mut self, cause: Option<Seq>, error: Failure, node: Option<NodeId>) {
-        for (visit, child) in self.stop_work() {
-            if let Some(child) = child.filter(|_| self.propagates(&visit)) {
+        for (step, child) in self.stop_work() {
+            if let Some(child) = child.filter(|_| self.propagates(&step)) {
                 self.tell_child(child);
             }
             self.record(
                 cause,
                 Event::NodeCancelled {
-                    visit,
+                    step,
                     reason: "run-failed".to_owned(),
                 },
             );
@@ -46,7 +46,7 @@ impl Scribe<'_> {
         self.timers_cleared.push(Timer::Continue);
         let (with_child, alone): (Vec<_>, Vec<_>) = work
             .into_iter()
-            .partition(|(visit, child)| child.is_some() && self.propagates(visit));
+            .partition(|(step, child)| child.is_some() && self.propagates(step));
         let cause = self.last();
         let requested = if with_child.is_empty() {
             cause
@@ -60,11 +60,11 @@ impl Scribe<'_> {
                 },
             ))
         };
-        for (visit, _) in alone {
+        for (step, _) in alone {
             self.record(
                 requested,
                 Event::NodeCancelled {
-                    visit,
+                    step,
                     reason: "run-cancelled".to_owned(),
                 },
             );
@@ -98,7 +98,7 @@ impl Scribe<'_> {
     }
 
     /// Clears timers and effects of everything active, and lists it with its child.
-    fn stop_work(&mut self) -> Vec<(Visit, Option<RunId>)> {
+    fn stop_work(&mut self) -> Vec<(StepId, Option<RunId>)> {
         let mut work = Vec::new();
         for position in 0..self.run.nodes.len() {
             let Phase::Active(active) = &self.run.nodes[position].phase else {
@@ -110,33 +110,33 @@ impl Scribe<'_> {
                 wait,
                 streamed: _,
             } = active;
-            let visit = self.visit(position, *ordinal);
+            let step = self.step(position, *ordinal);
             let child = match wait {
                 Wait::Work => {
                     if self.plan.nodes[position].kind.is_delay() {
-                        self.timers_cleared.push(Timer::Delay(visit.clone()));
+                        self.timers_cleared.push(Timer::Delay(step.clone()));
                     }
                     if let Some(effect) = self.effect_under_way(position) {
                         // An effect this very decision asked for is simply not begun.
                         self.effects
-                            .retain(|new| (&new.visit, new.attempt) != (&effect.0, effect.1));
+                            .retain(|new| (&new.step, new.attempt) != (&effect.0, effect.1));
                         self.settled.push(effect);
                     }
                     None
                 }
                 Wait::Retry { .. } => {
-                    self.timers_cleared.push(Timer::Retry(visit.clone(), attempt + 1));
+                    self.timers_cleared.push(Timer::Retry(step.clone(), attempt + 1));
                     None
                 }
                 Wait::Interrupt(_) => {
                     if has_deadline(active) {
-                        self.timers_cleared.push(Timer::Interrupt(visit.clone()));
+                        self.timers_cleared.push(Timer::Interrupt(step.clone()));
                     }
                     None
                 }
                 Wait::Child { run, .. } => Some(run.clone()),
             };
-            work.push((visit, child));
+            work.push((step, child));
         }
         let cleared = self.timers_cleared.clone();
         self.timers_set
@@ -144,9 +144,9 @@ impl Scribe<'_> {
         work
     }
 
-    fn propagates(&self, visit: &Visit) -> bool {
+    fn propagates(&self, step: &StepId) -> bool {
         self.plan
-            .position(&visit.node)
+            .position(&step.node)
             .is_none_or(|position| match &self.plan.nodes[position].kind {
                 NodeKind::SubWorkflow(sub) => sub.propagate_cancel,
                 _ => true,
@@ -156,6 +156,7 @@ impl Scribe<'_> {
     fn tell_child(&mut self, child: RunId) {
         let parent = self.input.run.clone();
         let seq = self.last().unwrap_or_default();
-        self.notices.push((child, seq, Notice::ParentEnded { parent }));
+        self.messages
+            .push((child, seq, RunMessage::ParentEnded { parent }));
     }
 }

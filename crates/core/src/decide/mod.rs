@@ -17,10 +17,10 @@ mod trust;
 use std::collections::HashSet;
 
 use crate::{
-    Command, Decision, Effect, Event, Failure, Input, InterruptKind, NewChild, NodeId, Notice, Plan,
-    Recorded, Refusal, Run, RunId, RunStatus, Seq, Timer, Timestamp, Visit,
+    Command, Decision, Effect, Event, Failure, Input, InterruptKind, NewChild, NodeId, Plan, Recorded,
+    Refusal, Run, RunId, RunMessage, RunStatus, Seq, StepId, Timer, Timestamp,
     cost::{
-        self, Budget, DECISION_PAUSE, EVENT, Exhausted, MAX_DECISION_WORK, MAX_STATE, NOTICES_PAUSE,
+        self, Budget, DECISION_PAUSE, EVENT, Exhausted, MAX_DECISION_WORK, MAX_STATE, MESSAGES_PAUSE,
         STATE_PER_INPUT,
     },
     measure::{size_of, size_of_object},
@@ -58,11 +58,11 @@ pub fn decide_counted(
         ..*input
     };
     let before = Before::of(&run, plan);
-    let mut scribe = Scribe::new(run, plan, input, None);
-    scribe.follow(command)?;
-    scribe.settle_run();
-    let work = scribe.worked + scribe.budget.spent();
-    Ok((scribe.finish(&before), work))
+    let mut builder = DecisionBuilder::new(run, plan, input, None);
+    builder.follow(command)?;
+    builder.settle_run();
+    let work = builder.worked + builder.budget.spent();
+    Ok((builder.finish(&before), work))
 }
 
 /// Decides as [`decide`] does, unless that takes about so many units of work; then the answer is `None`, and nothing has
@@ -82,16 +82,16 @@ pub fn decide_within(
     };
     let before = Before::of(&run, plan);
     // Less than the bounds that a decision heeds, so that this one is reached before any of them.
-    let units = units.min(cost::EVALUATION.min(NOTICES_PAUSE) - 1);
-    let mut scribe = Scribe::new(run, plan, input, Some(units));
-    let followed = scribe.follow(command);
+    let units = units.min(cost::EVALUATION.min(MESSAGES_PAUSE) - 1);
+    let mut builder = DecisionBuilder::new(run, plan, input, Some(units));
+    let followed = builder.follow(command);
     if followed.is_ok() {
-        scribe.settle_run();
+        builder.settle_run();
     }
-    if scribe.is_beyond() {
+    if builder.is_beyond() {
         return None;
     }
-    Some(followed.map(|()| scribe.finish(&before)))
+    Some(followed.map(|()| builder.finish(&before)))
 }
 
 /// What the end of a decision is compared with.
@@ -114,18 +114,18 @@ impl Before {
 }
 
 /// Writes a decision down while the run follows.
-struct Scribe<'a> {
+struct DecisionBuilder<'a> {
     plan: &'a Plan,
     input: &'a Input<'a>,
     run: Run,
     events: Vec<Recorded>,
     bytes: usize,
     effects: Vec<Effect>,
-    settled: Vec<(Visit, u32)>,
+    settled: Vec<(StepId, u32)>,
     timers_set: Vec<(Timer, Timestamp)>,
     timers_cleared: Vec<Timer>,
     children: Vec<NewChild>,
-    notices: Vec<(RunId, Seq, Notice)>,
+    messages: Vec<(RunId, Seq, RunMessage)>,
     /// Nodes whose readiness may have changed.
     dirty: Dirty,
     /// The node that the command brings content from outside.
@@ -138,7 +138,7 @@ struct Scribe<'a> {
     worked: u64,
     /// What the caller allows, if it is less than a decision may cost.
     allowed: Option<u64>,
-    /// Notices taken in.
+    /// RunMessages taken in.
     heard: usize,
     /// What the run holds.
     held: u64,
@@ -146,7 +146,7 @@ struct Scribe<'a> {
     most_held: u64,
 }
 
-impl<'a> Scribe<'a> {
+impl<'a> DecisionBuilder<'a> {
     fn new(run: Run, plan: &'a Plan, input: &'a Input<'a>, allowed: Option<u64>) -> Self {
         let inputs = weight_of_inputs(&run);
         let held = inputs + weight_of_state(&run);
@@ -161,7 +161,7 @@ impl<'a> Scribe<'a> {
             timers_set: Vec::new(),
             timers_cleared: Vec::new(),
             children: Vec::new(),
-            notices: Vec::new(),
+            messages: Vec::new(),
             dirty: Dirty::new(plan.nodes.len()),
             outside: None,
             cut: false,
@@ -196,7 +196,7 @@ impl<'a> Scribe<'a> {
         if self.run.started.is_none()
             && !matches!(
                 command,
-                Command::Start(_) | Command::Notices(_) | Command::Cancel { .. } | Command::Resume { .. }
+                Command::Start(_) | Command::RunMessages(_) | Command::Cancel { .. } | Command::Resume { .. }
             )
         {
             return Err(Refusal::WrongState);
@@ -244,18 +244,18 @@ impl<'a> Scribe<'a> {
             }
             Command::Timer(timer) => self.fire(timer),
             Command::Effect {
-                visit,
+                step,
                 attempt,
                 outcome,
                 retry_after_ms,
-            } => self.effect_ended(&visit, attempt, outcome, retry_after_ms),
-            Command::Notices(notices) => {
-                for notice in notices {
-                    if self.heard > 0 && (self.worked >= NOTICES_PAUSE || self.is_full()) {
+            } => self.effect_ended(&step, attempt, outcome, retry_after_ms),
+            Command::RunMessages(messages) => {
+                for message in messages {
+                    if self.heard > 0 && (self.worked >= MESSAGES_PAUSE || self.is_full()) {
                         break;
                     }
-                    self.notice(notice)?;
-                    // What one notice made possible happens before the next is read.
+                    self.message(message)?;
+                    // What one run message made possible happens before the next is read.
                     self.settle_run();
                     self.heard += 1;
                     // Each has a whole budget, so that nothing depends on which are heard together.
@@ -315,11 +315,11 @@ impl<'a> Scribe<'a> {
         self.budget.is_spent() || self.worked + self.budget.spent() + events >= allowed
     }
 
-    /// The active execution a visit names.
-    fn active(&self, visit: &Visit) -> Option<(usize, &Active)> {
-        let position = self.plan.position(&visit.node)?;
+    /// The active execution a step id names.
+    fn active(&self, step: &StepId) -> Option<(usize, &Active)> {
+        let position = self.plan.position(&step.node)?;
         match &self.run.nodes.get(position)?.phase {
-            Phase::Active(active) if active.ordinal == visit.ordinal => Some((position, active)),
+            Phase::Active(active) if active.ordinal == step.ordinal => Some((position, active)),
             Phase::Active(_)
             | Phase::Idle
             | Phase::Completed
@@ -329,8 +329,8 @@ impl<'a> Scribe<'a> {
         }
     }
 
-    fn visit(&self, position: usize, ordinal: u32) -> Visit {
-        Visit {
+    fn step(&self, position: usize, ordinal: u32) -> StepId {
+        StepId {
             node: self.plan.nodes[position].id.clone(),
             ordinal,
         }
@@ -361,9 +361,9 @@ impl<'a> Scribe<'a> {
                     None => Ok(()),
                 }
             }
-            Timer::Delay(visit) => self.delay_over(&visit),
-            Timer::Retry(visit, attempt) => self.retry_due(&visit, attempt),
-            Timer::Interrupt(visit) => self.interrupt_timed_out(&visit),
+            Timer::Delay(step) => self.delay_over(&step),
+            Timer::Retry(step, attempt) => self.retry_due(&step, attempt),
+            Timer::Interrupt(step) => self.interrupt_timed_out(&step),
         }
     }
 
@@ -392,7 +392,7 @@ impl<'a> Scribe<'a> {
             timers_set: self.timers_set,
             timers_cleared: self.timers_cleared,
             children: self.children,
-            notices: self.notices,
+            messages: self.messages,
             heard: self.heard,
         }
     }
@@ -408,9 +408,9 @@ impl<'a> Scribe<'a> {
             }) = &self.run.nodes[position].phase
             {
                 let (ordinal, next, due) = (*ordinal, attempt + 1, *due);
-                let visit = self.visit(position, ordinal);
+                let step = self.step(position, ordinal);
                 self.timers_set
-                    .push((Timer::Retry(visit, next), due.max(self.input.now)));
+                    .push((Timer::Retry(step, next), due.max(self.input.now)));
             }
         }
     }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::{
-    Call, Effect, Event, Failure, InterruptKind, Object, REJECTED, Refusal, Seq, Timer, Visit, channel,
+    Call, Effect, Event, Failure, InterruptKind, Object, REJECTED, Refusal, Seq, StepId, Timer, channel,
     cost::{self, Exhausted},
     definition::TriggerRule,
     event::Recorded,
@@ -15,7 +15,7 @@ use crate::{
     run::{Active, Context, Phase, Wait, artifact_content},
 };
 
-use super::{Scribe, too_much_work};
+use super::{DecisionBuilder, too_much_work};
 
 /// Longest delay; beyond it a timestamp would leave the calendar.
 const MAX_DELAY_MS: u64 = 100 * 365 * 24 * 3_600 * 1_000;
@@ -23,51 +23,51 @@ const MAX_DELAY_MS: u64 = 100 * 365 * 24 * 3_600 * 1_000;
 /// The most that the templates of one request may come to.
 const MAX_HTTP_RENDERED: usize = 4 * 1024 * 1024;
 
-impl Scribe<'_> {
+impl DecisionBuilder<'_> {
     pub(super) fn start_node(&mut self, position: usize) {
         if !self.within_executions(position) {
             return;
         }
-        let visit = self.visit(position, self.run.nodes[position].next_ordinal);
+        let step = self.step(position, self.run.nodes[position].next_ordinal);
         let cause = self.run.head.0.checked_sub(1).map(Seq);
         let type_id = self.plan.nodes[position].type_id.clone();
         let started = self.record(
             cause,
             Event::NodeStarted {
-                visit: visit.clone(),
+                step: step.clone(),
                 type_id,
                 attempt: 0,
             },
         );
-        self.perform(position, visit, 0, started);
+        self.perform(position, step, 0, started);
     }
 
-    fn perform(&mut self, position: usize, visit: Visit, attempt: u32, started: Seq) {
-        // The plan outlives the scribe's borrow of itself.
+    fn perform(&mut self, position: usize, step: StepId, attempt: u32, started: Seq) {
+        // The plan outlives the builder's borrow of itself.
         let plan: &Plan = self.plan;
         let node = &plan.nodes[position];
         let inputs = match self.resolve_inputs(position) {
             Ok(inputs) => inputs,
-            Err(failure) => return self.fail_node(&visit, started, failure),
+            Err(failure) => return self.fail_node(&step, started, failure),
         };
         match &node.kind {
-            NodeKind::Pass => self.complete_node(&visit, started, inputs),
+            NodeKind::Pass => self.complete_node(&step, started, inputs),
             NodeKind::Delay { ms } => {
                 let asked = match inputs.get("delayMs").map(whole) {
                     Some(None) => {
                         let failure =
                             Failure::new("invalid_input", "delayMs is not a whole number of at least 0");
-                        return self.fail_node(&visit, started, failure);
+                        return self.fail_node(&step, started, failure);
                     }
                     Some(asked) => asked,
                     None => *ms,
                 };
                 let asked = asked.unwrap_or(0).min(MAX_DELAY_MS);
                 if asked == 0 {
-                    return self.complete_node(&visit, started, fields(json!({ "waitedMs": 0 })));
+                    return self.complete_node(&step, started, fields(json!({ "waitedMs": 0 })));
                 }
                 self.timers_set
-                    .push((Timer::Delay(visit), self.input.now.plus_millis(asked)));
+                    .push((Timer::Delay(step), self.input.now.plus_millis(asked)));
             }
             NodeKind::Fail {
                 code,
@@ -80,16 +80,16 @@ impl Scribe<'_> {
                     retryable: *retryable,
                     reason: None,
                 };
-                self.attempt_failed(position, &visit, (attempt, None), started, failure);
+                self.attempt_failed(position, &step, (attempt, None), started, failure);
             }
             NodeKind::Reject { message } => {
                 let failure = match self.render(message) {
                     Ok(message) => Failure::new(REJECTED, message),
                     Err(failure) => failure,
                 };
-                self.fail_node(&visit, started, failure);
+                self.fail_node(&step, started, failure);
             }
-            NodeKind::Stream { pieces, interval_ms } => self.stream_on(pieces, *interval_ms, &visit, started),
+            NodeKind::Stream { pieces, interval_ms } => self.stream_on(pieces, *interval_ms, &step, started),
             NodeKind::Approval(gate) => {
                 let ApprovalGate {
                     data,
@@ -98,7 +98,7 @@ impl Scribe<'_> {
                     ..
                 } = &**gate;
                 self.ask_about(
-                    &visit,
+                    &step,
                     started,
                     (InterruptKind::Approval, data.clone()),
                     about,
@@ -118,21 +118,21 @@ impl Scribe<'_> {
                 let mut data = data.clone();
                 data["questions"] = questions.into();
                 let question = (InterruptKind::Clarification, data);
-                self.ask_about(&visit, started, question, about, *timeout_ms);
+                self.ask_about(&step, started, question, about, *timeout_ms);
             }
             NodeKind::Interrupt {
                 kind,
                 data,
                 about,
                 timeout_ms,
-            } => self.ask_about(&visit, started, (*kind, data.clone()), about, *timeout_ms),
+            } => self.ask_about(&step, started, (*kind, data.clone()), about, *timeout_ms),
             NodeKind::SetVariable { name, value } => match self.assigned(value, &inputs) {
-                Ok(next) if too_deep(&next) => self.fail_node(&visit, started, nested("the value")),
+                Ok(next) if too_deep(&next) => self.fail_node(&step, started, nested("the value")),
                 Ok(next) => {
                     let (kept, before) = (cost::of_value(&next), self.held_of(name));
                     let room = self.spend(kept + before).and_then(|()| self.hold(kept, before));
                     if let Err(failure) = room {
-                        return self.fail_node(&visit, started, failure);
+                        return self.fail_node(&step, started, failure);
                     }
                     let previous = self.run.previous(name);
                     let changed = Event::VariableChanged {
@@ -143,13 +143,13 @@ impl Scribe<'_> {
                         node: Some(node.id.clone()),
                     };
                     let cause = self.record(Some(started), changed);
-                    self.complete_node(&visit, cause, Object::new());
+                    self.complete_node(&step, cause, Object::new());
                 }
-                Err(failure) => self.fail_node(&visit, started, failure),
+                Err(failure) => self.fail_node(&step, started, failure),
             },
             NodeKind::Template(template) => match self.render(template) {
-                Ok(text) => self.complete_node(&visit, started, fields(json!({ "text": text }))),
-                Err(failure) => self.fail_node(&visit, started, failure),
+                Ok(text) => self.complete_node(&step, started, fields(json!({ "text": text }))),
+                Err(failure) => self.fail_node(&step, started, failure),
             },
             NodeKind::ChannelWrite {
                 channel,
@@ -167,17 +167,17 @@ impl Scribe<'_> {
                     .to_owned();
                 let Some(value) = inputs.get("value").cloned().or_else(|| value.clone()) else {
                     let failure = Failure::new("invalid_input", "there is no value to write");
-                    return self.fail_node(&visit, started, failure);
+                    return self.fail_node(&step, started, failure);
                 };
                 if too_deep(&value) {
-                    return self.fail_node(&visit, started, nested("the value"));
+                    return self.fail_node(&step, started, nested("the value"));
                 }
                 // The fold copies the channel: to check it, as the channel, and as the variable of its name.
                 let current = self.run.channels.get(channel).map_or(0, cost::of_value);
                 let added = cost::of_value(&value);
                 let room = self.spend(2 * added + 3 * current);
                 if let Err(failure) = room.and_then(|()| self.hold(2 * added, 0)) {
-                    return self.fail_node(&visit, started, failure);
+                    return self.fail_node(&step, started, failure);
                 }
                 let ttl_ms = ttl_ms.or_else(|| declared_number("ttlMs"));
                 let max_size = max_size.or_else(|| declared_number("maxSize"));
@@ -194,7 +194,7 @@ impl Scribe<'_> {
                         .check_writer(channel, node.id.as_str(), &node.type_id)
                         .and_then(|()| guard.check_write(channel, current, &write, &self.budget));
                     if let Err(failure) = checked {
-                        return self.fail_node(&visit, started, failure);
+                        return self.fail_node(&step, started, failure);
                     }
                 }
                 let cause = self.record(
@@ -209,17 +209,17 @@ impl Scribe<'_> {
                         written_at: self.input.now,
                     },
                 );
-                self.complete_node(&visit, cause, Object::new());
+                self.complete_node(&step, cause, Object::new());
             }
-            NodeKind::SubWorkflow(sub) => self.dispatch_child(sub, &visit, started, inputs),
+            NodeKind::SubWorkflow(sub) => self.dispatch_child(sub, &step, started, inputs),
             NodeKind::Http(http) => match self.http_call(http, &inputs) {
-                Ok(call) => self.effects.push(Effect { visit, attempt, call }),
-                Err(failure) => self.fail_node(&visit, started, failure),
+                Ok(call) => self.effects.push(Effect { step, attempt, call }),
+                Err(failure) => self.fail_node(&step, started, failure),
             },
             NodeKind::SideEffect => {
                 let payload = Value::Object(inputs);
                 self.effects.push(Effect {
-                    visit,
+                    step,
                     attempt,
                     call: Call::SideEffect { payload },
                 });
@@ -234,15 +234,15 @@ impl Scribe<'_> {
                     content.clone()
                 };
                 let name = node.name.clone();
-                let cause = self.artifact(&visit, started, artifact_type.clone(), name, content);
-                self.complete_node(&visit, cause, inputs);
+                let cause = self.artifact(&step, started, artifact_type.clone(), name, content);
+                self.complete_node(&step, cause, inputs);
             }
             NodeKind::Requires { capability } => {
                 let failure = Failure::new(
                     "capability_not_provided",
                     format!("this host does not provide '{capability}'"),
                 );
-                self.fail_node(&visit, started, failure);
+                self.fail_node(&step, started, failure);
             }
         }
     }
@@ -369,17 +369,17 @@ impl Scribe<'_> {
 
     fn artifact(
         &mut self,
-        visit: &Visit,
+        step: &StepId,
         cause: Seq,
         artifact_type: String,
         name: String,
         content: Value,
     ) -> Seq {
-        let artifact = format!("{}-{}", visit.node, visit.ordinal);
+        let artifact = format!("{}-{}", step.node, step.ordinal);
         self.record(
             Some(cause),
             Event::ArtifactCreated {
-                visit: visit.clone(),
+                step: step.clone(),
                 artifact,
                 artifact_type,
                 name,
@@ -389,22 +389,22 @@ impl Scribe<'_> {
     }
 
     /// Ends an execution well: its artifact, its outputs, its edges.
-    pub(super) fn complete_node(&mut self, visit: &Visit, cause: Seq, outputs: Object) {
-        let Some((position, _)) = self.active(visit) else {
+    pub(super) fn complete_node(&mut self, step: &StepId, cause: Seq, outputs: Object) {
+        let Some((position, _)) = self.active(step) else {
             return;
         };
         if object_too_deep(&outputs) {
-            return self.fail_node(visit, cause, nested("the output"));
+            return self.fail_node(step, cause, nested("the output"));
         }
         // In the event, with the node and among the variables.
         let kept = cost::of_object(&outputs);
         let before = self.kept_by(position, &outputs);
         if let Err(failure) = self.spend(3 * kept).and_then(|()| self.hold(2 * kept, before)) {
-            return self.fail_node(visit, cause, failure);
+            return self.fail_node(step, cause, failure);
         }
         let untaken = match self.untaken(position, "completed", &outputs) {
             Ok(untaken) => untaken,
-            Err(Exhausted) => return self.fail_node(visit, cause, too_much_work()),
+            Err(Exhausted) => return self.fail_node(step, cause, too_much_work()),
         };
         let mut cause = cause;
         let node = &self.plan.nodes[position];
@@ -412,12 +412,12 @@ impl Scribe<'_> {
         let emitted = matches!(node.kind, NodeKind::ArtifactEmit { .. });
         if let Some(artifact_type) = node.artifact_type.clone().filter(|_| !emitted) {
             let name = self.plan.nodes[position].name.clone();
-            cause = self.artifact(visit, cause, artifact_type, name, artifact_content(&outputs));
+            cause = self.artifact(step, cause, artifact_type, name, artifact_content(&outputs));
         }
         self.record(
             Some(cause),
             Event::NodeCompleted {
-                visit: visit.clone(),
+                step: step.clone(),
                 outputs,
                 untaken,
             },
@@ -426,8 +426,8 @@ impl Scribe<'_> {
     }
 
     /// Ends an execution badly. Where no taken edge handles a failure, the run fails with it.
-    pub(super) fn fail_node(&mut self, visit: &Visit, cause: Seq, error: Failure) {
-        let Some((position, active)) = self.active(visit) else {
+    pub(super) fn fail_node(&mut self, step: &StepId, cause: Seq, error: Failure) {
+        let Some((position, active)) = self.active(step) else {
             return;
         };
         let attempts = active.attempt + 1;
@@ -449,7 +449,7 @@ impl Scribe<'_> {
                 )
         });
         let failed = Event::NodeFailed {
-            visit: visit.clone(),
+            step: step.clone(),
             error: error.clone(),
             attempts,
             untaken,
@@ -458,7 +458,7 @@ impl Scribe<'_> {
         if handled {
             self.mark_targets(position);
         } else {
-            self.fail_run(Some(cause), error, Some(visit.node.clone()));
+            self.fail_run(Some(cause), error, Some(step.node.clone()));
         }
     }
 
@@ -467,14 +467,14 @@ impl Scribe<'_> {
     fn attempt_failed(
         &mut self,
         position: usize,
-        visit: &Visit,
+        step: &StepId,
         (attempt, asked_ms): (u32, Option<u64>),
         cause: Seq,
         error: Failure,
     ) {
         let node = &self.plan.nodes[position];
         if !error.retryable || attempt >= node.max_retries {
-            return self.fail_node(visit, cause, error);
+            return self.fail_node(step, cause, error);
         }
         let delay_ms = node
             .retry_delay_ms
@@ -485,14 +485,14 @@ impl Scribe<'_> {
         self.record(
             Some(cause),
             Event::NodeRetried {
-                visit: visit.clone(),
+                step: step.clone(),
                 attempt: next,
                 delay_ms,
                 error,
             },
         );
         self.timers_set.push((
-            Timer::Retry(visit.clone(), next),
+            Timer::Retry(step.clone(), next),
             self.input.now.plus_millis(delay_ms),
         ));
     }
@@ -536,8 +536,8 @@ impl Scribe<'_> {
         conditional.filter_map(|&edge| u32::try_from(edge).ok()).collect()
     }
 
-    pub(super) fn delay_over(&mut self, visit: &Visit) -> Result<(), Refusal> {
-        let Some((position, active)) = self.active(visit) else {
+    pub(super) fn delay_over(&mut self, step: &StepId) -> Result<(), Refusal> {
+        let Some((position, active)) = self.active(step) else {
             return Ok(());
         };
         if active.wait != Wait::Work {
@@ -546,7 +546,7 @@ impl Scribe<'_> {
         let plan: &Plan = self.plan;
         if let NodeKind::Stream { pieces, interval_ms } = &plan.nodes[position].kind {
             let cause = self.last().unwrap_or_default();
-            self.stream_on(pieces, *interval_ms, visit, cause);
+            self.stream_on(pieces, *interval_ms, step, cause);
             return Ok(());
         }
         let inputs = self.resolve_inputs(position).unwrap_or_default();
@@ -560,11 +560,11 @@ impl Scribe<'_> {
             .unwrap_or(0)
             .min(MAX_DELAY_MS);
         let cause = self.last().unwrap_or_default();
-        self.complete_node(visit, cause, fields(json!({ "waitedMs": waited })));
+        self.complete_node(step, cause, fields(json!({ "waitedMs": waited })));
         Ok(())
     }
 
-    pub(super) fn retry_due(&mut self, visit: &Visit, attempt: u32) -> Result<(), Refusal> {
+    pub(super) fn retry_due(&mut self, step: &StepId, attempt: u32) -> Result<(), Refusal> {
         let Some((
             position,
             Active {
@@ -572,7 +572,7 @@ impl Scribe<'_> {
                 attempt: current,
                 ..
             },
-        )) = self.active(visit)
+        )) = self.active(step)
         else {
             return Ok(());
         };
@@ -587,23 +587,23 @@ impl Scribe<'_> {
         let started = self.record(
             self.last(),
             Event::NodeStarted {
-                visit: visit.clone(),
+                step: step.clone(),
                 type_id,
                 attempt,
             },
         );
-        self.perform(position, visit.clone(), attempt, started);
+        self.perform(position, step.clone(), attempt, started);
         Ok(())
     }
 
     pub(super) fn effect_ended(
         &mut self,
-        visit: &Visit,
+        step: &StepId,
         attempt: u32,
         outcome: Result<Object, Failure>,
         retry_after_ms: Option<u64>,
     ) -> Result<(), Refusal> {
-        let Some((position, active)) = self.active(visit) else {
+        let Some((position, active)) = self.active(step) else {
             return Err(Refusal::Stale);
         };
         let is_effect = self.plan.nodes[position].kind.is_effect();
@@ -614,12 +614,12 @@ impl Scribe<'_> {
         {
             return Err(Refusal::Stale);
         }
-        self.settled.push((visit.clone(), attempt));
+        self.settled.push((step.clone(), attempt));
         let cause = self.last().unwrap_or_default();
         match outcome {
-            Ok(outputs) => self.complete_node(visit, cause, outputs),
+            Ok(outputs) => self.complete_node(step, cause, outputs),
             Err(failure) => {
-                self.attempt_failed(position, visit, (attempt, retry_after_ms), cause, failure);
+                self.attempt_failed(position, step, (attempt, retry_after_ms), cause, failure);
             }
         }
         Ok(())
@@ -633,7 +633,7 @@ impl Scribe<'_> {
     }
 
     /// Whether an execution has an effect under way.
-    pub(super) fn effect_under_way(&self, position: usize) -> Option<(Visit, u32)> {
+    pub(super) fn effect_under_way(&self, position: usize) -> Option<(StepId, u32)> {
         let is_effect = self.plan.nodes[position].kind.is_effect();
         match &self.run.nodes[position].phase {
             Phase::Active(Active {
@@ -641,7 +641,7 @@ impl Scribe<'_> {
                 attempt,
                 wait: Wait::Work,
                 ..
-            }) if is_effect => Some((self.visit(position, *ordinal), *attempt)),
+            }) if is_effect => Some((self.step(position, *ordinal), *attempt)),
             Phase::Active(_)
             | Phase::Idle
             | Phase::Completed

@@ -8,7 +8,7 @@ use crate::{
     run::{Phase, Readiness},
 };
 
-use super::Scribe;
+use super::DecisionBuilder;
 
 /// Nodes whose readiness may have changed, each once, in the order in which they are looked at.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl Dirty {
     }
 }
 
-impl Scribe<'_> {
+impl DecisionBuilder<'_> {
     pub(super) fn mark_all(&mut self) {
         (0..self.plan.nodes.len()).for_each(|position| self.dirty.push(position));
     }

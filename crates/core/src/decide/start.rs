@@ -11,12 +11,12 @@ use crate::{
     number::whole,
 };
 
-use super::{Scribe, most_held, weight_of_inputs, weight_of_state};
+use super::{DecisionBuilder, most_held, weight_of_inputs, weight_of_state};
 
 /// Shortest run-duration bound a caller may ask for.
 const MIN_DURATION_MS: u64 = 1;
 
-impl Scribe<'_> {
+impl DecisionBuilder<'_> {
     pub(super) fn start(&mut self, start: StartRun) -> Result<(), Refusal> {
         if self.run.started.is_some() || self.run.status.is_terminal() {
             return Err(Refusal::WrongState);

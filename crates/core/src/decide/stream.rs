@@ -6,13 +6,13 @@
 use serde_json::json;
 
 use crate::{
-    Event, Failure, Seq, Timer, Visit,
+    Event, Failure, Seq, StepId, Timer,
     expression::{Out, Val},
     node::{MAX_PIECES, Pieces},
 };
 
 use super::{
-    Scribe,
+    DecisionBuilder,
     node::{failed, fields},
 };
 
@@ -27,47 +27,47 @@ struct Piece {
     is_last: bool,
 }
 
-impl Scribe<'_> {
+impl DecisionBuilder<'_> {
     /// Says what is next of a text, and waits for the rest or ends.
-    pub(super) fn stream_on(&mut self, pieces: &Pieces, interval_ms: u64, visit: &Visit, cause: Seq) {
+    pub(super) fn stream_on(&mut self, pieces: &Pieces, interval_ms: u64, step: &StepId, cause: Seq) {
         let mut cause = cause;
         for _ in 0..AT_ONCE {
-            let Some((_, active)) = self.active(visit) else {
+            let Some((_, active)) = self.active(step) else {
                 return;
             };
             let (n, length) = (active.streamed.as_ref())
                 .map_or((0, 0), |streamed| (streamed.n_pieces, streamed.text.len()));
             let piece = match self.piece(pieces, n as usize) {
                 Ok(Some(piece)) => piece,
-                Ok(None) => return self.complete_node(visit, cause, fields(json!({ "text": "" }))),
-                Err(failure) => return self.fail_node(visit, cause, failure),
+                Ok(None) => return self.complete_node(step, cause, fields(json!({ "text": "" }))),
+                Err(failure) => return self.fail_node(step, cause, failure),
             };
             if length + piece.text.len() > MAX_TEXT {
                 let failure = Failure::new(
                     "output_too_large",
                     format!("the text has more than {MAX_TEXT} bytes"),
                 );
-                return self.fail_node(visit, cause, failure);
+                return self.fail_node(step, cause, failure);
             }
             let is_last = piece.is_last;
             let said = Event::OutputChunk {
-                visit: visit.clone(),
+                step: step.clone(),
                 index: n,
                 chunk: piece.text,
                 is_last,
             };
             cause = self.record(Some(cause), said);
             if is_last {
-                let text = self.active(visit).and_then(|(_, active)| active.streamed.clone());
+                let text = self.active(step).and_then(|(_, active)| active.streamed.clone());
                 let text = text.map_or_else(String::new, |streamed| streamed.text);
-                return self.complete_node(visit, cause, fields(json!({ "text": text })));
+                return self.complete_node(step, cause, fields(json!({ "text": text })));
             }
             if interval_ms > 0 {
                 break;
             }
         }
         let due = self.input.now.plus_millis(interval_ms);
-        self.timers_set.push((Timer::Delay(visit.clone()), due));
+        self.timers_set.push((Timer::Delay(step.clone()), due));
     }
 
     /// The piece whose turn it is; none where there is nothing to say at all.

@@ -7,9 +7,9 @@ use crate::{
     run::{Content, says_untrusted},
 };
 
-use super::Scribe;
+use super::DecisionBuilder;
 
-impl Scribe<'_> {
+impl DecisionBuilder<'_> {
     /// Whether an event that is about to be recorded has untrusted content in it.
     pub(super) fn is_untrusted(&self, event: &Event) -> bool {
         match Content::of(event) {

@@ -1,6 +1,6 @@
 //! Text as it is made: what is printed, and JSON.
 
-use std::io;
+use std::{fmt::Display, io};
 
 use serde_json::Number;
 
@@ -9,6 +9,11 @@ use super::{
     value::{Val, deep, fail},
 };
 use crate::cost::Meter;
+
+/// What writing a whole number costs beside its digits.
+const WHOLE: u64 = 4;
+/// And a number with a fraction: its shortest form has to be found.
+const FRACTION: u64 = 10;
 
 type Result<T> = std::result::Result<T, ExpressionError>;
 
@@ -51,11 +56,16 @@ impl<'m, 'b> Out<'m, 'b> {
             Val::None => self.push("None"),
             Val::Bool(true) => self.push("True"),
             Val::Bool(false) => self.push("False"),
-            Val::Int(n) => self.push(&n.to_string()),
-            Val::Float(n) => self.push(&decimal(*n)),
+            Val::Int(n) => self.number(WHOLE, n),
+            Val::Float(n) => self.number(FRACTION, decimal(*n)),
             Val::Text(text) => self.push(text.as_str()),
             Val::Seq(_) | Val::Map(_) => self.json(value),
         }
+    }
+
+    fn number(&mut self, cost: u64, number: impl Display) -> Result<()> {
+        self.meter.charge(cost)?;
+        self.push(&number.to_string())
     }
 
     /// Writes a text as it is, and everything else as JSON.
@@ -76,9 +86,9 @@ impl<'m, 'b> Out<'m, 'b> {
         match value {
             Val::Undefined | Val::None => self.push("null"),
             Val::Bool(flag) => self.push(if *flag { "true" } else { "false" }),
-            Val::Int(n) => self.push(&n.to_string()),
+            Val::Int(n) => self.number(WHOLE, n),
             Val::Float(n) => match Number::from_f64(*n) {
-                Some(number) => self.push(&number.to_string()),
+                Some(number) => self.number(FRACTION, number),
                 None => self.push("null"),
             },
             Val::Text(text) => {

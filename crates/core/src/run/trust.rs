@@ -120,26 +120,26 @@ impl<'e> Content<'e> {
     pub(crate) fn of(event: &'e Event) -> Self {
         match event {
             Event::RunStarted(started) => Self::Inputs(started),
-            Event::InterruptResolved { visit, .. }
-            | Event::ApprovalVoted { visit, .. }
-            | Event::ApprovalReceived { visit, .. }
-            | Event::ClarificationResolved { visit, .. }
-            | Event::NodeResumed { visit, .. } => Self::Answer { node: &visit.node },
-            Event::InterruptRequested { visit, .. }
-            | Event::ApprovalRequested { visit, .. }
-            | Event::ClarificationRequested { visit, .. } => Self::Question { node: &visit.node },
-            Event::NodeCompleted { visit, outputs, .. } => Self::Outputs {
-                node: &visit.node,
+            Event::InterruptResolved { step, .. }
+            | Event::ApprovalVoted { step, .. }
+            | Event::ApprovalReceived { step, .. }
+            | Event::ClarificationResolved { step, .. }
+            | Event::NodeResumed { step, .. } => Self::Answer { node: &step.node },
+            Event::InterruptRequested { step, .. }
+            | Event::ApprovalRequested { step, .. }
+            | Event::ClarificationRequested { step, .. } => Self::Question { node: &step.node },
+            Event::NodeCompleted { step, outputs, .. } => Self::Outputs {
+                node: &step.node,
                 outputs,
             },
-            Event::ArtifactCreated { visit, content, .. } => Self::Artifact {
-                node: &visit.node,
+            Event::ArtifactCreated { step, content, .. } => Self::Artifact {
+                node: &step.node,
                 content,
             },
-            Event::OutputChunk { visit, .. } | Event::NodeRetried { visit, .. } => {
-                Self::Words { node: &visit.node }
+            Event::OutputChunk { step, .. } | Event::NodeRetried { step, .. } => {
+                Self::Words { node: &step.node }
             }
-            Event::NodeFailed { visit, .. } => Self::Failure { node: &visit.node },
+            Event::NodeFailed { step, .. } => Self::Failure { node: &step.node },
             Event::ChannelWritten { channel, node, .. } => Self::Channel { channel, node },
             Event::VariableChanged { name, node, .. } => Self::Variable {
                 name,

@@ -5,7 +5,7 @@ use std::{borrow::Cow, collections::BTreeMap, rc::Rc};
 use serde_json::{Value, json};
 
 use crate::{
-    InterruptKind, NodeId, Object, Parent, Plan, RunId, Timestamp, Visit,
+    InterruptKind, NodeId, Object, Parent, Plan, RunId, StepId, Timestamp,
     expression::{Fields, Map, Scope, Text, Val},
 };
 
@@ -35,7 +35,7 @@ pub enum Asked<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Streaming<'a> {
     /// Which execution says it.
-    pub visit: Visit,
+    pub step: StepId,
     /// The artifact it becomes part of, if it becomes one: its type and its name for people.
     pub artifact: Option<(&'a str, &'a str)>,
     /// What was said so far.
@@ -80,7 +80,7 @@ impl Run {
             };
             let streamed = active.streamed.as_ref()?;
             Some(Streaming {
-                visit: Visit {
+                step: StepId {
                     node: node.id.clone(),
                     ordinal: active.ordinal,
                 },

@@ -4,9 +4,9 @@ use std::{fs, path::PathBuf};
 
 use expect_test::expect;
 use serde_json::{Value, json};
-use wopr_core::{Offer, Plan, Problems, definition_schema, locate};
+use wopr_core::{NodeTypes, Plan, Problems, definition_schema, locate};
 
-const OFFER: Offer = Offer { conformance: true };
+const OFFER: NodeTypes = NodeTypes { conformance: true };
 
 /// A definition with every member that the decoder reads.
 fn whole() -> Value {
@@ -159,7 +159,7 @@ fn examples_have_no_warnings() {
         .into_iter()
         .filter(|(name, _)| name.contains("/examples/"));
     for (name, document) in examples {
-        let plan = Plan::admit(document, Offer::default()).expect("valid");
+        let plan = Plan::admit(document, NodeTypes::default()).expect("valid");
         assert_eq!(plan.warnings(), [], "{name}");
     }
 }
@@ -392,7 +392,7 @@ const BROKEN: &str = r#"{
 #[test]
 fn every_mistake_is_reported_at_once_with_its_line_and_a_suggestion() {
     let document = serde_json::from_str(BROKEN).expect("JSON");
-    let Problems(problems) = Plan::admit(document, Offer::default()).expect_err("broken");
+    let Problems(problems) = Plan::admit(document, NodeTypes::default()).expect_err("broken");
     let places = locate(BROKEN, &problems);
     let mut table = String::new();
     for (problem, place) in problems.iter().zip(places) {
@@ -433,7 +433,7 @@ fn the_published_schema_is_the_current_one() {
         env!("CARGO_MANIFEST_DIR"),
         "/../../docs/workflow-definition.schema.json"
     );
-    let mut text = serde_json::to_string_pretty(&definition_schema(Offer::default())).expect("JSON");
+    let mut text = serde_json::to_string_pretty(&definition_schema(NodeTypes::default())).expect("JSON");
     text.push('\n');
     expect_test::expect_file![path].assert_eq(&text);
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use expect_test::expect;
 use serde_json::{Value, json};
 use wopr_core::{
-    Catalog, Command, Entropy, Input, InterruptKind, MAX_DECISION_WORK, Notice, Object, Plan, Refusal,
+    Catalog, Command, Entropy, Input, InterruptKind, MAX_DECISION_WORK, Object, Plan, Refusal, RunMessage,
     RunStatus, WorkflowId, decide_counted,
 };
 use wopr_testkit::{Script, Workflow};
@@ -527,29 +527,29 @@ fn what_a_child_says_to_a_paused_parent_is_heard() {
 fn stale_notices_change_nothing() {
     let mut script = run(&parent(json!({})), &child().noops("a"));
     assert_eq!(script.status(), "completed");
-    let visit = script.run(0).children[0].visit.clone();
+    let step = script.run(0).children[0].step.clone();
     let n_events = script.events(0).len();
     let told = script.tell(
         0,
-        Command::Notices(vec![
-            Notice::ChildWaiting {
-                visit: visit.clone(),
+        Command::RunMessages(vec![
+            RunMessage::ChildWaiting {
+                step: step.clone(),
                 kind: InterruptKind::Approval,
                 interrupt: "x:0".to_owned(),
             },
-            Notice::ChildResumed { visit: visit.clone() },
-            Notice::ParentEnded {
+            RunMessage::ChildResumed { step: step.clone() },
+            RunMessage::ParentEnded {
                 parent: script.id(1).clone(),
             },
-            Notice::ChildEnded {
+            RunMessage::ChildEnded {
                 is_untrusted: false,
-                visit,
+                step,
                 status: RunStatus::Failed,
                 outputs: Object::new(),
                 report: Object::new(),
                 error: None,
             },
-            Notice::Start(Box::new(Script::start_run(json!({})))),
+            RunMessage::Start(Box::new(Script::start_run(json!({})))),
         ]),
     );
     assert_eq!((told, script.events(0).len()), (Ok(()), n_events));
@@ -614,10 +614,10 @@ fn a_decision_hears_of_as_many_children_as_it_has_work_for() {
     let mut script = Script::of(&[&parent, &child().delay("wait", 5)]);
     script = script.start(json!({ "x": list, "y": list }));
 
-    let visits = script.run(0).children.iter().map(|child| child.visit.clone());
-    let ended: Vec<_> = visits
-        .map(|visit| Notice::ChildEnded {
-            visit,
+    let steps = script.run(0).children.iter().map(|child| child.step.clone());
+    let ended: Vec<_> = steps
+        .map(|step| RunMessage::ChildEnded {
+            step,
             status: RunStatus::Completed,
             outputs: Object::new(),
             report: Object::new(),
@@ -634,7 +634,7 @@ fn a_decision_hears_of_as_many_children_as_it_has_work_for() {
     };
     let (mut run, mut left, mut n_decisions) = (script.run(0).clone(), &ended[..], 0);
     while !left.is_empty() {
-        let told = Command::Notices(left.to_vec());
+        let told = Command::RunMessages(left.to_vec());
         let (decision, work) = decide_counted(run, script.plan(0), told, &input).expect("children end");
         assert_eq!(decision.heard, 1, "each is more than a tenth of a budget");
         assert!(

@@ -4,17 +4,17 @@ use std::time::Instant;
 
 use expect_test::expect;
 use serde_json::{Value, json};
-use wopr_core::{Definition, Offer, Plan, Problems};
+use wopr_core::{Definition, NodeTypes, Plan, Problems};
 use wopr_testkit::Workflow;
 
 /// As a new definition.
 fn admit(document: Value) -> Result<Plan, Problems> {
-    Plan::admit(document, Offer { conformance: true })
+    Plan::admit(document, NodeTypes { conformance: true })
 }
 
 /// As one that was taken before.
 fn compile(document: Value) -> Result<Plan, Problems> {
-    Plan::compile(Definition::parse(document)?, Offer { conformance: true })
+    Plan::compile(Definition::parse(document)?, NodeTypes { conformance: true })
 }
 
 /// A correct document, changed.
@@ -368,7 +368,7 @@ fn types_of_the_conformance_suite_exist_only_where_offered() {
         "conformance.requiresMissing",
     ] {
         let definition = Definition::parse(node(type_id, json!({}))).expect("well formed");
-        let problems = Plan::compile(definition, Offer::default()).expect_err("not offered");
+        let problems = Plan::compile(definition, NodeTypes::default()).expect_err("not offered");
         assert_eq!(
             problems.to_string(),
             format!(

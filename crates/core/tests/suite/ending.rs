@@ -122,7 +122,10 @@ fn nothing_but_a_start_or_a_cancel_reaches_a_pending_run() {
     let not_paused = Refusal::NotPaused(RunStatus::Pending);
     assert_eq!(script.resume(), Err(not_paused));
     assert_eq!(script.fire(Timer::Continue), Err(Refusal::WrongState));
-    assert_eq!(script.tell(0, wopr_core::Command::Notices(Vec::new())), Ok(()));
+    assert_eq!(
+        script.tell(0, wopr_core::Command::RunMessages(Vec::new())),
+        Ok(())
+    );
     assert!(script.events(0).is_empty());
 }
 
@@ -222,18 +225,18 @@ fn a_duration_timer_that_comes_early_is_set_again() {
 fn stale_timers_change_nothing() {
     let mut script = Script::started(&busy());
     let n_events = script.events(0).len();
-    let visit = |node: &str, ordinal| wopr_core::Visit {
+    let step = |node: &str, ordinal| wopr_core::StepId {
         node: wopr_core::NodeId::parse(node).expect("id"),
         ordinal,
     };
     for timer in [
-        Timer::Delay(visit("delay", 1)),
-        Timer::Delay(visit("gate", 0)),
-        Timer::Delay(visit("nowhere", 0)),
-        Timer::Retry(visit("retry", 0), 2),
-        Timer::Retry(visit("delay", 0), 1),
-        Timer::Interrupt(visit("gate", 1)),
-        Timer::Interrupt(visit("delay", 0)),
+        Timer::Delay(step("delay", 1)),
+        Timer::Delay(step("gate", 0)),
+        Timer::Delay(step("nowhere", 0)),
+        Timer::Retry(step("retry", 0), 2),
+        Timer::Retry(step("delay", 0), 1),
+        Timer::Interrupt(step("gate", 1)),
+        Timer::Interrupt(step("delay", 0)),
         Timer::RunDuration,
         Timer::Continue,
     ] {

@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf, sync::Arc};
 
 use serde_json::{Value, json};
-use wopr_core::{Offer, Plan};
+use wopr_core::{NodeTypes, Plan};
 use wopr_testkit::Script;
 
 fn plans() -> Option<Vec<(Arc<Plan>, Value)>> {
@@ -19,7 +19,7 @@ fn plans() -> Option<Vec<(Arc<Plan>, Value)>> {
     for file in files {
         let path = file.expect("readable folder").path();
         let document: Value = serde_json::from_slice(&fs::read(&path).expect("readable")).expect("JSON");
-        match Plan::admit(document.clone(), Offer { conformance: true }) {
+        match Plan::admit(document.clone(), NodeTypes { conformance: true }) {
             Ok(plan) => plans.push((Arc::new(plan), document)),
             // Node types of other profiles, and release channels of agents.
             Err(problems) => assert!(

@@ -2,7 +2,7 @@
 
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
-use wopr_core::{Authority, Command, InterruptKind, Refusal, Timer, Visit};
+use wopr_core::{Authority, Command, InterruptKind, Refusal, StepId, Timer};
 use wopr_testkit::{Script, Workflow};
 
 const ALL: [&str; 5] = ["accept", "reject", "refine", "edit-accept", "ask"];
@@ -753,7 +753,7 @@ fn a_timer_of_an_earlier_visit_is_dropped() {
     let mut script = Script::started(&workflow);
     script.answer("gate", json!({ "approve": false })).expect("open");
     let n_events = script.events(0).len();
-    let gone = Visit {
+    let gone = StepId {
         node: wopr_core::NodeId::parse("gate").expect("id"),
         ordinal: 0,
     };

@@ -363,7 +363,7 @@ fn a_cut_run_is_not_completed_by_a_stray_command() {
     assert_eq!((script.status(), script.variable("n")), ("completed", json!(400)));
 
     let mut script = Script::started(&counter(400));
-    let stray = Timer::Delay(wopr_core::Visit {
+    let stray = Timer::Delay(wopr_core::StepId {
         node: wopr_core::NodeId::parse("add").expect("id"),
         ordinal: 9,
     });

@@ -580,7 +580,7 @@ fn stale_outcomes_are_refused() {
     script.wait(1_000);
     let first = script.effects()[0].clone();
     let command = |attempt| wopr_core::Command::Effect {
-        visit: first.visit.clone(),
+        step: first.step.clone(),
         attempt,
         outcome: Ok(wopr_core::Object::new()),
         retry_after_ms: None,

@@ -4,7 +4,7 @@
 
 use proptest::{collection::vec, prelude::*, test_runner::Config};
 use serde_json::json;
-use wopr_core::{Command, Failure, NodeId, Object, Timer, Visit};
+use wopr_core::{Command, Failure, NodeId, Object, StepId, Timer};
 use wopr_testkit::{Script, Workflow};
 
 const KINDS: usize = 12;
@@ -133,7 +133,7 @@ fn tell(script: &mut Script, told: &Told) {
             if script
                 .effects()
                 .iter()
-                .any(|effect| effect.visit.node.as_str() == id)
+                .any(|effect| effect.step.node.as_str() == id)
             {
                 let _ = script.outcome(&id, outcome(*how).map(|done| json!(done)));
             }
@@ -145,7 +145,7 @@ fn tell(script: &mut Script, told: &Told) {
                 let _ = script.tell(
                     0,
                     Command::Effect {
-                        visit: effect.visit,
+                        step: effect.step,
                         attempt: effect.attempt,
                         outcome: outcome(*how),
                         retry_after_ms: None,
@@ -161,14 +161,14 @@ fn tell(script: &mut Script, told: &Told) {
             }
         }
         Told::Stray(node, ordinal, kind) => {
-            let visit = Visit {
+            let step = StepId {
                 node: NodeId::parse(&format!("n{node}")).expect("id"),
                 ordinal: ordinal + 50,
             };
             let timer = match kind {
-                0 => Timer::Delay(visit),
-                1 => Timer::Retry(visit, 1),
-                2 => Timer::Interrupt(visit),
+                0 => Timer::Delay(step),
+                1 => Timer::Retry(step, 1),
+                2 => Timer::Interrupt(step),
                 3 => Timer::Continue,
                 _ => Timer::RunDuration,
             };
@@ -214,7 +214,7 @@ fn bring_to_an_end(script: &mut Script) {
             let _ = script.tell(
                 0,
                 Command::Effect {
-                    visit: effect.visit,
+                    step: effect.step,
                     attempt: effect.attempt,
                     outcome,
                     retry_after_ms: None,
@@ -243,8 +243,8 @@ proptest! {
 
     #[test]
     fn timers_are_read_as_written(node in "\\PC{1,20}", ordinal in any::<u32>(), attempt in any::<u32>()) {
-        let visit = Visit { node: NodeId::parse(&node).expect("printable"), ordinal };
-        for timer in [Timer::Delay(visit.clone()), Timer::Interrupt(visit.clone()), Timer::Retry(visit.clone(), attempt)] {
+        let step = StepId { node: NodeId::parse(&node).expect("printable"), ordinal };
+        for timer in [Timer::Delay(step.clone()), Timer::Interrupt(step.clone()), Timer::Retry(step.clone(), attempt)] {
             prop_assert_eq!(Timer::parse(&timer.key()), Some(timer));
         }
     }

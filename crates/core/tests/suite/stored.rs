@@ -9,7 +9,7 @@ use expect_test::expect_file;
 use serde_json::{Value, json};
 use wopr_core::{
     ApprovalAction, Cap, ContentHash, DrainPolicy, Event, Failure, InterruptKind, Limits, NodeId, Object,
-    Origin, Parent, PrincipalId, Recorded, Run, RunId, RunStarted, Seq, TenantId, Timestamp, Visit,
+    Origin, Parent, PrincipalId, Recorded, Run, RunId, RunStarted, Seq, StepId, TenantId, Timestamp,
     WorkflowId, format,
 };
 use wopr_testkit::{Script, Workflow};
@@ -22,8 +22,8 @@ fn node() -> NodeId {
     NodeId::parse("gate: one").expect("id")
 }
 
-fn visit() -> Visit {
-    Visit {
+fn step() -> StepId {
+    StepId {
         node: node(),
         ordinal: 3,
     }
@@ -135,23 +135,23 @@ fn samples() -> Vec<Event> {
         },
         Event::RunResumed { reason: reason() },
         Event::NodeStarted {
-            visit: visit(),
+            step: step(),
             type_id: "core.noop".to_owned(),
             attempt: 2,
         },
         Event::NodeCompleted {
-            visit: visit(),
+            step: step(),
             outputs: object(json!({ "x": [1] })),
             untaken: vec![0, 7],
         },
         Event::NodeFailed {
-            visit: visit(),
+            step: step(),
             error: failure(),
             attempts: 4,
             untaken: vec![1],
         },
         Event::NodeRetried {
-            visit: visit(),
+            step: step(),
             attempt: 1,
             delay_ms: 2_000,
             error: failure(),
@@ -161,50 +161,50 @@ fn samples() -> Vec<Event> {
             reason: "trigger-not-met".to_owned(),
         },
         Event::NodeCancelled {
-            visit: visit(),
+            step: step(),
             reason: "run-cancelled".to_owned(),
         },
         Event::NodeSuspended {
-            visit: visit(),
+            step: step(),
             interrupt: "gate:0".to_owned(),
             kind: InterruptKind::ExternalEvent,
             child: Some(run()),
         },
         Event::NodeResumed {
-            visit: visit(),
+            step: step(),
             interrupt: "gate:0".to_owned(),
             value: Some(json!({ "a": 1 })),
         },
         Event::NodeDispatched {
-            visit: visit(),
+            step: step(),
             child: run(),
             workflow,
         },
         Event::InterruptRequested {
-            visit: visit(),
+            step: step(),
             kind: InterruptKind::Clarification,
             data: json!({ "questions": [] }),
             timeout_ms: Some(5_000),
         },
         Event::InterruptResolved {
-            visit: visit(),
+            step: step(),
             kind: InterruptKind::Approval,
             value: Some(json!(true)),
             by: Some("ada".to_owned()),
             action: Some(ApprovalAction::EditAccept),
         },
         Event::ApprovalRequested {
-            visit: visit(),
+            step: step(),
             data: json!({ "title": "t" }),
         },
         Event::ApprovalVoted {
-            visit: visit(),
+            step: step(),
             voter: "ada".to_owned(),
             action: ApprovalAction::Accept,
             feedback: reason(),
         },
         Event::ApprovalReceived {
-            visit: visit(),
+            step: step(),
             action: ApprovalAction::Timeout,
             by: Some("ada".to_owned()),
             feedback: reason(),
@@ -213,11 +213,11 @@ fn samples() -> Vec<Event> {
             decided_at: Timestamp::from_millis(1_700_000_000_000),
         },
         Event::ClarificationRequested {
-            visit: visit(),
+            step: step(),
             questions: json!([{ "id": "q", "question": "?" }]),
         },
         Event::ClarificationResolved {
-            visit: visit(),
+            step: step(),
             answers: object(json!({ "q": "blue" })),
             by: Some("ada".to_owned()),
         },
@@ -238,14 +238,14 @@ fn samples() -> Vec<Event> {
             written_at: Timestamp::from_millis(1_700_000_000_001),
         },
         Event::ArtifactCreated {
-            visit: visit(),
+            step: step(),
             artifact: "gate-3".to_owned(),
             artifact_type: "doc".to_owned(),
             name: "Brief".to_owned(),
             content: json!("text"),
         },
         Event::OutputChunk {
-            visit: visit(),
+            step: step(),
             index: 2,
             chunk: "piece".to_owned(),
             is_last: true,
@@ -293,7 +293,7 @@ fn every_variant_is_stored_as_it_always_was() {
 
 #[test]
 fn what_is_absent_is_read_as_such() {
-    let body = b"\x01{\"at\":5,\"event\":{\"node_completed\":{\"visit\":{\"node\":\"a\"},\"outputs\":{}}}}";
+    let body = b"\x01{\"at\":5,\"event\":{\"node_completed\":{\"step\":{\"node\":\"a\"},\"outputs\":{}}}}";
     let read = format::decode_event(Seq(0), body).expect("readable");
     assert_eq!((read.cause, read.at), (None, Timestamp::from_millis(5)));
     assert_eq!(format::encode_event(&read), body);
@@ -423,11 +423,11 @@ fn a_log_with_an_event_missing_repeated_or_swapped_does_not_fold() {
 
 #[test]
 fn timers_keep_their_names() {
-    let visit = visit();
+    let step = step();
     let keys = [
-        wopr_core::Timer::Delay(visit.clone()).key(),
-        wopr_core::Timer::Retry(visit.clone(), 2).key(),
-        wopr_core::Timer::Interrupt(visit).key(),
+        wopr_core::Timer::Delay(step.clone()).key(),
+        wopr_core::Timer::Retry(step.clone(), 2).key(),
+        wopr_core::Timer::Interrupt(step).key(),
         wopr_core::Timer::RunDuration.key(),
         wopr_core::Timer::Continue.key(),
     ];

@@ -371,7 +371,7 @@ fn the_place_of_a_name_is_where_it_is_written() {
         "config": { "template": "To \u00e4 {{ payee }}" } }] }"#;
     let plan = wopr_core::Plan::admit(
         serde_json::from_str(text).expect("JSON"),
-        wopr_core::Offer::default(),
+        wopr_core::NodeTypes::default(),
     )
     .expect("valid");
     let warnings: Vec<_> = plan

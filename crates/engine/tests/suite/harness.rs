@@ -6,10 +6,10 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use wopr_core::{
-    Command, Offer, Origin, PrincipalId, Resolve, RunId, RunKey, RunStatus, Seq, TenantId, WorkflowId,
+    Command, NodeTypes, Origin, PrincipalId, Resolve, RunId, RunKey, RunStatus, Seq, TenantId, WorkflowId,
 };
 use wopr_engine::{
-    Attempt, Create, Done, Engine, Executor, Extras, Options, Outcome, Start, SystemClock, View,
+    Attempt, Create, Done, Engine, Executor, Options, Outcome, SideRows, Start, SystemClock, View,
 };
 use wopr_store::Store;
 
@@ -47,7 +47,7 @@ impl Executor for Steered {
 
 pub(crate) async fn engine(store: Arc<dyn Store>, executor: Arc<dyn Executor>) -> Engine {
     let options = Options {
-        offer: Offer { conformance: true },
+        node_types: NodeTypes { conformance: true },
         poll: Duration::from_millis(20),
         lease: Duration::from_millis(300),
         ..Options::default()
@@ -90,9 +90,9 @@ pub(crate) fn start(inputs: Value) -> Start {
     }
 }
 
-pub(crate) async fn create(engine: &Engine, workflow: &str, inputs: Value, extras: Extras) -> Done {
+pub(crate) async fn create(engine: &Engine, workflow: &str, inputs: Value, side_rows: SideRows) -> Done {
     let run = engine.new_run_id();
-    create_as(engine, run, workflow, inputs, extras).await
+    create_as(engine, run, workflow, inputs, side_rows).await
 }
 
 pub(crate) async fn create_as(
@@ -100,7 +100,7 @@ pub(crate) async fn create_as(
     run: RunId,
     workflow: &str,
     inputs: Value,
-    extras: Extras,
+    side_rows: SideRows,
 ) -> Done {
     let start = start(inputs);
     let workflow = WorkflowId::parse(workflow).expect("valid");
@@ -109,7 +109,7 @@ pub(crate) async fn create_as(
             run,
             workflow,
             start,
-            extras,
+            side_rows,
         })
         .await
         .expect("creates")

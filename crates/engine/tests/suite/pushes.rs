@@ -13,10 +13,10 @@ use serde_json::json;
 use tokio::{sync::Notify, time::Instant};
 use wopr_core::{Command, Recorded, RunId, RunKey, RunStatus, Seq, TenantId, Timestamp, WorkflowId};
 use wopr_engine::{
-    Clock, CommandError, Courier, Create, Engine, Extras, NewReceiver, Options, Parcel, Start, Undelivered,
-    View,
+    Clock, CommandError, Create, Delivery, Engine, NewSubscription, Notifier, Options, SideRows, Start,
+    Undelivered, View,
 };
-use wopr_store::{Delivery, DeliveryFilter, MemoryStore, PushRow, Pushes as _, Put, Update};
+use wopr_store::{DeliveryFilter, DeliveryRow, MemoryStore, PushRow, Pushes as _, Put, Update};
 
 use crate::harness::{answer, create, create_as, fresh, node, reaches, start, steered, tenant, workflow};
 
@@ -82,7 +82,7 @@ impl Postbox {
 }
 
 #[async_trait]
-impl Courier for Postbox {
+impl Notifier for Postbox {
     fn updates(&self, before: &View, events: &[Recorded]) -> Vec<Update> {
         self.threads.lock().push(thread::current().id());
         assert_eq!(Some(before.run.head), events.first().map(|event| event.seq));
@@ -95,16 +95,16 @@ impl Courier for Postbox {
             .collect()
     }
 
-    async fn deliver(&self, parcel: &Parcel) -> Result<(), Undelivered> {
-        let seq = parcel.seq.0;
-        assert_eq!(parcel.body, format!("{seq}").into_bytes());
-        assert_eq!(parcel.receiver, format!("to {}", parcel.push).into_bytes());
-        let attempt = (parcel.push.clone(), seq, Instant::now());
+    async fn deliver(&self, delivery: &Delivery) -> Result<(), Undelivered> {
+        let seq = delivery.seq.0;
+        assert_eq!(delivery.body, format!("{seq}").into_bytes());
+        assert_eq!(delivery.receiver, format!("to {}", delivery.push).into_bytes());
+        let attempt = (delivery.push.clone(), seq, Instant::now());
         self.attempts.lock().push(attempt);
-        let mood = self.moods.lock().get(&parcel.push).copied();
+        let mood = self.moods.lock().get(&delivery.push).copied();
         match mood.unwrap_or(Mood::Takes) {
             Mood::Takes => {
-                self.told.lock().push((parcel.push.clone(), seq));
+                self.told.lock().push((delivery.push.clone(), seq));
                 self.heard.notify_waiters();
                 self.heard.notify_one();
                 Ok(())
@@ -134,7 +134,7 @@ impl World {
         let (executor, _attempts) = steered();
         let postbox = Arc::new(Postbox::default());
         let options = Options {
-            courier: Some(postbox.clone()),
+            notifier: Some(postbox.clone()),
             ..Options::default()
         };
         let clock = Arc::new(Virtual(Instant::now()));
@@ -161,7 +161,7 @@ impl World {
 
     /// A run that waits, with receivers that hear of what comes then.
     async fn asks(&self, pushes: &[&str]) -> View {
-        let view = fresh(create(&self.engine, "ask", json!({}), Extras::default()).await);
+        let view = fresh(create(&self.engine, "ask", json!({}), SideRows::default()).await);
         assert_eq!(view.run.status, RunStatus::WaitingApproval);
         for id in pushes {
             let put = self.engine.put_push(&view.key, push(id), 10).await;
@@ -171,7 +171,7 @@ impl World {
     }
 
     async fn command(&self, run: &RunKey, command: Command) -> View {
-        let done = self.engine.command(run, command, Extras::default()).await;
+        let done = self.engine.command(run, command, SideRows::default()).await;
         fresh(done.expect("taken"))
     }
 
@@ -180,7 +180,7 @@ impl World {
             .await
     }
 
-    async fn deliveries(&self, given_up: bool) -> Vec<Delivery> {
+    async fn deliveries(&self, given_up: bool) -> Vec<DeliveryRow> {
         let filter = DeliveryFilter {
             tenant: tenant(),
             run: None,
@@ -200,14 +200,14 @@ fn push(id: &str) -> PushRow {
 }
 
 /// A receiver that comes along with a command.
-fn along(run: &RunId, id: &str) -> Extras {
-    Extras {
-        push: Some(NewReceiver {
+fn along(run: &RunId, id: &str) -> SideRows {
+    SideRows {
+        push: Some(NewSubscription {
             run: run.clone(),
             row: push(id),
             most: 2,
         }),
-        ..Extras::default()
+        ..SideRows::default()
     }
 }
 
@@ -411,7 +411,7 @@ async fn a_receiver_that_is_dropped_hears_nothing_more() {
 #[tokio::test(start_paused = true)]
 async fn a_long_log_is_told_from_where_a_receiver_came() {
     let world = World::new().await;
-    let view = fresh(create(&world.engine, "wait", json!({}), Extras::default()).await);
+    let view = fresh(create(&world.engine, "wait", json!({}), SideRows::default()).await);
     // Commands work on, but nobody is told.
     world.engine.stop().await;
     let mut since = None;
@@ -451,7 +451,7 @@ async fn asks_of(world: &World, name: &str, pushes: &[String]) -> RunKey {
         run: world.engine.new_run_id(),
         workflow: WorkflowId::parse("ask").expect("valid"),
         start,
-        extras: Extras::default(),
+        side_rows: SideRows::default(),
     };
     let key = fresh(world.engine.create(create).await.expect("creates")).key;
     for id in pushes {
@@ -523,10 +523,10 @@ async fn fill(world: &World, runs: &[&RunKey]) -> Vec<View> {
 async fn deliveries_of_large_runs_wait_for_room_and_leave_others_theirs() {
     let world = World::new().await;
     let large = |n: usize| json!({ "text": "x".repeat(n) });
-    let huge = fresh(create(&world.engine, "ask", large(20 << 20), Extras::default()).await);
+    let huge = fresh(create(&world.engine, "ask", large(20 << 20), SideRows::default()).await);
     let mut many = Vec::new();
     for _ in 0..80 {
-        let view = fresh(create(&world.engine, "ask", large(300 << 10), Extras::default()).await);
+        let view = fresh(create(&world.engine, "ask", large(300 << 10), SideRows::default()).await);
         many.push(view.key);
     }
     for run in &many {
@@ -549,7 +549,7 @@ async fn deliveries_of_large_runs_wait_for_room_and_leave_others_theirs() {
     };
     let run = world.engine.new_run_id();
     let other = Create {
-        extras: along(&run, "other"),
+        side_rows: along(&run, "other"),
         run,
         workflow: WorkflowId::parse("ask").expect("valid"),
         start,

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::json;
 use wopr_core::{Command, Event, RunKey, RunStatus};
-use wopr_engine::{Engine, Extras, Outcome, QUARANTINED};
+use wopr_engine::{Engine, Outcome, QUARANTINED, SideRows};
 use wopr_store::{Batch, Guard, MemoryStore, SqliteStore, Store, StoredEvent, TimerKey, TimerRow};
 
 use crate::harness::{Attempts, Steered, create, engine, fresh, node, reaches, steered, tenant, workflow};
@@ -56,7 +56,7 @@ fn a_run_at_which_three_processes_died(store: &Arc<dyn Store>) {
             .register(None, workflow("gate", &[gate], &[]))
             .await
             .expect("registers");
-        let view = fresh(create(engine, "w", json!({}), Extras::default()).await);
+        let view = fresh(create(engine, "w", json!({}), SideRows::default()).await);
         next(&attempts).await;
         view.key
     });
@@ -71,7 +71,7 @@ fn a_run_at_which_three_processes_died(store: &Arc<dyn Store>) {
         reaches(engine, &key, RunStatus::Paused).await;
         assert_eq!(reason(engine, &key).await.as_deref(), Some(QUARANTINED));
         // The others go on.
-        fresh(create(engine, "gate", json!({}), Extras::default()).await);
+        fresh(create(engine, "gate", json!({}), SideRows::default()).await);
         assert!(attempts.lock().await.try_recv().is_err());
     });
     // It stays so over restarts, until somebody releases it.
@@ -80,7 +80,7 @@ fn a_run_at_which_three_processes_died(store: &Arc<dyn Store>) {
         assert_eq!(engine.stats().runs_quarantined, 0);
         let resume = Command::Resume { reason: None };
         engine
-            .command(&key, resume, Extras::default())
+            .command(&key, resume, SideRows::default())
             .await
             .expect("resumes");
         next(&attempts)
@@ -112,7 +112,7 @@ fn a_process_that_ends_in_order_counts_no_death() {
             .register(None, workflow("w", &[call], &[]))
             .await
             .expect("registers");
-        let view = fresh(create(engine, "w", json!({}), Extras::default()).await);
+        let view = fresh(create(engine, "w", json!({}), SideRows::default()).await);
         next(&attempts).await;
         engine.stop().await;
         view.key
@@ -144,7 +144,7 @@ async fn a_run_that_cannot_be_read_is_quarantined_and_others_go_on() {
         .expect("registers");
     let mut broken = Vec::new();
     for _ in 0..3 {
-        let view = fresh(create(&engine, "w", json!({}), Extras::default()).await);
+        let view = fresh(create(&engine, "w", json!({}), SideRows::default()).await);
         let (summary, head) = store.summary(&view.key).await.expect("reads").expect("exists");
         let event = StoredEvent {
             seq: head,
@@ -175,7 +175,7 @@ async fn a_run_that_cannot_be_read_is_quarantined_and_others_go_on() {
         None,
         "nobody looks at them again"
     );
-    let view = fresh(create(&engine, "w", json!({}), Extras::default()).await);
+    let view = fresh(create(&engine, "w", json!({}), SideRows::default()).await);
     assert_eq!(
         (view.key.tenant, view.run.status),
         (tenant(), RunStatus::WaitingApproval)

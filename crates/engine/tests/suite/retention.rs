@@ -6,7 +6,7 @@ use serde_json::json;
 use wopr_core::{
     ContentHash, NodeId, PrincipalId, RunId, RunKey, RunStatus, Seq, TenantId, Timestamp, WorkflowId,
 };
-use wopr_engine::{Clock, Create, Done, Engine, Extras, Once, Options, View};
+use wopr_engine::{Clock, Create, Done, Engine, Idempotency, Options, SideRows, View};
 use wopr_store::{
     Batch, Guard, IdempotencyKey, Log as _, MemoryStore, Removal, Retention as _, RunFilter, StoredEvent,
     Summary, TaskRow, TaskState,
@@ -227,8 +227,8 @@ async fn a_repeated_request_outlives_its_run_and_starts_no_second_one() {
         run: world.engine.new_run_id(),
         workflow: WorkflowId::parse("one").expect("valid"),
         start: start(json!({})),
-        extras: Extras {
-            idempotency: Some(Once {
+        side_rows: SideRows {
+            idempotency: Some(Idempotency {
                 key: IdempotencyKey {
                     tenant: TenantId::parse("default").expect("valid"),
                     principal: principal(),
@@ -239,7 +239,7 @@ async fn a_repeated_request_outlives_its_run_and_starts_no_second_one() {
                 expires_at,
                 respond: Arc::new(|_: &View| Vec::new()),
             }),
-            ..Extras::default()
+            ..SideRows::default()
         },
     };
     let Done::Fresh(first) = world.engine.create(create()).await.expect("creates") else {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use wopr_core::{Command, RunStatus, Timestamp};
-use wopr_engine::{CommandError, Done, Extras, Once, Outcome};
+use wopr_engine::{CommandError, Done, Idempotency, Outcome, SideRows};
 use wopr_store::{IdempotencyKey, MemoryStore, SqliteStore, Store};
 
 use crate::harness::{
@@ -17,9 +17,9 @@ fn sqlite(dir: &tempfile::TempDir) -> Arc<dyn Store> {
     )
 }
 
-fn once(key: &str, digest: &str) -> Extras {
-    Extras {
-        idempotency: Some(Once {
+fn once(key: &str, digest: &str) -> SideRows {
+    SideRows {
+        idempotency: Some(Idempotency {
             key: IdempotencyKey {
                 tenant: tenant(),
                 principal: principal(),
@@ -30,7 +30,7 @@ fn once(key: &str, digest: &str) -> Extras {
             expires_at: Timestamp::from_millis(i64::MAX / 2),
             respond: Arc::new(|view| view.key.run.as_str().as_bytes().to_vec()),
         }),
-        ..Extras::default()
+        ..SideRows::default()
     }
 }
 
@@ -76,7 +76,7 @@ async fn a_pure_run_is_one_append() {
         .await
         .expect("registers");
     let before = store.stats().appends;
-    let view = fresh(create(&engine, "one", json!({"a": 1}), Extras::default()).await);
+    let view = fresh(create(&engine, "one", json!({"a": 1}), SideRows::default()).await);
     assert_eq!(view.run.status, RunStatus::Completed);
     assert_eq!(store.stats().appends - before, 1);
     let read = engine.view(&view.key).await.expect("reads").expect("exists");
@@ -102,7 +102,7 @@ async fn a_delay_and_an_approval_survive_a_restart() {
             .register(None, workflow("w", &nodes, &[("wait", "gate")]))
             .await
             .expect("registers");
-        let view = fresh(create(&engine, "w", json!({}), Extras::default()).await);
+        let view = fresh(create(&engine, "w", json!({}), SideRows::default()).await);
         assert_eq!(view.run.status, RunStatus::Running);
         engine.stop().await;
         view.key
@@ -113,7 +113,7 @@ async fn a_delay_and_an_approval_survive_a_restart() {
         .command(
             &key,
             answer("gate", json!({"action": "accept"})),
-            Extras::default(),
+            SideRows::default(),
         )
         .await
         .expect("answers");
@@ -122,7 +122,7 @@ async fn a_delay_and_an_approval_survive_a_restart() {
         .command(
             &key,
             answer("gate", json!({"action": "accept"})),
-            Extras::default(),
+            SideRows::default(),
         )
         .await;
     assert!(
@@ -151,7 +151,7 @@ async fn an_effect_cut_off_by_the_end_is_attempted_again_with_the_same_key() {
         )
         .await
         .expect("registers");
-    let key = fresh(create(&first, "fx", json!({}), Extras::default()).await).key;
+    let key = fresh(create(&first, "fx", json!({}), SideRows::default()).await).key;
     let (lost, reply) = attempts.lock().await.recv().await.expect("an attempt");
     drop(reply);
     first.stop().await;
@@ -180,7 +180,7 @@ async fn an_attempt_outlives_its_lease_by_renewing() {
         )
         .await
         .expect("registers");
-    let key = fresh(create(&engine, "fx", json!({}), Extras::default()).await).key;
+    let key = fresh(create(&engine, "fx", json!({}), SideRows::default()).await).key;
     let (_, reply) = attempts.lock().await.recv().await.expect("an attempt");
     // Longer than two leases: only renewal keeps another attempt away.
     let second = tokio::time::timeout(std::time::Duration::from_millis(700), async {
@@ -247,14 +247,14 @@ async fn a_parent_mirrors_its_child_and_an_answer_reaches_it() {
         .register(None, workflow("parent", &[sub], &[]))
         .await
         .expect("registers");
-    let key = fresh(create(&engine, "parent", json!({}), Extras::default()).await).key;
+    let key = fresh(create(&engine, "parent", json!({}), SideRows::default()).await).key;
     let view = reaches(&engine, &key, RunStatus::WaitingApproval).await;
     let child = key.sibling(view.run.children[0].run.clone());
     engine
         .command(
             &key,
             answer("sub", json!({"action": "accept"})),
-            Extras::default(),
+            SideRows::default(),
         )
         .await
         .expect("forwards");
@@ -291,7 +291,7 @@ async fn a_cancel_reaches_grandchildren() {
             .await
             .expect("registers");
     }
-    let a = fresh(create(&engine, "a", json!({}), Extras::default()).await).key;
+    let a = fresh(create(&engine, "a", json!({}), SideRows::default()).await).key;
     let view = reaches(&engine, &a, RunStatus::WaitingApproval).await;
     let b = a.sibling(view.run.children[0].run.clone());
     let c = b.sibling(
@@ -311,7 +311,7 @@ async fn a_cancel_reaches_grandchildren() {
     };
     let view = fresh(
         engine
-            .command(&a, cancel, Extras::default())
+            .command(&a, cancel, SideRows::default())
             .await
             .expect("cancels"),
     );
@@ -342,7 +342,7 @@ async fn many_commanders_of_one_run_agree() {
         .await
         .expect("registers");
     let run = engine.new_run_id();
-    let key = fresh(create_as(&engine, run, "g", json!({}), Extras::default()).await).key;
+    let key = fresh(create_as(&engine, run, "g", json!({}), SideRows::default()).await).key;
     let mut all = tokio::task::JoinSet::new();
     for index in 0..20 {
         let (engine, key) = (engine.clone(), key.clone());
@@ -354,7 +354,7 @@ async fn many_commanders_of_one_run_agree() {
                 by: None,
             }
         };
-        all.spawn(async move { engine.command(&key, command, Extras::default()).await.is_ok() });
+        all.spawn(async move { engine.command(&key, command, SideRows::default()).await.is_ok() });
     }
     let winners = all.join_all().await.into_iter().filter(|won| *won).count();
     assert_eq!(winners, 1, "one command ends the run, the others are refused");
@@ -386,7 +386,7 @@ async fn an_effect_carries_the_trace_of_the_request_that_began_its_run() {
         run: engine.new_run_id(),
         workflow: wopr_core::WorkflowId::parse("fx").expect("valid"),
         start,
-        extras: Extras::default(),
+        side_rows: SideRows::default(),
     };
     let key = fresh(engine.create(create).await.expect("creates")).key;
     let (attempt, reply) = attempts.lock().await.recv().await.expect("an attempt");
@@ -407,7 +407,7 @@ async fn an_answer_repeated_at_the_same_time_is_given_once() {
         )
         .await
         .expect("registers");
-    let key = fresh(create(&engine, "g", json!({}), Extras::default()).await).key;
+    let key = fresh(create(&engine, "g", json!({}), SideRows::default()).await).key;
     let mut all = tokio::task::JoinSet::new();
     for _ in 0..16 {
         let (engine, key) = (engine.clone(), key.clone());
@@ -447,8 +447,8 @@ async fn a_run_that_ended_here_is_read_without_the_store() {
         .register(None, workflow("two", &nodes, &[]))
         .await
         .expect("registers");
-    let ended = fresh(create(&engine, "one", json!({"a": 1}), Extras::default()).await);
-    let waits = fresh(create(&engine, "two", json!({}), Extras::default()).await);
+    let ended = fresh(create(&engine, "one", json!({"a": 1}), SideRows::default()).await);
+    let waits = fresh(create(&engine, "two", json!({}), SideRows::default()).await);
     // What the store has is taken away behind the engine's back.
     let removal = wopr_store::Removal {
         run: ended.key.run.clone(),

@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use serde_json::json;
-use wopr_core::{Offer, RunKey, RunStatus, TenantId, WorkflowId};
-use wopr_engine::{Create, Engine, Extras, Options, Outcome, RegisterError, Start, SystemClock};
+use wopr_core::{NodeTypes, RunKey, RunStatus, TenantId, WorkflowId};
+use wopr_engine::{Create, Engine, Options, Outcome, RegisterError, SideRows, Start, SystemClock};
 use wopr_store::{Log as _, MemoryStore, RunFilter, SqliteStore, Store};
 
 use crate::harness::{fresh, node, start, steered, workflow};
@@ -22,7 +22,7 @@ async fn create(engine: &Engine, name: &str) -> RunKey {
         run: engine.new_run_id(),
         workflow: WorkflowId::parse("w").expect("valid"),
         start,
-        extras: Extras::default(),
+        side_rows: SideRows::default(),
     };
     fresh(engine.create(create).await.expect("creates")).key
 }
@@ -31,7 +31,7 @@ async fn create(engine: &Engine, name: &str) -> RunKey {
 async fn slow_calls_of_one_tenant_leave_slots_for_another() {
     let (executor, attempts) = steered();
     let options = Options {
-        offer: Offer { conformance: true },
+        node_types: NodeTypes { conformance: true },
         max_effects: 8,
         poll: Duration::from_millis(20),
         ..Options::default()

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use serde_json::json;
-use wopr_core::{Offer, RunStatus, Seq};
-use wopr_engine::{Engine, Extras, Options, Outcome, SystemClock, View};
+use wopr_core::{NodeTypes, RunStatus, Seq};
+use wopr_engine::{Engine, Options, Outcome, SideRows, SystemClock, View};
 use wopr_store::{MemoryStore, PAGE_BYTES, Store};
 
 use crate::harness::{create, fresh, node, reaches, steered, workflow};
@@ -16,7 +16,7 @@ const OUTPUT: usize = 700 << 10;
 async fn heavy(store: Arc<dyn Store>) -> (Engine, View) {
     let (executor, attempts) = steered();
     let options = Options {
-        offer: Offer { conformance: true },
+        node_types: NodeTypes { conformance: true },
         ..Options::default()
     };
     let engine = Engine::start(store, executor, Arc::new(SystemClock), options)
@@ -35,7 +35,7 @@ async fn heavy(store: Arc<dyn Store>) -> (Engine, View) {
         .register(None, workflow("heavy", &nodes, &edges))
         .await
         .expect("registers");
-    let view = fresh(create(&engine, "heavy", json!({}), Extras::default()).await);
+    let view = fresh(create(&engine, "heavy", json!({}), SideRows::default()).await);
     tokio::spawn(async move {
         while let Some((_, reply)) = attempts.lock().await.recv().await {
             drop(reply.send(Outcome::Done(json!({ "text": "x".repeat(OUTPUT) }))));

@@ -53,12 +53,12 @@ pub(super) async fn of_run(host: &Host, view: &View, mask: &Mask) -> Result<Vec<
             break;
         }
         if let Some((artifact_type, name)) = streaming.artifact {
-            let id = format!("{}-{}", streaming.visit.node, streaming.visit.ordinal);
+            let id = format!("{}-{}", streaming.step.node, streaming.step.ordinal);
             artifacts.push(artifact(
                 id,
                 artifact_type,
                 name,
-                vec![piece(mask, &streaming.visit.node, streaming.text)],
+                vec![piece(mask, &streaming.step.node, streaming.text)],
             ));
         }
     }
@@ -73,7 +73,7 @@ pub(super) async fn created(
     mask: &Mask,
 ) -> Result<Option<Artifact>, ReadError> {
     let Event::ArtifactCreated {
-        visit,
+        step,
         artifact: id,
         artifact_type,
         name,
@@ -85,7 +85,7 @@ pub(super) async fn created(
     let parts = if mask.keeps_contents() {
         vec![address(host.public_url(), key, id)]
     } else {
-        parts(host.engine(), key, &mask.content(&visit.node, content)).await?
+        parts(host.engine(), key, &mask.content(&step.node, content)).await?
     };
     Ok(Some(artifact(id.clone(), artifact_type, name, parts)))
 }

@@ -4,12 +4,12 @@
 //! what is open now may be another question, and the answer is refused. The log says what was asked and who settled
 //! it; a child's question is looked up in the child's log.
 
-use wopr_core::{Event, NodeId, PrincipalId, RunKey, Seq, Visit};
+use wopr_core::{Event, NodeId, PrincipalId, RunKey, Seq, StepId};
 use wopr_engine::{Engine, View};
 use wopr_store::ReadError;
 
 use super::{
-    projection::{Standing, Waiting},
+    projection::{TaskProjection, Waiting},
     question::within,
 };
 use crate::{Host, auth::Caller};
@@ -84,7 +84,7 @@ struct Since<'a> {
 
 /// Whether a question was settled since then by somebody else, or by nobody, and the principal has answered none since.
 async fn is_changed(engine: &Engine, since: Since<'_>) -> Result<bool, ReadError> {
-    let mut standing = Standing::default();
+    let mut projection = TaskProjection::default();
     let mut from = Seq(0);
     let mut is_changed = false;
     for _ in 0..MAX_PAGES {
@@ -96,14 +96,14 @@ async fn is_changed(engine: &Engine, since: Since<'_>) -> Result<bool, ReadError
         };
         from = last.seq.next();
         for recorded in &page.events {
-            let before = standing.waiting().to_vec();
-            standing.apply(&recorded.event);
+            let before = projection.waiting().to_vec();
+            projection.apply(&recorded.event);
             if recorded.seq < since.seq {
                 continue;
             }
             for gone in before {
-                let is_elsewhere = since.node.is_some_and(|node| gone.visit.node != *node);
-                if is_elsewhere || standing.waiting().contains(&gone) {
+                let is_elsewhere = since.node.is_some_and(|node| gone.step.node != *node);
+                if is_elsewhere || projection.waiting().contains(&gone) {
                     continue;
                 }
                 is_changed = !is_by(engine, since, &gone, &recorded.event).await?;
@@ -124,7 +124,7 @@ async fn is_by(engine: &Engine, since: Since<'_>, gone: &Waiting, event: &Event)
         return Ok(by == Some(name));
     };
     let child = since.run.sibling(child.clone());
-    let by = answerer(engine, child, within(id, &gone.visit)).await?;
+    let by = answerer(engine, child, within(id, &gone.step)).await?;
     Ok(by.as_deref() == Some(name))
 }
 
@@ -134,9 +134,9 @@ async fn answerer(engine: &Engine, run: RunKey, id: &str) -> Result<Option<Strin
     for _ in 0..MAX_DEPTH {
         match find(engine, &run, id).await? {
             Some(Found::By(by)) => return Ok(by),
-            Some(Found::Child(child, visit)) => {
+            Some(Found::Child(child, step)) => {
                 run = child;
-                id = within(id, &visit);
+                id = within(id, &step);
             }
             None => return Ok(None),
         }
@@ -146,7 +146,7 @@ async fn answerer(engine: &Engine, run: RunKey, id: &str) -> Result<Option<Strin
 
 enum Found {
     By(Option<String>),
-    Child(RunKey, Visit),
+    Child(RunKey, StepId),
 }
 
 async fn find(engine: &Engine, run: &RunKey, id: &str) -> Result<Option<Found>, ReadError> {
@@ -161,16 +161,16 @@ async fn find(engine: &Engine, run: &RunKey, id: &str) -> Result<Option<Found>, 
         from = last.seq.next();
         for recorded in &page.events {
             match &recorded.event {
-                Event::InterruptResolved { visit, by, .. } if visit.key() == id => {
+                Event::InterruptResolved { step, by, .. } if step.key() == id => {
                     return Ok(Some(Found::By(by.clone())));
                 }
                 Event::NodeSuspended {
-                    visit,
+                    step,
                     interrupt,
                     child: Some(child),
                     ..
                 } if interrupt == id => {
-                    return Ok(Some(Found::Child(run.sibling(child.clone()), visit.clone())));
+                    return Ok(Some(Found::Child(run.sibling(child.clone()), step.clone())));
                 }
                 _ => {}
             }

@@ -28,7 +28,7 @@ use wopr_wire::a2a::{
 use super::{
     card_security::{self, Security},
     modes::Modes,
-    offer::{Binding, EXTENSIONS, Extension, INPUT_MODES, OUTPUT_MODES},
+    supported::{Binding, EXTENSIONS, Extension, INPUT_MODES, OUTPUT_MODES},
 };
 use crate::{
     Host,

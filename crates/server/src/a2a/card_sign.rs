@@ -15,7 +15,7 @@ use wopr_wire::{
     jws::{JwsError, SigningKey},
 };
 
-use super::offer::KEYS_PATH;
+use super::supported::KEYS_PATH;
 use crate::{
     config::{A2a, CardAlgorithm},
     secrets::Secrets,

@@ -427,7 +427,7 @@ mod tests {
     #[test]
     fn an_answer_is_steered_like_a_first_message() {
         let ask = wopr_core::Definition::parse(Ask.definition()).unwrap();
-        let ask = Plan::compile(ask, wopr_core::Offer { conformance: true }).unwrap();
+        let ask = Plan::compile(ask, wopr_core::NodeTypes { conformance: true }).unwrap();
         let word = |id: &str, text: &str| {
             let value = answer(Version::V1_0, &ask, &message(id, text)).unwrap();
             value["answers"][QUESTION].as_str().unwrap().to_owned()
@@ -463,7 +463,7 @@ mod tests {
         for behavior in ALL {
             let compile = |conformance| {
                 let definition = wopr_core::Definition::parse(behavior.definition()).unwrap();
-                Plan::compile(definition, wopr_core::Offer { conformance })
+                Plan::compile(definition, wopr_core::NodeTypes { conformance })
             };
             compile(true).unwrap();
             let problems = compile(false).unwrap_err().to_string();

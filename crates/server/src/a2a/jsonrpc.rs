@@ -22,12 +22,12 @@ use wopr_wire::{
 };
 
 use super::{
-    door,
     error::Error,
-    offer::{Binding, is_served},
+    ingress,
     perform::{self, Answer},
     routes::Interface,
     service::{Call, Service},
+    supported::{Binding, is_served},
     transport,
 };
 use crate::{
@@ -48,14 +48,14 @@ pub(super) async fn respond(host: Arc<Host>, interface: Interface, head: Parts, 
         Ok(caller) => caller,
         Err(error) => return transport::unauthenticated(error),
     };
-    if door::is_encoded(&head.headers) {
+    if ingress::is_encoded(&head.headers) {
         return transport::encoded();
     }
-    let body = match door::read_body(&host, &caller, body, 0).await {
+    let body = match ingress::read_body(&host, &caller, body, 0).await {
         Ok(body) => body,
         Err(error) => return transport::no_body(error),
     };
-    let _weight = match door::weigh(&host, &caller, &body) {
+    let _weight = match ingress::weigh(&host, &caller, &body) {
         Ok(weight) => weight,
         Err(error) => return transport::no_body(error),
     };
@@ -97,13 +97,13 @@ struct Asked {
 
 fn read(head: &Parts, body: &[u8], caller: Caller, interface: Interface) -> Result<Asked, Refused> {
     let headers = &head.headers;
-    let asked = door::asked_version(&head.uri, headers);
+    let asked = ingress::asked_version(&head.uri, headers);
     let is_plain = asked == Ok(Version::V1_0)
         && is_served(Binding::JsonRpc, Version::V1_0)
-        && door::demand_json(headers).is_ok();
+        && ingress::demand_json(headers).is_ok();
     if is_plain && let Some((id, request)) = plain::send_message(body) {
         let read = || {
-            let call = door::call(caller, interface, Version::V1_0, headers)?;
+            let call = ingress::call(caller, interface, Version::V1_0, headers)?;
             perform::demand_offered(Operation::SendMessage)?;
             Ok((call, exchange::Request::SendMessage(request)))
         };
@@ -116,7 +116,7 @@ fn read(head: &Parts, body: &[u8], caller: Caller, interface: Interface) -> Resu
         params,
     } = read_envelope(headers, body, asked.as_ref())?;
     let read = || -> Result<_, A2aError> {
-        let call = door::call(caller, interface, version, headers)?;
+        let call = ingress::call(caller, interface, version, headers)?;
         perform::demand_offered(operation)?;
         let params = params.filter(|params| !params.is_null());
         let mut params = params.unwrap_or_else(|| Value::Object(Object::new()));
@@ -176,7 +176,7 @@ fn read_envelope(
     // An error before the method is known is told in the version asked for; both know these codes.
     let spoken = asked.copied().unwrap_or(Version::V1_0);
     let parsed = Request::parse(body);
-    if let Err(error) = door::demand_json(headers) {
+    if let Err(error) = ingress::demand_json(headers) {
         let id = match parsed {
             Ok(request) => request.id,
             Err(Rejection { id, .. }) => id,

@@ -51,7 +51,7 @@ impl Service {
         let mut fitting = open.into_iter().filter(|question| {
             let Question { waiting, asked, .. } = question;
             interrupt.as_ref().is_none_or(|id| waiting.id() == *id)
-                && node.as_ref().is_none_or(|node| waiting.visit.node == *node)
+                && node.as_ref().is_none_or(|node| waiting.step.node == *node)
                 && claims
                     .as_ref()
                     .is_none_or(|claims| is_for(claims, asked.as_ref()))
@@ -121,6 +121,6 @@ impl Service {
 /// Claims that a token is for a question.
 fn is_for(claims: &Claims, asked: Option<&AskedAt>) -> bool {
     asked.is_some_and(|asked| {
-        asked.key == claims.key && asked.visit.node == claims.node && asked.visit.ordinal == claims.ordinal
+        asked.key == claims.key && asked.step.node == claims.node && asked.step.ordinal == claims.ordinal
     })
 }

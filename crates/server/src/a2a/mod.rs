@@ -1,7 +1,7 @@
 //! The A2A face: runs as tasks, in versions 0.3 and 1.0, over JSON-RPC, HTTP+JSON and gRPC.
 //!
 //! ```text
-//!   routes -> jsonrpc, rest, grpc -- decode, encode --.        door, transport: what the bindings share
+//!   routes -> jsonrpc, rest, grpc -- decode, encode --.        ingress, transport: what the bindings share
 //!                                                     v
 //!                                                  perform
 //!                                                     v
@@ -23,19 +23,18 @@ mod card;
 mod card_security;
 mod card_sign;
 pub(crate) mod conformance;
-mod door;
 mod error;
 #[cfg(test)]
 mod error_table;
 mod extended;
 mod grpc;
 mod history;
+mod ingress;
 mod inputs;
 mod jsonrpc;
 mod meaning;
 mod metadata;
 mod modes;
-mod offer;
 mod page;
 mod perform;
 mod projection;
@@ -49,6 +48,7 @@ mod select;
 mod send;
 mod service;
 mod stream;
+mod supported;
 mod tasks;
 mod transport;
 
@@ -63,7 +63,9 @@ use crate::{Host, auth};
 
 pub use card_sign::CardSigner;
 pub(crate) use grpc::media::is_grpc;
-pub use offer::{Binding, CARD_PATH, EXTENDED_CARD, INTERFACES, KEYS_PATH, PUSH_NOTIFICATIONS, STREAMING};
+pub use supported::{
+    Binding, CARD_PATH, EXTENDED_CARD, INTERFACES, KEYS_PATH, PUSH_NOTIFICATIONS, STREAMING,
+};
 pub(crate) use transport::unavailable;
 
 /// The face.
@@ -122,7 +124,7 @@ impl Face {
         };
         let (head, body) = request.into_parts();
         let headers = &head.headers;
-        let activated = door::activated(headers);
+        let activated = ingress::activated(headers);
         let verb = Verb::from_name(head.method.as_str());
         let response = match place {
             Place::Card(interface) if head.method == http::Method::HEAD || verb == Some(Verb::Get) => {

@@ -13,7 +13,7 @@ use wopr_wire::a2a::{
     model::{Message, PartContent},
 };
 
-use super::offer::{INPUT_MODES, OUTPUT_MODES};
+use super::supported::{INPUT_MODES, OUTPUT_MODES};
 
 const TEXT: &str = "text/plain";
 const JSON: &str = "application/json";

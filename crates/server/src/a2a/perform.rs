@@ -8,9 +8,9 @@ use wopr_wire::a2a::{
 
 use super::{
     error::Error,
-    offer::PUSH_NOTIFICATIONS,
     service::{Call, Service},
     stream::TaskStream,
+    supported::PUSH_NOTIFICATIONS,
 };
 
 /// What an operation gives.

@@ -1,10 +1,10 @@
 //! What a run's status, context and times are as a task's, and which events a client of the task is told of.
 //!
-//! [`Standing`] is the fold of a log that matters here: what is asked, and whether the run is paused, cancelling
+//! [`TaskProjection`] is the fold of a log that matters here: what is asked, and whether the run is paused, cancelling
 //! or over. It is small, so a stream keeps one instead of a run. Folding a log up to an event and looking at a
-//! run of that length give the same standing, which is why a snapshot and the updates after it fit together.
+//! run of that length give the same projection, which is why a snapshot and the updates after it fit together.
 
-use wopr_core::{Event, Failure, InterruptKind, Plan, Run, RunId, RunStatus, Timestamp, Visit};
+use wopr_core::{Event, Failure, InterruptKind, Plan, Run, RunId, RunStatus, StepId, Timestamp};
 use wopr_engine::{View, asks_for_authentication, task_state};
 use wopr_store::TaskState as StoredState;
 use wopr_wire::{a2a::model::TaskState, time};
@@ -79,7 +79,7 @@ pub(super) fn wire_time(time: Timestamp) -> time::Timestamp {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Waiting {
     /// The execution of this run's node that waits.
-    pub(super) visit: Visit,
+    pub(super) step: StepId,
     /// What is asked.
     pub(super) kind: InterruptKind,
     /// The child that asks, and its interrupt, if it is not this node.
@@ -90,7 +90,7 @@ impl Waiting {
     /// The interrupt's id as OpenWOP shows it, unique within its run and the children of that.
     pub(super) fn id(&self) -> String {
         match &self.child {
-            None => self.visit.key(),
+            None => self.step.key(),
             Some((_, id)) => id.clone(),
         }
     }
@@ -98,7 +98,7 @@ impl Waiting {
 
 /// Where a run stands, as far as a client of its task can tell.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Standing {
+pub(super) struct TaskProjection {
     /// What is asked, the first asked first.
     waiting: Vec<Waiting>,
     has_begun: bool,
@@ -110,7 +110,7 @@ pub(super) struct Standing {
     /// Why it was cancelled.
     cancel_reason: Option<String>,
     /// Executions that are saying a text piece by piece.
-    streaming: Vec<Visit>,
+    streaming: Vec<StepId>,
     /// What it asks for is a credential.
     asks_auth: bool,
 }
@@ -128,8 +128,8 @@ pub(super) enum Change {
     Piece,
 }
 
-impl Standing {
-    /// The standing of a run before its first event.
+impl TaskProjection {
+    /// The projection of a run before its first event.
     pub(super) fn new(plan: &Plan) -> Self {
         Self {
             asks_auth: asks_for_authentication(plan),
@@ -137,7 +137,7 @@ impl Standing {
         }
     }
 
-    /// The standing of a run as of its head.
+    /// The projection of a run as of its head.
     pub(super) fn of(run: &Run, plan: &Plan) -> Self {
         let waiting = run.interrupts(plan).map(|open| waiting(&open)).collect();
         Self {
@@ -148,7 +148,7 @@ impl Standing {
             ended: Some(run.status).filter(|status| status.is_terminal()),
             error: run.error.as_ref().map(|(error, _)| error.clone()),
             cancel_reason: run.cancel_reason.clone(),
-            streaming: run.streaming(plan).map(|streaming| streaming.visit).collect(),
+            streaming: run.streaming(plan).map(|streaming| streaming.step).collect(),
             asks_auth: asks_for_authentication(plan),
         }
     }
@@ -228,58 +228,58 @@ impl Standing {
                 self.is_paused = false;
                 Change::Status
             }
-            Event::InterruptRequested { visit, kind, .. } => {
+            Event::InterruptRequested { step, kind, .. } => {
                 self.waiting.push(Waiting {
-                    visit: visit.clone(),
+                    step: step.clone(),
                     kind: *kind,
                     child: None,
                 });
                 Change::Status
             }
-            Event::InterruptResolved { visit, .. } => {
-                self.close(visit);
+            Event::InterruptResolved { step, .. } => {
+                self.close(step);
                 Change::Status
             }
             Event::NodeSuspended {
-                visit,
+                step,
                 interrupt,
                 kind,
                 child: Some(child),
             } => {
                 let asks = Waiting {
-                    visit: visit.clone(),
+                    step: step.clone(),
                     kind: *kind,
                     child: Some((child.clone(), interrupt.clone())),
                 };
-                match self.waiting.iter_mut().find(|known| known.visit == *visit) {
+                match self.waiting.iter_mut().find(|known| known.step == *step) {
                     Some(known) => *known = asks,
                     None => self.waiting.push(asks),
                 }
                 Change::Status
             }
             // A node's own answer closed its interrupt before; a mirrored one closes here, or where its node ends.
-            Event::NodeResumed { visit, .. }
-            | Event::NodeCompleted { visit, .. }
-            | Event::NodeFailed { visit, .. } => {
-                self.is_said(visit);
-                if self.close(visit) {
+            Event::NodeResumed { step, .. }
+            | Event::NodeCompleted { step, .. }
+            | Event::NodeFailed { step, .. } => {
+                self.is_said(step);
+                if self.close(step) {
                     Change::Status
                 } else {
                     Change::None
                 }
             }
             // Only a cancel does this, and tells of itself; the task does not go back to work in between.
-            Event::NodeCancelled { visit, .. } => {
-                self.is_said(visit);
-                self.close(visit);
+            Event::NodeCancelled { step, .. } => {
+                self.is_said(step);
+                self.close(step);
                 Change::None
             }
             // What was said piece by piece is not said again.
-            Event::ArtifactCreated { visit, .. } if self.is_said(visit) => Change::None,
+            Event::ArtifactCreated { step, .. } if self.is_said(step) => Change::None,
             Event::ArtifactCreated { .. } => Change::Artifact,
-            Event::OutputChunk { visit, .. } => {
-                if !self.streaming.contains(visit) {
-                    self.streaming.push(visit.clone());
+            Event::OutputChunk { step, .. } => {
+                if !self.streaming.contains(step) {
+                    self.streaming.push(step.clone());
                 }
                 Change::Piece
             }
@@ -300,15 +300,15 @@ impl Standing {
     }
 
     /// Ends a streamed text; whether there was one.
-    fn is_said(&mut self, visit: &Visit) -> bool {
+    fn is_said(&mut self, step: &StepId) -> bool {
         let before = self.streaming.len();
-        self.streaming.retain(|streaming| streaming != visit);
+        self.streaming.retain(|streaming| streaming != step);
         self.streaming.len() < before
     }
 
-    fn close(&mut self, visit: &Visit) -> bool {
+    fn close(&mut self, step: &StepId) -> bool {
         let before = self.waiting.len();
-        self.waiting.retain(|open| open.visit != *visit);
+        self.waiting.retain(|open| open.step != *step);
         self.waiting.len() < before
     }
 }
@@ -316,7 +316,7 @@ impl Standing {
 /// An open interrupt as it is kept here.
 pub(super) fn waiting(open: &wopr_core::OpenInterrupt<'_>) -> Waiting {
     Waiting {
-        visit: Visit {
+        step: StepId {
             node: open.node.clone(),
             ordinal: open.ordinal,
         },

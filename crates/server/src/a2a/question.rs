@@ -4,7 +4,7 @@
 //! events, whose questions may have been answered since: they are looked up in the child's log, from its end backwards.
 
 use serde_json::{Value, json};
-use wopr_core::{Event, InterruptKind, Recorded, RunKey, Seq, Visit};
+use wopr_core::{Event, InterruptKind, Recorded, RunKey, Seq, StepId};
 use wopr_engine::{Engine, View};
 use wopr_store::ReadError;
 use wopr_wire::a2a::model::{Message, Part, Role};
@@ -40,7 +40,7 @@ pub(super) struct Question {
 impl AskedAt {
     fn requested(key: &RunKey, recorded: &Recorded) -> Option<Self> {
         let Event::InterruptRequested {
-            visit,
+            step,
             data,
             timeout_ms,
             ..
@@ -50,7 +50,7 @@ impl AskedAt {
         };
         Some(Self {
             key: key.clone(),
-            visit: visit.clone(),
+            step: step.clone(),
             data: data.clone(),
             at: recorded.at,
             deadline: timeout_ms.map(|ms| recorded.at.plus_millis(ms)),
@@ -61,8 +61,8 @@ impl AskedAt {
     pub(super) fn claims(&self, caller: &Caller) -> Claims {
         Claims {
             key: self.key.clone(),
-            node: self.visit.node.clone(),
-            ordinal: self.visit.ordinal,
+            node: self.step.node.clone(),
+            ordinal: self.step.ordinal,
             intent: Intent::Resolve,
             holder: Holder::reader(caller, &self.data),
         }
@@ -83,7 +83,7 @@ impl Question {
         let mut interrupt = json!({
             "kind": self.waiting.kind.as_str(),
             "interruptId": self.waiting.id(),
-            "nodeId": self.waiting.visit.node.as_str(),
+            "nodeId": self.waiting.step.node.as_str(),
         });
         if let Some(asked) = &self.asked {
             interrupt["data"] = asked.data.clone();
@@ -135,9 +135,9 @@ pub(super) async fn asked_by(
     recorded: &Recorded,
 ) -> Result<Option<Question>, ReadError> {
     match &recorded.event {
-        Event::InterruptRequested { visit, kind, .. } => Ok(Some(Question {
+        Event::InterruptRequested { step, kind, .. } => Ok(Some(Question {
             waiting: Waiting {
-                visit: visit.clone(),
+                step: step.clone(),
                 kind: *kind,
                 child: None,
             },
@@ -145,17 +145,17 @@ pub(super) async fn asked_by(
             way: Vec::new(),
         })),
         Event::NodeSuspended {
-            visit,
+            step,
             interrupt,
             kind,
             child: Some(child),
         } => {
             let waiting = Waiting {
-                visit: visit.clone(),
+                step: step.clone(),
                 kind: *kind,
                 child: Some((child.clone(), interrupt.clone())),
             };
-            let id = within(interrupt, visit);
+            let id = within(interrupt, step);
             let (asked, way) = look_up(engine, key.sibling(child.clone()), id).await?;
             Ok(Some(Question { waiting, asked, way }))
         }
@@ -213,7 +213,7 @@ impl From<Open> for Question {
             way,
         } = open;
         let waiting = Waiting {
-            visit: shown_at,
+            step: shown_at,
             kind,
             child: child.map(|child| (child, id)),
         };
@@ -229,11 +229,11 @@ impl From<Open> for Question {
 pub(super) async fn in_log(engine: &Engine, key: &RunKey, waiting: &Waiting) -> Result<Question, ReadError> {
     let (asked, way) = match &waiting.child {
         None => {
-            let (asked, _) = look_up(engine, key.clone(), &waiting.visit.key()).await?;
+            let (asked, _) = look_up(engine, key.clone(), &waiting.step.key()).await?;
             (asked, Vec::new())
         }
         Some((child, id)) => {
-            let id = within(id, &waiting.visit);
+            let id = within(id, &waiting.step);
             look_up(engine, key.sibling(child.clone()), id).await?
         }
     };
@@ -245,8 +245,8 @@ pub(super) async fn in_log(engine: &Engine, key: &RunKey, waiting: &Waiting) -> 
 }
 
 /// The id that a child's interrupt has there, of the id that its parent shows at an execution.
-pub(super) fn within<'i>(id: &'i str, visit: &Visit) -> &'i str {
-    let inner = id.strip_prefix(visit.key().as_str());
+pub(super) fn within<'i>(id: &'i str, step: &StepId) -> &'i str {
+    let inner = id.strip_prefix(step.key().as_str());
     inner.and_then(|inner| inner.strip_prefix('/')).unwrap_or(id)
 }
 
@@ -264,10 +264,10 @@ async fn look_up(
                 way.push((key, seq.next()));
                 return Ok((Some(asked), way));
             }
-            Some((seq, Found::Child(child, visit))) => {
+            Some((seq, Found::Child(child, step))) => {
                 way.push((key, seq.next()));
                 key = child;
-                id = within(id, &visit);
+                id = within(id, &step);
             }
             None => break,
         }
@@ -277,7 +277,7 @@ async fn look_up(
 
 enum Found {
     Here(AskedAt),
-    Child(RunKey, Visit),
+    Child(RunKey, StepId),
 }
 
 async fn find(engine: &Engine, key: &RunKey, id: &str) -> Result<Option<(Seq, Found)>, ReadError> {
@@ -291,17 +291,17 @@ async fn find(engine: &Engine, key: &RunKey, id: &str) -> Result<Option<(Seq, Fo
         };
         for recorded in page.events.iter().rev() {
             match &recorded.event {
-                Event::InterruptRequested { visit, .. } if visit.key() == id => {
+                Event::InterruptRequested { step, .. } if step.key() == id => {
                     let asked = AskedAt::requested(key, recorded);
                     return Ok(asked.map(|asked| (recorded.seq, Found::Here(asked))));
                 }
                 Event::NodeSuspended {
-                    visit,
+                    step,
                     interrupt,
                     child: Some(child),
                     ..
                 } if interrupt == id => {
-                    let found = Found::Child(key.sibling(child.clone()), visit.clone());
+                    let found = Found::Child(key.sibling(child.clone()), step.clone());
                     return Ok(Some((recorded.seq, found)));
                 }
                 _ => {}

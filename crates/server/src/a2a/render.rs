@@ -17,7 +17,7 @@ use super::{
     error::Error,
     history::{self, Wanted},
     metadata::wrap,
-    projection::{Standing, context_of, state_of, wire_state, wire_time},
+    projection::{TaskProjection, context_of, state_of, wire_state, wire_time},
     question::{self, Question},
     reply,
     service::{Service, reads_result},
@@ -88,11 +88,11 @@ impl Service {
 
     async fn bare_task(&self, caller: &Caller, view: &View, shown: Shown) -> Result<Task, Error> {
         let run = &view.run;
-        self.host.seen().note(&view.key, &caller.principal, run.head);
+        self.host.seen().note_view(view, &caller.principal);
         let context_id = context_of(view);
-        let standing = Standing::of(run, &view.plan);
+        let projection = TaskProjection::of(run, &view.plan);
         let mut questions = Vec::new();
-        if !standing.asked().is_empty() {
+        if !projection.asked().is_empty() {
             questions = question::open(self.host.engine(), view).await?;
         }
         for (run, head) in questions.iter().flat_map(|question| &question.way) {
@@ -100,7 +100,7 @@ impl Service {
         }
         let error = run.error.as_ref().map(|(error, _)| error);
         let timestamp = self.since(view, questions.first()).await?;
-        let mut about = self.about(caller, &standing, &questions);
+        let mut about = self.about(caller, &projection, &questions);
         about.insert("runId".to_owned(), view.key.run.as_str().into());
         about.insert("workflowId".to_owned(), view.plan.id().as_str().into());
         let mask = Mask::for_caller(view, caller);
@@ -116,7 +116,7 @@ impl Service {
             status: status(
                 &view.key,
                 &context_id,
-                standing.state(),
+                projection.state(),
                 &Words::of(questions.first(), error, said.as_deref()),
                 timestamp,
             ),
@@ -128,9 +128,14 @@ impl Service {
     }
 
     /// `metadata.openwop` of a task or an update.
-    pub(super) fn about(&self, caller: &Caller, standing: &Standing, questions: &[Question]) -> Object {
+    pub(super) fn about(
+        &self,
+        caller: &Caller,
+        projection: &TaskProjection,
+        questions: &[Question],
+    ) -> Object {
         let mut about = Object::new();
-        about.insert("status".to_owned(), standing.status().as_str().into());
+        about.insert("status".to_owned(), projection.status().as_str().into());
         let tokens: Vec<_> = questions
             .iter()
             .map(|question| self.token(caller, question))
@@ -151,7 +156,7 @@ impl Service {
             });
             about.insert("interrupts".to_owned(), all.collect());
         }
-        if let Some(error) = standing.error() {
+        if let Some(error) = projection.error() {
             let mut shown = json!({ "code": error.code, "message": error.message });
             if let Some(reason) = &error.reason {
                 shown["details"] = json!({ "reason": reason });
@@ -159,7 +164,7 @@ impl Service {
             about.insert("error".to_owned(), shown);
             about.insert("errorCode".to_owned(), error.code.as_str().into());
         }
-        if let Some(reason) = standing.cancel_reason() {
+        if let Some(reason) = projection.cancel_reason() {
             about.insert("cancelReason".to_owned(), reason.into());
         }
         about

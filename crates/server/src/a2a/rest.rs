@@ -28,8 +28,9 @@ use wopr_wire::{
 };
 
 use super::{
-    card, door,
+    card,
     error::Error,
+    ingress,
     perform::{self, Answer},
     routes::Rest,
     service::Service,
@@ -64,24 +65,24 @@ async fn answer(host: Arc<Host>, place: Rest, head: &Parts, body: Body) -> Respo
         route: template,
         caller: Some(caller.clone()),
     };
-    if door::is_encoded(headers) {
+    if ingress::is_encoded(headers) {
         return transport::encoded();
     }
-    let body = match door::read_body(&host, &caller, body, 0).await {
+    let body = match ingress::read_body(&host, &caller, body, 0).await {
         Ok(body) => body,
         Err(error) => return transport::no_body(error),
     };
-    let _weight = match door::weigh(&host, &caller, &body) {
+    let _weight = match ingress::weigh(&host, &caller, &body) {
         Ok(weight) => weight,
         Err(error) => return transport::no_body(error),
     };
     let form = Form::http(operation, place.version);
     let service = Service::new(Arc::clone(&host));
     let answered = async {
-        door::demand_version(&head.uri, headers, place.version)?;
+        ingress::demand_version(&head.uri, headers, place.version)?;
         perform::demand_offered(operation)?;
         let document = document(&place, operation, head, &body)?;
-        let call = door::call(caller, place.interface.clone(), place.version, headers)?;
+        let call = ingress::call(caller, place.interface.clone(), place.version, headers)?;
         let request = Request::decode(operation, form, document).map_err(A2aError::from)?;
         service.perform(&call, request).await
     };
@@ -168,7 +169,7 @@ fn read_object(operation: Operation, headers: &HeaderMap, body: &Bytes) -> Resul
     if may_be_blank(operation) && body.iter().all(u8::is_ascii_whitespace) {
         return Ok(Object::new());
     }
-    door::demand_json(headers)?;
+    ingress::demand_json(headers)?;
     Ok(json::from_slice(body)?)
 }
 

@@ -23,7 +23,7 @@ use wopr_wire::a2a::{
     paths::{self, Names, Verb},
 };
 
-use super::offer::{Binding, is_served};
+use super::supported::{Binding, is_served};
 use crate::path;
 
 /// Where every interface begins.

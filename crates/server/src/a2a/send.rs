@@ -17,7 +17,7 @@ use wopr_core::{
     Authority, CONTENT_TRUST, Command, NodeId, Object, Origin, Plan, Resolve, RunId, RunKey, UNTRUSTED,
     WorkflowId,
 };
-use wopr_engine::{CommandError, Create, Done, Extras, Once, Start, View};
+use wopr_engine::{CommandError, Create, Done, Idempotency, SideRows, Start, View};
 use wopr_store::{IdempotencyKey, IdempotencyRecord};
 use wopr_wire::a2a::{
     error::A2aError,
@@ -30,7 +30,7 @@ use super::{
     history,
     inputs::{self, Inputs},
     modes::Modes,
-    projection::{Standing, Waiting, context_of, is_settled, task_word, waiting},
+    projection::{TaskProjection, Waiting, context_of, is_settled, task_word, waiting},
     question,
     render::Shown,
     reply,
@@ -152,7 +152,7 @@ impl Service {
         Ok(SendMessageResponse::Task(self.task(caller, view, shown).await?))
     }
 
-    /// Takes a message. `is_log_unread` claims that a new run's log is not read next, as in [`Extras`].
+    /// Takes a message. `is_log_unread` claims that a new run's log is not read next, as in [`SideRows`].
     pub(super) async fn accept(
         &self,
         call: &Call,
@@ -197,7 +197,7 @@ impl Service {
         &self,
         call: &Call,
         request: SendMessageRequest,
-        once: Once,
+        once: Idempotency,
         is_log_unread: bool,
     ) -> Result<Sent, Error> {
         let Call {
@@ -262,7 +262,7 @@ impl Service {
                 context: Some(context),
                 trace: call.trace.clone(),
             },
-            extras: Extras {
+            side_rows: SideRows {
                 idempotency: Some(once).filter(|_| !conformance::is_own(&workflow)),
                 messages: vec![row],
                 blobs,
@@ -320,9 +320,9 @@ impl Service {
         let modes = Modes::of(&view.plan);
         modes.check_accepted(&configuration.accepted_output_modes)?;
         modes.check_message(&message)?;
-        let standing = Standing::of(&view.run, &view.plan);
-        if standing.asked().is_empty() {
-            let status = task_word(standing.status());
+        let projection = TaskProjection::of(&view.run, &view.plan);
+        if projection.asked().is_empty() {
+            let status = task_word(projection.status());
             return Err(
                 A2aError::unsupported(format!("the task is {status} and waits for no message")).into(),
             );
@@ -340,8 +340,8 @@ impl Service {
 
         // Straight to whoever asks, and for this question alone: a child may ask another one by now.
         let command = Command::Resolve(Resolve {
-            node: asked.visit.node.clone(),
-            ordinal: Some(asked.visit.ordinal),
+            node: asked.step.node.clone(),
+            ordinal: Some(asked.step.ordinal),
             interrupt: None,
             value,
             by: caller.principal.clone(),
@@ -351,21 +351,21 @@ impl Service {
         });
         // The batch of an answer that goes on to a child is the child's; the message belongs to this task.
         let with_it = if asked.key == view.key {
-            kept.extras(false, &view.plan, Some(&asked.visit.node))?
+            kept.side_rows(false, &view.plan, Some(&asked.step.node))?
         } else {
-            Extras::default()
+            SideRows::default()
         };
         let repeat = (once.key.clone(), once.digest.clone());
         let config = configuration.task_push_notification_config.as_ref();
         let push = self
             .push_along(call, &view.key, config, &message.message_id)
             .await?;
-        let extras = Extras {
+        let side_rows = SideRows {
             idempotency: Some(once).filter(|_| !forgets),
             push,
             ..with_it
         };
-        let after = match engine.command(&asked.key, command, extras).await {
+        let after = match engine.command(&asked.key, command, side_rows).await {
             Ok(Done::Fresh(after)) => after,
             Ok(Done::Replayed(record)) => return self.answered_before(&record, &kept).await,
             Err(CommandError::Refused(refusal)) => {
@@ -379,13 +379,13 @@ impl Service {
             Err(error) => return Err(error.into()),
         };
         if after.key != view.key {
-            self.keep(&kept, &after.plan, Some(&asked.visit.node)).await?;
+            self.keep(&kept, &after.plan, Some(&asked.step.node)).await?;
         }
         let left = if is_asked(&after, asked) {
             Left::Same
         } else if is_only {
             Left::None
-        } else if standing.asked().contains(&question.waiting) {
+        } else if projection.asked().contains(&question.waiting) {
             Left::Others
         } else {
             Left::Mirrored
@@ -412,10 +412,10 @@ impl Service {
 
     /// Keeps a message with its task whose answer went to a child. One that is kept already stays as it is.
     async fn keep(&self, kept: &Kept<'_>, plan: &Arc<Plan>, node: Option<&NodeId>) -> Result<(), Error> {
-        let nothing = Command::Notices(Vec::new());
+        let nothing = Command::RunMessages(Vec::new());
         let engine = self.host.engine();
-        let extras = kept.extras(true, plan, node)?;
-        engine.command(kept.key, nothing, extras).await?;
+        let side_rows = kept.side_rows(true, plan, node)?;
+        engine.command(kept.key, nothing, side_rows).await?;
         Ok(())
     }
 
@@ -510,7 +510,7 @@ impl Service {
         task: Option<&RunId>,
         message: &Message,
         metadata: &Object,
-    ) -> Result<Once, Error> {
+    ) -> Result<Idempotency, Error> {
         let Call {
             caller, interface, ..
         } = call;
@@ -525,7 +525,7 @@ impl Service {
             A2aError::Internal
         })?;
         let retention = self.host.config().idempotency.retention.as_millis();
-        Ok(Once {
+        Ok(Idempotency {
             key: IdempotencyKey {
                 tenant: caller.tenant.clone(),
                 principal: caller.principal.clone(),
@@ -551,14 +551,19 @@ struct Kept<'m> {
 
 impl Kept<'_> {
     /// What commits with the answer to a node of a workflow.
-    fn extras(&self, is_forwarded: bool, plan: &Arc<Plan>, node: Option<&NodeId>) -> Result<Extras, Error> {
+    fn side_rows(
+        &self,
+        is_forwarded: bool,
+        plan: &Arc<Plan>,
+        node: Option<&NodeId>,
+    ) -> Result<SideRows, Error> {
         let mut message = history::answering(plan, node, self.message);
         message.task_id = Some(self.key.run.to_string());
         message.context_id = Some(self.context.to_owned());
-        Ok(Extras {
+        Ok(SideRows {
             messages: vec![history::row(&message, &self.name, is_forwarded)?],
             blobs: inputs::blobs(&message, &self.name),
-            ..Extras::default()
+            ..SideRows::default()
         })
     }
 }
@@ -566,7 +571,7 @@ impl Kept<'_> {
 /// Claims that a question is open still, in the view of whichever run asks it.
 fn is_asked(after: &View, asked: &AskedAt) -> bool {
     let mut open = after.run.interrupts(&after.plan);
-    open.any(|open| *open.node == asked.visit.node && open.ordinal == asked.visit.ordinal)
+    open.any(|open| *open.node == asked.step.node && open.ordinal == asked.step.ordinal)
 }
 
 /// A name for a message within a run that no other principal's message can have.

@@ -23,7 +23,7 @@ use super::{
     error::Error,
     history::{self, Wanted},
     metadata::wrap,
-    projection::{Change, Standing, context_of, task_word, wire_time},
+    projection::{Change, TaskProjection, context_of, task_word, wire_time},
     question::{self, Question},
     render::{Shown, Words, status},
     reply::{self, Reply},
@@ -31,8 +31,8 @@ use super::{
     service::{Call, Service, reads_result},
 };
 use crate::{
-    asker::Asker,
     auth::{Caller, Scope},
+    credential_id::CredentialId,
     mask::{Mask, reads_artifacts},
     paging::{self, CHUNK, Pace},
 };
@@ -84,7 +84,7 @@ pub(super) struct TaskStream {
     closing: watch::Receiver<bool>,
     cursor: Seq,
     pace: Pace,
-    standing: Standing,
+    projection: TaskProjection,
     /// Said first, by who has taken it.
     first: Option<Item>,
     /// A log of this length rests, whatever its last update was.
@@ -118,7 +118,7 @@ impl Service {
                 let task = self.submitted(call, &view, message, shown);
                 let mut stream = self.stream(call, &view, Mode::Send);
                 stream.cursor = Seq(0);
-                stream.standing = Standing::new(&view.plan);
+                stream.projection = TaskProjection::new(&view.plan);
                 stream.begin_with(task);
                 Ok(stream)
             }
@@ -223,7 +223,7 @@ impl Service {
             closing: self.host.closing(),
             cursor: view.run.head,
             pace: Pace::new(PAGE),
-            standing: Standing::of(&view.run, &view.plan),
+            projection: TaskProjection::of(&view.run, &view.plan),
             first: None,
             rests_at: None,
             is_resumed: false,
@@ -236,7 +236,7 @@ impl Service {
     /// A new task as it was accepted: before its first event.
     fn submitted(&self, call: &Call, view: &View, message: Message, shown: Shown) -> Task {
         let context_id = context_of(view);
-        let mut about = self.about(&call.caller, &Standing::new(&view.plan), &[]);
+        let mut about = self.about(&call.caller, &TaskProjection::new(&view.plan), &[]);
         about.insert("runId".to_owned(), view.key.run.as_str().into());
         about.insert("workflowId".to_owned(), view.plan.id().as_str().into());
         Task {
@@ -302,8 +302,8 @@ impl Service {
 
 impl TaskStream {
     /// Whose it is.
-    pub(super) fn asker(&self) -> Asker {
-        Asker::caller(&self.caller)
+    pub(super) fn credential(&self) -> CredentialId {
+        CredentialId::caller(&self.caller)
     }
 
     fn begin_with(&mut self, task: Task) {
@@ -318,7 +318,7 @@ impl TaskStream {
     async fn go_back(&mut self, last: u64, head: Seq) -> Result<(), Error> {
         let from = Seq(last.saturating_add(1).min(head.0));
         self.is_resumed = true;
-        self.standing = Standing::new(&self.plan);
+        self.projection = TaskProjection::new(&self.plan);
         self.cursor = Seq(0);
         while self.cursor < from {
             let limit = usize::try_from(from.0 - self.cursor.0).map_or(PAGE, |n| n.min(PAGE));
@@ -327,7 +327,7 @@ impl TaskStream {
             let Some(end) = events.last() else { break };
             self.cursor = end.seq.next();
             for recorded in &events {
-                self.standing.apply(&recorded.event);
+                self.projection.apply(&recorded.event);
             }
         }
         Ok(())
@@ -420,7 +420,7 @@ impl TaskStream {
             if self.cursor >= page.head {
                 items.extend(self.rest().await?);
                 // A client that had seen the end already is told nothing more.
-                self.is_done |= self.standing.state().is_terminal();
+                self.is_done |= self.projection.state().is_terminal();
                 return Ok(Some(items));
             }
             if !items.is_empty() {
@@ -431,7 +431,7 @@ impl TaskStream {
 
     /// What an event is to the client.
     async fn item(&mut self, recorded: &Recorded) -> Result<Option<Item>, Error> {
-        let change = match (self.standing.apply(&recorded.event), &recorded.event) {
+        let change = match (self.projection.apply(&recorded.event), &recorded.event) {
             // Who is not shown the pieces is told of the whole.
             (Change::None, Event::ArtifactCreated { .. }) if self.mask.keeps_contents() => Change::Artifact,
             (change, _) => change,
@@ -457,7 +457,7 @@ impl TaskStream {
                 None => return Ok(None),
             },
             Change::Status => {
-                let state = self.standing.state();
+                let state = self.projection.state();
                 self.is_done = state.is_terminal() || (state.is_interrupted() && self.mode == Mode::Send);
                 StreamResponse::StatusUpdate(self.update(Some(recorded)).await?)
             }
@@ -472,7 +472,7 @@ impl TaskStream {
     /// The piece of an artifact that an event is; none if its node makes no artifact.
     fn piece(&self, recorded: &Recorded) -> Option<TaskArtifactUpdateEvent> {
         let Event::OutputChunk {
-            visit,
+            step,
             index,
             chunk,
             is_last,
@@ -483,9 +483,9 @@ impl TaskStream {
         if self.mask.keeps_contents() {
             return None;
         }
-        let (artifact_type, name) = self.plan.artifact_of(&visit.node)?;
-        let id = format!("{}-{}", visit.node, visit.ordinal);
-        let parts = vec![artifacts::piece(&self.mask, &visit.node, chunk)];
+        let (artifact_type, name) = self.plan.artifact_of(&step.node)?;
+        let id = format!("{}-{}", step.node, step.ordinal);
+        let parts = vec![artifacts::piece(&self.mask, &step.node, chunk)];
         Some(TaskArtifactUpdateEvent {
             task_id: self.key.run.to_string(),
             context_id: self.context.clone(),
@@ -501,7 +501,7 @@ impl TaskStream {
         if self.rests_at.is_none_or(|head| self.cursor < head) {
             return Ok(None);
         }
-        let state = self.standing.state();
+        let state = self.projection.state();
         if !state.is_terminal() && !state.is_interrupted() {
             return Ok(None);
         }
@@ -517,11 +517,11 @@ impl TaskStream {
         }))
     }
 
-    /// The standing as an update, because of an event or as it is.
+    /// The projection as an update, because of an event or as it is.
     async fn update(&self, because: Option<&Recorded>) -> Result<TaskStatusUpdateEvent, Error> {
         let engine = self.service.host.engine();
         let mut questions: Vec<Question> = Vec::new();
-        for waiting in self.standing.asked() {
+        for waiting in self.projection.asked() {
             let asked = match because {
                 Some(recorded) => question::asked_by(engine, &self.key, recorded).await?,
                 None => None,
@@ -540,7 +540,7 @@ impl TaskStream {
             let seen = self.service.host.seen();
             seen.note(run, &self.caller.principal, *seq);
         }
-        let error = self.standing.error();
+        let error = self.projection.error();
         let said = match because.map(|recorded| &recorded.event) {
             _ if !self.reads_result => None,
             Some(Event::RunCompleted { outputs }) => reply::last_words(&self.plan, &self.mask, Some(outputs)),
@@ -556,8 +556,8 @@ impl TaskStream {
             (None, Some(asked)) => asked.at,
             (None, None) => self.service.view(&self.key).await?.run.updated_at,
         };
-        let state = self.standing.state();
-        let about = self.service.about(&self.caller, &self.standing, &questions);
+        let state = self.projection.state();
+        let about = self.service.about(&self.caller, &self.projection, &questions);
         Ok(TaskStatusUpdateEvent {
             task_id: self.key.run.to_string(),
             context_id: self.context.clone(),

@@ -1,7 +1,7 @@
 //! Reading, listing and cancelling tasks.
 
 use wopr_core::{Command, Refusal, RunId, RunKey, TenantId};
-use wopr_engine::{CommandError, Extras};
+use wopr_engine::{CommandError, SideRows};
 use wopr_store::{TaskFilter, TaskRow};
 use wopr_wire::a2a::{
     error::A2aError,
@@ -135,7 +135,7 @@ impl Service {
         let done = self
             .host
             .engine()
-            .command(&view.key, command, Extras::default())
+            .command(&view.key, command, SideRows::default())
             .await;
         let view = match done {
             Ok(wopr_engine::Done::Fresh(view)) => view,

@@ -223,7 +223,7 @@ async fn held_events(
     for item in items {
         write(&mut out, item);
     }
-    answers::held(stream.asker(), Bytes::from(out)).await
+    answers::held(stream.credential(), Bytes::from(out)).await
 }
 
 /// 503: the store does not take this now, or there is no room for an answer.

@@ -30,7 +30,7 @@ const RENEWAL_AGE: Duration = Duration::from_secs(2_700);
 /// How often their age is looked at while nobody uses them.
 const LOOK: Duration = Duration::from_secs(60);
 /// How long a document of an issuer may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// The largest document of an issuer that is read.
 const MAX_DOCUMENT: usize = 256 << 10;
 
@@ -242,7 +242,7 @@ impl Issuer {
     async fn get(&self, place: &str) -> Result<Vec<u8>, FetchError> {
         let url = Url::parse(place).map_err(|_| FetchError::Address(place.to_owned()))?;
         let mut request = Request::new(Method::GET, url);
-        request.timeout = Some(PATIENCE);
+        request.timeout = Some(TIMEOUT);
         request.max_response = Some(MAX_DOCUMENT);
         request.expects_json = true;
         let response = self.gate.request(Seam::Jwks, request).await?;

@@ -53,17 +53,17 @@ impl Activity {
     }
 
     /// Waits until nothing was in flight for a while.
-    pub(super) async fn rests(self: Arc<Self>, patience: Duration) {
+    pub(super) async fn rests(self: Arc<Self>, timeout: Duration) {
         loop {
             let until = {
                 let state = self.0.lock();
                 let now = Instant::now();
-                let until = state.since + patience;
+                let until = state.since + timeout;
                 match state.n_open {
                     0 if until <= now => return,
                     0 => until,
                     // Looked at again when it may have ended; there is no hurry.
-                    _ => now + patience,
+                    _ => now + timeout,
                 }
             };
             tokio::time::sleep_until(until).await;
@@ -192,21 +192,21 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_rests_when_nothing_was_in_flight_for_a_while() {
-        let patience = Duration::from_secs(10);
+        let timeout = Duration::from_secs(10);
         let activity = Arc::new(Activity::default());
         let begun = Instant::now();
-        Arc::clone(&activity).rests(patience).await;
-        assert_eq!(begun.elapsed(), patience);
+        Arc::clone(&activity).rests(timeout).await;
+        assert_eq!(begun.elapsed(), timeout);
 
         let open = activity.begin();
-        let rests = tokio::spawn(Arc::clone(&activity).rests(patience));
+        let rests = tokio::spawn(Arc::clone(&activity).rests(timeout));
         tokio::time::advance(Duration::from_secs(100)).await;
         tokio::task::yield_now().await;
         assert!(!rests.is_finished());
         drop(open);
         let ended = Instant::now();
         rests.await.unwrap();
-        assert!(ended.elapsed() >= patience && ended.elapsed() <= patience * 2);
+        assert!(ended.elapsed() >= timeout && ended.elapsed() <= timeout * 2);
     }
 
     #[tokio::test]

@@ -19,7 +19,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
-use crate::{admission::NoRoom, asker::Network};
+use crate::{admission::NoRoom, credential_id::Network};
 
 /// How long a newcomer may be silent where others wait for its place: more than a round trip around the world.
 const SHORT: Duration = Duration::from_secs(1);
@@ -209,12 +209,12 @@ impl Line {
         self.guest.network
     }
 
-    /// How long the client may be silent, where it may be so for `patience`.
-    pub(crate) fn patience(&self, patience: Duration) -> Duration {
+    /// How long the client may be silent, where it may be so for `timeout`.
+    pub(crate) fn timeout(&self, timeout: Duration) -> Duration {
         if self.crowd.is_crowded(self.guest.network) {
-            patience.min(SHORT * 2)
+            timeout.min(SHORT * 2)
         } else {
-            patience
+            timeout
         }
     }
 
@@ -409,10 +409,10 @@ mod tests {
         let crowd = crowd(4, 100);
         let first = crowd.arrive(address(1)).unwrap();
         let long = SHORT * 30;
-        assert_eq!(first.line().patience(long), long);
+        assert_eq!(first.line().timeout(long), long);
         let _second = crowd.arrive(address(1)).unwrap();
-        assert_eq!(first.line().patience(long), SHORT * 2);
-        assert_eq!(crowd.arrive(address(2)).unwrap().line().patience(long), long);
+        assert_eq!(first.line().timeout(long), SHORT * 2);
+        assert_eq!(crowd.arrive(address(2)).unwrap().line().timeout(long), long);
     }
 
     #[test]

@@ -51,8 +51,8 @@ macro_rules! hand_on_shutdown {
 mod activity;
 mod charged;
 mod crowd;
+mod drain;
 mod first;
-mod linger;
 mod pace;
 mod rest;
 mod stall;
@@ -86,8 +86,8 @@ use crate::{
 use self::{
     activity::Activity,
     charged::Charged,
+    drain::{Draining, Unread},
     first::{Protocol, recognize},
-    linger::{Lingering, Unread},
     pace::Paced,
     stall::{STALL, Stalling, Written},
 };
@@ -122,15 +122,15 @@ pub(crate) struct Connections {
     /// Who the client is, by its certificate.
     caller: Option<Certified>,
     /// How long a client may take for the head of a request, and be silent between two.
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Connections {
-    pub(crate) const fn new(faces: Faces, patience: Duration) -> Self {
+    pub(crate) const fn new(faces: Faces, timeout: Duration) -> Self {
         Self {
             faces,
             caller: None,
-            patience,
+            timeout,
         }
     }
 
@@ -147,7 +147,7 @@ impl Connections {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let recognized = tokio::time::timeout(line.patience(self.patience), recognize(&mut stream));
+        let recognized = tokio::time::timeout(line.timeout(self.timeout), recognize(&mut stream));
         let mut stop = stopping.clone();
         let (protocol, prefix) = tokio::select! {
             recognized = recognized => match recognized {
@@ -172,7 +172,7 @@ impl Connections {
         let written = stream.written();
         let ended = match protocol {
             Protocol::Http1 => {
-                let stream = Lingering::new(stream);
+                let stream = Draining::new(stream);
                 let unread = stream.unread();
                 // The state of a request is a piece of memory of its own, which a connection without one need not have.
                 let service = service_fn(|request| {
@@ -181,7 +181,7 @@ impl Connections {
                 });
                 let connection = http1::Builder::new()
                     .timer(TokioTimer::new())
-                    .header_read_timeout(self.patience)
+                    .header_read_timeout(self.timeout)
                     .max_buf_size(MAX_BUFFER)
                     .serve_connection(TokioIo::new(stream), service);
                 // Its one answer is what is written, and waits there.
@@ -219,8 +219,8 @@ impl Connections {
                     .keep_alive_interval(PING_INTERVAL)
                     .keep_alive_timeout(PING_TIMEOUT)
                     .serve_connection(TokioIo::new(stream), service);
-                let stalls = || stalls(Arc::clone(&watched), written.clone(), self.patience);
-                drive(connection, stopping, idle.rests(self.patience), stalls, line).await
+                let stalls = || stalls(Arc::clone(&watched), written.clone(), self.timeout);
+                drive(connection, stopping, idle.rests(self.timeout), stalls, line).await
             }
         };
         if let Err(error) = ended {
@@ -351,9 +351,9 @@ async fn drive<C: GracefulConnection, S: Future<Output = ()>>(
 /// Waits until the client of an HTTP/2 connection has left an answer unread for long; or has asked for nothing, and has
 /// taken next to nothing of what there was: each of its streams and the whole have windows that it opens, and one which
 /// keeps them shut holds what waits behind them while it answers pings.
-async fn stalls(activity: Arc<Activity>, written: Written, patience: Duration) {
+async fn stalls(activity: Arc<Activity>, written: Written, timeout: Duration) {
     // A connection at rest has its own time, and is told first.
-    let span = STALL.max(patience);
+    let span = STALL.max(timeout);
     let mut before = written.bytes();
     loop {
         let then = Instant::now();

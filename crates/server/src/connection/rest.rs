@@ -3,7 +3,7 @@
 //! A refusal is often ready before its body has arrived. What arrives after the answer would be taken for the next
 //! request, and closing the connection while it arrives resets it, which loses the answer too. So the rest of a small
 //! body is read and dropped before the answer goes out, and the connection goes on. Where that takes too much or too
-//! long the connection ends with this answer, which says so (RFC 9112 section 9.6); how it ends is [`super::linger`]'s.
+//! long the connection ends with this answer, which says so (RFC 9112 section 9.6); how it ends is [`super::drain`]'s.
 
 use std::{
     pin::Pin,

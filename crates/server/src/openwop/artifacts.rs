@@ -78,7 +78,7 @@ fn no_artifact() -> Problem {
 /// An artifact, with its content as a mask leaves it.
 fn read(key: &RunKey, recorded: Recorded, mask: Option<&Mask>) -> Option<Artifact> {
     let Event::ArtifactCreated {
-        visit,
+        step,
         artifact,
         artifact_type,
         name,
@@ -92,8 +92,8 @@ fn read(key: &RunKey, recorded: Recorded, mask: Option<&Mask>) -> Option<Artifac
         artifact_type,
         name,
         run_id: key.run.to_string(),
-        node_id: visit.node.to_string(),
+        node_id: step.node.to_string(),
         created_at: render::time(recorded.at),
-        content: mask.map(|mask| mask.content(&visit.node, &content)),
+        content: mask.map(|mask| mask.content(&step.node, &content)),
     })
 }

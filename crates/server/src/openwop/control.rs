@@ -7,7 +7,7 @@ use futures_util::{
 use http::StatusCode;
 use serde_json::Value;
 use wopr_core::{Command, DrainPolicy, Event, Refusal, RunId, RunKey, RunStatus};
-use wopr_engine::{CommandError, Done, Engine, Extras, View};
+use wopr_engine::{CommandError, Done, Engine, SideRows, View};
 use wopr_wire::{
     json::{self, Decode as _},
     openwop::{
@@ -23,7 +23,7 @@ use wopr_wire::{
 use super::{
     answer::{Answer, bytes_response},
     call::Call,
-    once,
+    idempotency,
     problem::{Problem, no_run},
     render,
     runs::status_body,
@@ -36,16 +36,16 @@ const PAUSE_WINDOW: usize = 256;
 pub(super) fn one(call: Call) -> BoxFuture<'static, Answer> {
     async move {
         let key = call.visible_run().await?;
-        let once = once::Request::of(&call)?;
+        let once = idempotency::Request::of(&call)?;
         let request: CancelRequest = call.decode()?;
         let command = Command::Cancel {
             reason: request.reason,
             by: Some(call.caller().principal.clone()),
         };
         let respond = |view: &View| (StatusCode::OK, cancelled(&view.key.run, view.run.status));
-        let extras = once::Request::extras(once, &call, respond);
-        match call.host.engine().command(&key, command, extras).await {
-            Ok(done) => once::answer(&call, &done, respond).await,
+        let side_rows = idempotency::Request::side_rows(once, &call, respond);
+        match call.host.engine().command(&key, command, side_rows).await {
+            Ok(done) => idempotency::answer(&call, &done, respond).await,
             // Nothing to do and nothing wrong: the run stays as it is.
             Err(CommandError::Refused(Refusal::Terminal(status))) => {
                 Ok(bytes_response(StatusCode::OK, cancelled(&key.run, status)))
@@ -66,7 +66,7 @@ fn cancelled(run: &RunId, status: RunStatus) -> Vec<u8> {
 /// `POST /v1/runs:bulk-cancel`
 pub(super) fn bulk(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let once = once::Request::of(&call)?;
+        let once = idempotency::Request::of(&call)?;
         if let Some(once) = &once
             && let Some(response) = once.replay(&call).await?
         {
@@ -121,7 +121,11 @@ async fn bulk_item(call: &Call, id: String, reason: Option<String>) -> (BulkCanc
         reason,
         by: Some(caller.principal.clone()),
     };
-    let done = call.host.engine().command(&key, command, Extras::default()).await;
+    let done = call
+        .host
+        .engine()
+        .command(&key, command, SideRows::default())
+        .await;
     match done {
         Ok(Done::Fresh(view)) => (BulkCancelItem::done(id, render::status(view.run.status)), true),
         Ok(Done::Replayed(_)) => refused(id, Problem::internal()),
@@ -136,7 +140,7 @@ async fn bulk_item(call: &Call, id: String, reason: Option<String>) -> (BulkCanc
 pub(super) fn pause(call: Call) -> BoxFuture<'static, Answer> {
     async move {
         let key = call.visible_run().await?;
-        let once = once::Request::of(&call)?;
+        let once = idempotency::Request::of(&call)?;
         let request: PauseRequest = call.decode()?;
         let drain = match request.drain_policy {
             WireDrain::Immediate => DrainPolicy::Immediate,
@@ -154,9 +158,9 @@ pub(super) fn pause(call: Call) -> BoxFuture<'static, Answer> {
             };
             (StatusCode::ACCEPTED, status_body(&response))
         };
-        let extras = once::Request::extras(once, &call, respond);
-        match call.host.engine().command(&key, command, extras).await {
-            Ok(done) => once::answer(&call, &done, respond).await,
+        let side_rows = idempotency::Request::side_rows(once, &call, respond);
+        match call.host.engine().command(&key, command, side_rows).await {
+            Ok(done) => idempotency::answer(&call, &done, respond).await,
             Err(error) => {
                 let is_paused = matches!(
                     error,
@@ -177,7 +181,7 @@ pub(super) fn pause(call: Call) -> BoxFuture<'static, Answer> {
 pub(super) fn resume(call: Call) -> BoxFuture<'static, Answer> {
     async move {
         let key = call.visible_run().await?;
-        let once = once::Request::of(&call)?;
+        let once = idempotency::Request::of(&call)?;
         let request: ResumeRequest = call.decode()?;
         let command = Command::Resume {
             reason: request.reason,
@@ -191,9 +195,9 @@ pub(super) fn resume(call: Call) -> BoxFuture<'static, Answer> {
             };
             (StatusCode::ACCEPTED, status_body(&response))
         };
-        let extras = once::Request::extras(once, &call, respond);
-        match call.host.engine().command(&key, command, extras).await {
-            Ok(done) => once::answer(&call, &done, respond).await,
+        let side_rows = idempotency::Request::side_rows(once, &call, respond);
+        match call.host.engine().command(&key, command, side_rows).await {
+            Ok(done) => idempotency::answer(&call, &done, respond).await,
             Err(CommandError::Refused(Refusal::WrongState)) => {
                 Err(Refusal::NotPaused(RunStatus::Pending).into())
             }

@@ -127,7 +127,7 @@ pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
     .boxed()
 }
 
-fn shown(delivery: wopr_store::Delivery) -> Delivery {
+fn shown(delivery: wopr_store::DeliveryRow) -> Delivery {
     Delivery {
         run_id: delivery.run.run.to_string(),
         config_id: delivery.push,
@@ -143,7 +143,7 @@ fn shown(delivery: wopr_store::Delivery) -> Delivery {
     }
 }
 
-fn cursor(delivery: &wopr_store::Delivery) -> String {
+fn cursor(delivery: &wopr_store::DeliveryRow) -> String {
     let place = (delivery.run.run.as_str(), &delivery.push, delivery.seq.0);
     // Text and a number always serialise.
     URL_SAFE_NO_PAD.encode(serde_json::to_vec(&place).unwrap_or_default())

@@ -21,9 +21,9 @@ use super::{
 };
 use crate::{
     Host, admission,
-    asker::Asker,
     auth::{self, Caller},
     body::{self, BodyError, Weight},
+    credential_id::CredentialId,
     page,
     telemetry::Handled,
 };
@@ -63,11 +63,11 @@ impl Face {
                 Err(problem) => Err(problem),
                 Ok(who) => {
                     caller = who;
-                    let asker = match &caller {
-                        Some(caller) => Asker::caller(caller),
+                    let credential = match &caller {
+                        Some(caller) => CredentialId::caller(caller),
                         None => admission::asker_of(&parts.extensions),
                     };
-                    match read_body(&host, route, asker, &parts.headers, body).await {
+                    match read_body(&host, route, credential, &parts.headers, body).await {
                         Err(problem) => Err(problem),
                         Ok((body, _weight)) => {
                             let call = Call {
@@ -155,7 +155,7 @@ fn admit(
 async fn read_body(
     host: &Host,
     route: &Route,
-    asker: Asker,
+    credential: CredentialId,
     headers: &HeaderMap,
     body: Body,
 ) -> Result<(Bytes, Option<Weight>), Problem> {
@@ -167,9 +167,9 @@ async fn read_body(
         Access::Scopes(_) => host.config().server.max_body_bytes,
         Access::Public | Access::Token => host.config().server.max_body_bytes.min(MAX_PUBLIC),
     };
-    let patience = host.config().server.request_timeout.as_duration();
-    let read = body::read(body, asker, limit, patience).await;
-    match read.and_then(|read| Ok((body::weigh(&read, asker, limit)?, read))) {
+    let timeout = host.config().server.request_timeout.as_duration();
+    let read = body::read(body, credential, limit, timeout).await;
+    match read.and_then(|read| Ok((body::weigh(&read, credential, limit)?, read))) {
         Ok((weight, read)) => Ok((read, Some(weight))),
         Err(BodyError::TooLarge) => Err(too_large(limit)),
         Err(BodyError::TooManyValues) => Err(too_many_values(limit)),

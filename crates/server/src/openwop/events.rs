@@ -575,7 +575,7 @@ impl Batch {
 mod tests {
     use serde_json::json;
     use wopr_core::{Object, Origin, PrincipalId, RunId, TenantId};
-    use wopr_engine::{Create, Extras, Start};
+    use wopr_engine::{Create, SideRows, Start};
 
     use super::*;
     use crate::{Config, config::StoreUrl};
@@ -615,7 +615,7 @@ mod tests {
                 context: None,
                 trace: None,
             },
-            extras: Extras::default(),
+            side_rows: SideRows::default(),
         };
         engine.create(create).await.unwrap();
         let page = engine.events(&key, Seq(0), 2).await.unwrap().unwrap();

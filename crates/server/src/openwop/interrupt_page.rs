@@ -220,7 +220,7 @@ async fn artifact(
         match (recorded.event, &mut found) {
             (
                 Event::ArtifactCreated {
-                    visit,
+                    step,
                     artifact,
                     artifact_type,
                     name,
@@ -229,9 +229,9 @@ async fn artifact(
                 None,
             ) => {
                 let shown = if holder.reads_artifacts {
-                    mask.content(&visit.node, &content)
+                    mask.content(&step.node, &content)
                 } else {
-                    reference(&visit.node)
+                    reference(&step.node)
                 };
                 let is_redacted = !holder.reads_artifacts || shown != content;
                 let is_untrusted = is_marked || is_untrusted(content.get("contentTrust"));
@@ -244,14 +244,14 @@ async fn artifact(
                     is_redacted,
                     is_untrusted,
                 };
-                found = Some((visit, made));
+                found = Some((step, made));
             }
             (
                 Event::NodeCompleted {
-                    visit: done, outputs, ..
+                    step: done, outputs, ..
                 },
-                Some((visit, artifact)),
-            ) if done == *visit => {
+                Some((step, artifact)),
+            ) if done == *step => {
                 artifact.is_untrusted |= is_marked || is_untrusted(outputs.get("contentTrust"));
             }
             _ => {}
@@ -322,8 +322,8 @@ fn answer_of(
     claims: &Claims,
 ) -> Option<(Option<&'static str>, wopr_wire::time::Timestamp)> {
     match &recorded.event {
-        Event::InterruptResolved { visit, action, .. }
-            if visit.node == claims.node && visit.ordinal == claims.ordinal =>
+        Event::InterruptResolved { step, action, .. }
+            if step.node == claims.node && step.ordinal == claims.ordinal =>
         {
             Some((action.map(ApprovalAction::as_str), render::time(recorded.at)))
         }

@@ -22,7 +22,7 @@ use wopr_wire::{
 use super::{
     answer::{Answer, json_response},
     call::Call,
-    interrupt_page, once,
+    idempotency, interrupt_page,
     problem::{Problem, no_interrupt, no_run},
     render,
     runs::{Page, any_object, cursor, status_body},
@@ -99,7 +99,7 @@ pub(super) fn approve(call: Call) -> BoxFuture<'static, Answer> {
 async fn answer(call: &Call, value: Value, interrupt: Option<String>) -> Answer {
     let key = call.visible_run().await?;
     let caller = call.caller();
-    let once = once::Request::of(call)?;
+    let once = idempotency::Request::of(call)?;
     let voter = voter(&call.host, caller, &value)?;
     let authority = Authority::Credential(match &voter {
         None => (*caller.membership).clone(),
@@ -130,13 +130,13 @@ async fn answer(call: &Call, value: Value, interrupt: Option<String>) -> Answer 
     };
     let run = key.run.clone();
     let respond = move |view: &View| (StatusCode::OK, resolved(&run, &node, view));
-    let extras = once::Request::extras(once, call, respond.clone());
+    let side_rows = idempotency::Request::side_rows(once, call, respond.clone());
     let done = call
         .host
         .engine()
-        .command(&key, Command::Resolve(resolve), extras);
+        .command(&key, Command::Resolve(resolve), side_rows);
     match done.await {
-        Ok(done) => once::answer(call, &done, respond).await,
+        Ok(done) => idempotency::answer(call, &done, respond).await,
         Err(error) => Err(late(error).into()),
     }
 }
@@ -283,7 +283,7 @@ pub(super) async fn answer_by_token(call: &Call, claims: Claims, value: Value) -
         None if claims.holder.is_named => claims.holder.principal.clone(),
         None => PrincipalId::parse(TOKEN_HOLDER).map_err(|_| Problem::internal())?,
     };
-    let once = once::Request::of_holder(call, &claims, &by)?;
+    let once = idempotency::Request::of_holder(call, &claims, &by)?;
     let Claims {
         key,
         node,
@@ -307,10 +307,10 @@ pub(super) async fn answer_by_token(call: &Call, claims: Claims, value: Value) -
     };
     let run = key.run.clone();
     let respond = move |view: &View| (StatusCode::OK, resolved(&run, node.as_str(), view));
-    let extras = once::Request::extras(once, call, respond.clone());
+    let side_rows = idempotency::Request::side_rows(once, call, respond.clone());
     let engine = call.host.engine();
-    match engine.command(&key, Command::Resolve(resolve), extras).await {
-        Ok(done) => once::answer(call, &done, respond).await,
+    match engine.command(&key, Command::Resolve(resolve), side_rows).await {
+        Ok(done) => idempotency::answer(call, &done, respond).await,
         Err(error) => Err(invalidated(&call.host, &key, late(error)).await),
     }
 }
@@ -421,8 +421,8 @@ pub(super) fn mint(call: Call) -> BoxFuture<'static, Answer> {
         let asked = asked.ok_or_else(no_interrupt)?;
         let claims = Claims {
             key: asked.asked.key,
-            node: asked.asked.visit.node,
-            ordinal: asked.asked.visit.ordinal,
+            node: asked.asked.step.node,
+            ordinal: asked.asked.step.ordinal,
             intent: request.intent,
             holder: Holder {
                 principal,
@@ -499,9 +499,7 @@ pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
             let Some(view) = engine.view(&key).await? else {
                 continue;
             };
-            call.host
-                .seen()
-                .note(&key, &call.caller().principal, view.run.head);
+            call.host.seen().note_view(&view, &call.caller().principal);
             // What a child asks is listed once, at the child.
             for open in view.run.interrupts(&view.plan) {
                 let Some(interrupt) = waiting::here(&view, open.node) else {

@@ -18,7 +18,7 @@ use wopr_wire::{
 use super::{
     answer::{Answer, etag, json_response, not_modified},
     call::Call,
-    once,
+    idempotency,
     problem::{Problem, no_run},
     render::{self, Mask},
     waiting,
@@ -34,13 +34,13 @@ const MAX_PAGE: usize = 100;
 pub(super) fn create(call: Call) -> BoxFuture<'static, Answer> {
     async move {
         refuse_headers(&call)?;
-        let once = once::Request::of(&call)?;
+        let once = idempotency::Request::of(&call)?;
         let request: CreateRunRequest = call.decode()?;
         let request = check(&call, request)?;
         let caller = call.caller();
         let run = call.host.engine().new_run_id();
         let body = accepted(call.host.public_url(), &run);
-        let extras = once::Request::extras(once.clone(), &call, {
+        let side_rows = idempotency::Request::side_rows(once.clone(), &call, {
             let body = body.clone();
             move |_| (StatusCode::CREATED, body.clone())
         });
@@ -58,10 +58,10 @@ pub(super) fn create(call: Call) -> BoxFuture<'static, Answer> {
                 context: None,
                 trace: call.header("traceparent").map(ToOwned::to_owned),
             },
-            extras,
+            side_rows,
         };
         match call.host.engine().create(create).await {
-            Ok(done) => once::answer(&call, &done, |_| (StatusCode::CREATED, body)).await,
+            Ok(done) => idempotency::answer(&call, &done, |_| (StatusCode::CREATED, body)).await,
             Err(error) => refused(&call, once, error).await,
         }
     }
@@ -69,7 +69,7 @@ pub(super) fn create(call: Call) -> BoxFuture<'static, Answer> {
 }
 
 /// A request that took effect before is answered as it was then, even if it would be refused by now.
-async fn refused(call: &Call, once: Option<once::Request>, error: CommandError) -> Answer {
+async fn refused(call: &Call, once: Option<idempotency::Request>, error: CommandError) -> Answer {
     let is_about_now = matches!(error, CommandError::UnknownWorkflow | CommandError::Refused(_));
     match once {
         Some(once) if is_about_now => match once.replay(call).await? {
@@ -232,9 +232,7 @@ pub(super) fn show(call: Call) -> BoxFuture<'static, Answer> {
     async move {
         let key = call.visible_run().await?;
         let view = call.host.engine().view(&key).await?.ok_or_else(no_run)?;
-        call.host
-            .seen()
-            .note(&key, &call.caller().principal, view.run.head);
+        call.host.seen().note_view(&view, &call.caller().principal);
         let mask = Mask::for_caller(&view, call.caller());
         let mut snapshot = render::snapshot(&view, &mask);
         snapshot.child_runs = children(&call, &view).await?;

@@ -7,7 +7,7 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use http::StatusCode;
 use serde_json::json;
 use wopr_core::{Command, Object, Origin, RunId, RunKey};
-use wopr_engine::{Create, Extras, Start};
+use wopr_engine::{Create, SideRows, Start};
 use wopr_store::Put;
 use wopr_wire::json::{Decode, DecodeError, Fields};
 
@@ -61,7 +61,7 @@ pub(super) fn start_task(call: Call) -> BoxFuture<'static, Answer> {
                 context: None,
                 trace: call.header("traceparent").map(ToOwned::to_owned),
             },
-            extras: Extras::default(),
+            side_rows: SideRows::default(),
         };
         call.host.engine().create(create).await?;
         json_response(StatusCode::CREATED, &json!({ "taskId": run.as_str() }))
@@ -94,7 +94,7 @@ pub(super) fn set_variables(call: Call) -> BoxFuture<'static, Answer> {
         let request: SetVariables = call.decode()?;
         let names: Vec<_> = request.variables.keys().cloned().collect();
         let command = Command::SetVariables(request.variables);
-        engine.command(&key, command, Extras::default()).await?;
+        engine.command(&key, command, SideRows::default()).await?;
         let view = engine.view(&key).await?.ok_or_else(no_run)?;
         let mut shown = Mask::for_caller(&view, call.caller()).object(&view.run.variables);
         shown.retain(|name, _| names.contains(name));

@@ -71,14 +71,14 @@ pub(super) async fn record(call: &Call, key: &RunKey) -> Result<A2aTaskState, Pr
 
 /// What the record shows of a configuration; none of one that the caller does not manage.
 fn push_config(call: &Call, key: &RunKey, row: &PushRow) -> Result<Option<PushConfig>, Problem> {
-    let vault = call.host.vault();
-    let receiver = vault.open(key, &row.id, &row.body).map_err(|error| {
+    let cipher = call.host.cipher();
+    let receiver = cipher.open(key, &row.id, &row.body).map_err(|error| {
         tracing::error!(run = %key, push = row.id, %error, "push configuration not readable");
         Problem::internal()
     })?;
     Ok(receiver.is_managed_by(call.caller()).then(|| PushConfig {
         url: receiver.shown_url(),
-        token_fingerprint: vault.fingerprint(&receiver),
+        token_fingerprint: cipher.fingerprint(&receiver),
     }))
 }
 

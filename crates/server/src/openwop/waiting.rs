@@ -96,8 +96,8 @@ fn with_token(host: &Host, open: &Open, caller: &Caller) -> InterruptView {
     let asked = &open.asked;
     let claims = Claims {
         key: asked.key.clone(),
-        node: asked.visit.node.clone(),
-        ordinal: asked.visit.ordinal,
+        node: asked.step.node.clone(),
+        ordinal: asked.step.ordinal,
         intent: Intent::Resolve,
         holder: Holder::reader(caller, &asked.data),
     };

@@ -11,13 +11,13 @@ use http::{HeaderName, HeaderValue, StatusCode, header};
 use http_body_util::BodyExt as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use wopr_core::{ContentHash, Offer, Plan, TenantId, WorkflowId, definition_schema};
+use wopr_core::{ContentHash, NodeTypes, Plan, TenantId, WorkflowId, definition_schema};
 use wopr_wire::json;
 
 use super::{
     answer::{Answer, bytes_response, etag, json_response, not_modified},
     call::Call,
-    once,
+    idempotency,
     problem::{Problem, listed_problem},
 };
 use crate::mask;
@@ -33,12 +33,12 @@ struct Schema {
     tag: HeaderValue,
 }
 
-static SCHEMA: LazyLock<Schema> = LazyLock::new(|| Schema::of(Offer::default()));
-static CONFORMANCE_SCHEMA: LazyLock<Schema> = LazyLock::new(|| Schema::of(Offer { conformance: true }));
+static SCHEMA: LazyLock<Schema> = LazyLock::new(|| Schema::of(NodeTypes::default()));
+static CONFORMANCE_SCHEMA: LazyLock<Schema> = LazyLock::new(|| Schema::of(NodeTypes { conformance: true }));
 
 impl Schema {
-    fn of(offer: Offer) -> Self {
-        let text = definition_schema(offer).to_string();
+    fn of(node_types: NodeTypes) -> Self {
+        let text = definition_schema(node_types).to_string();
         Self {
             tag: etag(ContentHash::of(text.as_bytes()).as_str()),
             bytes: Bytes::from(text),
@@ -105,7 +105,7 @@ struct List<'a> {
 /// `POST /v1/workflows`
 pub(super) fn register(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let once = once::Request::of(&call)?;
+        let once = idempotency::Request::of(&call)?;
         if let Some(once) = &once
             && let Some(response) = once.replay(&call).await?
         {

@@ -113,9 +113,9 @@ hand_on! { Pushes:
     outbox(epoch: Epoch, after: Option<&RunKey>, limit: usize) -> Result<Vec<OutboxRow>, ReadError>;
     expand(row: &OutboxRow, updates: &[Update], now: Timestamp) -> Result<bool, WriteError>;
     lease_pushes(epoch: Epoch, now: Timestamp, until: Timestamp, quota: &Quota) -> Result<Vec<LeasedPush>, WriteError>;
-    waiting(run: &RunKey, push: &str, limit: usize) -> Result<Vec<Delivery>, ReadError>;
+    waiting(run: &RunKey, push: &str, limit: usize) -> Result<Vec<DeliveryRow>, ReadError>;
     settle_push(lease: &LeasedPush, attempted: Option<(Seq, Attempted)>, then: Then) -> Result<bool, WriteError>;
-    deliveries(filter: &DeliveryFilter, after: Option<&DeliveryCursor>, limit: usize) -> Result<Vec<Delivery>, ReadError>;
+    deliveries(filter: &DeliveryFilter, after: Option<&DeliveryCursor>, limit: usize) -> Result<Vec<DeliveryRow>, ReadError>;
     retry_push(run: &RunKey, push: &str, seq: Option<Seq>, now: Timestamp) -> Result<usize, WriteError>;
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio_postgres::NoTls;
 use wopr_core::{RunKey, RunStatus};
-use wopr_engine::{CommandError, Done, Engine, Extras, Outcome};
+use wopr_engine::{CommandError, Done, Engine, Outcome, SideRows};
 
 use crate::harness::*;
 
@@ -26,7 +26,7 @@ async fn a_run_of_one_replica_is_followed_and_answered_on_another() {
         async move { follow(&b, &run, RunStatus::Completed).await }
     });
     follow(&b, &run, RunStatus::WaitingApproval).await;
-    let done = b.command(&run, accept(), Extras::default()).await.unwrap();
+    let done = b.command(&run, accept(), SideRows::default()).await.unwrap();
     assert!(matches!(done, Done::Fresh(view) if view.run.status == RunStatus::Completed));
     let seen = stream.await.unwrap();
     assert_eq!(follow(&a, &run, RunStatus::Completed).await, seen);
@@ -48,8 +48,8 @@ async fn one_of_two_answers_on_two_replicas_takes_effect() {
     for _ in 0..10 {
         let run = create(&a, "approve").await.key;
         let answers = tokio::join!(
-            a.command(&run, accept(), Extras::default()),
-            b.command(&run, accept(), Extras::default())
+            a.command(&run, accept(), SideRows::default()),
+            b.command(&run, accept(), SideRows::default())
         );
         let n_done = [&answers.0, &answers.1]
             .into_iter()
@@ -148,13 +148,19 @@ async fn a_parent_that_somebody_holds_keeps_no_other_from_hearing_its_children()
     register(&[&engine]).await;
     let (held, child) = parent(&engine).await;
     let holder = hold(&url, &held).await;
-    engine.command(&child, accept(), Extras::default()).await.unwrap();
+    engine
+        .command(&child, accept(), SideRows::default())
+        .await
+        .unwrap();
 
     // Their children end while the held one is to hear of its own.
     let others = async {
         for _ in 0..4 {
             let (other, child) = parent(&engine).await;
-            engine.command(&child, accept(), Extras::default()).await.unwrap();
+            engine
+                .command(&child, accept(), SideRows::default())
+                .await
+                .unwrap();
             follow(&engine, &other, RunStatus::Completed).await;
         }
     };
@@ -210,7 +216,7 @@ async fn a_run_in_memory_is_shown_only_while_the_store_confirms_its_head() {
         let run = create(&a, "approve").await.key;
         assert_eq!(seen(&a, &run).await, RunStatus::WaitingApproval);
         // A hears nothing of it.
-        b.command(&run, accept(), Extras::default()).await.unwrap();
+        b.command(&run, accept(), SideRows::default()).await.unwrap();
         assert_eq!(seen(&a, &run).await, RunStatus::Completed);
         assert_eq!(seen(&b, &run).await, RunStatus::Completed);
     }

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio_postgres::NoTls;
 use wopr_core::{
-    Command, NodeId, Offer, Origin, PrincipalId, Resolve, RunKey, RunStatus, Seq, TenantId, WorkflowId,
+    Command, NodeId, NodeTypes, Origin, PrincipalId, Resolve, RunKey, RunStatus, Seq, TenantId, WorkflowId,
 };
 use wopr_engine::{
-    Attempt, Clock, Create, Done, Engine, Executor, Extras, Options, Outcome, Start, SystemClock, View,
+    Attempt, Clock, Create, Done, Engine, Executor, Options, Outcome, SideRows, Start, SystemClock, View,
 };
 use wopr_server::{
     Config, Faces, Host,
@@ -87,7 +87,7 @@ impl News {
             Self::Polling => (Duration::from_millis(50), Duration::from_millis(500)),
         };
         Options {
-            offer: Offer { conformance: true },
+            node_types: NodeTypes { conformance: true },
             poll,
             lease,
             ..Options::default()
@@ -202,7 +202,7 @@ pub(crate) async fn create(engine: &Engine, workflow: &str) -> View {
             run: engine.new_run_id(),
             workflow: WorkflowId::parse(workflow).unwrap(),
             start,
-            extras: Extras::default(),
+            side_rows: SideRows::default(),
         })
         .await;
     match created.unwrap() {

@@ -6,7 +6,7 @@ use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use http::StatusCode;
 use serde_json::json;
 use wopr_core::RunStatus;
-use wopr_engine::Extras;
+use wopr_engine::SideRows;
 use wopr_server::{Host, SecretsError, StartError};
 use wopr_store::{PostgresStore, Registry as _, postgres};
 
@@ -23,7 +23,7 @@ async fn two_hosts_share_a_database_and_close_apart() {
 
     follow(two.engine(), &run, RunStatus::WaitingApproval).await;
     two.engine()
-        .command(&run, accept(), Extras::default())
+        .command(&run, accept(), SideRows::default())
         .await
         .unwrap();
     follow(two.engine(), &run, RunStatus::Completed).await;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use wopr_core::{Command, DrainPolicy, RunKey, RunStatus};
-use wopr_engine::{Done, Engine, Executor, Extras, Outcome};
+use wopr_engine::{Done, Engine, Executor, Outcome, SideRows};
 
 use crate::harness::*;
 
@@ -31,7 +31,7 @@ fn stream(engine: &Engine, run: &RunKey, status: RunStatus) -> tokio::task::Join
 }
 
 async fn command(engine: &Engine, run: &RunKey, command: Command) -> RunStatus {
-    match engine.command(run, command, Extras::default()).await.unwrap() {
+    match engine.command(run, command, SideRows::default()).await.unwrap() {
         Done::Fresh(view) => view.run.status,
         Done::Replayed(record) => panic!("replayed {record:?}"),
     }

@@ -5,7 +5,9 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use tokio::sync::mpsc;
 use wopr_core::{Recorded, RunStatus, Timestamp};
-use wopr_engine::{Courier, Engine, Extras, Options, Parcel, PushOptions, SystemClock, Undelivered, View};
+use wopr_engine::{
+    Delivery, Engine, Notifier, Options, PushOptions, SideRows, SystemClock, Undelivered, View,
+};
 use wopr_store::{PostgresStore, PushRow, Put, Update, postgres};
 
 use crate::harness::*;
@@ -19,7 +21,7 @@ struct Teller {
 }
 
 #[async_trait]
-impl Courier for Teller {
+impl Notifier for Teller {
     fn updates(&self, _before: &View, events: &[Recorded]) -> Vec<Update> {
         let update = |recorded: &Recorded| Update {
             seq: recorded.seq,
@@ -28,9 +30,9 @@ impl Courier for Teller {
         events.iter().map(update).collect()
     }
 
-    async fn deliver(&self, parcel: &Parcel) -> Result<(), Undelivered> {
+    async fn deliver(&self, delivery: &Delivery) -> Result<(), Undelivered> {
         // A test that has seen enough is gone.
-        let _ = self.said.send((self.name, parcel.seq.0));
+        let _ = self.said.send((self.name, delivery.seq.0));
         if self.hangs {
             std::future::pending::<()>().await;
         }
@@ -44,7 +46,7 @@ async fn telling(url: &str, teller: Teller) -> Engine {
     let options = Options {
         poll: Duration::from_millis(50),
         lease: Duration::from_millis(500),
-        courier: Some(Arc::new(teller)),
+        notifier: Some(Arc::new(teller)),
         push: PushOptions {
             timeout: Duration::from_millis(500),
             ..PushOptions::default()
@@ -79,7 +81,7 @@ async fn of_two_replicas_one_tells_and_in_order() {
         let run = create(&a, "approve").await;
         let put = b.put_push(&run.key, receiver(), 1).await.unwrap();
         assert_eq!(put, Put::Added);
-        b.command(&run.key, accept(), Extras::default()).await.unwrap();
+        b.command(&run.key, accept(), SideRows::default()).await.unwrap();
         let log = follow(&a, &run.key, RunStatus::Completed).await;
         for seq in run.run.head.0..log.len() as u64 {
             assert_eq!(heard.recv().await.unwrap().1, seq);
@@ -113,7 +115,7 @@ async fn what_a_killed_replica_was_telling_another_tells() {
                 register(&[&a]).await;
                 let run = create(&a, "approve").await;
                 a.put_push(&run.key, receiver(), 1).await.unwrap();
-                a.command(&run.key, accept(), Extras::default()).await.unwrap();
+                a.command(&run.key, accept(), SideRows::default()).await.unwrap();
                 // Whoever drops the engine's handle does not stop it; only the runtime's end does.
                 run
             }

@@ -7,7 +7,7 @@ use futures_util::{FutureExt as _, StreamExt as _};
 use http::StatusCode;
 use serde_json::{Value, json};
 use wopr_core::{RunKey, RunStatus, WorkflowId};
-use wopr_engine::Extras;
+use wopr_engine::SideRows;
 use wopr_server::{Faces, Host};
 
 use crate::harness::*;
@@ -143,7 +143,7 @@ async fn a_stream_ends_when_its_key_is_revoked_on_the_other_host(news: News) {
     // The other one goes on to the end of its run.
     assert!(stays.next().now_or_never().is_none());
     a.engine()
-        .command(&RunKey::new(tenant(), run.clone()), accept(), Extras::default())
+        .command(&RunKey::new(tenant(), run.clone()), accept(), SideRows::default())
         .await
         .unwrap();
     while stays.next().await.is_some() {}

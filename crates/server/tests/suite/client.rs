@@ -10,7 +10,7 @@ use tokio::{
 use wopr_wire::sse;
 
 /// Nothing a test waits for takes longer.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A request to be.
 #[derive(Debug, Clone)]
@@ -77,7 +77,7 @@ impl Call {
     pub(crate) async fn send(&self) -> Reply {
         let mut stream = self.open().await;
         let mut bytes = Vec::new();
-        let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut bytes)).await;
+        let read = tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut bytes)).await;
         read.expect("the server answers in time").unwrap();
         Reply::parse(&bytes)
     }
@@ -101,7 +101,7 @@ impl Call {
             writing
         });
         let mut bytes = Vec::new();
-        let read = tokio::time::timeout(PATIENCE, reading.read_to_end(&mut bytes)).await;
+        let read = tokio::time::timeout(TIMEOUT, reading.read_to_end(&mut bytes)).await;
         read.expect("the server answers in time").unwrap();
         drop(sending.await.unwrap());
         Reply::parse(&bytes)
@@ -236,7 +236,7 @@ pub(crate) struct Events {
 impl Events {
     async fn read_more(&mut self) {
         let mut buffer = vec![0; 1 << 16];
-        let read = tokio::time::timeout(PATIENCE, self.stream.read(&mut buffer)).await;
+        let read = tokio::time::timeout(TIMEOUT, self.stream.read(&mut buffer)).await;
         let n = read.expect("the stream goes on or ends in time").unwrap();
         self.is_closed = n == 0;
         self.raw.extend_from_slice(&buffer[..n]);
@@ -286,7 +286,7 @@ pub(crate) async fn raw(address: SocketAddr, bytes: &[u8]) -> Reply {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(bytes).await.unwrap();
     let mut answer = Vec::new();
-    let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await;
+    let read = tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut answer)).await;
     read.expect("the server answers in time").unwrap();
     Reply::parse(&answer)
 }

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// A browser takes its time to start on a machine that is busy.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// How WebDriver names a reference to an element.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
@@ -54,7 +54,7 @@ impl Browser {
                 }
             }
         };
-        let port: u16 = tokio::time::timeout(PATIENCE, reading).await.unwrap();
+        let port: u16 = tokio::time::timeout(TIMEOUT, reading).await.unwrap();
         let profile = tempfile::tempdir().unwrap();
         let arguments = [
             "--headless".to_owned(),
@@ -101,7 +101,7 @@ impl Browser {
             String::new()
         };
         let asking = ask(self.address, method, &path, &body);
-        let reply = tokio::time::timeout(PATIENCE, asking).await;
+        let reply = tokio::time::timeout(TIMEOUT, asking).await;
         let (is_ok, mut answer) = reply.expect("the driver answers in time");
         assert!(is_ok, "{method} {path}: {answer}");
         answer["value"].take()
@@ -128,7 +128,7 @@ impl Browser {
                 tokio::task::yield_now().await;
             }
         };
-        if tokio::time::timeout(PATIENCE, shown).await.is_err() {
+        if tokio::time::timeout(TIMEOUT, shown).await.is_err() {
             panic!("'{text}' in {}", self.page().await);
         }
     }

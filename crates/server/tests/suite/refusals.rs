@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Nothing here takes longer.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A connection that carries one request after the other, byte by byte if need be.
 struct Connection(BufReader<TcpStream>);
@@ -45,7 +45,7 @@ impl Connection {
             bytes.extend(body);
             Reply::parse(&bytes)
         };
-        tokio::time::timeout(PATIENCE, reads)
+        tokio::time::timeout(TIMEOUT, reads)
             .await
             .expect("an answer in time")
     }
@@ -53,7 +53,7 @@ impl Connection {
     /// Waits for the server to end its direction.
     async fn ended(&mut self) {
         let mut rest = Vec::new();
-        let read = tokio::time::timeout(PATIENCE, self.0.read_to_end(&mut rest)).await;
+        let read = tokio::time::timeout(TIMEOUT, self.0.read_to_end(&mut rest)).await;
         assert_eq!(read.expect("an end in time").unwrap(), 0, "{rest:?}");
     }
 }
@@ -178,7 +178,7 @@ async fn who_drips_a_body_does_not_keep_the_connection() {
         assert!(status.starts_with("HTTP/1.1 401 "), "{status}");
     };
     let both = async { tokio::join!(drips, reads) };
-    let ended = tokio::time::timeout(PATIENCE, both).await;
+    let ended = tokio::time::timeout(TIMEOUT, both).await;
     ended.expect("the connection ends");
     // Two seconds for the rest, five for the client to see the end.
     assert!(begun.elapsed() > Duration::from_secs(6));

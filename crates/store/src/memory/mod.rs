@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId};
 
 use crate::{
-    BlobRow, Delivery, EffectKey, Epoch, Fence, IdempotencyKey, IdempotencyRecord, InboxRow, KeyRow,
+    BlobRow, DeliveryRow, EffectKey, Epoch, Fence, IdempotencyKey, IdempotencyRecord, InboxRow, KeyRow,
     MessageRow, PushRow, Revision, Snapshot, StoredEvent, Summary, TaskRow, TimerKey, WorkflowRow,
 };
 
@@ -45,7 +45,7 @@ struct State {
     pushes: BTreeMap<(RunKey, String), Push>,
     /// What is still to be told of each run.
     outbox: BTreeMap<RunKey, Note>,
-    deliveries: BTreeMap<(RunKey, String, Seq), Delivery>,
+    deliveries: BTreeMap<(RunKey, String, Seq), DeliveryRow>,
     /// The root that each marked run goes with.
     removals: BTreeMap<RunKey, RunId>,
     epoch: u64,

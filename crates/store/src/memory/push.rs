@@ -7,7 +7,7 @@ use wopr_core::{RunKey, Seq, Timestamp};
 
 use super::{Hand, MemoryStore, Note, Push, State, work::within};
 use crate::{
-    Attempted, Delivery, DeliveryCursor, DeliveryFilter, Epoch, Fence, LAST_CHANCE, LeasedPush, OutboxRow,
+    Attempted, DeliveryCursor, DeliveryFilter, DeliveryRow, Epoch, Fence, LAST_CHANCE, LeasedPush, OutboxRow,
     PushRow, Pushes, Put, Quota, ReadError, Then, Update, WriteError,
 };
 
@@ -158,7 +158,7 @@ impl Pushes for MemoryStore {
             push.due.get_or_insert(now);
             push.news += 1;
             for update in updates.iter().filter(|update| update.seq >= push.since) {
-                made.push(Delivery {
+                made.push(DeliveryRow {
                     run: row.run.clone(),
                     push: push.row.id.clone(),
                     seq: update.seq,
@@ -217,7 +217,7 @@ impl Pushes for MemoryStore {
         Ok(leased)
     }
 
-    async fn waiting(&self, run: &RunKey, push: &str, limit: usize) -> Result<Vec<Delivery>, ReadError> {
+    async fn waiting(&self, run: &RunKey, push: &str, limit: usize) -> Result<Vec<DeliveryRow>, ReadError> {
         let state = self.state.lock();
         Ok(state
             .deliveries
@@ -282,7 +282,7 @@ impl Pushes for MemoryStore {
         filter: &DeliveryFilter,
         after: Option<&DeliveryCursor>,
         limit: usize,
-    ) -> Result<Vec<Delivery>, ReadError> {
+    ) -> Result<Vec<DeliveryRow>, ReadError> {
         let state = self.state.lock();
         Ok(state
             .deliveries

@@ -37,7 +37,7 @@ pub(super) struct Connector {
     pub(super) servers: Arc<[Config]>,
     tls: MakeRustlsConnect,
     /// What one address of one server may take.
-    pub(super) patience: Duration,
+    pub(super) timeout: Duration,
     is_shuffled: bool,
     last_good: Arc<Mutex<Option<Place>>>,
 }
@@ -53,7 +53,7 @@ struct Place {
 #[derive(Debug, thiserror::Error)]
 pub(super) struct Unreached {
     failures: Vec<Failure>,
-    patience: Duration,
+    timeout: Duration,
 }
 
 #[derive(Debug)]
@@ -80,11 +80,7 @@ pub(super) type Messages = tokio_postgres::Connection<tokio_postgres::Socket, St
 
 impl Connector {
     /// Takes a URL's parameters apart.
-    pub(super) fn new(
-        config: &Config,
-        tls: MakeRustlsConnect,
-        patience: Duration,
-    ) -> Result<Self, OpenError> {
+    pub(super) fn new(config: &Config, tls: MakeRustlsConnect, timeout: Duration) -> Result<Self, OpenError> {
         let (hosts, addresses) = (config.get_hosts().len(), config.get_hostaddrs().len());
         let (n, ports) = (hosts.max(addresses), config.get_ports().len());
         if n == 0 {
@@ -101,7 +97,7 @@ impl Connector {
         Ok(Self {
             servers: (0..n).map(|server| only(config, server)).collect(),
             tls,
-            patience,
+            timeout,
             is_shuffled: config.get_load_balance_hosts() == LoadBalanceHosts::Random,
             last_good: Arc::default(),
         })
@@ -109,7 +105,7 @@ impl Connector {
 
     /// How long a small statement may take on a connection of this.
     pub(super) fn answering(&self) -> Duration {
-        self.patience * ANSWERING
+        self.timeout * ANSWERING
     }
 
     /// Makes a connection whose session has been told something first, which may be nothing.
@@ -164,7 +160,7 @@ impl Connector {
                 }
                 // Rare and large: what waits for a connection should not have to hold it.
                 let reaching = Box::pin(reach(config));
-                let why = match timeout(self.patience, reaching).await {
+                let why = match timeout(self.timeout, reaching).await {
                     Ok(Ok(reached)) => {
                         self.found(Place { server, address }, &name, failures);
                         return Ok((reached, name));
@@ -176,8 +172,8 @@ impl Connector {
                 failures.push(Failure { server: name, why });
             }
         }
-        let patience = self.patience;
-        Err(Unreached { failures, patience })
+        let timeout = self.timeout;
+        Err(Unreached { failures, timeout })
     }
 
     /// The servers as they are to be tried.
@@ -200,7 +196,7 @@ impl Connector {
         if !config.get_hostaddrs().is_empty() || host.parse::<IpAddr>().is_ok() {
             return Ok(vec![None]);
         }
-        let found = match timeout(self.patience, net::lookup_host((host.as_str(), 0))).await {
+        let found = match timeout(self.timeout, net::lookup_host((host.as_str(), 0))).await {
             Ok(Ok(found)) => found,
             Ok(Err(error)) => return Err(Why::Refused(error.to_string())),
             Err(_) => return Err(Why::Refused("its name is not resolved in time".to_owned())),
@@ -222,8 +218,8 @@ impl Connector {
     fn found(&self, place: Place, name: &str, failures: Vec<Failure>) {
         let before = self.last_good.lock().replace(place);
         if before != Some(place) && !failures.is_empty() {
-            let patience = self.patience;
-            let others = Unreached { failures, patience };
+            let timeout = self.timeout;
+            let others = Unreached { failures, timeout };
             tracing::warn!(server = name, %others, "another database server is used");
         }
     }
@@ -315,7 +311,7 @@ impl fmt::Display for Unreached {
             let separator = if n == 0 { "" } else { "; " };
             match why {
                 Why::Silent => {
-                    let seconds = self.patience.as_secs_f64();
+                    let seconds = self.timeout.as_secs_f64();
                     write!(f, "{separator}{server} did not answer within {seconds} s")?;
                 }
                 Why::Refused(why) | Why::Final(why) => write!(f, "{separator}{server}: {why}")?,
@@ -338,7 +334,7 @@ impl From<Unreached> for OpenError {
         let names = unreached.failures.into_iter().map(|failure| failure.server);
         Self::Silent {
             server: names.collect::<Vec<_>>().join(", "),
-            after: unreached.patience,
+            after: unreached.timeout,
         }
     }
 }

@@ -28,7 +28,7 @@ use tokio::{
 use tokio_util::task::TaskTracker;
 
 use super::{Options, append, fault::Fault, hints::Hints, pool::Pool, stats::Counters, turns::Purpose};
-use crate::{AppendError, Batch, Hint, WriteError, patiently, vitals::Vitals};
+use crate::{AppendError, Batch, Hint, WriteError, vitals::Vitals, with_timeout};
 
 /// Groups under way at once: while one waits for the disk, another is prepared. More would only be smaller.
 const COMMITTERS: usize = 3;
@@ -59,7 +59,7 @@ pub(super) struct Groups {
     alone: Semaphore,
     /// One permit per committer that has left its place before its group was settled.
     slow: Semaphore,
-    patience: Duration,
+    timeout: Duration,
 }
 
 #[derive(Default)]
@@ -123,7 +123,7 @@ impl Groups {
             room: Arc::new(Semaphore::new(ROOM >> 10)),
             alone: Semaphore::new(options.waiting.clamp(1, Semaphore::MAX_PERMITS)),
             slow: Semaphore::new(options.share()),
-            patience: options.patience,
+            timeout: options.timeout,
         })
     }
 
@@ -131,7 +131,7 @@ impl Groups {
     pub(super) async fn append(self: &Arc<Self>, batch: Batch) -> Result<(), AppendError> {
         let (answer, mut answered) = oneshot::channel();
         let ticket = self.enqueue(batch, answer)?;
-        let answered = match patiently(self.patience, &mut answered).await {
+        let answered = match with_timeout(self.timeout, &mut answered).await {
             Some(answered) => answered,
             None if self.withdraw(ticket) => {
                 return Err(self.refused("every connection to the database is busy"));
@@ -198,7 +198,7 @@ impl Groups {
             }
             let mut settling = pin!(self.settle(group));
             // While those that wait have patience left. What takes so long may be a silent connection, and others not.
-            if timeout(self.patience / 2, &mut settling).await.is_ok() {
+            if timeout(self.timeout / 2, &mut settling).await.is_ok() {
                 continue;
             }
             tokio::select! {

@@ -39,7 +39,7 @@ const REGISTRY: &str = "registry";
 /// The line that says nothing in particular.
 const ANY: &str = "any";
 /// How long changes are gathered before they are told together.
-const LINGER: Duration = Duration::from_millis(3);
+const GATHER: Duration = Duration::from_millis(3);
 /// Pause before a lost connection is made again.
 const AWAY: Duration = Duration::from_secs(1);
 /// How long nothing may be told before the server is asked whether it is there: one that is stopped keeps its
@@ -65,7 +65,7 @@ pub(super) struct Hints {
 }
 
 /// What tells and hears, until it is stopped.
-pub(super) struct Courier {
+pub(super) struct Announcer {
     connector: Connector,
     schema: String,
     me: String,
@@ -81,10 +81,10 @@ impl Hints {
         schema: String,
         counters: Arc<Counters>,
         stop: CancellationToken,
-    ) -> (Self, Courier) {
+    ) -> (Self, Announcer) {
         let (outgoing, told) = mpsc::channel(WAITING);
         let incoming = broadcast::Sender::new(KEPT);
-        let courier = Courier {
+        let announcer = Announcer {
             connector,
             schema,
             me: format!("{:016x}", rand::random::<u64>()),
@@ -93,7 +93,7 @@ impl Hints {
             counters,
             stop,
         };
-        (Self { outgoing, incoming }, courier)
+        (Self { outgoing, incoming }, announcer)
     }
 
     /// Lets other processes know that something changed, sooner or later or not at all.
@@ -106,7 +106,7 @@ impl Hints {
     }
 }
 
-impl Courier {
+impl Announcer {
     pub(super) async fn run(mut self) {
         let stop = self.stop.clone();
         stop.run_until_cancelled(async {
@@ -144,7 +144,7 @@ impl Courier {
                 self.answer(client.query(&notify, &[&CHANNEL, &payload])).await?;
             }
             hints.clear();
-            sleep(LINGER).await;
+            sleep(GATHER).await;
         }
     }
 

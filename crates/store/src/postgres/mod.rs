@@ -63,7 +63,7 @@ pub struct Options {
     /// their turn, before further ones are refused. Default 1024 of each.
     pub waiting: usize,
     /// How long a call waits for a connection, or an append for its turn, before it is refused. Default one second.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// How long a call may take once it has a connection or waits for one, with all that is tried again, before
     /// the database is taken for silent. Default 45 seconds: longer than the server lets any statement run.
     pub deadline: Duration,
@@ -78,7 +78,7 @@ impl Default for Options {
         Self {
             connections: 16,
             waiting: 1_024,
-            patience: Duration::from_secs(1),
+            timeout: Duration::from_secs(1),
             deadline: Duration::from_secs(45),
             migrate: true,
             hints: true,
@@ -119,8 +119,9 @@ impl PostgresStore {
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let pool = Pool::new(connector.clone(), &options, Arc::clone(&counters), tasks.clone())?;
         let hints = options.hints.then(|| {
-            let (hints, courier) = Hints::new(connector, schema.clone(), Arc::clone(&counters), stop.clone());
-            tasks.spawn(courier.run());
+            let (hints, announcer) =
+                Hints::new(connector, schema.clone(), Arc::clone(&counters), stop.clone());
+            tasks.spawn(announcer.run());
             hints
         });
         let pool = Arc::new(pool);

@@ -70,7 +70,7 @@ pub(super) fn parse(url: &str, options: &mut Options) -> Result<Connector, OpenE
     } else {
         SslMode::Disable
     });
-    let patience = config.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT);
+    let timeout = config.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT);
     if config.get_tcp_user_timeout().is_none() {
         config.tcp_user_timeout(PEER_TIMEOUT);
         config.keepalives_idle(PEER_TIMEOUT);
@@ -86,7 +86,7 @@ pub(super) fn parse(url: &str, options: &mut Options) -> Result<Connector, OpenE
         tracing::warn!("the connection to the database is not encrypted, sslmode=require would");
     }
     let tls = MakeRustlsConnect::new(client_config(wants_tls, roots.as_deref().map(Path::new))?);
-    Connector::new(&config, tls, patience)
+    Connector::new(&config, tls, timeout)
 }
 
 fn wrong(rule: &str) -> OpenError {
@@ -214,9 +214,9 @@ mod tests {
         let (connector, options) = parsed("").expect("a url");
         assert_eq!(options.connections, Options::default().connections);
         assert_eq!(connector.servers[0].get_application_name(), Some("wopr"));
-        assert_eq!(connector.patience, CONNECT_TIMEOUT);
+        assert_eq!(connector.timeout, CONNECT_TIMEOUT);
         let (connector, _) = parsed("?connect_timeout=7").expect("a url");
-        assert_eq!(connector.patience, Duration::from_secs(7));
+        assert_eq!(connector.timeout, Duration::from_secs(7));
     }
 
     #[test]

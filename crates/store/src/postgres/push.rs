@@ -19,7 +19,7 @@ use super::{
     work::{tenants_with, without},
 };
 use crate::{
-    Attempted, Batch, Delivery, DeliveryCursor, DeliveryFilter, Epoch, Fence, Guard, LeasedPush, NewPush,
+    Attempted, Batch, DeliveryCursor, DeliveryFilter, DeliveryRow, Epoch, Fence, Guard, LeasedPush, NewPush,
     OutboxRow, PushRow, Pushes, Put, Quota, ReadError, Then, Update, WriteError,
 };
 
@@ -360,7 +360,7 @@ async fn list(
     filter: &DeliveryFilter,
     after: Option<&DeliveryCursor>,
     limit: usize,
-) -> Result<Vec<Delivery>, Fault> {
+) -> Result<Vec<DeliveryRow>, Fault> {
     let run = filter.run.as_ref().map(wopr_core::RunId::as_str);
     let first = run.unwrap_or_default();
     // Nothing has the place before the first event of an unnamed receiver.
@@ -397,12 +397,12 @@ fn only(found: &[Row]) -> Result<&Row, Fault> {
         .ok_or_else(|| Fault::Damaged("a statement that always answers did not".to_owned()))
 }
 
-fn delivery(row: &Row) -> Result<Delivery, Fault> {
+fn delivery(row: &Row) -> Result<DeliveryRow, Fault> {
     let error = match rows::opt_text(row, 7)? {
         Some(_) => Some(rows::free_text(row, 7)?),
         None => None,
     };
-    Ok(Delivery {
+    Ok(DeliveryRow {
         run: rows::run_key(row, 0)?,
         push: rows::free_text(row, 2)?,
         seq: rows::seq(row, 3)?,
@@ -499,7 +499,7 @@ impl Pushes for PostgresStore {
         Ok(lease(&self.pool, epoch, now, until, quota).await?)
     }
 
-    async fn waiting(&self, run: &RunKey, push: &str, limit: usize) -> Result<Vec<Delivery>, ReadError> {
+    async fn waiting(&self, run: &RunKey, push: &str, limit: usize) -> Result<Vec<DeliveryRow>, ReadError> {
         let round = || {
             let mut values = of_push(run, push);
             values.push(value(rows::limit(limit)));
@@ -523,7 +523,7 @@ impl Pushes for PostgresStore {
         filter: &DeliveryFilter,
         after: Option<&DeliveryCursor>,
         limit: usize,
-    ) -> Result<Vec<Delivery>, ReadError> {
+    ) -> Result<Vec<DeliveryRow>, ReadError> {
         Ok(list(&self.pool, filter, after, limit).await?)
     }
 

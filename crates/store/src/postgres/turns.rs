@@ -12,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use wopr_core::TenantId;
 
 use super::Options;
-use crate::{patiently, turns};
+use crate::{turns, with_timeout};
 
 /// What a connection is wanted for.
 #[derive(Debug, Clone, Copy)]
@@ -32,7 +32,7 @@ pub(super) struct Turns {
     all: Arc<Semaphore>,
     /// One permit per call for work that waits for its turn, so that no more than these do.
     waiting: Semaphore,
-    patience: Duration,
+    timeout: Duration,
 }
 
 /// The right to use a connection.
@@ -63,7 +63,7 @@ impl Turns {
             reads: turns::Turns::new(n_reads, options.waiting),
             all: Arc::new(Semaphore::new(n_turns)),
             waiting: Semaphore::new(n_waiting.min(Semaphore::MAX_PERMITS)),
-            patience: options.patience,
+            timeout: options.timeout,
         }
     }
 
@@ -83,7 +83,7 @@ impl Turns {
                 _lanes: lanes,
             })
         };
-        patiently(self.patience, turn).await.unwrap_or(Err(BUSY))
+        with_timeout(self.timeout, turn).await.unwrap_or(Err(BUSY))
     }
 
     async fn lanes(&self, purpose: Purpose<'_>) -> Result<Lanes, turns::Full> {
@@ -150,7 +150,7 @@ mod tests {
             tokio::spawn(async move {
                 let _turn = turns.take(Purpose::List(&busy)).await;
                 // sleep: how long a list takes, in virtual time
-                tokio::time::sleep(turns.patience / 10).await;
+                tokio::time::sleep(turns.timeout / 10).await;
             });
             tokio::task::yield_now().await;
         }

@@ -25,7 +25,7 @@ use rusqlite::{Connection, ErrorCode, hooks::Wal, wal::CheckpointMode};
 use super::{place::Files, space::Space, stats::Counters};
 
 /// How long the writer may be held back for a reader that still uses the log.
-const PATIENCE: Duration = Duration::from_millis(20);
+const TIMEOUT: Duration = Duration::from_millis(20);
 
 /// How many pages may be left to copy while the writer waits.
 const REMAINDER: u64 = 256;
@@ -119,7 +119,7 @@ pub(super) struct Checkpointer {
 impl Checkpointer {
     /// Checkpoints when wished, and once more when nobody can wish any longer.
     pub(super) fn run(self, wishes: &Receiver<()>) {
-        if let Err(error) = self.conn.busy_timeout(PATIENCE) {
+        if let Err(error) = self.conn.busy_timeout(TIMEOUT) {
             tracing::warn!(%error, "checkpoints will not wait for readers");
         }
         while wishes.recv().is_ok() {

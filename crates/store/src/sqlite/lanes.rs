@@ -9,12 +9,12 @@ use std::time::Duration;
 use wopr_core::TenantId;
 
 use crate::{
-    patiently,
     turns::{Full, Turn, Turns},
+    with_timeout,
 };
 
 /// How long a read waits for its turn before it is refused.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What is read.
 #[derive(Debug, Clone)]
@@ -73,7 +73,7 @@ impl Lanes {
                 Lane::Work => Ok(Place::default()),
             }
         };
-        patiently(PATIENCE, place).await.unwrap_or(Err(Full))
+        with_timeout(TIMEOUT, place).await.unwrap_or(Err(Full))
     }
 }
 
@@ -115,7 +115,7 @@ mod tests {
             tokio::spawn(async move {
                 let _place = lanes.take(&Lane::List(tenant("busy"))).await;
                 // sleep: how long a list takes, in virtual time
-                tokio::time::sleep(PATIENCE / 10).await;
+                tokio::time::sleep(TIMEOUT / 10).await;
             });
             tokio::task::yield_now().await;
         }

@@ -29,7 +29,7 @@ const STATEMENTS: usize = 128;
 
 /// How long a connection waits for another of this process that starts the write-ahead log over or recovers it.
 /// Other processes are kept out by the lock file, but for guests, whose transactions are short.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why a database could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -268,7 +268,7 @@ pub(super) fn writing_again(path: &Path) -> rusqlite::Result<Connection> {
 fn write_with(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
     let flags = flags | OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags)?;
-    conn.busy_timeout(PATIENCE)?;
+    conn.busy_timeout(TIMEOUT)?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS);
     // A plan must not depend on bound values: with `LIMIT ?` SQLite would prepare a cached statement again at each use.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
@@ -302,7 +302,7 @@ pub(super) fn reading(path: &Path) -> rusqlite::Result<Connection> {
         path,
         OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX,
     )?;
-    conn.busy_timeout(PATIENCE)?;
+    conn.busy_timeout(TIMEOUT)?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS);
     // A plan must not depend on bound values: with `LIMIT ?` SQLite would prepare a cached statement again at each use.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;

@@ -14,8 +14,8 @@ use super::{
     rows,
 };
 use crate::{
-    AppendError, Attempted, Batch, Delivery, DeliveryCursor, DeliveryFilter, Epoch, Fence, Guard, LeasedPush,
-    NewPush, OutboxRow, PushRow, Pushes, Put, Quota, ReadError, Then, Update, WriteError,
+    AppendError, Attempted, Batch, DeliveryCursor, DeliveryFilter, DeliveryRow, Epoch, Fence, Guard,
+    LeasedPush, NewPush, OutboxRow, PushRow, Pushes, Put, Quota, ReadError, Then, Update, WriteError,
 };
 
 /// The columns [`delivery`] reads.
@@ -360,7 +360,7 @@ fn lease(
     Ok(leased)
 }
 
-fn waiting(conn: &Connection, run: &RunKey, push: &str, limit: usize) -> Result<Vec<Delivery>, Fault> {
+fn waiting(conn: &Connection, run: &RunKey, push: &str, limit: usize) -> Result<Vec<DeliveryRow>, Fault> {
     let mut statement = conn.prepare_cached(WAITING)?;
     let found = statement.query(params![
         run.tenant.as_str(),
@@ -429,7 +429,7 @@ fn list(
     filter: &DeliveryFilter,
     after: Option<&DeliveryCursor>,
     limit: usize,
-) -> Result<Vec<Delivery>, Fault> {
+) -> Result<Vec<DeliveryRow>, Fault> {
     let run = filter.run.as_ref().map(wopr_core::RunId::as_str);
     let first = run.unwrap_or_default();
     // Nothing has the place before the first event of an unnamed receiver.
@@ -487,7 +487,7 @@ fn retry(
     Ok(n_retried)
 }
 
-fn deliveries(mut found: rusqlite::Rows<'_>) -> Result<Vec<Delivery>, Fault> {
+fn deliveries(mut found: rusqlite::Rows<'_>) -> Result<Vec<DeliveryRow>, Fault> {
     let mut deliveries = Vec::new();
     while let Some(row) = found.next()? {
         deliveries.push(delivery(row)?);
@@ -495,8 +495,8 @@ fn deliveries(mut found: rusqlite::Rows<'_>) -> Result<Vec<Delivery>, Fault> {
     Ok(deliveries)
 }
 
-fn delivery(row: &Row<'_>) -> Result<Delivery, Fault> {
-    Ok(Delivery {
+fn delivery(row: &Row<'_>) -> Result<DeliveryRow, Fault> {
+    Ok(DeliveryRow {
         run: rows::run_key(row, 0)?,
         push: rows::text(row, 2)?.to_owned(),
         seq: rows::seq(row, 3)?,
@@ -572,7 +572,7 @@ impl Pushes for SqliteStore {
             .await
     }
 
-    async fn waiting(&self, run: &RunKey, push: &str, limit: usize) -> Result<Vec<Delivery>, ReadError> {
+    async fn waiting(&self, run: &RunKey, push: &str, limit: usize) -> Result<Vec<DeliveryRow>, ReadError> {
         let (run, push) = (run.clone(), push.to_owned());
         self.read(Lane::Work, move |conn| waiting(conn, &run, &push, limit))
             .await
@@ -594,7 +594,7 @@ impl Pushes for SqliteStore {
         filter: &DeliveryFilter,
         after: Option<&DeliveryCursor>,
         limit: usize,
-    ) -> Result<Vec<Delivery>, ReadError> {
+    ) -> Result<Vec<DeliveryRow>, ReadError> {
         let (filter, after) = (filter.clone(), after.cloned());
         self.read(Lane::List(filter.tenant.clone()), move |conn| {
             list(conn, &filter, after.as_ref(), limit)

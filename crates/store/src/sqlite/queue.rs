@@ -119,10 +119,10 @@ impl<T> Queue<T> {
         true
     }
 
-    /// Lets further items come to the ones that are there: until there are `enough`, for `patience` at most, and
+    /// Lets further items come to the ones that are there: until there are `enough`, for `timeout` at most, and
     /// no longer than they keep coming, at least one in each `slice`.
-    pub(super) fn gather(&self, enough: usize, slice: Duration, patience: Duration) -> Gathered {
-        let end = Instant::now() + patience;
+    pub(super) fn gather(&self, enough: usize, slice: Duration, timeout: Duration) -> Gathered {
+        let end = Instant::now() + timeout;
         let mut state = self.state.lock();
         state.wanted = enough;
         let mut gathered = Gathered::Enough;
@@ -201,20 +201,20 @@ mod tests {
 
     #[test]
     fn gathering_ends_with_enough_or_with_nothing_more() {
-        let (slice, patience) = (Duration::from_millis(1), Duration::from_secs(60));
+        let (slice, timeout) = (Duration::from_millis(1), Duration::from_secs(60));
         let queue = Queue::new(10, usize::MAX);
         queue.push(1, 0).expect("room");
-        assert_eq!(queue.gather(4, slice, patience), Gathered::Dry);
+        assert_eq!(queue.gather(4, slice, timeout), Gathered::Dry);
         assert_eq!(queue.gather(4, slice, Duration::ZERO), Gathered::Enough);
         std::thread::scope(|scope| {
-            let gathering = scope.spawn(|| queue.gather(4, patience, patience));
+            let gathering = scope.spawn(|| queue.gather(4, timeout, timeout));
             for n in 2..=4 {
                 queue.push(n, 0).expect("room");
             }
             assert_eq!(gathering.join().expect("it ends"), Gathered::Enough);
         });
         queue.close();
-        assert_eq!(queue.gather(9, patience, patience), Gathered::Enough);
+        assert_eq!(queue.gather(9, timeout, timeout), Gathered::Enough);
         let mut group = Vec::new();
         assert!(queue.drain(&mut group, 9, usize::MAX));
         assert_eq!(group, [1, 2, 3, 4]);

@@ -17,13 +17,13 @@ use super::{
     job::Job,
     session::Session,
 };
-use crate::{WriteError, patiently};
+use crate::{WriteError, with_timeout};
 
 /// How long an answer serves, from when it was asked for.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// How long to wait for an answer. A statement that needs a lock takes two seconds to give up.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// No tenant and no run can be called so.
 const WRITE: &str = "INSERT INTO events (tenant, run, last_seq, bodies) VALUES ('', '', 0, x'')";
@@ -99,7 +99,7 @@ impl State {
             return Ok(());
         };
         // Who goes away while he waits leaves the probe to the next.
-        let Some(answer) = patiently(PATIENCE, pending).await else {
+        let Some(answer) = with_timeout(TIMEOUT, pending).await else {
             return Err("the database does not answer".to_owned());
         };
         self.pending = None;

@@ -50,7 +50,7 @@ const CROWD: usize = 8;
 const CROWDS_GROUP: usize = 32;
 
 /// How long a crowd's group may take to form. Whoever waits longest waits so much longer.
-const PATIENCE: Duration = Duration::from_millis(3);
+const TIMEOUT: Duration = Duration::from_millis(3);
 
 /// A crowd that sends nothing for so long is none.
 const LULL: Duration = Duration::from_micros(400);
@@ -138,7 +138,7 @@ impl Writer {
             group.extend(self.records.due(group.len()));
             self.write(&mut group);
             if is_crowded {
-                is_crowded = self.queue.gather(CROWDS_GROUP, LULL, PATIENCE) == Gathered::Enough;
+                is_crowded = self.queue.gather(CROWDS_GROUP, LULL, TIMEOUT) == Gathered::Enough;
             }
         }
     }

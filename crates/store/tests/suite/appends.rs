@@ -163,7 +163,7 @@ async fn a_refused_append_leaves_nothing(store: Arc<dyn Store>) {
         fence: None,
     }];
     batch.children = vec![child(3, &target)];
-    batch.inbox_sent = vec![notice(&other, &target, 1)];
+    batch.inbox_sent = vec![run_message(&other, &target, 1)];
     batch.idempotency = Some(record("k", 100));
     batch.messages = vec![MessageRow {
         id: "m".to_owned(),
@@ -329,7 +329,7 @@ async fn children_are_runs_with_an_empty_log(store: Arc<dyn Store>) {
     let parent = run(1);
     let mut batch = create(&parent, 2);
     batch.children = vec![child(2, &parent), child(3, &parent)];
-    batch.inbox_sent = vec![notice(&run(2), &parent, 0), notice(&run(3), &parent, 1)];
+    batch.inbox_sent = vec![run_message(&run(2), &parent, 0), run_message(&run(3), &parent, 1)];
     store.append(batch.clone()).await.expect("append");
 
     for (n, expected) in [(2, &batch.children[0]), (3, &batch.children[1])] {
@@ -400,7 +400,7 @@ async fn a_child_starts_at_sequence_zero(store: Arc<dyn Store>) {
     let parent = run(1);
     let mut batch = create(&parent, 1);
     batch.children = vec![child(2, &parent)];
-    batch.inbox_sent = vec![notice(&run(2), &parent, 0)];
+    batch.inbox_sent = vec![run_message(&run(2), &parent, 0)];
     store.append(batch).await.expect("append");
 
     assert_eq!(Guard::At(Seq(0)), append(&run(2), 0, 1).guard);

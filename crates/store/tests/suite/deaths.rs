@@ -110,7 +110,7 @@ async fn rows_that_have_one_chance_left_are_handed_out_one_by_one(store: Arc<dyn
 async fn told(store: &dyn Store) {
     store.append(create(&run(1), 1)).await.expect("append");
     let mut batch = create(&run(2), 1);
-    batch.inbox_sent = vec![notice(&run(1), &run(2), 0)];
+    batch.inbox_sent = vec![run_message(&run(1), &run(2), 0)];
     store.append(batch).await.expect("append");
 }
 

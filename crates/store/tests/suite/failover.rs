@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// What the URL allows each server.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Far more than anything here takes, and far less than for ever.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -68,7 +68,7 @@ async fn a_first_server_that_says_nothing_is_passed_over_once() {
     for n in 0..4 {
         store.append(create(&run(n), 1)).await.expect("append");
     }
-    assert!(begun.elapsed() >= PATIENCE);
+    assert!(begun.elapsed() >= TIMEOUT);
     assert_eq!(
         silent.n_silenced(),
         1,
@@ -95,7 +95,7 @@ async fn the_store_goes_on_with_the_second_server_when_the_first_falls_silent() 
         Proxy::new(schema.server()).await,
     );
     let options = Options {
-        deadline: PATIENCE * 4,
+        deadline: TIMEOUT * 4,
         ..Options::default()
     };
     let url = behind(first.address(), &second, &schema);
@@ -123,7 +123,7 @@ async fn the_store_goes_on_with_the_second_server_when_the_first_falls_silent() 
     let hearing = async {
         for n in 100.. {
             store.append(create(&run(n), 1)).await.expect("append");
-            let next = timeout(PATIENCE, async {
+            let next = timeout(TIMEOUT, async {
                 loop {
                     match heard.recv().await {
                         Ok(Hint::Run(heard)) if heard == run(n) => return,
@@ -145,7 +145,7 @@ async fn a_server_that_says_nothing_is_told_of_in_bounded_time() {
     // The system takes connections for it, and nobody ever does.
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let deaf = listener.local_addr().expect("an address");
-    for (address, waited) in [(deaf, PATIENCE), (mute().await, PATIENCE * 3)] {
+    for (address, waited) in [(deaf, TIMEOUT), (mute().await, TIMEOUT * 3)] {
         let url = format!("postgres://ada:hunter2@{address}/db?connect_timeout=1");
         let (opened, migrated, version, risks) = timeout(LIMIT, async {
             tokio::join!(

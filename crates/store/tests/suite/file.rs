@@ -29,7 +29,7 @@ async fn everything_survives_a_restart() {
     batch.timers_set = vec![timer("t", 10)];
     batch.effects_enqueued = vec![born_leased("e", epoch, 1_000)];
     batch.idempotency = Some(record("k", 100));
-    batch.inbox_sent = vec![notice(&run(2), &run(1), 0)];
+    batch.inbox_sent = vec![run_message(&run(2), &run(1), 0)];
     store.append(batch).await.expect("append");
     let loaded = store.load(&run(1)).await.expect("load");
     drop(store);

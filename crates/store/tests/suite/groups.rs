@@ -33,7 +33,10 @@ fn rich(n: u64, epoch: Epoch) -> Batch {
     batch.timers_set = vec![timer("t", 5), timer("t", 6)];
     batch.effects_enqueued = vec![effect("a"), born_leased("b", epoch, 9), effect("a")];
     batch.children = vec![child(1_000 + n, &run(n))];
-    batch.inbox_sent = vec![notice(&run(1_000 + n), &run(n), 1), notice(&run(77), &run(n), 0)];
+    batch.inbox_sent = vec![
+        run_message(&run(1_000 + n), &run(n), 1),
+        run_message(&run(77), &run(n), 0),
+    ];
     batch.idempotency = Some(record(&format!("key {n}"), 100));
     batch.push = n.is_multiple_of(2).then(|| along(&run(n), "p")).flatten();
     batch

@@ -83,7 +83,7 @@ async fn ids_sort_by_their_bytes(store: Arc<dyn Store>) {
     for run in &ordered {
         let key = wopr_core::RunKey::new(acme(), run.clone());
         let mut batch = create(&key, 1);
-        batch.inbox_sent = vec![notice(&key, &key, 0)];
+        batch.inbox_sent = vec![run_message(&key, &key, 0)];
         store.append(batch).await.expect("append");
     }
     let mut newest_first = ordered.to_vec();

@@ -162,7 +162,7 @@ pub(crate) fn child(n: u64, parent: &RunKey) -> ChildRow {
     }
 }
 
-pub(crate) fn notice(target: &RunKey, source: &RunKey, source_seq: u64) -> InboxRow {
+pub(crate) fn run_message(target: &RunKey, source: &RunKey, source_seq: u64) -> InboxRow {
     InboxRow {
         target: target.run.clone(),
         source: source.run.clone(),

@@ -209,7 +209,7 @@ prop_compose! {
         batch.summary = summary(status, time);
         batch.summary.workflow = workflow(flow);
         batch.task = task;
-        batch.inbox_sent = sent.into_iter().map(|(n, seq)| notice(&RunKey::new(run.tenant.clone(), run_id(n)), &run, seq)).collect();
+        batch.inbox_sent = sent.into_iter().map(|(n, seq)| run_message(&RunKey::new(run.tenant.clone(), run_id(n)), &run, seq)).collect();
         batch.inbox_consumed = consumed.into_iter().map(|(n, seq)| (run_id(n), Seq(seq))).collect();
         batch.children = child_run.filter(|n| run_id(*n) != run.run).map(|n| child(n, &run)).into_iter().collect();
         batch.idempotency = record;

@@ -375,7 +375,7 @@ async fn without_a_free_connection_calls_are_refused_soon() {
             .open_with(Options {
                 connections: 1,
                 waiting: 1,
-                patience: Duration::from_millis(200),
+                timeout: Duration::from_millis(200),
                 ..Options::default()
             })
             .await,

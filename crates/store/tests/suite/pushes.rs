@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 use wopr_core::{RunKey, RunStatus, Seq};
 use wopr_store::{
-    AppendError, Attempted, Delivery, DeliveryCursor, DeliveryFilter, Epoch, LeasedPush, NewPush, OutboxRow,
-    PushRow, Put, Removal, Store, Then, Update,
+    AppendError, Attempted, DeliveryCursor, DeliveryFilter, DeliveryRow, Epoch, LeasedPush, NewPush,
+    OutboxRow, PushRow, Put, Removal, Store, Then, Update,
 };
 
 use crate::{behaviours, make::*};
@@ -140,7 +140,7 @@ fn filter(run: Option<u64>, given_up: bool) -> DeliveryFilter {
     }
 }
 
-async fn listed(store: &dyn Store, filter: DeliveryFilter) -> Vec<Delivery> {
+async fn listed(store: &dyn Store, filter: DeliveryFilter) -> Vec<DeliveryRow> {
     store.deliveries(&filter, None, 99).await.expect("deliveries")
 }
 
@@ -414,7 +414,7 @@ async fn a_receiver_hears_of_what_came_after_it(store: Arc<dyn Store>) {
     assert_eq!(waiting(&*store, &run(1), "early").await, [2, 3]);
     assert_eq!(waiting(&*store, &run(1), "late").await, [3]);
     let found = store.waiting(&run(1), "late", 9).await.expect("waiting");
-    let expected = Delivery {
+    let expected = DeliveryRow {
         run: run(1),
         push: "late".to_owned(),
         seq: Seq(3),

@@ -121,7 +121,7 @@ async fn of_a_heavy_run_only_the_weight_is_read(store: Arc<dyn Store>) {
     batch.events[0].body = vec![0; 20_000];
     store.append(batch).await.expect("append");
     let mut batch = create(&run(2), 1);
-    batch.inbox_sent = vec![notice(&run(1), &run(2), 0)];
+    batch.inbox_sent = vec![run_message(&run(1), &run(2), 0)];
     batch.inbox_sent[0].body = vec![0; 300_000];
     store.append(batch).await.expect("append");
 
@@ -153,7 +153,7 @@ async fn a_load_reads_the_oldest_of_a_long_inbox(store: Arc<dyn Store>) {
     let tell = async |from: u64, sizes: &[usize]| {
         let mut batch = append(&run(1), from, 1);
         for (seq, size) in (from * 1_000..).zip(sizes) {
-            let mut row = notice(&run(2), &run(1), seq);
+            let mut row = run_message(&run(2), &run(1), seq);
             row.body = vec![b'x'; *size];
             batch.inbox_sent.push(row);
         }
@@ -485,7 +485,7 @@ async fn tenants_do_not_see_each_other(store: Arc<dyn Store>) {
         media_type: "a/b".to_owned(),
         bytes: Vec::new(),
     }];
-    batch.inbox_sent = vec![notice(&own, &run(2), 0)];
+    batch.inbox_sent = vec![run_message(&own, &run(2), 0)];
     batch.effects_enqueued = vec![effect("e")];
     batch.timers_set = vec![timer("t", 1)];
     store.append(batch).await.expect("append");

@@ -215,7 +215,7 @@ async fn many_tell_one_run_from_every_process() {
             store.append(create(&source, 1)).await.expect("create");
             for seq in 1..=EACH {
                 let mut batch = append(&source, seq, 1);
-                batch.inbox_sent = vec![notice(&run(1), &source, seq)];
+                batch.inbox_sent = vec![run_message(&run(1), &source, seq)];
                 store.append(batch).await.expect("tell");
             }
         });

@@ -38,7 +38,7 @@ fn ended(run: &RunKey, at_millis: i64) -> Batch {
     });
     batch.timers_set = vec![timer("t", 5)];
     batch.effects_enqueued = vec![effect("e")];
-    batch.inbox_sent = vec![notice(run, run, 2)];
+    batch.inbox_sent = vec![run_message(run, run, 2)];
     batch.messages = vec![MessageRow {
         id: "m".to_owned(),
         seq: Seq(3),
@@ -599,7 +599,7 @@ async fn an_append_under_way_does_not_bring_anything_back() {
     let schema = Schema::new().await;
     let store: Arc<dyn Store> = Arc::new(schema.open().await);
     store.append(ended(&run(1), 7)).await.expect("append");
-    // Another process appends to the run that has ended, as one does that hears a late notice, and takes its time.
+    // Another process appends to the run that has ended, as one does that hears a late run_message, and takes its time.
     let slow = schema.raw().await;
     slow.batch_execute(
         "BEGIN; UPDATE runs SET next_seq = next_seq + 1;

@@ -69,10 +69,10 @@ const REVOKE: Call = |store| {
     })
 };
 
-async fn open(schema: &Schema, connections: usize, patience: Duration) -> Arc<PostgresStore> {
+async fn open(schema: &Schema, connections: usize, timeout: Duration) -> Arc<PostgresStore> {
     let options = Options {
         connections,
-        patience,
+        timeout,
         ..Options::default()
     };
     let store = schema.open_with(options).await;

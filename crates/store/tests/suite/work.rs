@@ -685,7 +685,7 @@ async fn inbox_rows_arrive_in_order_and_once(store: Arc<dyn Store>) {
     let mut told = Vec::new();
     for (n, seqs) in [(7, [4, 2]), (3, [9, 0]), (5, [1, 1])] {
         let mut batch = create(&run(n), 1);
-        batch.inbox_sent = seqs.map(|seq| notice(&target, &run(n), seq)).to_vec();
+        batch.inbox_sent = seqs.map(|seq| run_message(&target, &run(n), seq)).to_vec();
         told.extend(batch.inbox_sent.clone());
         store.append(batch).await.expect("append");
     }
@@ -694,7 +694,7 @@ async fn inbox_rows_arrive_in_order_and_once(store: Arc<dyn Store>) {
     let mut again = append(&run(7), 1, 1);
     again.inbox_sent = vec![wopr_store::InboxRow {
         body: b"other".to_vec(),
-        ..notice(&target, &run(7), 4)
+        ..run_message(&target, &run(7), 4)
     }];
     store.append(again).await.expect("append");
 
@@ -705,20 +705,23 @@ async fn inbox_rows_arrive_in_order_and_once(store: Arc<dyn Store>) {
 async fn consumed_inbox_rows_are_gone_and_the_others_stay(store: Arc<dyn Store>) {
     let target = run(1);
     let mut batch = create(&run(2), 1);
-    batch.inbox_sent = (0..4).map(|seq| notice(&target, &run(2), seq)).collect();
+    batch.inbox_sent = (0..4).map(|seq| run_message(&target, &run(2), seq)).collect();
     store.append(batch).await.expect("append");
     let mut batch = create(&target, 1);
     batch.inbox_consumed = vec![(run_id(2), Seq(3)), (run_id(2), Seq(0))];
     store.append(batch).await.expect("append");
     let inbox = store.load(&target).await.expect("load").expect("a run").inbox;
-    assert_eq!(inbox, [notice(&target, &run(2), 1), notice(&target, &run(2), 2)]);
+    assert_eq!(
+        inbox,
+        [run_message(&target, &run(2), 1), run_message(&target, &run(2), 2)]
+    );
 
     // The last place of the table was freed: a later row still comes last.
     let mut batch = create(&run(3), 1);
-    batch.inbox_sent = vec![notice(&target, &run(3), 0)];
+    batch.inbox_sent = vec![run_message(&target, &run(3), 0)];
     store.append(batch).await.expect("append");
     let inbox = store.load(&target).await.expect("load").expect("a run").inbox;
-    assert_eq!(inbox.last(), Some(&notice(&target, &run(3), 0)));
+    assert_eq!(inbox.last(), Some(&run_message(&target, &run(3), 0)));
 
     let mut batch = append(&target, 1, 1);
     batch.inbox_consumed = inbox
@@ -745,12 +748,12 @@ async fn runs_with_an_inbox_are_listed_once_and_by_page(store: Arc<dyn Store>) {
     for n in [4, 1, 3, 2] {
         batch
             .inbox_sent
-            .extend((0..20).map(|seq| notice(&run(n), &source, seq)));
+            .extend((0..20).map(|seq| run_message(&run(n), &source, seq)));
     }
     store.append(batch).await.expect("append");
     let other = RunKey::new(tenant("zeta"), run_id(1));
     let mut batch = create(&other, 1);
-    batch.inbox_sent = vec![notice(&other, &other, 0)];
+    batch.inbox_sent = vec![run_message(&other, &other, 0)];
     store.append(batch).await.expect("append");
 
     let first = store.runs_with_inbox(Epoch(1), None, 3).await.expect("inbox");

@@ -33,7 +33,7 @@ use crate::{
 /// The pause between two steps when a person watches.
 const PACE: Duration = Duration::from_millis(900);
 /// The longest the demo may take, pauses not counted.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Watch an A2A task survive kill -9.
 ///
@@ -61,7 +61,7 @@ impl Demo {
         let told = {
             let mut story = Story::new(&mut place, self.pace());
             tokio::select! {
-                told = Box::pin(story.tell(PATIENCE)) => told.map(|()| Exit::Ok),
+                told = Box::pin(story.tell(TIMEOUT)) => told.map(|()| Exit::Ok),
                 () = signals.next() => Ok(Exit::Interrupted),
             }
         };

@@ -19,7 +19,7 @@ use tokio::{
 use crate::{examples, host};
 
 /// How long a host may take to start or to stop.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// Lines of the host's log that are shown when something goes wrong.
 const LOG_LINES: usize = 12;
 
@@ -105,7 +105,7 @@ impl Place {
             bail!("reach the host's standard streams");
         };
         let mut lines = BufReader::new(stdout).lines();
-        let line = timeout(PATIENCE, lines.next_line()).await;
+        let line = timeout(TIMEOUT, lines.next_line()).await;
         self.running = Some(Running {
             child,
             stdin,
@@ -135,7 +135,7 @@ impl Place {
             _stdout,
         } = running;
         drop(stdin);
-        let ended = timeout(PATIENCE, child.wait())
+        let ended = timeout(TIMEOUT, child.wait())
             .await
             .context("wait for the host to stop")?;
         ended.context("stop the host")

@@ -54,10 +54,10 @@ impl<'a> Story<'a> {
         }
     }
 
-    /// Tells the whole story; pauses do not count towards `patience`.
-    pub(super) async fn tell(&mut self, patience: Duration) -> Result<()> {
+    /// Tells the whole story; pauses do not count towards `timeout`.
+    pub(super) async fn tell(&mut self, timeout: Duration) -> Result<()> {
         let pauses = self.pace.saturating_mul(8);
-        tokio::time::timeout(patience + pauses, self.steps())
+        tokio::time::timeout(timeout + pauses, self.steps())
             .await
             .context("finish the demo in time")?
     }

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::Result;
 use serde_json::{Value, json};
-use wopr_core::{Lint, Offer, Place, Plan, Problem, Problems, Warning, locate};
+use wopr_core::{Lint, NodeTypes, Place, Plan, Problem, Problems, Warning, locate};
 
 use crate::{
     exit::{Exit, Failure},
@@ -218,7 +218,7 @@ impl Checked {
         checked.text = text.0;
         match document {
             Err(finding) => checked.findings.push(*finding),
-            Ok(document) => match Plan::admit(document, Offer { conformance }) {
+            Ok(document) => match Plan::admit(document, NodeTypes { conformance }) {
                 Ok(plan) => {
                     checked.warn(plan.warnings());
                     checked.outcome = Ok(plan);

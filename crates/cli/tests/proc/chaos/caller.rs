@@ -1,7 +1,7 @@
 //! A client's side of connections to replicas, any of which may be gone at any moment.
 //!
 //! An exchange is answered or lost. While a replica is meant to be up, a lost one breaks a promise, and so does an
-//! answer that blames the host (5xx). A client may lose its patience: then whether the request takes effect, and when,
+//! answer that blames the host (5xx). A client may lose its timeout: then whether the request takes effect, and when,
 //! is not known, and it is repeated somewhere else.
 
 use std::{
@@ -222,7 +222,7 @@ impl Caller {
     pub(super) async fn call_one(&mut self, life: u32, request: &Request) -> Result<Answer, Lost> {
         let began = Instant::now();
         let exchange = Exchange { life, began, request };
-        let patience = self.patience();
+        let limit = self.timeout();
         let mut connection = self.connect(exchange).await?;
         let exchanging = async {
             let status = connection.send(&request.write()).await?;
@@ -230,10 +230,10 @@ impl Caller {
             connection.body(&mut body).await?;
             std::io::Result::Ok((status, body))
         };
-        let (status, body) = match timeout(patience.unwrap_or(LIMIT), exchanging).await {
+        let (status, body) = match timeout(limit.unwrap_or(LIMIT), exchanging).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => return Err(self.lost(exchange, &error.to_string())),
-            Err(_) if patience.is_some() => {
+            Err(_) if limit.is_some() => {
                 count(&self.ledger.exchanges.abandoned);
                 return Err(Lost);
             }
@@ -259,7 +259,7 @@ impl Caller {
     pub(super) async fn follow(
         &mut self,
         request: &Request,
-        patience: Duration,
+        limit: Duration,
         mut take: impl FnMut(Event),
     ) -> Followed {
         let life = self.choose().await;
@@ -285,7 +285,7 @@ impl Caller {
             }
             std::io::Result::Ok(status)
         };
-        match timeout(patience, stream).await {
+        match timeout(limit, stream).await {
             Ok(Ok(status)) => {
                 self.judge(exchange, status, b"");
                 let is_excused = !self.is_up(life) || self.sky.borrow().excuses(exchange.began);
@@ -316,7 +316,7 @@ impl Caller {
     }
 
     /// How long an answer is waited for, if not as long as it takes.
-    fn patience(&mut self) -> Option<Duration> {
+    fn timeout(&mut self) -> Option<Duration> {
         let is_short = !self.is_patient && self.random.random_bool(0.2);
         is_short.then(|| Duration::from_millis(self.random.random_range(100..2_000)))
     }

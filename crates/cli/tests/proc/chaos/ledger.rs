@@ -32,7 +32,7 @@ pub(super) struct Exchanges {
     /// By 503.
     pub(super) refused: AtomicU64,
     pub(super) lost: AtomicU64,
-    /// The client lost its patience.
+    /// The client lost its timeout.
     pub(super) abandoned: AtomicU64,
 }
 

@@ -15,7 +15,7 @@ use super::{
 };
 
 /// How long an observer stays at most: a run may wait for a time that comes only when its clock is right again.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A way to look at a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -144,7 +144,7 @@ pub(super) async fn observe(
         rests: matches!(begin, Begin::Send(..)),
         ended_at: None,
     };
-    let leave_at = Instant::now() + PATIENCE;
+    let leave_at = Instant::now() + TIMEOUT;
     while observer.ended_at.is_none() && !(observer.rests && observer.state == "input-required") {
         let left = leave_at.saturating_duration_since(Instant::now());
         // A message is sent until it is known what it made.

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// How long an answer is waited for.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long the slow peer takes.
@@ -66,7 +66,7 @@ pub(super) async fn ask(address: SocketAddr, path: &str, document: &Value) -> Op
 }
 
 async fn post(address: SocketAddr, path: &str, body: &[u8]) -> Option<u16> {
-    let asked = timeout(PATIENCE, async {
+    let asked = timeout(TIMEOUT, async {
         let mut connection = Connection::open(address).await?;
         let mut request = Vec::new();
         // The spelling of a credential changes nothing about whose it is.

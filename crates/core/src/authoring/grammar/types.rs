@@ -1,7 +1,7 @@
 //! Every node type, and the members of its `config`.
 
 use crate::node::{
-    HTTP_MAX_TIMEOUT_MS, MAX_NAMES, MAX_PIECES, MAX_QUESTIONS, ON_TIMEOUT, Offer, PROFILES,
+    HTTP_MAX_TIMEOUT_MS, MAX_NAMES, MAX_PIECES, MAX_QUESTIONS, NodeTypes, ON_TIMEOUT, PROFILES,
     STREAM_MAX_INTERVAL_MS, known_keys,
 };
 
@@ -70,10 +70,10 @@ const fn conformance(id: &'static str) -> Type {
 }
 
 /// The node types that a host offers.
-pub(crate) fn types(offer: Offer) -> impl Iterator<Item = &'static Type> {
+pub(crate) fn types(node_types: NodeTypes) -> impl Iterator<Item = &'static Type> {
     TYPES
         .iter()
-        .filter(move |kind| offer.conformance || !kind.is_conformance)
+        .filter(move |kind| node_types.conformance || !kind.is_conformance)
 }
 
 /// Members of a type's `config` that the decoder knows and these tables do not describe.

@@ -162,7 +162,7 @@ impl<'a> Graph<'a> {
                 // What follows is not this join's news again.
                 continue;
             }
-            // A visit by a back edge needs none of these.
+            // An execution by a back edge needs none of these.
             if planned.back.is_empty() {
                 let mut need = vec![0; width];
                 for (_, bits) in &all {

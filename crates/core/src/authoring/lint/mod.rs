@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::{
     cost::{Budget, Exhausted},
     definition::Definition,
-    node::{NodeKind, Offer},
+    node::{NodeKind, NodeTypes},
     plan::{Plan, Port},
     problem::Problem,
 };
@@ -115,7 +115,7 @@ impl Plan {
 
 /// Every text of the definition, of whatever host it was admitted by.
 fn texts_of(document: &Value) -> Vec<FoundText<'_>> {
-    walk::texts(document, Offer { conformance: true })
+    walk::texts(document, NodeTypes { conformance: true })
 }
 
 struct Warnings<'b> {

@@ -142,8 +142,8 @@ impl<'a> Walk<'a> {
         let Some(type_id) = fields.get("typeId").and_then(Value::as_str) else {
             return;
         };
-        let Some(kind) = grammar::types(self.offer).find(|kind| kind.id == type_id) else {
-            let types = grammar::types(self.offer).map(|kind| kind.id);
+        let Some(kind) = grammar::types(self.node_types).find(|kind| kind.id == type_id) else {
+            let types = grammar::types(self.node_types).map(|kind| kind.id);
             let is_conformance = grammar::TYPES.iter().any(|kind| kind.id == type_id);
             let hint = if is_conformance {
                 Some("it exists in conformance mode alone (--conformance)".to_owned())

@@ -11,14 +11,14 @@ use wopr_core::{
     Asked, Command, DrainPolicy, Origin, Recorded, Resolve, RunId, RunKey, RunStatus, Seq, Timestamp,
     WorkflowId,
 };
-use wopr_engine::{CommandError, Create, Done, Engine, Extras, Once, Start, View};
+use wopr_engine::{CommandError, Create, Done, Engine, Idempotency, SideRows, Start, View};
 use wopr_store::{IdempotencyKey, ReadError};
 
 use super::{cluster::Cluster, postman, workflows};
 use crate::harness::{principal, tenant};
 
 /// How long a client waits for an answer before it asks again.
-pub(super) const PATIENCE: Duration = Duration::from_secs(3);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(3);
 /// How often a client sends a command that got no answer, under one key.
 const TRIES: u64 = 3;
 
@@ -126,12 +126,12 @@ impl Client {
                 context: None,
                 trace: None,
             },
-            extras: Extras {
+            side_rows: SideRows {
                 push,
                 ..once(&self.name, workflow)
             },
         };
-        let answer = tokio::time::timeout(PATIENCE, engine.create(create)).await;
+        let answer = tokio::time::timeout(TIMEOUT, engine.create(create)).await;
         let told = |what: &str| {
             self.cluster
                 .fate
@@ -236,12 +236,12 @@ impl Client {
         let has_key = fate.once_in(2);
         for _ in 0..=if has_key { fate.below(TRIES) } else { 0 } {
             let (number, engine) = self.cluster.any().await;
-            let extras = if has_key {
+            let side_rows = if has_key {
                 once(&mark, &mark)
             } else {
-                Extras::default()
+                SideRows::default()
             };
-            let told = tokio::time::timeout(PATIENCE, engine.command(&key, command.clone(), extras)).await;
+            let told = tokio::time::timeout(TIMEOUT, engine.command(&key, command.clone(), side_rows)).await;
             let what = |what: &str| fate.tell(|| format!("{mark} at p{number}, of {key}: {what}"));
             match told {
                 Ok(Ok(Done::Fresh(view))) => {
@@ -282,7 +282,7 @@ impl Client {
             | Command::Resume { .. }
             | Command::Resolve(_)
             | Command::SetVariables(_) => is_there,
-            Command::Start(_) | Command::Timer(_) | Command::Effect { .. } | Command::Notices(_) => false,
+            Command::Start(_) | Command::Timer(_) | Command::Effect { .. } | Command::RunMessages(_) => false,
         };
         if !is_fine {
             let what = format!("'{mark}' was acknowledged and is not in the log of {}", view.key);
@@ -314,7 +314,7 @@ impl Client {
         let fate = &self.cluster.fate;
         loop {
             let (_, engine) = self.cluster.any().await;
-            match tokio::time::timeout(PATIENCE, engine.view(key)).await {
+            match tokio::time::timeout(TIMEOUT, engine.view(key)).await {
                 Ok(Ok(Some(view))) => {
                     self.cluster.server.witness.shown(&view);
                     return view;
@@ -351,14 +351,14 @@ impl Client {
         let mut tail = engine.tail(key);
         let from = Seq(0).plus(log.len());
         let limit = 1 + usize::try_from(fate.below(20)).expect("small");
-        let page = tokio::time::timeout(PATIENCE, engine.events(key, from, limit)).await;
+        let page = tokio::time::timeout(TIMEOUT, engine.events(key, from, limit)).await;
         let page = page.ok()?.ok()?;
         let Some(page) = page else {
             fate.breaks(format!("{key}: the run of a stream is gone"));
             return None;
         };
         if page.events.is_empty() {
-            tokio::time::timeout(PATIENCE, tail.changed()).await.ok()?;
+            tokio::time::timeout(TIMEOUT, tail.changed()).await.ok()?;
         }
         log.extend(page.events);
         Some(())
@@ -366,9 +366,9 @@ impl Client {
 }
 
 /// Makes a request take effect once.
-fn once(key: &str, digest: &str) -> Extras {
-    Extras {
-        idempotency: Some(Once {
+fn once(key: &str, digest: &str) -> SideRows {
+    SideRows {
+        idempotency: Some(Idempotency {
             key: IdempotencyKey {
                 tenant: tenant(),
                 principal: principal(),
@@ -379,6 +379,6 @@ fn once(key: &str, digest: &str) -> Extras {
             expires_at: Timestamp::from_millis(i64::MAX / 2),
             respond: Arc::new(|view: &View| format!("{} {}", view.key.run, view.run.head).into_bytes()),
         }),
-        ..Extras::default()
+        ..SideRows::default()
     }
 }

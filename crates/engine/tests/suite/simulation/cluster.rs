@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
-use wopr_core::{HostBounds, Offer};
+use wopr_core::{HostBounds, NodeTypes};
 use wopr_engine::{Engine, Options};
 
 use super::{
@@ -64,7 +64,7 @@ impl Cluster {
                     node_executions: NODE_EXECUTIONS,
                     run_duration_ms: None,
                 },
-                offer: Offer { conformance: true },
+                node_types: NodeTypes { conformance: true },
                 max_effects: 1 + usize::try_from(fate.below(5)).expect("small"),
                 lease: Duration::from_millis(2_000 + fate.below(6_000)),
                 poll: Duration::from_millis(200 + fate.below(1_000)),
@@ -102,7 +102,7 @@ impl Cluster {
             fate: Arc::clone(&self.fate),
         };
         let options = Options {
-            courier: Some(Arc::new(postman)),
+            notifier: Some(Arc::new(postman)),
             seed: Some(self.fate.below(u64::MAX)),
             ..self.options.clone()
         };

@@ -49,11 +49,11 @@ pub(crate) struct Odds {
 }
 
 impl Odds {
-    fn draw(dice: &mut StdRng) -> Self {
+    fn draw(entropy_source: &mut StdRng) -> Self {
         let mut rate = |most: u64| {
             // Half of the faults are unknown to a world.
-            if dice.random_bool(0.5) {
-                dice.random_range(1..=most)
+            if entropy_source.random_bool(0.5) {
+                entropy_source.random_range(1..=most)
             } else {
                 0
             }
@@ -82,7 +82,7 @@ impl Odds {
 #[derive(Debug)]
 pub(crate) struct Fate {
     pub(crate) odds: Odds,
-    dice: Mutex<StdRng>,
+    entropy_source: Mutex<StdRng>,
     /// Whether things fail; off for the end of a world, in which everything must come to rest.
     is_cruel: AtomicBool,
     n_strikes: AtomicU64,
@@ -97,10 +97,10 @@ pub(crate) struct Fate {
 impl Fate {
     /// The fate of a seed. With a story, what happens is written down.
     pub(crate) fn new(seed: u64, has_story: bool) -> Self {
-        let mut dice = StdRng::seed_from_u64(seed);
+        let mut entropy_source = StdRng::seed_from_u64(seed);
         Self {
-            odds: Odds::draw(&mut dice),
-            dice: Mutex::new(dice),
+            odds: Odds::draw(&mut entropy_source),
+            entropy_source: Mutex::new(entropy_source),
             is_cruel: AtomicBool::new(false),
             n_strikes: AtomicU64::new(0),
             broken: Mutex::default(),
@@ -112,12 +112,12 @@ impl Fate {
     }
 
     pub(crate) fn below(&self, n: u64) -> u64 {
-        self.dice.lock().random_range(0..n)
+        self.entropy_source.lock().random_range(0..n)
     }
 
     /// One of a few.
     pub(crate) fn one_of<'t, T>(&self, several: &'t [T]) -> &'t T {
-        several.choose(&mut *self.dice.lock()).expect("several")
+        several.choose(&mut *self.entropy_source.lock()).expect("several")
     }
 
     /// True once in so many calls.

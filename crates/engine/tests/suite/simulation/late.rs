@@ -3,7 +3,7 @@
 
 use serde_json::json;
 use wopr_core::RunStatus;
-use wopr_engine::{CommandError, Extras, NewReceiver};
+use wopr_engine::{CommandError, NewSubscription, SideRows};
 use wopr_store::{PushRow, Pushes as _};
 use wopr_testkit::Workflow;
 
@@ -15,7 +15,7 @@ async fn a_run_whose_creation_happens_late_is_created_once_and_calls_once() {
     let calm = Calm::new(None).await;
     calm.register(Workflow::new("effect").effect("call")).await;
     calm.server.doubt_next();
-    let view = fresh(create(&calm.engine, "effect", json!({}), Extras::default()).await);
+    let view = fresh(create(&calm.engine, "effect", json!({}), SideRows::default()).await);
     assert!(calm.server.has_doubt_passed());
     reaches(&calm.engine, &view.key, RunStatus::Completed).await;
     let stats = calm.engine.stats();
@@ -40,7 +40,7 @@ async fn an_answer_that_is_written_late_is_given_once_and_its_caller_is_told_so(
     let run = calm.create("both").await;
     calm.server.doubt_next();
     let command = answer("gate", json!({ "action": "accept" }));
-    let done = calm.engine.command(&run, command, Extras::default()).await;
+    let done = calm.engine.command(&run, command, SideRows::default()).await;
     // Decided again on top of itself, it would be refused as answered already.
     fresh(done.expect("it took effect"));
     assert!(calm.server.has_doubt_passed());
@@ -59,30 +59,30 @@ async fn a_receiver_that_came_with_an_answer_in_doubt_is_there_once() {
     calm.register(Workflow::new("gate").gate("gate")).await;
     let run = calm.create("gate").await;
     calm.server.doubt_next();
-    let extras = Extras {
+    let side_rows = SideRows {
         push: Some(receiver(&run.run)),
-        ..Extras::default()
+        ..SideRows::default()
     };
     let command = answer("gate", json!({ "action": "accept" }));
-    let done = calm.engine.command(&run, command, extras).await;
+    let done = calm.engine.command(&run, command, side_rows).await;
     fresh(done.expect("it took effect"));
     assert!(calm.server.has_doubt_passed());
     let there = calm.server.store.pushes(&run).await.expect("pushes");
     assert_eq!(there, [receiver(&run.run).row]);
 
     // An answer that is refused brings none.
-    let extras = Extras {
-        push: Some(NewReceiver {
+    let side_rows = SideRows {
+        push: Some(NewSubscription {
             row: PushRow {
                 body: b"elsewhere".to_vec(),
                 ..receiver(&run.run).row
             },
             ..receiver(&run.run)
         }),
-        ..Extras::default()
+        ..SideRows::default()
     };
     let command = answer("gate", json!({ "action": "reject" }));
-    let refused = calm.engine.command(&run, command, extras).await;
+    let refused = calm.engine.command(&run, command, side_rows).await;
     assert!(
         matches!(refused, Err(CommandError::Refused(_))),
         "the run has ended"

@@ -6,8 +6,8 @@ use std::{collections::BTreeSet, panic::resume_unwind, sync::Arc, time::Duration
 use async_trait::async_trait;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use wopr_core::{Offer, RunKey, RunStatus};
-use wopr_engine::{Attempt, Engine, Executor, Extras, Options, Outcome};
+use wopr_core::{NodeTypes, RunKey, RunStatus};
+use wopr_engine::{Attempt, Engine, Executor, Options, Outcome, SideRows};
 use wopr_testkit::Workflow;
 
 use super::{
@@ -75,7 +75,7 @@ impl Calm {
     }
 
     pub(super) async fn create(&self, workflow: &str) -> RunKey {
-        fresh(create(&self.engine, workflow, json!({}), Extras::default()).await).key
+        fresh(create(&self.engine, workflow, json!({}), SideRows::default()).await).key
     }
 
     async fn create_many(&self, workflow: &str, n: usize) -> BTreeSet<RunKey> {
@@ -119,7 +119,7 @@ async fn start(
         fate: Arc::clone(fate),
     };
     let options = Options {
-        offer: Offer { conformance: true },
+        node_types: NodeTypes { conformance: true },
         seed: Some(process.number),
         ..options
     };
@@ -199,7 +199,7 @@ async fn parents_that_panic_when_they_hear_hold_up_no_others() {
         let answered = calm.engine.command(
             child,
             answer("gate", json!({"action": "accept"})),
-            Extras::default(),
+            SideRows::default(),
         );
         answered.await.expect("answers");
     }
@@ -207,7 +207,7 @@ async fn parents_that_panic_when_they_hear_hold_up_no_others() {
         let answered = calm.engine.command(
             &child,
             answer("gate", json!({"action": "accept"})),
-            Extras::default(),
+            SideRows::default(),
         );
         answered.await.expect("answers");
     }

@@ -14,7 +14,7 @@ use std::{
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use wopr_core::{Recorded, RunId, RunKey, Timestamp};
-use wopr_engine::{Courier, NewReceiver, Parcel, PushOptions, Undelivered, View};
+use wopr_engine::{Delivery, NewSubscription, Notifier, PushOptions, Undelivered, View};
 use wopr_store::{DeliveryFilter, Epoch, MemoryStore, PushRow, Pushes as _, Update};
 
 use super::{fate::Fate, process::Process};
@@ -39,13 +39,13 @@ pub(crate) fn options() -> PushOptions {
 }
 
 /// A receiver to register.
-pub(crate) fn receiver(run: &RunId) -> NewReceiver {
+pub(crate) fn receiver(run: &RunId) -> NewSubscription {
     let row = PushRow {
         id: ID.to_owned(),
         body: Vec::new(),
         created_at: Timestamp::from_millis(0),
     };
-    NewReceiver {
+    NewSubscription {
         run: run.clone(),
         row,
         most: 1,
@@ -142,7 +142,7 @@ pub(crate) struct Postman {
 }
 
 #[async_trait]
-impl Courier for Postman {
+impl Notifier for Postman {
     fn updates(&self, before: &View, events: &[Recorded]) -> Vec<Update> {
         if events.first().is_some_and(|first| first.seq != before.run.head) {
             self.fate
@@ -155,7 +155,7 @@ impl Courier for Postman {
         events.iter().map(update).collect()
     }
 
-    async fn deliver(&self, parcel: &Parcel) -> Result<(), Undelivered> {
+    async fn deliver(&self, delivery: &Delivery) -> Result<(), Undelivered> {
         // What a dead process, or one that stands still, begins reaches nobody.
         self.process.live().await;
         let (fate, odds) = (&self.fate, &self.fate.odds);
@@ -174,10 +174,10 @@ impl Courier for Postman {
                 retry_after: None,
             });
         }
-        if parcel.body != parcel.seq.0.to_string().into_bytes() {
-            fate.breaks(format!("{}: the update of another event was sent", parcel.run));
+        if delivery.body != delivery.seq.0.to_string().into_bytes() {
+            fate.breaks(format!("{}: the update of another event was sent", delivery.run));
         }
-        self.taken.take(&parcel.run, parcel.seq.0);
+        self.taken.take(&delivery.run, delivery.seq.0);
         Ok(())
     }
 }

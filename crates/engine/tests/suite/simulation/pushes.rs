@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 use wopr_core::{RunKey, Seq, Timestamp};
 use wopr_store::{
-    Attempted, Delivery, DeliveryCursor, DeliveryFilter, Epoch, LeasedPush, OutboxRow, PushRow, Pushes, Put,
-    Quota, ReadError, Then, Update, WriteError,
+    Attempted, DeliveryCursor, DeliveryFilter, DeliveryRow, Epoch, LeasedPush, OutboxRow, PushRow, Pushes,
+    Put, Quota, ReadError, Then, Update, WriteError,
 };
 
 use super::store::Connection;
@@ -62,7 +62,7 @@ impl Pushes for Connection {
         self.written("pushes leased", leased).await
     }
 
-    async fn waiting(&self, run: &RunKey, push: &str, limit: usize) -> Result<Vec<Delivery>, ReadError> {
+    async fn waiting(&self, run: &RunKey, push: &str, limit: usize) -> Result<Vec<DeliveryRow>, ReadError> {
         self.read("waiting").await?;
         self.memory().waiting(run, push, limit).await
     }
@@ -83,7 +83,7 @@ impl Pushes for Connection {
         filter: &DeliveryFilter,
         after: Option<&DeliveryCursor>,
         limit: usize,
-    ) -> Result<Vec<Delivery>, ReadError> {
+    ) -> Result<Vec<DeliveryRow>, ReadError> {
         self.read("deliveries").await?;
         self.memory().deliveries(filter, after, limit).await
     }

@@ -46,7 +46,7 @@ pub(crate) struct Server {
     mines: Mutex<BTreeSet<RunKey>>,
     n_struck: AtomicU64,
     n_reads: Mutex<BTreeMap<&'static str, u64>>,
-    doubt: Mutex<Doubt>,
+    uncertain: Mutex<UncertainCommit>,
     doom: Mutex<Option<Doom>>,
 }
 
@@ -59,7 +59,7 @@ struct Doom {
 
 /// One commit in doubt, for a test that wants it at a certain moment.
 #[derive(Debug, Default)]
-enum Doubt {
+enum UncertainCommit {
     #[default]
     None,
     /// The next append is it.
@@ -80,7 +80,7 @@ impl Server {
             mines: Mutex::default(),
             n_struck: AtomicU64::new(0),
             n_reads: Mutex::default(),
-            doubt: Mutex::default(),
+            uncertain: Mutex::default(),
             doom: Mutex::default(),
         })
     }
@@ -117,12 +117,12 @@ impl Server {
 
     /// Leaves the next append in doubt, and makes it happen right after somebody looked for it and found nothing.
     pub(crate) fn doubt_next(&self) {
-        *self.doubt.lock() = Doubt::Next;
+        *self.uncertain.lock() = UncertainCommit::Next;
     }
 
     /// Whether an append was left in doubt and has happened since.
     pub(crate) fn has_doubt_passed(&self) -> bool {
-        matches!(*self.doubt.lock(), Doubt::None)
+        matches!(*self.uncertain.lock(), UncertainCommit::None)
     }
 
     /// Lets a process die as soon as it has leased timers, or stand still until it is thawed.
@@ -148,24 +148,24 @@ impl Server {
 
     /// Takes an append that is to be left in doubt.
     fn hold(&self, batch: Batch) -> Result<(), Box<Batch>> {
-        let mut doubt = self.doubt.lock();
-        match &*doubt {
-            Doubt::Next => {
-                *doubt = Doubt::InFlight(Box::new(batch));
+        let mut uncertain = self.uncertain.lock();
+        match &*uncertain {
+            UncertainCommit::Next => {
+                *uncertain = UncertainCommit::InFlight(Box::new(batch));
                 Ok(())
             }
-            Doubt::None | Doubt::InFlight(_) => Err(Box::new(batch)),
+            UncertainCommit::None | UncertainCommit::InFlight(_) => Err(Box::new(batch)),
         }
     }
 
     /// Makes an append happen that is in flight to a run.
     async fn land(&self, run: &RunKey, by: u64) {
         let landing = {
-            let mut doubt = self.doubt.lock();
-            match std::mem::take(&mut *doubt) {
-                Doubt::InFlight(batch) if batch.run == *run => Some(batch),
+            let mut uncertain = self.uncertain.lock();
+            match std::mem::take(&mut *uncertain) {
+                UncertainCommit::InFlight(batch) if batch.run == *run => Some(batch),
                 other => {
-                    *doubt = other;
+                    *uncertain = other;
                     None
                 }
             }

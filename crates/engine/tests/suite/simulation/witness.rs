@@ -14,9 +14,9 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use wopr_core::{
-    ContentHash, Definition, Event, NodeId, Offer, Plan, Recorded, Run, RunId, RunKey, RunStatus, Seq,
-    TenantId, Timer, Visit, WorkflowId, format,
-    invariant::{self, Chronicle, Kin, Standing},
+    ContentHash, Definition, Event, NodeId, NodeTypes, Plan, Recorded, Run, RunId, RunKey, RunStatus, Seq,
+    StepId, TenantId, Timer, WorkflowId, format,
+    invariant::{self, ChildStatus, LogChecker, OutstandingWork},
 };
 use wopr_engine::View;
 use wopr_store::{
@@ -54,8 +54,8 @@ struct Known {
     plan: Arc<Plan>,
     log: Vec<Recorded>,
     run: Run,
-    chronicle: Chronicle,
-    standing: Standing,
+    checker: LogChecker,
+    outstanding: OutstandingWork,
     parent: Option<RunId>,
     /// The process that holds the newest lease of an effect.
     holders: HashMap<EffectKey, u64>,
@@ -71,7 +71,7 @@ struct Invocation {
 /// What of a stored effect the witness reads.
 #[derive(Debug, Deserialize)]
 struct Stored {
-    visit: Visit,
+    step: StepId,
     attempt: u32,
     idempotency_key: String,
 }
@@ -98,7 +98,7 @@ impl Witness {
         self.seen.lock().plans.entry(place).or_insert_with(|| {
             let document = serde_json::from_slice(&row.body).expect("a definition is JSON");
             let definition = Definition::parse(document).expect("registered");
-            let plan = Plan::compile(definition, Offer { conformance: true });
+            let plan = Plan::compile(definition, NodeTypes { conformance: true });
             Arc::new(plan.expect("registered"))
         });
     }
@@ -154,8 +154,8 @@ impl Witness {
     pub(crate) fn account(&self, key: &RunKey) -> Option<Account> {
         self.seen.lock().runs.get(key).map(|known| Account {
             log: known.log.clone(),
-            is_over: known.chronicle.is_over(),
-            is_at_rest: known.standing.is_empty(),
+            is_over: known.checker.is_over(),
+            is_at_rest: known.outstanding.is_empty(),
         })
     }
 
@@ -172,7 +172,7 @@ impl Witness {
         for removal in removals {
             let key = RunKey::new(tenant.clone(), removal.run.clone());
             let known = seen.runs.get(&key);
-            if !known.is_some_and(|known| known.chronicle.is_over() && known.standing.is_empty()) {
+            if !known.is_some_and(|known| known.checker.is_over() && known.outstanding.is_empty()) {
                 self.fate.breaks(format!("{key} is taken out and has not ended"));
             }
         }
@@ -238,13 +238,14 @@ impl Seen {
         known.settle(&key, batch, &self.calls)?;
         for row in &batch.effects_enqueued {
             let stored = known.enqueue(row)?;
-            if stored.idempotency_key != invocation(&key, &stored.visit) {
+            if stored.idempotency_key != invocation(&key, &stored.step) {
                 return Err("an effect has another key than its execution".to_owned());
             }
             let invocation = self.invocations.entry(stored.idempotency_key).or_default();
             invocation.granted += usize::from(row.leased.is_some());
         }
-        invariant::check_run(&known.run, &known.plan, &known.standing).map_err(|error| error.to_string())?;
+        invariant::check_run(&known.run, &known.plan, &known.outstanding)
+            .map_err(|error| error.to_string())?;
         let parent = known.parent.clone().map(|parent| key.sibling(parent));
         for mark in marks {
             *self.marks.entry(mark).or_default() += 1;
@@ -260,7 +261,7 @@ impl Seen {
     }
 
     fn check_guard(&self, batch: &Batch) -> Kept {
-        let head = self.runs.get(&batch.run).map(|known| known.chronicle.head());
+        let head = self.runs.get(&batch.run).map(|known| known.checker.head());
         let holds = match batch.guard {
             Guard::Create => head.is_none(),
             Guard::At(seq) => head == Some(seq),
@@ -280,9 +281,9 @@ impl Seen {
         let kept = invariant::check_children(&known.run, |child| {
             let place = key.sibling(child.clone());
             let of = self.runs.get(&place)?;
-            Some(Kin {
+            Some(ChildStatus {
                 has_begun: of.run.started.is_some(),
-                is_over: of.chronicle.is_over(),
+                is_over: of.checker.is_over(),
                 is_told: waits(&place, &key.run),
                 has_told: waits(key, child),
             })
@@ -297,8 +298,8 @@ impl Seen {
             .get_mut(&effect.run)
             .ok_or("an effect of no run is leased")?;
         let lease = known
-            .standing
-            .lease(&stored.visit, stored.attempt, effect.fence.0);
+            .outstanding
+            .lease(&stored.step, stored.attempt, effect.fence.0);
         lease.map_err(|error| format!("{}: {error}", effect.run))?;
         known.holders.insert(effect.key.clone(), to);
         let invocation = self.invocations.entry(stored.idempotency_key).or_default();
@@ -328,8 +329,8 @@ impl Known {
             plan,
             log: Vec::new(),
             run: Run::default(),
-            chronicle: Chronicle::default(),
-            standing: Standing::default(),
+            checker: LogChecker::default(),
+            outstanding: OutstandingWork::default(),
             parent,
             holders: HashMap::new(),
         }
@@ -342,7 +343,7 @@ impl Known {
             let recorded =
                 format::decode_event(stored.seq, &stored.body).map_err(|error| error.to_string())?;
             marks.extend(self.mark(&recorded.event));
-            self.chronicle
+            self.checker
                 .follow(&recorded)
                 .map_err(|error| error.to_string())?;
             let applied = self.run.apply(&self.plan, &recorded);
@@ -362,10 +363,10 @@ impl Known {
             }
         }
         for timer in &batch.timers_cleared {
-            self.standing.clear(&timer_of(&timer.0)?);
+            self.outstanding.clear(&timer_of(&timer.0)?);
         }
         for row in &batch.timers_set {
-            self.standing.set(timer_of(&row.key.0)?);
+            self.outstanding.set(timer_of(&row.key.0)?);
         }
         Ok(marks)
     }
@@ -392,32 +393,30 @@ impl Known {
     fn settle(&mut self, key: &RunKey, batch: &Batch, calls: &[(String, u64)]) -> Kept {
         let new = &self.log[usize::try_from(batch.expected().0).expect("small")..];
         for settled in &batch.effects_settled {
-            let (visit, attempt) = effect_of(&settled.key)?;
+            let (step, attempt) = effect_of(&settled.key)?;
             let holder = self.holders.remove(&settled.key);
             let outcome = new.iter().find_map(|recorded| match &recorded.event {
                 Event::NodeCompleted {
-                    visit: of, outputs, ..
-                } if *of == visit => Some(outputs.get("call")),
-                Event::NodeFailed { visit: of, .. } | Event::NodeRetried { visit: of, .. }
-                    if *of == visit =>
-                {
+                    step: of, outputs, ..
+                } if *of == step => Some(outputs.get("call")),
+                Event::NodeFailed { step: of, .. } | Event::NodeRetried { step: of, .. } if *of == step => {
                     Some(None)
                 }
                 _ => None,
             });
             match (outcome, settled.fence) {
-                (None, None) => self.standing.end(&visit, attempt),
+                (None, None) => self.outstanding.end(&step, attempt),
                 (Some(_), None) => return Err("an outcome counts without a lease".to_owned()),
                 (None, Some(_)) => return Err("a lease was given up for no outcome".to_owned()),
                 (Some(call), Some(fence)) => {
-                    let kept = self.standing.settle(&visit, attempt, fence.0);
+                    let kept = self.outstanding.settle(&step, attempt, fence.0);
                     kept.map_err(|error| error.to_string())?;
                     let call = call.and_then(serde_json::Value::as_u64);
                     let made = call
                         .and_then(|n| usize::try_from(n).ok())
                         .and_then(|n| calls.get(n));
                     match made {
-                        Some((of, by)) if Some(*by) != holder || *of != invocation(key, &visit) => {
+                        Some((of, by)) if Some(*by) != holder || *of != invocation(key, &step) => {
                             return Err(format!("the outcome is p{by}'s, the lease {holder:?}'s"));
                         }
                         Some(_) | None => {}
@@ -430,14 +429,14 @@ impl Known {
 
     fn enqueue(&mut self, row: &EffectRow) -> Result<Stored, String> {
         let stored = read(&row.body)?;
-        let asked = self.chronicle.check_effect(&stored.visit, stored.attempt);
+        let asked = self.checker.check_effect(&stored.step, stored.attempt);
         asked.map_err(|error| error.to_string())?;
         let lease = if row.leased.is_some() {
-            Standing::FIRST_LEASE
+            OutstandingWork::FIRST_LEASE
         } else {
             0
         };
-        self.standing.begin(stored.visit.clone(), stored.attempt, lease);
+        self.outstanding.begin(stored.step.clone(), stored.attempt, lease);
         if let Some((epoch, _)) = row.leased {
             self.holders.insert(row.key.clone(), epoch.0);
         }
@@ -461,25 +460,25 @@ fn timer_of(key: &str) -> Result<Timer, String> {
 }
 
 /// `<ordinal>:<attempt>:<node>`
-fn effect_of(key: &EffectKey) -> Result<(Visit, u32), String> {
+fn effect_of(key: &EffectKey) -> Result<(StepId, u32), String> {
     let mut parts = key.0.splitn(3, ':');
     let mut number = || parts.next()?.parse().ok();
     let (ordinal, attempt) = (number(), number());
     let node = parts.next().and_then(|node| NodeId::parse(node).ok());
     match (ordinal, attempt, node) {
-        (Some(ordinal), Some(attempt), Some(node)) => Ok((Visit { node, ordinal }, attempt)),
+        (Some(ordinal), Some(attempt), Some(node)) => Ok((StepId { node, ordinal }, attempt)),
         _ => Err(format!("'{}' names no effect", key.0)),
     }
 }
 
 /// The stable key of an execution's call to the outside, worked out once more from the specification (OpenWOP v1 §17.2).
-fn invocation(run: &RunKey, visit: &Visit) -> String {
-    let ordinal = visit.ordinal.to_string();
+fn invocation(run: &RunKey, step: &StepId) -> String {
+    let ordinal = step.ordinal.to_string();
     let parts = [
         "openwop:activity:v2",
         run.tenant.as_str(),
         run.run.as_str(),
-        visit.node.as_str(),
+        step.node.as_str(),
         &ordinal,
         "core.conformance.side-effect",
     ];

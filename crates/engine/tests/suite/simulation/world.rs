@@ -6,12 +6,12 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tokio::task::JoinSet;
 use wopr_core::{Command, RunKey, RunStatus};
-use wopr_engine::Extras;
+use wopr_engine::SideRows;
 use wopr_store::{Log as _, Pushes as _};
 
 use super::{
     aging,
-    client::{Client, PATIENCE, Report},
+    client::{Client, Report, TIMEOUT},
     cluster::{Cluster, Toll},
     fate::Fate,
     witness::lines,
@@ -212,23 +212,23 @@ async fn release_all(cluster: &Cluster) {
         cluster.taken.look_for_gaps(store, &key).await;
         for push in store.pushes(&key).await.expect("never fails") {
             let retried = engine.retry_push(&key, &push.id, None);
-            let _ = tokio::time::timeout(PATIENCE, retried).await;
+            let _ = tokio::time::timeout(TIMEOUT, retried).await;
         }
         let Ok(Some((summary, _))) = store.summary(&key).await else {
             continue;
         };
         if summary.status == RunStatus::Paused {
             let resume = Command::Resume { reason: None };
-            let resumed = engine.command(&key, resume, Extras::default());
+            let resumed = engine.command(&key, resume, SideRows::default());
             // Somebody else may have been faster.
-            let _ = tokio::time::timeout(PATIENCE, resumed).await;
+            let _ = tokio::time::timeout(TIMEOUT, resumed).await;
         }
     }
 }
 
 async fn answer_orphan(cluster: &Cluster, key: &RunKey) {
     let (_, engine) = cluster.any().await;
-    let asked = tokio::time::timeout(PATIENCE, engine.view(key)).await;
+    let asked = tokio::time::timeout(TIMEOUT, engine.view(key)).await;
     let Ok(Ok(Some(view))) = asked else {
         return;
     };
@@ -239,9 +239,9 @@ async fn answer_orphan(cluster: &Cluster, key: &RunKey) {
                 continue;
             };
             resolve.voter = Some(voter.to_owned());
-            let told = engine.command(key, Command::Resolve(resolve), Extras::default());
+            let told = engine.command(key, Command::Resolve(resolve), SideRows::default());
             // The second is refused where one is enough.
-            let _ = tokio::time::timeout(PATIENCE, told).await;
+            let _ = tokio::time::timeout(TIMEOUT, told).await;
         }
     }
 }

@@ -72,7 +72,7 @@ impl Running {
     async fn written(&self, item: Item) -> Result<Bytes, Status> {
         let item = Document::item(item.response, item.is_final, self.form);
         let message = message(self.method, &item)?;
-        answers::held(self.stream.asker(), message)
+        answers::held(self.stream.credential(), message)
             .await
             .map_err(|Crowded| status::unavailable())
     }

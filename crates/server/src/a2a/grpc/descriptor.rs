@@ -14,7 +14,7 @@ use wopr_wire::a2a::{
 };
 
 use super::{
-    super::offer::{Binding, is_served},
+    super::supported::{Binding, is_served},
     Standard,
 };
 

@@ -17,7 +17,7 @@ use tonic_health::pb::{
 use tower::Service;
 use wopr_wire::a2a::{method::Version, protobuf};
 
-use super::super::offer::{Binding, is_served};
+use super::super::supported::{Binding, is_served};
 use crate::{Host, auth};
 
 /// Its name.

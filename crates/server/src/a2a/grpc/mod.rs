@@ -35,16 +35,16 @@ use wopr_wire::a2a::{
 };
 
 use super::{
-    door,
-    offer::{Binding, is_served},
+    ingress,
     perform::{self, Answer},
     service::Service,
+    supported::{Binding, is_served},
 };
 use crate::{
     Host,
     answers::{self, Crowded},
-    asker::Asker,
     auth, body,
+    credential_id::CredentialId,
     telemetry::Handled,
 };
 
@@ -90,9 +90,9 @@ pub(super) async fn respond(host: Arc<Host>, services: &Services, request: Reque
         return answer::refused(&Status::unimplemented("the path names no method"));
     };
     if let Some((_, standard)) = services.0.iter().find(|(name, _)| *name == service) {
-        let patience = host.config().server.request_timeout.as_duration();
+        let timeout = host.config().server.request_timeout.as_duration();
         let is_strange = auth::caller(request.extensions()).is_err();
-        let request = request.map(|body| bounded(body, patience, is_strange));
+        let request = request.map(|body| bounded(body, timeout, is_strange));
         let Ok(response) = standard.clone().oneshot(request).await;
         return response.map(Body::new);
     }
@@ -115,11 +115,11 @@ pub(super) async fn respond(host: Arc<Host>, services: &Services, request: Reque
 /// A body that ends when its client is silent for too long, and breaks where it has sent too much. The standard services
 /// are public, and one of them reads requests for as long as they come: without this, strangers could hold its calls by
 /// saying nothing, and fill the memory by saying a lot.
-fn bounded(body: Body, patience: Duration, is_strange: bool) -> Body {
+fn bounded(body: Body, timeout: Duration, is_strange: bool) -> Body {
     // Whoever drips is given as long as for any other body.
-    let end = is_strange.then(|| Instant::now() + patience);
+    let end = is_strange.then(|| Instant::now() + timeout);
     let frames = stream::unfold((body, MAX_STANDARD), move |(mut body, left)| async move {
-        let until = Instant::now() + patience;
+        let until = Instant::now() + timeout;
         let until = end.map_or(until, |end| end.min(until));
         let frame = tokio::time::timeout_at(until, body.frame()).await.ok()??;
         let n_bytes = frame
@@ -160,23 +160,23 @@ async fn call(
     let headers = &head.headers;
     let deadline = deadline(headers)?;
     let caller = auth::caller(&head.extensions).map_err(|error| status::unauthenticated(&error))?;
-    let asker = Asker::caller(&caller);
+    let credential = CredentialId::caller(&caller);
     let form = Form::proto(version);
     let refused = |error| status::of(host, &error, version);
     let answered = async {
-        let body = door::read_body(host, &caller, body, message::HEAD)
+        let body = ingress::read_body(host, &caller, body, message::HEAD)
             .await
             .map_err(status::no_body)?;
         let bytes = message::open(&body)?;
-        door::demand_version(&head.uri, headers, version).map_err(|error| refused(error.into()))?;
+        ingress::demand_version(&head.uri, headers, version).map_err(|error| refused(error.into()))?;
         perform::demand_offered(method.operation).map_err(|error| refused(error.into()))?;
         let most = wopr_connect::parsed_limit(host.config().server.max_body_bytes);
         let malformed = |error| refused(A2aError::from(error).into());
         let (document, n_parsed) = protobuf::read_within(method.request, bytes, most).map_err(malformed)?;
-        let _weight = body::weigh_parsed(bytes.len(), n_parsed, asker).map_err(status::no_body)?;
+        let _weight = body::weigh_parsed(bytes.len(), n_parsed, credential).map_err(status::no_body)?;
         let request =
             exchange::Request::decode(method.operation, form, Value::Object(document)).map_err(malformed)?;
-        let call = door::call(caller, None, version, headers).map_err(|error| refused(error.into()))?;
+        let call = ingress::call(caller, None, version, headers).map_err(|error| refused(error.into()))?;
         Service::new(Arc::clone(host))
             .perform(&call, request)
             .await
@@ -191,7 +191,7 @@ async fn call(
     match answered? {
         Answer::Reply(reply) => {
             let message = answer::message(method, &reply.into_document(form))?;
-            let message = answers::held(asker, message)
+            let message = answers::held(credential, message)
                 .await
                 .map_err(|Crowded| status::unavailable())?;
             Ok(answer::once(message))
@@ -234,16 +234,16 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_body_ends_when_its_client_is_silent() {
-        let patience = Duration::from_secs(5);
+        let timeout = Duration::from_secs(5);
         let pieces = stream::unfold(0, |n| async move {
             // sleep: the client becomes slower and slower, in virtual time
             tokio::time::sleep(Duration::from_secs(n * 2)).await;
             Some((Ok::<_, Infallible>(Bytes::from(n.to_string())), n + 1))
         });
-        let body = bounded(Body::from_stream(pieces), patience, false);
+        let body = bounded(Body::from_stream(pieces), timeout, false);
         assert_eq!(body.collect().await.unwrap().to_bytes(), "012");
         assert_eq!(
-            bounded(Body::from("all"), patience, true)
+            bounded(Body::from("all"), timeout, true)
                 .collect()
                 .await
                 .unwrap()
@@ -255,12 +255,12 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(2)).await;
             Some((Ok::<_, Infallible>(Bytes::from_static(b"x")), ()))
         });
-        let drips = bounded(Body::from_stream(drips), patience, true);
+        let drips = bounded(Body::from_stream(drips), timeout, true);
         assert_eq!(drips.collect().await.unwrap().to_bytes(), "xx");
         let large = Body::from(vec![0; MAX_STANDARD]);
-        assert!(bounded(large, patience, true).collect().await.is_ok());
+        assert!(bounded(large, timeout, true).collect().await.is_ok());
         let too_large = Body::from(vec![0; MAX_STANDARD + 1]);
-        assert!(bounded(too_large, patience, true).collect().await.is_err());
+        assert!(bounded(too_large, timeout, true).collect().await.is_err());
     }
 
     #[test]

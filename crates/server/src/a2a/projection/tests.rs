@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use wopr_core::{
     Command, DrainPolicy, Failure, NodeId, Object, Origin, PrincipalId, Resolve, RunKey, Seq, WorkflowId,
 };
-use wopr_engine::{Create, Extras, Start};
+use wopr_engine::{Create, SideRows, Start};
 
 use super::*;
 use crate::{
@@ -12,8 +12,8 @@ use crate::{
     config::{Config, StoreUrl},
 };
 
-fn visit(node: &str) -> Visit {
-    Visit {
+fn step(node: &str) -> StepId {
+    StepId {
         node: NodeId::parse(node).unwrap(),
         ordinal: 0,
     }
@@ -23,16 +23,16 @@ fn child() -> RunId {
     RunId::parse("run_0123456789abcdef").unwrap()
 }
 
-fn begun() -> Standing {
-    Standing {
+fn begun() -> TaskProjection {
+    TaskProjection {
         has_begun: true,
-        ..Standing::default()
+        ..TaskProjection::default()
     }
 }
 
 fn asks(node: &str, kind: InterruptKind) -> Event {
     Event::InterruptRequested {
-        visit: visit(node),
+        step: step(node),
         kind,
         data: json!({}),
         timeout_ms: None,
@@ -41,7 +41,7 @@ fn asks(node: &str, kind: InterruptKind) -> Event {
 
 fn answered(node: &str) -> Event {
     Event::InterruptResolved {
-        visit: visit(node),
+        step: step(node),
         kind: InterruptKind::Approval,
         value: None,
         by: None,
@@ -51,7 +51,7 @@ fn answered(node: &str) -> Event {
 
 fn mirrors(node: &str) -> Event {
     Event::NodeSuspended {
-        visit: visit(node),
+        step: step(node),
         interrupt: format!("{node}:0/ask:0"),
         kind: InterruptKind::Clarification,
         child: Some(child()),
@@ -60,7 +60,7 @@ fn mirrors(node: &str) -> Event {
 
 fn resumed(node: &str) -> Event {
     Event::NodeResumed {
-        visit: visit(node),
+        step: step(node),
         interrupt: String::new(),
         value: None,
     }
@@ -98,14 +98,14 @@ fn every_status_has_its_state() {
 
 #[test]
 fn only_a_run_that_declined_is_rejected() {
-    let mut standing = begun();
+    let mut projection = begun();
     let declined = Event::RunFailed {
         error: Failure::new(wopr_core::REJECTED, "no"),
         node: None,
     };
-    assert_eq!(standing.apply(&declined), Change::Status);
-    assert_eq!(standing.status(), RunStatus::Failed);
-    assert_eq!(standing.state(), TaskState::Rejected);
+    assert_eq!(projection.apply(&declined), Change::Status);
+    assert_eq!(projection.status(), RunStatus::Failed);
+    assert_eq!(projection.state(), TaskState::Rejected);
     let error = Failure::new(wopr_core::REJECTED, "no");
     for status in RunStatus::ALL
         .iter()
@@ -118,33 +118,33 @@ fn only_a_run_that_declined_is_rejected() {
 #[test]
 fn what_was_said_by_pieces_is_no_artifact_again() {
     let piece = |index, is_last| Event::OutputChunk {
-        visit: visit("say"),
+        step: step("say"),
         index,
         chunk: "a".to_owned(),
         is_last,
     };
     let made = |node: &str| Event::ArtifactCreated {
-        visit: visit(node),
+        step: step(node),
         artifact: format!("{node}-0"),
         artifact_type: "text".to_owned(),
         name: node.to_owned(),
         content: json!("aa"),
     };
-    let mut standing = begun();
-    assert_eq!(standing.apply(&piece(0, false)), Change::Piece);
-    assert_eq!(standing.apply(&made("other")), Change::Artifact);
-    assert_eq!(standing.apply(&piece(1, true)), Change::Piece);
-    assert_eq!(standing.apply(&made("say")), Change::None);
-    assert_eq!(standing, begun());
-    assert_eq!(standing.apply(&made("say")), Change::Artifact);
+    let mut projection = begun();
+    assert_eq!(projection.apply(&piece(0, false)), Change::Piece);
+    assert_eq!(projection.apply(&made("other")), Change::Artifact);
+    assert_eq!(projection.apply(&piece(1, true)), Change::Piece);
+    assert_eq!(projection.apply(&made("say")), Change::None);
+    assert_eq!(projection, begun());
+    assert_eq!(projection.apply(&made("say")), Change::Artifact);
     // Whatever ends its node ends it.
     let cancelled = Event::NodeCancelled {
-        visit: visit("say"),
+        step: step("say"),
         reason: String::new(),
     };
-    standing.apply(&piece(0, false));
-    standing.apply(&cancelled);
-    assert_eq!(standing, begun());
+    projection.apply(&piece(0, false));
+    projection.apply(&cancelled);
+    assert_eq!(projection, begun());
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn an_event_is_at_most_one_update() {
         (answered("a"), Change::Status, RunStatus::Running),
         (
             Event::ArtifactCreated {
-                visit: visit("a"),
+                step: step("a"),
                 artifact: "a-0".to_owned(),
                 artifact_type: "t".to_owned(),
                 name: "n".to_owned(),
@@ -235,52 +235,52 @@ fn an_event_is_at_most_one_update() {
         ),
         quiet(resumed("a")),
         quiet(Event::NodeStarted {
-            visit: visit("a"),
+            step: step("a"),
             type_id: "core.noop".to_owned(),
             attempt: 0,
         }),
         quiet(Event::NodeCompleted {
-            visit: visit("a"),
+            step: step("a"),
             outputs: Object::new(),
             untaken: Vec::new(),
         }),
         quiet(Event::NodeFailed {
-            visit: visit("a"),
+            step: step("a"),
             error: Failure::new("x", "y"),
             attempts: 1,
             untaken: Vec::new(),
         }),
         quiet(Event::NodeRetried {
-            visit: visit("a"),
+            step: step("a"),
             attempt: 1,
             delay_ms: 1,
             error: Failure::new("x", "y"),
         }),
         quiet(Event::NodeSkipped {
-            node: visit("a").node,
+            node: step("a").node,
             reason: String::new(),
         }),
         quiet(Event::NodeCancelled {
-            visit: visit("a"),
+            step: step("a"),
             reason: String::new(),
         }),
         quiet(Event::NodeSuspended {
-            visit: visit("a"),
+            step: step("a"),
             interrupt: "a:0".to_owned(),
             kind: InterruptKind::Approval,
             child: None,
         }),
         quiet(Event::NodeDispatched {
-            visit: visit("a"),
+            step: step("a"),
             child: child(),
             workflow: WorkflowId::parse("w").unwrap(),
         }),
         quiet(Event::ApprovalRequested {
-            visit: visit("a"),
+            step: step("a"),
             data: Value::Null,
         }),
         quiet(Event::ClarificationRequested {
-            visit: visit("a"),
+            step: step("a"),
             questions: Value::Null,
         }),
         quiet(Event::VariableChanged {
@@ -292,35 +292,35 @@ fn an_event_is_at_most_one_update() {
         }),
     ];
     for (event, change, status) in table {
-        let mut standing = begun();
-        assert_eq!(standing.apply(&event), change, "{event:?}");
-        assert_eq!(standing.status(), status, "{event:?}");
+        let mut projection = begun();
+        assert_eq!(projection.apply(&event), change, "{event:?}");
+        assert_eq!(projection.status(), status, "{event:?}");
     }
 }
 
 #[test]
 fn what_is_still_asked_keeps_a_run_waiting() {
-    let mut standing = begun();
-    standing.apply(&asks("a", InterruptKind::Approval));
-    standing.apply(&asks("b", InterruptKind::Clarification));
-    assert_eq!(standing.status(), RunStatus::WaitingApproval);
-    assert_eq!(standing.apply(&answered("a")), Change::Status);
-    assert_eq!(standing.status(), RunStatus::WaitingInput);
-    assert_eq!(standing.asked()[0].id(), "b:0");
-    standing.apply(&answered("b"));
-    assert_eq!(standing.status(), RunStatus::Running);
-    assert!(standing.asked().is_empty());
+    let mut projection = begun();
+    projection.apply(&asks("a", InterruptKind::Approval));
+    projection.apply(&asks("b", InterruptKind::Clarification));
+    assert_eq!(projection.status(), RunStatus::WaitingApproval);
+    assert_eq!(projection.apply(&answered("a")), Change::Status);
+    assert_eq!(projection.status(), RunStatus::WaitingInput);
+    assert_eq!(projection.asked()[0].id(), "b:0");
+    projection.apply(&answered("b"));
+    assert_eq!(projection.status(), RunStatus::Running);
+    assert!(projection.asked().is_empty());
 }
 
 #[test]
 fn a_pause_hides_what_is_asked_until_it_ends() {
-    let mut standing = begun();
-    standing.apply(&asks("a", InterruptKind::Approval));
-    standing.apply(&paused());
-    assert_eq!(standing.state(), TaskState::Working);
-    assert!(standing.asked().is_empty());
-    standing.apply(&Event::RunResumed { reason: None });
-    assert_eq!(standing.state(), TaskState::InputRequired);
+    let mut projection = begun();
+    projection.apply(&asks("a", InterruptKind::Approval));
+    projection.apply(&paused());
+    assert_eq!(projection.state(), TaskState::Working);
+    assert!(projection.asked().is_empty());
+    projection.apply(&Event::RunResumed { reason: None });
+    assert_eq!(projection.state(), TaskState::InputRequired);
 }
 
 #[tokio::test]
@@ -392,7 +392,7 @@ async fn a_log_folds_to_what_its_run_shows() {
                 context: None,
                 trace: None,
             },
-            extras: Extras::default(),
+            side_rows: SideRows::default(),
         };
         engine.create(create).await.unwrap();
         let mut tail = engine.tail(&key);
@@ -416,18 +416,18 @@ async fn a_log_folds_to_what_its_run_shows() {
                     is_untrusted: false,
                 }),
             };
-            engine.command(&key, command, Extras::default()).await.unwrap();
+            engine.command(&key, command, SideRows::default()).await.unwrap();
         }
         let plan = engine.view(&key).await.unwrap().unwrap().plan;
         let log = engine.events(&key, Seq(0), 1_000).await.unwrap().unwrap().events;
-        let (mut run, mut standing) = (Run::default(), Standing::default());
+        let (mut run, mut projection) = (Run::default(), TaskProjection::default());
         for recorded in &log {
             run.apply(&plan, recorded).unwrap();
-            standing.apply(&recorded.event);
-            let shown = Standing::of(&run, &plan);
-            assert_eq!(standing.status(), run.status, "{workflow} {recorded:?}");
-            assert_eq!(standing.status(), shown.status(), "{workflow} {recorded:?}");
-            assert_eq!(standing.asked(), shown.asked(), "{workflow} {recorded:?}");
+            projection.apply(&recorded.event);
+            let shown = TaskProjection::of(&run, &plan);
+            assert_eq!(projection.status(), run.status, "{workflow} {recorded:?}");
+            assert_eq!(projection.status(), shown.status(), "{workflow} {recorded:?}");
+            assert_eq!(projection.asked(), shown.asked(), "{workflow} {recorded:?}");
         }
     }
     host.close().await;
@@ -435,11 +435,11 @@ async fn a_log_folds_to_what_its_run_shows() {
 
 #[test]
 fn a_child_s_question_goes_with_its_answer() {
-    let mut standing = begun();
-    standing.apply(&mirrors("sub"));
-    assert_eq!(standing.asked()[0].id(), "sub:0/ask:0");
-    standing.apply(&mirrors("sub"));
-    assert_eq!(standing.asked().len(), 1);
-    assert_eq!(standing.apply(&resumed("sub")), Change::Status);
-    assert_eq!(standing.status(), RunStatus::Running);
+    let mut projection = begun();
+    projection.apply(&mirrors("sub"));
+    assert_eq!(projection.asked()[0].id(), "sub:0/ask:0");
+    projection.apply(&mirrors("sub"));
+    assert_eq!(projection.asked().len(), 1);
+    assert_eq!(projection.apply(&resumed("sub")), Change::Status);
+    assert_eq!(projection.status(), RunStatus::Running);
 }

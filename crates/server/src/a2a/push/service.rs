@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use url::Url;
 use wopr_connect::secret_header;
 use wopr_core::RunKey;
-use wopr_engine::{CommandError, NewReceiver};
+use wopr_engine::{CommandError, NewSubscription};
 use wopr_store::{PushRow, Put, WriteError};
 use wopr_wire::a2a::{
     error::A2aError,
@@ -19,7 +19,7 @@ use wopr_wire::a2a::{
     },
 };
 
-use super::receiver::Receiver;
+use super::subscription::Subscription;
 use crate::{
     Host,
     a2a::{
@@ -134,7 +134,7 @@ impl Service {
             Some((last, _)) if from + page.len() < rows.len() => last.id.clone(),
             Some(_) | None => String::new(),
         };
-        let shown = |(row, receiver): &&(PushRow, Receiver)| receiver.shown(&view.key, &row.id);
+        let shown = |(row, receiver): &&(PushRow, Subscription)| receiver.shown(&view.key, &row.id);
         Ok(ListTaskPushNotificationConfigsResponse {
             configs: page.iter().map(shown).collect(),
             next_page_token,
@@ -161,14 +161,14 @@ impl Service {
         run: &RunKey,
         config: Option<&TaskPushNotificationConfig>,
         message_id: &str,
-    ) -> Result<Option<NewReceiver>, Error> {
+    ) -> Result<Option<NewSubscription>, Error> {
         let Some(config) = config else { return Ok(None) };
         require(&call.caller, Scope::RunsRead)?;
         // The same message names the same configuration, however often it is sent.
         let id = config.id.clone().unwrap_or_else(|| id_of(message_id));
         self.demand_managed(call, run, &id).await?;
         let receiver = self.judged(call, config, &id, Place::Along).await?;
-        Ok(Some(NewReceiver {
+        Ok(Some(NewSubscription {
             run: run.run.clone(),
             row: self.sealed(run, id, &receiver)?,
             most: self.host.config().a2a.push_configs,
@@ -194,7 +194,7 @@ impl Service {
         config: &TaskPushNotificationConfig,
         id: &str,
         place: Place,
-    ) -> Result<Receiver, Error> {
+    ) -> Result<Subscription, Error> {
         let version = call.version;
         let refused = |member: &str, rule: &str| A2aError::invalid_param(place.field(version, member), rule);
         // The proto of 0.3 names a configuration by a path.
@@ -207,7 +207,7 @@ impl Service {
             let rule = "must be 1 to 128 characters without slashes and control characters";
             return Err(refused("id", rule).into());
         }
-        let receiver = Receiver::of(config, version, &call.caller.principal);
+        let receiver = Subscription::of(config, version, &call.caller.principal);
         let secrets = [
             ("token", receiver.token.clone()),
             ("authentication", receiver.scheme.clone()),
@@ -225,14 +225,14 @@ impl Service {
         let judged = self.host.gate().register(&receiver.url).await;
         let url = judged
             .map_err(|refusal| refused("url", &format!("is refused: no notification may {refusal}")))?;
-        Ok(Receiver {
+        Ok(Subscription {
             url: url.into(),
             ..receiver
         })
     }
 
-    fn sealed(&self, run: &RunKey, id: String, receiver: &Receiver) -> Result<PushRow, Error> {
-        let body = self.host.vault().seal(run, &id, receiver).map_err(|error| {
+    fn sealed(&self, run: &RunKey, id: String, receiver: &Subscription) -> Result<PushRow, Error> {
+        let body = self.host.cipher().seal(run, &id, receiver).map_err(|error| {
             tracing::error!(%error, "push configuration not sealed");
             A2aError::Internal
         })?;
@@ -243,8 +243,8 @@ impl Service {
         })
     }
 
-    fn opened(&self, run: &RunKey, row: &PushRow) -> Result<Receiver, Error> {
-        self.host.vault().open(run, &row.id, &row.body).map_err(|error| {
+    fn opened(&self, run: &RunKey, row: &PushRow) -> Result<Subscription, Error> {
+        self.host.cipher().open(run, &row.id, &row.body).map_err(|error| {
             tracing::error!(%run, push = row.id, %error, "push configuration not readable");
             A2aError::Internal.into()
         })
@@ -259,9 +259,9 @@ impl Service {
 
 /// Registers a receiver without secrets, whose URL has been judged.
 pub(crate) async fn set(host: &Host, caller: &Caller, run: &RunKey, url: Url) -> Result<Put, CommandError> {
-    let receiver = Receiver::at(url, &caller.principal);
+    let receiver = Subscription::at(url, &caller.principal);
     let id = random_id().map_err(|_| CommandError::Internal("no randomness for an id".to_owned()))?;
-    let sealed = host.vault().seal(run, &id, &receiver);
+    let sealed = host.cipher().seal(run, &id, &receiver);
     let row = PushRow {
         id,
         body: sealed.map_err(|error| CommandError::Internal(error.to_string()))?,

@@ -18,7 +18,7 @@ use wopr_wire::a2a::{
 use crate::a2a::{
     artifacts,
     metadata::wrap,
-    projection::{Change, Standing, stored_state, wire_state, wire_time},
+    projection::{Change, TaskProjection, stored_state, wire_state, wire_time},
 };
 
 /// What is kept of an update.
@@ -51,10 +51,10 @@ pub(super) fn updates(before: &View, events: &[Recorded]) -> Vec<Update> {
     let context = started.and_then(|started| started.context.clone());
     let context = context.unwrap_or_else(|| before.key.run.to_string());
     let trace = started.and_then(|started| started.trace.clone());
-    let mut standing = Standing::of(&before.run, &before.plan);
+    let mut projection = TaskProjection::of(&before.run, &before.plan);
     let mut updates = Vec::new();
     for recorded in events {
-        let change = standing.apply(&recorded.event);
+        let change = projection.apply(&recorded.event);
         let artifact = match (&recorded.event, change) {
             // Whoever saw no piece of it has to be told, however it came to be.
             (Event::ArtifactCreated { artifact, .. }, _) => Some(artifact.clone()),
@@ -64,12 +64,12 @@ pub(super) fn updates(before: &View, events: &[Recorded]) -> Vec<Update> {
         let kept = Kept {
             context: context.clone(),
             at: recorded.at.millis(),
-            state: stored_state(standing.state())
+            state: stored_state(projection.state())
                 .unwrap_or(StoredState::Working)
                 .as_str()
                 .to_owned(),
-            status: standing.status().as_str().to_owned(),
-            asks: standing
+            status: projection.status().as_str().to_owned(),
+            asks: projection
                 .asked()
                 .first()
                 .map(|waiting| waiting.kind.as_str().to_owned()),

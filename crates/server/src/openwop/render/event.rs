@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 use wopr_core::{
     ApprovalAction, CONTENT_TRUST, Event, Failure, InterruptKind, NodeId, Object, PrincipalId, Recorded,
-    RunId, RunKey, RunStarted, UNTRUSTED, Visit,
+    RunId, RunKey, RunStarted, StepId, UNTRUSTED,
 };
 use wopr_wire::openwop::event::{RunEventDoc, SCHEMA_VERSION};
 
@@ -92,8 +92,8 @@ impl Payload {
     }
 
     /// Of a node's execution.
-    fn node(visit: &Visit) -> Self {
-        Self::new().with("nodeId", visit.node.as_str())
+    fn node(step: &StepId) -> Self {
+        Self::new().with("nodeId", step.node.as_str())
     }
 
     fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
@@ -115,7 +115,7 @@ impl Payload {
 
 /// The node an event is about, and its payload.
 fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) {
-    let of = |visit: &Visit, payload: Payload| (Some(visit.node.to_string()), payload.done());
+    let of = |step: &StepId, payload: Payload| (Some(step.node.to_string()), payload.done());
     match event {
         Event::RunStarted(started) => (None, run_started(started, key, mask)),
         Event::RunCompleted { outputs } => (None, json!({ "outputs": mask.result(outputs) })),
@@ -145,42 +145,42 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
         }
         Event::RunResumed { reason } => (None, Payload::new().maybe("reason", reason.as_deref()).done()),
         Event::NodeStarted {
-            visit,
+            step,
             type_id,
             attempt,
         } => of(
-            visit,
-            Payload::node(visit)
+            step,
+            Payload::node(step)
                 .with("typeId", type_id.as_str())
                 .with("attempt", *attempt),
         ),
         Event::NodeCompleted {
-            visit,
+            step,
             outputs,
             untaken: _,
         } => of(
-            visit,
-            Payload::node(visit).with("outputs", mask.outputs(&visit.node, outputs)),
+            step,
+            Payload::node(step).with("outputs", mask.outputs(&step.node, outputs)),
         ),
         Event::NodeFailed {
-            visit,
+            step,
             error,
             attempts,
             untaken: _,
         } => of(
-            visit,
-            Payload::node(visit)
+            step,
+            Payload::node(step)
                 .with("error", failure(error))
                 .with("attempts", (*attempts).max(1)),
         ),
         Event::NodeRetried {
-            visit,
+            step,
             attempt,
             delay_ms,
             error,
         } => of(
-            visit,
-            Payload::node(visit)
+            step,
+            Payload::node(step)
                 .with("attempt", (*attempt).max(1))
                 .with("delayMs", *delay_ms)
                 .with("lastError", failure(error)),
@@ -189,88 +189,86 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
             let payload = json!({ "nodeId": node.as_str(), "reason": reason });
             (Some(node.to_string()), payload)
         }
-        Event::NodeCancelled { visit, reason } => {
-            of(visit, Payload::node(visit).with("reason", reason.as_str()))
+        Event::NodeCancelled { step, reason } => {
+            of(step, Payload::node(step).with("reason", reason.as_str()))
         }
         Event::NodeSuspended {
-            visit,
+            step,
             interrupt,
             kind,
             child,
         } => of(
-            visit,
-            Payload::node(visit)
+            step,
+            Payload::node(step)
                 .with("interruptId", interrupt.as_str())
                 .with("kind", kind.as_str())
                 .with("key", interrupt.as_str())
                 .maybe("childRunId", child.as_ref().map(RunId::as_str)),
         ),
         Event::NodeResumed {
-            visit,
+            step,
             interrupt,
             value,
         } => of(
-            visit,
-            Payload::node(visit)
-                .with("interruptId", interrupt.as_str())
-                .maybe(
-                    "resumeValue",
-                    value.as_ref().map(|value| mask.answer(&visit.node, value)),
-                ),
+            step,
+            Payload::node(step).with("interruptId", interrupt.as_str()).maybe(
+                "resumeValue",
+                value.as_ref().map(|value| mask.answer(&step.node, value)),
+            ),
         ),
         // Closed: the node is in the envelope only.
         Event::NodeDispatched {
-            visit,
+            step,
             child,
             workflow,
         } => of(
-            visit,
+            step,
             Payload::new()
                 .with("childRunId", child.as_str())
                 .with("childWorkflowId", workflow.as_str()),
         ),
         // Closed, as the published schema has it: node and id are in the envelope and the key.
         Event::InterruptRequested {
-            visit,
+            step,
             kind,
             data,
             timeout_ms,
         } => of(
-            visit,
+            step,
             Payload::new()
                 .with("kind", kind.as_str())
-                .with("key", visit.key())
+                .with("key", step.key())
                 .with("data", data.clone())
                 .maybe("timeoutMs", *timeout_ms),
         ),
         Event::InterruptResolved {
-            visit,
+            step,
             kind,
             value,
             by,
             action,
         } => {
-            let value = value.as_ref().map(|value| mask.answer(&visit.node, value));
-            let hides_words = mask.keeps_output(&visit.node, "refineFeedback");
-            let payload = resolved(visit, *kind, value.as_ref(), by.as_deref(), *action, hides_words);
-            of(visit, payload)
+            let value = value.as_ref().map(|value| mask.answer(&step.node, value));
+            let hides_words = mask.keeps_output(&step.node, "refineFeedback");
+            let payload = resolved(step, *kind, value.as_ref(), by.as_deref(), *action, hides_words);
+            of(step, payload)
         }
-        Event::ApprovalRequested { visit, data } => of(visit, approval_requested(visit, data)),
+        Event::ApprovalRequested { step, data } => of(step, approval_requested(step, data)),
         Event::ApprovalVoted {
-            visit,
+            step,
             voter,
             action,
             feedback,
         } => of(
-            visit,
-            Payload::node(visit)
-                .with("interruptId", visit.key())
+            step,
+            Payload::node(step)
+                .with("interruptId", step.key())
                 .with("voter", voter.as_str())
                 .with("action", action.as_str())
-                .maybe("feedback", words(feedback.as_ref(), visit, mask)),
+                .maybe("feedback", words(feedback.as_ref(), step, mask)),
         ),
         Event::ApprovalReceived {
-            visit,
+            step,
             action,
             by,
             feedback,
@@ -278,37 +276,37 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
             edited,
             decided_at,
         } => of(
-            visit,
-            Payload::node(visit)
-                .with("interruptId", visit.key())
+            step,
+            Payload::node(step)
+                .with("interruptId", step.key())
                 .with("action", action.as_str())
                 .maybe("decidedBy", by.as_deref())
                 .with("decidedAt", time(*decided_at).to_string())
-                .maybe("feedback", words(feedback.as_ref(), visit, mask))
+                .maybe("feedback", words(feedback.as_ref(), step, mask))
                 .maybe(
                     "refineFeedback",
                     refine
                         .clone()
-                        .filter(|_| !mask.keeps_output(&visit.node, "refineFeedback")),
+                        .filter(|_| !mask.keeps_output(&step.node, "refineFeedback")),
                 )
                 .maybe(
                     "editedArtifactData",
                     edited
                         .as_ref()
-                        .map(|edited| mask.output(&visit.node, EDITED, edited)),
+                        .map(|edited| mask.output(&step.node, EDITED, edited)),
                 ),
         ),
-        Event::ClarificationRequested { visit, questions } => of(
-            visit,
-            Payload::node(visit)
-                .with("interruptId", visit.key())
+        Event::ClarificationRequested { step, questions } => of(
+            step,
+            Payload::node(step)
+                .with("interruptId", step.key())
                 .with("questions", questions.clone()),
         ),
-        Event::ClarificationResolved { visit, answers, by } => of(
-            visit,
-            Payload::node(visit)
-                .with("interruptId", visit.key())
-                .with("answers", given(answers, visit, mask))
+        Event::ClarificationResolved { step, answers, by } => of(
+            step,
+            Payload::node(step)
+                .with("interruptId", step.key())
+                .with("answers", given(answers, step, mask))
                 .maybe("answeredBy", by.as_deref()),
         ),
         Event::VariableChanged {
@@ -345,32 +343,32 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
         }
         // The content is read at its own address.
         Event::ArtifactCreated {
-            visit,
+            step,
             artifact,
             artifact_type,
             name,
             content: _,
         } => of(
-            visit,
-            Payload::node(visit)
+            step,
+            Payload::node(step)
                 .with("artifactId", artifact.as_str())
                 .with("artifactType", artifact_type.as_str())
                 .with("summary", name.as_str())
                 .with("registered", false),
         ),
         Event::OutputChunk {
-            visit,
+            step,
             index: _,
             chunk,
             is_last,
         } => of(
-            visit,
-            Payload::node(visit)
+            step,
+            Payload::node(step)
                 .with("runId", key.run.as_str())
                 // The pieces are the output port `text`.
                 .with(
                     "chunk",
-                    mask.output(&visit.node, "text", &Value::from(chunk.as_str())),
+                    mask.output(&step.node, "text", &Value::from(chunk.as_str())),
                 )
                 .with("isLast", *is_last),
         ),
@@ -425,8 +423,8 @@ fn run_started(started: &RunStarted, key: &RunKey, mask: &Mask) -> Value {
 }
 
 /// Answers by question, which become the output `answers`.
-fn given(answers: &Object, visit: &Visit, mask: &Mask) -> Object {
-    let shown = |answer: &Value| mask.output(&visit.node, "answers", answer);
+fn given(answers: &Object, step: &StepId, mask: &Mask) -> Object {
+    let shown = |answer: &Value| mask.output(&step.node, "answers", answer);
     let answers = answers.iter();
     answers
         .map(|(question, answer)| (question.clone(), shown(answer)))
@@ -434,20 +432,20 @@ fn given(answers: &Object, visit: &Visit, mask: &Mask) -> Object {
 }
 
 /// What a reviewer said, which becomes the output `feedback`.
-fn words(feedback: Option<&String>, visit: &Visit, mask: &Mask) -> Option<Value> {
-    feedback.map(|words| mask.output(&visit.node, "feedback", &words.as_str().into()))
+fn words(feedback: Option<&String>, step: &StepId, mask: &Mask) -> Option<Value> {
+    feedback.map(|words| mask.output(&step.node, "feedback", &words.as_str().into()))
 }
 
 fn resolved(
-    visit: &Visit,
+    step: &StepId,
     kind: InterruptKind,
     value: Option<&Value>,
     by: Option<&str>,
     action: Option<ApprovalAction>,
     hides_words: bool,
 ) -> Payload {
-    let mut payload = Payload::node(visit)
-        .with("interruptId", visit.key())
+    let mut payload = Payload::node(step)
+        .with("interruptId", step.key())
         .with("kind", kind.as_str())
         .maybe("resumeValue", value.cloned())
         .maybe("resolvedBy", by);
@@ -485,7 +483,7 @@ fn resolved(
     payload
 }
 
-fn approval_requested(visit: &Visit, data: &Value) -> Payload {
+fn approval_requested(step: &StepId, data: &Value) -> Payload {
     let part = |name: &str| data.get(name).filter(|part| !part.is_null()).cloned();
     // What is offered is named `edit` here, and `edit-accept` when it is taken.
     let offered = |action: &Value| match action.as_str() {
@@ -494,11 +492,11 @@ fn approval_requested(visit: &Visit, data: &Value) -> Payload {
     };
     let actions = data.get("actions").and_then(Value::as_array);
     let actions: Vec<_> = actions.into_iter().flatten().map(offered).collect();
-    Payload::node(visit)
-        .with("interruptId", visit.key())
+    Payload::node(step)
+        .with("interruptId", step.key())
         .with(
             "artifactId",
-            part("artifactId").unwrap_or_else(|| visit.node.as_str().into()),
+            part("artifactId").unwrap_or_else(|| step.node.as_str().into()),
         )
         .with(
             "artifactType",

@@ -2,8 +2,8 @@ use std::{collections::BTreeSet, fs, path::Path, sync::Arc};
 
 use serde_json::{Map, Value, json};
 use wopr_core::{
-    Cap, ContentHash, DrainPolicy, Event, Limits, NodeId, Offer, Origin, Parent, Plan, PrincipalId, RunId,
-    RunStarted, Seq, TenantId, Timestamp, WorkflowId,
+    Cap, ContentHash, DrainPolicy, Event, Limits, NodeId, NodeTypes, Origin, Parent, Plan, PrincipalId,
+    RunId, RunStarted, Seq, TenantId, Timestamp, WorkflowId,
 };
 
 use super::*;
@@ -14,8 +14,8 @@ fn key() -> RunKey {
     RunKey::new(TenantId::parse("acme").unwrap(), RunId::parse(RUN).unwrap())
 }
 
-fn visit() -> Visit {
-    Visit {
+fn step() -> StepId {
+    StepId {
         node: NodeId::parse("gate").unwrap(),
         ordinal: 1,
     }
@@ -41,7 +41,7 @@ fn approval_data() -> Value {
 
 fn resolved(kind: InterruptKind, value: Option<Value>, action: Option<ApprovalAction>) -> Event {
     Event::InterruptResolved {
-        visit: visit(),
+        step: step(),
         kind,
         by: value.as_ref().map(|_| "alice".to_owned()),
         value,
@@ -112,23 +112,23 @@ fn samples() -> Vec<Event> {
         },
         Event::RunResumed { reason: None },
         Event::NodeStarted {
-            visit: visit(),
+            step: step(),
             type_id: "core.noop".to_owned(),
             attempt: 0,
         },
         Event::NodeCompleted {
-            visit: visit(),
+            step: step(),
             outputs: object(json!({ "pin": "4711" })),
             untaken: vec![1],
         },
         Event::NodeFailed {
-            visit: visit(),
+            step: step(),
             error: failure(),
             attempts: 0,
             untaken: Vec::new(),
         },
         Event::NodeRetried {
-            visit: visit(),
+            step: step(),
             attempt: 1,
             delay_ms: 5,
             error: failure(),
@@ -138,39 +138,39 @@ fn samples() -> Vec<Event> {
             reason: "untriggered".to_owned(),
         },
         Event::NodeCancelled {
-            visit: visit(),
+            step: step(),
             reason: "run-cancelled".to_owned(),
         },
         Event::NodeSuspended {
-            visit: visit(),
+            step: step(),
             interrupt: "gate:1".to_owned(),
             kind: InterruptKind::Approval,
             child: None,
         },
         Event::NodeSuspended {
-            visit: visit(),
+            step: step(),
             interrupt: "ask:0".to_owned(),
             kind: InterruptKind::Clarification,
             child: Some(child()),
         },
         Event::NodeResumed {
-            visit: visit(),
+            step: step(),
             interrupt: "gate:1".to_owned(),
             value: Some(json!({ "action": "accept" })),
         },
         Event::NodeDispatched {
-            visit: visit(),
+            step: step(),
             child: child(),
             workflow: workflow(),
         },
         Event::InterruptRequested {
-            visit: visit(),
+            step: step(),
             kind: InterruptKind::Approval,
             data: approval_data(),
             timeout_ms: Some(5),
         },
         Event::InterruptRequested {
-            visit: visit(),
+            step: step(),
             kind: InterruptKind::ExternalEvent,
             data: json!({ "eventType": "paid", "correlation": {} }),
             timeout_ms: None,
@@ -184,17 +184,17 @@ fn samples() -> Vec<Event> {
         resolved(InterruptKind::Clarification, None, None),
         resolved(InterruptKind::Custom, Some(Value::Null), None),
         Event::ApprovalRequested {
-            visit: visit(),
+            step: step(),
             data: approval_data(),
         },
         Event::ApprovalVoted {
-            visit: visit(),
+            step: step(),
             voter: "bob".to_owned(),
             action: ApprovalAction::Accept,
             feedback: None,
         },
         Event::ApprovalReceived {
-            visit: visit(),
+            step: step(),
             action: ApprovalAction::Refine,
             by: Some("alice".to_owned()),
             feedback: Some("shorter".to_owned()),
@@ -203,11 +203,11 @@ fn samples() -> Vec<Event> {
             decided_at: Timestamp::from_millis(1),
         },
         Event::ClarificationRequested {
-            visit: visit(),
+            step: step(),
             questions: json!([{ "id": "q1", "question": "Which?" }]),
         },
         Event::ClarificationResolved {
-            visit: visit(),
+            step: step(),
             answers: object(json!({ "q1": "blue" })),
             by: None,
         },
@@ -228,7 +228,7 @@ fn samples() -> Vec<Event> {
             written_at: Timestamp::from_millis(1),
         },
         Event::ArtifactCreated {
-            visit: visit(),
+            step: step(),
             artifact: "gate-1".to_owned(),
             artifact_type: "letter".to_owned(),
             name: "Gate".to_owned(),
@@ -262,7 +262,7 @@ fn mask() -> Mask {
         "variables": [{ "name": "pin", "type": "string", "sensitive": true },
             { "name": "open", "type": "number" }],
     });
-    Mask::of(&Arc::new(Plan::admit(document, Offer::default()).unwrap()))
+    Mask::of(&Arc::new(Plan::admit(document, NodeTypes::default()).unwrap()))
 }
 
 #[test]
@@ -300,7 +300,7 @@ fn marked(outputs: &Value, channels: &Value) -> Mask {
         "nodes": [{ "id": "gate", "typeId": "core.noop", "name": "n", "outputSensitivity": outputs }],
         "variables": [], "channels": channels,
     });
-    Mask::of(&Arc::new(Plan::admit(document, Offer::default()).unwrap()))
+    Mask::of(&Arc::new(Plan::admit(document, NodeTypes::default()).unwrap()))
 }
 
 #[test]
@@ -341,7 +341,7 @@ fn a_sensitive_output_is_in_no_view() {
     let outputs = || object(json!({ "pin": "4711", "text": "4711", "open": 1 }));
     let kept = json!({ "pin": "[REDACTED]", "text": "[REDACTED]", "open": 1 });
     let completed = Event::NodeCompleted {
-        visit: visit(),
+        step: step(),
         outputs: outputs(),
         untaken: Vec::new(),
     };
@@ -355,7 +355,7 @@ fn a_sensitive_output_is_in_no_view() {
     let bag = mask.object(&object(json!({ "gate": outputs(), "other": outputs() })));
     assert_eq!(Value::Object(bag), json!({ "gate": kept, "other": outputs() }));
     let chunk = Event::OutputChunk {
-        visit: visit(),
+        step: step(),
         index: 0,
         chunk: "4711".to_owned(),
         is_last: true,
@@ -388,18 +388,18 @@ fn an_answer_that_becomes_a_sensitive_output_is_in_no_payload() {
         ),
         resolved(InterruptKind::ExternalEvent, Some(json!("4711")), None),
         Event::NodeResumed {
-            visit: visit(),
+            step: step(),
             interrupt: "gate:1".to_owned(),
             value: Some(answers()),
         },
         Event::ApprovalVoted {
-            visit: visit(),
+            step: step(),
             voter: "alice".to_owned(),
             action: ApprovalAction::Reject,
             feedback: words(),
         },
         Event::ApprovalReceived {
-            visit: visit(),
+            step: step(),
             action: ApprovalAction::EditAccept,
             by: None,
             feedback: words(),
@@ -408,7 +408,7 @@ fn an_answer_that_becomes_a_sensitive_output_is_in_no_payload() {
             decided_at: Timestamp::from_millis(1),
         },
         Event::ClarificationResolved {
-            visit: visit(),
+            step: step(),
             answers: object(answers()),
             by: None,
         },

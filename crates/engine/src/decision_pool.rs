@@ -20,7 +20,7 @@ use std::{
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use wopr_core::TenantId;
-use wopr_store::patiently;
+use wopr_store::with_timeout;
 
 use crate::{CommandError, Engine, turns::Turns};
 
@@ -39,13 +39,13 @@ const MAX_TENANTS: usize = 16_384;
 /// Decisions of a tenant that wait.
 const MAX_WAITING: usize = 256;
 /// How long a decision waits for its turn.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a caller should wait whose tenant has too much waiting.
 const RETRY_AFTER_MS: u64 = 1_000;
 
 /// Who may decide in place, and the turns of the others.
 #[derive(Debug)]
-pub(crate) struct Desk {
+pub(crate) struct DecisionPool {
     turns: Turns,
     tenants: Mutex<HashMap<TenantId, Trust>>,
 }
@@ -82,7 +82,7 @@ impl Trust {
     }
 }
 
-impl Desk {
+impl DecisionPool {
     /// So many threads; by default one less than there are processors.
     pub(crate) fn new(threads: Option<usize>) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
@@ -149,7 +149,7 @@ impl Engine {
     }
 
     fn is_in_place(&self, tenant: &TenantId, n_bytes: usize) -> bool {
-        n_bytes <= SMALL && (self.is_repeatable() || self.shared.desk.is_trusted(tenant))
+        n_bytes <= SMALL && (self.is_repeatable() || self.shared.decision_pool.is_trusted(tenant))
     }
 
     /// Whether all that happens can be made to happen again; threads come to an end in no such order.
@@ -162,7 +162,7 @@ impl Engine {
         let began = processor_time();
         let done = work();
         let took = processor_time().saturating_sub(began);
-        self.shared.desk.note(tenant, took, true);
+        self.shared.decision_pool.note(tenant, took, true);
         done
     }
 
@@ -181,8 +181,8 @@ impl Engine {
         let busy = || CommandError::Busy {
             retry_after_ms: RETRY_AFTER_MS,
         };
-        let desk = &self.shared.desk;
-        let turn = patiently(PATIENCE, desk.turns.take(tenant, 1)).await;
+        let decision_pool = &self.shared.decision_pool;
+        let turn = with_timeout(TIMEOUT, decision_pool.turns.take(tenant, 1)).await;
         let mut turn = turn.and_then(Result::ok).ok_or_else(busy)?;
         let (engine, tenant) = (self.clone(), tenant.clone());
         let span = tracing::Span::current();
@@ -192,7 +192,7 @@ impl Engine {
             let began = processor_time();
             let done = catch_unwind(AssertUnwindSafe(work));
             let took = processor_time().saturating_sub(began);
-            engine.shared.desk.note(&tenant, took, false);
+            engine.shared.decision_pool.note(&tenant, took, false);
             turn.charge(u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1));
             drop(turn);
             done
@@ -215,7 +215,7 @@ mod tests {
     use wopr_store::MemoryStore;
 
     use super::*;
-    use crate::{Attempt, Create, Done, Executor, Extras, Options, Outcome, Start, SystemClock};
+    use crate::{Attempt, Create, Done, Executor, Options, Outcome, SideRows, Start, SystemClock};
 
     #[derive(Debug)]
     struct Nobody;
@@ -243,7 +243,7 @@ mod tests {
                 context: None,
                 trace: None,
             },
-            extras: Extras::default(),
+            side_rows: SideRows::default(),
         };
         match engine.create(create).await? {
             Done::Fresh(view) => Ok(view.run.status),
@@ -271,12 +271,12 @@ mod tests {
         }
         let parse = |name| TenantId::parse(name).expect("valid");
         let (tenant, other) = (parse("acme"), parse("other"));
-        let desk = &engine.shared.desk;
+        let decision_pool = &engine.shared.decision_pool;
         for _ in 0..FIRST_PROOFS {
-            desk.note(&tenant, SHORT, false);
+            decision_pool.note(&tenant, SHORT, false);
         }
         // The only thread is taken, and whoever waits for it loses patience.
-        let turn = desk.turns.take(&other, 1).await.expect("none waits");
+        let turn = decision_pool.turns.take(&other, 1).await.expect("none waits");
         let light = create(&engine, &tenant, "light").await;
         assert_eq!(light.expect("decided in place"), RunStatus::Completed);
         let heavy = create(&engine, &tenant, "heavy").await;
@@ -291,24 +291,24 @@ mod tests {
 
     #[test]
     fn trust_is_earned_by_short_decisions_and_lost_by_a_long_one_in_place() {
-        let desk = Desk::new(Some(1));
+        let decision_pool = DecisionPool::new(Some(1));
         let tenant = TenantId::parse("acme").expect("valid");
         let prove = |n: u32| {
             for _ in 0..n {
-                assert!(!desk.is_trusted(&tenant));
-                desk.note(&tenant, SHORT, false);
+                assert!(!decision_pool.is_trusted(&tenant));
+                decision_pool.note(&tenant, SHORT, false);
             }
-            assert!(desk.is_trusted(&tenant));
+            assert!(decision_pool.is_trusted(&tenant));
         };
         prove(FIRST_PROOFS);
-        desk.note(&tenant, SHORT, true);
-        assert!(desk.is_trusted(&tenant));
-        desk.note(&tenant, LONG, true);
+        decision_pool.note(&tenant, SHORT, true);
+        assert!(decision_pool.is_trusted(&tenant));
+        decision_pool.note(&tenant, LONG, true);
         prove(8 * FIRST_PROOFS);
-        desk.note(&tenant, LONG, true);
+        decision_pool.note(&tenant, LONG, true);
         prove(64 * FIRST_PROOFS);
         // One where it is in nobody's way begins the count anew.
-        desk.note(&tenant, LONG, false);
+        decision_pool.note(&tenant, LONG, false);
         prove(64 * FIRST_PROOFS);
     }
 }

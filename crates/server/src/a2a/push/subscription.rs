@@ -24,7 +24,7 @@ const HIDDEN: &str = "REDACTED";
 
 /// Where to push, and how to be known there.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Receiver {
+pub(crate) struct Subscription {
     /// Bodies are written for this version.
     #[serde(with = "version")]
     pub(super) version: Version,
@@ -43,9 +43,9 @@ pub(crate) struct Receiver {
     pub(super) credentials: Option<String>,
 }
 
-impl std::fmt::Debug for Receiver {
+impl std::fmt::Debug for Subscription {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Receiver")
+        f.debug_struct("Subscription")
             .field("version", &self.version)
             .finish_non_exhaustive()
     }
@@ -70,7 +70,7 @@ mod version {
     }
 }
 
-impl Receiver {
+impl Subscription {
     /// Reads what a client wants, to be told in a version.
     pub(super) fn of(config: &TaskPushNotificationConfig, version: Version, owner: &PrincipalId) -> Self {
         let authentication = config.authentication.as_ref();
@@ -144,13 +144,13 @@ impl Receiver {
 
 /// Keeps receivers to itself.
 #[derive(Debug, Clone)]
-pub(crate) struct Vault {
+pub(crate) struct SubscriptionCipher {
     seals: Subkey,
     fingerprints: Subkey,
 }
 
-impl Vault {
-    /// The vault of a host.
+impl SubscriptionCipher {
+    /// The cipher of a host.
     pub(crate) fn new(secrets: &Secrets) -> Self {
         Self {
             seals: secrets.subkey("push-receiver"),
@@ -162,7 +162,7 @@ impl Vault {
     ///
     /// # Errors
     /// See [`SealError`].
-    pub(super) fn seal(&self, run: &RunKey, id: &str, receiver: &Receiver) -> Result<Vec<u8>, SealError> {
+    pub(super) fn seal(&self, run: &RunKey, id: &str, receiver: &Subscription) -> Result<Vec<u8>, SealError> {
         let text = serde_json::to_vec(receiver).map_err(|_| SealError::Forged)?;
         self.seals.seal(&place(run, id), &text)
     }
@@ -171,13 +171,13 @@ impl Vault {
     ///
     /// # Errors
     /// See [`SealError`].
-    pub(crate) fn open(&self, run: &RunKey, id: &str, sealed: &[u8]) -> Result<Receiver, SealError> {
+    pub(crate) fn open(&self, run: &RunKey, id: &str, sealed: &[u8]) -> Result<Subscription, SealError> {
         let text = self.seals.open(&place(run, id), sealed)?;
         serde_json::from_slice(&text).map_err(|_| SealError::Forged)
     }
 
     /// What tells two tokens apart and neither from itself.
-    pub(crate) fn fingerprint(&self, receiver: &Receiver) -> Option<String> {
+    pub(crate) fn fingerprint(&self, receiver: &Subscription) -> Option<String> {
         let token = receiver.token.as_ref()?;
         let digest = hex(&self.fingerprints.sign(token.as_bytes()));
         Some(digest.chars().take(FINGERPRINT).collect())

@@ -13,7 +13,7 @@ use crate::View;
 
 /// Something to tell a receiver.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Parcel {
+pub struct Delivery {
     /// The run.
     pub run: RunKey,
     /// The receiver's id.
@@ -22,13 +22,13 @@ pub struct Parcel {
     pub receiver: Vec<u8>,
     /// The event it tells of.
     pub seq: Seq,
-    /// What to tell, as [`Courier::updates`] made it.
+    /// What to tell, as [`Notifier::updates`] made it.
     pub body: Vec<u8>,
 }
 
-impl fmt::Debug for Parcel {
+impl fmt::Debug for Delivery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Parcel")
+        f.debug_struct("Delivery")
             .field("run", &self.run)
             .field("push", &self.push)
             .field("seq", &self.seq)
@@ -47,7 +47,7 @@ pub struct Undelivered {
 
 /// Tells receivers.
 #[async_trait]
-pub trait Courier: Send + Sync + fmt::Debug + 'static {
+pub trait Notifier: Send + Sync + fmt::Debug + 'static {
     /// What receivers are told of some events of a run, at most one update of each; `before` is the run without them.
     /// The same events give the same updates, whoever asks.
     fn updates(&self, before: &View, events: &[Recorded]) -> Vec<Update>;
@@ -59,5 +59,5 @@ pub trait Courier: Send + Sync + fmt::Debug + 'static {
     ///
     /// # Cancel safety
     /// The engine drops this when it takes too long, or stops.
-    async fn deliver(&self, parcel: &Parcel) -> Result<(), Undelivered>;
+    async fn deliver(&self, delivery: &Delivery) -> Result<(), Undelivered>;
 }

@@ -11,7 +11,7 @@ use wopr_store::{ReadError, StoredEvent};
 use crate::{Engine, View, follow_up::FollowUp};
 
 /// An append in doubt.
-pub(crate) struct Doubt {
+pub(crate) struct UncertainCommit {
     pub(crate) first: StoredEvent,
     /// The run as it is if the append happened.
     pub(crate) after: View,
@@ -21,28 +21,28 @@ pub(crate) struct Doubt {
 
 /// What one command has in doubt.
 #[derive(Default)]
-pub(crate) struct Doubts(Vec<Doubt>);
+pub(crate) struct UncertainCommits(Vec<UncertainCommit>);
 
-impl Doubts {
-    pub(crate) fn add(&mut self, doubt: Doubt) {
-        self.0.push(doubt);
+impl UncertainCommits {
+    pub(crate) fn add(&mut self, commit: UncertainCommit) {
+        self.0.push(commit);
     }
 }
 
 impl Engine {
     /// Asks the log whether an append in doubt has happened, and does what follows if so.
-    pub(crate) async fn settle(&self, doubts: &mut Doubts) -> Result<Option<View>, ReadError> {
-        for index in 0..doubts.0.len() {
-            let Doubt { first, after, .. } = &doubts.0[index];
+    pub(crate) async fn settle(&self, uncertain: &mut UncertainCommits) -> Result<Option<View>, ReadError> {
+        for index in 0..uncertain.0.len() {
+            let UncertainCommit { first, after, .. } = &uncertain.0[index];
             let page = self.shared.store.events(&after.key, first.seq, 1).await?;
             if page.is_some_and(|page| page.events.first() == Some(first)) {
-                let Doubt { after, follow_up, .. } = doubts.0.swap_remove(index);
+                let UncertainCommit { after, follow_up, .. } = uncertain.0.swap_remove(index);
                 // Each was decided at a log without the others, so at most one can have happened.
-                doubts.0.clear();
+                uncertain.0.clear();
                 tracing::info!(run = %after.key, "commit in doubt had happened");
                 // A log that has ended cannot have grown since; any other may have.
                 let is_terminal = after.run.status.is_terminal();
-                let change = is_terminal.then(|| self.shared.recent.change(&after.key));
+                let change = is_terminal.then(|| self.shared.recent_runs.change(&after.key));
                 self.act(&after, follow_up, change);
                 return Ok(Some(after));
             }

@@ -1,46 +1,46 @@
-//! The engine's courier: opens the receiver, writes the body in its version, and sends it through the gate.
+//! The engine's notifier: opens the receiver, writes the body in its version, and sends it through the gate.
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::HeaderValue;
 use wopr_connect::{Push, egress::Gate, push, secret_header};
 use wopr_core::Recorded;
-use wopr_engine::{Parcel, Undelivered, View};
+use wopr_engine::{Delivery, Undelivered, View};
 use wopr_store::Update;
 use wopr_wire::a2a::method::Version;
 
 use super::{
-    receiver::{Receiver, Vault},
+    subscription::{Subscription, SubscriptionCipher},
     update::{self, Kept},
 };
 
 /// Tells receivers of tasks.
 #[derive(Debug)]
-pub(crate) struct Courier {
-    vault: Vault,
+pub(crate) struct Notifier {
+    cipher: SubscriptionCipher,
     gate: Gate,
     public_url: String,
 }
 
-impl Courier {
-    /// A courier that goes out by a gate.
-    pub(crate) const fn new(vault: Vault, gate: Gate, public_url: String) -> Self {
+impl Notifier {
+    /// A notifier that goes out by a gate.
+    pub(crate) const fn new(cipher: SubscriptionCipher, gate: Gate, public_url: String) -> Self {
         Self {
-            vault,
+            cipher,
             gate,
             public_url,
         }
     }
 
-    fn push(&self, parcel: &Parcel) -> Result<Push, Undelivered> {
-        let Parcel {
+    fn push(&self, delivery: &Delivery) -> Result<Push, Undelivered> {
+        let Delivery {
             run,
             push: id,
             receiver,
             seq,
             body,
-        } = parcel;
-        let receiver = self.vault.open(run, id, receiver).map_err(|error| {
+        } = delivery;
+        let receiver = self.cipher.open(run, id, receiver).map_err(|error| {
             tracing::error!(%run, push = id, %error, "push configuration not readable");
             undelivered("could not open the configuration: the master key is another one, or it was changed")
         })?;
@@ -68,7 +68,7 @@ impl Courier {
 }
 
 /// What the specification of each version names.
-const fn content_type(receiver: &Receiver) -> &'static str {
+const fn content_type(receiver: &Subscription) -> &'static str {
     match receiver.version {
         Version::V0_3 => "application/json",
         Version::V1_0 => "application/a2a+json",
@@ -83,13 +83,13 @@ fn undelivered(reason: &str) -> Undelivered {
 }
 
 #[async_trait]
-impl wopr_engine::Courier for Courier {
+impl wopr_engine::Notifier for Notifier {
     fn updates(&self, before: &View, events: &[Recorded]) -> Vec<Update> {
         update::updates(before, events)
     }
 
-    async fn deliver(&self, parcel: &Parcel) -> Result<(), Undelivered> {
-        let ready = self.push(parcel)?;
+    async fn deliver(&self, delivery: &Delivery) -> Result<(), Undelivered> {
+        let ready = self.push(delivery)?;
         push(&self.gate, ready).await
     }
 }

@@ -5,9 +5,9 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 
 /// Where the engine's random bytes come from.
 #[derive(Debug)]
-pub(crate) struct Dice(Option<Mutex<StdRng>>);
+pub(crate) struct EntropySource(Option<Mutex<StdRng>>);
 
-impl Dice {
+impl EntropySource {
     pub(crate) fn new(seed: Option<u64>) -> Self {
         Self(seed.map(|seed| Mutex::new(StdRng::seed_from_u64(seed))))
     }

@@ -21,7 +21,7 @@ use tokio::{
 };
 
 /// How long a client may go on sending after the end.
-const LINGER: Duration = Duration::from_secs(5);
+const DRAIN: Duration = Duration::from_secs(5);
 /// And how much.
 const MAX_DROPPED: usize = 256 << 20;
 
@@ -46,14 +46,14 @@ impl Unread {
 
 /// A stream whose end waits for its client, if that may still be sending.
 #[derive(Debug)]
-pub(super) struct Lingering<S> {
+pub(super) struct Draining<S> {
     stream: S,
     unread: Unread,
     /// From the end on: when the client is given up, and what was dropped so far.
     end: Option<(Pin<Box<Sleep>>, usize)>,
 }
 
-impl<S> Lingering<S> {
+impl<S> Draining<S> {
     pub(super) fn new(stream: S) -> Self {
         Self {
             stream,
@@ -67,10 +67,10 @@ impl<S> Lingering<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> Lingering<S> {
+impl<S: AsyncRead + Unpin> Draining<S> {
     /// Drops what arrives, until nothing can or the bounds are reached.
     fn poll_drop(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let (until, n_dropped) = (self.end).get_or_insert_with(|| (Box::pin(tokio::time::sleep(LINGER)), 0));
+        let (until, n_dropped) = (self.end).get_or_insert_with(|| (Box::pin(tokio::time::sleep(DRAIN)), 0));
         let mut room = [0; 8 << 10];
         while until.as_mut().poll(cx).is_pending() && *n_dropped <= MAX_DROPPED {
             let mut read = ReadBuf::new(&mut room);
@@ -85,7 +85,7 @@ impl<S: AsyncRead + Unpin> Lingering<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Lingering<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for Draining<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let before = buf.filled().len();
@@ -97,7 +97,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Lingering<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Draining<S> {
     hand_on_writes!();
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -121,9 +121,9 @@ mod tests {
 
     use super::*;
 
-    async fn heard() -> (DuplexStream, Lingering<DuplexStream>) {
+    async fn heard() -> (DuplexStream, Draining<DuplexStream>) {
         let (mut client, server) = tokio::io::duplex(16);
-        let mut server = Lingering::new(server);
+        let mut server = Draining::new(server);
         client.write_all(b"head").await.unwrap();
         server.read_exact(&mut [0; 4]).await.unwrap();
         (client, server)
@@ -144,7 +144,7 @@ mod tests {
             }
         };
         tokio::join!(drips, sends);
-        assert!(begun.elapsed() >= LINGER && begun.elapsed() < LINGER * 2);
+        assert!(begun.elapsed() >= DRAIN && begun.elapsed() < DRAIN * 2);
     }
 
     #[tokio::test(start_paused = true)]

@@ -11,12 +11,12 @@ use wopr_wire::a2a::{
     method::{EXTENSIONS_HEADERS, VERSION_HEADER, Version},
 };
 
-use super::{offer::EXTENSIONS, service::Call};
+use super::{service::Call, supported::EXTENSIONS};
 use crate::{
     Host,
-    asker::Asker,
     auth::Caller,
     body::{self, BodyError, Weight},
+    credential_id::CredentialId,
 };
 
 /// The header a client names the last event it saw in.
@@ -30,14 +30,18 @@ pub(super) async fn read_body(
     overhead: usize,
 ) -> Result<Bytes, BodyError> {
     let config = &host.config().server;
-    let patience = config.request_timeout.as_duration();
+    let timeout = config.request_timeout.as_duration();
     let limit = config.max_body_bytes.saturating_add(overhead);
-    body::read(body, Asker::caller(caller), limit, patience).await
+    body::read(body, CredentialId::caller(caller), limit, timeout).await
 }
 
 /// Takes what a JSON body will take of the memory, before it is parsed.
 pub(super) fn weigh(host: &Host, caller: &Caller, text: &[u8]) -> Result<Weight, BodyError> {
-    body::weigh(text, Asker::caller(caller), host.config().server.max_body_bytes)
+    body::weigh(
+        text,
+        CredentialId::caller(caller),
+        host.config().server.max_body_bytes,
+    )
 }
 
 /// The version a client asks for, by header or by query parameter.

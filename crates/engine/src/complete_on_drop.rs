@@ -1,7 +1,7 @@
 //! Futures that run to completion even if their caller is dropped.
 //!
 //! A client that disconnects makes its handler's future be dropped, wherever it stands. What must not be taken back
-//! half way is awaited through [`Steadfast`]: as long as somebody waits it is polled in place, which costs no task
+//! half way is awaited through [`CompleteOnDrop`]: as long as somebody waits it is polled in place, which costs no task
 //! and no wake-up; dropped before its end, it becomes a task. As in a task, a panic stays inside.
 
 use std::{
@@ -16,7 +16,7 @@ use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
 use crate::panics::Panicked;
 
 /// A future that ends, whether it is awaited to the end or not.
-pub(crate) struct Steadfast<T: Send + 'static> {
+pub(crate) struct CompleteOnDrop<T: Send + 'static> {
     /// `None` once it is over.
     work: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
     runtime: Handle,
@@ -24,7 +24,7 @@ pub(crate) struct Steadfast<T: Send + 'static> {
     token: TaskTrackerToken,
 }
 
-impl<T: Send + 'static> Steadfast<T> {
+impl<T: Send + 'static> CompleteOnDrop<T> {
     /// Begins nothing yet.
     pub(crate) fn new(
         work: impl Future<Output = T> + Send + 'static,
@@ -39,7 +39,7 @@ impl<T: Send + 'static> Steadfast<T> {
     }
 }
 
-impl<T: Send + 'static> Future for Steadfast<T> {
+impl<T: Send + 'static> Future for CompleteOnDrop<T> {
     type Output = Result<T, Panicked>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -55,7 +55,7 @@ impl<T: Send + 'static> Future for Steadfast<T> {
     }
 }
 
-impl<T: Send + 'static> Drop for Steadfast<T> {
+impl<T: Send + 'static> Drop for CompleteOnDrop<T> {
     fn drop(&mut self) {
         if let Some(work) = self.work.take() {
             let token = self.token.clone();
@@ -73,18 +73,18 @@ mod tests {
 
     use super::*;
 
-    fn steadfast<T: Send + 'static>(
+    fn complete_on_drop<T: Send + 'static>(
         tracker: &TaskTracker,
         work: impl Future<Output = T> + Send + 'static,
-    ) -> Steadfast<T> {
-        Steadfast::new(work, Handle::current(), tracker)
+    ) -> CompleteOnDrop<T> {
+        CompleteOnDrop::new(work, Handle::current(), tracker)
     }
 
     #[tokio::test]
     async fn it_is_awaited_in_place() {
         let tracker = TaskTracker::new();
         let (here, there) = tokio::spawn(async move {
-            let work = steadfast(&tracker, async { tokio::task::id() });
+            let work = complete_on_drop(&tracker, async { tokio::task::id() });
             assert_eq!(tracker.len(), 1, "whoever stops waits for it");
             (tokio::task::id(), work.await)
         })
@@ -98,7 +98,7 @@ mod tests {
         let tracker = TaskTracker::new();
         let (go, may_go) = oneshot::channel::<()>();
         let (done, is_done) = oneshot::channel();
-        let mut work = steadfast(&tracker, async move {
+        let mut work = complete_on_drop(&tracker, async move {
             may_go.await.expect("the test says so");
             done.send(7).expect("the test listens");
         });
@@ -115,7 +115,7 @@ mod tests {
     #[tokio::test]
     async fn a_panic_stays_inside() {
         let tracker = TaskTracker::new();
-        let work = steadfast(&tracker, async { panic!("on purpose") });
+        let work = complete_on_drop(&tracker, async { panic!("on purpose") });
         assert_eq!(
             work.await.map(|(): ()| ()),
             Err(Panicked("on purpose".to_owned()))

@@ -10,7 +10,7 @@ use crate::auth::Caller;
 
 /// A tenant or an address, by a hash: two that share one share a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Asker {
+pub(crate) enum CredentialId {
     /// Everybody of a tenant.
     Tenant(u64),
     /// Everybody at an address who was not recognized, or not yet.
@@ -36,7 +36,7 @@ impl Network {
     }
 }
 
-impl Asker {
+impl CredentialId {
     /// Whoever was let in.
     pub(crate) fn caller(caller: &Caller) -> Self {
         Self::Tenant(hash(&caller.tenant))
@@ -87,9 +87,9 @@ mod tests {
             scopes: Scopes::ALL,
             membership: Arc::default(),
         };
-        let asker = |key, tenant| Asker::caller(&caller(key, tenant));
-        assert_eq!(asker("k1", "acme"), asker("k2", "acme"));
-        assert_ne!(asker("k1", "acme"), asker("k1", "other"));
+        let credential = |key, tenant| CredentialId::caller(&caller(key, tenant));
+        assert_eq!(credential("k1", "acme"), credential("k2", "acme"));
+        assert_ne!(credential("k1", "acme"), credential("k1", "other"));
     }
 
     #[test]

@@ -14,10 +14,10 @@ const SLICES: u32 = 4;
 ///
 /// The time goes by in slices: a process that was stopped for a while (by a signal, or with its virtual machine) finds one of
 /// them over and not all, so that what waited meanwhile still has its turn.
-pub async fn patiently<T>(patience: Duration, wait: impl Future<Output = T>) -> Option<T> {
+pub async fn with_timeout<T>(limit: Duration, wait: impl Future<Output = T>) -> Option<T> {
     let mut wait: Pin<&mut _> = pin!(wait);
     for _ in 0..SLICES {
-        if let Ok(done) = timeout(patience / SLICES, &mut wait).await {
+        if let Ok(done) = timeout(limit / SLICES, &mut wait).await {
             return Some(done);
         }
     }
@@ -40,9 +40,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_wait_ends_with_what_it_is_for_or_in_time() {
         let begun = Instant::now();
-        assert_eq!(patiently(LONG, async { 7 }).await, Some(7));
+        assert_eq!(with_timeout(LONG, async { 7 }).await, Some(7));
         assert_eq!(begun.elapsed(), Duration::ZERO);
-        assert_eq!(patiently(LONG, pending::<()>()).await, None);
+        assert_eq!(with_timeout(LONG, pending::<()>()).await, None);
         assert!(
             (LONG..LONG + LONG / 4).contains(&begun.elapsed()),
             "{:?}",
@@ -53,7 +53,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_was_stopped_for_longer_still_has_its_turn() {
         let (give, given) = oneshot::channel();
-        let waiting = tokio::spawn(patiently(LONG, given));
+        let waiting = tokio::spawn(with_timeout(LONG, given));
         tokio::task::yield_now().await;
         // All of the time has gone by before anybody could do anything.
         advance(LONG * 2).await;

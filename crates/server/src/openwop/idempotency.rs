@@ -12,7 +12,7 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use wopr_core::{PrincipalId, RunKey};
-use wopr_engine::{CommandError, Done, Extras, Once, View};
+use wopr_engine::{CommandError, Done, Idempotency, SideRows, View};
 use wopr_store::{IdempotencyKey, IdempotencyRecord};
 use wopr_wire::json;
 
@@ -80,12 +80,12 @@ impl Request {
     }
 
     /// What makes the engine record the request with its append.
-    pub(super) fn extras(
+    pub(super) fn side_rows(
         this: Option<Self>,
         call: &Call,
         respond: impl Fn(&View) -> (StatusCode, Vec<u8>) + Send + Sync + 'static,
-    ) -> Extras {
-        let once = this.map(|request| Once {
+    ) -> SideRows {
+        let once = this.map(|request| Idempotency {
             expires_at: call
                 .host
                 .engine()
@@ -98,9 +98,9 @@ impl Request {
                 encode(status, &body)
             }),
         });
-        Extras {
+        SideRows {
             idempotency: once,
-            ..Extras::default()
+            ..SideRows::default()
         }
     }
 

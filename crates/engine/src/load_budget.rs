@@ -14,7 +14,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use wopr_core::{RunKey, TenantId};
-use wopr_store::{ReadError, patiently};
+use wopr_store::{ReadError, with_timeout};
 
 use crate::turns::{Full, Turn, Turns};
 
@@ -31,7 +31,7 @@ const MAX_KNOWN: usize = 1_024;
 /// Loads of a tenant that wait, of each kind.
 const MAX_WAITING: usize = 1_024;
 /// How long to wait for a turn or for room before whoever asks is refused.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What a run is loaded for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,12 +44,12 @@ pub(crate) enum Purpose {
 
 /// The room a run takes, until the last that has it is dropped; none if it is small.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Held {
+pub(crate) struct LoadPermit {
     _share: Option<Arc<Turn>>,
     n_bytes: usize,
 }
 
-impl Held {
+impl LoadPermit {
     /// How large the run was when it was loaded.
     pub(crate) const fn n_bytes(&self) -> usize {
         self.n_bytes
@@ -77,7 +77,7 @@ impl Held {
 }
 
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct LoadBudget {
     bytes: usize,
     turns: Turns,
     views: Turns,
@@ -86,13 +86,13 @@ pub(crate) struct Room {
     known: Mutex<HashMap<RunKey, usize>>,
 }
 
-impl Default for Room {
+impl Default for LoadBudget {
     fn default() -> Self {
         Self::new(BYTES)
     }
 }
 
-impl Room {
+impl LoadBudget {
     fn new(bytes: usize) -> Self {
         let kilobytes = || Turns::room(bytes >> 10, MAX_WAITING);
         Self {
@@ -105,7 +105,11 @@ impl Room {
     }
 
     /// Waits for room for a run that is known to be large; none otherwise.
-    pub(crate) async fn expect(&self, purpose: Purpose, key: &RunKey) -> Result<Option<Held>, ReadError> {
+    pub(crate) async fn expect(
+        &self,
+        purpose: Purpose,
+        key: &RunKey,
+    ) -> Result<Option<LoadPermit>, ReadError> {
         let known = self.known.lock().get(key).copied();
         match known {
             Some(n_bytes) => Box::pin(self.hold(purpose, &key.tenant, n_bytes)).await.map(Some),
@@ -128,20 +132,20 @@ impl Room {
 
     /// Waits for a turn to load a run, which ends when it is decoded.
     pub(crate) async fn turn(&self, tenant: &TenantId) -> Result<Turn, ReadError> {
-        match patiently(PATIENCE, self.turns.take(tenant, 1)).await {
+        match with_timeout(TIMEOUT, self.turns.take(tenant, 1)).await {
             Some(Ok(turn)) => Ok(turn),
             Some(Err(Full)) | None => Err(ReadError::Unavailable("too many runs are being read".to_owned())),
         }
     }
 
     /// The room for what was loaded, if there is some at once.
-    pub(crate) fn try_hold(&self, purpose: Purpose, tenant: &TenantId, n_bytes: usize) -> Option<Held> {
+    pub(crate) fn try_hold(&self, purpose: Purpose, tenant: &TenantId, n_bytes: usize) -> Option<LoadPermit> {
         if n_bytes <= SMALL {
-            return Some(Held::small(n_bytes));
+            return Some(LoadPermit::small(n_bytes));
         }
-        let room = self.of(purpose);
-        let share = room.try_take(tenant, self.share(purpose, n_bytes));
-        share.map(|share| Held::large(share, n_bytes))
+        let load_budget = self.of(purpose);
+        let share = load_budget.try_take(tenant, self.share(purpose, n_bytes));
+        share.map(|share| LoadPermit::large(share, n_bytes))
     }
 
     /// Waits for room for a run of so many bytes.
@@ -150,14 +154,14 @@ impl Room {
         purpose: Purpose,
         tenant: &TenantId,
         n_bytes: usize,
-    ) -> Result<Held, ReadError> {
-        match patiently(
-            PATIENCE,
+    ) -> Result<LoadPermit, ReadError> {
+        match with_timeout(
+            TIMEOUT,
             self.of(purpose).take(tenant, self.share(purpose, n_bytes)),
         )
         .await
         {
-            Some(Ok(turn)) => Ok(Held::large(turn, n_bytes)),
+            Some(Ok(turn)) => Ok(LoadPermit::large(turn, n_bytes)),
             Some(Err(Full)) | None => Err(ReadError::Unavailable(
                 "too many large runs are being read".to_owned(),
             )),
@@ -193,62 +197,67 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn large_runs_share_the_room_and_small_ones_need_none() {
-        let (room, acme) = (Room::new(2 * SMALL), tenant("acme"));
-        let first = room.try_hold(Purpose::View, &acme, LARGE).unwrap();
-        assert!(room.try_hold(Purpose::View, &acme, LARGE).is_none());
-        assert!(room.try_hold(Purpose::View, &acme, SMALL).is_some());
-        let command = room.try_hold(Purpose::Command, &acme, usize::MAX).unwrap();
-        assert!(room.hold(Purpose::Command, &acme, LARGE).await.is_err());
+        let (load_budget, acme) = (LoadBudget::new(2 * SMALL), tenant("acme"));
+        let first = load_budget.try_hold(Purpose::View, &acme, LARGE).unwrap();
+        assert!(load_budget.try_hold(Purpose::View, &acme, LARGE).is_none());
+        assert!(load_budget.try_hold(Purpose::View, &acme, SMALL).is_some());
+        let command = load_budget.try_hold(Purpose::Command, &acme, usize::MAX).unwrap();
+        assert!(load_budget.hold(Purpose::Command, &acme, LARGE).await.is_err());
         let second = first.clone();
         drop(first);
-        assert!(room.hold(Purpose::View, &acme, LARGE).await.is_err());
+        assert!(load_budget.hold(Purpose::View, &acme, LARGE).await.is_err());
         drop(second);
-        assert!(room.hold(Purpose::View, &acme, LARGE).await.is_ok());
+        assert!(load_budget.hold(Purpose::View, &acme, LARGE).await.is_ok());
         drop(command);
-        assert!(room.hold(Purpose::Command, &acme, LARGE).await.is_ok());
+        assert!(load_budget.hold(Purpose::Command, &acme, LARGE).await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]
     async fn few_load_at_once_and_who_waits_is_told() {
-        let (room, acme) = (Room::default(), tenant("acme"));
+        let (load_budget, acme) = (LoadBudget::default(), tenant("acme"));
         let mut turns = Vec::new();
         for _ in 0..TURNS {
-            turns.push(room.turn(&acme).await.unwrap());
+            turns.push(load_budget.turn(&acme).await.unwrap());
         }
-        assert!(matches!(room.turn(&acme).await, Err(ReadError::Unavailable(_))));
+        assert!(matches!(
+            load_budget.turn(&acme).await,
+            Err(ReadError::Unavailable(_))
+        ));
         turns.pop();
-        assert!(room.turn(&acme).await.is_ok());
+        assert!(load_budget.turn(&acme).await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_tenant_with_many_large_runs_leaves_room_for_others() {
-        let (room, acme, other) = (Room::default(), tenant("acme"), tenant("other"));
-        let held: Vec<_> = std::iter::from_fn(|| room.try_hold(Purpose::View, &acme, 1 << 20)).collect();
+        let (load_budget, acme, other) = (LoadBudget::default(), tenant("acme"), tenant("other"));
+        let held: Vec<_> =
+            std::iter::from_fn(|| load_budget.try_hold(Purpose::View, &acme, 1 << 20)).collect();
         assert_eq!(held.len(), 72);
-        assert!(room.try_hold(Purpose::View, &other, 1 << 20).is_some());
-        let held: Vec<_> = std::iter::from_fn(|| room.try_hold(Purpose::Command, &acme, 1 << 20)).collect();
+        assert!(load_budget.try_hold(Purpose::View, &other, 1 << 20).is_some());
+        let held: Vec<_> =
+            std::iter::from_fn(|| load_budget.try_hold(Purpose::Command, &acme, 1 << 20)).collect();
         assert_eq!(held.len(), 72 / TIMES_DECIDED);
-        assert!(room.try_hold(Purpose::Command, &other, 1 << 20).is_some());
+        assert!(load_budget.try_hold(Purpose::Command, &other, 1 << 20).is_some());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_tenant_that_waits_for_many_loads_is_not_ahead_of_another() {
-        let (room, acme, other) = (Arc::new(Room::default()), tenant("acme"), tenant("other"));
+        let (load_budget, acme, other) = (Arc::new(LoadBudget::default()), tenant("acme"), tenant("other"));
         let mut turns = Vec::new();
         for _ in 0..TURNS {
-            turns.push(room.turn(&acme).await.unwrap());
+            turns.push(load_budget.turn(&acme).await.unwrap());
         }
         for _ in 0..100 {
-            let (room, acme) = (Arc::clone(&room), acme.clone());
+            let (load_budget, acme) = (Arc::clone(&load_budget), acme.clone());
             tokio::spawn(async move {
-                let _turn = room.turn(&acme).await;
+                let _turn = load_budget.turn(&acme).await;
                 std::future::pending::<()>().await;
             });
             tokio::task::yield_now().await;
         }
         let waiting = tokio::spawn({
-            let room = Arc::clone(&room);
-            async move { room.turn(&other).await.map(drop) }
+            let load_budget = Arc::clone(&load_budget);
+            async move { load_budget.turn(&other).await.map(drop) }
         });
         tokio::task::yield_now().await;
         turns.pop();

@@ -54,7 +54,7 @@ impl Decided {
 }
 
 #[derive(Debug)]
-pub(crate) struct Recent {
+pub(crate) struct RecentRunCache {
     max_age_ms: u64,
     kept: Mutex<Kept>,
 }
@@ -98,7 +98,7 @@ struct Changing {
 /// An append to a run, until its outcome is known or nobody will know it.
 #[derive(Debug)]
 pub(crate) struct Change {
-    recent: Arc<Recent>,
+    recent_runs: Arc<RecentRunCache>,
     key: RunKey,
     /// What the run is by now, with its size.
     after: Option<(Decided, usize)>,
@@ -113,11 +113,11 @@ impl Change {
 
 impl Drop for Change {
     fn drop(&mut self) {
-        self.recent.end(&self.key, self.after.take());
+        self.recent_runs.end(&self.key, self.after.take());
     }
 }
 
-impl Recent {
+impl RecentRunCache {
     /// Keeps runs no longer than the store does.
     pub(crate) fn new(retention: Option<Duration>) -> Self {
         let max_age = retention.map_or(MAX_AGE, |retention| retention.min(MAX_AGE));
@@ -137,7 +137,7 @@ impl Recent {
         // Not under the lock: an entry is many small pieces of memory.
         drop(dropped);
         Change {
-            recent: Arc::clone(self),
+            recent_runs: Arc::clone(self),
             key: key.clone(),
             after: None,
         }
@@ -287,12 +287,12 @@ mod tests {
         }
     }
 
-    fn keep(recent: &Arc<Recent>, key: &RunKey, decided: Decided, bytes: usize) {
-        recent.change(key).keep(decided, bytes);
+    fn keep(recent_runs: &Arc<RecentRunCache>, key: &RunKey, decided: Decided, bytes: usize) {
+        recent_runs.change(key).keep(decided, bytes);
     }
 
-    fn head(recent: &Recent, n: usize) -> Option<u64> {
-        Some(recent.find(&key(n), at(0))?.head.0)
+    fn head(recent_runs: &RecentRunCache, n: usize) -> Option<u64> {
+        Some(recent_runs.find(&key(n), at(0))?.head.0)
     }
 
     fn places(ended: &Decided, position: u64) -> Option<Vec<u64>> {
@@ -313,32 +313,32 @@ mod tests {
     #[test]
     fn a_run_is_found_for_a_while() {
         for (retention, end) in [(None, 2_000), (Some(60_000), 2_000), (Some(50), 50), (Some(0), 0)] {
-            let recent = Arc::new(Recent::new(retention.map(Duration::from_millis)));
-            keep(&recent, &key(1), decided(0, 2, 7), 10);
-            assert_eq!(recent.find(&key(1), at(7 + end - 1)).is_some(), end > 0);
-            assert!(recent.find(&key(1), at(7 + end)).is_none());
-            assert!(recent.find(&key(2), at(7)).is_none());
+            let recent_runs = Arc::new(RecentRunCache::new(retention.map(Duration::from_millis)));
+            keep(&recent_runs, &key(1), decided(0, 2, 7), 10);
+            assert_eq!(recent_runs.find(&key(1), at(7 + end - 1)).is_some(), end > 0);
+            assert!(recent_runs.find(&key(1), at(7 + end)).is_none());
+            assert!(recent_runs.find(&key(2), at(7)).is_none());
         }
     }
 
     #[test]
     fn what_is_kept_is_bounded() {
-        let recent = Arc::new(Recent::new(None));
-        keep(&recent, &key(0), decided(0, 2, 0), MAX_RUN_BYTES + 1);
-        assert!(recent.find(&key(0), at(0)).is_none(), "too large");
+        let recent_runs = Arc::new(RecentRunCache::new(None));
+        keep(&recent_runs, &key(0), decided(0, 2, 0), MAX_RUN_BYTES + 1);
+        assert!(recent_runs.find(&key(0), at(0)).is_none(), "too large");
         for n in 1..=MAX_RUNS + 5 {
-            keep(&recent, &key(n), decided(0, 2, 0), 1);
+            keep(&recent_runs, &key(n), decided(0, 2, 0), 1);
         }
-        assert!(recent.find(&key(5), at(0)).is_none(), "too many");
-        assert!(recent.find(&key(6), at(0)).is_some());
+        assert!(recent_runs.find(&key(5), at(0)).is_none(), "too many");
+        assert!(recent_runs.find(&key(6), at(0)).is_some());
         let n_heavy = MAX_BYTES / MAX_RUN_BYTES;
         for n in 0..n_heavy {
-            keep(&recent, &key(10_000 + n), decided(0, 2, 0), MAX_RUN_BYTES);
+            keep(&recent_runs, &key(10_000 + n), decided(0, 2, 0), MAX_RUN_BYTES);
         }
-        assert!(recent.find(&key(6), at(0)).is_none(), "too heavy");
-        assert!(recent.find(&key(10_000), at(0)).is_some());
-        keep(&recent, &key(9), decided(0, 2, 1_000_000), 1);
-        let kept = recent.kept.lock();
+        assert!(recent_runs.find(&key(6), at(0)).is_none(), "too heavy");
+        assert!(recent_runs.find(&key(10_000), at(0)).is_some());
+        keep(&recent_runs, &key(9), decided(0, 2, 1_000_000), 1);
+        let kept = recent_runs.kept.lock();
         assert_eq!(
             (kept.runs.len(), kept.order.len(), kept.tenants.len(), kept.bytes),
             (1, 1, 1, 1),
@@ -349,66 +349,66 @@ mod tests {
 
     #[test]
     fn an_append_under_way_hides_what_was_before_it() {
-        let recent = Arc::new(Recent::new(None));
-        keep(&recent, &key(1), decided(0, 2, 0), 1);
-        let change = recent.change(&key(1));
-        assert_eq!(head(&recent, 1), None);
+        let recent_runs = Arc::new(RecentRunCache::new(None));
+        keep(&recent_runs, &key(1), decided(0, 2, 0), 1);
+        let change = recent_runs.change(&key(1));
+        assert_eq!(head(&recent_runs, 1), None);
         change.keep(decided(2, 3, 0), 1);
-        assert_eq!(head(&recent, 1), Some(3));
+        assert_eq!(head(&recent_runs, 1), Some(3));
         // Nobody knows how it ended.
-        drop(recent.change(&key(1)));
-        assert_eq!(head(&recent, 1), None);
+        drop(recent_runs.change(&key(1)));
+        assert_eq!(head(&recent_runs, 1), None);
     }
 
     #[test]
     fn of_several_appends_under_way_only_the_longest_log_is_kept() {
         for is_late_last in [true, false] {
-            let recent = Arc::new(Recent::new(None));
-            let (early, late) = (recent.change(&key(1)), recent.change(&key(1)));
+            let recent_runs = Arc::new(RecentRunCache::new(None));
+            let (early, late) = (recent_runs.change(&key(1)), recent_runs.change(&key(1)));
             if is_late_last {
                 early.keep(decided(0, 2, 0), 1);
-                assert_eq!(head(&recent, 1), None);
+                assert_eq!(head(&recent_runs, 1), None);
                 late.keep(decided(2, 3, 0), 1);
-                assert_eq!(head(&recent, 1), Some(3));
+                assert_eq!(head(&recent_runs, 1), Some(3));
             } else {
                 late.keep(decided(2, 3, 0), 1);
                 early.keep(decided(0, 2, 0), 1);
-                assert_eq!(head(&recent, 1), None, "what was acknowledged last is gone");
+                assert_eq!(head(&recent_runs, 1), None, "what was acknowledged last is gone");
             }
-            assert!(recent.kept.lock().changing.is_empty());
+            assert!(recent_runs.kept.lock().changing.is_empty());
         }
     }
 
     #[test]
     fn a_tenant_that_decides_much_leaves_what_others_decided() {
-        let recent = Arc::new(Recent::new(None));
+        let recent_runs = Arc::new(RecentRunCache::new(None));
         let of = |tenant: &str, n| {
             let tenant = TenantId::parse(tenant).expect("a tenant");
             RunKey::new(tenant, key(n).run)
         };
-        keep(&recent, &of("quiet", 0), decided(0, 2, 0), MAX_RUN_BYTES);
+        keep(&recent_runs, &of("quiet", 0), decided(0, 2, 0), MAX_RUN_BYTES);
         for n in 1..=2 * MAX_RUNS {
-            keep(&recent, &of("loud", n), decided(0, 2, 0), MAX_RUN_BYTES / 2);
+            keep(&recent_runs, &of("loud", n), decided(0, 2, 0), MAX_RUN_BYTES / 2);
         }
         for n in 1..=2 * MAX_RUNS {
-            keep(&recent, &of("loud", n), decided(0, 2, 0), 1);
+            keep(&recent_runs, &of("loud", n), decided(0, 2, 0), 1);
         }
-        assert!(recent.find(&of("quiet", 0), at(0)).is_some());
-        let kept = recent.kept.lock();
+        assert!(recent_runs.find(&of("quiet", 0), at(0)).is_some());
+        let kept = recent_runs.kept.lock();
         assert_eq!(kept.runs.len(), MAX_RUNS);
         assert!(kept.bytes <= MAX_BYTES);
     }
 
     #[test]
     fn only_what_was_found_outdated_is_forgotten() {
-        let recent = Arc::new(Recent::new(None));
-        keep(&recent, &key(1), decided(0, 2, 0), 1);
-        let found = recent.find(&key(1), at(0)).expect("kept");
-        keep(&recent, &key(1), decided(2, 3, 0), 1);
-        recent.forget(&key(1), &found);
-        assert_eq!(head(&recent, 1), Some(3));
-        let found = recent.find(&key(1), at(0)).expect("kept");
-        recent.forget(&key(1), &found);
-        assert_eq!(head(&recent, 1), None);
+        let recent_runs = Arc::new(RecentRunCache::new(None));
+        keep(&recent_runs, &key(1), decided(0, 2, 0), 1);
+        let found = recent_runs.find(&key(1), at(0)).expect("kept");
+        keep(&recent_runs, &key(1), decided(2, 3, 0), 1);
+        recent_runs.forget(&key(1), &found);
+        assert_eq!(head(&recent_runs, 1), Some(3));
+        let found = recent_runs.find(&key(1), at(0)).expect("kept");
+        recent_runs.forget(&key(1), &found);
+        assert_eq!(head(&recent_runs, 1), None);
     }
 }

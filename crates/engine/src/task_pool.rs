@@ -21,14 +21,14 @@ const ROUND: Duration = Duration::from_millis(50);
 
 /// What is under way, by what it is about.
 #[derive(Debug)]
-pub(crate) struct Hands<K, T> {
+pub(crate) struct TaskPool<K, T> {
     most: usize,
     tasks: JoinSet<T>,
     about: HashMap<Id, K>,
     in_hand: HashSet<K>,
 }
 
-impl<K: Clone + Eq + Hash, T: Send + 'static> Hands<K, T> {
+impl<K: Clone + Eq + Hash, T: Send + 'static> TaskPool<K, T> {
     pub(crate) fn new(most: usize) -> Self {
         Self {
             most,
@@ -39,7 +39,7 @@ impl<K: Clone + Eq + Hash, T: Send + 'static> Hands<K, T> {
     }
 
     /// How much more may be begun.
-    pub(crate) fn room(&self) -> usize {
+    pub(crate) fn load_budget(&self) -> usize {
         self.most.saturating_sub(self.tasks.len())
     }
 
@@ -103,12 +103,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_takes_long_is_in_nobodys_way() {
         let (finish, finished) = oneshot::channel::<&str>();
-        let mut hands = Hands::new(3);
+        let mut hands = TaskPool::new(3);
         assert!(hands.begin(1, async { finished.await.unwrap() }));
         assert!(hands.begin(2, async { "quick" }));
         let begun = Instant::now();
         assert_eq!(hands.round().await, [Some("quick")]);
-        assert_eq!((begun.elapsed(), hands.room()), (ROUND, 2));
+        assert_eq!((begun.elapsed(), hands.load_budget()), (ROUND, 2));
         assert!(hands.begin(3, async { "quick" }));
         assert_eq!(hands.round().await.len(), 1);
         assert!(!hands.begin(1, async { panic!("it is in hand") }));
@@ -119,10 +119,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn full_hands_wait_for_room() {
-        let mut hands = Hands::new(1);
+        let mut hands = TaskPool::new(1);
         // sleep: longer than a round, in virtual time
         assert!(hands.begin(1, tokio::time::sleep(ROUND * 10)));
-        assert_eq!(hands.room(), 0);
+        assert_eq!(hands.load_budget(), 0);
         assert_eq!(hands.round().await.len(), 1);
         assert!(hands.begin(2, async { panic!("as what nobody thought of") }));
         assert_eq!(hands.round().await, [None]);
