@@ -18,7 +18,7 @@ use crate::{
     load_budget::{LoadPermit, Purpose},
     stats::Counters,
     uncertain_commit::UncertainCommits,
-    view::Open,
+    view::{Open, Opened},
 };
 
 /// Decisions that lose this often in a row answer [`CommandError::Busy`].
@@ -54,17 +54,12 @@ struct Made {
 
 impl Engine {
     /// Creates a run and lets it go as far as it can: one append.
-    ///
-    /// # Errors
-    /// See [`CommandError`].
     pub async fn create(&self, create: Create) -> Result<Done, CommandError> {
         let once = create.side_rows.idempotency.clone();
         // Kept apart, here and below: it is kilobytes, with which every future around it would be copied.
         match (Box::pin(self.create_once(create)).await, once) {
             // The workflow may have changed since the request took effect.
-            (Err(error @ (CommandError::UnknownWorkflow | CommandError::Refused(_))), Some(once)) => {
-                self.replay_or(error, &once).await
-            }
+            (Err(error @ CommandError::Refused(_)), Some(once)) => self.replay_or(error, &once).await,
             (done, _) => done,
         }
     }
@@ -72,17 +67,14 @@ impl Engine {
     async fn create_once(&self, create: Create) -> Result<Done, CommandError> {
         let Create {
             run,
-            workflow,
+            workflow: plan,
             start,
             side_rows,
         } = create;
-        let plan = self.find_workflow(&start.tenant, &workflow).await?;
-        let plan = plan
-            .filter(|plan| plan.definition.is_active)
-            .ok_or(CommandError::UnknownWorkflow)?;
         let now = self.now();
         let key = RunKey::new(start.tenant.clone(), run);
-        let summary = commit::new_summary(workflow, plan.version().clone(), start.principal.clone(), now);
+        let principal = start.principal.clone();
+        let summary = commit::new_summary(plan.id().clone(), plan.version().clone(), principal, now);
         let view = View {
             key,
             plan,
@@ -173,12 +165,30 @@ impl Engine {
     /// Commands a run: load, decide, append; decided again when another writer was first.
     ///
     /// An answer to an interrupt that the run mirrors from a child goes to that child.
-    ///
-    /// # Errors
-    /// See [`CommandError`].
     pub async fn command(
         &self,
         key: &RunKey,
+        command: Command,
+        side_rows: SideRows,
+    ) -> Result<Done, CommandError> {
+        self.command_from(key, None, command, side_rows).await
+    }
+
+    /// Commands a run that was loaded before: it is not loaded again unless another writer was first.
+    pub async fn command_opened(
+        &self,
+        opened: Opened,
+        command: Command,
+        side_rows: SideRows,
+    ) -> Result<Done, CommandError> {
+        let key = opened.view().key.clone();
+        self.command_from(&key, Some(opened.0), command, side_rows).await
+    }
+
+    async fn command_from(
+        &self,
+        key: &RunKey,
+        opened: Option<Open>,
         command: Command,
         side_rows: SideRows,
     ) -> Result<Done, CommandError> {
@@ -189,8 +199,8 @@ impl Engine {
         }
         let once = side_rows.idempotency.clone();
         let done = match command {
-            Command::Resolve(resolve) => Box::pin(self.resolve(key, resolve, side_rows)).await,
-            command => Box::pin(self.command_fenced(key, &command, side_rows, None)).await,
+            Command::Resolve(resolve) => Box::pin(self.resolve(key, opened, resolve, side_rows)).await,
+            command => Box::pin(self.command_fenced(key, opened, &command, side_rows, None)).await,
         };
         match (done, once) {
             // The same request may have taken effect between the look and the decision.
@@ -206,17 +216,23 @@ impl Engine {
         }
     }
 
+    /// Follows an answer to the run that asks. Each run on the way is loaded once.
     async fn resolve(
         &self,
         key: &RunKey,
+        opened: Option<Open>,
         resolve: Resolve,
         side_rows: SideRows,
     ) -> Result<Done, CommandError> {
         let mut resolve = resolve;
-        let mut chain = vec![key.clone()];
-        while let (Some(target), true) = (chain.last(), chain.len() < MAX_FORWARDS) {
-            let view = self.view(target).await?.ok_or(CommandError::NotFound)?;
-            if let Some(id) = &resolve.interrupt {
+        let mut ancestors = Vec::new();
+        let mut target = match opened {
+            Some(open) => open,
+            None => self.open_existing(key).await?,
+        };
+        while ancestors.len() < MAX_FORWARDS {
+            let view = &target.view;
+            let child = if let Some(id) = &resolve.interrupt {
                 // The id says by which children the question is reached, whatever they ask by now.
                 let Some((via, rest)) = child_on_path(&view.run, id) else {
                     break;
@@ -224,40 +240,41 @@ impl Engine {
                 if via.step.node != resolve.node {
                     return Err(Refusal::NoInterrupt.into());
                 }
-                let child = target.sibling(via.run.clone());
-                let asks = self.view(&child).await?.ok_or(CommandError::NotFound)?;
-                resolve.node = match child_on_path(&asks.run, &rest) {
+                let child = self.open_existing(&view.key.sibling(via.run.clone())).await?;
+                resolve.node = match child_on_path(&child.view.run, &rest) {
                     Some((via, _)) => via.step.node.clone(),
                     None => node_of(&rest).ok_or(Refusal::NoInterrupt)?,
                 };
                 resolve.interrupt = Some(rest);
-                chain.push(child);
+                child
+            } else {
+                let mut open = view.run.interrupts(&view.plan);
+                let open = open.find(|open| *open.node == resolve.node);
+                let Some((ordinal, Asked::Child(_, _, id))) = open.map(|open| (open.ordinal, open.asked))
+                else {
+                    break;
+                };
+                if resolve.ordinal.is_some_and(|wanted| wanted != ordinal) {
+                    return Err(Refusal::NoInterrupt.into());
+                }
+                // It is for the question that this run shows; the child may ask another one by now.
+                resolve.interrupt = Some(id.to_owned());
+                resolve.ordinal = None;
                 continue;
-            }
-            let mut open = view.run.interrupts(&view.plan);
-            let open = open.find(|open| *open.node == resolve.node);
-            let Some((ordinal, Asked::Child(_, _, id))) = open.map(|open| (open.ordinal, open.asked)) else {
-                break;
             };
-            if resolve.ordinal.is_some_and(|wanted| wanted != ordinal) {
-                return Err(Refusal::NoInterrupt.into());
-            }
-            // It is for the question that this run shows; the child may ask another one by now.
-            resolve.interrupt = Some(id.to_owned());
-            resolve.ordinal = None;
+            ancestors.push(std::mem::replace(&mut target, child).view.key);
         }
-        let Some(target) = chain.pop() else {
-            return Err(CommandError::NotFound);
-        };
+        let asking = target.view.key.clone();
+        let command = Command::Resolve(resolve);
         let done = self
-            .command_fenced(&target, &Command::Resolve(resolve), side_rows, None)
+            .command_fenced(&asking, Some(target), &command, side_rows, None)
             .await?;
-        if chain.is_empty() {
+        if ancestors.is_empty() {
             return Ok(done);
         }
         // Those that mirror the question hear of the answer now, so that the caller sees what it did. The answer has
         // been given whether they do or not; who does not hear now is told by the inbox's loop.
-        for ancestor in chain.iter().rev() {
+        for ancestor in ancestors.iter().rev() {
             if let Err(error) = self.hear(ancestor).await {
                 tracing::warn!(run = %ancestor, %error, "answer not heard yet");
             }
@@ -265,20 +282,36 @@ impl Engine {
         Ok(Done::Fresh(self.view(key).await?.ok_or(CommandError::NotFound)?))
     }
 
+    async fn open_existing(&self, key: &RunKey) -> Result<Open, CommandError> {
+        let open = self.open(key, Purpose::Command).await?;
+        open.ok_or(CommandError::NotFound)
+    }
+
     pub(crate) async fn command_fenced(
         &self,
         key: &RunKey,
+        opened: Option<Open>,
         command: &Command,
         side_rows: SideRows,
         fence: Option<(EffectKey, Fence)>,
     ) -> Result<Done, CommandError> {
-        let _lock = self.shared.locks.hold(key).await;
+        let mut opened = opened;
+        let _lock = match self.shared.locks.try_hold(key) {
+            Some(lock) => lock,
+            None => {
+                // It is about to change, and nothing large is held while others are waited for.
+                opened = None;
+                self.shared.locks.hold(key).await
+            }
+        };
         let (mut heard, mut uncertain) = (UncertainCommits::default(), UncertainCommits::default());
         for attempt in 0..MAX_ATTEMPTS {
-            let open = self
-                .open(key, Purpose::Command)
-                .await?
-                .ok_or(CommandError::NotFound)?;
+            // What was loaded before the lock was held may be old. Then the append conflicts, as it does where another
+            // process was first, and the run is loaded again.
+            let open = match opened.take() {
+                Some(open) => open,
+                None => self.open_existing(key).await?,
+            };
             // After the load: what is not there by now was not there when it was made, so nothing is decided on top
             // of an effect of this command itself.
             self.settle(&mut heard).await?;

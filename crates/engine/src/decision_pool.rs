@@ -229,9 +229,10 @@ mod tests {
 
     /// Creates a run of a template; says where it stands afterwards.
     async fn create(engine: &Engine, tenant: &TenantId, workflow: &str) -> Result<RunStatus, CommandError> {
+        let id = WorkflowId::parse(workflow).expect("valid");
         let create = Create {
             run: engine.new_run_id(),
-            workflow: WorkflowId::parse(workflow).expect("valid"),
+            workflow: engine.workflow(tenant, &id).expect("registered"),
             start: Start {
                 tenant: tenant.clone(),
                 principal: PrincipalId::parse("tester").expect("valid"),

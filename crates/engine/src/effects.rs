@@ -336,7 +336,7 @@ impl Engine {
         let mut pause = Duration::from_millis(50);
         for _ in 0..APPEND_TRIES {
             let fenced = Some((key.clone(), fence));
-            let recording = Box::pin(self.command_fenced(run, &command, SideRows::default(), fenced));
+            let recording = Box::pin(self.command_fenced(run, None, &command, SideRows::default(), fenced));
             match self.attend(run, recording).await {
                 Ok(_) => return,
                 Err(CommandError::Refused(Refusal::Stale)) => {

@@ -5,10 +5,10 @@ use std::{sync::Arc, time::Duration};
 use tokio::{runtime::Handle, sync::broadcast};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use wopr_core::{Plan, PrincipalId, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId};
-use wopr_store::{Epoch, Hint, ReadError, Store, WriteError};
+use wopr_store::{Epoch, Hint, ReadError, Store, Summary, WriteError};
 
 use crate::{
-    Clock, CommandError, Decided, Events, Executor, Options, Stats, Tail, View,
+    Clock, CommandError, Decided, Events, Executor, Opened, Options, Stats, Tail, View,
     catalog::Catalog,
     decision_pool::DecisionPool,
     descendants::Descendants,
@@ -321,6 +321,16 @@ impl Engine {
             return Ok(Some(view));
         }
         Ok(self.open(key, Purpose::View).await?.map(|open| open.view))
+    }
+
+    /// Loads a run that is going to be commanded.
+    pub async fn open_run(&self, key: &RunKey) -> Result<Option<Opened>, ReadError> {
+        Ok(self.open(key, Purpose::Command).await?.map(Opened))
+    }
+
+    /// The summary row of a run and the number of its events.
+    pub async fn summary(&self, key: &RunKey) -> Result<Option<(Summary, Seq)>, ReadError> {
+        self.shared.store.summary(key).await
     }
 
     /// Reads a page of a run's log, from a position on: at most `limit` events, and fewer if they are large.

@@ -6,9 +6,6 @@ use wopr_store::{ReadError, WriteError};
 /// Why a command did not take effect.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// No such workflow, or it may not be started.
-    #[error("find the workflow")]
-    UnknownWorkflow,
     /// No such run in the tenant.
     #[error("find the run")]
     NotFound,

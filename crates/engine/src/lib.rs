@@ -68,6 +68,6 @@ pub use recent_runs::Decided;
 pub use request::{Create, Done, Idempotency, NewMessage, NewSubscription, Respond, SideRows, Start};
 pub use stats::Stats;
 pub use tail::Tail;
-pub use view::{Events, View};
+pub use view::{Events, Opened, View};
 
 use wopr_store::{slots, turns};

@@ -42,10 +42,20 @@ pub(crate) struct RunLock<'a> {
 }
 
 impl Locks {
+    /// Holds a run if nobody else does.
+    pub(crate) fn try_hold(&self, key: &RunKey) -> Option<RunLock<'_>> {
+        let (shard, mutex) = self.entry(key);
+        let mut lock = RunLock {
+            shard,
+            key: key.clone(),
+            guard: None,
+        };
+        lock.guard = mutex.try_lock_owned().ok();
+        lock.guard.is_some().then_some(lock)
+    }
+
     pub(crate) async fn hold(&self, key: &RunKey) -> RunLock<'_> {
-        let index = usize::try_from(self.hasher.hash_one(key) % SHARDS as u64).unwrap_or(0);
-        let shard = &self.shards[index];
-        let mutex = Arc::clone(shard.lock().entry(key.clone()).or_default());
+        let (shard, mutex) = self.entry(key);
         // The lock is made first, so that a caller dropped while waiting still cleans up.
         let mut lock = RunLock {
             shard,
@@ -54,6 +64,12 @@ impl Locks {
         };
         lock.guard = Some(mutex.lock_owned().await);
         lock
+    }
+
+    fn entry(&self, key: &RunKey) -> (&Shard, Arc<tokio::sync::Mutex<()>>) {
+        let index = usize::try_from(self.hasher.hash_one(key) % SHARDS as u64).unwrap_or(0);
+        let shard = &self.shards[index];
+        (shard, Arc::clone(shard.lock().entry(key.clone()).or_default()))
     }
 }
 

@@ -73,8 +73,7 @@ impl Engine {
                 }
             }
             Err(
-                CommandError::UnknownWorkflow
-                | CommandError::NotFound
+                CommandError::NotFound
                 | CommandError::Refused(_)
                 | CommandError::KeyReused
                 | CommandError::TooManyReceivers { .. }

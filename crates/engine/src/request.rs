@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use wopr_core::{Object, Origin, PrincipalId, RunId, TenantId, Timestamp, WorkflowId};
+use wopr_core::{Object, Origin, Plan, PrincipalId, RunId, TenantId, Timestamp};
 use wopr_store::{BlobRow, IdempotencyKey, IdempotencyRecord, PushRow};
 
 use crate::View;
@@ -35,8 +35,8 @@ pub struct Start {
 pub struct Create {
     /// Its id, from [`crate::Engine::new_run_id`].
     pub run: RunId,
-    /// The workflow; its current version is pinned.
-    pub workflow: WorkflowId,
+    /// The version of the workflow that it runs.
+    pub workflow: Arc<Plan>,
     /// How it is begun.
     pub start: Start,
     /// What commits with it.

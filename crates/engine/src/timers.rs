@@ -207,7 +207,7 @@ impl Engine {
             let command = Timer::parse(&key.0).map(Command::Timer);
             let command = command
                 .ok_or_else(|| CommandError::Internal("the key of the timer is not understood".to_owned()))?;
-            self.command_fenced(&run, &command, SideRows::default(), None)
+            self.command_fenced(&run, None, &command, SideRows::default(), None)
                 .await
         };
         match self.attend(&run, Box::pin(firing)).await {

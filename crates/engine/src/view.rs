@@ -45,6 +45,17 @@ pub struct Events {
     pub status: RunStatus,
 }
 
+/// A run that was loaded to be looked at and then commanded: [`crate::Engine::command_opened`].
+#[derive(Debug)]
+pub struct Opened(pub(crate) Open);
+
+impl Opened {
+    #[must_use]
+    pub fn view(&self) -> &View {
+        &self.0.view
+    }
+}
+
 /// A run as loaded for a decision.
 #[derive(Debug)]
 pub(crate) struct Open {

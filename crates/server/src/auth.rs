@@ -11,7 +11,6 @@ mod issuer;
 mod jwt;
 mod keyring;
 mod lasting;
-mod scopes;
 mod verdict;
 
 use std::{sync::Arc, time::Duration};
@@ -37,8 +36,8 @@ pub(crate) use authenticate::admit;
 pub use authenticate::caller;
 pub(crate) use certificates::Certified;
 pub use keyring::{hash, hash_hex};
-pub use scopes::{Scope, Scopes};
-pub use verdict::{AuthError, Caller, Forbidden};
+pub use verdict::AuthError;
+pub use wopr_app::{Caller, Forbidden, Scope, Scopes};
 
 /// Longer than a connection lasts.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);

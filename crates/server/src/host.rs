@@ -16,9 +16,10 @@ use futures_util::future::OptionFuture;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::{sync::watch, task::JoinHandle};
+use wopr_app::{App, RegisterError, Registered};
 use wopr_connect::{Executors, egress};
-use wopr_core::{ContentHash, HostBounds, NodeTypes, PrincipalId, Problems, RunKey, WorkflowId, locate};
-use wopr_engine::{Clock, Engine, Prepared, RegisterError, Registered, SteadyClock, SystemClock};
+use wopr_core::{ContentHash, HostBounds, NodeTypes, Problems, WorkflowId, locate};
+use wopr_engine::{Clock, Engine, Prepared, SteadyClock, SystemClock};
 use wopr_store::{MemoryStore, PostgresStore, ReadError, SqliteStore, Store, postgres, sqlite};
 
 use crate::{
@@ -26,11 +27,10 @@ use crate::{
         CardSigner,
         push::{Notifier, SubscriptionCipher},
     },
-    auth::{Auth, Caller},
+    auth::Auth,
     config::{CidrText, Config, Keep, Period, StoreUrl, default_tenant},
     openwop::Discovery,
     secrets::{Secrets, SecretsError, key_beside},
-    seen::Seen,
     telemetry::{Metrics, StoreStats},
     tls::{Tls, TlsError},
     tokens::{Token, Tokens},
@@ -91,13 +91,13 @@ pub struct Rejected {
 pub struct Host {
     config: Config,
     public_url: String,
+    app: App,
     engine: Engine,
     store: Opened,
     auth: Arc<Auth>,
     following_keys: Mutex<Option<JoinHandle<()>>>,
     secrets: Secrets,
     tokens: Tokens,
-    seen: Seen,
     cipher: SubscriptionCipher,
     card_signer: Option<CardSigner>,
     gate: egress::Gate,
@@ -327,8 +327,14 @@ impl Host {
         };
         let prepared = Engine::prepare(port, Arc::new(executors.clone()), clock, options).await?;
         let engine = prepared.engine();
+        let options = wopr_app::Options {
+            private_runs: config.a2a.private_tasks,
+            idempotency_retention_ms: config.idempotency.retention.as_millis(),
+            max_subscriptions: config.a2a.push_configs,
+        };
+        let app = App::new(engine.clone(), options);
         if config.conformance
-            && let Err(error) = crate::a2a::conformance::register(engine).await
+            && let Err(error) = crate::a2a::conformance::register(&app).await
         {
             engine.stop().await;
             return Err(StartError::Workflows(error.to_string()));
@@ -342,6 +348,7 @@ impl Host {
         };
         Ok(Built {
             config,
+            app,
             prepared,
             auth,
             secrets,
@@ -371,30 +378,13 @@ impl Host {
         format!("{}/v1/interrupts/{}", self.public_url, token.text)
     }
 
-    /// Whose runs alone a caller sees, if runs are private.
+    /// The use cases.
     #[must_use]
-    pub fn owner(&self, caller: &Caller) -> Option<PrincipalId> {
-        self.config.a2a.private_tasks.then(|| caller.principal.clone())
+    pub const fn app(&self) -> &App {
+        &self.app
     }
 
-    /// Whether a caller sees a run, if it exists. One of another tenant has no key that the caller could name.
-    ///
-    /// # Errors
-    /// The store does not answer.
-    pub async fn sees(&self, caller: &Caller, run: &RunKey) -> Result<bool, ReadError> {
-        let Some(owner) = self.owner(caller) else {
-            return Ok(true);
-        };
-        if self.engine.creator_at_hand(run).as_ref() == Some(&owner) {
-            return Ok(true);
-        }
-        // From the row that tells whether there is a run at all: nobody learns by what an answer costs that
-        // another has it.
-        let summary = self.engine.store().summary(run).await?;
-        Ok(summary.is_some_and(|(summary, _)| summary.principal == owner))
-    }
-
-    /// The engine.
+    /// The engine, for what opens and measures hosts. Faces go through [`Host::app`].
     #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.engine
@@ -410,11 +400,6 @@ impl Host {
     #[must_use]
     pub fn secrets(&self) -> &Secrets {
         &self.secrets
-    }
-
-    /// What callers have seen of runs.
-    pub(crate) fn seen(&self) -> &Seen {
-        &self.seen
     }
 
     /// Interrupt tokens.
@@ -534,6 +519,7 @@ async fn holds_keys(url: &StoreUrl) -> Result<bool, StartError> {
 /// A host without its store.
 struct Built {
     config: Config,
+    app: App,
     prepared: Prepared,
     auth: Auth,
     secrets: Secrets,
@@ -548,6 +534,7 @@ impl Built {
     fn finish(self, store: Opened, tls: Option<Tls>) -> Host {
         let Self {
             config,
+            app,
             prepared,
             auth,
             secrets,
@@ -559,13 +546,14 @@ impl Built {
         } = self;
         let public_url = config.public_url();
         let tokens = Tokens::new(secrets.subkey("interrupt-token"), config.interrupts.token_ttl);
-        let discovery = Discovery::new(&config, &public_url, prepared.engine());
+        let discovery = Discovery::new(&config, &public_url, &app);
         let auth = Arc::new(auth);
         let closing = watch::Sender::new(false);
         let following = tokio::spawn(Arc::clone(&auth).follow(closing.subscribe()));
         Host {
             config,
             public_url,
+            app,
             // Nothing can fail any more: whoever cannot start does not take up work either.
             engine: prepared.begin(),
             store,
@@ -573,7 +561,6 @@ impl Built {
             following_keys: Mutex::new(Some(following)),
             secrets,
             tokens,
-            seen: Seen::default(),
             cipher,
             card_signer,
             gate,

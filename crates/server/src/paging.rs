@@ -17,10 +17,9 @@ use axum::body::Bytes;
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::time::{Instant, sleep_until, timeout_at};
+use wopr_app::{App, Error as AppError, Events};
 use wopr_core::{RunKey, Seq, TenantId};
-use wopr_engine::{Engine, Events};
 use wopr_store::{
-    ReadError,
     turns::{Full, Turn, Turns},
     with_timeout,
 };
@@ -65,10 +64,10 @@ impl Readers {
         }
     }
 
-    async fn with_timeout(&self, tenant: &TenantId) -> Result<Turn, ReadError> {
+    async fn with_timeout(&self, tenant: &TenantId) -> Result<Turn, AppError> {
         match with_timeout(TIMEOUT, self.0.take(tenant, 1)).await {
             Some(Ok(turn)) => Ok(turn),
-            Some(Err(Full)) | None => Err(ReadError::Unavailable("too many logs are being read".to_owned())),
+            Some(Err(Full)) | None => Err(AppError::Unavailable("too many logs are being read".to_owned())),
         }
     }
 }
@@ -135,15 +134,15 @@ pub(crate) fn json_size(document: &impl Serialize) -> usize {
 /// Reads from a position on, until there are so many events or so many bytes, whichever is first. Finds the store
 /// unavailable where too many others read.
 pub(crate) async fn read(
-    engine: &Engine,
+    app: &App,
     key: &RunKey,
     from: Seq,
     max_events: usize,
     max_bytes: usize,
-) -> Result<Option<Events>, ReadError> {
+) -> Result<Option<Events>, AppError> {
     let mut turn = READERS.with_timeout(&key.tenant).await?;
     let mut pace = Pace::new(max_events);
-    let Some(mut read) = engine.events(key, from, pace.limit()).await? else {
+    let Some(mut read) = app.events(key, from, pace.limit()).await? else {
         return Ok(None);
     };
     let mut n_bytes = 0;
@@ -165,7 +164,7 @@ pub(crate) async fn read(
         }
         let limit = pace.limit().min(max_events - n_seen);
         pace.limit = limit;
-        let Some(more) = engine.events(key, last.seq.next(), limit).await? else {
+        let Some(more) = app.events(key, last.seq.next(), limit).await? else {
             return Ok(None);
         };
         read.events.extend(more.events);

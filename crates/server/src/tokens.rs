@@ -11,10 +11,11 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use subtle::ConstantTimeEq;
+use wopr_app::{AskedAt, reads_artifacts};
 use wopr_core::{NodeId, PrincipalId, RunId, RunKey, TenantId, Timestamp};
 use wopr_wire::time;
 
-use crate::{auth::Caller, config::Period, mask::reads_artifacts, secrets::Subkey};
+use crate::{auth::Caller, config::Period, secrets::Subkey};
 
 /// Parts of a token's time in which the same one is minted: it lasts for at least all but one of them.
 const PARTS: u64 = 16;
@@ -59,6 +60,19 @@ pub struct Holder {
     pub is_member: bool,
     /// Whether the page it opens shows the contents of artifacts: whoever was given the token may read them.
     pub reads_artifacts: bool,
+}
+
+impl Claims {
+    /// What the token of a question opens that a caller is shown.
+    pub(crate) fn of(asked: &AskedAt, caller: &Caller) -> Self {
+        Self {
+            key: asked.key.clone(),
+            node: asked.step.node.clone(),
+            ordinal: asked.step.ordinal,
+            intent: Intent::Resolve,
+            holder: Holder::reader(caller, &asked.data),
+        }
+    }
 }
 
 impl Holder {

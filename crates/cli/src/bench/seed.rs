@@ -3,7 +3,7 @@
 //! Runs are created by the engine itself, in this process: the same decisions, the same rows, the same appends as
 //! behind a server, only without HTTP in between. So a filled store is one that a server could have left.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use futures_util::{StreamExt as _, stream};
@@ -73,11 +73,13 @@ async fn create(engine: &Engine, workflow: &'static str) -> Result<RunId> {
     let tenant = TenantId::parse("default").context("name the tenant")?;
     let principal = PrincipalId::parse("env").context("name the principal")?;
     let workflow = WorkflowId::parse(workflow).context("name the workflow")?;
+    let plan = engine.find_workflow(&tenant, &workflow).await?;
+    let plan = plan.context("find the workflow")?;
     for _ in 0..TRIES {
         let run = engine.new_run_id();
         let create = Create {
             run: run.clone(),
-            workflow: workflow.clone(),
+            workflow: Arc::clone(&plan),
             start: Start {
                 tenant: tenant.clone(),
                 principal: principal.clone(),

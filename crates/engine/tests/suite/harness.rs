@@ -6,7 +6,8 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use wopr_core::{
-    Command, NodeTypes, Origin, PrincipalId, Resolve, RunId, RunKey, RunStatus, Seq, TenantId, WorkflowId,
+    Command, NodeTypes, Origin, Plan, PrincipalId, Resolve, RunId, RunKey, RunStatus, Seq, TenantId,
+    WorkflowId,
 };
 use wopr_engine::{
     Attempt, Create, Done, Engine, Executor, Options, Outcome, SideRows, Start, SystemClock, View,
@@ -103,7 +104,7 @@ pub(crate) async fn create_as(
     side_rows: SideRows,
 ) -> Done {
     let start = start(inputs);
-    let workflow = WorkflowId::parse(workflow).expect("valid");
+    let workflow = plan(engine, &start.tenant, workflow).await;
     engine
         .create(Create {
             run,
@@ -113,6 +114,13 @@ pub(crate) async fn create_as(
         })
         .await
         .expect("creates")
+}
+
+/// The current version of a workflow, which is there.
+pub(crate) async fn plan(engine: &Engine, tenant: &TenantId, workflow: &str) -> Arc<Plan> {
+    let id = WorkflowId::parse(workflow).expect("valid");
+    let found = engine.find_workflow(tenant, &id).await.expect("reads");
+    found.expect("the workflow is registered")
 }
 
 pub(crate) fn fresh(done: Done) -> View {

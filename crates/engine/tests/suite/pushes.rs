@@ -11,14 +11,16 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::{sync::Notify, time::Instant};
-use wopr_core::{Command, Recorded, RunId, RunKey, RunStatus, Seq, TenantId, Timestamp, WorkflowId};
+use wopr_core::{Command, Recorded, RunId, RunKey, RunStatus, Seq, TenantId, Timestamp};
 use wopr_engine::{
     Clock, CommandError, Create, Delivery, Engine, NewSubscription, Notifier, Options, SideRows, Start,
     Undelivered, View,
 };
 use wopr_store::{DeliveryFilter, DeliveryRow, MemoryStore, PushRow, Pushes as _, Put, Update};
 
-use crate::harness::{answer, create, create_as, fresh, node, reaches, start, steered, tenant, workflow};
+use crate::harness::{
+    answer, create, create_as, fresh, node, plan, reaches, start, steered, tenant, workflow,
+};
 
 /// Follows the virtual time of the runtime.
 #[derive(Debug)]
@@ -449,7 +451,7 @@ async fn asks_of(world: &World, name: &str, pushes: &[String]) -> RunKey {
     };
     let create = Create {
         run: world.engine.new_run_id(),
-        workflow: WorkflowId::parse("ask").expect("valid"),
+        workflow: plan(&world.engine, &start.tenant, "ask").await,
         start,
         side_rows: SideRows::default(),
     };
@@ -551,7 +553,7 @@ async fn deliveries_of_large_runs_wait_for_room_and_leave_others_theirs() {
     let other = Create {
         side_rows: along(&run, "other"),
         run,
-        workflow: WorkflowId::parse("ask").expect("valid"),
+        workflow: plan(&world.engine, &start.tenant, "ask").await,
         start,
     };
     let began = Instant::now();

@@ -12,7 +12,7 @@ use wopr_store::{
     Summary, TaskRow, TaskState,
 };
 
-use crate::harness::{node, principal, start, steered, tenant, workflow};
+use crate::harness::{node, plan, principal, start, steered, tenant, workflow};
 
 const PERIOD: Duration = Duration::from_secs(600);
 /// A period and the time until the next look, and then some.
@@ -223,9 +223,10 @@ async fn a_repeated_request_outlives_its_run_and_starts_no_second_one() {
         .await
         .expect("registers");
     let expires_at = world.engine.now().plus_millis(3_600_000);
+    let one = plan(&world.engine, &start(json!({})).tenant, "one").await;
     let create = || Create {
         run: world.engine.new_run_id(),
-        workflow: WorkflowId::parse("one").expect("valid"),
+        workflow: Arc::clone(&one),
         start: start(json!({})),
         side_rows: SideRows {
             idempotency: Some(Idempotency {

@@ -384,7 +384,7 @@ async fn an_effect_carries_the_trace_of_the_request_that_began_its_run() {
     };
     let create = wopr_engine::Create {
         run: engine.new_run_id(),
-        workflow: wopr_core::WorkflowId::parse("fx").expect("valid"),
+        workflow: crate::harness::plan(&engine, &start.tenant, "fx").await,
         start,
         side_rows: SideRows::default(),
     };

@@ -7,7 +7,7 @@ use wopr_core::{NodeTypes, RunKey, RunStatus, TenantId, WorkflowId};
 use wopr_engine::{Create, Engine, Options, Outcome, RegisterError, SideRows, Start, SystemClock};
 use wopr_store::{Log as _, MemoryStore, RunFilter, SqliteStore, Store};
 
-use crate::harness::{fresh, node, start, steered, workflow};
+use crate::harness::{fresh, node, plan, start, steered, workflow};
 
 fn tenant(name: &str) -> TenantId {
     TenantId::parse(name).expect("valid")
@@ -20,7 +20,7 @@ async fn create(engine: &Engine, name: &str) -> RunKey {
     };
     let create = Create {
         run: engine.new_run_id(),
-        workflow: WorkflowId::parse("w").expect("valid"),
+        workflow: plan(engine, &start.tenant, "w").await,
         start,
         side_rows: SideRows::default(),
     };

@@ -7,26 +7,22 @@
 //! Readers without `artifacts:read` get an artifact whose only part is the address where its content is read.
 
 use serde_json::{Value, json};
+use wopr_app::{App, Error as AppError, Mask, REDACTED, View};
 use wopr_core::{Event, NodeId, Recorded, RunKey, Seq};
-use wopr_engine::{Engine, View};
-use wopr_store::ReadError;
 use wopr_wire::{
     a2a::model::{Artifact, Part, PartContent},
     json::{Decode as _, Object},
 };
 
 use super::{error::Error, metadata::wrap};
-use crate::{
-    Host,
-    mask::{Mask, REDACTED},
-};
+use crate::Host;
 
 /// Events read at once while artifacts are collected.
 const PAGE: u64 = 256;
 
 /// The artifacts of a run, the one that is being said last, as far as it is.
 pub(super) async fn of_run(host: &Host, view: &View, mask: &Mask) -> Result<Vec<Artifact>, Error> {
-    let engine = host.engine();
+    let app = host.app();
     let places: Vec<u64> = view.run.artifacts.iter().map(|artifact| artifact.seq.0).collect();
     let mut artifacts = Vec::with_capacity(places.len());
     let mut rest = places.as_slice();
@@ -35,7 +31,7 @@ pub(super) async fn of_run(host: &Host, view: &View, mask: &Mask) -> Result<Vec<
         let these = rest.iter().take_while(|place| **place < first + PAGE);
         let last = these.last().copied().unwrap_or(first);
         let limit = usize::try_from(last - first + 1).unwrap_or(usize::MAX);
-        let Some(page) = engine.events(&view.key, Seq(first), limit).await? else {
+        let Some(page) = app.events(&view.key, Seq(first), limit).await? else {
             break;
         };
         // It may end earlier where they are large.
@@ -71,7 +67,7 @@ pub(super) async fn created(
     key: &RunKey,
     recorded: &Recorded,
     mask: &Mask,
-) -> Result<Option<Artifact>, ReadError> {
+) -> Result<Option<Artifact>, AppError> {
     let Event::ArtifactCreated {
         step,
         artifact: id,
@@ -85,7 +81,7 @@ pub(super) async fn created(
     let parts = if mask.keeps_contents() {
         vec![address(host.public_url(), key, id)]
     } else {
-        parts(host.engine(), key, &mask.content(&step.node, content)).await?
+        parts(host.app(), key, &mask.content(&step.node, content)).await?
     };
     Ok(Some(artifact(id.clone(), artifact_type, name, parts)))
 }
@@ -127,13 +123,13 @@ pub(super) fn artifact(id: String, artifact_type: &str, name: &str, parts: Vec<P
     }
 }
 
-async fn parts(engine: &Engine, key: &RunKey, content: &Value) -> Result<Vec<Part>, ReadError> {
+async fn parts(app: &App, key: &RunKey, content: &Value) -> Result<Vec<Part>, AppError> {
     if let Value::String(text) = content {
         return Ok(vec![Part::text(text.clone())]);
     }
     let mut parts = Vec::new();
     for file in files(content) {
-        match file_part(engine, key, file).await? {
+        match file_part(app, key, file).await? {
             Some(part) => parts.push(part),
             // What is no file after all is shown as it is.
             None => return Ok(vec![Part::data(content.clone())]),
@@ -157,13 +153,13 @@ fn files(content: &Value) -> &[Value] {
     }
 }
 
-async fn file_part(engine: &Engine, key: &RunKey, file: &Value) -> Result<Option<Part>, ReadError> {
+async fn file_part(app: &App, key: &RunKey, file: &Value) -> Result<Option<Part>, AppError> {
     let text = |name: &str| file.get(name).and_then(Value::as_str);
     let mut part = match (text("url"), text("bytes"), text("blob")) {
         (Some(url), None, None) => json!({ "url": url }),
         (None, Some(bytes), None) => json!({ "raw": bytes }),
         (None, None, Some(id)) => {
-            let Some(blob) = engine.store().blob(key, id).await? else {
+            let Some(blob) = app.blob(key, id).await? else {
                 return Ok(None);
             };
             let mut part = Part::from(PartContent::Raw(blob.bytes));

@@ -118,7 +118,7 @@ impl Cards {
         form: Form,
     ) -> Result<Option<Made>, serde_json::Error> {
         // Before they are read: what changes in between is noticed the next time.
-        let generation = host.engine().workflows_generation();
+        let generation = host.app().workflows_generation();
         let place = (workflow.cloned(), form);
         if let Some(made) = self.made.lock().get(&place)
             && made.generation == generation
@@ -336,8 +336,8 @@ pub(super) fn signed(
 pub(super) fn card(host: &Host, subject: &Subject<'_>) -> Option<AgentCard> {
     let workflow = subject.workflow;
     let plans = match subject.readers {
-        Readers::Everybody => host.engine().public_workflows(&default_tenant()),
-        Readers::Tenant(tenant) => host.engine().workflows(tenant),
+        Readers::Everybody => host.app().public_workflows(&default_tenant()),
+        Readers::Tenant(tenant) => host.app().workflows(tenant),
     };
     let mut plans: Vec<_> = plans
         .iter()
@@ -495,8 +495,8 @@ mod tests {
     #[tokio::test]
     async fn a_card_is_made_once_until_workflows_change() {
         let host = host().await;
-        host.engine()
-            .register(None, workflow("one"))
+        host.app()
+            .register_workflow(None, workflow("one"))
             .await
             .expect("valid");
         let cards = Cards::default();
@@ -512,8 +512,8 @@ mod tests {
         let again = made(None, Form::Union).expect("a card");
         assert_eq!(again.as_ptr(), union.as_ptr());
         assert_eq!(made(Some("two"), Form::Union), None);
-        host.engine()
-            .register(None, workflow("two"))
+        host.app()
+            .register_workflow(None, workflow("two"))
             .await
             .expect("valid");
         assert!(made(Some("two"), Form::Union).is_some());
@@ -531,7 +531,10 @@ mod tests {
         let cards = Cards::default();
         for n in 0..MAX_MADE + 10 {
             let id = format!("w{n}");
-            host.engine().register(None, workflow(&id)).await.expect("valid");
+            host.app()
+                .register_workflow(None, workflow(&id))
+                .await
+                .expect("valid");
             let id = WorkflowId::parse(&id).expect("an id");
             let made = cards.get(&host, Some(&id), Form::Union).expect("serialises");
             assert!(made.is_some() && cards.made.lock().len() <= MAX_MADE);

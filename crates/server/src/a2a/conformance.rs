@@ -10,8 +10,8 @@
 //! remembers them.
 
 use serde_json::{Value, json};
+use wopr_app::{App, RegisterError};
 use wopr_core::{Plan, PrincipalId, WorkflowId};
-use wopr_engine::{Engine, RegisterError};
 use wopr_wire::a2a::{
     method::Version,
     model::{Message, PartContent},
@@ -120,7 +120,7 @@ impl Behavior {
             Ask => "a2a-conformance-ask",
             AskAgain => "a2a-conformance-ask-again",
             AskTwice => "a2a-conformance-ask-twice",
-            Auth => wopr_engine::AUTH_REQUIRED_WORKFLOW,
+            Auth => wopr_app::AUTH_REQUIRED_WORKFLOW,
             Fail => "a2a-conformance-fail",
             Reject => "a2a-conformance-reject",
             Ordered => "a2a-conformance-ordered",
@@ -379,9 +379,9 @@ pub(crate) fn answer(version: Version, plan: &Plan, message: &Message) -> Option
 ///
 /// # Errors
 /// The store does not take them.
-pub(crate) async fn register(engine: &Engine) -> Result<(), RegisterError> {
+pub(crate) async fn register(app: &App) -> Result<(), RegisterError> {
     for behavior in ALL {
-        match engine.register(None, behavior.definition()).await {
+        match app.register_workflow(None, behavior.definition()).await {
             Err(RegisterError::Full(limit)) => {
                 let workflow = behavior.definition()["id"].to_string();
                 tracing::warn!(workflow, error = %limit, "conformance workflow not offered");

@@ -1,8 +1,7 @@
 //! Why an operation did not happen, apart from any binding: what each refusal of the kernel is to a client.
 
+use wopr_app::{Error as AppError, Forbidden};
 use wopr_core::Refusal;
-use wopr_engine::CommandError;
-use wopr_store::ReadError;
 use wopr_wire::a2a::error::A2aError;
 
 use super::{projection::task_word, select};
@@ -29,31 +28,24 @@ impl Error {
     }
 }
 
-impl From<ReadError> for Error {
-    fn from(error: ReadError) -> Self {
-        CommandError::from(error).into()
-    }
-}
-
-impl From<CommandError> for Error {
+impl From<AppError> for Error {
     /// What went wrong inside goes to the log, not to the client.
-    fn from(error: CommandError) -> Self {
+    fn from(error: AppError) -> Self {
         match error {
-            CommandError::UnknownWorkflow => {
-                A2aError::invalid_param(select::FIELD, "is not the id of a skill").into()
-            }
-            CommandError::NotFound => A2aError::task_not_found("").into(),
-            CommandError::Refused(refusal) => refused(refusal).into(),
-            CommandError::KeyReused => {
+            AppError::NoWorkflow => A2aError::invalid_param(select::FIELD, "is not the id of a skill").into(),
+            AppError::NoRun => A2aError::task_not_found("").into(),
+            AppError::Forbidden(Forbidden(scope)) => Self::Forbidden(scope),
+            AppError::Refused(refusal) => refused(refusal).into(),
+            AppError::KeyReused => {
                 A2aError::invalid_param("message.messageId", "was used for another message").into()
             }
-            CommandError::TooManyReceivers { most } => Self::full(most),
-            CommandError::Busy { .. } => Self::Unavailable,
-            CommandError::Unavailable(why) => {
+            AppError::TooManySubscriptions { most } => Self::full(most),
+            AppError::Busy { .. } => Self::Unavailable,
+            AppError::Unavailable(why) => {
                 tracing::warn!(error = %why, "store unavailable");
                 Self::Unavailable
             }
-            CommandError::Internal(why) => {
+            AppError::Internal(why) => {
                 tracing::error!(error = %why, "a2a operation failed");
                 A2aError::Internal.into()
             }

@@ -10,19 +10,15 @@
 use std::sync::Arc;
 
 use serde_json::Value;
+use wopr_app::{App, EDITED, Error as AppError, Mask, MessageRow, NewMessage, REDACTED, reads_artifacts};
 use wopr_core::{Event, NodeId, Plan, Recorded, RunKey, Seq};
-use wopr_engine::{CommandError, Engine, NewMessage};
-use wopr_store::{MessageRow, ReadError};
 use wopr_wire::{
     a2a::model::{Message, Part, PartContent},
     json,
 };
 
 use super::{error::Error, inputs, question, send};
-use crate::{
-    auth::Caller,
-    mask::{EDITED, Mask, REDACTED, reads_artifacts},
-};
+use crate::auth::Caller;
 
 /// Events read at once.
 const PAGE: usize = 256;
@@ -36,7 +32,7 @@ const FORWARDED: &str = "f:";
 /// A message to keep with the append that takes it.
 pub(super) fn row(message: &Message, name: &str, is_forwarded: bool) -> Result<NewMessage, Error> {
     let body = serde_json::to_vec(&*inputs::referring(message, name))
-        .map_err(|error| CommandError::Internal(format!("message {name}: {error}")))?;
+        .map_err(|error| AppError::Internal(format!("message {name}: {error}")))?;
     let kind = if is_forwarded { FORWARDED } else { ANSWER };
     Ok(NewMessage {
         id: format!("{kind}{name}"),
@@ -150,10 +146,10 @@ fn strip_members(members: &mut json::Object) {
 }
 
 /// Reads the latest messages, oldest first.
-pub(super) async fn read(engine: &Engine, wanted: Wanted<'_>) -> Result<Vec<Message>, Error> {
+pub(super) async fn read(app: &App, wanted: Wanted<'_>) -> Result<Vec<Message>, Error> {
     let Wanted { key, n, .. } = wanted;
-    let rows = engine.store().messages(key, n).await?;
-    let said = said(engine, wanted, &rows).await?;
+    let rows = app.messages(key, n).await?;
+    let said = said(app, wanted, &rows).await?;
     let mut placed: Vec<(u64, bool, Exchanged)> = Vec::with_capacity(rows.len() + said.messages.len());
     for row in rows {
         let place = place(&row, &said.answers);
@@ -169,7 +165,7 @@ pub(super) async fn read(engine: &Engine, wanted: Wanted<'_>) -> Result<Vec<Mess
     for (_, _, exchanged) in placed.drain(first..) {
         messages.push(match exchanged {
             Exchanged::Said(message) => message,
-            Exchanged::Row(row) => restore(engine, key, &row, wanted.reads_files).await?,
+            Exchanged::Row(row) => restore(app, key, &row, wanted.reads_files).await?,
         });
     }
     Ok(messages)
@@ -196,7 +192,7 @@ struct Said {
 }
 
 /// What the agent said, from the end of the log backwards.
-async fn said(engine: &Engine, wanted: Wanted<'_>, rows: &[MessageRow]) -> Result<Said, ReadError> {
+async fn said(app: &App, wanted: Wanted<'_>, rows: &[MessageRow]) -> Result<Said, AppError> {
     let Wanted {
         key,
         context,
@@ -211,7 +207,7 @@ async fn said(engine: &Engine, wanted: Wanted<'_>, rows: &[MessageRow]) -> Resul
     };
     let mut end = rows.iter().map(|row| row.seq.0).max().unwrap_or(0).max(until.0);
     for _ in 0..MAX_PAGES {
-        let Some(page) = engine.events_before(key, Seq(end), PAGE).await? else {
+        let Some(page) = app.events_before(key, Seq(end), PAGE).await? else {
             break;
         };
         let Some(first) = page.events.first() else { break };
@@ -222,7 +218,7 @@ async fn said(engine: &Engine, wanted: Wanted<'_>, rows: &[MessageRow]) -> Resul
             if recorded.seq >= until || said.messages.len() >= n {
                 continue;
             }
-            if let Some(question) = question::asked_by(engine, key, recorded).await? {
+            if let Some(question) = question::asked_by(app, key, recorded).await? {
                 let message = question.message(key.run.as_str(), context);
                 if Some(message.message_id.as_str()) != current {
                     said.messages.push((recorded.seq.0, message));
@@ -244,14 +240,9 @@ fn is_answer(recorded: &Recorded) -> bool {
 }
 
 /// A stored message, with the bytes of its files for whoever reads them.
-async fn restore(
-    engine: &Engine,
-    key: &RunKey,
-    row: &MessageRow,
-    reads_files: bool,
-) -> Result<Message, Error> {
+async fn restore(app: &App, key: &RunKey, row: &MessageRow, reads_files: bool) -> Result<Message, Error> {
     let mut message: Message = json::from_slice(&row.body)
-        .map_err(|error| CommandError::Internal(format!("message {} of {key}: {error}", row.id)))?;
+        .map_err(|error| AppError::Internal(format!("message {} of {key}: {error}", row.id)))?;
     if !reads_files {
         without_contents(&mut message);
         return Ok(message);
@@ -260,7 +251,7 @@ async fn restore(
         let Some(id) = inputs::reference(part) else {
             continue;
         };
-        if let Some(blob) = engine.store().blob(key, id).await? {
+        if let Some(blob) = app.blob(key, id).await? {
             part.content = PartContent::Raw(blob.bytes);
         }
     }

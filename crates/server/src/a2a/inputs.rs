@@ -7,8 +7,8 @@
 use std::borrow::Cow;
 
 use serde_json::{Value, json};
+use wopr_app::BlobRow;
 use wopr_core::Object;
-use wopr_store::BlobRow;
 use wopr_wire::a2a::model::{Message, Part, PartContent};
 
 /// The scheme of a reference to bytes kept beside the log, in messages as they are stored.

@@ -5,20 +5,19 @@
 //! approve what its sender never saw.
 
 use serde::Deserialize;
+use wopr_app::{AskedAt, Looked, View};
 use wopr_core::{NodeId, Seq};
-use wopr_engine::View;
 use wopr_wire::a2a::{error::A2aError, model::Message};
 
 use super::{
     answer::{self, Selector},
-    binding::{self, Looked},
     error::Error,
     history,
     question::Question,
     send::name_of,
     service::Service,
 };
-use crate::{asked::AskedAt, auth::Caller, tokens::Claims};
+use crate::{auth::Caller, tokens::Claims};
 
 /// Messages that are looked through for the sender's last one.
 const MAX_MESSAGES: usize = 100;
@@ -76,7 +75,7 @@ impl Service {
 
     /// What a token is for.
     fn claims_of(&self, token: &str) -> Result<Claims, A2aError> {
-        let now = self.host.engine().now();
+        let now = self.host.app().now();
         self.host.tokens().open(token, now).map_err(|_| {
             A2aError::invalid_param(
                 "message.metadata.openwop.interruptToken",
@@ -98,7 +97,7 @@ impl Service {
             node,
             said: self.last_said(caller, view).await?,
         };
-        Ok(binding::is_stale(&self.host, view, &meant.way, looked).await?)
+        Ok(self.host.app().is_stale(view, &meant.way, looked).await?)
     }
 
     /// Where the log ended when the caller's last message was taken.
@@ -108,8 +107,7 @@ impl Service {
         struct Said {
             message_id: String,
         }
-        let store = self.host.engine().store();
-        let rows = store.messages(&view.key, MAX_MESSAGES).await?;
+        let rows = self.host.app().messages(&view.key, MAX_MESSAGES).await?;
         let own = rows.iter().filter(|row| {
             let said = serde_json::from_slice::<Said>(&row.body);
             said.is_ok_and(|said| history::is_named(row, &name_of(caller, &said.message_id)))

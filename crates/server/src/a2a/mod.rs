@@ -18,7 +18,6 @@
 
 mod answer;
 mod artifacts;
-pub(crate) mod binding;
 mod card;
 mod card_security;
 mod card_sign;

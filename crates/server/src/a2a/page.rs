@@ -4,8 +4,8 @@
 use std::io;
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use wopr_app::TaskCursor;
 use wopr_core::{RunId, Timestamp};
-use wopr_store::TaskCursor;
 use wopr_wire::a2a::{error::A2aError, model::Task};
 
 /// The form of a token; one of another form is refused, not misread.

@@ -4,9 +4,10 @@
 //! or over. It is small, so a stream keeps one instead of a run. Folding a log up to an event and looking at a
 //! run of that length give the same projection, which is why a snapshot and the updates after it fit together.
 
-use wopr_core::{Event, Failure, InterruptKind, Plan, Run, RunId, RunStatus, StepId, Timestamp};
-use wopr_engine::{View, asks_for_authentication, task_state};
-use wopr_store::TaskState as StoredState;
+use wopr_app::{
+    OpenInterrupts, TaskState as StoredState, View, Waiting, asks_for_authentication, task_state,
+};
+use wopr_core::{Event, Failure, Plan, Run, RunStatus, StepId, Timestamp};
 use wopr_wire::{a2a::model::TaskState, time};
 
 /// The state of a task whose run has a status, and has failed with an error if it has.
@@ -75,32 +76,10 @@ pub(super) fn wire_time(time: Timestamp) -> time::Timestamp {
     time::Timestamp::from_millis(time.millis())
 }
 
-/// An interrupt a run waits for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Waiting {
-    /// The execution of this run's node that waits.
-    pub(super) step: StepId,
-    /// What is asked.
-    pub(super) kind: InterruptKind,
-    /// The child that asks, and its interrupt, if it is not this node.
-    pub(super) child: Option<(RunId, String)>,
-}
-
-impl Waiting {
-    /// The interrupt's id as OpenWOP shows it, unique within its run and the children of that.
-    pub(super) fn id(&self) -> String {
-        match &self.child {
-            None => self.step.key(),
-            Some((_, id)) => id.clone(),
-        }
-    }
-}
-
 /// Where a run stands, as far as a client of its task can tell.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct TaskProjection {
-    /// What is asked, the first asked first.
-    waiting: Vec<Waiting>,
+    waiting: OpenInterrupts,
     has_begun: bool,
     is_paused: bool,
     is_cancelling: bool,
@@ -139,9 +118,8 @@ impl TaskProjection {
 
     /// The projection of a run as of its head.
     pub(super) fn of(run: &Run, plan: &Plan) -> Self {
-        let waiting = run.interrupts(plan).map(|open| waiting(&open)).collect();
         Self {
-            waiting,
+            waiting: OpenInterrupts::of(run, plan),
             has_begun: run.started.is_some(),
             is_paused: run.status == RunStatus::Paused,
             is_cancelling: run.status == RunStatus::Cancelling,
@@ -155,7 +133,7 @@ impl TaskProjection {
 
     /// OpenWOP's status.
     pub(super) fn status(&self) -> RunStatus {
-        match (self.ended, self.waiting.first()) {
+        match (self.ended, self.waiting.as_slice().first()) {
             (Some(status), _) => status,
             (None, _) if !self.has_begun => RunStatus::Pending,
             (None, _) if self.is_cancelling => RunStatus::Cancelling,
@@ -186,19 +164,15 @@ impl TaskProjection {
     /// What is asked, if the run waits.
     pub(super) fn asked(&self) -> &[Waiting] {
         if self.status().is_waiting() {
-            &self.waiting
+            self.waiting.as_slice()
         } else {
             &[]
         }
     }
 
-    /// What is asked, also while the run does not wait for it.
-    pub(super) fn waiting(&self) -> &[Waiting] {
-        &self.waiting
-    }
-
     /// Folds an event in and says what it is to a client: at most one update.
     pub(super) fn apply(&mut self, event: &Event) -> Change {
+        let is_other_question = self.waiting.apply(event);
         match event {
             Event::RunStarted(_) => {
                 self.has_begun = true;
@@ -212,7 +186,6 @@ impl TaskProjection {
                 if let Event::RunCancelled { reason, .. } = event {
                     self.cancel_reason.clone_from(reason);
                 }
-                self.waiting.clear();
                 self.streaming.clear();
                 Change::Status
             }
@@ -228,41 +201,15 @@ impl TaskProjection {
                 self.is_paused = false;
                 Change::Status
             }
-            Event::InterruptRequested { step, kind, .. } => {
-                self.waiting.push(Waiting {
-                    step: step.clone(),
-                    kind: *kind,
-                    child: None,
-                });
-                Change::Status
-            }
-            Event::InterruptResolved { step, .. } => {
-                self.close(step);
-                Change::Status
-            }
-            Event::NodeSuspended {
-                step,
-                interrupt,
-                kind,
-                child: Some(child),
-            } => {
-                let asks = Waiting {
-                    step: step.clone(),
-                    kind: *kind,
-                    child: Some((child.clone(), interrupt.clone())),
-                };
-                match self.waiting.iter_mut().find(|known| known.step == *step) {
-                    Some(known) => *known = asks,
-                    None => self.waiting.push(asks),
-                }
-                Change::Status
-            }
+            Event::InterruptRequested { .. }
+            | Event::InterruptResolved { .. }
+            | Event::NodeSuspended { child: Some(_), .. } => Change::Status,
             // A node's own answer closed its interrupt before; a mirrored one closes here, or where its node ends.
             Event::NodeResumed { step, .. }
             | Event::NodeCompleted { step, .. }
             | Event::NodeFailed { step, .. } => {
                 self.is_said(step);
-                if self.close(step) {
+                if is_other_question {
                     Change::Status
                 } else {
                     Change::None
@@ -271,7 +218,6 @@ impl TaskProjection {
             // Only a cancel does this, and tells of itself; the task does not go back to work in between.
             Event::NodeCancelled { step, .. } => {
                 self.is_said(step);
-                self.close(step);
                 Change::None
             }
             // What was said piece by piece is not said again.
@@ -304,27 +250,6 @@ impl TaskProjection {
         let before = self.streaming.len();
         self.streaming.retain(|streaming| streaming != step);
         self.streaming.len() < before
-    }
-
-    fn close(&mut self, step: &StepId) -> bool {
-        let before = self.waiting.len();
-        self.waiting.retain(|open| open.step != *step);
-        self.waiting.len() < before
-    }
-}
-
-/// An open interrupt as it is kept here.
-pub(super) fn waiting(open: &wopr_core::OpenInterrupt<'_>) -> Waiting {
-    Waiting {
-        step: StepId {
-            node: open.node.clone(),
-            ordinal: open.ordinal,
-        },
-        kind: open.kind(),
-        child: match open.asked {
-            wopr_core::Asked::Here(_) => None,
-            wopr_core::Asked::Child(run, _, id) => Some((run.clone(), id.to_owned())),
-        },
     }
 }
 

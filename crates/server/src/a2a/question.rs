@@ -4,27 +4,11 @@
 //! events, whose questions may have been answered since: they are looked up in the child's log, from its end backwards.
 
 use serde_json::{Value, json};
-use wopr_core::{Event, InterruptKind, Recorded, RunKey, Seq, StepId};
-use wopr_engine::{Engine, View};
-use wopr_store::ReadError;
+use wopr_app::{App, AskedAt, Error as AppError, MAX_SHOWN, Open, View, Waiting, within};
+use wopr_core::{Event, InterruptKind, Recorded, RunKey, Seq};
 use wopr_wire::a2a::model::{Message, Part, Role};
 
-use super::{
-    answer::{Asked, questions},
-    projection::{Waiting, waiting},
-};
-use crate::{
-    asked::{self, AskedAt, MAX_SHOWN, Open},
-    auth::Caller,
-    tokens::{Claims, Holder, Intent},
-};
-
-/// Events read at once while a question is looked for.
-const PAGE: usize = 256;
-/// Pages read before a question counts as lost: older ones are not open any more.
-const MAX_PAGES: usize = 16;
-/// Deepest chain of children a question is followed through; the kernel refuses deeper ones.
-const MAX_DEPTH: usize = 40;
+use super::answer::{Asked, questions};
 
 /// What a run asks.
 #[derive(Debug, Clone)]
@@ -35,38 +19,6 @@ pub(super) struct Question {
     pub(super) asked: Option<AskedAt>,
     /// The children on the way to it, each with how far its log was read.
     pub(super) way: Vec<(RunKey, Seq)>,
-}
-
-impl AskedAt {
-    fn requested(key: &RunKey, recorded: &Recorded) -> Option<Self> {
-        let Event::InterruptRequested {
-            step,
-            data,
-            timeout_ms,
-            ..
-        } = &recorded.event
-        else {
-            return None;
-        };
-        Some(Self {
-            key: key.clone(),
-            step: step.clone(),
-            data: data.clone(),
-            at: recorded.at,
-            deadline: timeout_ms.map(|ms| recorded.at.plus_millis(ms)),
-        })
-    }
-
-    /// What a token for the question opens that a caller is shown.
-    pub(super) fn claims(&self, caller: &Caller) -> Claims {
-        Claims {
-            key: self.key.clone(),
-            node: self.step.node.clone(),
-            ordinal: self.step.ordinal,
-            intent: Intent::Resolve,
-            holder: Holder::reader(caller, &self.data),
-        }
-    }
 }
 
 impl Question {
@@ -130,10 +82,10 @@ fn join<'t>(lines: impl Iterator<Item = &'t str>) -> Option<String> {
 
 /// What an event of this run asks, if it does.
 pub(super) async fn asked_by(
-    engine: &Engine,
+    app: &App,
     key: &RunKey,
     recorded: &Recorded,
-) -> Result<Option<Question>, ReadError> {
+) -> Result<Option<Question>, AppError> {
     match &recorded.event {
         Event::InterruptRequested { step, kind, .. } => Ok(Some(Question {
             waiting: Waiting {
@@ -156,7 +108,7 @@ pub(super) async fn asked_by(
                 child: Some((child.clone(), interrupt.clone())),
             };
             let id = within(interrupt, step);
-            let (asked, way) = look_up(engine, key.sibling(child.clone()), id).await?;
+            let (asked, way) = app.look_up_question(key.sibling(child.clone()), id).await?;
             Ok(Some(Question { waiting, asked, way }))
         }
         _ => Ok(None),
@@ -164,17 +116,17 @@ pub(super) async fn asked_by(
 }
 
 /// Every question a run waits for, the first asked first.
-pub(super) async fn open(engine: &Engine, view: &View) -> Result<Vec<Question>, ReadError> {
+pub(super) async fn open(app: &App, view: &View) -> Result<Vec<Question>, AppError> {
     let mut questions = Vec::new();
     for open in view.run.interrupts(&view.plan) {
         if questions.len() >= MAX_SHOWN {
             break;
         }
-        let asked = asked::at(engine, view, &open).await?;
+        let asked = app.questions_at(view, &open).await?;
         if asked.is_empty() {
             // The child has its answer, and the run has not heard of it.
             questions.push(Question {
-                waiting: waiting(&open),
+                waiting: Waiting::from(&open),
                 asked: None,
                 way: Vec::new(),
             });
@@ -186,16 +138,12 @@ pub(super) async fn open(engine: &Engine, view: &View) -> Result<Vec<Question>, 
 }
 
 /// What a child asks now besides the question that its parent mirrors.
-pub(super) async fn beside(
-    engine: &Engine,
-    view: &View,
-    mirrored: &Waiting,
-) -> Result<Vec<Question>, ReadError> {
+pub(super) async fn beside(app: &App, view: &View, mirrored: &Waiting) -> Result<Vec<Question>, AppError> {
     let mut open = view.run.interrupts(&view.plan);
-    let Some(open) = open.find(|open| waiting(open) == *mirrored) else {
+    let Some(open) = open.find(|open| Waiting::from(open) == *mirrored) else {
         return Ok(Vec::new());
     };
-    let asked = asked::at(engine, view, &open).await?.into_iter();
+    let asked = app.questions_at(view, &open).await?.into_iter();
     Ok(asked
         .filter(|open| open.id != mirrored.id())
         .map(Question::from)
@@ -226,15 +174,15 @@ impl From<Open> for Question {
 }
 
 /// What a run waits for, from its log.
-pub(super) async fn in_log(engine: &Engine, key: &RunKey, waiting: &Waiting) -> Result<Question, ReadError> {
+pub(super) async fn in_log(app: &App, key: &RunKey, waiting: &Waiting) -> Result<Question, AppError> {
     let (asked, way) = match &waiting.child {
         None => {
-            let (asked, _) = look_up(engine, key.clone(), &waiting.step.key()).await?;
+            let (asked, _) = app.look_up_question(key.clone(), &waiting.step.key()).await?;
             (asked, Vec::new())
         }
         Some((child, id)) => {
             let id = within(id, &waiting.step);
-            look_up(engine, key.sibling(child.clone()), id).await?
+            app.look_up_question(key.sibling(child.clone()), id).await?
         }
     };
     Ok(Question {
@@ -242,75 +190,4 @@ pub(super) async fn in_log(engine: &Engine, key: &RunKey, waiting: &Waiting) -> 
         asked,
         way,
     })
-}
-
-/// The id that a child's interrupt has there, of the id that its parent shows at an execution.
-pub(super) fn within<'i>(id: &'i str, step: &StepId) -> &'i str {
-    let inner = id.strip_prefix(step.key().as_str());
-    inner.and_then(|inner| inner.strip_prefix('/')).unwrap_or(id)
-}
-
-/// Finds an interrupt in a run's log, or in that of the child it mirrors; and the runs that were read on the way, each
-/// up to the event that tells of it.
-async fn look_up(
-    engine: &Engine,
-    key: RunKey,
-    id: &str,
-) -> Result<(Option<AskedAt>, Vec<(RunKey, Seq)>), ReadError> {
-    let (mut key, mut id, mut way) = (key, id, Vec::new());
-    for _ in 0..MAX_DEPTH {
-        match find(engine, &key, id).await? {
-            Some((seq, Found::Here(asked))) => {
-                way.push((key, seq.next()));
-                return Ok((Some(asked), way));
-            }
-            Some((seq, Found::Child(child, step))) => {
-                way.push((key, seq.next()));
-                key = child;
-                id = within(id, &step);
-            }
-            None => break,
-        }
-    }
-    Ok((None, Vec::new()))
-}
-
-enum Found {
-    Here(AskedAt),
-    Child(RunKey, StepId),
-}
-
-async fn find(engine: &Engine, key: &RunKey, id: &str) -> Result<Option<(Seq, Found)>, ReadError> {
-    let Some((_, head)) = engine.store().summary(key).await? else {
-        return Ok(None);
-    };
-    let mut end = head;
-    for _ in 0..MAX_PAGES {
-        let Some(page) = engine.events_before(key, end, PAGE).await? else {
-            return Ok(None);
-        };
-        for recorded in page.events.iter().rev() {
-            match &recorded.event {
-                Event::InterruptRequested { step, .. } if step.key() == id => {
-                    let asked = AskedAt::requested(key, recorded);
-                    return Ok(asked.map(|asked| (recorded.seq, Found::Here(asked))));
-                }
-                Event::NodeSuspended {
-                    step,
-                    interrupt,
-                    child: Some(child),
-                    ..
-                } if interrupt == id => {
-                    let found = Found::Child(key.sibling(child.clone()), step.clone());
-                    return Ok(Some((recorded.seq, found)));
-                }
-                _ => {}
-            }
-        }
-        match page.events.first() {
-            Some(first) => end = first.seq,
-            None => break,
-        }
-    }
-    Ok(None)
 }

@@ -5,8 +5,8 @@
 //! something in the append that created it is shown without reading anything.
 
 use serde_json::json;
+use wopr_app::{Mask, View, reads_artifacts};
 use wopr_core::{Failure, RunKey, Timestamp};
-use wopr_engine::View;
 use wopr_wire::{
     a2a::model::{Message, Part, Role, Task, TaskState, TaskStatus},
     json::Object,
@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     auth::{Caller, Scope},
-    mask::{Mask, reads_artifacts},
+    tokens::Claims,
 };
 
 /// Messages of a task shown at most.
@@ -66,7 +66,7 @@ impl Service {
                 n,
                 reads_files: reads_artifacts(caller),
             };
-            task.history = history::read(self.host.engine(), wanted).await?;
+            task.history = history::read(self.host.app(), wanted).await?;
         }
         Ok(task)
     }
@@ -88,15 +88,15 @@ impl Service {
 
     async fn bare_task(&self, caller: &Caller, view: &View, shown: Shown) -> Result<Task, Error> {
         let run = &view.run;
-        self.host.seen().note_view(view, &caller.principal);
+        self.host.app().last_reads().note_view(view, &caller.principal);
         let context_id = context_of(view);
         let projection = TaskProjection::of(run, &view.plan);
         let mut questions = Vec::new();
         if !projection.asked().is_empty() {
-            questions = question::open(self.host.engine(), view).await?;
+            questions = question::open(self.host.app(), view).await?;
         }
         for (run, head) in questions.iter().flat_map(|question| &question.way) {
-            self.host.seen().note(run, &caller.principal, *head);
+            self.host.app().last_reads().note(run, &caller.principal, *head);
         }
         let error = run.error.as_ref().map(|(error, _)| error);
         let timestamp = self.since(view, questions.first()).await?;
@@ -176,11 +176,11 @@ impl Service {
         if !caller.may(Scope::ApprovalsRespond) {
             return None;
         }
-        let now = self.host.engine().now();
+        let now = self.host.app().now();
         let token = self
             .host
             .tokens()
-            .mint(&asked.claims(caller), asked.deadline, now);
+            .mint(&Claims::of(asked, caller), asked.deadline, now);
         Some(token.text)
     }
 
@@ -198,7 +198,7 @@ impl Service {
         }
         let error = run.error.as_ref().map(|(error, _)| error);
         // The row keeps what the fold does not: when the state was reached, however much happened since.
-        let row = self.host.engine().store().task(&view.key).await?;
+        let row = self.host.app().task(&view.key).await?;
         Ok(match row {
             Some((row, _)) if wire_state(row.state) == state_of(run.status, error) => row.updated_at,
             Some(_) | None => run.updated_at,

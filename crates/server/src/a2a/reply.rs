@@ -5,12 +5,12 @@
 //! its sender waits; a run that asks, fails or takes longer is a task like any other.
 
 use serde_json::Value;
+use wopr_app::View;
 use wopr_core::{Object, Plan, RunStatus};
-use wopr_engine::View;
 use wopr_wire::a2a::model::{Artifact, Message, Part, Role};
 
 use super::{metadata::wrap, projection::context_of};
-use crate::mask::Mask;
+use wopr_app::Mask;
 
 /// How a result is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,12 +13,14 @@ use std::{sync::Arc, time::Duration};
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde_json::json;
 use sha2::{Digest, Sha256};
+use wopr_app::{
+    AskedAt, Done, Error as AppError, Idempotency, IdempotencyKey, IdempotencyRecord, Mask, NewRun, SideRows,
+    View, Waiting,
+};
 use wopr_core::{
     Authority, CONTENT_TRUST, Command, NodeId, Object, Origin, Plan, Resolve, RunId, RunKey, UNTRUSTED,
     WorkflowId,
 };
-use wopr_engine::{CommandError, Create, Done, Idempotency, SideRows, Start, View};
-use wopr_store::{IdempotencyKey, IdempotencyRecord};
 use wopr_wire::a2a::{
     error::A2aError,
     model::{Message, Role, SendMessageRequest, SendMessageResponse},
@@ -30,18 +32,14 @@ use super::{
     history,
     inputs::{self, Inputs},
     modes::Modes,
-    projection::{TaskProjection, Waiting, context_of, is_settled, task_word, waiting},
+    projection::{TaskProjection, context_of, is_settled, task_word},
     question,
     render::Shown,
     reply,
     select::{self, Choice},
     service::{Call, Service, reads_result, require},
 };
-use crate::{
-    asked::AskedAt,
-    auth::{Caller, Scope},
-    mask::Mask,
-};
+use crate::auth::{Caller, Scope};
 
 /// Most characters of an id a client makes.
 const MAX_ID: usize = 256;
@@ -186,8 +184,8 @@ impl Service {
             other => return other,
         };
         // What was taken once stays taken, though this host may not take it now: its skills change.
-        let engine = self.host.engine();
-        match engine.store().idempotency(&key, engine.now()).await? {
+        let app = self.host.app();
+        match app.recorded(&key).await? {
             Some(record) if record.digest == digest => self.repeated(&call.caller, record.run),
             Some(_) | None => Err(refused.into()),
         }
@@ -221,8 +219,8 @@ impl Service {
         let mut workflow = workflow.map_err(|field| self.no_skill(caller, field))?;
         if own.is_some_and(|own| *workflow.id() == own) {
             let steered = conformance::steer(call.version, &message);
-            let found = self.host.engine().find_workflow(&caller.tenant, &steered).await?;
-            workflow = found.ok_or(CommandError::UnknownWorkflow)?;
+            let found = self.host.app().find_workflow(&caller.tenant, &steered).await?;
+            workflow = found.ok_or(AppError::NoWorkflow)?;
         }
         let modes = Modes::of(&workflow);
         modes.check_accepted(&configuration.accepted_output_modes)?;
@@ -230,8 +228,8 @@ impl Service {
         let name = name(caller, &message);
         let Inputs { inputs, blobs } = inputs::read(&message, &name);
 
-        let engine = self.host.engine();
-        let run = engine.new_run_id();
+        let app = self.host.app();
+        let run = app.new_run_id();
         let key = RunKey::new(caller.tenant.clone(), run.clone());
         let config = configuration.task_push_notification_config.as_ref();
         let push = match config {
@@ -248,29 +246,25 @@ impl Service {
         let mut about = Object::new();
         about.insert("a2a".to_owned(), json!({ "messageId": message.message_id }));
         about.insert(CONTENT_TRUST.to_owned(), UNTRUSTED.into());
-        let create = Create {
+        let forgets = conformance::is_own(&workflow);
+        let new = NewRun {
             run,
-            workflow: workflow.id().clone(),
-            start: Start {
-                tenant: caller.tenant.clone(),
-                principal: caller.principal.clone(),
-                origin: Origin::A2a,
-                inputs,
-                configurable: Object::new(),
-                tags,
-                metadata: about,
-                context: Some(context),
-                trace: call.trace.clone(),
-            },
+            origin: Origin::A2a,
+            inputs,
+            configurable: Object::new(),
+            tags,
+            metadata: about,
+            context: Some(context),
+            trace: call.trace.clone(),
             side_rows: SideRows {
-                idempotency: Some(once).filter(|_| !conformance::is_own(&workflow)),
+                idempotency: Some(once).filter(|_| !forgets),
                 messages: vec![row],
                 blobs,
                 push,
                 is_log_unread,
             },
         };
-        match engine.create(create).await? {
+        match app.start_run_of(caller, workflow, new).await? {
             Done::Fresh(view) => Ok(Sent::New {
                 view: Box::new(view),
                 message,
@@ -286,7 +280,8 @@ impl Service {
             ..
         } = request;
         let caller = &call.caller;
-        let view = self.find(call, task, Scope::ApprovalsRespond).await?;
+        let opened = self.open(call, task, Scope::ApprovalsRespond).await?;
+        let view = opened.view().clone();
         if message.role == Role::Agent {
             let rule = "must be the user's: a message of an agent answers nothing";
             return Err(A2aError::invalid_param("message.role", rule).into());
@@ -298,7 +293,7 @@ impl Service {
             );
         }
         let once = self.once(call, Some(&view.key.run), &message, &Object::new())?;
-        let engine = self.host.engine();
+        let app = self.host.app();
         let forgets = conformance::is_own(&view.plan);
         let kept = Kept {
             key: &view.key,
@@ -310,11 +305,11 @@ impl Service {
                 name(caller, &message)
             },
         };
-        if !forgets && let Some(record) = engine.store().idempotency(&once.key, engine.now()).await? {
+        if !forgets && let Some(record) = app.recorded(&once.key).await? {
             return if record.digest == once.digest {
                 self.answered_before(&record, &kept).await
             } else {
-                Err(CommandError::KeyReused.into())
+                Err(AppError::KeyReused.into())
             };
         }
         let modes = Modes::of(&view.plan);
@@ -327,7 +322,7 @@ impl Service {
                 A2aError::unsupported(format!("the task is {status} and waits for no message")).into(),
             );
         }
-        let open = question::open(engine, &view).await?;
+        let open = question::open(app, &view).await?;
         let is_only = open.len() == 1;
         let question = self.meant(caller, &view, open, &message).await?;
         let Some(asked) = &question.asked else {
@@ -339,7 +334,7 @@ impl Service {
         };
 
         // Straight to whoever asks, and for this question alone: a child may ask another one by now.
-        let command = Command::Resolve(Resolve {
+        let given = Resolve {
             node: asked.step.node.clone(),
             ordinal: Some(asked.step.ordinal),
             interrupt: None,
@@ -348,7 +343,7 @@ impl Service {
             voter: None,
             authority: Authority::Credential((*caller.membership).clone()),
             is_untrusted: true,
-        });
+        };
         // The batch of an answer that goes on to a child is the child's; the message belongs to this task.
         let with_it = if asked.key == view.key {
             kept.side_rows(false, &view.plan, Some(&asked.step.node))?
@@ -365,15 +360,21 @@ impl Service {
             push,
             ..with_it
         };
-        let after = match engine.command(&asked.key, command, side_rows).await {
+        let target = if asked.key == view.key {
+            opened
+        } else {
+            drop(opened);
+            app.open(&asked.key).await?
+        };
+        let after = match app.answer_interrupt(caller, target, given, side_rows).await {
             Ok(Done::Fresh(after)) => after,
             Ok(Done::Replayed(record)) => return self.answered_before(&record, &kept).await,
-            Err(CommandError::Refused(refusal)) => {
+            Err(AppError::Refused(refusal)) => {
                 // The same message may have been taken since it was looked for.
-                let taken = engine.store().idempotency(&repeat.0, engine.now()).await?;
+                let taken = app.recorded(&repeat.0).await?;
                 return match taken {
                     Some(record) if record.digest == repeat.1 => self.answered_before(&record, &kept).await,
-                    Some(_) | None => Err(CommandError::Refused(refusal).into()),
+                    Some(_) | None => Err(AppError::Refused(refusal).into()),
                 };
             }
             Err(error) => return Err(error.into()),
@@ -413,43 +414,26 @@ impl Service {
     /// Keeps a message with its task whose answer went to a child. One that is kept already stays as it is.
     async fn keep(&self, kept: &Kept<'_>, plan: &Arc<Plan>, node: Option<&NodeId>) -> Result<(), Error> {
         let nothing = Command::RunMessages(Vec::new());
-        let engine = self.host.engine();
+        let app = self.host.app();
         let side_rows = kept.side_rows(true, plan, node)?;
-        engine.command(kept.key, nothing, side_rows).await?;
+        app.command(kept.key, nothing, side_rows).await?;
         Ok(())
     }
 
     /// Waits until a run has ended or asks something, other than what has just been answered; but not for ever.
     pub(super) async fn settled(&self, key: &RunKey, answered: Option<&Waiting>) -> Result<View, Error> {
-        let engine = self.host.engine();
-        let mut tail = engine.tail(key);
+        let is_fresh = |view: &View| {
+            let mut open = view.run.interrupts(&view.plan);
+            answered.is_none_or(|answered| !open.any(|open| Waiting::from(&open) == *answered))
+        };
         let mut closing = self.host.closing();
-        let timeout = tokio::time::sleep(self.timeout());
-        let mut timeout = std::pin::pin!(timeout);
-        loop {
-            let summary = engine.store().summary(key).await?;
-            if summary.is_none_or(|(summary, _)| is_settled(summary.status)) {
-                let view = self.view(key).await?;
-                let is_stale = answered.is_some_and(|answered| {
-                    view.run
-                        .interrupts(&view.plan)
-                        .any(|open| waiting(&open) == *answered)
-                });
-                if is_settled(view.run.status) && !is_stale {
-                    return Ok(view);
-                }
+        let given_up = async {
+            tokio::select! {
+                () = tokio::time::sleep(self.timeout()) => {}
+                _ = closing.wait_for(|closing| *closing) => {}
             }
-            let over = async {
-                tokio::select! {
-                    () = tail.changed() => false,
-                    () = &mut timeout => true,
-                    stops = closing.wait_for(|closing| *closing) => stops.is_ok(),
-                }
-            };
-            if over.await {
-                return self.view(key).await;
-            }
-        }
+        };
+        Ok(self.host.app().wait_run(key, is_fresh, given_up).await?)
     }
 
     fn timeout(&self) -> Duration {
@@ -458,7 +442,7 @@ impl Service {
 
     /// A run that is known to exist.
     pub(super) async fn view(&self, key: &RunKey) -> Result<View, Error> {
-        let view = self.host.engine().view(key).await?;
+        let view = self.host.app().view(key).await?;
         view.ok_or_else(|| A2aError::task_not_found(key.run.as_str()).into())
     }
 
@@ -473,13 +457,13 @@ impl Service {
 
     /// A workflow this caller may start by a message.
     async fn skill(&self, caller: &Caller, workflow: &WorkflowId) -> Result<Option<Arc<Plan>>, Error> {
-        let plan = self.host.engine().find_workflow(&caller.tenant, workflow).await?;
+        let plan = self.host.app().find_workflow(&caller.tenant, workflow).await?;
         Ok(plan.filter(|plan| plan.definition.is_public()))
     }
 
     /// The skill a message means that names none, because there is no other.
     fn only_skill(&self, caller: &Caller) -> Option<Choice> {
-        let plans = self.host.engine().workflows(&caller.tenant);
+        let plans = self.host.app().workflows(&caller.tenant);
         let mut skills = plans.iter().filter(|plan| plan.definition.is_public());
         let first = skills.next()?;
         skills.next().is_none().then(|| Choice {
@@ -489,7 +473,7 @@ impl Service {
     }
 
     fn no_skill(&self, caller: &Caller, field: String) -> A2aError {
-        let plans = self.host.engine().workflows(&caller.tenant);
+        let plans = self.host.app().workflows(&caller.tenant);
         let skills: Vec<_> = plans
             .iter()
             .filter(|plan| plan.definition.is_public())
@@ -524,7 +508,6 @@ impl Service {
             tracing::error!(%error, "message does not serialise");
             A2aError::Internal
         })?;
-        let retention = self.host.config().idempotency.retention.as_millis();
         Ok(Idempotency {
             key: IdempotencyKey {
                 tenant: caller.tenant.clone(),
@@ -533,7 +516,7 @@ impl Service {
                 key: digest(&[message.message_id.as_bytes()]),
             },
             digest: digest(&[&canonical]),
-            expires_at: self.host.engine().now().plus_millis(retention),
+            expires_at: self.host.app().idempotency_expiry(),
             // What a repeat sees is the task as it is by then.
             respond: Arc::new(|_| Vec::new()),
         })

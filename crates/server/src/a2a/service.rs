@@ -4,12 +4,12 @@
 //! A binding knows who calls and which address was used, decodes a request, has one operation done and encodes what it
 //! gives. A task is a view of a run: nothing is kept here, so every answer is as durable as the log. A task of another
 //! tenant, or of another principal where tasks are private, does not exist for a caller, and no `tenant` in a request
-//! selects one. A scope that is missing is named. What a task shows passes a [`Mask`](crate::mask::Mask).
+//! selects one. A scope that is missing is named. What a task shows passes a [`Mask`](wopr_app::Mask).
 
 use std::sync::Arc;
 
-use wopr_core::{RunId, RunKey, WorkflowId};
-use wopr_engine::View;
+use wopr_app::{Error as AppError, Opened, View};
+use wopr_core::WorkflowId;
 use wopr_wire::a2a::{error::A2aError, method::Version};
 
 use super::error::Error;
@@ -53,15 +53,22 @@ impl Service {
     /// The run of a task that the caller does something with. A missing scope is said before anything is looked up, so
     /// it tells nothing of the task.
     pub(super) async fn find(&self, call: &Call, id: &str, scope: Scope) -> Result<View, Error> {
-        let missing = || Error::from(A2aError::task_not_found(id));
-        let caller = &call.caller;
-        require(caller, scope)?;
-        let run = RunId::parse(id).map_err(|_| missing())?;
-        let key = RunKey::new(caller.tenant.clone(), run);
-        if !self.host.sees(caller, &key).await? {
-            return Err(missing());
-        }
-        self.host.engine().view(&key).await?.ok_or_else(missing)
+        let found = self.host.app().find_run(&call.caller, id, scope).await;
+        found.map_err(|error| task_error(id, error))
+    }
+
+    /// The run of a task that the caller is about to command, loaded once.
+    pub(super) async fn open(&self, call: &Call, id: &str, scope: Scope) -> Result<Opened, Error> {
+        let opened = self.host.app().open_run(&call.caller, id, scope).await;
+        opened.map_err(|error| task_error(id, error))
+    }
+}
+
+/// An unknown run is an unknown task, by the id that the client sent.
+fn task_error(id: &str, error: AppError) -> Error {
+    match error {
+        AppError::NoRun => A2aError::task_not_found(id).into(),
+        error => error.into(),
     }
 }
 

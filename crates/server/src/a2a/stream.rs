@@ -8,8 +8,8 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::watch, time::Instant};
+use wopr_app::{Mask, Tail, View, reads_artifacts};
 use wopr_core::{Event, Object, Plan, Recorded, RunKey, Seq};
-use wopr_engine::{Tail, View};
 use wopr_wire::a2a::{
     error::A2aError,
     model::{
@@ -33,7 +33,6 @@ use super::{
 use crate::{
     auth::{Caller, Scope},
     credential_id::CredentialId,
-    mask::{Mask, reads_artifacts},
     paging::{self, CHUNK, Pace},
 };
 
@@ -219,7 +218,7 @@ impl Service {
             plan: Arc::clone(&view.plan),
             context: context_of(view),
             mode,
-            tail: self.host.engine().tail(&view.key),
+            tail: self.host.app().tail(&view.key),
             closing: self.host.closing(),
             cursor: view.run.head,
             pace: Pace::new(PAGE),
@@ -271,9 +270,9 @@ impl Service {
         };
         let mut task = self.task(&call.caller, before, no_messages).await?;
         if is_resumed {
-            let engine = self.host.engine();
+            let app = self.host.app();
             let state = TaskState::Working;
-            task.status = status(&before.key, &task.context_id, state, &Words::None, engine.now());
+            task.status = status(&before.key, &task.context_id, state, &Words::None, app.now());
             if let Some(about) = task
                 .metadata
                 .get_mut("openwop")
@@ -294,7 +293,7 @@ impl Service {
                 n: shown.n_messages(),
                 reads_files: reads_artifacts(&call.caller),
             };
-            task.history = history::read(self.host.engine(), wanted).await?;
+            task.history = history::read(self.host.app(), wanted).await?;
         }
         Ok(task)
     }
@@ -322,7 +321,7 @@ impl TaskStream {
         self.cursor = Seq(0);
         while self.cursor < from {
             let limit = usize::try_from(from.0 - self.cursor.0).map_or(PAGE, |n| n.min(PAGE));
-            let page = paging::read(self.service.host.engine(), &self.key, self.cursor, limit, CHUNK);
+            let page = paging::read(self.service.host.app(), &self.key, self.cursor, limit, CHUNK);
             let events = page.await?.map(|page| page.events).unwrap_or_default();
             let Some(end) = events.last() else { break };
             self.cursor = end.seq.next();
@@ -361,7 +360,7 @@ impl TaskStream {
                 }
                 Ok(Some(items)) if !items.is_empty() => {
                     self.last_said = Instant::now();
-                    let seen = self.service.host.seen();
+                    let seen = self.service.host.app().last_reads();
                     seen.note(&self.key, &self.caller.principal, self.cursor);
                     return Some(Step::Items(items));
                 }
@@ -397,9 +396,9 @@ impl TaskStream {
             let Some(_turn) = paging::turn(&self.key.tenant, until).await else {
                 return Ok(None);
             };
-            let engine = self.service.host.engine();
+            let app = self.service.host.app();
             let limit = self.pace.limit();
-            let Some(page) = engine.events(&self.key, self.cursor, limit).await? else {
+            let Some(page) = app.events(&self.key, self.cursor, limit).await? else {
                 self.is_done = true;
                 return Ok(Some(items));
             };
@@ -519,25 +518,25 @@ impl TaskStream {
 
     /// The projection as an update, because of an event or as it is.
     async fn update(&self, because: Option<&Recorded>) -> Result<TaskStatusUpdateEvent, Error> {
-        let engine = self.service.host.engine();
+        let app = self.service.host.app();
         let mut questions: Vec<Question> = Vec::new();
         for waiting in self.projection.asked() {
             let asked = match because {
-                Some(recorded) => question::asked_by(engine, &self.key, recorded).await?,
+                Some(recorded) => question::asked_by(app, &self.key, recorded).await?,
                 None => None,
             };
             questions.push(match asked.filter(|asked| asked.waiting == *waiting) {
                 Some(question) => question,
-                None => question::in_log(engine, &self.key, waiting).await?,
+                None => question::in_log(app, &self.key, waiting).await?,
             });
             if waiting.child.is_some()
-                && let Some(view) = engine.view(&self.key).await?
+                && let Some(view) = app.view(&self.key).await?
             {
-                questions.extend(question::beside(engine, &view, waiting).await?);
+                questions.extend(question::beside(app, &view, waiting).await?);
             }
         }
         for (run, seq) in questions.iter().flat_map(|question| &question.way) {
-            let seen = self.service.host.seen();
+            let seen = self.service.host.app().last_reads();
             seen.note(run, &self.caller.principal, *seq);
         }
         let error = self.projection.error();

@@ -1,8 +1,7 @@
 //! Reading, listing and cancelling tasks.
 
-use wopr_core::{Command, Refusal, RunId, RunKey, TenantId};
-use wopr_engine::{CommandError, SideRows};
-use wopr_store::{TaskFilter, TaskRow};
+use wopr_app::{Error as AppError, SideRows, TaskFilter, TaskRow};
+use wopr_core::{Refusal, RunId, RunKey, TenantId};
 use wopr_wire::a2a::{
     error::A2aError,
     model::{CancelTaskRequest, GetTaskRequest, ListTasksRequest, ListTasksResponse, Task},
@@ -53,12 +52,12 @@ impl Service {
             state: request.status.and_then(stored_state),
             changed_since: (request.status_timestamp_after)
                 .map(|time| wopr_core::Timestamp::from_millis(time.as_millis())),
-            principal: self.host.owner(&call.caller),
+            principal: self.host.app().owner(&call.caller),
         };
         let limit = usize::try_from(page_size).unwrap_or(usize::MAX);
         let tenant = &call.caller.tenant;
-        let store = self.host.engine().store();
-        let mut listed = store.list_tasks(tenant, &filter, after.as_ref(), limit).await?;
+        let app = self.host.app();
+        let mut listed = app.list_tasks(tenant, &filter, after.as_ref(), limit).await?;
         if listed.total == 0 {
             listed.tasks.extend(self.without_context(tenant, &filter).await?);
             listed.total = listed.tasks.len() as u64;
@@ -74,7 +73,7 @@ impl Service {
         while let Some((run, row)) = rows.next() {
             let token = page::encode(row.updated_at, &run);
             let key = RunKey::new(tenant.clone(), run);
-            if let Some(view) = self.host.engine().view(&key).await? {
+            if let Some(view) = self.host.app().view(&key).await? {
                 let task = self.task(&call.caller, &view, shown).await?;
                 n_bytes += page::size_of(&task);
                 tasks.push(task);
@@ -101,16 +100,16 @@ impl Service {
     ) -> Result<Option<(RunId, TaskRow)>, Error> {
         let named = filter.context.as_deref().map(RunId::parse);
         let Some(Ok(run)) = named else { return Ok(None) };
-        let store = self.host.engine().store();
+        let app = self.host.app();
         let key = RunKey::new(tenant.clone(), run);
         // Whose it is comes first, as where a task is read.
         if let Some(owner) = &filter.principal {
-            let summary = store.summary(&key).await?;
+            let summary = app.summary(&key).await?;
             if summary.is_none_or(|(summary, _)| summary.principal != *owner) {
                 return Ok(None);
             }
         }
-        let Some((row, _)) = store.task(&key).await? else {
+        let Some((row, _)) = app.task(&key).await? else {
             return Ok(None);
         };
         let fits = row.context.is_none()
@@ -128,20 +127,14 @@ impl Service {
         if view.run.status.is_terminal() {
             return Err(not_cancelable().into());
         }
-        let command = Command::Cancel {
-            reason: Some(CANCEL_REASON.to_owned()),
-            by: Some(call.caller.principal.clone()),
-        };
-        let done = self
-            .host
-            .engine()
-            .command(&view.key, command, SideRows::default())
-            .await;
-        let view = match done {
-            Ok(wopr_engine::Done::Fresh(view)) => view,
+        let reason = Some(CANCEL_REASON.to_owned());
+        let app = self.host.app();
+        let cancelling = app.cancel_run(&call.caller, &view.key, reason, SideRows::default());
+        let view = match cancelling.await {
+            Ok(wopr_app::Done::Fresh(view)) => view,
             // A cancel carries no key, so nothing is replayed.
-            Ok(wopr_engine::Done::Replayed(_)) => view,
-            Err(CommandError::Refused(Refusal::Terminal(_))) => return Err(not_cancelable().into()),
+            Ok(wopr_app::Done::Replayed(_)) => view,
+            Err(AppError::Refused(Refusal::Terminal(_))) => return Err(not_cancelable().into()),
             Err(error) => return Err(error.into()),
         };
         let shown = Shown {

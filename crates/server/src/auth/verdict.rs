@@ -1,51 +1,7 @@
 //! What a credential is found to be: who calls and for how long, or why nobody does.
 
-use std::sync::Arc;
-
 use tokio::{sync::watch, time::Instant};
-use wopr_core::{Membership, PrincipalId, TenantId};
-
-use super::{Scope, Scopes};
-
-/// Who calls.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Caller {
-    /// The key, for logs.
-    pub key_id: Arc<str>,
-    /// The tenant it opens.
-    pub tenant: TenantId,
-    /// Who uses it.
-    pub principal: PrincipalId,
-    /// What they may do.
-    pub scopes: Scopes,
-    /// Their roles and groups, for gates that ask for one.
-    pub membership: Arc<Membership>,
-}
-
-impl Caller {
-    /// Whether the caller may do something.
-    #[must_use]
-    pub const fn may(&self, scope: Scope) -> bool {
-        self.scopes.has(scope)
-    }
-
-    /// Demands a scope.
-    ///
-    /// # Errors
-    /// The missing scope.
-    pub const fn require(&self, scope: Scope) -> Result<(), Forbidden> {
-        if self.may(scope) {
-            Ok(())
-        } else {
-            Err(Forbidden(scope))
-        }
-    }
-}
-
-/// A known caller lacks a scope: 403 `forbidden`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("act without the scope {}", .0.as_str())]
-pub struct Forbidden(pub Scope);
+use wopr_app::Caller;
 
 /// Why a request has no caller: always 401.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -39,12 +39,12 @@ struct List {
 pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
     async move {
         let key = call.visible_run().await?;
-        let engine = call.host.engine();
-        let view = engine.view(&key).await?.ok_or_else(no_run)?;
+        let app = call.host.app();
+        let view = app.view(&key).await?.ok_or_else(no_run)?;
         let known = &view.run.artifacts;
         let mut artifacts = Vec::new();
         for artifact in &known[known.len().saturating_sub(MAX_LISTED)..] {
-            let page = engine.events(&key, artifact.seq, 1).await?.ok_or_else(no_run)?;
+            let page = app.events(&key, artifact.seq, 1).await?.ok_or_else(no_run)?;
             artifacts.extend(page.events.into_iter().find_map(|event| read(&key, event, None)));
         }
         json_response(StatusCode::OK, &List { artifacts })
@@ -56,11 +56,11 @@ pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
 pub(super) fn show(call: Call) -> BoxFuture<'static, Answer> {
     async move {
         let key = call.visible_run().await?;
-        let engine = call.host.engine();
-        let view = engine.view(&key).await?.ok_or_else(no_run)?;
+        let app = call.host.app();
+        let view = app.view(&key).await?.ok_or_else(no_run)?;
         let mask = Mask::for_caller(&view, call.caller());
         let seq = view.run.artifact(call.param(1)).ok_or_else(no_artifact)?.seq;
-        let page = engine.events(&key, seq, 1).await?.ok_or_else(no_run)?;
+        let page = app.events(&key, seq, 1).await?.ok_or_else(no_run)?;
         let artifact = page
             .events
             .into_iter()

@@ -61,7 +61,7 @@ impl Call {
     /// The run the path names, if the caller sees it: one of others looks like an unknown one where runs are private.
     pub(super) async fn visible_run(&self) -> Result<RunKey, Problem> {
         let key = self.run()?;
-        if self.host.sees(self.caller(), &key).await? {
+        if self.host.app().sees(self.caller(), &key).await? {
             Ok(key)
         } else {
             Err(no_run())

@@ -10,9 +10,9 @@ use http::HeaderValue;
 use parking_lot::RwLock;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use wopr_app::App;
 use wopr_connect::egress;
 use wopr_core::{Node, Plan, WorkflowId};
-use wopr_engine::Engine;
 use wopr_wire::a2a::method::Version;
 
 use super::{answer::etag, render};
@@ -201,9 +201,9 @@ pub struct Discovery {
 }
 
 impl Discovery {
-    pub(crate) fn new(config: &Config, origin: &str, engine: &Engine) -> Self {
+    pub(crate) fn new(config: &Config, origin: &str, app: &App) -> Self {
         let capabilities = Capabilities::of(config);
-        let document = RwLock::new(Arc::new(render(&capabilities, origin, engine)));
+        let document = RwLock::new(Arc::new(render(&capabilities, origin, app)));
         Self {
             capabilities,
             origin: origin.to_owned(),
@@ -218,23 +218,23 @@ impl Discovery {
     }
 
     /// The document. In conformance mode it lists fixtures, and is made anew when workflows have changed.
-    pub(crate) fn document(&self, engine: &Engine) -> Arc<Document> {
+    pub(crate) fn document(&self, app: &App) -> Arc<Document> {
         let known = Arc::clone(&self.document.read());
-        if !self.capabilities.is_conformance || known.generation == engine.workflows_generation() {
+        if !self.capabilities.is_conformance || known.generation == app.workflows_generation() {
             return known;
         }
-        let document = Arc::new(render(&self.capabilities, &self.origin, engine));
+        let document = Arc::new(render(&self.capabilities, &self.origin, app));
         *self.document.write() = Arc::clone(&document);
         document
     }
 }
 
-fn render(capabilities: &Capabilities, origin: &str, engine: &Engine) -> Document {
+fn render(capabilities: &Capabilities, origin: &str, app: &App) -> Document {
     // Read first: what changes meanwhile is seen at the next look.
-    let generation = engine.workflows_generation();
+    let generation = app.workflows_generation();
     let mut document = capabilities.document(origin);
     if capabilities.is_conformance {
-        document["fixtures"] = json!(fixtures(engine, &document));
+        document["fixtures"] = json!(fixtures(app, &document));
     }
     let text = document.to_string();
     let etag = etag(&hex(&Sha256::digest(text.as_bytes())[..16]));
@@ -247,8 +247,8 @@ fn render(capabilities: &Capabilities, origin: &str, engine: &Engine) -> Documen
 
 /// Every loaded fixture that does what it is about: its nodes are offered, or it would not be here; its children are here
 /// too; what else it says it needs is advertised; and no node of it asks for what is not done.
-fn fixtures(engine: &Engine, document: &Value) -> Vec<String> {
-    let plans = engine.workflows(&default_tenant());
+fn fixtures(app: &App, document: &Value) -> Vec<String> {
+    let plans = app.workflows(&default_tenant());
     let is_known = |id: &WorkflowId| plans.iter().any(|plan| plan.id() == id);
     let is_fixture = |plan: &&Arc<Plan>| {
         let id = plan.id().as_str();

@@ -5,9 +5,8 @@ use futures_util::{
     future::{BoxFuture, join_all},
 };
 use http::StatusCode;
-use serde_json::Value;
-use wopr_core::{Command, DrainPolicy, Event, Refusal, RunId, RunKey, RunStatus};
-use wopr_engine::{CommandError, Done, Engine, SideRows, View};
+use wopr_app::{Done, Error as AppError, SideRows, View};
+use wopr_core::{DrainPolicy, Refusal, RunId, RunKey, RunStatus};
 use wopr_wire::{
     json::{self, Decode as _},
     openwop::{
@@ -29,25 +28,22 @@ use super::{
     runs::status_body,
 };
 
-/// How far back the pause of a paused run is looked for.
-const PAUSE_WINDOW: usize = 256;
-
 /// `POST /v1/runs/{runId}/cancel`, `POST /v1/runs/{runId}:cancel`
 pub(super) fn one(call: Call) -> BoxFuture<'static, Answer> {
     async move {
         let key = call.visible_run().await?;
         let once = idempotency::Request::of(&call)?;
         let request: CancelRequest = call.decode()?;
-        let command = Command::Cancel {
-            reason: request.reason,
-            by: Some(call.caller().principal.clone()),
-        };
         let respond = |view: &View| (StatusCode::OK, cancelled(&view.key.run, view.run.status));
         let side_rows = idempotency::Request::side_rows(once, &call, respond);
-        match call.host.engine().command(&key, command, side_rows).await {
+        let cancelling = call
+            .host
+            .app()
+            .cancel_run(call.caller(), &key, request.reason, side_rows);
+        match cancelling.await {
             Ok(done) => idempotency::answer(&call, &done, respond).await,
             // Nothing to do and nothing wrong: the run stays as it is.
-            Err(CommandError::Refused(Refusal::Terminal(status))) => {
+            Err(AppError::Refused(Refusal::Terminal(status))) => {
                 Ok(bytes_response(StatusCode::OK, cancelled(&key.run, status)))
             }
             Err(error) => Err(error.into()),
@@ -112,24 +108,17 @@ async fn bulk_item(call: &Call, id: String, reason: Option<String>) -> (BulkCanc
     };
     let caller = call.caller();
     let key = RunKey::new(caller.tenant.clone(), run);
-    match call.host.sees(caller, &key).await {
+    match call.host.app().sees(caller, &key).await {
         Ok(true) => {}
         Ok(false) => return refused(id, no_run()),
         Err(error) => return refused(id, error.into()),
     }
-    let command = Command::Cancel {
-        reason,
-        by: Some(caller.principal.clone()),
-    };
-    let done = call
-        .host
-        .engine()
-        .command(&key, command, SideRows::default())
-        .await;
+    let app = call.host.app();
+    let done = app.cancel_run(caller, &key, reason, SideRows::default()).await;
     match done {
         Ok(Done::Fresh(view)) => (BulkCancelItem::done(id, render::status(view.run.status)), true),
         Ok(Done::Replayed(_)) => refused(id, Problem::internal()),
-        Err(CommandError::Refused(Refusal::Terminal(RunStatus::Cancelled))) => {
+        Err(AppError::Refused(Refusal::Terminal(RunStatus::Cancelled))) => {
             (BulkCancelItem::done(id, WireStatus::Cancelled), true)
         }
         Err(error) => refused(id, Problem::from(error)),
@@ -146,10 +135,6 @@ pub(super) fn pause(call: Call) -> BoxFuture<'static, Answer> {
             WireDrain::Immediate => DrainPolicy::Immediate,
             WireDrain::DrainCurrentNode => DrainPolicy::DrainCurrentNode,
         };
-        let command = Command::Pause {
-            reason: request.reason,
-            drain,
-        };
         let respond = |view: &View| {
             let response = PauseResponse {
                 run_id: view.key.run.to_string(),
@@ -159,16 +144,17 @@ pub(super) fn pause(call: Call) -> BoxFuture<'static, Answer> {
             (StatusCode::ACCEPTED, status_body(&response))
         };
         let side_rows = idempotency::Request::side_rows(once, &call, respond);
-        match call.host.engine().command(&key, command, side_rows).await {
+        let app = call.host.app();
+        match app
+            .pause_run(call.caller(), &key, request.reason, drain, side_rows)
+            .await
+        {
             Ok(done) => idempotency::answer(&call, &done, respond).await,
             Err(error) => {
-                let is_paused = matches!(
-                    error,
-                    CommandError::Refused(Refusal::NotPausable(RunStatus::Paused))
-                );
+                let is_paused = matches!(error, AppError::Refused(Refusal::NotPausable(RunStatus::Paused)));
                 let mut problem = Problem::from(not_begun(error, RunStatus::Pending));
-                if is_paused && let Some(since) = paused_at(call.host.engine(), &key).await {
-                    problem = problem.with("pausedAt", since);
+                if is_paused && let Ok(Some(since)) = app.paused_at(&key).await {
+                    problem = problem.with("pausedAt", render::time(since).to_string());
                 }
                 Err(problem)
             }
@@ -183,9 +169,6 @@ pub(super) fn resume(call: Call) -> BoxFuture<'static, Answer> {
         let key = call.visible_run().await?;
         let once = idempotency::Request::of(&call)?;
         let request: ResumeRequest = call.decode()?;
-        let command = Command::Resume {
-            reason: request.reason,
-        };
         // It may have gone on to its end in the same append; what was asked for was that it runs.
         let respond = |view: &View| {
             let response = ResumeResponse {
@@ -196,11 +179,13 @@ pub(super) fn resume(call: Call) -> BoxFuture<'static, Answer> {
             (StatusCode::ACCEPTED, status_body(&response))
         };
         let side_rows = idempotency::Request::side_rows(once, &call, respond);
-        match call.host.engine().command(&key, command, side_rows).await {
+        let resuming = call
+            .host
+            .app()
+            .resume_run(call.caller(), &key, request.reason, side_rows);
+        match resuming.await {
             Ok(done) => idempotency::answer(&call, &done, respond).await,
-            Err(CommandError::Refused(Refusal::WrongState)) => {
-                Err(Refusal::NotPaused(RunStatus::Pending).into())
-            }
+            Err(AppError::Refused(Refusal::WrongState)) => Err(Refusal::NotPaused(RunStatus::Pending).into()),
             Err(error) => Err(error.into()),
         }
     }
@@ -208,21 +193,9 @@ pub(super) fn resume(call: Call) -> BoxFuture<'static, Answer> {
 }
 
 /// A run without events can be neither paused nor resumed; the answer carries its status like any other.
-fn not_begun(error: CommandError, status: RunStatus) -> CommandError {
+fn not_begun(error: AppError, status: RunStatus) -> AppError {
     match error {
-        CommandError::Refused(Refusal::WrongState) => Refusal::NotPausable(status).into(),
+        AppError::Refused(Refusal::WrongState) => Refusal::NotPausable(status).into(),
         error => error,
     }
-}
-
-/// When a paused run was paused, if that is not too long ago in its log.
-async fn paused_at(engine: &Engine, key: &RunKey) -> Option<Value> {
-    let (_, head) = engine.store().summary(key).await.ok()??;
-    let page = engine.events_before(key, head, PAUSE_WINDOW).await.ok()??;
-    let paused = page
-        .events
-        .iter()
-        .rev()
-        .find(|recorded| matches!(recorded.event, Event::RunPaused { .. }))?;
-    Some(render::time(paused.at).to_string().into())
 }

@@ -8,8 +8,8 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::json;
+use wopr_app::{DeliveryCursor, DeliveryFilter};
 use wopr_core::{RunId, RunKey, Seq};
-use wopr_store::{DeliveryCursor, DeliveryFilter};
 use wopr_wire::{
     json::{Decode, DecodeError, Fields},
     time::Timestamp,
@@ -79,7 +79,7 @@ pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
         let mut filter = DeliveryFilter {
             tenant: call.caller().tenant.clone(),
             run: None,
-            principal: call.host.owner(call.caller()),
+            principal: call.host.app().owner(call.caller()),
             given_up: false,
         };
         let (mut limit, mut after) = (DEFAULT_PAGE, None);
@@ -108,9 +108,11 @@ pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
                 _ => {}
             }
         }
-        let store = call.host.engine().store();
-        let mut found = store
-            .deliveries(&filter, after.as_ref(), limit.saturating_add(1))
+        let one_more = limit.saturating_add(1);
+        let mut found = call
+            .host
+            .app()
+            .list_deliveries(&filter, after.as_ref(), one_more)
             .await?;
         let has_more = found.len() > limit;
         found.truncate(limit);
@@ -127,7 +129,7 @@ pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
     .boxed()
 }
 
-fn shown(delivery: wopr_store::DeliveryRow) -> Delivery {
+fn shown(delivery: wopr_app::DeliveryRow) -> Delivery {
     Delivery {
         run_id: delivery.run.run.to_string(),
         config_id: delivery.push,
@@ -143,7 +145,7 @@ fn shown(delivery: wopr_store::DeliveryRow) -> Delivery {
     }
 }
 
-fn cursor(delivery: &wopr_store::DeliveryRow) -> String {
+fn cursor(delivery: &wopr_app::DeliveryRow) -> String {
     let place = (delivery.run.run.as_str(), &delivery.push, delivery.seq.0);
     // Text and a number always serialise.
     URL_SAFE_NO_PAD.encode(serde_json::to_vec(&place).unwrap_or_default())
@@ -165,25 +167,15 @@ pub(super) fn retry(call: Call) -> BoxFuture<'static, Answer> {
         let request: Retry = call.decode()?;
         let run = RunId::parse(&request.run_id).map_err(|_| Problem::field("runId", "must be a run's id"))?;
         let key = RunKey::new(call.caller().tenant.clone(), run);
-        let engine = call.host.engine();
-        // As with a run that does not exist: nothing is there to be tried again.
-        if !call.host.sees(call.caller(), &key).await? {
-            return json_response(StatusCode::OK, &json!({ "retried": 0 }));
+        if request.config_id.is_none() && request.sequence.is_some() {
+            return Err(Problem::field("sequence", "goes with a configId"));
         }
-        let configs = match (request.config_id, request.sequence) {
-            (Some(config), _) => vec![config],
-            (None, Some(_)) => return Err(Problem::field("sequence", "goes with a configId")),
-            (None, None) => {
-                let rows = engine.store().pushes(&key).await?;
-                rows.into_iter().map(|row| row.id).collect()
-            }
-        };
-        let mut n_retried = 0;
-        for config in configs {
-            n_retried += engine
-                .retry_push(&key, &config, request.sequence.map(Seq))
-                .await?;
-        }
+        let seq = request.sequence.map(Seq);
+        let retrying = call
+            .host
+            .app()
+            .retry_deliveries(call.caller(), &key, request.config_id, seq);
+        let n_retried = retrying.await?;
         json_response(StatusCode::OK, &json!({ "retried": n_retried }))
     }
     .boxed()

@@ -139,7 +139,7 @@ fn admit(
         Access::Public => Ok(auth::caller(extensions).ok()),
         Access::Token => {
             let token = params.first().map_or("", String::as_str);
-            host.tokens().open(token, host.engine().now())?;
+            host.tokens().open(token, host.app().now())?;
             Ok(None)
         }
         Access::Scopes(scopes) => {

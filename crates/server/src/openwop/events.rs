@@ -16,9 +16,8 @@ use futures_util::{FutureExt as _, future::BoxFuture, stream};
 use http::{HeaderValue, header};
 use serde::Serialize;
 use tokio::{sync::watch, time::Instant};
+use wopr_app::{App, Error as AppError, Events, Summary, Tail, View, reads_artifacts};
 use wopr_core::{Event, Plan, Recorded, RunKey, RunStatus, Seq};
-use wopr_engine::{Engine, Events, Tail, View};
-use wopr_store::{ReadError, Summary};
 use wopr_wire::{
     openwop::stream::{StreamMode, StreamModes, forces_flush, parse_buffer},
     sse,
@@ -34,7 +33,6 @@ use super::{
 use crate::{
     Host,
     auth::Caller,
-    mask::reads_artifacts,
     paging::{self, CHUNK, Pace},
     telemetry::OpenStream,
 };
@@ -143,16 +141,16 @@ impl Masking {
     /// The mask of a run, given the first event that is about to be shown; none if the run was removed meanwhile.
     pub(super) async fn of(
         &mut self,
-        engine: &Engine,
+        app: &App,
         key: &RunKey,
         first: Option<&Recorded>,
-    ) -> Result<Option<&Mask>, ReadError> {
+    ) -> Result<Option<&Mask>, AppError> {
         match (&mut self.mask, first) {
             (Some(_), _) => {}
             // Nothing to show, nothing to hide, and nothing to remember.
             (None, None) => return Ok(Some(&NOTHING)),
             (mask @ None, Some(first)) => {
-                *mask = find_mask(engine, key, first, self.reads_artifacts).await?;
+                *mask = find_mask(app, key, first, self.reads_artifacts).await?;
             }
         }
         Ok(self.mask.as_ref())
@@ -162,14 +160,14 @@ impl Masking {
 /// The start of a log names the version, which is the current one most of the time. A run that was removed has no
 /// mask: without knowing what its workflow keeps to itself nothing of it may be shown.
 async fn find_mask(
-    engine: &Engine,
+    app: &App,
     key: &RunKey,
     first: &Recorded,
     reads_artifacts: bool,
-) -> Result<Option<Mask>, ReadError> {
+) -> Result<Option<Mask>, AppError> {
     let (workflow, version) = match &first.event {
         Event::RunStarted(started) => (started.workflow.clone(), started.version.clone()),
-        _ => match engine.store().summary(key).await? {
+        _ => match app.summary(key).await? {
             Some((
                 Summary {
                     workflow, version, ..
@@ -179,11 +177,11 @@ async fn find_mask(
             None => return Ok(None),
         },
     };
-    let current = engine.workflow(&key.tenant, &workflow);
+    let current = app.workflow(&key.tenant, &workflow);
     if let Some(plan) = current.filter(|plan| *plan.version() == version) {
         return Ok(Some(Mask::for_reader(&plan, reads_artifacts)));
     }
-    let view = engine.view(key).await?;
+    let view = app.view(key).await?;
     Ok(view.map(|view| Mask::for_reader(&view.plan, reads_artifacts)))
 }
 
@@ -258,19 +256,19 @@ impl Follow {
         after: Option<u64>,
     ) -> Result<Self, Problem> {
         let host = Arc::clone(&call.host);
-        let engine = host.engine();
-        let (tail, head) = match engine.ended(&key) {
+        let app = host.app();
+        let (tail, head) = match app.ended(&key) {
             Some(ended) => (None, ended.head),
             None => {
-                let tail = engine.tail(&key);
-                let (_, head) = engine.store().summary(&key).await?.ok_or_else(no_run)?;
+                let tail = app.tail(&key);
+                let (_, head) = app.summary(&key).await?.ok_or_else(no_run)?;
                 (Some(tail), head)
             }
         };
         // A cursor past the end, of another log or a lost database, must not hide what is to come.
         let shown_from = after.map_or(Seq(0), |after| Seq(after.saturating_add(1)).min(head));
         let values = if modes.is_values() {
-            let view = engine.view(&key).await?.ok_or_else(no_run)?;
+            let view = app.view(&key).await?.ok_or_else(no_run)?;
             Some(Values::new(view, shown_from))
         } else {
             None
@@ -330,7 +328,7 @@ impl Follow {
     }
 
     /// Reads once, and waits for nothing but its turn.
-    async fn read_chunk(&mut self) -> Result<ReadChunk, ReadError> {
+    async fn read_chunk(&mut self) -> Result<ReadChunk, AppError> {
         let mut out = Vec::new();
         let (chunk, is_full) = match self.read(&mut out).await? {
             Read::Large(chunk) => {
@@ -354,9 +352,9 @@ impl Follow {
     }
 
     /// Shows one page, or what of it makes a chunk: the rest is read again.
-    async fn read(&mut self, out: &mut Vec<u8>) -> Result<Read, ReadError> {
+    async fn read(&mut self, out: &mut Vec<u8>) -> Result<Read, AppError> {
         // The end of such a run is small and in memory already.
-        if let Some(ended) = self.host.engine().ended(&self.key)
+        if let Some(ended) = self.host.app().ended(&self.key)
             && let Some(events) = ended.from(self.next)
         {
             let status = ended.summary.status;
@@ -373,7 +371,7 @@ impl Follow {
             return Ok(Read::Large(frame));
         }
         let limit = self.pace.limit();
-        let page = self.host.engine().events(&self.key, self.next, limit).await?;
+        let page = self.host.app().events(&self.key, self.next, limit).await?;
         let Some(Events { events, head, status }) = page else {
             // Removed meanwhile.
             self.is_over = true;
@@ -391,12 +389,12 @@ impl Follow {
         status: RunStatus,
         mut is_full: bool,
         out: &mut Vec<u8>,
-    ) -> Result<Read, ReadError> {
+    ) -> Result<Read, AppError> {
         let is_shareable = self.is_shareable();
         let reads_artifacts = self.masking.reads_artifacts;
         let mask = self
             .masking
-            .of(self.host.engine(), &self.key, events.first())
+            .of(self.host.app(), &self.key, events.first())
             .await?;
         let Some(mask) = mask else {
             // Removed since its events were read.
@@ -598,12 +596,15 @@ mod tests {
         let ada = json!({ "id": "ada", "secret": "secret-of-ada-0123456789", "tenant": "default", "scopes": ["*"] });
         config.auth.keys = vec![serde_json::from_value(ada).unwrap()];
         let host = Host::open(config).await.unwrap();
+        let app = host.app();
         let engine = host.engine();
-        engine.register(None, workflow("1")).await.unwrap();
-        let key = RunKey::new(TenantId::parse("default").unwrap(), engine.new_run_id());
+        app.register_workflow(None, workflow("1")).await.unwrap();
+        let key = RunKey::new(TenantId::parse("default").unwrap(), app.new_run_id());
         let create = Create {
             run: key.run.clone(),
-            workflow: serde_json::from_value(json!("secret")).unwrap(),
+            workflow: engine
+                .workflow(&key.tenant, &serde_json::from_value(json!("secret")).unwrap())
+                .unwrap(),
             start: Start {
                 tenant: key.tenant.clone(),
                 principal: PrincipalId::parse("ada").unwrap(),
@@ -618,17 +619,17 @@ mod tests {
             side_rows: SideRows::default(),
         };
         engine.create(create).await.unwrap();
-        let page = engine.events(&key, Seq(0), 2).await.unwrap().unwrap();
+        let page = app.events(&key, Seq(0), 2).await.unwrap().unwrap();
         let removed = key.sibling(RunId::parse("run_0123456789abcdef").unwrap());
         // The start names a version that is not the current one by now; what follows names none.
-        engine.register(None, workflow("2")).await.unwrap();
+        app.register_workflow(None, workflow("2")).await.unwrap();
         for first in &page.events {
             for (key, is_there) in [(&key, true), (&removed, false)] {
                 let mut masking = Masking {
                     reads_artifacts: true,
                     mask: None,
                 };
-                let mask = masking.of(engine, key, Some(first)).await.unwrap();
+                let mask = masking.of(app, key, Some(first)).await.unwrap();
                 assert_eq!(mask.is_some(), is_there, "{first:?}");
             }
         }

@@ -11,9 +11,8 @@ use axum::response::Response;
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use wopr_app::{Done, Error as AppError, Idempotency, IdempotencyKey, IdempotencyRecord, SideRows, View};
 use wopr_core::{PrincipalId, RunKey};
-use wopr_engine::{CommandError, Done, Idempotency, SideRows, View};
-use wopr_store::{IdempotencyKey, IdempotencyRecord};
 use wopr_wire::json;
 
 use super::{
@@ -86,11 +85,7 @@ impl Request {
         respond: impl Fn(&View) -> (StatusCode, Vec<u8>) + Send + Sync + 'static,
     ) -> SideRows {
         let once = this.map(|request| Idempotency {
-            expires_at: call
-                .host
-                .engine()
-                .now()
-                .plus_millis(call.host.config().idempotency.retention.as_millis()),
+            expires_at: call.host.app().idempotency_expiry(),
             key: request.key,
             digest: request.digest,
             respond: Arc::new(move |view| {
@@ -106,8 +101,7 @@ impl Request {
 
     /// The recorded answer, if the request took effect before.
     pub(super) async fn replay(&self, call: &Call) -> Result<Option<Response>, Problem> {
-        let engine = call.host.engine();
-        match engine.store().idempotency(&self.key, engine.now()).await? {
+        match call.host.app().recorded(&self.key).await? {
             None => Ok(None),
             Some(record) => self.check(call, &record).await.map(Some),
         }
@@ -115,15 +109,14 @@ impl Request {
 
     /// Records a request that needed no append of its own; the answer is the first one's.
     pub(super) async fn remember(self, call: &Call, status: StatusCode, body: Vec<u8>) -> Answer {
-        let now = call.host.engine().now();
         let record = IdempotencyRecord {
             key: self.key.clone(),
             digest: self.digest.clone(),
             run: None,
             response: encode(status, &body),
-            expires_at: now.plus_millis(call.host.config().idempotency.retention.as_millis()),
+            expires_at: call.host.app().idempotency_expiry(),
         };
-        match call.host.engine().store().remember(record, now).await? {
+        match call.host.app().remember(record).await? {
             None => Ok(bytes_response(status, body)),
             Some(first) => self.check(call, &first).await,
         }
@@ -133,7 +126,7 @@ impl Request {
         if record.digest == self.digest {
             replayed(call, record).await
         } else {
-            Err(CommandError::KeyReused.into())
+            Err(AppError::KeyReused.into())
         }
     }
 }
@@ -200,7 +193,7 @@ fn encode(status: StatusCode, body: &[u8]) -> Vec<u8> {
 async fn replayed(call: &Call, record: &IdempotencyRecord) -> Answer {
     if let Some(run) = &record.run {
         let key = RunKey::new(record.key.tenant.clone(), run.clone());
-        if call.host.engine().store().summary(&key).await?.is_none() {
+        if call.host.app().summary(&key).await?.is_none() {
             return Err(no_run());
         }
     }

@@ -7,9 +7,8 @@
 use axum::{body::Body, response::Response};
 use http::{HeaderValue, StatusCode, header};
 use serde_json::Value;
+use wopr_app::{Error as AppError, View, reference};
 use wopr_core::{ApprovalAction, Asked, Event, NodeId, Open, Recorded, RunStatus, Timestamp};
-use wopr_engine::View;
-use wopr_store::ReadError;
 
 use super::{
     answer::Answer,
@@ -19,7 +18,6 @@ use super::{
     render::{self, Mask},
 };
 use crate::{
-    mask::reference,
     page::{
         self,
         content::Artifact,
@@ -121,12 +119,12 @@ fn see_other(call: &Call) -> Response {
 }
 
 fn open(call: &Call) -> Result<(Claims, Timestamp), Problem> {
-    let now = call.host.engine().now();
+    let now = call.host.app().now();
     Ok(call.host.tokens().open_until(call.param(0), now)?)
 }
 
 async fn load(call: &Call, claims: &Claims) -> Result<View, Problem> {
-    let view = call.host.engine().view(&claims.key).await?;
+    let view = call.host.app().view(&claims.key).await?;
     view.ok_or_else(no_interrupt)
 }
 
@@ -158,7 +156,7 @@ async fn gate<'v>(
         artifact,
         requested_at: Some(render::time(open.requested_at)),
         expires_at: render::time(expires_at),
-        now: render::time(call.host.engine().now()),
+        now: render::time(call.host.app().now()),
         votes: open.votes.iter().map(|vote| vote.action).collect(),
         own_vote: open
             .votes
@@ -198,12 +196,7 @@ fn given(content: &Value, data: &Value) -> Artifact {
 
 /// An artifact of the run, with what its node says of its trust. A reference stands for the content where the token
 /// was given to somebody who reads no artifacts.
-async fn artifact(
-    call: &Call,
-    view: &View,
-    holder: &Holder,
-    id: &str,
-) -> Result<Option<Artifact>, ReadError> {
+async fn artifact(call: &Call, view: &View, holder: &Holder, id: &str) -> Result<Option<Artifact>, AppError> {
     let Some(known) = view.run.artifact(id) else {
         return Ok(None);
     };
@@ -212,7 +205,7 @@ async fn artifact(
     // The node's completion follows its artifact and says where the content came from. One by one: a page may end with an
     // artifact that is large.
     for seq in [known.seq, known.seq.next()] {
-        let page = call.host.engine().events(&view.key, seq, 1).await?;
+        let page = call.host.app().events(&view.key, seq, 1).await?;
         let Some(recorded) = page.and_then(|page| page.events.into_iter().next()) else {
             break;
         };
@@ -297,10 +290,10 @@ async fn answered(
     call: &Call,
     claims: &Claims,
     view: &View,
-) -> Result<Option<(Option<&'static str>, wopr_wire::time::Timestamp)>, ReadError> {
+) -> Result<Option<(Option<&'static str>, wopr_wire::time::Timestamp)>, AppError> {
     let mut end = view.run.head;
     for _ in 0..MAX_PAGES {
-        let Some(page) = call.host.engine().events_before(&view.key, end, PAGE).await? else {
+        let Some(page) = call.host.app().events_before(&view.key, end, PAGE).await? else {
             break;
         };
         let Some(first) = page.events.first() else { break };

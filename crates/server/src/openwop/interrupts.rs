@@ -4,12 +4,10 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::Value;
+use wopr_app::{Error as AppError, Looked, RunFilter, View, reads_artifacts};
 use wopr_core::{
-    Asked, Authority, Command, Membership, NodeId, PrincipalId, Refusal, Resolve, RunId, RunKey, RunStatus,
-    Seq,
+    Asked, Authority, Membership, NodeId, PrincipalId, Refusal, Resolve, RunId, RunKey, RunStatus, Seq,
 };
-use wopr_engine::{CommandError, View};
-use wopr_store::RunFilter;
 use wopr_wire::{
     json::{Decode, DecodeError, Fields},
     openwop::{
@@ -30,10 +28,7 @@ use super::{
 };
 use crate::{
     Host,
-    a2a::binding::{self, Looked},
-    asked,
     auth::{Caller, Scope},
-    mask::reads_artifacts,
     page,
     tokens::{Claims, Holder, Intent},
 };
@@ -107,16 +102,16 @@ async fn answer(call: &Call, value: Value, interrupt: Option<String>) -> Answer 
     });
     let node = call.param(1).to_owned();
     let node_id = NodeId::parse(&node).map_err(|_| no_interrupt())?;
+    if interrupt.is_none()
+        && let Some(once) = &once
+        && let Some(first) = once.replay(call).await?
+    {
+        return Ok(first);
+    }
+    let opened = call.host.app().open(&key).await?;
     let interrupt = match interrupt {
         Some(id) => id,
-        None => {
-            if let Some(once) = &once
-                && let Some(first) = once.replay(call).await?
-            {
-                return Ok(first);
-            }
-            meant(call, &key, &node_id).await?
-        }
+        None => meant(call, opened.view(), &node_id).await?,
     };
     let resolve = Resolve {
         node: node_id,
@@ -133,8 +128,8 @@ async fn answer(call: &Call, value: Value, interrupt: Option<String>) -> Answer 
     let side_rows = idempotency::Request::side_rows(once, call, respond.clone());
     let done = call
         .host
-        .engine()
-        .command(&key, Command::Resolve(resolve), side_rows);
+        .app()
+        .answer_interrupt(caller, opened, resolve, side_rows);
     match done.await {
         Ok(done) => idempotency::answer(call, &done, respond).await,
         Err(error) => Err(late(error).into()),
@@ -143,14 +138,13 @@ async fn answer(call: &Call, value: Value, interrupt: Option<String>) -> Answer 
 
 /// The question that an answer means that names none: the only open one at its node, if nobody else has settled one
 /// there since the caller looked. The answer is bound to it, so that it cannot reach another that is asked meanwhile.
-async fn meant(call: &Call, key: &RunKey, node: &NodeId) -> Result<String, Problem> {
-    let engine = call.host.engine();
-    let view = engine.view(key).await?.ok_or_else(no_run)?;
+async fn meant(call: &Call, view: &View, node: &NodeId) -> Result<String, Problem> {
+    let app = call.host.app();
     let mut open = Vec::new();
     let mut mirrored = None;
     for waiting in view.run.interrupts(&view.plan) {
         if waiting.node == node {
-            open.extend(asked::at(engine, &view, &waiting).await?);
+            open.extend(app.questions_at(view, &waiting).await?);
             mirrored = Some(waiting.id());
         }
     }
@@ -177,7 +171,7 @@ async fn meant(call: &Call, key: &RunKey, node: &NodeId) -> Result<String, Probl
         node: Some(node),
         said: Seq(0),
     };
-    if binding::is_stale(&call.host, &view, &only.way, looked).await? {
+    if app.is_stale(view, &only.way, looked).await? {
         return Err(Problem::new(
             StatusCode::CONFLICT,
             "interrupt_changed",
@@ -190,10 +184,10 @@ async fn meant(call: &Call, key: &RunKey, node: &NodeId) -> Result<String, Probl
 }
 
 /// An interrupt of a run that has ended otherwise has its answer, as far as a latecomer is concerned.
-fn late(error: CommandError) -> CommandError {
+fn late(error: AppError) -> AppError {
     match error {
-        CommandError::Refused(Refusal::Terminal(_)) => Refusal::AlreadyResolved.into(),
-        CommandError::Refused(Refusal::WrongState) => Refusal::NoInterrupt.into(),
+        AppError::Refused(Refusal::Terminal(_)) => Refusal::AlreadyResolved.into(),
+        AppError::Refused(Refusal::WrongState) => Refusal::NoInterrupt.into(),
         error => error,
     }
 }
@@ -218,9 +212,9 @@ pub(super) fn inspect(call: Call) -> BoxFuture<'static, Answer> {
         if page::prefers_html(&call.headers) {
             return interrupt_page::show(&call).await;
         }
-        let engine = call.host.engine();
-        let (claims, expires_at) = call.host.tokens().open_until(call.param(0), engine.now())?;
-        let view = engine.view(&claims.key).await?.ok_or_else(no_interrupt)?;
+        let app = call.host.app();
+        let (claims, expires_at) = call.host.tokens().open_until(call.param(0), app.now())?;
+        let view = app.view(&claims.key).await?.ok_or_else(no_interrupt)?;
         let open = view
             .run
             .interrupts(&view.plan)
@@ -255,8 +249,8 @@ pub(super) fn resolve_by_token(call: Call) -> BoxFuture<'static, Answer> {
             return interrupt_page::submit(&call).await;
         }
         // The token comes first: who has none learns nothing about bodies.
-        let engine = call.host.engine();
-        let claims = call.host.tokens().open(call.param(0), engine.now())?;
+        let app = call.host.app();
+        let claims = call.host.tokens().open(call.param(0), app.now())?;
         if claims.intent == Intent::Inspect {
             return Err(Problem::forbidden("the token is for looking only"));
         }
@@ -308,24 +302,23 @@ pub(super) async fn answer_by_token(call: &Call, claims: Claims, value: Value) -
     let run = key.run.clone();
     let respond = move |view: &View| (StatusCode::OK, resolved(&run, node.as_str(), view));
     let side_rows = idempotency::Request::side_rows(once, call, respond.clone());
-    let engine = call.host.engine();
-    match engine.command(&key, Command::Resolve(resolve), side_rows).await {
+    match call.host.app().answer_by_token(&key, resolve, side_rows).await {
         Ok(done) => idempotency::answer(call, &done, respond).await,
         Err(error) => Err(invalidated(&call.host, &key, late(error)).await),
     }
 }
 
 /// A cancelled run has invalidated its tokens: 409, or 410 if a parent's cancel did (section 13.7).
-async fn invalidated(host: &Host, key: &RunKey, error: CommandError) -> Problem {
+async fn invalidated(host: &Host, key: &RunKey, error: AppError) -> Problem {
     match error {
-        CommandError::NotFound => no_interrupt(),
-        CommandError::Refused(
-            Refusal::InterruptCancelled | Refusal::AlreadyResolved | Refusal::NoInterrupt,
-        ) => match host.engine().view(key).await {
-            Ok(Some(view)) => closed(&view),
-            Ok(None) => no_interrupt(),
-            Err(error) => error.into(),
-        },
+        AppError::NoRun => no_interrupt(),
+        AppError::Refused(Refusal::InterruptCancelled | Refusal::AlreadyResolved | Refusal::NoInterrupt) => {
+            match host.app().view(key).await {
+                Ok(Some(view)) => closed(&view),
+                Ok(None) => no_interrupt(),
+                Err(error) => error.into(),
+            }
+        }
         error => error.into(),
     }
 }
@@ -413,10 +406,10 @@ pub(super) fn mint(call: Call) -> BoxFuture<'static, Answer> {
         }
         let run = RunId::parse(&request.run).map_err(|_| no_run())?;
         let key = RunKey::new(caller.tenant.clone(), run);
-        if !call.host.sees(caller, &key).await? {
+        if !call.host.app().sees(caller, &key).await? {
             return Err(no_run());
         }
-        let view = call.host.engine().view(&key).await?.ok_or_else(no_run)?;
+        let view = call.host.app().view(&key).await?.ok_or_else(no_run)?;
         let asked = waiting::asked_at(&call.host, &view, &request.node, request.interrupt.as_deref()).await?;
         let asked = asked.ok_or_else(no_interrupt)?;
         let claims = Claims {
@@ -431,8 +424,8 @@ pub(super) fn mint(call: Call) -> BoxFuture<'static, Answer> {
                 reads_artifacts: reads_artifacts(caller),
             },
         };
-        let engine = call.host.engine();
-        let token = call.host.tokens().mint(&claims, asked.asked.deadline, engine.now());
+        let app = call.host.app();
+        let token = call.host.tokens().mint(&claims, asked.asked.deadline, app.now());
         tracing::info!(
             run = %claims.key.run, node = %claims.node, principal = %claims.holder.principal, by = %caller.key_id,
             "interrupt token minted"
@@ -480,15 +473,12 @@ pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
                 RunStatus::WaitingInput,
                 RunStatus::WaitingExternal,
             ],
-            principal: call.host.owner(call.caller()),
+            principal: call.host.app().owner(call.caller()),
             ..RunFilter::default()
         };
-        let engine = call.host.engine();
+        let app = call.host.app();
         let tenant = &call.caller().tenant;
-        let page = engine
-            .store()
-            .list_runs(tenant, &filter, after.as_ref(), limit)
-            .await?;
+        let page = app.list_runs(tenant, &filter, after.as_ref(), limit).await?;
         let next_cursor = page
             .has_more
             .then(|| page.runs.last().map(|(run, _, _)| cursor(run)))
@@ -496,10 +486,13 @@ pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
         let mut interrupts = Vec::new();
         for (run, summary, _) in page.runs {
             let key = RunKey::new(tenant.clone(), run);
-            let Some(view) = engine.view(&key).await? else {
+            let Some(view) = app.view(&key).await? else {
                 continue;
             };
-            call.host.seen().note_view(&view, &call.caller().principal);
+            call.host
+                .app()
+                .last_reads()
+                .note_view(&view, &call.caller().principal);
             // What a child asks is listed once, at the child.
             for open in view.run.interrupts(&view.plan) {
                 let Some(interrupt) = waiting::here(&view, open.node) else {

@@ -8,8 +8,8 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use http::StatusCode;
 use rand::{TryRngCore as _, rngs::OsRng};
 use serde::Serialize;
+use wopr_app::{Error as AppError, KeyRow};
 use wopr_core::{Membership, PrincipalId};
-use wopr_store::KeyRow;
 use wopr_wire::{
     json::{Decode, DecodeError, Fields},
     time::Timestamp,
@@ -131,7 +131,7 @@ pub(super) fn create(call: Call) -> BoxFuture<'static, Answer> {
         let principal = request.principal.unwrap_or_else(|| id.clone());
         let principal = PrincipalId::parse(&principal)
             .map_err(|_| Problem::field("principal", "must be 1 to 256 characters without spaces"))?;
-        let store = call.host.engine().store();
+        let app = call.host.app();
         let taken = || {
             let message = "the tenant has a key of this id already";
             Problem::new(StatusCode::CONFLICT, "conflict", message)
@@ -148,13 +148,13 @@ pub(super) fn create(call: Call) -> BoxFuture<'static, Answer> {
             principal,
             scopes: scopes.names(),
             membership: request.membership,
-            created_at: call.host.engine().now(),
+            created_at: call.host.app().now(),
             revoked_at: None,
         };
-        if !store.add_key(row.clone()).await? {
+        if !app.add_key(row.clone()).await? {
             return Err(taken());
         }
-        call.host.auth().catch_up().await?;
+        call.host.auth().catch_up().await.map_err(AppError::from)?;
         tracing::info!(key = %row.id, tenant = %row.tenant, by = %caller.key_id, "api key created");
         let key = Key {
             secret: Some(secret),
@@ -175,9 +175,8 @@ fn is_id(text: &str) -> bool {
 /// `GET /v1/host/wopr/keys`
 pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let rows = call.host.engine().store().keys().await?;
-        let tenant = &call.caller().tenant;
-        let keys = rows.into_iter().filter(|row| row.tenant == *tenant).map(Key::of);
+        let rows = call.host.app().keys(&call.caller().tenant).await?;
+        let keys = rows.into_iter().map(Key::of);
         json_response(StatusCode::OK, &List { keys: keys.collect() })
     }
     .boxed()
@@ -188,14 +187,13 @@ pub(super) fn revoke(call: Call) -> BoxFuture<'static, Answer> {
     async move {
         let id = call.param(0);
         let tenant = &call.caller().tenant;
-        let store = call.host.engine().store();
-        let rows = store.keys().await?;
-        if !rows.iter().any(|row| row.id == id && row.tenant == *tenant) {
+        let app = call.host.app();
+        if !app.keys(tenant).await?.iter().any(|row| row.id == id) {
             return Err(Problem::not_found("no such key"));
         }
         // Revoking twice changes nothing, and says so by saying the same.
-        store.revoke_key(tenant, id, call.host.engine().now()).await?;
-        call.host.auth().catch_up().await?;
+        app.revoke_key(tenant, id).await?;
+        call.host.auth().catch_up().await.map_err(AppError::from)?;
         tracing::info!(key = %id, %tenant, by = %call.caller().key_id, "api key revoked");
         Ok(bytes_response(StatusCode::NO_CONTENT, axum::body::Body::empty()))
     }

@@ -18,7 +18,7 @@ use crate::telemetry::{METRICS_TYPE, Metrics};
 /// `GET /.well-known/openwop`
 pub(super) fn discovery(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let document = call.host.discovery().document(call.host.engine());
+        let document = call.host.discovery().document(call.host.app());
         let caching = HeaderValue::from_static("public, max-age=300");
         let mut response = if document.etag.to_str().is_ok_and(|tag| call.has_current(tag)) {
             not_modified(&document.etag)
@@ -56,7 +56,7 @@ pub(super) fn ready(call: Call) -> BoxFuture<'static, Answer> {
         if call.host.is_closing() {
             return Err(Problem::unavailable(1));
         }
-        if let Err(why) = call.host.engine().store().ready().await {
+        if let Err(why) = call.host.app().ready().await {
             // Damage too: somebody else may take the requests meanwhile.
             tracing::warn!(%why, "not ready");
             return Err(Problem::unavailable(1));
@@ -70,7 +70,7 @@ pub(super) fn ready(call: Call) -> BoxFuture<'static, Answer> {
 pub(super) fn metrics(call: Call) -> BoxFuture<'static, Answer> {
     async move {
         let host = &call.host;
-        let render = |metrics: &Metrics| metrics.render(&host.engine().stats(), host.store_stats().as_ref());
+        let render = |metrics: &Metrics| metrics.render(&host.app().stats(), host.store_stats().as_ref());
         // Rendering takes the processor, so strangers share a text for a moment.
         let text = match call.caller {
             Some(_) => Bytes::from(render(host.metrics())),

@@ -5,8 +5,8 @@ use std::time::Duration;
 use futures_util::{FutureExt as _, future::BoxFuture};
 use http::StatusCode;
 use tokio::time::Instant;
+use wopr_app::Events;
 use wopr_core::{Recorded, RunKey, RunStatus, Seq};
-use wopr_engine::Events;
 use wopr_wire::openwop::{
     event::PollResponse,
     stream::{PollQuery, StreamModes},
@@ -42,15 +42,15 @@ pub(super) fn poll(call: Call) -> BoxFuture<'static, Answer> {
 
 /// Reads once something is after the cursor, the run has ended, or the time is up.
 async fn wait(call: &Call, key: &RunKey, after: Option<u64>, timeout: Duration) -> Result<Events, Problem> {
-    let engine = call.host.engine();
+    let app = call.host.app();
     let from = first(after);
     let deadline = Instant::now() + timeout;
-    let mut tail = engine.tail(key);
+    let mut tail = app.tail(key);
     let mut closing = call.host.closing();
     loop {
-        let page = match engine.events_at_hand(key, from, MAX_EVENTS) {
+        let page = match app.events_at_hand(key, from, MAX_EVENTS) {
             Some(page) => Some(page),
-            None => paging::read(engine, key, from, MAX_EVENTS, MAX_BYTES).await?,
+            None => paging::read(app, key, from, MAX_EVENTS, MAX_BYTES).await?,
         };
         let page = page.ok_or_else(no_run)?;
         let is_done = !page.events.is_empty() || page.status.is_terminal();
@@ -72,7 +72,7 @@ pub(super) async fn now(
     after: Option<u64>,
     admits: impl Fn(&Recorded) -> bool,
 ) -> Answer {
-    let page = paging::read(call.host.engine(), key, first(after), MAX_EVENTS, MAX_BYTES).await?;
+    let page = paging::read(call.host.app(), key, first(after), MAX_EVENTS, MAX_BYTES).await?;
     respond(call, key, after, page.ok_or_else(no_run)?, admits).await
 }
 
@@ -89,7 +89,7 @@ async fn respond(
 ) -> Answer {
     let Events { events, head, status } = page;
     let mut masking = Masking::new(call.caller());
-    let mask = masking.of(call.host.engine(), key, events.first()).await?;
+    let mask = masking.of(call.host.app(), key, events.first()).await?;
     let mask = mask.ok_or_else(no_run)?;
     let last = events.last().map(|event| event.seq.0);
     // Past the end there is nothing; the cursor goes back to the end, so that nothing to come is missed.
@@ -97,7 +97,8 @@ async fn respond(
     let cursor = last.or_else(|| after.and_then(|after| known.map(|known| after.min(known))));
     if let Some(last) = last {
         call.host
-            .seen()
+            .app()
+            .last_reads()
             .note(key, &call.caller().principal, Seq(last.saturating_add(1)));
     }
     let reaches_head = last.is_none_or(|last| last + 1 >= head.0);

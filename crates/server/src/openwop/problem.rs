@@ -9,9 +9,8 @@ use std::borrow::Cow;
 use axum::{body::Body, response::Response};
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
+use wopr_app::{Error as AppError, RegisterError, WorkflowLimit};
 use wopr_core::{Problems, Refusal};
-use wopr_engine::{CommandError, RegisterError, WorkflowLimit};
-use wopr_store::{ReadError, WriteError};
 use wopr_wire::{
     json::{BodyError, DecodeError},
     openwop::{error::ErrorEnvelope, stream::StreamError},
@@ -250,43 +249,32 @@ impl From<Refusal> for Problem {
     }
 }
 
-impl From<CommandError> for Problem {
-    fn from(error: CommandError) -> Self {
+impl From<AppError> for Problem {
+    fn from(error: AppError) -> Self {
         match error {
-            CommandError::UnknownWorkflow => Self::not_found("no such workflow"),
-            CommandError::NotFound => Self::not_found("no such run"),
-            CommandError::Refused(refusal) => refusal.into(),
-            CommandError::KeyReused => Self::new(
+            AppError::NoWorkflow => Self::not_found("no such workflow"),
+            AppError::NoRun => no_run(),
+            AppError::Forbidden(forbidden) => forbidden.into(),
+            AppError::Refused(refusal) => refusal.into(),
+            AppError::KeyReused => Self::new(
                 StatusCode::CONFLICT,
                 "idempotency_key_mismatch",
                 "the idempotency key was used for another request",
             ),
-            CommandError::TooManyReceivers { most } => {
+            AppError::TooManySubscriptions { most } => {
                 let why = format!("the run has {most} receivers already");
                 Self::new(StatusCode::CONFLICT, "run_conflict", why)
             }
-            CommandError::Busy { retry_after_ms } => Self::unavailable(retry_after_ms.div_ceil(1_000).max(1)),
-            CommandError::Unavailable(why) => {
+            AppError::Busy { retry_after_ms } => Self::unavailable(retry_after_ms.div_ceil(1_000).max(1)),
+            AppError::Unavailable(why) => {
                 tracing::warn!(%why, "store unavailable");
                 Self::unavailable(RETRY_AFTER)
             }
-            CommandError::Internal(why) => {
+            AppError::Internal(why) => {
                 tracing::error!(%why, "request failed on our side");
                 Self::internal()
             }
         }
-    }
-}
-
-impl From<ReadError> for Problem {
-    fn from(error: ReadError) -> Self {
-        CommandError::from(error).into()
-    }
-}
-
-impl From<WriteError> for Problem {
-    fn from(error: WriteError) -> Self {
-        CommandError::from(error).into()
     }
 }
 
@@ -303,8 +291,8 @@ impl From<RegisterError> for Problem {
                     }
                 }
             }
-            RegisterError::Unavailable(why) => CommandError::Unavailable(why).into(),
-            RegisterError::Busy(why) => why.into(),
+            RegisterError::Unavailable(why) => AppError::Unavailable(why).into(),
+            RegisterError::Busy(why) => AppError::from(why).into(),
         }
     }
 }

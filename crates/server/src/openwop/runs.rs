@@ -6,9 +6,8 @@ use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use wopr_app::{NewRun, RunFilter, Summary, View};
 use wopr_core::{Object, Origin, RunId, RunStatus, WorkflowId};
-use wopr_engine::{CommandError, Create, Start, View};
-use wopr_store::{RunFilter, Summary};
 use wopr_wire::{
     json,
     openwop::run::{ChildRun, CreateRunRequest, CreateRunResponse, RunSnapshot, RunStatus as WireStatus},
@@ -38,46 +37,27 @@ pub(super) fn create(call: Call) -> BoxFuture<'static, Answer> {
         let request: CreateRunRequest = call.decode()?;
         let request = check(&call, request)?;
         let caller = call.caller();
-        let run = call.host.engine().new_run_id();
+        let run = call.host.app().new_run_id();
         let body = accepted(call.host.public_url(), &run);
-        let side_rows = idempotency::Request::side_rows(once.clone(), &call, {
+        let side_rows = idempotency::Request::side_rows(once, &call, {
             let body = body.clone();
             move |_| (StatusCode::CREATED, body.clone())
         });
-        let create = Create {
+        let new = NewRun {
             run,
-            workflow: request.workflow,
-            start: Start {
-                tenant: caller.tenant.clone(),
-                principal: caller.principal.clone(),
-                origin: Origin::Rest,
-                inputs: request.inputs,
-                configurable: request.configurable,
-                tags: request.tags,
-                metadata: request.metadata,
-                context: None,
-                trace: call.header("traceparent").map(ToOwned::to_owned),
-            },
+            origin: Origin::Rest,
+            inputs: request.inputs,
+            configurable: request.configurable,
+            tags: request.tags,
+            metadata: request.metadata,
+            context: None,
+            trace: call.header("traceparent").map(ToOwned::to_owned),
             side_rows,
         };
-        match call.host.engine().create(create).await {
-            Ok(done) => idempotency::answer(&call, &done, |_| (StatusCode::CREATED, body)).await,
-            Err(error) => refused(&call, once, error).await,
-        }
+        let done = call.host.app().start_run(caller, &request.workflow, new).await?;
+        idempotency::answer(&call, &done, |_| (StatusCode::CREATED, body)).await
     }
     .boxed()
-}
-
-/// A request that took effect before is answered as it was then, even if it would be refused by now.
-async fn refused(call: &Call, once: Option<idempotency::Request>, error: CommandError) -> Answer {
-    let is_about_now = matches!(error, CommandError::UnknownWorkflow | CommandError::Refused(_));
-    match once {
-        Some(once) if is_about_now => match once.replay(call).await? {
-            Some(response) => Ok(response),
-            None => Err(error.into()),
-        },
-        Some(_) | None => Err(error.into()),
-    }
 }
 
 /// The answer at acceptance: what became of the run since is read at its address.
@@ -231,8 +211,11 @@ fn check_configurable(configurable: &Object) -> Result<(), Problem> {
 pub(super) fn show(call: Call) -> BoxFuture<'static, Answer> {
     async move {
         let key = call.visible_run().await?;
-        let view = call.host.engine().view(&key).await?.ok_or_else(no_run)?;
-        call.host.seen().note_view(&view, &call.caller().principal);
+        let view = call.host.app().view(&key).await?.ok_or_else(no_run)?;
+        call.host
+            .app()
+            .last_reads()
+            .note_view(&view, &call.caller().principal);
         let mask = Mask::for_caller(&view, call.caller());
         let mut snapshot = render::snapshot(&view, &mask);
         snapshot.child_runs = children(&call, &view).await?;
@@ -278,17 +261,12 @@ fn version(view: &View, snapshot: &RunSnapshot, mask: &Mask) -> Result<HeaderVal
 
 /// The oldest children of a run, with their statuses as of now.
 async fn children(call: &Call, view: &View) -> Result<Vec<ChildRun>, Problem> {
-    let mut shown = Vec::new();
-    let store = call.host.engine().store();
-    for child in view.run.children.iter().take(MAX_CHILDREN) {
-        let summary = store.summary(&view.key.sibling(child.run.clone())).await?;
-        let Some((summary, _)) = summary else { continue };
-        shown.push(ChildRun {
-            run_id: child.run.to_string(),
-            status: render::status(summary.status),
-        });
-    }
-    Ok(shown)
+    let children = call.host.app().children(view, MAX_CHILDREN).await?;
+    let shown = children.into_iter().map(|(run, status)| ChildRun {
+        run_id: run.to_string(),
+        status: render::status(status),
+    });
+    Ok(shown.collect())
 }
 
 /// A run in a list.
@@ -342,7 +320,7 @@ impl Item {
 pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
     async move {
         let mut filter = RunFilter {
-            principal: call.host.owner(call.caller()),
+            principal: call.host.app().owner(call.caller()),
             ..RunFilter::default()
         };
         for (name, value) in call.queries() {
@@ -369,8 +347,11 @@ pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
         }
         let Page { limit, after } = Page::of(&call)?;
         let tenant = &call.caller().tenant;
-        let store = call.host.engine().store();
-        let page = store.list_runs(tenant, &filter, after.as_ref(), limit).await?;
+        let page = call
+            .host
+            .app()
+            .list_runs(tenant, &filter, after.as_ref(), limit)
+            .await?;
         let next_cursor = page
             .has_more
             .then(|| page.runs.last().map(|(run, _, _)| cursor(run)))

@@ -6,9 +6,8 @@
 use futures_util::{FutureExt as _, future::BoxFuture};
 use http::StatusCode;
 use serde_json::json;
+use wopr_app::{Mask, NewRun, Put, SideRows};
 use wopr_core::{Command, Object, Origin, RunId, RunKey};
-use wopr_engine::{Create, SideRows, Start};
-use wopr_store::Put;
 use wopr_wire::json::{Decode, DecodeError, Fields};
 
 use super::{
@@ -17,10 +16,7 @@ use super::{
     problem::{Problem, no_run},
     tasks,
 };
-use crate::{
-    a2a::{conformance, push},
-    mask::Mask,
-};
+use crate::a2a::{conformance, push};
 
 /// The body of `POST /v1/host/sample/a2a/tasks/start`.
 #[derive(Debug)]
@@ -46,24 +42,19 @@ pub(super) fn start_task(call: Call) -> BoxFuture<'static, Answer> {
             Problem::field("scenario", &format!("must be one of {known}"))
         })?;
         let caller = call.caller();
-        let run = call.host.engine().new_run_id();
-        let create = Create {
+        let run = call.host.app().new_run_id();
+        let new = NewRun {
             run: run.clone(),
-            workflow,
-            start: Start {
-                tenant: caller.tenant.clone(),
-                principal: caller.principal.clone(),
-                origin: Origin::A2a,
-                inputs: Object::new(),
-                configurable: Object::new(),
-                tags: Vec::new(),
-                metadata: Object::new(),
-                context: None,
-                trace: call.header("traceparent").map(ToOwned::to_owned),
-            },
+            origin: Origin::A2a,
+            inputs: Object::new(),
+            configurable: Object::new(),
+            tags: Vec::new(),
+            metadata: Object::new(),
+            context: None,
+            trace: call.header("traceparent").map(ToOwned::to_owned),
             side_rows: SideRows::default(),
         };
-        call.host.engine().create(create).await?;
+        call.host.app().start_run(caller, &workflow, new).await?;
         json_response(StatusCode::CREATED, &json!({ "taskId": run.as_str() }))
     }
     .boxed()
@@ -88,14 +79,14 @@ impl Decode for SetVariables {
 pub(super) fn set_variables(call: Call) -> BoxFuture<'static, Answer> {
     async move {
         let key = call.visible_run().await?;
-        let engine = call.host.engine();
+        let app = call.host.app();
         // Whether there is such a run comes before what is asked of it.
-        engine.view(&key).await?.ok_or_else(no_run)?;
+        app.view(&key).await?.ok_or_else(no_run)?;
         let request: SetVariables = call.decode()?;
         let names: Vec<_> = request.variables.keys().cloned().collect();
         let command = Command::SetVariables(request.variables);
-        engine.command(&key, command, SideRows::default()).await?;
-        let view = engine.view(&key).await?.ok_or_else(no_run)?;
+        app.command(&key, command, SideRows::default()).await?;
+        let view = app.view(&key).await?.ok_or_else(no_run)?;
         let mut shown = Mask::for_caller(&view, call.caller()).object(&view.run.variables);
         shown.retain(|name, _| names.contains(name));
         json_response(StatusCode::OK, &json!({ "variables": shown }))
@@ -133,7 +124,7 @@ pub(super) fn register_push(call: Call) -> BoxFuture<'static, Answer> {
         let run = RunId::parse(&request.task_id).map_err(|_| tasks::no_task())?;
         let key = RunKey::new(call.caller().tenant.clone(), run);
         // Whether the caller sees it, before anything is kept.
-        if !call.host.sees(call.caller(), &key).await? {
+        if !call.host.app().sees(call.caller(), &key).await? {
             return Err(tasks::no_task());
         }
         tasks::record(&call, &key).await?;

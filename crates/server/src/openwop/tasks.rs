@@ -2,8 +2,8 @@
 
 use futures_util::{FutureExt as _, future::BoxFuture};
 use http::StatusCode;
+use wopr_app::{PushRow, TaskInterrupt, TaskRow, TaskState};
 use wopr_core::RunKey;
-use wopr_store::{PushRow, TaskInterrupt, TaskRow, TaskState};
 use wopr_wire::openwop::task_state::{A2aTaskState, PushConfig, StoredInterruptKind, StoredTaskState};
 
 use super::{
@@ -39,9 +39,9 @@ fn as_task(problem: Problem) -> Problem {
 /// The record of a task that the caller sees. Of its push configurations it shows the one set last that the caller
 /// manages.
 pub(super) async fn record(call: &Call, key: &RunKey) -> Result<A2aTaskState, Problem> {
-    let store = call.host.engine().store();
-    let (row, _) = store.task(key).await?.ok_or_else(no_task)?;
-    let pushes = store.pushes(key).await?;
+    let app = call.host.app();
+    let (row, _) = app.task(key).await?.ok_or_else(no_task)?;
+    let pushes = app.subscriptions(key).await?;
     let mut shown_push = None;
     for row in pushes.iter().rev() {
         shown_push = push_config(call, key, row)?;

@@ -4,35 +4,31 @@
 //! be sent, and the child's question; the token is for the run that asks.
 
 use serde_json::Value;
+use wopr_app::{Error as AppError, MAX_SHOWN, Open, View, question_here};
 use wopr_core::{Asked, NodeId, RunKey, Seq};
-use wopr_engine::View;
-use wopr_store::ReadError;
 use wopr_wire::openwop::run::InterruptView;
 
 use super::render::time;
 use crate::{
     Host,
-    asked::{self, MAX_SHOWN, Open},
     auth::{Caller, Scope},
-    tokens::{Claims, Holder, Intent},
+    tokens::Claims,
 };
 
 /// Every interrupt a run waits for, the first asked first, with a token each for a caller who may answer. What
 /// children ask stands at the node that mirrors it.
 ///
-/// # Errors
-/// The store does not answer.
 pub async fn open_interrupts(
     host: &Host,
     view: &View,
     caller: &Caller,
-) -> Result<Vec<InterruptView>, ReadError> {
+) -> Result<Vec<InterruptView>, AppError> {
     let mut shown = Vec::new();
     for open in view.run.interrupts(&view.plan) {
         if shown.len() >= MAX_SHOWN {
             break;
         }
-        let asked = asked::at(host.engine(), view, &open).await?;
+        let asked = host.app().questions_at(view, &open).await?;
         // The child may have moved on since the parent heard of it.
         if let (true, Asked::Child(_, kind, id)) = (asked.is_empty(), open.asked) {
             shown.push(bare(open.node, kind.as_str(), id));
@@ -48,7 +44,7 @@ pub async fn open_interrupts(
 /// Notes that a caller was shown runs up to a place of their logs.
 fn note(host: &Host, caller: &Caller, way: &[(RunKey, Seq)]) {
     for (run, head) in way {
-        host.seen().note(run, &caller.principal, *head);
+        host.app().last_reads().note(run, &caller.principal, *head);
     }
 }
 
@@ -58,12 +54,12 @@ pub(super) async fn asked_at(
     view: &View,
     node: &str,
     id: Option<&str>,
-) -> Result<Option<Open>, ReadError> {
+) -> Result<Option<Open>, AppError> {
     for open in view.run.interrupts(&view.plan) {
         if open.node.as_str() != node {
             continue;
         }
-        let asked = asked::at(host.engine(), view, &open).await?;
+        let asked = host.app().questions_at(view, &open).await?;
         let found = asked.into_iter().find(|asked| id.is_none_or(|id| asked.id == id));
         if found.is_some() {
             return Ok(found);
@@ -94,14 +90,8 @@ fn with_token(host: &Host, open: &Open, caller: &Caller) -> InterruptView {
         return shown;
     }
     let asked = &open.asked;
-    let claims = Claims {
-        key: asked.key.clone(),
-        node: asked.step.node.clone(),
-        ordinal: asked.step.ordinal,
-        intent: Intent::Resolve,
-        holder: Holder::reader(caller, &asked.data),
-    };
-    let token = host.tokens().mint(&claims, asked.deadline, host.engine().now());
+    let claims = Claims::of(asked, caller);
+    let token = host.tokens().mint(&claims, asked.deadline, host.app().now());
     shown.expires_at = Some(time(token.expires_at));
     shown.callback_url = Some(host.interrupt_url(&token));
     shown.interrupt_token = Some(token.text);
@@ -112,7 +102,7 @@ fn with_token(host: &Host, open: &Open, caller: &Caller) -> InterruptView {
 #[must_use]
 pub fn here(view: &View, node: &NodeId) -> Option<InterruptView> {
     let open = view.run.interrupts(&view.plan).find(|open| open.node == node)?;
-    asked::here(view, &open).map(|open| shown(&open))
+    question_here(view, &open).map(|open| shown(&open))
 }
 
 fn bare(node: &NodeId, kind: &str, id: &str) -> InterruptView {

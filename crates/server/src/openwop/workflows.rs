@@ -20,7 +20,6 @@ use super::{
     idempotency,
     problem::{Problem, listed_problem},
 };
-use crate::mask;
 
 static VERSION: HeaderName = HeaderName::from_static("openwop-workflow-version");
 
@@ -111,14 +110,14 @@ pub(super) fn register(call: Call) -> BoxFuture<'static, Answer> {
         {
             return located(&call, response).await;
         }
-        let (engine, tenant) = (call.host.engine(), &call.caller().tenant);
+        let (app, tenant) = (call.host.app(), &call.caller().tenant);
         // Reading, compiling and judging a definition take as long as its author likes, so each is done in turn.
         let reading = {
             let (body, tenant) = (call.body.clone(), tenant.clone());
             move || read(&body, &tenant)
         };
-        let document = engine.compute(tenant, call.body.len(), reading).await??;
-        let registered = engine.register(Some(tenant), document).await?;
+        let document = app.compute(tenant, call.body.len(), reading).await??;
+        let registered = app.register_workflow(Some(tenant), document).await?;
         let status = if registered.is_new {
             StatusCode::CREATED
         } else {
@@ -126,7 +125,7 @@ pub(super) fn register(call: Call) -> BoxFuture<'static, Answer> {
         };
         let n_bytes = call.body.len();
         let judging = move || serde_json::to_vec(&Item::with_warnings(&registered.plan));
-        let body = engine.compute(tenant, n_bytes, judging).await?;
+        let body = app.compute(tenant, n_bytes, judging).await?;
         let body = body.expect("an item of texts serialises");
         let response = match once {
             Some(once) => once.remember(&call, status, body).await?,
@@ -141,10 +140,10 @@ pub(super) fn register(call: Call) -> BoxFuture<'static, Answer> {
 fn read(body: &[u8], tenant: &TenantId) -> Result<Value, Problem> {
     let document = json::parse(body)?;
     refuse_gated(&document)?;
-    if mask::is_redacted_definition(&document) {
+    if wopr_app::is_redacted_definition(&document) {
         let message = format!(
             "the definition holds {}, which stands for a value that is not shown",
-            mask::REDACTED
+            wopr_app::REDACTED
         );
         return Err(Problem::invalid(message));
     }
@@ -237,7 +236,7 @@ pub(super) fn schema(call: Call) -> BoxFuture<'static, Answer> {
 /// `GET /v1/workflows`
 pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
     async move {
-        let plans = call.host.engine().workflows(&call.caller().tenant);
+        let plans = call.host.app().workflows(&call.caller().tenant);
         let workflows = plans.iter().map(|plan| Item::of(plan)).collect();
         json_response(StatusCode::OK, &List { workflows })
     }
@@ -249,17 +248,13 @@ pub(super) fn show(call: Call) -> BoxFuture<'static, Answer> {
     async move {
         let missing = || Problem::not_found("no such workflow");
         let id = WorkflowId::parse(call.param(0)).map_err(|_| missing())?;
-        let plan = call
-            .host
-            .engine()
-            .find_workflow(&call.caller().tenant, &id)
-            .await?;
+        let plan = call.host.app().find_workflow(&call.caller().tenant, &id).await?;
         let plan = plan.ok_or_else(missing)?;
         let tag = etag(plan.version().as_str());
         if tag.to_str().is_ok_and(|tag| call.has_current(tag)) {
             return Ok(not_modified(&tag));
         }
-        let mut response = json_response(StatusCode::OK, &mask::definition(&plan))?;
+        let mut response = json_response(StatusCode::OK, &wopr_app::definition(&plan))?;
         let headers = response.headers_mut();
         headers.insert(header::ETAG, tag);
         if let Ok(version) = HeaderValue::from_str(plan.version().as_str()) {

@@ -7,7 +7,7 @@
 //!   gate        the page of an interrupt: what is asked, about what, and the form that answers
 //! ```
 //!
-//! Everything here is pure: it knows no store and no engine. A page loads nothing from anywhere, runs no script, and
+//! Everything here is pure: it knows no store and no app. A page loads nothing from anywhere, runs no script, and
 //! says so in its content security policy; text that is not ours reaches it escaped.
 
 pub(crate) mod content;

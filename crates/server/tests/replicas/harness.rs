@@ -197,10 +197,12 @@ pub(crate) async fn create(engine: &Engine, workflow: &str) -> View {
         context: None,
         trace: None,
     };
+    let id = WorkflowId::parse(workflow).unwrap();
+    let plan = engine.find_workflow(&start.tenant, &id).await;
     let created = engine
         .create(Create {
             run: engine.new_run_id(),
-            workflow: WorkflowId::parse(workflow).unwrap(),
+            workflow: plan.unwrap().unwrap(),
             start,
             side_rows: SideRows::default(),
         })

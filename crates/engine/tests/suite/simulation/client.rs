@@ -112,9 +112,13 @@ impl Client {
         let (number, engine) = self.cluster.any().await;
         let run = engine.new_run_id();
         let push = self.cluster.fate.once_in(3).then(|| postman::receiver(&run));
+        let id = WorkflowId::parse(workflow).expect("valid");
+        let found = tokio::time::timeout(TIMEOUT, engine.find_workflow(&tenant(), &id)).await;
+        // It was registered before this client began, so only a store that does not answer hides it.
+        let Ok(Ok(Some(plan))) = found else { return None };
         let create = Create {
             run,
-            workflow: WorkflowId::parse(workflow).expect("valid"),
+            workflow: plan,
             start: Start {
                 tenant: tenant(),
                 principal: principal(),
@@ -300,8 +304,7 @@ impl Client {
     fn check_error(&self, error: &CommandError) {
         match error {
             CommandError::Internal(why) => self.cluster.fate.breaks(format!("{}: {why}", self.name)),
-            CommandError::UnknownWorkflow
-            | CommandError::NotFound
+            CommandError::NotFound
             | CommandError::Refused(_)
             | CommandError::KeyReused
             | CommandError::TooManyReceivers { .. }

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 use wopr_core::{
-    Command, DrainPolicy, Failure, NodeId, Object, Origin, PrincipalId, Resolve, RunKey, Seq, WorkflowId,
+    Command, DrainPolicy, Failure, InterruptKind, NodeId, Object, Origin, PrincipalId, Resolve, RunId,
+    RunKey, Seq, WorkflowId,
 };
 use wopr_engine::{Create, SideRows, Start};
 
@@ -380,7 +381,9 @@ async fn a_log_folds_to_what_its_run_shows() {
         let principal = PrincipalId::parse("p").unwrap();
         let create = Create {
             run,
-            workflow: WorkflowId::parse(workflow).unwrap(),
+            workflow: engine
+                .workflow(&key.tenant, &WorkflowId::parse(workflow).unwrap())
+                .unwrap(),
             start: Start {
                 tenant: key.tenant.clone(),
                 principal: principal.clone(),

@@ -6,10 +6,9 @@
 use rand::{TryRngCore as _, rngs::OsRng};
 use sha2::{Digest, Sha256};
 use url::Url;
+use wopr_app::{Error as AppError, NewSubscription, PushRow, Put};
 use wopr_connect::secret_header;
 use wopr_core::RunKey;
-use wopr_engine::{CommandError, NewSubscription};
-use wopr_store::{PushRow, Put, WriteError};
 use wopr_wire::a2a::{
     error::A2aError,
     method::Version,
@@ -89,7 +88,7 @@ impl Service {
         id: Option<&str>,
     ) -> Result<TaskPushNotificationConfig, Error> {
         let view = self.visible(call, task).await?;
-        let rows = self.host.engine().store().pushes(&view.key).await?;
+        let rows = self.host.app().subscriptions(&view.key).await?;
         let mut is_kept = false;
         for row in rows.iter().rev().filter(|row| id.is_none_or(|id| row.id == id)) {
             let receiver = self.opened(&view.key, row)?;
@@ -113,7 +112,7 @@ impl Service {
     ) -> Result<ListTaskPushNotificationConfigsResponse, Error> {
         let view = self.visible(call, &request.task_id).await?;
         let mut rows = Vec::new();
-        for row in self.host.engine().store().pushes(&view.key).await? {
+        for row in self.host.app().subscriptions(&view.key).await? {
             let receiver = self.opened(&view.key, &row)?;
             if receiver.is_managed_by(&call.caller) {
                 rows.push((row, receiver));
@@ -149,8 +148,7 @@ impl Service {
     ) -> Result<(), Error> {
         let view = self.visible(call, &request.task_id).await?;
         self.demand_managed(call, &view.key, &request.id).await?;
-        let store = self.host.engine().store();
-        store.drop_push(&view.key, &request.id).await.map_err(unwritten)?;
+        self.host.app().unsubscribe(&view.key, &request.id).await?;
         Ok(())
     }
 
@@ -177,7 +175,7 @@ impl Service {
 
     /// Demands that a caller may replace or remove the configuration of an id, if there is one.
     async fn demand_managed(&self, call: &Call, run: &RunKey, id: &str) -> Result<(), Error> {
-        let rows = self.host.engine().store().pushes(run).await?;
+        let rows = self.host.app().subscriptions(run).await?;
         let Some(row) = rows.iter().find(|row| row.id == id) else {
             return Ok(());
         };
@@ -239,7 +237,7 @@ impl Service {
         Ok(PushRow {
             id,
             body,
-            created_at: self.host.engine().now(),
+            created_at: self.host.app().now(),
         })
     }
 
@@ -251,44 +249,21 @@ impl Service {
     }
 
     async fn put(&self, run: &RunKey, row: PushRow) -> Result<Put, Error> {
-        let most = self.host.config().a2a.push_configs;
-        let put = self.host.engine().put_push(run, row, most).await;
-        put.map_err(unwritten)
+        Ok(self.host.app().subscribe(run, row).await?)
     }
 }
 
 /// Registers a receiver without secrets, whose URL has been judged.
-pub(crate) async fn set(host: &Host, caller: &Caller, run: &RunKey, url: Url) -> Result<Put, CommandError> {
+pub(crate) async fn set(host: &Host, caller: &Caller, run: &RunKey, url: Url) -> Result<Put, AppError> {
     let receiver = Subscription::at(url, &caller.principal);
-    let id = random_id().map_err(|_| CommandError::Internal("no randomness for an id".to_owned()))?;
+    let id = random_id().map_err(|_| AppError::Internal("no randomness for an id".to_owned()))?;
     let sealed = host.cipher().seal(run, &id, &receiver);
     let row = PushRow {
         id,
-        body: sealed.map_err(|error| CommandError::Internal(error.to_string()))?,
-        created_at: host.engine().now(),
+        body: sealed.map_err(|error| AppError::Internal(error.to_string()))?,
+        created_at: host.app().now(),
     };
-    match host
-        .engine()
-        .put_push(run, row, host.config().a2a.push_configs)
-        .await
-    {
-        Ok(put) => Ok(put),
-        Err(WriteError::Unavailable(why)) => Err(CommandError::Unavailable(why)),
-        Err(WriteError::Corrupt(why)) => Err(CommandError::Internal(why)),
-    }
-}
-
-fn unwritten(error: WriteError) -> Error {
-    match error {
-        WriteError::Unavailable(why) => {
-            tracing::warn!(error = %why, "store unavailable");
-            Error::Unavailable
-        }
-        WriteError::Corrupt(why) => {
-            tracing::error!(error = %why, "push configuration not written");
-            A2aError::Internal.into()
-        }
-    }
+    host.app().subscribe(run, row).await
 }
 
 fn random_id() -> Result<String, Error> {

@@ -11,7 +11,7 @@ use wopr_core::{
 use wopr_wire::openwop::event::{RunEventDoc, SCHEMA_VERSION};
 
 use super::{ENGINE_VERSION, Mask, time};
-use crate::mask::EDITED;
+use wopr_app::EDITED;
 
 /// The id of an event: its run and its sequence.
 #[must_use]

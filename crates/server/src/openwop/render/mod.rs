@@ -9,11 +9,11 @@ mod snapshot;
 use wopr_core::{RunStatus, Timestamp};
 use wopr_wire::{openwop::run, time};
 
-pub use crate::mask::Mask;
 pub use event::{event, event_id, event_type};
 pub use snapshot::snapshot;
+pub use wopr_app::Mask;
 
-/// The version of the engine, as events carry it.
+/// The version of the app, as events carry it.
 pub const ENGINE_VERSION: u32 = 1;
 /// The version of the log's contract.
 pub const EVENT_LOG_SCHEMA_VERSION: u32 = 2;

@@ -1,9 +1,8 @@
 //! A run as one document (section 8.3), without what depends on who asks.
 
 use serde_json::{Value, json};
+use wopr_app::{Summary, View};
 use wopr_core::{CONTENT_TRUST, Object, Plan, Run, RunKey, UNTRUSTED};
-use wopr_engine::View;
-use wopr_store::Summary;
 use wopr_wire::openwop::run::{Owner, RunError, RunSnapshot};
 
 use super::{EVENT_LOG_SCHEMA_VERSION, Mask, status, time};

@@ -10,10 +10,10 @@ use serde_json::Value;
 use wopr_core::{NodeId, Object, Plan, written_by};
 use wopr_engine::View;
 
-use crate::auth::{Caller, Scope};
+use crate::{Caller, Scope};
 
 /// What stands for a value that is kept from views.
-pub(crate) const REDACTED: &str = "[REDACTED]";
+pub const REDACTED: &str = "[REDACTED]";
 /// Outputs of gates that an answer becomes as a whole.
 const WHOLE_ANSWERS: [&str; 3] = ["answers", "event", "resumeValue"];
 /// Outputs of gates that a part of an answer becomes.
@@ -21,7 +21,7 @@ const PARTS_OF_ANSWERS: [&str; 3] = ["feedback", "refineFeedback", EDITED];
 /// Starts the names of variables that hold what was asked of a gate's askers.
 const EXCHANGES: &str = "_askExchanges:";
 /// What a reviewer puts in the place of an artifact.
-pub(crate) const EDITED: &str = "editedArtifactData";
+pub const EDITED: &str = "editedArtifactData";
 
 /// What a workflow keeps from a reader.
 #[derive(Debug, Clone, Default)]
@@ -243,12 +243,12 @@ impl Mask {
 }
 
 /// Whether a caller is shown the contents of artifacts and files.
-pub(crate) fn reads_artifacts(caller: &Caller) -> bool {
+pub fn reads_artifacts(caller: &Caller) -> bool {
     caller.may(Scope::ArtifactsRead)
 }
 
 /// A definition as callers read it: without the values of what it marks as sensitive.
-pub(crate) fn definition(plan: &Plan) -> Value {
+pub fn definition(plan: &Plan) -> Value {
     let mut document = plan.definition.document.clone();
     if plan.has_sensitive() {
         let is_kept = |node: Option<&str>, name: &str| match node.map(NodeId::parse) {
@@ -261,7 +261,7 @@ pub(crate) fn definition(plan: &Plan) -> Value {
 }
 
 /// Whether a definition has the mark of a redacted value in the place of a value, as one that was read and sent back has.
-pub(crate) fn is_redacted_definition(document: &Value) -> bool {
+pub fn is_redacted_definition(document: &Value) -> bool {
     let mut document = document.clone();
     let mut found = false;
     written_values(&mut document, |_, _| true, &mut |value| {
@@ -343,7 +343,7 @@ fn written_values(
 }
 
 /// What stands for the content of an artifact.
-pub(crate) fn reference(node: &NodeId) -> Value {
+pub fn reference(node: &NodeId) -> Value {
     Value::String(format!("[ARTIFACT {node}]"))
 }
 

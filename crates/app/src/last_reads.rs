@@ -21,7 +21,7 @@ type Reader = (RunId, PrincipalId);
 
 /// The last reads of a host.
 #[derive(Debug, Default)]
-pub(crate) struct Seen(Mutex<Memory>);
+pub struct LastReads(Mutex<Memory>);
 
 /// Where there is no more room, the tenant with most readers forgets some: no tenant's reads cost another its memory.
 #[derive(Debug, Default)]
@@ -37,16 +37,16 @@ struct Generations {
     older: HashMap<Reader, Seq>,
 }
 
-impl Seen {
+impl LastReads {
     /// Notes that a principal was shown a run as it is. One that has ended asks nothing, so nobody needs to know.
-    pub(crate) fn note_view(&self, view: &View, principal: &PrincipalId) {
+    pub fn note_view(&self, view: &View, principal: &PrincipalId) {
         if !view.run.status.is_terminal() {
             self.note(&view.key, principal, view.run.head);
         }
     }
 
     /// Notes that a principal was shown a run up to a place of its log.
-    pub(crate) fn note(&self, run: &RunKey, principal: &PrincipalId, head: Seq) {
+    pub fn note(&self, run: &RunKey, principal: &PrincipalId, head: Seq) {
         let reader = (run.run.clone(), principal.clone());
         let mut memory = self.0.lock();
         let known = memory.get(&run.tenant, &reader);
@@ -56,7 +56,7 @@ impl Seen {
     }
 
     /// How far a principal has seen a run, if that is remembered.
-    pub(crate) fn of(&self, run: &RunKey, principal: &PrincipalId) -> Option<Seq> {
+    pub fn of(&self, run: &RunKey, principal: &PrincipalId) -> Option<Seq> {
         self.0
             .lock()
             .get(&run.tenant, &(run.run.clone(), principal.clone()))
@@ -145,8 +145,8 @@ mod tests {
     }
 
     /// The readers that are remembered; what is counted is what is held.
-    fn held(seen: &Seen) -> usize {
-        let memory = seen.0.lock();
+    fn held(reads: &LastReads) -> usize {
+        let memory = reads.0.lock();
         let n = memory.tenants.values().map(Generations::len).sum();
         assert_eq!(memory.n_readers, n);
         n
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn the_latest_read_of_each_principal_is_remembered_within_bounds() {
-        let seen = Seen::default();
+        let seen = LastReads::default();
         let [ada, bob] = principals();
         seen.note(&run(0, 0), &ada, Seq(4));
         seen.note(&run(0, 0), &ada, Seq(2));
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn reads_of_one_tenant_do_not_make_those_of_another_forgotten() {
-        let seen = Seen::default();
+        let seen = LastReads::default();
         let [ada, bob] = principals();
         for n in 0..100 {
             seen.note(&run(1, n), &ada, Seq(1));
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn many_tenants_share_the_room() {
-        let seen = Seen::default();
+        let seen = LastReads::default();
         let [ada, _] = principals();
         for tenant in 0..MAX_TENANTS + 9 {
             for n in 0..70 {

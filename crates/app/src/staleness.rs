@@ -8,11 +8,7 @@ use wopr_core::{Event, NodeId, PrincipalId, RunKey, Seq, StepId};
 use wopr_engine::{Engine, View};
 use wopr_store::ReadError;
 
-use super::{
-    projection::{TaskProjection, Waiting},
-    question::within,
-};
-use crate::{Host, auth::Caller};
+use crate::{Caller, LastReads, OpenInterrupts, Waiting, questions::within};
 
 /// Events read at once.
 const PAGE: usize = 256;
@@ -23,13 +19,13 @@ const MAX_DEPTH: usize = 40;
 
 /// What a caller knows of a run that it answers.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Looked<'a> {
+pub struct Looked<'a> {
     /// Who answers.
-    pub(crate) caller: &'a Caller,
+    pub caller: &'a Caller,
     /// Only questions at this node count.
-    pub(crate) node: Option<&'a NodeId>,
+    pub node: Option<&'a NodeId>,
     /// Where the log of the run ended when the caller's last message was taken.
-    pub(crate) said: Seq,
+    pub said: Seq,
 }
 
 /// Whether somebody else has settled a question since the caller last looked or answered: in the run, or in a child on
@@ -38,14 +34,15 @@ pub(crate) struct Looked<'a> {
 /// # Errors
 /// The store does not answer.
 pub(crate) async fn is_stale(
-    host: &Host,
+    engine: &Engine,
+    last_reads: &LastReads,
     view: &View,
     way: &[(RunKey, Seq)],
     looked: Looked<'_>,
 ) -> Result<bool, ReadError> {
     let Looked { caller, node, said } = looked;
     let principal = &caller.principal;
-    let seen = |run| host.seen().of(run, principal).unwrap_or_default();
+    let seen = |run| last_reads.of(run, principal).unwrap_or_default();
     let own = Since {
         run: &view.key,
         seq: seen(&view.key).max(said),
@@ -63,7 +60,7 @@ pub(crate) async fn is_stale(
         (since, *head)
     });
     for (since, head) in std::iter::once((own, view.run.head)).chain(children) {
-        if since.seq < head && is_changed(host.engine(), since).await? {
+        if since.seq < head && is_changed(engine, since).await? {
             return Ok(true);
         }
     }
@@ -84,7 +81,7 @@ struct Since<'a> {
 
 /// Whether a question was settled since then by somebody else, or by nobody, and the principal has answered none since.
 async fn is_changed(engine: &Engine, since: Since<'_>) -> Result<bool, ReadError> {
-    let mut projection = TaskProjection::default();
+    let mut open = OpenInterrupts::default();
     let mut from = Seq(0);
     let mut is_changed = false;
     for _ in 0..MAX_PAGES {
@@ -96,14 +93,14 @@ async fn is_changed(engine: &Engine, since: Since<'_>) -> Result<bool, ReadError
         };
         from = last.seq.next();
         for recorded in &page.events {
-            let before = projection.waiting().to_vec();
-            projection.apply(&recorded.event);
+            let before = open.as_slice().to_vec();
+            open.apply(&recorded.event);
             if recorded.seq < since.seq {
                 continue;
             }
             for gone in before {
                 let is_elsewhere = since.node.is_some_and(|node| gone.step.node != *node);
-                if is_elsewhere || projection.waiting().contains(&gone) {
+                if is_elsewhere || open.as_slice().contains(&gone) {
                     continue;
                 }
                 is_changed = !is_by(engine, since, &gone, &recorded.event).await?;

@@ -1,0 +1,63 @@
+//! Why a use case did not take effect, in words of no protocol. Each face has one table from these to its own.
+
+use wopr_core::Refusal;
+use wopr_engine::CommandError;
+use wopr_store::{ReadError, WriteError};
+
+use crate::Forbidden;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The caller's tenant has no such run, or the caller may not see it.
+    #[error("find the run")]
+    NoRun,
+    /// The caller's tenant has no such workflow, or it may not be started.
+    #[error("find the workflow")]
+    NoWorkflow,
+    #[error(transparent)]
+    Forbidden(#[from] Forbidden),
+    /// The run does not follow the command; it is unchanged.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The idempotency key was used for a different request.
+    #[error("reuse an idempotency key for another request")]
+    KeyReused,
+    /// The subscription that comes along would be one too many for its run; nothing happened.
+    #[error("register more than {most} subscriptions with a run")]
+    TooManySubscriptions { most: usize },
+    /// Too many writers at one run, or too much of the tenant waits already.
+    #[error("wait for other work of the tenant")]
+    Busy { retry_after_ms: u64 },
+    /// The store does not answer or takes no writes; the text is for the log.
+    #[error("reach the store: {0}")]
+    Unavailable(String),
+    /// A broken promise of the host; the text is for the log.
+    #[error("keep a promise of our own: {0}")]
+    Internal(String),
+}
+
+impl From<CommandError> for Error {
+    fn from(error: CommandError) -> Self {
+        match error {
+            CommandError::NotFound => Self::NoRun,
+            CommandError::Refused(refusal) => Self::Refused(refusal),
+            CommandError::KeyReused => Self::KeyReused,
+            CommandError::TooManyReceivers { most } => Self::TooManySubscriptions { most },
+            CommandError::Busy { retry_after_ms } => Self::Busy { retry_after_ms },
+            CommandError::Unavailable(why) => Self::Unavailable(why),
+            CommandError::Internal(why) => Self::Internal(why),
+        }
+    }
+}
+
+impl From<ReadError> for Error {
+    fn from(error: ReadError) -> Self {
+        CommandError::from(error).into()
+    }
+}
+
+impl From<WriteError> for Error {
+    fn from(error: WriteError) -> Self {
+        CommandError::from(error).into()
+    }
+}
