@@ -1,8 +1,7 @@
 //! What one append writes: the [`Batch`] and its rows.
 //!
-//! Either every row of a batch is durable or none is. A batch appends to one run; what it
-//! tells other runs are inbox rows of theirs, and the children it creates are new runs with an
-//! empty log and one inbox row that says how to start.
+//! A batch commits as a whole or not at all. It appends to one run. Messages to other runs are inbox rows of
+//! those runs; each child it creates is a new run with an empty log and one inbox row that says how to start.
 
 use wopr_core::{
     ContentHash, NodeId, PrincipalId, RunId, RunKey, RunStatus, Seq, TenantId, Timestamp, WorkflowId,
@@ -10,10 +9,10 @@ use wopr_core::{
 
 use crate::{Epoch, NewPush};
 
-/// What a batch costs beyond the bytes of its rows, roughly.
+/// Approximate memory in bytes that a batch takes beyond the bodies of its rows.
 const OVERHEAD: usize = 1024;
 
-/// What must hold for an append to happen.
+/// The precondition of an append.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Guard {
     /// The run does not exist yet.
@@ -22,60 +21,59 @@ pub enum Guard {
     At(Seq),
 }
 
-/// All that commits together.
+/// Everything that commits in one append.
 #[derive(Debug, Clone)]
 pub struct Batch {
     /// The run whose log grows.
     pub run: RunKey,
-    /// What must hold.
     pub guard: Guard,
-    /// The events; their sequence numbers continue the log without a gap.
+    /// Their sequence numbers continue the log without a gap.
     pub events: Vec<StoredEvent>,
-    /// The summary row after the append. Of an existing run only the status and the time of the last append are
-    /// written; the rest stays as it was created.
+    /// The summary row after the append. For an existing run only the status and `updated_at` are written;
+    /// the other columns keep their values from creation.
     pub summary: Summary,
-    /// The A2A task row after the append; `None` leaves the row as it is.
+    /// The A2A task row after the append; `None` leaves the row unchanged.
     pub task: Option<TaskRow>,
     /// A fold of the log up to and including these events.
     pub snapshot: Option<Snapshot>,
-    /// Timers to set, after those to clear are cleared; a timer with the same key is replaced.
+    /// Timers to set, after `timers_cleared` is applied; a timer with the same key is replaced.
     pub timers_set: Vec<TimerRow>,
-    /// Timers to clear; a missing one is no error.
+    /// Timers to clear; a missing timer is not an error.
     pub timers_cleared: Vec<TimerKey>,
-    /// Effects to enqueue, after those that are over are gone. Keys are new; a row that is there nevertheless is
-    /// replaced under a larger fence.
+    /// Effects to enqueue, after `effects_settled` is applied. Keys are expected to be new; an existing row
+    /// is replaced and gets a larger fence.
     pub effects_enqueued: Vec<EffectRow>,
-    /// Effects that are over.
     pub effects_settled: Vec<Settled>,
-    /// Child runs to create: a summary and task row each, an empty log, one inbox row.
+    /// Child runs to create, each with an empty log.
     pub children: Vec<ChildRow>,
-    /// What other runs are told, after what these events account for is gone.
+    /// Messages to other runs, inserted after `inbox_consumed` is applied.
     pub inbox_sent: Vec<InboxRow>,
-    /// Inbox rows of this run that these events account for: (source, source sequence). A missing one is no error.
+    /// Inbox rows of this run that these events account for: (source, source sequence). A missing row is not
+    /// an error.
     pub inbox_consumed: Vec<(RunId, Seq)>,
     /// The record of the request that caused this append.
     pub idempotency: Option<IdempotencyRecord>,
-    /// A2A messages exchanged; one whose id the run knows already is ignored.
+    /// A2A messages exchanged; a message whose id the run already has is ignored.
     pub messages: Vec<MessageRow>,
-    /// Bytes that events refer to; one whose id the run knows already is ignored.
+    /// Blobs that events refer to; a blob whose id the run already has is ignored.
     pub blobs: Vec<BlobRow>,
-    /// Somebody who wants to be told what happens.
+    /// A subscription to create with this append.
     pub push: Option<Box<NewPush>>,
-    /// Whether the run's work rows are handed out from now on.
+    /// Parks or releases the run's work rows.
     pub hold: Option<Hold>,
 }
 
-/// What an append does to all work rows of its run that are there by then.
+/// Parks or releases all work rows that the run has once the append is applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
-    /// They are handed out no more; what is told of the run only if that was parked already.
+    /// Stops handing out the rows. The outbox row is affected only if it was already parked.
     Park,
-    /// Those that were parked are handed out again, as if nobody had died.
+    /// Hands out parked rows again, with their death count reset.
     Release,
 }
 
 impl Batch {
-    /// A batch that writes events and a summary and nothing else.
+    /// Creates a batch of events and a summary, with nothing else.
     #[must_use]
     pub fn new(run: RunKey, guard: Guard, events: Vec<StoredEvent>, summary: Summary) -> Self {
         Self {
@@ -100,7 +98,7 @@ impl Batch {
         }
     }
 
-    /// The number of events the log holds before this append.
+    /// The number of events in the log before this append.
     #[must_use]
     pub const fn expected(&self) -> Seq {
         match self.guard {
@@ -109,13 +107,13 @@ impl Batch {
         }
     }
 
-    /// The number of events the log holds after this append.
+    /// The number of events in the log after this append.
     #[must_use]
     pub fn head(&self) -> Seq {
         self.expected().plus(self.events.len())
     }
 
-    /// About how many bytes it keeps alive while it waits.
+    /// Approximate memory in bytes that the batch holds while it waits.
     pub(crate) fn weight(&self) -> usize {
         let events: usize = self.events.iter().map(|event| event.body.len()).sum();
         let effects: usize = self.effects_enqueued.iter().map(|row| row.body.len()).sum();
@@ -131,66 +129,55 @@ impl Batch {
     }
 }
 
-/// One event as stored: its place and its versioned encoding.
+/// An event as stored: its position and its versioned encoding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredEvent {
-    /// Place in the log.
     pub seq: Seq,
-    /// Encoding of `wopr_core::format`.
+    /// Encoded by `wopr_core::format`.
     pub body: Vec<u8>,
 }
 
-/// A fold of a log's prefix.
+/// A fold of a prefix of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// How many events are folded in.
+    /// The number of events folded in.
     pub head: Seq,
-    /// Encoding of `wopr_core::format`.
+    /// Encoded by `wopr_core::format`.
     pub body: Vec<u8>,
 }
 
 /// The row of a run that lists and guards read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
-    /// The workflow.
     pub workflow: WorkflowId,
-    /// The pinned version.
+    /// The version that the run is pinned to.
     pub version: ContentHash,
-    /// Status after the append.
+    /// The status after the append.
     pub status: RunStatus,
-    /// Who created the run.
+    /// The principal that created the run.
     pub principal: PrincipalId,
-    /// The run and node that created it.
+    /// The run and node that created this run.
     pub parent: Option<(RunId, NodeId)>,
-    /// Creation time.
     pub created_at: Timestamp,
-    /// Time of the last append.
+    /// When the last append happened.
     pub updated_at: Timestamp,
 }
 
 /// The state of an A2A task, as RFC 0100 stores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TaskState {
-    /// `submitted`
     Submitted,
-    /// `working`
     Working,
-    /// `input-required`
     InputRequired,
-    /// `auth-required`; never written by the forward projection.
+    /// Never written by the forward projection.
     AuthRequired,
-    /// `completed`
     Completed,
-    /// `failed`
     Failed,
-    /// `canceled`
     Canceled,
-    /// `rejected`
     Rejected,
 }
 
 impl TaskState {
-    /// Every state.
     pub const ALL: [Self; 8] = [
         Self::Submitted,
         Self::Working,
@@ -202,7 +189,7 @@ impl TaskState {
         Self::Rejected,
     ];
 
-    /// The stored spelling, that of A2A 0.3.
+    /// The stored spelling, which is that of A2A 0.3.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -217,30 +204,26 @@ impl TaskState {
         }
     }
 
-    /// Reads the stored spelling.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.as_str() == text)
     }
 }
 
-/// Which of the two kinds RFC 0100 names an `input-required` task waits for.
+/// The two kinds of interrupt that RFC 0100 distinguishes for an `input-required` task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TaskInterrupt {
-    /// `approval`
     Approval,
-    /// `clarification`
     Clarification,
 }
 
-/// The persisted `A2ATaskState` of a run (RFC 0100 §2). Task id and run id are the batch's run.
+/// The persisted `A2ATaskState` of a run (RFC 0100 §2). The task id is the run id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskRow {
-    /// The A2A context.
     pub context: Option<String>,
-    /// State after the append.
+    /// The state after the append.
     pub state: TaskState,
-    /// Present for the two kinds the record can name.
+    /// `None` for kinds that RFC 0100 does not distinguish.
     pub interrupt: Option<TaskInterrupt>,
     /// When the state last changed.
     pub updated_at: Timestamp,
@@ -250,12 +233,10 @@ pub struct TaskRow {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TimerKey(pub String);
 
-/// A timer: when `due` has come, the run gets the command the key stands for.
+/// A timer. When it is due, the run gets the command that the key encodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TimerRow {
-    /// Its name.
     pub key: TimerKey,
-    /// When it fires.
     pub due: Timestamp,
 }
 
@@ -263,109 +244,103 @@ pub struct TimerRow {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EffectKey(pub String);
 
-/// The right to settle one attempt. Grows each time a lease is handed out; an old one is refused.
+/// The fencing token of a lease. Each lease of a row gets a larger one; writes with a smaller one are
+/// refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence(pub u64);
 
 impl Fence {
-    /// Where the fences of something begin that may have been there before and was removed: behind those of then,
-    /// for none is handed out a thousand times a second.
+    /// The first fence of a row whose key may have been used before and removed. The time in milliseconds
+    /// exceeds every earlier fence, because no row is leased a thousand times a second.
     pub(crate) fn first_at(now: Timestamp) -> Self {
         Self(u64::try_from(now.millis()).unwrap_or(0))
     }
 }
 
-/// An effect to enqueue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EffectRow {
-    /// Its name.
     pub key: EffectKey,
-    /// What to do; opaque to the store.
+    /// What to execute; opaque to the store.
     pub body: Vec<u8>,
-    /// If present the row is born leased to this epoch until this time, with fence 1; else it waits for a lease.
+    /// If present, the row is created leased to this epoch until this time, with fence 1; otherwise it waits
+    /// to be leased.
     pub leased: Option<(Epoch, Timestamp)>,
 }
 
-/// An effect that is over.
+/// An effect that has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settled {
-    /// Its name.
     pub key: EffectKey,
-    /// The lease the outcome was won under; a stale one refuses the whole batch with
-    /// [`crate::AppendError::Fenced`], and so does a row that is gone. `None` drops the effect whoever holds it.
+    /// The fence of the attempt that produced the outcome. A stale fence or a missing row refuses the whole
+    /// batch with [`crate::AppendError::Fenced`]. `None` removes the effect regardless of its lease.
     pub fence: Option<Fence>,
 }
 
 /// A child run, created with its parent's append.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChildRow {
-    /// The new run.
     pub run: RunId,
-    /// Its summary, status pending.
+    /// The initial summary, with status pending.
     pub summary: Summary,
-    /// Its task row.
     pub task: TaskRow,
 }
 
-/// What one run tells another. Keyed (target, source, source sequence), so telling it twice is telling it once.
+/// A message from one run to another. Keyed by (target, source, source sequence), so inserting it twice has
+/// no further effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InboxRow {
-    /// Who is told (same tenant as the batch).
+    /// The receiving run, in the tenant of the batch.
     pub target: RunId,
-    /// Who tells.
+    /// The sending run.
     pub source: RunId,
-    /// The event of the source that says it.
+    /// The event of the source that caused the message.
     pub source_seq: Seq,
-    /// What; opaque to the store.
+    /// Opaque to the store.
     pub body: Vec<u8>,
 }
 
-/// Names a request that must take effect once.
+/// Names a request that must take effect only once.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct IdempotencyKey {
-    /// The tenant.
     pub tenant: TenantId,
     /// The caller.
     pub principal: PrincipalId,
     /// Method and path template, or the A2A scope.
     pub scope: String,
-    /// The caller's key, hashed.
+    /// Hash of the key that the caller sent.
     pub key: String,
 }
 
 /// The record of a request that took effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdempotencyRecord {
-    /// Its name.
     pub key: IdempotencyKey,
-    /// Digest of the request; the same key with another digest is another request.
+    /// Digest of the request; the same key with another digest is a different request.
     pub digest: String,
-    /// The run it acted on.
+    /// The run that the request acted on.
     pub run: Option<RunId>,
-    /// The response to replay (status and body, opaque to the store); empty where only the run matters.
+    /// The response to replay (status and body, opaque to the store); empty if only the run matters.
     pub response: Vec<u8>,
-    /// When the record may be forgotten.
+    /// When the record may be deleted.
     pub expires_at: Timestamp,
 }
 
-/// An A2A message of a run's history.
+/// An A2A message in the history of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageRow {
-    /// Unique within the run; order of exchange is (seq, id).
+    /// Unique within the run; messages are ordered by (seq, id).
     pub id: String,
     /// The head of the log when the message was exchanged.
     pub seq: Seq,
-    /// The message as the 1.0 model's JSON.
+    /// The message as JSON of the A2A 1.0 model.
     pub body: Vec<u8>,
 }
 
-/// Bytes a run refers to.
+/// Binary data that a run refers to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlobRow {
     /// Unique within the run.
     pub id: String,
-    /// Media type.
     pub media_type: String,
-    /// The bytes.
     pub bytes: Vec<u8>,
 }

@@ -1,17 +1,17 @@
 //! Invariants of every batch, checked before any store writes it.
 //!
-//! A batch is made by this program, so a broken promise here is a bug of ours: it stops the caller before
-//! anything is written, instead of leaving a log with a gap.
+//! Batches are built by this program, so a violation is a bug of ours. It panics before anything is written,
+//! instead of leaving a log with a gap.
 
 use std::collections::HashSet;
 
 use crate::Batch;
 
-/// Asserts what a store relies on.
+/// Asserts the invariants that stores rely on.
 ///
 /// # Panics
-/// If the events do not continue the log, the snapshot is not of the new head, a child is named twice
-/// or is its own parent, or a child that is only just created gets a receiver.
+/// If the events do not continue the log, the snapshot is not at the new head, a child is named twice or is
+/// its own parent, or a new child gets a subscription.
 pub(crate) fn assert_sound(batch: &Batch) {
     for (n, event) in batch.events.iter().enumerate() {
         assert_eq!(

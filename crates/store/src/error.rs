@@ -1,61 +1,63 @@
-//! How a store fails.
+//! Errors of the store port.
 
 use wopr_core::Seq;
 
 use crate::{EffectKey, IdempotencyRecord};
 
-/// Why an append did not succeed. Only `Unknown` leaves the log in doubt.
+/// Why an append failed. Only `Unknown` leaves the log in doubt.
 #[derive(Debug, thiserror::Error)]
 pub enum AppendError {
-    /// Another writer advanced or created the run; reload and decide again. `actual` is `None` where the run is missing.
+    /// Another writer advanced or created the run; reload and decide again. `actual` is `None` if the run is
+    /// missing.
     #[error("append at {expected}, log is at {actual:?}")]
     Conflict {
-        /// What the batch expected.
+        /// The head that the batch expected.
         expected: Seq,
-        /// What the store holds.
+        /// The head in the store.
         actual: Option<Seq>,
     },
-    /// The attempt's lease was taken over or its effect is gone; drop its outcome.
+    /// The attempt's lease was taken over or its effect is gone; drop the outcome.
     #[error("append with a stale lease on {0:?}")]
     Fenced(EffectKey),
     /// The request's idempotency key already has a record.
     #[error("append a request that already took effect")]
     Duplicate(Box<IdempotencyRecord>),
-    /// The receiver that comes along would be one too many for its run.
+    /// The run of the batch's subscription already has the maximum number of subscriptions.
     #[error("append with more than {0} receivers of a run")]
     Full(usize),
-    /// The receiver that comes along is for another run, which is not there.
+    /// The batch's subscription is for another run, which does not exist.
     #[error("append with a receiver of a run that is not there")]
     Missing,
-    /// The store cannot take writes now: full disk, no connection, too many waiting. Nothing was written.
+    /// The store cannot accept writes now: full disk, no connection, or too many waiting appends. Nothing was
+    /// written.
     #[error("append to an unavailable store: {0}")]
     Unavailable(String),
     /// The store went silent during commit: reread at the expected sequence before anything else.
     #[error("learn whether the append was committed: {0}")]
     Unknown(String),
-    /// A stored row cannot be read back: a bug or a damaged file.
+    /// A stored row cannot be decoded: a bug or a damaged file.
     #[error("append to damaged data: {0}")]
     Corrupt(String),
 }
 
-/// Why a read did not succeed.
+/// Why a read failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The store cannot answer now.
     #[error("read from an unavailable store: {0}")]
     Unavailable(String),
-    /// A stored row cannot be read back: a bug or a damaged file.
+    /// A stored row cannot be decoded: a bug or a damaged file.
     #[error("read damaged data: {0}")]
     Corrupt(String),
 }
 
-/// Why a write outside the log did not succeed. Repeating such a write is harmless.
+/// Why a write outside the log failed. Such writes can be retried safely.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// The store cannot take writes now; the write may or may not have happened.
+    /// The store cannot accept writes now; the write may or may not have happened.
     #[error("write to an unavailable store: {0}")]
     Unavailable(String),
-    /// A stored row cannot be read back.
+    /// A stored row cannot be decoded.
     #[error("write to damaged data: {0}")]
     Corrupt(String),
 }

@@ -1,9 +1,15 @@
-//! The log port of wopr, and what implements it.
+//! The log port of wopr and its three implementations.
 //!
-//! A store keeps runs: their logs, and the rows that belong to one append. It knows no business
-//! rules. [`Log`] appends and reads, [`Work`] hands out what is due, [`Registry`] keeps what is
-//! registered, [`Pushes`] whom to tell what, [`Retention`] takes runs out again; a [`Store`] is all five. Bodies of events,
-//! snapshots and run messages are opaque bytes here.
+//! A store keeps the logs of runs and the rows that commit with an append. It knows no business rules: the
+//! bodies of events, snapshots and run messages are opaque bytes here.
+//!
+//! - [`Log`] appends and reads.
+//! - [`Work`] leases timers and effects that are due.
+//! - [`Registry`] keeps workflow versions and API keys.
+//! - [`Pushes`] keeps subscriptions and their deliveries.
+//! - [`Retention`] removes runs.
+//!
+//! A [`Store`] is all five.
 
 mod batch;
 mod check;
@@ -43,7 +49,6 @@ pub use sqlite::SqliteStore;
 pub use timeout::with_timeout;
 pub use work::{Epoch, Hint, LAST_CHANCE, LeasedEffect, LeasedTimer, Mailbox, PARKED, Quota, Work};
 
-/// Everything wopr asks of a database.
 pub trait Store: Log + Work + Registry + Pushes + Retention + std::fmt::Debug {}
 
 impl<T: Log + Work + Registry + Pushes + Retention + std::fmt::Debug> Store for T {}

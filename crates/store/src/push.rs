@@ -1,175 +1,155 @@
-//! Pushes of run updates: the receivers, their pending deliveries, and the leases for sending them.
+//! Push notifications of run updates: subscriptions, pending deliveries, and the leases for sending them.
 //!
 //! ```text
-//!   append --(the run has receivers)--> outbox (run, from, to) --expand--> deliveries (receiver, event)
+//!   append --(the run is subscribed to)--> outbox (run, from, to) --expand--> deliveries (subscription, event)
 //!                                                                            |
 //!                             lease_pushes -> waiting -> settle, settle .. -> rest, or again later
 //! ```
 //!
-//! An append notes at most one row, and only of a run that has receivers. Expanding that row is guarded by its own
-//! beginning: of two who do it at once one is refused, and as both would have written the same, nothing is lost. What
-//! is leased is a receiver and not a delivery, so what waits for it is sent in its order, and a lease has a fencing
-//! token as that of an effect has. What is told to whom, when to try again and when to give up is not decided here.
+//! An append writes at most one outbox row, and only if its run has subscriptions. Expanding that row is
+//! guarded by its first event: of two concurrent expansions one is refused, and as both would write the same
+//! deliveries, nothing is lost. Leases are per subscription, not per delivery, so the deliveries of a
+//! subscription are sent in order. They carry a fencing token like leases of effects. Contents, retries and
+//! giving up are decided elsewhere.
 
 use async_trait::async_trait;
 use wopr_core::{PrincipalId, RunId, RunKey, Seq, TenantId, Timestamp};
 
 use crate::{Epoch, Fence, Quota, ReadError, WriteError};
 
-/// A receiver of what happens to a run.
+/// A subscription to the events of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PushRow {
     /// Unique within the run.
     pub id: String,
-    /// Where and how; opaque to the store, and sealed by whoever made it.
+    /// Destination and method; opaque to the store and encrypted by the caller.
     pub body: Vec<u8>,
-    /// When it was set.
     pub created_at: Timestamp,
 }
 
-/// A receiver that comes along with an append: it is there if and only if the append is.
+/// A subscription created with an append: it exists if and only if the append committed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewPush {
-    /// Whose news it is told: of the batch's own run these events too, of another run of its tenant, which is there
-    /// already, whatever comes next.
+    /// The run to subscribe to. On the batch's own run the subscription covers the events of this batch. Any
+    /// other run must exist in the same tenant, and the subscription covers its later events.
     pub run: RunId,
-    /// The receiver. One that has its id is replaced, as [`Pushes::put_push`] does it.
+    /// A subscription with the same id is replaced, as by [`Pushes::put_push`].
     pub row: PushRow,
-    /// Most receivers that run may have.
+    /// Maximum number of subscriptions of that run.
     pub most: usize,
-    /// The time of the leases.
+    /// The current time by the clock of leases.
     pub now: Timestamp,
 }
 
-/// What became of a receiver that was to be registered.
+/// The result of registering a subscription.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Put {
-    /// It is new, and hears of what is appended from now on.
+    /// The subscription is new and covers events appended from now on.
     Added,
-    /// It took the place of one with its id; what waited for that one waits for it, and a lease of that one is lost.
+    /// A subscription with the same id was replaced. Its pending deliveries are kept; its lease is lost.
     Replaced,
-    /// The run has as many as it may have.
+    /// The run already has the maximum number of subscriptions.
     Full,
-    /// There is no such run.
+    /// The run does not exist.
     Missing,
 }
 
-/// Events of a run that its receivers have not been told.
+/// Events of a run that have not been expanded into deliveries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboxRow {
-    /// The run.
     pub run: RunKey,
-    /// The first of them.
+    /// The first event.
     pub from: Seq,
-    /// The one behind the last of them.
+    /// The position after the last event.
     pub to: Seq,
 }
 
-/// Something to tell.
+/// The notification for one event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Update {
-    /// The event it tells of.
     pub seq: Seq,
-    /// What; opaque to the store.
+    /// Opaque to the store.
     pub body: Vec<u8>,
 }
 
-/// A receiver handed out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeasedPush {
-    /// The run.
     pub run: RunKey,
-    /// The receiver.
     pub id: String,
-    /// Its body.
     pub body: Vec<u8>,
-    /// The right to settle what waits for it.
     pub fence: Fence,
-    /// What may have been added later has a larger number.
+    /// Change counter at the time of the lease; deliveries added later increase it.
     pub news: u64,
-    /// Deaths of processes that had it in hand. It is handed out however many there were, beside few others.
+    /// Deaths of processes that held the subscription. It is never parked: with [`crate::LAST_CHANCE`] or
+    /// more deaths it is leased as a suspect.
     pub deaths: u32,
 }
 
-/// Something that waits for a receiver, or was given up.
+/// A delivery that is pending or dead-lettered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeliveryRow {
-    /// The run.
     pub run: RunKey,
-    /// The receiver.
     pub push: String,
-    /// The event it tells of.
     pub seq: Seq,
-    /// What to tell.
     pub body: Vec<u8>,
-    /// Since when it waits.
     pub enqueued_at: Timestamp,
-    /// How often it was tried in vain.
+    /// Number of failed attempts.
     pub attempts: u64,
-    /// Why the last attempt was in vain.
+    /// The error of the last attempt.
     pub error: Option<String>,
-    /// When it was given up.
+    /// When the delivery was dead-lettered.
     pub dead_at: Option<Timestamp>,
 }
 
-/// How an attempt ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Attempted {
-    /// The receiver has it.
     Delivered,
-    /// In vain; it waits on.
+    /// The delivery stays pending.
     Failed {
-        /// Why.
         error: String,
     },
-    /// In vain for the last time.
+    /// The delivery failed for the last time and is dead-lettered.
     GivenUp {
-        /// Why.
         error: String,
-        /// When.
         at: Timestamp,
     },
 }
 
-/// What becomes of a lease.
+/// What happens to the lease after a delivery attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Then {
-    /// It goes on until then.
+    /// The lease is extended to this time.
     GoOn(Timestamp),
-    /// It ends, for nothing waits. If something was added since the lease began, the receiver is due at this time.
+    /// The lease ends because nothing is pending. If a delivery was added since the lease began, the
+    /// subscription is due at this time.
     Rest(Timestamp),
-    /// It ends, and the receiver is due then.
+    /// The lease ends and the subscription is due at this time.
     Due(Timestamp),
 }
 
-/// Which deliveries to list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeliveryFilter {
-    /// Whose.
     pub tenant: TenantId,
-    /// Only those of this run.
+    /// Only deliveries of this run.
     pub run: Option<RunId>,
-    /// Only those of runs that this principal began.
+    /// Only deliveries of runs created by this principal.
     pub principal: Option<PrincipalId>,
-    /// Only those that were given up.
+    /// Only dead-lettered deliveries.
     pub given_up: bool,
 }
 
-/// A place in the list of deliveries.
+/// The last delivery seen in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeliveryCursor {
-    /// The run of the last one seen.
     pub run: RunId,
-    /// Its receiver.
     pub push: String,
-    /// Its event.
     pub seq: Seq,
 }
 
-/// Receivers, and what is on its way to them. Every `now` is that of the leases, as in [`crate::Work`].
+/// Subscriptions and their deliveries. Every `now` is by the clock of leases, as in [`crate::Work`].
 #[async_trait]
 pub trait Pushes: Send + Sync + 'static {
-    /// Registers a receiver with a run that has fewer than `most`.
+    /// Registers or replaces a subscription. A run may have at most `most`.
     async fn put_push(
         &self,
         run: &RunKey,
@@ -178,14 +158,14 @@ pub trait Pushes: Send + Sync + 'static {
         now: Timestamp,
     ) -> Result<Put, WriteError>;
 
-    /// The receivers of a run, the one set first ahead.
+    /// Lists the subscriptions of a run, oldest first.
     async fn pushes(&self, run: &RunKey) -> Result<Vec<PushRow>, ReadError>;
 
-    /// Removes a receiver and whatever waits for it; `false` if there is none.
+    /// Removes a subscription and its deliveries; `false` if it does not exist.
     async fn drop_push(&self, run: &RunKey, id: &str) -> Result<bool, WriteError>;
 
-    /// Runs with something to tell that are neither parked nor in another epoch's hands, in key order after the given
-    /// one, at most `limit`.
+    /// Returns at most `limit` outbox rows that are neither parked nor claimed by another epoch, in key order
+    /// after the given run.
     async fn outbox(
         &self,
         epoch: Epoch,
@@ -193,12 +173,13 @@ pub trait Pushes: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<OutboxRow>, ReadError>;
 
-    /// Makes deliveries of updates, one for each receiver that hears of their event, and takes the events up to `to`
-    /// out of the row. `false` means that the row is not as it was read, or not there: nothing was written.
+    /// Turns updates into deliveries, one for each subscription that covers the event, and removes the events
+    /// before `to` from the outbox row. Returns `false` and writes nothing if the row is gone or no longer
+    /// begins at `from`.
     async fn expand(&self, row: &OutboxRow, updates: &[Update], now: Timestamp) -> Result<bool, WriteError>;
 
-    /// Leases receivers for whom something may wait and who are due, the longest due first: each gets the epoch, the
-    /// end `until` and a fence larger than any before.
+    /// Leases subscriptions that are due and may have pending deliveries, the longest due first. Each gets
+    /// the epoch, the end `until` and a fence larger than any before.
     async fn lease_pushes(
         &self,
         epoch: Epoch,
@@ -207,11 +188,11 @@ pub trait Pushes: Send + Sync + 'static {
         quota: &Quota,
     ) -> Result<Vec<LeasedPush>, WriteError>;
 
-    /// What waits for a receiver, the earliest event first, at most `limit`.
+    /// Returns at most `limit` pending deliveries of a subscription, in event order.
     async fn waiting(&self, run: &RunKey, push: &str, limit: usize) -> Result<Vec<DeliveryRow>, ReadError>;
 
-    /// Says how an attempt ended, if there was one, and what becomes of the lease. `false` means that the lease is
-    /// lost, or the receiver gone: nothing was written.
+    /// Records the result of an attempt, if there was one, and ends or extends the lease. Returns `false` and
+    /// writes nothing if the lease is lost or the subscription is gone.
     async fn settle_push(
         &self,
         lease: &LeasedPush,
@@ -219,7 +200,7 @@ pub trait Pushes: Send + Sync + 'static {
         then: Then,
     ) -> Result<bool, WriteError>;
 
-    /// Lists deliveries by run, receiver and event, after the given place, at most `limit`.
+    /// Lists at most `limit` deliveries after the cursor, ordered by run, subscription and event.
     async fn deliveries(
         &self,
         filter: &DeliveryFilter,
@@ -227,8 +208,8 @@ pub trait Pushes: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<DeliveryRow>, ReadError>;
 
-    /// Lets what was given up wait again as if it were new: all of a receiver's, or the one of an event. Says how many
-    /// there were.
+    /// Makes dead-lettered deliveries pending again with no failed attempts: all of a subscription, or the
+    /// one for `seq`. Returns how many there were.
     async fn retry_push(
         &self,
         run: &RunKey,

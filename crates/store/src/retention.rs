@@ -1,63 +1,58 @@
-//! Removal of runs: at one moment for every reader, in steps for the database.
+//! Removal of runs: atomic for readers, incremental for the database.
 //!
-//! A run is *marked* with the root of its tree. It is gone for every reader and every append from the moment both
-//! it and that root are marked, so whoever marks the root last lets the whole tree go at once, however large it
-//! is. Rows of runs that are gone are *swept* in steps that a busy store does not notice; a crash between any two
-//! steps leaves nothing that can be seen half. Which runs make a tree, and when a tree has had its time, is not
-//! decided here. Records of requests are not touched: they have an expiry of their own.
+//! A run is *marked* with the root of its tree. Once both a run and its root are marked, the run is gone for
+//! every reader and every append. Marking the root last therefore removes a whole tree at once, however large
+//! it is. Rows of removed runs are *swept* in small steps that do not disturb a busy store; a crash between
+//! two steps leaves no partly visible run. Which runs form a tree and when a tree expires is decided
+//! elsewhere. Idempotency records are not touched: they have their own expiry.
 
 use async_trait::async_trait;
 use wopr_core::{RunId, RunKey, TenantId, Timestamp};
 
 use crate::{ReadError, TaskCursor, WriteError};
 
-/// A run to take out, with the root it goes with. A root goes with itself.
+/// A run to mark, with the root of its tree. A root names itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Removal {
-    /// The run.
     pub run: RunId,
-    /// The root of its tree.
     pub root: RunId,
 }
 
-/// Runs without a parent that have ended.
+/// Runs that have ended and have no parent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndedRoots {
-    /// The runs, the longest ended first.
+    /// The longest ended first.
     pub roots: Vec<RunId>,
-    /// Where to go on; `None` if there is nothing further.
+    /// Where to continue; `None` at the end of the list.
     pub next: Option<TaskCursor>,
 }
 
-/// A run that another created.
+/// A run that another run created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Child {
-    /// Who created it.
     pub parent: RunId,
-    /// The run.
     pub run: RunId,
-    /// Its last append, if it has ended.
+    /// Time of the last append if the run has ended.
     pub ended: Option<Timestamp>,
 }
 
-/// What a step of sweeping did.
+/// The result of one sweep step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Runs of which nothing is left now.
+    /// Runs that were removed completely.
     pub runs: usize,
-    /// Rows deleted. With none of either, nothing was left to do.
+    /// Rows deleted. If both counts are zero, nothing is left to sweep.
     pub rows: usize,
 }
 
-/// Taking runs out.
+/// Removes runs.
 #[async_trait]
 pub trait Retention: Send + Sync + 'static {
-    /// The first tenant after the given one that has runs.
+    /// Returns the first tenant after the given one that has runs.
     async fn next_tenant(&self, after: Option<&TenantId>) -> Result<Option<TenantId>, ReadError>;
 
-    /// Looks at the tasks of a tenant that last changed before a time, the longest unchanged first, after the given
-    /// place: at `limit` of them at most, whatever they are. Those of runs that have ended and have no parent are
-    /// the answer.
+    /// Examines at most `limit` tasks of a tenant that last changed before `before`, the longest unchanged
+    /// first, after the cursor. Returns those whose runs have ended and have no parent.
     async fn ended_roots(
         &self,
         tenant: &TenantId,
@@ -66,7 +61,7 @@ pub trait Retention: Send + Sync + 'static {
         limit: usize,
     ) -> Result<EndedRoots, ReadError>;
 
-    /// The children of some runs, by parent and id, after the given one, at most `limit`.
+    /// Returns at most `limit` children of these runs after the cursor, ordered by parent and id.
     async fn children(
         &self,
         tenant: &TenantId,
@@ -75,13 +70,14 @@ pub trait Retention: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<Child>, ReadError>;
 
-    /// Marks runs, all at one moment. What is not there or has not ended is not marked, what is marked stays so.
+    /// Marks runs atomically. Missing runs and runs that have not ended are skipped; marked runs keep their
+    /// mark.
     async fn remove(&self, tenant: &TenantId, removals: &[Removal]) -> Result<(), WriteError>;
 
-    /// Roots that are not marked although runs that go with them are, at most `limit`: whoever began that did not
-    /// finish it, or is about to.
+    /// Returns at most `limit` roots that are not marked although runs of their tree are: their removal was
+    /// interrupted or is still in progress.
     async fn begun_removals(&self, limit: usize) -> Result<Vec<RunKey>, ReadError>;
 
-    /// Deletes about `limit` rows of runs that are gone.
+    /// Deletes about `limit` rows of removed runs.
     async fn sweep(&self, limit: usize) -> Result<Swept, WriteError>;
 }

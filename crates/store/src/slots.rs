@@ -1,24 +1,25 @@
-//! Slots that tenants share.
+//! Slots shared by tenants.
 //!
-//! A tenant gets another slot as long as it holds less than three times as many as are free. So one that is alone has
-//! three quarters of all, and whoever comes next finds some at once: three quarters of the rest, and so on.
+//! A tenant gets another slot while it holds less than three times as many as are free. A tenant alone can
+//! thus take three quarters of all slots; the next tenant finds free slots at once and can take three
+//! quarters of the rest, and so on.
 
 use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::Mutex;
 use wopr_core::TenantId;
 
-/// How many times as many as are free a tenant may hold.
+/// How many times the free slots a tenant may hold.
 const FACTOR: usize = 3;
 
-/// So many slots.
+/// A fixed number of slots.
 #[derive(Debug, Clone)]
 pub struct Slots {
     most: usize,
     held: Arc<Mutex<Held>>,
 }
 
-/// How many each tenant holds.
+/// The slots held, in total and per tenant.
 #[derive(Debug, Default)]
 pub struct Held {
     n: usize,
@@ -26,22 +27,20 @@ pub struct Held {
 }
 
 impl Held {
-    /// Whether a tenant may hold so many more, of so many in all.
+    /// Returns `true` if the tenant may take `more` slots out of `most` in total.
     #[must_use]
     pub fn has_room(&self, most: usize, tenant: &TenantId, more: usize) -> bool {
         let free = most.saturating_sub(self.n);
         let held = self.of.get(tenant).copied().unwrap_or(0);
-        // Whoever has none may take all that is left, however much it needs at once.
+        // A tenant that holds nothing may take all that is left, however much it needs at once.
         more <= free && (held == 0 || held + more <= FACTOR.saturating_mul(free - more + 1))
     }
 
-    /// Counts so many more of a tenant.
     pub fn add(&mut self, tenant: &TenantId, more: usize) {
         self.n += more;
         *self.of.entry(tenant.clone()).or_default() += more;
     }
 
-    /// Counts so many fewer of a tenant.
     pub fn remove(&mut self, tenant: &TenantId, less: usize) {
         self.n = self.n.saturating_sub(less);
         if let Some(held) = self.of.get_mut(tenant) {
@@ -53,7 +52,7 @@ impl Held {
     }
 }
 
-/// A slot, until dropped.
+/// A slot, held until dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct Slot {
@@ -63,7 +62,8 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Takes so much more, whether it is free or not: what is in memory already counts, so that no more is begun.
+    /// Takes `more` slots even if they are not free: memory that is already in use must count, so that no
+    /// further work is admitted.
     pub fn grow(&mut self, more: usize) {
         self.held.lock().add(&self.tenant, more);
         self.size += more;
@@ -77,7 +77,6 @@ impl Drop for Slot {
 }
 
 impl Slots {
-    /// So many slots, all free.
     #[must_use]
     pub fn new(most: usize) -> Self {
         Self {
@@ -86,19 +85,18 @@ impl Slots {
         }
     }
 
-    /// How many nobody holds.
     #[must_use]
     pub fn free(&self) -> usize {
         self.most.saturating_sub(self.held.lock().n)
     }
 
-    /// The most a tenant may take at once of what is free.
+    /// The maximum number of free slots that one tenant may take now.
     #[must_use]
     pub fn share(&self) -> usize {
         (self.free() * FACTOR).div_ceil(FACTOR + 1)
     }
 
-    /// Tenants that get none now.
+    /// Tenants that cannot get another slot now.
     #[must_use]
     pub fn crowded(&self) -> Vec<TenantId> {
         let held = self.held.lock();
@@ -109,13 +107,13 @@ impl Slots {
         tenants.cloned().collect()
     }
 
-    /// Takes a slot, if there is one for the tenant.
+    /// Takes a slot if the tenant may have one.
     pub fn take(&self, tenant: &TenantId) -> Option<Slot> {
         self.take_sized(tenant, 1)
     }
 
-    /// Takes so many, if there is one for the tenant. However large something is, it has its turn, and what comes after
-    /// it waits until there is room again.
+    /// Takes `size` slots if the tenant may have at least one. A large request may exceed the free slots, so
+    /// it is never starved; later requests wait until enough slots are free again.
     pub fn take_sized(&self, tenant: &TenantId, size: usize) -> Option<Slot> {
         let mut held = self.held.lock();
         held.has_room(self.most, tenant, 1).then(|| {
@@ -142,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_that_takes_all_it_gets_leaves_slots_for_others() {
+    fn a_greedy_tenant_leaves_slots_for_others() {
         let slots = Slots::new(256);
         let first = take_all(&slots, "a");
         assert_eq!((first.len(), slots.crowded()), (192, vec![tenant("a")]));
@@ -156,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_larger_than_all_has_its_turn() {
+    fn a_request_larger_than_the_total_is_admitted() {
         let slots = Slots::new(100);
         let mut first = slots.take_sized(&tenant("a"), 40).expect("free");
         first.grow(30);
@@ -169,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn few_slots_are_all_of_use() {
+    fn a_single_tenant_can_take_all_of_few_slots() {
         for most in 1..=3 {
             assert_eq!(take_all(&Slots::new(most), "a").len(), most);
         }

@@ -1,4 +1,4 @@
-//! Waiting for a bounded time, in a process that may be stopped meanwhile.
+//! Timeouts that tolerate a suspended process.
 
 use std::{
     pin::{Pin, pin},
@@ -7,13 +7,14 @@ use std::{
 
 use tokio::time::timeout;
 
-/// Slices of a wait.
+/// Number of slices that the time limit is divided into.
 const SLICES: u32 = 4;
 
-/// Waits for something for about so long; `None` if it did not come. Where the wait is a place in a queue, it is kept.
+/// Waits for a future for about `limit`; `None` on timeout. The future is polled throughout, so it keeps its
+/// place in a queue.
 ///
-/// The time goes by in slices: a process that was stopped for a while (by a signal, or with its virtual machine) finds one of
-/// them over and not all, so that what waited meanwhile still has its turn.
+/// The limit is divided into slices. A process that was suspended for a while (by a signal, or with its
+/// virtual machine) loses at most one slice, so that the future still has time to complete.
 pub async fn with_timeout<T>(limit: Duration, wait: impl Future<Output = T>) -> Option<T> {
     let mut wait: Pin<&mut _> = pin!(wait);
     for _ in 0..SLICES {
@@ -38,7 +39,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(4);
 
     #[tokio::test(start_paused = true)]
-    async fn a_wait_ends_with_what_it_is_for_or_in_time() {
+    async fn a_wait_returns_the_result_or_times_out() {
         let begun = Instant::now();
         assert_eq!(with_timeout(LONG, async { 7 }).await, Some(7));
         assert_eq!(begun.elapsed(), Duration::ZERO);
@@ -51,11 +52,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_was_stopped_for_longer_still_has_its_turn() {
+    async fn suspension_beyond_the_limit_does_not_time_out() {
         let (give, given) = oneshot::channel();
         let waiting = tokio::spawn(with_timeout(LONG, given));
         tokio::task::yield_now().await;
-        // All of the time has gone by before anybody could do anything.
+        // The whole limit passes before any task runs.
         advance(LONG * 2).await;
         tokio::task::yield_now().await;
         give.send(()).expect("somebody waits");

@@ -1,8 +1,8 @@
-//! Turns that tenants wait for, each in a queue of its own.
+//! Fair queueing: turns that tenants wait for, each tenant in its own queue.
 //!
-//! Whoever has had least comes first: a turn counts one, and more if its holder says so. A tenant that comes anew begins
-//! where the others are, so nobody saves up turns. However long the queue of one tenant, another waits for no more than
-//! the turns under way and one of each tenant.
+//! The tenant with the least accumulated cost goes first. A turn costs one unless its holder charges more. A
+//! new tenant starts at the current level, so nobody can save up turns. However long one tenant's queue is,
+//! another tenant waits at most for the turns in progress and one turn of each tenant.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -15,16 +15,16 @@ use wopr_core::TenantId;
 
 use crate::slots::Held;
 
-/// So much, handed out by turns.
+/// A capacity shared by tenants in turns.
 #[derive(Debug, Clone)]
 pub struct Turns(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     most: usize,
-    /// The most of a tenant's that wait.
+    /// Maximum number of waiters per tenant.
     max_waiting: usize,
-    /// Whether something is left for tenants that have none.
+    /// Reserves capacity for tenants that hold none.
     leaves_room: bool,
     state: Mutex<State>,
 }
@@ -34,7 +34,7 @@ struct State {
     held: Held,
     n_held: usize,
     tenants: HashMap<TenantId, Tenant>,
-    /// What the tenant whose turn was last had had by then.
+    /// The accumulated cost of the tenant served last. New tenants start here.
     level: u64,
 }
 
@@ -51,11 +51,11 @@ struct Waiter {
     turn: oneshot::Sender<Turn>,
 }
 
-/// Too many of the tenant's wait already.
+/// The tenant already has the maximum number of waiters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Full;
 
-/// A turn, until dropped.
+/// A turn, held until dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct Turn {
@@ -66,7 +66,7 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Says what the turn cost, in whatever unit all of them are measured by.
+    /// Sets the cost of the turn. Any unit will do, as long as all turns use the same.
     pub fn charge(&mut self, cost: u64) {
         self.cost = cost;
     }
@@ -79,13 +79,13 @@ impl Drop for Turn {
 }
 
 impl Turns {
-    /// Turns, of which so many are under way at once. As many of each tenant may wait.
+    /// Creates `most` concurrent turns, with up to `max_waiting` waiters per tenant.
     #[must_use]
     pub fn new(most: usize, max_waiting: usize) -> Self {
         Self::with(most, max_waiting, false)
     }
 
-    /// Room of such a size. A tenant does not get all of it while it has some.
+    /// Creates a capacity of `most` units. A tenant that already holds some cannot take all the rest.
     #[must_use]
     pub fn room(most: usize, max_waiting: usize) -> Self {
         Self::with(most, max_waiting, true)
@@ -100,7 +100,7 @@ impl Turns {
         }))
     }
 
-    /// Takes a turn if there is one at once.
+    /// Takes a turn if one is free now and nobody in the tenant's queue is ahead.
     #[must_use]
     pub fn try_take(&self, tenant: &TenantId, size: usize) -> Option<Turn> {
         let mut state = self.0.state.lock();
@@ -115,10 +115,10 @@ impl Turns {
     /// Waits for a turn.
     ///
     /// # Errors
-    /// [`Full`]: as many of the tenant wait as may.
+    /// [`Full`] if the tenant already has the maximum number of waiters.
     ///
     /// # Cancel safety
-    /// A turn nobody waits for any more goes to the next.
+    /// If the future is dropped, its turn goes to the next waiter.
     pub async fn take(&self, tenant: &TenantId, size: usize) -> Result<Turn, Full> {
         if let Some(turn) = self.try_take(tenant, size) {
             return Ok(turn);
@@ -139,7 +139,7 @@ impl Turns {
             }
             known.waiting.push_back(Waiter { size, turn });
         }
-        // Something may have become free since the look.
+        // Capacity may have been freed since `try_take`.
         Shared::hand_out(&self.0);
         granted.await.map_err(|_| Full)
     }
@@ -185,7 +185,8 @@ impl Shared {
             if let Some(known) = state.tenants.get_mut(tenant) {
                 known.n_turns = known.n_turns.saturating_sub(1);
                 known.had = known.had.saturating_add(cost);
-                // What it has had beyond the others counts as long as it might come back for more.
+                // Keep the tenant's entry while its cost is above the level, so that it cannot reset its cost
+                // by leaving and coming back.
                 if known.n_turns == 0 && known.waiting.is_empty() && known.had <= level {
                     state.tenants.remove(tenant);
                 }
@@ -194,7 +195,7 @@ impl Shared {
         Self::hand_out(shared);
     }
 
-    /// Hands out what is free, to whoever has had least first.
+    /// Grants free capacity to waiters, the tenant with the least accumulated cost first.
     fn hand_out(shared: &Arc<Self>) {
         loop {
             let mut state = shared.state.lock();
@@ -205,7 +206,7 @@ impl Shared {
                 .filter(|(_, tenant, size)| shared.has_room(&state, tenant, *size))
                 .min_by(|one, other| (one.0, one.1).cmp(&(other.0, other.1)));
             let Some((_, tenant, _)) = next else {
-                // Nobody waits: whoever had more is even with the others.
+                // Nothing is held and nobody waits: start over with equal costs.
                 if state.n_held == 0 && state.tenants.values().all(|known| known.waiting.is_empty()) {
                     state.tenants.clear();
                     state.level = 0;
@@ -223,7 +224,7 @@ impl Shared {
             }
             let turn = Self::begin(shared, &mut state, &tenant, waiter.size);
             drop(state);
-            // Dropped on the way, it is given back.
+            // If the waiter is gone, dropping the turn gives it back.
             drop(waiter.turn.send(turn));
         }
     }
@@ -237,7 +238,7 @@ mod tests {
         TenantId::parse(name).expect("valid")
     }
 
-    /// Waits in the order of the names; the order in which the turns come when each ends at once.
+    /// Queues the names in order and returns the order in which they are served if each turn ends at once.
     async fn order(turns: &Turns, held: Turn, names: &[(&str, u64)]) -> Vec<String> {
         let (done, mut finished) = tokio::sync::mpsc::unbounded_channel();
         for (name, cost) in names {
@@ -247,7 +248,7 @@ mod tests {
                 turn.charge(cost);
                 done.send(name).expect("the test listens");
             });
-            // It waits before the next does.
+            // Let it join the queue before the next one does.
             tokio::task::yield_now().await;
             assert!(!waiting.is_finished());
         }
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_long_queue_of_one_tenant_does_not_hold_up_another() {
+    async fn a_long_queue_of_one_tenant_does_not_delay_another() {
         let turns = Turns::new(1, 99);
         let held = turns.try_take(&tenant("a"), 1).expect("free");
         let names = [("a", 1), ("a", 1), ("a", 1), ("a", 1), ("b", 1)];
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_tenant_whose_turns_cost_more_has_fewer() {
+    async fn expensive_turns_reduce_a_tenants_share() {
         let turns = Turns::new(1, 99);
         let held = turns.try_take(&tenant("c"), 1).expect("free");
         let names = [
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_queue_refuses_its_own_tenant_only() {
+    async fn a_full_queue_rejects_only_its_own_tenant() {
         let turns = Turns::new(1, 1);
         let held = turns.try_take(&tenant("a"), 1).expect("free");
         let (one, other) = (turns.clone(), turns.clone());
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_turn_nobody_waits_for_goes_to_the_next() {
+    async fn turn_of_a_dropped_waiter_is_freed() {
         let turns = Turns::new(1, 9);
         let held = turns.try_take(&tenant("a"), 1).expect("free");
         let waiting = turns.clone();

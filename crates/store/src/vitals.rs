@@ -1,10 +1,11 @@
-//! Health of the last append, which no probe can show.
+//! Health of the last append, as part of the readiness check.
 //!
-//! A probe writes a row of its own. It may find room where an append finds none, and its page may be sound where others are
-//! damaged. So the result of the last append counts as well, unless the trouble was its own: one that is refused has met a
-//! store that works, and damage that an append to a run meets may be that run's alone.
+//! A probe writes only its own row: it may find space where an append finds none, and its page may be intact
+//! where others are damaged. So readiness also depends on the last append, unless that append itself was at
+//! fault. A rejected append has met a working store, and damage found when appending to an existing run may
+//! be limited to that run.
 //!
-//! It is forgotten after a while. A host that is asked for nothing because it is not ready has no appends to prove itself by.
+//! A failure expires: a host that gets no requests because it is not ready has no appends to recover by.
 
 use std::time::{Duration, Instant};
 
@@ -12,14 +13,14 @@ use parking_lot::Mutex;
 
 use crate::{AppendError, Guard, WriteError};
 
-/// For how long an append that failed says that writes do, unless a later one is written.
+/// How long a failed append makes the store unready, unless a later one succeeds.
 const MEMORY: Duration = Duration::from_secs(30);
 
-/// What became of the last append.
+/// The result of the last append.
 #[derive(Debug, Default)]
 pub(crate) struct Vitals(Mutex<Option<Failed>>);
 
-/// An append that nobody wrote after.
+/// A failed append with no successful one after it.
 #[derive(Debug)]
 struct Failed {
     at: Instant,
@@ -27,7 +28,6 @@ struct Failed {
 }
 
 impl Vitals {
-    /// Notes what became of an append.
     pub(crate) fn note(&self, guard: Guard, outcome: &Result<(), AppendError>) {
         match outcome {
             Ok(()) => *self.0.lock() = None,
@@ -46,7 +46,7 @@ impl Vitals {
         }
     }
 
-    /// Notes that something could not be written.
+    /// Notes a failed write.
     pub(crate) fn failed(&self, why: &str) {
         *self.0.lock() = Some(Failed {
             at: Instant::now(),
@@ -54,10 +54,10 @@ impl Vitals {
         });
     }
 
-    /// Says whether the last append was written, as far as it is remembered.
+    /// Checks that the last append succeeded, or failed too long ago to count.
     ///
     /// # Errors
-    /// `Unavailable` with what the last one failed for.
+    /// `Unavailable` with the error of the last append.
     pub(crate) fn check(&self) -> Result<(), WriteError> {
         self.check_at(Instant::now())
     }
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_append_decides_and_a_refused_one_says_nothing() {
+    fn rejected_appends_do_not_change_the_verdict() {
         let vitals = Vitals::default();
         vitals.check().expect("nothing was appended yet");
         vitals.note(Guard::Create, &Err(AppendError::Unavailable("full".to_owned())));
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_of_one_run_says_nothing_of_others() {
+    fn damage_on_an_existing_run_does_not_fail_the_check() {
         let vitals = Vitals::default();
         vitals.note(Guard::At(Seq(3)), &corrupt());
         vitals.check().expect("it may be that run alone");
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_forgotten_where_nothing_is_appended_any_more() {
+    fn a_failure_expires_without_further_appends() {
         let vitals = Vitals::default();
         vitals.failed("full");
         let now = Instant::now();

@@ -1,13 +1,13 @@
-//! Work rows: what is due, and who may do it.
+//! The work port: timers, effects and mailboxes that are due, and their leases.
 //!
-//! Recovery and polling read these rows and never all runs. A lease is the right to run one attempt of an
-//! effect, or the turn to fire a timer; it belongs to an epoch (one life of one process) and ends with it, or at its
-//! time.
+//! Recovery and polling read only these rows, never all runs. A lease is the right to run one attempt of an
+//! effect or to fire a timer. It belongs to an epoch (the lifetime of one process) and ends with it or when
+//! it expires.
 //!
-//! A row counts the deaths of processes that had it in hand: those that leased it or, of inboxes and outboxes, claimed
-//! it. From [`LAST_CHANCE`] on a row is handed out only as one of a quota's suspects, so that the row which kills
-//! processes does not take its neighbours along. A row that has counted [`PARKED`] is handed out no more until its run
-//! is released.
+//! Each row counts the deaths of processes that held it: that had leased it or, for inbox and outbox rows,
+//! had claimed it. A row with [`LAST_CHANCE`] deaths is a suspect and handed out only within the quota for
+//! suspects, so that a row that crashes its process takes few others with it. A row with [`PARKED`] deaths is
+//! no longer handed out until its run is released.
 
 use std::time::Duration;
 
@@ -17,30 +17,31 @@ use wopr_core::{RunKey, TenantId, Timestamp};
 
 use crate::{EffectKey, Fence, ReadError, TimerKey, WriteError};
 
-/// Deaths after which a row is handed out as a suspect, beside few others.
+/// Number of deaths at which a row becomes a suspect.
 pub const LAST_CHANCE: u32 = 2;
-/// Deaths after which a row is not handed out any more.
+/// Number of deaths at which a row is parked.
 pub const PARKED: u32 = 3;
 
-/// How much may be leased at once, and whose.
+/// Limits of one lease call, in total and per tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quota {
-    /// Rows in all, suspects apart.
+    /// Maximum rows, not counting suspects.
     pub rows: usize,
-    /// Rows of one tenant.
+    /// Maximum rows per tenant.
     pub per_tenant: usize,
-    /// Bytes of what effects ask for, in all, and once more for suspects. The last row that is handed out may exceed it.
+    /// Maximum bytes of effect bodies, and as many again for suspects. The last row handed out may exceed the
+    /// limit.
     pub bytes: usize,
-    /// The same of one tenant.
+    /// Maximum bytes of effect bodies per tenant.
     pub bytes_per_tenant: usize,
-    /// Tenants that get none but suspects.
+    /// Tenants that get only suspects.
     pub without: Vec<TenantId>,
-    /// Rows that have counted [`LAST_CHANCE`] deaths.
+    /// Maximum rows that have counted [`LAST_CHANCE`] deaths.
     pub suspects: usize,
 }
 
 impl Quota {
-    /// Claims that no tenant is treated differently.
+    /// Returns `true` if no limit per tenant applies.
     pub(crate) fn is_plain(&self) -> bool {
         self.per_tenant >= self.rows && self.bytes_per_tenant >= self.bytes && self.without.is_empty()
     }
@@ -59,53 +60,44 @@ impl From<usize> for Quota {
     }
 }
 
-/// Rows of runs that are worked at without a lease.
+/// Rows of a run that are claimed instead of leased.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mailbox {
-    /// What other runs told it.
+    /// Messages from other runs.
     Inbox,
-    /// What its receivers have to be told.
+    /// Events that the run's subscriptions have not been notified of.
     Outbox,
 }
 
-/// One life of one process.
+/// The lifetime of one process at this store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 
-/// A timer handed out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeasedTimer {
-    /// The run it belongs to.
     pub run: RunKey,
-    /// Its name.
     pub key: TimerKey,
-    /// Since when it waits: when it came due, or when the lease ended that somebody else had.
+    /// When the timer became available: when it came due, or when its previous lease expired.
     pub since: Timestamp,
-    /// The right to give it back.
     pub fence: Fence,
-    /// Deaths of processes that had it in hand.
+    /// Deaths of processes that held the row.
     pub deaths: u32,
 }
 
-/// An effect handed out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeasedEffect {
-    /// The run it belongs to.
     pub run: RunKey,
-    /// Its name.
     pub key: EffectKey,
-    /// What to do.
     pub body: Vec<u8>,
-    /// The right to settle it.
     pub fence: Fence,
-    /// Deaths of processes that had it in hand.
+    /// Deaths of processes that held the row.
     pub deaths: u32,
 }
 
-/// That something may have changed which this process did not change itself. A hint may be wrong, late or missing.
+/// A possible change by another process. A hint may be wrong, late or missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hint {
-    /// This run's log may have grown, or there is work to do for it.
+    /// The log of this run may have grown, or it may have work to do.
     Run(RunKey),
     /// A workflow or a key may have changed.
     Registry,
@@ -113,46 +105,47 @@ pub enum Hint {
     Any,
 }
 
-/// Handing out what is due.
+/// Leases and claims of work rows.
 #[async_trait]
 pub trait Work: Send + Sync + 'static {
-    /// The time by the clock that the processes of this store share; `None` where that is the caller's own. Leases
-    /// are measured by it, so that it does not matter whether the clocks of processes agree.
+    /// The time by the clock that all processes of this store share; `None` if the caller is to use its own
+    /// clock. Leases are measured by the shared clock, so the clocks of the processes need not agree.
     async fn time(&self) -> Result<Option<Timestamp>, ReadError> {
         Ok(None)
     }
 
-    /// The latest time that was kept by [`Work::keep_time`], by whomever.
+    /// The latest time stored by [`Work::keep_time`], by any process.
     async fn high_water(&self) -> Result<Option<Timestamp>, ReadError>;
 
-    /// Keeps a time, unless a later one is kept already. A host keeps the time it goes by every now and then, so that
-    /// time does not go back when it starts again with a clock that was set back meanwhile.
+    /// Stores a time, unless a later one is stored already. A host stores its current time periodically, so
+    /// that its time does not go backwards if the clock is set back before the next start.
     async fn keep_time(&self, at: Timestamp) -> Result<(), WriteError>;
 
-    /// Learns whether the store answers and takes writes, in a bounded time and at a bounded cost however many ask. An append
-    /// that failed within the last half minute for no reason of its own says no, until another is written.
+    /// Checks that the store answers and accepts writes, in bounded time and at bounded cost however many
+    /// callers ask. Fails for half a minute after a failed append that was not itself at fault, unless a
+    /// later append succeeds.
     async fn ready(&self) -> Result<(), WriteError> {
         self.next_due().await?;
         Ok(())
     }
 
-    /// Begins a new epoch, larger than every earlier one. Where the store belongs to one process (SQLite, memory),
-    /// every lease of an earlier epoch ends at once, and what an epoch had in hand that did not end in order counts a
-    /// death.
+    /// Begins a new epoch, larger than every earlier one. If the store belongs to one process (SQLite,
+    /// memory), every lease of an earlier epoch ends at once, and rows held by an epoch that did not end
+    /// cleanly count a death.
     async fn begin_epoch(&self, now: Timestamp) -> Result<Epoch, WriteError>;
 
-    /// Ends an epoch in order: whatever it still holds counts no death.
+    /// Ends an epoch cleanly: the rows it still holds do not count a death.
     async fn end_epoch(&self, epoch: Epoch) -> Result<(), WriteError>;
 
-    /// Says that an epoch lives. Where processes share the store, counts the deaths of what others had in hand that
-    /// have been silent for so long; whether there were any.
+    /// Records that an epoch is alive. If processes share the store, also counts a death for every row held
+    /// by an epoch that has been silent for `silence`. Returns `true` if there were any.
     async fn beat(&self, _epoch: Epoch, _silence: Duration) -> Result<bool, WriteError> {
         Ok(false)
     }
 
-    /// Notes that an epoch has the mailboxes of these runs in hand, and says of which: not of those that another epoch
-    /// has or that are parked, and of suspects no more than so many. What was there when an earlier epoch died counts as
-    /// in hand then.
+    /// Claims the mailboxes of these runs for an epoch and returns the runs claimed. Skips runs that are
+    /// parked or claimed by another epoch, and claims at most `suspects` suspects. Rows that existed when an
+    /// earlier epoch died count as held by it.
     async fn claim(
         &self,
         mailbox: Mailbox,
@@ -161,17 +154,19 @@ pub trait Work: Send + Sync + 'static {
         suspects: usize,
     ) -> Result<Vec<RunKey>, WriteError>;
 
-    /// Lets the tree below a root grow by up to so many runs, as long as it has no more than `most` in all; by how many
-    /// it may. What is granted and not used is lost.
+    /// Lets the run tree below `root` grow by up to `wanted` runs, to at most `most` runs in total, and
+    /// returns how many were granted. Unused grants are not returned.
     async fn grant(&self, root: &RunKey, wanted: u64, most: u64) -> Result<u64, WriteError>;
 
-    /// Runs with rows that are parked and not yet noted as such by a batch ([`crate::Hold::Park`]), at most `limit`.
+    /// Returns at most `limit` runs with parked rows that no batch has recorded yet with
+    /// [`crate::Hold::Park`].
     async fn parked(&self, limit: usize) -> Result<Vec<RunKey>, ReadError>;
 
-    /// Leases timers that nobody holds and that are due at `due`, and those whose lease is over at `now`, the longest
-    /// waiting first: each gets the epoch, the end `until` and a fence larger than any before. A timer comes due by
-    /// the time of day and a lease ends by the clock of leases, hence two times. It is there until an append clears
-    /// it; an append that sets it anew ends its lease and forgets its deaths.
+    /// Leases timers that are due at `due` and not leased, and timers whose lease has expired at `now`, the
+    /// longest waiting first. Each gets the epoch, the end `until` and a fence larger than any before. There
+    /// are two times because timers come due by the time of day and leases expire by the clock of leases. A
+    /// timer remains until an append clears it; an append that sets it again ends its lease and resets its
+    /// deaths.
     async fn lease_timers(
         &self,
         epoch: Epoch,
@@ -181,7 +176,7 @@ pub trait Work: Send + Sync + 'static {
         quota: &Quota,
     ) -> Result<Vec<LeasedTimer>, WriteError>;
 
-    /// Gives the lease of a timer back, which is due anew at `due`. A lease that is lost already is no error.
+    /// Ends the lease of a timer, which becomes due at `due`. A lease that is already lost is not an error.
     async fn release_timer(
         &self,
         run: &RunKey,
@@ -190,12 +185,12 @@ pub trait Work: Send + Sync + 'static {
         due: Timestamp,
     ) -> Result<(), WriteError>;
 
-    /// When the next timer can be leased: when it comes due, or its lease ends.
+    /// When the next timer can be leased: when it comes due or its lease expires.
     async fn next_due(&self) -> Result<Option<Timestamp>, ReadError>;
 
-    /// Leases effects that nobody holds, the longest enqueued first, then those whose lease is over at `now`, the
-    /// longest over first: each gets the epoch, the end `until` and a fence larger than any before. No body is read
-    /// before it is known how many fit within the quota.
+    /// Leases effects that are not leased, the longest enqueued first, then effects whose lease has expired
+    /// at `now`, the longest expired first. Each gets the epoch, the end `until` and a fence larger than any
+    /// before. No body is read before the store knows how many rows fit the quota.
     async fn lease_effects(
         &self,
         epoch: Epoch,
@@ -204,8 +199,8 @@ pub trait Work: Send + Sync + 'static {
         quota: &Quota,
     ) -> Result<Vec<LeasedEffect>, WriteError>;
 
-    /// Extends a lease, even one that is over as long as nobody else has it. `false` means it is lost: the
-    /// attempt should stop.
+    /// Extends a lease, even an expired one, unless the effect was leased again since. `false` means that the
+    /// lease is lost and the attempt should stop.
     async fn renew(
         &self,
         run: &RunKey,
@@ -214,12 +209,12 @@ pub trait Work: Send + Sync + 'static {
         until: Timestamp,
     ) -> Result<bool, WriteError>;
 
-    /// Gives a lease back, so that the effect can be leased at once. A lease that is lost already is no error.
-    /// Until somebody leases the effect anew, an outcome won under the old fence still settles it.
+    /// Ends a lease, so that the effect can be leased at once. A lease that is already lost is not an error.
+    /// Until the effect is leased again, an outcome with the old fence still settles it.
     async fn release(&self, run: &RunKey, key: &EffectKey, fence: Fence) -> Result<(), WriteError>;
 
-    /// Runs with unconsumed inbox rows that are neither parked nor in another epoch's hands, in key order after the
-    /// given one, at most `limit`.
+    /// Returns at most `limit` runs with unconsumed inbox rows that are neither parked nor claimed by another
+    /// epoch, in key order after the given run.
     async fn runs_with_inbox(
         &self,
         epoch: Epoch,
@@ -227,8 +222,8 @@ pub trait Work: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<RunKey>, ReadError>;
 
-    /// Hints of other processes of this store, from now on; `None` where it has no other process or gives none.
-    /// A receiver that lags behind has lost hints, as with [`Hint::Any`].
+    /// Subscribes to hints from other processes of this store; `None` if there are no other processes or the
+    /// store gives no hints. A receiver that lags has lost hints, as with [`Hint::Any`].
     fn hints(&self) -> Option<broadcast::Receiver<Hint>> {
         None
     }

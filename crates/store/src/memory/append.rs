@@ -1,4 +1,4 @@
-//! The append verb: first every reason to refuse, then every row.
+//! The append verb in memory: all checks first, then all writes.
 
 use std::collections::btree_map::Entry;
 
@@ -8,7 +8,7 @@ use super::{Effect, Hand, Run, State, Timer, Told};
 use crate::{AppendError, Batch, Fence, Guard, Hold, InboxRow, PARKED, Put};
 
 impl State {
-    /// Appends a batch, or says why not and leaves everything as it was.
+    /// Appends a batch, or changes nothing on error.
     pub(super) fn append(&mut self, batch: Batch) -> Result<(), AppendError> {
         self.check_idempotency(&batch)?;
         self.check_fences(&batch)?;
@@ -45,7 +45,7 @@ impl State {
     fn check_guard(&self, batch: &Batch) -> Result<(), AppendError> {
         let actual = self.run(&batch.run).map(Run::head);
         let holds = match batch.guard {
-            // A run that is gone still has its id until it is swept.
+            // A removed run keeps its id until it is swept.
             Guard::Create => !self.runs.contains_key(&batch.run),
             Guard::At(seq) => actual == Some(seq),
         };
@@ -97,7 +97,7 @@ impl State {
             Entry::Vacant(entry) => entry.insert(Run::new(batch.summary)),
             Entry::Occupied(entry) => {
                 let run = entry.into_mut();
-                // What a run was created with never changes.
+                // The other columns never change after creation.
                 run.summary.status = batch.summary.status;
                 run.summary.updated_at = at;
                 run
@@ -236,7 +236,7 @@ impl State {
     }
 }
 
-/// Parks a row, or releases it if it is parked; whether it was released.
+/// Parks a row, or releases it if it is parked. Returns `true` if it was released.
 fn turn(hold: Hold, deaths: &mut u32) -> bool {
     match hold {
         Hold::Park => *deaths = PARKED + 1,

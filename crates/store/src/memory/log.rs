@@ -210,7 +210,7 @@ impl Log for MemoryStore {
     }
 }
 
-/// The first rows, up to the one that brings their bodies to [`PAGE_BYTES`].
+/// Takes rows up to and including the one that brings their bodies to [`PAGE_BYTES`].
 fn page<T>(rows: impl Iterator<Item = T>, body: impl Fn(&T) -> &Vec<u8>) -> impl Iterator<Item = T> {
     let mut n_bytes = 0;
     rows.take_while(move |row| {
@@ -220,7 +220,7 @@ fn page<T>(rows: impl Iterator<Item = T>, body: impl Fn(&T) -> &Vec<u8>) -> impl
     })
 }
 
-/// The events from a position on.
+/// The events starting at a position.
 fn tail(events: &[StoredEvent], from: Seq) -> &[StoredEvent] {
     usize::try_from(from.0)
         .ok()

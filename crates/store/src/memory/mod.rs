@@ -1,7 +1,7 @@
 //! The executable specification: plain maps behind one lock.
 //!
-//! Every rule of the port is written here the shortest way that can be read. The databases must answer as this
-//! one does; the behaviour suite and a property test hold them to it. Nothing survives the process.
+//! Every rule of the port is implemented here in the shortest readable way. The databases must behave the
+//! same; the behaviour suite and a property test check that they do. Nothing survives the process.
 
 mod append;
 mod log;
@@ -20,14 +20,13 @@ use crate::{
     MessageRow, PushRow, Revision, Snapshot, StoredEvent, Summary, TaskRow, TimerKey, WorkflowRow,
 };
 
-/// A store in memory, for tests and for trying things out.
+/// A store in memory, for tests and experiments.
 #[derive(Debug, Default)]
 pub struct MemoryStore {
     state: Mutex<State>,
 }
 
 impl MemoryStore {
-    /// An empty store.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -43,22 +42,22 @@ struct State {
     inboxes: BTreeMap<RunKey, Vec<Told>>,
     records: HashMap<IdempotencyKey, IdempotencyRecord>,
     pushes: BTreeMap<(RunKey, String), Push>,
-    /// What is still to be told of each run.
+    /// Events of each run that have not been expanded into deliveries.
     outbox: BTreeMap<RunKey, Note>,
     deliveries: BTreeMap<(RunKey, String, Seq), DeliveryRow>,
-    /// The root that each marked run goes with.
+    /// The root that each marked run is removed with.
     removals: BTreeMap<RunKey, RunId>,
     epoch: u64,
-    /// Epochs that ended in order.
+    /// Epochs that ended cleanly.
     ended: BTreeSet<Epoch>,
-    /// Whether the epoch before the present one did not.
+    /// The previous epoch did not end cleanly.
     has_died: bool,
-    /// The latest time that was kept.
+    /// The latest time stored by `keep_time`.
     high_water: Option<Timestamp>,
-    /// `None` sorts before every tenant.
+    /// The key `None` sorts before every tenant.
     workflows: BTreeMap<(Option<TenantId>, WorkflowId), Workflow>,
     keys: BTreeMap<(String, TenantId), (Revision, KeyRow)>,
-    /// The newest change of the registry.
+    /// The latest change of the registry.
     revision: Revision,
 }
 
@@ -93,7 +92,7 @@ impl Run {
 
 #[derive(Debug)]
 struct Timer {
-    /// When somebody may fire it; of one that is leased, when that ends.
+    /// When the timer can be leased: when it comes due, or when its lease expires.
     due: Timestamp,
     epoch: Option<Epoch>,
     fence: Fence,
@@ -113,7 +112,7 @@ struct Note {
     hand: Hand,
 }
 
-/// Who claimed a row, and the deaths it has counted.
+/// The claim on a mailbox row and its death count.
 #[derive(Debug, Default)]
 struct Hand {
     epoch: Option<Epoch>,
@@ -133,7 +132,7 @@ struct Effect {
 struct Push {
     row: PushRow,
     since: Seq,
-    /// When somebody may work at it; of one that is leased, when that ends.
+    /// When the subscription can be leased: when it comes due, or when its lease expires.
     due: Option<Timestamp>,
     epoch: Option<Epoch>,
     fence: Fence,
@@ -144,7 +143,7 @@ struct Push {
 #[derive(Debug)]
 struct Workflow {
     current: ContentHash,
-    /// Since when it is current.
+    /// When `current` became current.
     since: Revision,
     versions: BTreeMap<ContentHash, WorkflowRow>,
 }

@@ -1,4 +1,4 @@
-//! Receivers and deliveries in memory.
+//! Subscriptions and deliveries in memory.
 
 use std::collections::btree_map::Entry;
 
@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl State {
-    /// What would become of a receiver that is registered.
+    /// Returns the result that registering a subscription would have.
     pub(super) fn judge_push(&self, run: &RunKey, id: &str, most: usize) -> Put {
         if self.run(run).is_none() {
             return Put::Missing;
@@ -24,8 +24,8 @@ impl State {
         if n_pushes < most { Put::Added } else { Put::Full }
     }
 
-    /// Registers a receiver that may be: a new one hears of events from a place on, or from the end of the log, and
-    /// has fences from a first one on.
+    /// Registers a subscription that `judge_push` admits. A new one covers events from `since`, or from the
+    /// end of the log, and its first fence is `first`.
     pub(super) fn put_push(
         &mut self,
         run: &RunKey,
@@ -40,7 +40,7 @@ impl State {
                 let push = entry.into_mut();
                 push.row = row;
                 push.news += 1;
-                // Whoever tells the old receiver has lost the lease.
+                // A delivery that still uses the old subscription loses its lease.
                 push.fence.0 += 1;
                 push.epoch = None;
                 push.due = push.due.map(|_| now);
@@ -59,7 +59,7 @@ impl State {
         }
     }
 
-    /// Notes what was appended, if anybody is to be told.
+    /// Extends the outbox row of a run if it has subscriptions.
     pub(super) fn note(&mut self, run: &RunKey, from: Seq, to: Seq) {
         if from < to && self.pushes.keys().any(|(of, _)| of == run) {
             let note = self.outbox.entry(run.clone()).or_insert(Note {

@@ -7,19 +7,18 @@ use super::{MemoryStore, Run, State};
 use crate::{Child, EndedRoots, ReadError, Removal, Retention, Swept, TaskCursor, TaskState, WriteError};
 
 impl State {
-    /// Whether a run is marked and so is the root it goes with.
+    /// Returns `true` if both a run and the root it is removed with are marked.
     pub(super) fn is_gone(&self, run: &RunKey) -> bool {
         self.removals
             .get(run)
             .is_some_and(|root| self.removals.contains_key(&run.sibling(root.clone())))
     }
 
-    /// A run that is not gone.
+    /// Returns a run unless it is gone.
     pub(super) fn run(&self, run: &RunKey) -> Option<&Run> {
         self.runs.get(run).filter(|_| !self.is_gone(run))
     }
 
-    /// Deletes everything a run owns.
     fn forget(&mut self, run: &RunKey) {
         self.runs.remove(run);
         self.inboxes.remove(run);
@@ -35,7 +34,7 @@ fn ended(run: &Run) -> Option<Timestamp> {
     run.summary.status.is_terminal().then_some(run.summary.updated_at)
 }
 
-/// Whether a task in this state is one of a run that has ended.
+/// Returns `true` for the states of ended runs.
 const fn is_end(state: TaskState) -> bool {
     match state {
         TaskState::Completed | TaskState::Failed | TaskState::Canceled | TaskState::Rejected => true,
@@ -154,7 +153,7 @@ impl Retention for MemoryStore {
             .removals
             .iter()
             .filter(|(run, _)| state.is_gone(run))
-            // A root outlasts its tree: without it the others would be back.
+            // A root is swept after its tree; without its mark the other runs would reappear.
             .map(|(run, root)| (run.run == *root, run.clone()))
             .collect();
         gone.sort();

@@ -26,7 +26,7 @@ impl Work for MemoryStore {
     async fn begin_epoch(&self, now: Timestamp) -> Result<Epoch, WriteError> {
         let mut state = self.state.lock();
         let state = &mut *state;
-        // One process owns this store, so whoever had something in hand is gone.
+        // One process owns this store, so the earlier epochs that held rows are gone.
         let ended = std::mem::take(&mut state.ended);
         let bury = |epoch: Epoch, deaths: &mut u32| *deaths += u32::from(!ended.contains(&epoch));
         for effect in state.effects.values_mut() {
@@ -203,7 +203,7 @@ impl Work for MemoryStore {
         quota: &Quota,
     ) -> Result<Vec<LeasedEffect>, WriteError> {
         let mut state = self.state.lock();
-        // Those nobody holds come first, the longest waiting ahead; then those whose lease has ended.
+        // Effects without a lease come first, the longest enqueued ahead; then those whose lease has expired.
         let mut free: Vec<_> = state
             .effects
             .iter()
@@ -303,13 +303,13 @@ impl Work for MemoryStore {
 }
 
 impl Hand {
-    /// Claims that an epoch may work at the row.
+    /// Returns `true` if an epoch may claim the row.
     pub(super) fn is_for(&self, epoch: Epoch) -> bool {
         self.deaths < PARKED && self.epoch.is_none_or(|holder| holder == epoch)
     }
 }
 
-/// What a quota lets be handed out of rows in order, the suspects behind the others.
+/// Selects the rows that a quota admits, in order, with the suspects last.
 pub(super) fn within<T>(quota: &Quota, rows: Vec<T>, read: impl Fn(&T) -> (u32, TenantId, usize)) -> Vec<T> {
     let mut of_tenants: HashMap<TenantId, (usize, usize)> = HashMap::new();
     let (mut handed_out, mut suspects) = (Vec::new(), Vec::new());

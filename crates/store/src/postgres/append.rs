@@ -1,11 +1,11 @@
-//! The append verb as one transaction of two round trips, for one batch or for several together.
+//! The append verb as one transaction of two round trips, for one batch or several.
 //!
-//! The first round asks everything that can refuse a batch and takes the locks that keep the answers true
-//! ([`checks`]); the second writes the rest and commits ([`writes`]). Whatever the second writes is under the lock of
-//! its run and touches rows of that run only; the one exception, the inboxes of others, only ever gains rows.
+//! The first round runs all checks and takes the locks that keep their results valid ([`checks`]); the second
+//! writes the rest and commits ([`writes`]). Everything the second round writes is protected by the lock of
+//! its run and belongs to that run. The one exception is the inboxes of other runs, which only gain rows.
 //!
-//! Batches of several runs share a transaction as long as nothing is in the way of any of them. If something is,
-//! nothing is written, and the caller is told which: each of those has its say alone, where it may be tried for long.
+//! Batches of several runs share a transaction if all of them pass the checks. Otherwise nothing is written,
+//! and the caller learns which batches failed and appends each of those alone, with retries.
 
 use tokio::time::Instant;
 use wopr_core::{RunKey, Seq, Timestamp};
@@ -24,10 +24,10 @@ use super::{
 };
 use crate::{AppendError, Batch, Guard, IdempotencyKey};
 
-/// How often a transaction is tried that was undone without a verdict.
+/// Attempts per transaction that is rolled back without a verdict.
 const TRIES: u32 = 8;
 
-/// The length of a log, and whether its run is gone.
+/// The number of events in the log, and whether the run is gone.
 const HEAD: &str = concat!(
     "SELECT next_seq, NOT (true",
     present!(),
@@ -39,8 +39,8 @@ const HEADS: &str = "SELECT run, next_seq FROM runs WHERE tenant = $1 AND run = 
 const UNEXPIRED: &str = "SELECT digest, run, response, expires_at FROM idempotency
      WHERE tenant = $1 AND principal = $2 AND scope = $3 AND key = $4 AND expires_at > $5";
 
-/// Appends batches in one transaction, all or, if something is in the way of any, none; says of which. They come in
-/// the order of their runs, and no run, key or child is in two of them.
+/// Appends batches in one transaction, or none of them if any fails a check; returns the indexes of those
+/// that failed. The batches are sorted by run, and no run, key or child occurs in two of them.
 pub(super) async fn together(
     pool: &Pool,
     client: Connection,
@@ -54,8 +54,8 @@ pub(super) async fn together(
     Ok(refused?.into_iter().map(|(place, _)| place).collect())
 }
 
-/// Appends a batch; tries again as long as nothing was written and nothing was decided. Between the tries others
-/// have its place and its connection, so that what is held holds up only itself.
+/// Appends a batch, and retries while nothing was written and no verdict was reached. Between attempts its
+/// place and connection are free for others, so that a locked row delays only this batch.
 pub(super) async fn alone(
     pool: &Pool,
     batch: &Batch,
@@ -69,7 +69,8 @@ pub(super) async fn alone(
             Ok(answer) => return answer,
             Err(fault) => fault,
         };
-        // Who holds a row lets go of it, or the server ends its transaction: only time counts.
+        // The holder of a locked row releases it, or the server ends its transaction, so such attempts are
+        // limited only by time.
         n_undone += u32::from(!matches!(fault, Fault::Held(_)));
         if n_undone == TRIES || !fault.is_passing() || Instant::now() >= until {
             return Err(fault.into());
@@ -94,7 +95,8 @@ async fn attempt_once(pool: &Pool, batch: &Batch, until: Instant) -> Result<Resu
     outcome
 }
 
-/// Commits if nothing is in the way; what is, and of which batch.
+/// Commits if every batch passes its checks. Otherwise returns the failed checks with the index of their
+/// batch.
 async fn in_transaction(
     transaction: &mut Transaction,
     batches: &[&Batch],
@@ -135,8 +137,8 @@ async fn in_transaction(
             error: Some(error),
             ..
         }) if step == commit => Err(Fault::at_commit(error)),
-        // Behind what could not be sent, COMMIT was not sent either. Else it is on its way in any case, and only the
-        // server's word that a statement failed says what it did.
+        // If a step could not be sent, neither was COMMIT. Otherwise COMMIT may have been executed, and only
+        // the server's report of a failed statement proves that it was not.
         Some(failure) => {
             let is_verdict = failure
                 .error
@@ -163,7 +165,7 @@ fn in_doubt(fault: Fault) -> Fault {
     }
 }
 
-/// Why a batch is refused that something was in the way of.
+/// Maps a failed check to the error of the append.
 async fn refusal(transaction: &Transaction, batch: &Batch, check: Check) -> Result<AppendError, Fault> {
     match (check, &batch.idempotency) {
         (Check::Claimed, Some(record)) => {
@@ -173,7 +175,7 @@ async fn refusal(transaction: &Transaction, batch: &Batch, check: Check) -> Resu
                 .await?;
             match found.pop().unwrap_or_default().first() {
                 Some(row) => Ok(AppendError::Duplicate(Box::new(rows::record(row, &record.key)?))),
-                // It was forgotten in between.
+                // The record was deleted in the meantime.
                 None => Err(Fault::Taken("a record that was there is gone".to_owned())),
             }
         }
@@ -197,7 +199,7 @@ async fn refusal(transaction: &Transaction, batch: &Batch, check: Check) -> Resu
     }
 }
 
-/// Asks for the unexpired record of a request.
+/// Queries the unexpired record of a request.
 pub(super) fn unexpired(key: &IdempotencyKey, now: Timestamp) -> Round<'_> {
     Round::of(
         UNEXPIRED,
@@ -211,7 +213,7 @@ pub(super) fn unexpired(key: &IdempotencyKey, now: Timestamp) -> Round<'_> {
     )
 }
 
-/// The length of a log.
+/// The number of events in a log.
 #[derive(Debug, PartialEq, Eq)]
 enum Head {
     At(Seq),
@@ -232,10 +234,10 @@ async fn head(transaction: &Transaction, run: &RunKey) -> Result<Head, Fault> {
     }
 }
 
-/// The first child that is a run already. The run's own guard held.
+/// Finds the first child that already exists. The guard of the run has held.
 async fn colliding(transaction: &Transaction, batch: &Batch) -> Result<AppendError, Fault> {
-    // Those just made are there too, but only within this transaction, and their logs are empty like those of
-    // children somebody else made; so ask as an onlooker would, after undoing it.
+    // Children inserted by this transaction are visible to it, and their logs are empty like those of
+    // children that another process has created. Roll back first, to see only other processes' rows.
     let runs: Vec<_> = batch.children.iter().map(|child| child.run.as_str()).collect();
     let mut round = Round::default();
     round.control("ROLLBACK");
@@ -255,12 +257,13 @@ async fn colliding(transaction: &Transaction, batch: &Batch) -> Result<AppendErr
     Err(Fault::Taken("a child that was there is gone".to_owned()))
 }
 
-/// A connection that may be inside a transaction. Unless the transaction has ended the connection is closed when
-/// dropped, so that nobody else ever continues it. Only what ends a task breaks one off: no caller can.
+/// A connection that may be inside a transaction. It is closed when dropped unless the transaction has ended,
+/// so that nobody else continues it. Appends run on their own tasks, so a caller cannot cancel them; only the
+/// end of the task does.
 struct Transaction {
     client: Option<Connection>,
     is_open: bool,
-    /// When the call it is for is over.
+    /// The deadline of the call.
     until: Instant,
 }
 
@@ -277,7 +280,7 @@ impl Transaction {
         self.client.as_ref().expect("only dropping takes the connection")
     }
 
-    /// Undoes what is not committed; a connection that was lost is not asked.
+    /// Rolls back if the transaction is open. A lost connection is not used again.
     async fn conclude(mut self, pool: &Pool, begun: Instant, fault: Option<&Fault>) {
         if matches!(fault, Some(Fault::Lost(_) | Fault::InDoubt(_))) {
             pool.lost(begun);

@@ -1,23 +1,25 @@
-//! The first round of an append: everything that can refuse a batch, and the locks that keep the answers true.
+//! The first round of an append: all checks, and the locks that keep their results valid.
 //!
-//! Read committed is enough, because nothing that is decided rests on a plain read:
+//! Read committed is enough, because no decision rests on a plain read:
 //!
-//! - The record of the request is claimed by an insert that gives way to an unexpired one. Two claims of one key
+//! - The idempotency record is claimed by an insert that yields to an unexpired one. Two claims of one key
 //!   meet in its unique index, and the later waits for the earlier to end.
-//! - The guard of a new run, and its children, are inserts that give way; that of a run that exists is a conditional
-//!   update of its row. The row stays locked until the end, and a writer that waited for it looks at it as it is then.
-//! - Fences are read with the effects' rows locked, so no lease is handed out between the look and the commit.
-//! - A receiver that comes along is counted in the row of its run, which that locks, if there is room for it.
+//! - The guard of a new run, and its children, are inserts that yield to existing rows. The guard of an
+//!   existing run is a conditional update of its row. The row stays locked until the end, and a writer that
+//!   waited for it sees its new version.
+//! - Fences are read with the effects' rows locked, so no lease is handed out between the check and the
+//!   commit.
+//! - A subscription is counted by an update of its run's row, which locks the row and applies only within the
+//!   limit.
 //!
-//! Locks are taken in one order (records, new runs, runs, effects, each by their keys, then receivers), so that appends
-//! do not wait for each other in a circle; leasing skips what is locked. The receiver of a parent, which comes with an
-//! answer to its child, locks a run behind others, and no parent waits for the row of a child. One circle is left: an
-//! append that replaces a receiver locks that and then the note of its run's events, and who expands that note locks it
-//! before the receivers. What waits too long in it, or is undone by the server, is tried again.
+//! Locks are taken in one order (records, new runs, runs, effects, each by key, then subscriptions), so that
+//! appends do not deadlock; leasing skips locked rows. A subscription on a parent, which comes with an answer
+//! to its child, locks a run after others, but no parent waits for the row of a child. One deadlock is
+//! possible: an append that replaces a subscription locks it before the outbox row, and an expansion locks
+//! the outbox row before the subscriptions. The transaction that times out or is rolled back is retried.
 //!
-//! Rows that are only inserted take one statement however many batches there are. An update by key is a statement for
-//! each: joined with a list, it would be planned for a table that is small when the plan is made, and kept when it has
-//! grown.
+//! Inserts take one statement however many batches there are. Updates by key take one statement each: joined
+//! with a list, the update would be planned while the table is small, and the plan kept when it has grown.
 
 use std::collections::HashSet;
 
@@ -35,8 +37,8 @@ use super::{
 };
 use crate::{Batch, EffectKey, Guard, IdempotencyKey, IdempotencyRecord, Put, Settled, Summary};
 
-/// Begins a transaction. Whoever holds a row for longer than this is stopped, and nobody is to wait for that: not the
-/// other batches of a group, and not those that want the connection.
+/// Begins a transaction. A process that holds a row lock for longer than this has stopped, and neither the
+/// other batches of a group nor the callers waiting for the connection should wait for it.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '100ms'";
 
 const BIRTHS: &str = "INSERT INTO runs (tenant, run, workflow, version, status, principal, parent_run,
@@ -55,7 +57,7 @@ const ADVANCE: &str = concat!(
 const FENCES: &str =
     "SELECT key, fence FROM effects WHERE tenant = $1 AND run = $2 AND key = ANY($3) ORDER BY key FOR UPDATE";
 
-/// Gives way to records that are not expired at the last parameter.
+/// Yields to records that are not expired at the last parameter.
 const CLAIM: &str =
     "INSERT INTO idempotency (tenant, principal, scope, key, digest, run, response, expires_at)
      SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[],
@@ -65,26 +67,27 @@ const CLAIM: &str =
      WHERE idempotency.expires_at <= $9
      RETURNING key";
 
-/// What the first round says of a batch.
+/// The result of the first round for one batch.
 #[derive(Debug)]
 pub(super) enum Check {
-    /// It can be written. Whether somebody is told of its run.
+    /// The batch can be written. `is_told` is `true` if its run has subscriptions.
     Holds { is_told: bool },
-    /// The record of its request is there already.
+    /// A record of its request exists.
     Claimed,
     /// The lease of this effect is lost.
     Stale(EffectKey),
-    /// Its run is not where it was thought to be.
+    /// The guard of its run does not hold.
     Behind,
-    /// A child of its is a run already.
+    /// A child of the batch already exists.
     Colliding,
-    /// Its receiver is more than these, the most there may be.
+    /// The run of its subscription has this many, the maximum.
     Full(usize),
-    /// The run of its receiver is not there.
+    /// The run of its subscription does not exist.
     Missing,
 }
 
-/// Begins a transaction with the checks of batches, in the order of their runs and with no run, key or child twice.
+/// Begins a transaction with the checks of batches. They are sorted by run, and no run, key or child occurs
+/// twice.
 pub(super) async fn check(
     client: &ClientWrapper,
     until: Instant,
@@ -97,8 +100,9 @@ pub(super) async fn check(
         .filter_map(|batch| batch.idempotency.as_ref())
         .collect();
     records.sort_unstable_by(|one, other| parts(&one.key).cmp(&parts(&other.key)));
-    // One that expires between two of them is claimed by nobody here; alone, its batch has its own time. Batches without
-    // a record have no say: what clears away keeps the time of an older append.
+    // The earliest of their times: a record that expires between two of them is not claimed here, and its
+    // batch, appended alone, uses its own time. Batches without a record do not count, because a cleanup
+    // batch keeps the time of an older append.
     let now = batches
         .iter()
         .filter(|batch| batch.idempotency.is_some())
@@ -136,12 +140,12 @@ pub(super) async fn check(
     Ok(checks)
 }
 
-/// What the round answered.
+/// The results of the round.
 struct Found<'r> {
-    /// The keys that were claimed, and the runs that were inserted, for any of the batches.
+    /// The keys claimed and the runs inserted, for all batches.
     claimed: &'r HashSet<String>,
     born: &'r HashSet<&'r str>,
-    /// For this one.
+    /// The results for this batch.
     advanced: Option<&'r Row>,
     fenced: Option<&'r [Row]>,
     put: Option<&'r [Row]>,
@@ -188,7 +192,7 @@ fn parts(key: &IdempotencyKey) -> [&str; 4] {
     [key.tenant.as_str(), key.principal.as_str(), &key.scope, &key.key]
 }
 
-/// Claims the keys of requests, which come in order and none twice.
+/// Claims the keys of requests, which are sorted and distinct.
 pub(super) fn claim<'b>(round: &mut Round<'b>, records: &[&'b IdempotencyRecord], now: Timestamp) -> usize {
     let free = |read: fn(&'b IdempotencyRecord) -> &'b str| {
         value(
@@ -227,7 +231,6 @@ pub(super) fn claim<'b>(round: &mut Round<'b>, records: &[&'b IdempotencyRecord]
     )
 }
 
-/// A run to insert.
 struct Birth<'b> {
     batch: &'b Batch,
     run: &'b RunId,
@@ -320,7 +323,7 @@ fn put<'b>(round: &mut Round<'b>, batch: &'b Batch) -> Option<usize> {
     Some(push::put_along(round, batch, push))
 }
 
-/// The first effect whose lease is not the one an outcome was won under.
+/// Finds the first effect whose fence differs from that of the outcome.
 fn stale(batch: &Batch, found: &[Row]) -> Result<Option<EffectKey>, Fault> {
     let mut stored = Vec::with_capacity(found.len());
     for row in found {

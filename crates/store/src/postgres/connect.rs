@@ -1,12 +1,12 @@
-//! Connecting: one server after the other, each for a bounded time.
+//! Connecting: one server after another, each with a timeout.
 //!
-//! A URL may name several servers, and a name may have several addresses. They are tried in that order, the one that
-//! answered last first, so that not every new connection pays for a dead one. Each has the same time for all that it
-//! takes until its session can be used: connecting, TLS, logging in, and what the session is told first. The driver
-//! bounds connecting alone; a server that is stopped still accepts, and would be waited for for ever. Whoever wants a
-//! connection waits for the sum at most.
+//! A URL may name several servers, and a host name may have several addresses. They are tried in that order,
+//! except that the one that answered last comes first, so that a dead server does not delay every new
+//! connection. Each gets the same time until its session is usable: connecting, TLS, login and the first
+//! statements. The driver only limits connecting, but a stopped server still accepts connections and would
+//! never answer. A caller waits at most for the sum.
 //!
-//! How long statements may take later is not decided here, but for the small ones of a start.
+//! Timeouts of later statements are not set here, except for the small ones at startup.
 
 use std::{fmt, future::Future, net::IpAddr, sync::Arc, time::Duration};
 
@@ -24,32 +24,31 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::{fault, open_error::OpenError};
 
-/// How often a statement of the start is tried that the server undoes in favor of others.
+/// Attempts per startup statement that the server rolls back in favor of other transactions.
 pub(super) const TRIES: u32 = 5;
 
-/// A small statement may take this many times as long as connecting.
+/// Time limit of a small statement, as a multiple of the connect timeout.
 const ANSWERING: u32 = 3;
 
-/// Makes connections.
 #[derive(Clone)]
 pub(super) struct Connector {
-    /// One server each.
+    /// One configuration per server.
     pub(super) servers: Arc<[Config]>,
     tls: MakeRustlsConnect,
-    /// What one address of one server may take.
+    /// Time limit per address of a server.
     pub(super) timeout: Duration,
     is_shuffled: bool,
     last_good: Arc<Mutex<Option<Place>>>,
 }
 
-/// Where a server is: its place in the URL, and its address where the URL does not say it.
+/// A server by its index in the URL, and its address if that was resolved from a host name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Place {
     server: usize,
     address: Option<IpAddr>,
 }
 
-/// Why there is no connection: what became of each server that was tried.
+/// Why no server could be reached: the failure of each one that was tried.
 #[derive(Debug, thiserror::Error)]
 pub(super) struct Unreached {
     failures: Vec<Failure>,
@@ -64,22 +63,22 @@ struct Failure {
 
 #[derive(Debug)]
 enum Why {
-    /// It did not answer in time.
+    /// The server did not answer in time.
     Silent,
-    /// It cannot be reached, or is not the one that is looked for.
+    /// The server cannot be reached, or does not match `target_session_attrs`.
     Refused(String),
-    /// It does not let us in, and will not by itself.
+    /// The server rejects the login, and retrying will not help.
     Final(String),
 }
 
-/// What a connection with TLS, or without where that is off, runs over.
+/// The stream of a connection, with or without TLS.
 type Stream = <MakeRustlsConnect as tokio_postgres::tls::MakeTlsConnect<tokio_postgres::Socket>>::Stream;
 
-/// A connection whose messages somebody has to read.
+/// The message side of a connection, which must be polled.
 pub(super) type Messages = tokio_postgres::Connection<tokio_postgres::Socket, Stream>;
 
 impl Connector {
-    /// Takes a URL's parameters apart.
+    /// Splits the parameters of a URL by server.
     pub(super) fn new(config: &Config, tls: MakeRustlsConnect, timeout: Duration) -> Result<Self, OpenError> {
         let (hosts, addresses) = (config.get_hosts().len(), config.get_hostaddrs().len());
         let (n, ports) = (hosts.max(addresses), config.get_ports().len());
@@ -103,12 +102,12 @@ impl Connector {
         })
     }
 
-    /// How long a small statement may take on a connection of this.
+    /// Time limit of a small statement.
     pub(super) fn answering(&self) -> Duration {
         self.timeout * ANSWERING
     }
 
-    /// Makes a connection whose session has been told something first, which may be nothing.
+    /// Connects, and runs `told` as the first statements of the session; it may be empty.
     pub(super) async fn connect(&self, told: &'static str) -> Result<Session, Unreached> {
         let reach = |config: Config| carried(config, self.tls.clone(), told);
         let (client, server) = self.in_turn(reach).await?;
@@ -120,13 +119,13 @@ impl Connector {
         })
     }
 
-    /// Asks the server to stop what it does on a connection. It may do so later, or be done already. Whoever asks
-    /// bounds the time.
+    /// Asks the server to cancel the current statement of a connection. The cancellation may arrive late. Has
+    /// no timeout of its own.
     pub(super) async fn stop(&self, client: &Client) -> Result<(), Error> {
         client.cancel_token().cancel_query(self.tls.clone()).await
     }
 
-    /// Makes a connection whose messages the caller reads.
+    /// Connects, and leaves it to the caller to read the messages.
     pub(super) async fn listen(&self) -> Result<(Client, Messages), Unreached> {
         let reach = |config: Config| {
             let tls = self.tls.clone();
@@ -136,7 +135,7 @@ impl Connector {
         Ok(connection)
     }
 
-    /// Tries one address after the other, and names the server that was reached.
+    /// Tries the addresses in order, and returns the name of the server that was reached.
     async fn in_turn<T, F>(&self, reach: impl Fn(Config) -> F) -> Result<(T, String), Unreached>
     where
         F: Future<Output = Result<T, Error>>,
@@ -155,10 +154,11 @@ impl Connector {
                 let name = name(config, address);
                 let mut config = config.clone();
                 if let Some(address) = address {
-                    // The name stays, for TLS.
+                    // Keep the host name, which TLS verifies.
                     config.hostaddr(address);
                 }
-                // Rare and large: what waits for a connection should not have to hold it.
+                // Boxed because it is large and rarely used, so that callers waiting for a connection stay
+                // small.
                 let reaching = Box::pin(reach(config));
                 let why = match timeout(self.timeout, reaching).await {
                     Ok(Ok(reached)) => {
@@ -176,19 +176,19 @@ impl Connector {
         Err(Unreached { failures, timeout })
     }
 
-    /// The servers as they are to be tried.
+    /// The servers in the order to try.
     fn order(&self) -> Vec<(usize, &Config)> {
         let mut order: Vec<_> = self.servers.iter().enumerate().collect();
         if self.is_shuffled {
             order.shuffle(&mut rand::rng());
         } else if let Some(last) = *self.last_good.lock() {
-            // Stable: the others stay as the URL has them.
+            // The sort is stable: the others keep the order of the URL.
             order.sort_by_key(|(server, _)| *server != last.server);
         }
         order
     }
 
-    /// The addresses of a server as they are to be tried; `None` for one that needs no look-up.
+    /// The addresses of a server in the order to try; `None` if no lookup is needed.
     async fn addresses(&self, server: usize, config: &Config) -> Result<Vec<Option<IpAddr>>, Why> {
         let Some(Host::Tcp(host)) = config.get_hosts().first() else {
             return Ok(vec![None]);
@@ -214,7 +214,7 @@ impl Connector {
         Ok(addresses)
     }
 
-    /// Keeps in mind who answered, and says so if others did not.
+    /// Remembers the server that answered, and logs the change if others failed.
     fn found(&self, place: Place, name: &str, failures: Vec<Failure>) {
         let before = self.last_good.lock().replace(place);
         if before != Some(place) && !failures.is_empty() {
@@ -225,7 +225,7 @@ impl Connector {
     }
 }
 
-/// Makes a connection with a task that carries it, and tells its session something.
+/// Connects, spawns the task that drives the connection, and runs the first statements of the session.
 async fn carried(config: Config, tls: MakeRustlsConnect, told: &'static str) -> Result<ClientWrapper, Error> {
     let (client, connection) = config.connect(tls).await?;
     let carrying = tokio::spawn(async move {
@@ -233,7 +233,8 @@ async fn carried(config: Config, tls: MakeRustlsConnect, told: &'static str) -> 
             tracing::warn!(error = fault::text(&error), "connection to the database lost");
         }
     });
-    // From here on the task ends with the client, also where the server says nothing more.
+    // Created before the first statements, so that the task ends with the client even if the server is
+    // silent.
     let client = ClientWrapper::new(client, carrying);
     if !told.is_empty() {
         client.batch_execute(told).await?;
@@ -241,7 +242,7 @@ async fn carried(config: Config, tls: MakeRustlsConnect, told: &'static str) -> 
     Ok(client)
 }
 
-/// The parameters for one of the servers. What its connection may take is counted by us.
+/// The configuration of one server. The connect timeout is left out, because the connector applies its own.
 fn only(config: &Config, server: usize) -> Config {
     let mut one = Config::new();
     if let Some(host) = config.get_hosts().get(server) {
@@ -291,7 +292,7 @@ fn only(config: &Config, server: usize) -> Config {
     one
 }
 
-/// A server as it is told of.
+/// The name of a server in messages.
 fn name(config: &Config, address: Option<IpAddr>) -> String {
     let port = config.get_ports().first().copied().unwrap_or(5432);
     match (config.get_hosts().first(), config.get_hostaddrs().first()) {
@@ -339,8 +340,8 @@ impl From<Unreached> for OpenError {
     }
 }
 
-/// A connection of a start, with its server. No statement of it waits for ever, but those that are asked of
-/// [`Session::client`] itself.
+/// A connection used at startup, with the name of its server. Its statements have a time limit, except those
+/// on [`Session::client`].
 pub(super) struct Session {
     client: ClientWrapper,
     server: String,
@@ -348,17 +349,16 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// The connection alone.
     pub(super) fn into_client(self) -> ClientWrapper {
         self.client
     }
 
-    /// The connection for statements that may take as long as they do.
+    /// The connection, for statements without a time limit.
     pub(super) fn client(&mut self) -> &mut Client {
         &mut self.client
     }
 
-    /// Reads something small, again where the server undid that in favor of others.
+    /// Runs a small query, with retries if the server rolls it back in favor of other transactions.
     pub(super) async fn read(
         &self,
         sql: &str,
@@ -378,14 +378,14 @@ impl Session {
         }
     }
 
-    /// Reads something small that is one row.
+    /// Runs a small query that returns one row.
     pub(super) async fn read_one(&self, sql: &str, values: &[&(dyn ToSql + Sync)]) -> Result<Row, OpenError> {
         let rows = self.read(sql, values).await?;
         let row = rows.into_iter().next();
         row.ok_or_else(|| OpenError::Connect(format!("{} answered without a row", self.server)))
     }
 
-    /// Tells something; what may have to wait for others does so for `waiting`, and for nothing else.
+    /// Runs statements. Their time limit is extended by `waiting`, for those that wait for locks.
     pub(super) async fn tell(&self, sql: &str, waiting: Duration) -> Result<Result<(), Error>, OpenError> {
         let told = self.client.batch_execute(sql);
         self.within(self.answering + waiting, told).await
@@ -399,7 +399,7 @@ impl Session {
     }
 }
 
-/// Whether a statement failed by the server's word that it gave way to another transaction.
+/// Returns `true` if the server rolled a statement back in favor of another transaction.
 pub(super) fn is_undone_by_others(error: &Error) -> bool {
     matches!(
         error.code(),
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_do_not_fit_their_addresses_or_ports_are_refused() {
+    fn mismatched_hosts_addresses_and_ports_are_refused() {
         for url in [
             "user=ada",
             "host=one,two hostaddr=127.0.0.1",
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn who_answered_last_is_tried_first_and_the_others_in_their_order() {
+    fn the_last_good_server_is_tried_first() {
         let connector = connector("postgres://one,two,three/db").expect("a url");
         let order = || connector.order().iter().map(|(n, _)| *n).collect::<Vec<_>>();
         assert_eq!(order(), [0, 1, 2]);

@@ -1,12 +1,12 @@
-//! A connection in use, and what becomes of it when its caller goes away.
+//! A connection in use, and its cleanup when the caller is cancelled.
 //!
-//! Who has its answer gives the connection back. A call that is dropped before that, because its client hung up, leaves
-//! a statement behind that the server goes on with. Such a connection keeps its turn and goes to a task: what ends soon
-//! is waited for, what does not is stopped at the server. So no call is ever behind a statement that nobody waits for,
-//! and there are never more of these than there are turns.
+//! A caller that has its response gives the connection back. A call that is cancelled earlier, because its
+//! client hung up, leaves a statement running at the server. Its connection keeps its turn and passes to a
+//! task, which waits briefly for the statement and then cancels it at the server. So no call queues behind an
+//! abandoned statement, and there are never more abandoned statements than turns.
 //!
-//! A request to stop a statement names the connection and not the statement, and may arrive late. A connection that one
-//! was made for is closed and never used again.
+//! A cancel request names the connection rather than the statement and may arrive late. A connection that was
+//! the target of one is closed and never reused.
 
 use std::{ops::Deref, time::Duration};
 
@@ -16,16 +16,18 @@ use tokio_util::task::TaskTracker;
 
 use super::{connect::Connector, maker::Object, turns::Turn};
 
-/// How long an abandoned statement may go on. Most are done by then, and their connection is worth keeping.
+/// How long an abandoned statement may run before it is cancelled. Most end sooner, and their connection is
+/// kept.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// How often the server is asked to stop what it does on a connection: between two statements it hears nothing.
+/// Cancel requests per connection: one that arrives between two statements has no effect.
 const STOPS: u32 = 3;
 
-/// How long it may take to stop each time.
+/// Time limit of each cancel request.
 const STOPPING: Duration = Duration::from_secs(1);
 
-/// A connection in use, and its turn. Unless it is given back or closed, it may be in the middle of something.
+/// A connection in use, and its turn. When dropped without being given back or closed, a statement may still
+/// be running.
 pub(super) struct Connection {
     used: Option<Used>,
     keeper: Keeper,
@@ -36,7 +38,7 @@ struct Used {
     _turn: Turn,
 }
 
-/// Looks after connections that were abandoned.
+/// Cleans up abandoned connections.
 #[derive(Clone)]
 pub(super) struct Keeper {
     connector: Connector,
@@ -44,15 +46,15 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// Stops statements through a connector, on tasks that somebody else waits for.
+    /// Cancels statements through a connector, on tasks of a tracker that the owner waits for.
     pub(super) fn new(connector: Connector, tasks: TaskTracker) -> Self {
         Self { connector, tasks }
     }
 
-    /// Sees to it that the server is done with an abandoned connection.
+    /// Waits until the server is done with an abandoned connection.
     async fn settle(self, used: Used) {
         match timeout(GRACE, used.object.check_connection()).await {
-            // Dropping gives it back.
+            // Dropping it returns it to the pool.
             Ok(Ok(())) => return,
             Ok(Err(_)) => return used.close(),
             Err(_) => {}
@@ -62,7 +64,7 @@ impl Keeper {
                 self.connector.stop(&used.object).await?;
                 used.object.check_connection().await
             };
-            // What cannot be asked, or is broken, is over with as well.
+            // If the request cannot be sent or the connection is broken, the statement is over as well.
             if timeout(STOPPING, stopping).await.is_ok() {
                 break;
             }
@@ -85,12 +87,13 @@ impl Connection {
         }
     }
 
-    /// Lets the next one have it. Everything that was sent over it has been answered, and no transaction is open.
+    /// Returns the connection to the pool. All its statements must have been answered, and no transaction may
+    /// be open.
     pub(super) fn give_back(mut self) {
         drop(self.used.take());
     }
 
-    /// Closes it instead of giving it back.
+    /// Closes the connection instead of returning it.
     pub(super) fn close(mut self) {
         if let Some(used) = self.used.take() {
             used.close();
@@ -109,7 +112,7 @@ impl Deref for Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         let Some(used) = self.used.take() else { return };
-        // Without a runtime there are no further calls either.
+        // Without a runtime no further calls are made.
         match Handle::try_current() {
             Ok(runtime) => {
                 let settling = self.keeper.clone().settle(used);

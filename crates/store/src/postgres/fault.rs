@@ -1,7 +1,8 @@
-//! What PostgreSQL's errors mean to a caller.
+//! Mapping of PostgreSQL errors to store errors.
 //!
-//! The question is always the same: is it known that nothing was written? It is before COMMIT was sent, and after
-//! the server has said that the transaction failed. It is not where COMMIT was sent and no such answer came.
+//! The deciding question is whether it is certain that nothing was written. It is before COMMIT was sent, and
+//! after the server has reported that the transaction failed. It is not if COMMIT was sent and no such report
+//! arrived.
 
 use tokio_postgres::{
     Error,
@@ -10,22 +11,22 @@ use tokio_postgres::{
 
 use crate::{AppendError, ReadError, WriteError};
 
-/// A statement failed or returned what cannot be read.
+/// A failed statement or an invalid stored value.
 #[derive(Debug, Clone)]
 pub(super) enum Fault {
-    /// The server undid the transaction in favor of another one: it may be tried again as it is.
+    /// The server rolled the transaction back in favor of another one. It can be retried unchanged.
     Again(String),
-    /// A row was there that no guard had seen: whoever was quicker is seen when it is tried again.
+    /// Another transaction inserted or removed a row that no guard had seen. A retry sees its result.
     Taken(String),
-    /// A row that is needed was held by somebody else for longer than this may wait.
+    /// Another transaction held a required row lock for too long.
     Held(String),
-    /// The connection was lost. What it had sent before COMMIT is undone.
+    /// The connection was lost. Everything it sent before COMMIT is rolled back.
     Lost(String),
-    /// No connection, or the server will not do it now.
+    /// There is no connection, or the server refuses the statement now.
     Refused(String),
-    /// COMMIT was sent and its outcome is not known.
+    /// COMMIT was sent and its outcome is unknown.
     InDoubt(String),
-    /// A stored value breaks its own rule, or a statement does.
+    /// A stored value violates its format, or a statement is invalid.
     Damaged(String),
 }
 
@@ -45,12 +46,13 @@ impl From<Error> for Fault {
         if *code == SqlState::LOCK_NOT_AVAILABLE {
             return Self::Held(text);
         }
-        // A server that became a standby takes no writes any more; another connection may find the one that does.
+        // A server that became a standby accepts no writes; another connection may reach the new primary.
         if ends_connection(said.parsed_severity()) || *code == SqlState::READ_ONLY_SQL_TRANSACTION {
             return Self::Lost(text);
         }
         match code.code().get(..2) {
-            // Data, integrity and syntax: this program or the stored rows are wrong, and trying again cannot help.
+            // Data, integrity and syntax errors: this program or the stored rows are wrong, and a retry
+            // cannot help.
             Some("22" | "23" | "42") => Self::Damaged(text),
             _ => Self::Refused(text),
         }
@@ -58,7 +60,7 @@ impl From<Error> for Fault {
 }
 
 impl Fault {
-    /// Names the column whose value cannot be read.
+    /// Names the column whose value cannot be decoded.
     pub(super) fn damaged(row: &tokio_postgres::Row, column: usize, why: impl std::fmt::Display) -> Self {
         let name = row
             .columns()
@@ -67,8 +69,8 @@ impl Fault {
         Self::Damaged(format!("{name}: {why}"))
     }
 
-    /// What a failed COMMIT means. Only a plain error of the transaction itself proves that it did not happen: a
-    /// server that is shutting down, or waits for its standby, says so after the fact.
+    /// Interprets a failed COMMIT. Only an error of the transaction itself proves that it was not committed.
+    /// A server that is shutting down or waits for its standby may report an error after the commit.
     pub(super) fn at_commit(error: Error) -> Self {
         let is_undone = error.as_db_error().is_some_and(|said| {
             let is_verdict = matches!(said.code().code().get(..2), Some("23" | "40" | "53"));
@@ -82,7 +84,7 @@ impl Fault {
         }
     }
 
-    /// Whether the same thing may be tried again, given that nothing was written.
+    /// Returns `true` if a retry may succeed, given that nothing was written.
     pub(super) const fn is_passing(&self) -> bool {
         match self {
             Self::Again(_) | Self::Taken(_) | Self::Held(_) | Self::Lost(_) => true,
@@ -91,10 +93,11 @@ impl Fault {
     }
 }
 
-/// Whether connecting will fail like this until somebody changes something: the server knows us and says no, or TLS does.
+/// Returns `true` if connecting will fail until the configuration changes: the server rejects the login, or
+/// TLS fails.
 pub(super) fn is_final(error: &Error) -> bool {
     if let Some(code) = error.code() {
-        // Who we are, which database, and what we may do there.
+        // Authentication, database, schema, and privileges.
         return matches!(code.code().get(..2), Some("28" | "3D" | "3F" | "42" | "0A"));
     }
     let mut cause = std::error::Error::source(error);
@@ -110,7 +113,7 @@ pub(super) fn is_final(error: &Error) -> bool {
         }
         cause = error.source();
     }
-    // The driver says this with a text alone.
+    // The driver reports this only as text.
     text(error).contains("does not support TLS")
 }
 
@@ -118,7 +121,7 @@ fn ends_connection(severity: Option<Severity>) -> bool {
     matches!(severity, Some(Severity::Fatal | Severity::Panic))
 }
 
-/// An error with its causes; the driver's own text names only the outermost.
+/// An error with its causes; the driver's own message names only the outermost.
 pub(super) fn text(error: &Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
@@ -136,7 +139,7 @@ pub(super) fn text(error: &Error) -> String {
 impl From<Fault> for AppendError {
     fn from(fault: Fault) -> Self {
         match fault {
-            // Others were quicker each time: a busy place, not a damaged one.
+            // Other transactions won each time, so the rows are contended, not damaged.
             Fault::Again(text)
             | Fault::Taken(text)
             | Fault::Held(text)

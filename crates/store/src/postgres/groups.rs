@@ -1,16 +1,16 @@
-//! Appends that wait at the same time share a transaction, and so its commands and its disk.
+//! Group commit: appends that wait at the same time share a transaction.
 //!
 //! ```text
-//! append ──> queue ──(all that wait)──> one of few committers ──> one transaction ──> answers
-//!                                            '── what is in the way ──> alone ──'
+//! append ──> queue ──(all that wait)──> one of few committers ──> one transaction ──> replies
+//!                                            '── failed a check ──> alone ──'
 //! ```
 //!
-//! Nobody waits for company: a committer that is free takes what is there, be it one batch. While all are busy the
-//! queue grows, and with it the next group. The answer of each batch is its own: one that is refused, or that hurts the
-//! transaction, is appended alone, and the others without it.
+//! No append waits for others: a free committer takes what is queued, even a single batch. While all
+//! committers are busy the queue grows, and with it the next group. Each batch gets its own result: one that
+//! is refused or breaks the transaction is appended alone, and the others without it.
 //!
-//! What waits is bounded, in number, in bytes and in time, and so is what it has: those that are tried alone have few
-//! connections between them, and a committer whose group takes too long leaves its place to another.
+//! The queue is limited in number, bytes and time, and so are the resources of its batches: those appended
+//! alone share a few connections, and a committer whose group takes too long gives up its place to another.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -30,20 +30,19 @@ use tokio_util::task::TaskTracker;
 use super::{Options, append, fault::Fault, hints::Hints, pool::Pool, stats::Counters, turns::Purpose};
 use crate::{AppendError, Batch, Hint, WriteError, vitals::Vitals, with_timeout};
 
-/// Groups under way at once: while one waits for the disk, another is prepared. More would only be smaller.
+/// Concurrent groups: while one waits for the disk, another is prepared. More would only make groups smaller.
 const COMMITTERS: usize = 3;
-/// The most batches of a group: far beyond it, nothing is gained, and the first waits for the last.
+/// Maximum batches per group. Larger groups gain nothing, and their first batch would wait for the last.
 const MOST: usize = 128;
-/// The most bytes of a group, roughly; a single batch may be larger.
+/// Approximate maximum bytes per group; a single batch may be larger.
 const MOST_BYTES: usize = 4 << 20;
-/// The bytes of all appends that have no answer yet, roughly, so that a burst of large ones is refused before it fills
-/// the memory; one alone may be larger.
+/// Approximate maximum bytes of all unanswered appends, so that a burst of large ones is refused before it
+/// exhausts memory; a single append may be larger.
 const ROOM: usize = 64 << 20;
-/// How long an append is tried that needs rows that others hold: twice as long as the server lets a transaction idle,
-/// so that those of a process that stopped are let go of.
+/// How long an append is retried while other transactions hold its rows. Twice the server's idle timeout for
+/// transactions, so that the locks of a stopped process are released in time.
 const HELD: Duration = Duration::from_secs(20);
 
-/// The appends of a store.
 pub(super) struct Groups {
     pool: Arc<Pool>,
     counters: Arc<Counters>,
@@ -53,11 +52,11 @@ pub(super) struct Groups {
     queue: Mutex<Queue>,
     most_committers: usize,
     most_waiting: usize,
-    /// One permit per kilobyte of what has no answer yet.
+    /// One permit per kilobyte of unanswered appends.
     room: Arc<Semaphore>,
-    /// One permit per batch that is tried alone or waits to be.
+    /// One permit per batch that is appended alone or waits to be.
     alone: Semaphore,
-    /// One permit per committer that has left its place before its group was settled.
+    /// One permit per committer that gave up its place before its group was settled.
     slow: Semaphore,
     timeout: Duration,
 }
@@ -69,7 +68,7 @@ struct Queue {
     n_committers: usize,
 }
 
-/// A batch and who waits for it, if anybody still does.
+/// A queued batch and the channel for its result.
 struct Waiting {
     ticket: u64,
     batch: Batch,
@@ -78,7 +77,8 @@ struct Waiting {
 }
 
 impl Queue {
-    /// Takes a group: of what came first, as long as no two are about the same. None if nothing waits.
+    /// Takes a group from the front of the queue, as long as no two batches name the same run, record or
+    /// child. Empty if nothing is queued.
     fn take(&mut self) -> Vec<Waiting> {
         let mut names = HashSet::new();
         let (mut n, mut bytes) = (0, 0);
@@ -117,7 +117,7 @@ impl Groups {
             hints,
             tasks,
             queue: Mutex::default(),
-            // Reads have their share, whatever is written.
+            // Leave connections for reads, whatever the load of writes.
             most_committers: (options.connections / 2).clamp(1, COMMITTERS),
             most_waiting: options.waiting.max(1),
             room: Arc::new(Semaphore::new(ROOM >> 10)),
@@ -127,7 +127,7 @@ impl Groups {
         })
     }
 
-    /// Appends a batch. Once that is begun, it goes on without its caller.
+    /// Appends a batch. Once a committer has taken it, it completes even if the caller is gone.
     pub(super) async fn append(self: &Arc<Self>, batch: Batch) -> Result<(), AppendError> {
         let (answer, mut answered) = oneshot::channel();
         let ticket = self.enqueue(batch, answer)?;
@@ -141,7 +141,7 @@ impl Groups {
         answered.unwrap_or_else(|_| Err(AppendError::Unknown("the append broke off".to_owned())))
     }
 
-    /// Says whether the last append was written, as far as it is remembered.
+    /// Checks that the last append succeeded, or failed too long ago to count.
     pub(super) fn check(&self) -> Result<(), WriteError> {
         self.vitals.check()
     }
@@ -179,7 +179,7 @@ impl Groups {
         Ok(ticket)
     }
 
-    /// Takes back what nobody has begun with.
+    /// Removes a batch from the queue unless a committer has taken it.
     fn withdraw(&self, ticket: u64) -> bool {
         let mut queue = self.queue.lock();
         match queue.waiting.iter().position(|waiting| waiting.ticket == ticket) {
@@ -188,7 +188,7 @@ impl Groups {
         }
     }
 
-    /// Commits groups until nothing waits.
+    /// Commits groups until the queue is empty.
     async fn commit(self: Arc<Self>) {
         let post = Post(&self);
         loop {
@@ -197,13 +197,14 @@ impl Groups {
                 return;
             }
             let mut settling = pin!(self.settle(group));
-            // While those that wait have patience left. What takes so long may be a silent connection, and others not.
+            // Half of the timeout of queued batches. A group this slow may have a silent connection; others
+            // may not.
             if timeout(self.timeout / 2, &mut settling).await.is_ok() {
                 continue;
             }
             tokio::select! {
                 () = &mut settling => {}
-                // Others that took long are done.
+                // Another slow group is done.
                 Ok(_slow) = self.slow.acquire() => {
                     drop(post);
                     return settling.await;
@@ -212,7 +213,7 @@ impl Groups {
         }
     }
 
-    /// Sees to it that each batch of a group gets its answer.
+    /// Appends a group and answers each of its batches.
     async fn settle(self: &Arc<Self>, mut group: Vec<Waiting>) {
         let until = self.pool.deadline();
         group.sort_unstable_by(|one, other| one.batch.run.cmp(&other.batch.run));
@@ -236,8 +237,8 @@ impl Groups {
                     }
                 }
                 Err(fault) => {
-                    // What the server will not do now, or may have done. That rows are held, or a connection was lost,
-                    // is no word about the next.
+                    // The server refused, or may have committed. Locked rows and lost connections say nothing
+                    // about the next append.
                     if let Fault::Refused(why) | Fault::InDoubt(why) = &fault {
                         self.vitals.failed(why);
                     }
@@ -255,7 +256,7 @@ impl Groups {
         }
     }
 
-    /// Appends a batch by itself, on a task of its own: it may have to wait where others need not.
+    /// Appends a batch alone, on its own task, because it may have to wait longer than others.
     fn append_alone(self: &Arc<Self>, waiting: Waiting, until: Instant) {
         let groups = Arc::clone(self);
         let until = until.min(Instant::now() + HELD);
@@ -289,12 +290,12 @@ impl Groups {
         if let (Ok(()), Some(hints)) = (&done, &self.hints) {
             hints.tell(Hint::Run(batch.run));
         }
-        // Whoever asked may be gone.
+        // The caller may be gone.
         drop(answer.send(done));
     }
 }
 
-/// A committer's place. When it is left, however that comes about, it goes to another if something waits.
+/// A committer's place. When dropped, even by a panic, it passes to a new committer if batches are queued.
 struct Post<'g>(&'g Arc<Groups>);
 
 impl Drop for Post<'_> {
@@ -305,7 +306,7 @@ impl Drop for Post<'_> {
         if queue.waiting.is_empty() {
             return;
         }
-        // Without a runtime, which takes its tasks with it, nobody waits either.
+        // Without a runtime no task can run, and nobody waits.
         if let Ok(runtime) = Handle::try_current() {
             queue.n_committers += 1;
             groups.tasks.spawn_on(Arc::clone(groups).commit(), &runtime);
@@ -339,7 +340,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_committer_that_breaks_off_leaves_its_place_to_another() {
+    async fn an_aborted_committer_is_replaced() {
         let mut options = Options::default();
         let connector = open::parse("postgres://nobody@localhost/none", &mut options).expect("a url");
         let counters = Arc::new(Counters::default());

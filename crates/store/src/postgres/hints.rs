@@ -1,12 +1,12 @@
-//! Hints between processes: LISTEN and NOTIFY, beside the appends and never part of them.
+//! Hints between processes: LISTEN and NOTIFY, separate from appends.
 //!
 //! ```text
 //! append ──(run)──> bounded queue ──> one connection ──NOTIFY──> server ──> the others' connections ──> engines
 //! ```
 //!
-//! A notification inside an append would hold a lock of the whole database through its commit and line all appends
-//! up behind one disk. So runs that changed are told afterwards, many at a time, by a connection of its own whose
-//! commits wait for no disk. What is lost on the way (a full queue, a lost connection) costs a poll.
+//! A notification within an append would hold a database-wide lock through its commit and serialize all
+//! appends. Instead a separate connection announces changed runs afterwards, in bulk, with commits that do
+//! not wait for the disk. Lost hints (a full queue, a lost connection) are made up for by polling.
 
 use std::{future::poll_fn, sync::Arc, time::Duration};
 
@@ -26,27 +26,27 @@ use super::{
 };
 use crate::Hint;
 
-/// One name for every database: a payload says which schema it is about.
+/// One channel for all schemas: each payload names its schema.
 const CHANNEL: &str = "wopr";
-/// Hints that wait to be told; beyond it they are not.
+/// Maximum number of queued outgoing hints; more are dropped.
 const WAITING: usize = 8_192;
-/// Hints a slow receiver may lag behind before it loses some and is told so.
+/// Maximum number of hints a slow receiver may lag behind before it loses some, of which it is notified.
 const KEPT: usize = 4_096;
-/// The server takes payloads below 8,000 bytes.
+/// Maximum payload size in bytes; the server accepts less than 8,000.
 const PAYLOAD: usize = 7_900;
-/// The line of a changed registry. One without a space cannot be a run's.
+/// The line for a changed registry. It has no space, so it cannot be mistaken for a run.
 const REGISTRY: &str = "registry";
-/// The line that says nothing in particular.
+/// The line for [`Hint::Any`].
 const ANY: &str = "any";
-/// How long changes are gathered before they are told together.
+/// How long changes are gathered before they are announced together.
 const GATHER: Duration = Duration::from_millis(3);
-/// Pause before a lost connection is made again.
+/// Pause before reconnecting.
 const AWAY: Duration = Duration::from_secs(1);
-/// How long nothing may be told before the server is asked whether it is there: one that is stopped keeps its
-/// connections, and hints go by another server meanwhile.
+/// Idle time after which the server is probed. A stopped server keeps its connections open, while hints may
+/// go through another server.
 const QUIET: Duration = Duration::from_secs(30);
 
-/// Why hints are neither told nor heard for now.
+/// Why hints are currently neither sent nor received.
 #[derive(Debug, thiserror::Error)]
 enum Lost {
     #[error("connect: {0}")]
@@ -57,14 +57,14 @@ enum Lost {
     Silent,
 }
 
-/// Both ends of the hints.
+/// The channels for outgoing and incoming hints.
 #[derive(Debug, Clone)]
 pub(super) struct Hints {
     outgoing: mpsc::Sender<Hint>,
     incoming: broadcast::Sender<Hint>,
 }
 
-/// What tells and hears, until it is stopped.
+/// Sends and receives hints until it is stopped.
 pub(super) struct Announcer {
     connector: Connector,
     schema: String,
@@ -96,7 +96,7 @@ impl Hints {
         (Self { outgoing, incoming }, announcer)
     }
 
-    /// Lets other processes know that something changed, sooner or later or not at all.
+    /// Announces a change to other processes, on a best-effort basis.
     pub(super) fn tell(&self, hint: Hint) {
         drop(self.outgoing.try_send(hint));
     }
@@ -120,20 +120,20 @@ impl Announcer {
         .await;
     }
 
-    /// Tells and hears as long as the connection lasts.
+    /// Sends and receives hints as long as the connection lasts.
     async fn carry(&mut self) -> Result<(), Lost> {
         let (client, mut hearing) = self.hear().await?;
         let first = format!("SET synchronous_commit = off; LISTEN {CHANNEL}");
         self.answer(client.batch_execute(&first)).await?;
         let notify = self.answer(client.prepare("SELECT pg_notify($1, $2)")).await?;
-        // Whatever changed while nobody listened.
+        // Changes may have been missed while disconnected.
         drop(self.incoming.send(Hint::Any));
         let mut hints = Vec::new();
         loop {
             tokio::select! {
                 n = self.outgoing.recv_many(&mut hints, WAITING) => {
                     if n == 0 {
-                        // The store is gone; whoever dropped it stops this task too.
+                        // The store was dropped, and its owner cancels this task too.
                         std::future::pending::<()>().await;
                     }
                 }
@@ -148,7 +148,7 @@ impl Announcer {
         }
     }
 
-    /// Waits for an answer as long as a server may take that is there.
+    /// Waits for a response, with a time limit.
     async fn answer<T>(&self, answer: impl Future<Output = Result<T, Error>>) -> Result<T, Lost> {
         match timeout(self.connector.answering(), answer).await {
             Ok(answer) => Ok(answer?),
@@ -182,7 +182,7 @@ impl Announcer {
     }
 }
 
-/// Ends with what it belongs to.
+/// The task that receives hints; aborted when dropped.
 struct Hearing(JoinHandle<()>);
 
 impl Future for Hearing {
@@ -202,7 +202,7 @@ impl Drop for Hearing {
     }
 }
 
-/// A line each, every hint once. A hint that is read nevertheless as something else costs a look.
+/// Encodes each distinct hint as a line. A line decoded as another hint causes only a needless read.
 fn lines(hints: &[Hint]) -> Vec<String> {
     let line = |hint: &Hint| match hint {
         Hint::Run(run) => format!("{} {}", run.tenant, run.run),
@@ -215,7 +215,7 @@ fn lines(hints: &[Hint]) -> Vec<String> {
     lines
 }
 
-/// Lines in few payloads, each below who tells and the schema.
+/// Packs lines into few payloads, each headed by the sender and the schema.
 fn payloads(me: &str, schema: &str, lines: &[String]) -> Vec<String> {
     let head = format!("{me} {schema}");
     let mut payloads: Vec<String> = Vec::new();
@@ -231,7 +231,7 @@ fn payloads(me: &str, schema: &str, lines: &[String]) -> Vec<String> {
     payloads
 }
 
-/// The hints of a payload that another process told about this schema. What is not understood hints at nothing.
+/// Decodes a payload from another process about this schema. Unknown lines are ignored.
 fn read(payload: &str, me: &str, schema: &str) -> Vec<Hint> {
     let mut lines = payload.lines();
     match lines.next().and_then(|head| head.split_once(' ')) {
@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn payloads_read_back_and_stay_below_the_servers_bound() {
+    fn payloads_round_trip_within_the_size_limit() {
         let runs: Vec<_> = (0..500)
             .map(|n| {
                 let tenant = TenantId::parse(&"t".repeat(64)).expect("a tenant");

@@ -1,8 +1,8 @@
 //! Lists of a tenant's runs and tasks.
 //!
-//! A page costs a page: each status is an arm of its own, already in order in an index and cut to the page's
-//! length, and the arms are merged. Statuses are written into the text, because only a constant tells the planner
-//! that the partial index holds them.
+//! The cost of a page depends only on its size: each status is a subquery, ordered by an index and limited to
+//! the page, and the results are merged. Statuses are written into the text as constants, because only then
+//! does the planner use the partial index.
 
 use tokio_postgres::types::Type;
 use wopr_core::{RunId, RunStatus, TenantId};
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{RunFilter, RunPage, TaskCursor, TaskFilter, TaskPage};
 
-/// A statement's text and values, grown together.
+/// The text and the bound values of a statement under construction.
 #[derive(Default)]
 struct Query<'v> {
     sql: String,
@@ -28,7 +28,7 @@ impl<'v> Query<'v> {
         self.sql.push_str(sql);
     }
 
-    /// Appends a text and the place of a value.
+    /// Appends text and a placeholder for a value.
     fn bind(&mut self, sql: &str, value: Value<'v>, kind: Type) {
         self.values.push((value, kind));
         let place = self.values.len().to_string();
@@ -82,7 +82,7 @@ fn runs_query<'v>(
         .filter(|status| filter.statuses.contains(status))
         .collect();
     if wanted.len() < 2 || filter.parent.is_some() {
-        // One parent's children are few: filtering them by status costs less than another index would.
+        // A parent has few children: filtering them by status is cheaper than another index.
         runs_arm(&mut query, tenant, filter, after, &wanted);
     } else {
         for (n, status) in wanted.iter().enumerate() {
@@ -113,7 +113,7 @@ fn runs_arm<'v>(
         query.text(" AND parent_run = ", parent.as_str());
     }
     for (n, status) in statuses.iter().enumerate() {
-        // Our own words, so there is nothing to quote in them.
+        // Statuses are our own constants and need no quoting.
         query.push(if n > 0 { ", '" } else { " AND status IN ('" });
         query.push(status.as_str());
         query.push(if n + 1 < statuses.len() { "'" } else { "')" });
@@ -142,7 +142,7 @@ pub(super) async fn tasks(
         .await?;
     let total = found.first().map(|row| rows::count(row, 0)).transpose()?;
     let mut page: Vec<_> = found.iter().collect();
-    // An empty page is one row with a total and nothing else.
+    // An empty page is one row that contains only the total.
     if let [only] = page.as_slice()
         && rows::opt_text(only, 1)?.is_none()
     {
@@ -159,7 +159,7 @@ pub(super) async fn tasks(
     })
 }
 
-/// One statement for the page and the number of all, so that they agree.
+/// One statement for the page and the total, so that they agree.
 fn tasks_query<'v>(
     tenant: &'v TenantId,
     filter: &'v TaskFilter,

@@ -1,18 +1,20 @@
-//! The store for several processes: one PostgreSQL database, 14 or later.
+//! The store for several processes: one PostgreSQL database, version 14 or later.
 //!
-//! Processes share nothing but the rows. An append is a transaction of two round trips (`checks` says why read
-//! committed suffices), which those that wait at the same time share (`groups`); each other write is one statement.
-//! Sequences, triggers, advisory locks and session state are not used, and what the server undoes in favor of another
-//! transaction is tried again, COMMIT included.
+//! Processes share nothing but the rows. An append is a transaction of two round trips (`checks` explains
+//! why read committed suffices), shared by all appends that wait at the same time (`groups`). Every other
+//! write is one statement. Sequences, triggers, advisory locks and session state are not used. Transactions
+//! that the server rolls back in favor of others are retried, including at COMMIT.
 //!
-//! Connections are few and callers that wait for one are bounded: beyond that, and after a short wait, a call
-//! answers that the store is unavailable. A connection lost before COMMIT was sent has written nothing; one lost
-//! with COMMIT under way leaves the append unknown, for the caller to reread.
+//! There are few connections, and a limited number of callers may wait for one. Beyond that, or after a short
+//! wait, a call fails with an unavailable store. A connection lost before COMMIT was sent has written
+//! nothing; if it is lost during COMMIT, the result is [`crate::AppendError::Unknown`] and the caller rereads
+//! the log.
 //!
-//! All settings can stand in the URL: the parameters of the driver (`options=-csearch_path=…`, several hosts,
-//! `target_session_attrs`), of ours `connections`, `hints=on|off`, `sslmode=disable|require` and `sslrootcert=FILE`,
-//! and `connect_timeout`, which bounds more here than in the driver (`connect` says what). TLS is used if and only if `sslmode=require` says so, and then the server's certificate
-//! is checked, against the platform's roots or that file.
+//! All settings can be given in the URL: the parameters of the driver (`options=-csearch_path=…`, several
+//! hosts, `target_session_attrs`), and `connections`, `hints=on|off`, `sslmode=disable|require`,
+//! `sslrootcert=FILE` and `connect_timeout`, which covers more here than in the driver (see `connect`). TLS
+//! is used if and only if `sslmode=require` is given; the server's certificate is then checked against that
+//! file or the platform's roots.
 
 mod append;
 mod checks;
@@ -53,23 +55,24 @@ pub use stats::Stats;
 
 use self::{groups::Groups, hints::Hints, pool::Pool, stats::Counters};
 
-/// How to use a database. What the URL says goes first.
+/// How to use a database. Settings in the URL take precedence.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Connections of this process, besides one for hints. Default 16. Reads have at most three quarters of them at a
-    /// time, and of these lists at most half of all; but at least one.
+    /// Connections of this process, besides one for hints. Default 16. Reads use at most three quarters of
+    /// them at a time, and lists at most half of all, but each at least one.
     pub connections: usize,
-    /// Lists and other reads of one tenant, and other calls, that may wait for a connection, and appends that may wait for
-    /// their turn, before further ones are refused. Default 1024 of each.
+    /// Maximum number of waiting calls before more are refused: lists and other reads of one tenant, other
+    /// calls, and appends, each counted separately. Default 1024.
     pub waiting: usize,
-    /// How long a call waits for a connection, or an append for its turn, before it is refused. Default one second.
+    /// How long a call waits for a connection, or an append for its turn, before it is refused. Default one
+    /// second.
     pub timeout: Duration,
-    /// How long a call may take once it has a connection or waits for one, with all that is tried again, before
-    /// the database is taken for silent. Default 45 seconds: longer than the server lets any statement run.
+    /// How long a call may take in total, including retries, before the database counts as silent. Default 45
+    /// seconds: longer than the server's statement timeout.
     pub deadline: Duration,
-    /// Whether to bring an older schema up to date. Default yes.
+    /// Migrates an older schema on opening. Default `true`.
     pub migrate: bool,
-    /// Whether to tell other processes of changes, and to hear of theirs. Default yes; without, they poll.
+    /// Exchanges hints about changes with other processes. Default `true`; without hints, processes poll.
     pub hints: bool,
 }
 
@@ -87,8 +90,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// How many connections those may have together that may have to wait long: enough for a few, and few enough that
-    /// the others have theirs.
+    /// Number of connections available to calls that may have to wait long. Leaves most connections to other
+    /// calls.
     fn share(&self) -> usize {
         (self.connections / 4).max(1)
     }
@@ -107,10 +110,7 @@ pub struct PostgresStore {
 }
 
 impl PostgresStore {
-    /// Reaches a database and, if there is none yet, makes the schema.
-    ///
-    /// # Errors
-    /// See [`OpenError`].
+    /// Connects to a database, and creates the schema if it does not exist.
     pub async fn open(url: &str, options: Options) -> Result<Self, OpenError> {
         let mut options = options;
         let connector = open::parse(url, &mut options)?;
@@ -144,13 +144,14 @@ impl PostgresStore {
         })
     }
 
-    /// What this store has done since it was opened.
+    /// Counters since the store was opened.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.counters.snapshot(self.pool.usage())
     }
 
-    /// Waits for appends under way, and for what the server still does for calls that are gone, and closes every connection. Later calls find the store unavailable.
+    /// Waits for appends in progress and for statements of abandoned calls, then closes every connection.
+    /// Later calls find the store unavailable.
     pub async fn close(&self) {
         self.stop.cancel();
         self.tasks.close();
@@ -167,7 +168,7 @@ impl fmt::Debug for PostgresStore {
     }
 }
 
-/// Waits before the next attempt, longer each time and never the same for two.
+/// Waits before the next attempt, with exponential backoff and jitter.
 async fn pause(attempt: u32) {
     let most = 2_u64 << attempt.min(7);
     let millis = rand::random_range(0..=most);

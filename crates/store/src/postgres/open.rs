@@ -1,4 +1,4 @@
-//! Reaching a database: the URL, TLS, and what is checked before anything is used.
+//! Opening a database: the URL, TLS, and the checks before first use.
 
 use std::{net::IpAddr, path::Path, sync::Arc, time::Duration};
 
@@ -21,14 +21,14 @@ use super::{
     open_error::OpenError,
 };
 
-/// How long each server and address has to let us in, where the URL does not say.
+/// Default time limit for connecting to each server and address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// When a silent peer is taken for gone, where the URL does not say.
+/// Default time after which a silent peer counts as gone.
 const PEER_TIMEOUT: Duration = Duration::from_secs(30);
-/// The oldest server this is tested with.
+/// The oldest server version in the test matrix.
 const OLDEST_SERVER: i64 = 140_000;
 
-/// Reads a URL: the driver's own parameters, and ours, which change the options.
+/// Parses a URL: the driver's parameters, and our own, which change the options.
 pub(super) fn parse(url: &str, options: &mut Options) -> Result<Connector, OpenError> {
     let (base, query) = url.split_once('?').unwrap_or((url, ""));
     let mut others = Vec::new();
@@ -47,7 +47,7 @@ pub(super) fn parse(url: &str, options: &mut Options) -> Result<Connector, OpenE
             ("sslmode", "disable") => wants_tls = false,
             ("sslmode", "require" | "verify-full") => wants_tls = true,
             ("sslmode", _) => {
-                // What may be stripped on the way protects from nobody who stands there.
+                // Refuse `prefer` and `allow`: an active attacker can strip TLS.
                 return Err(wrong(
                     "sslmode is disable, or require, which checks the certificate",
                 ));
@@ -61,7 +61,7 @@ pub(super) fn parse(url: &str, options: &mut Options) -> Result<Connector, OpenE
         text.push('?');
         text.push_str(&others.join("&"));
     }
-    // The driver's error does not quote the text.
+    // The driver's error does not quote the text, which may hold a password.
     let mut config: Config = text
         .parse()
         .map_err(|error| OpenError::Url(fault::text(&error)))?;
@@ -76,7 +76,7 @@ pub(super) fn parse(url: &str, options: &mut Options) -> Result<Connector, OpenE
         config.keepalives_idle(PEER_TIMEOUT);
     }
     if config.get_hosts().len().max(config.get_hostaddrs().len()) > 1 {
-        // After a failover the first that answers may be a standby.
+        // After a failover the first server that answers may be a standby.
         config.target_session_attrs(TargetSessionAttrs::ReadWrite);
     }
     if config.get_application_name().is_none() {
@@ -103,14 +103,14 @@ fn is_on_this_machine(config: &Config) -> bool {
 
 fn client_config(wants_tls: bool, roots: Option<&Path>) -> Result<ClientConfig, OpenError> {
     let failed = |error: rustls::Error| OpenError::Tls(error.to_string());
-    // By name, because the process may have no default provider.
+    // Name the provider, because the process may have no default.
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(failed)?;
     let builder = match roots {
         Some(path) if wants_tls => builder.with_root_certificates(read_roots(path)?),
         None if wants_tls => builder.with_platform_verifier().map_err(failed)?,
-        // Never used; and a machine without any certificate can go on without TLS.
+        // Not used without TLS. An empty store lets a machine without certificates connect.
         Some(_) | None => builder.with_root_certificates(RootCertStore::empty()),
     };
     Ok(builder.with_no_client_auth())
@@ -130,7 +130,7 @@ fn read_roots(path: &Path) -> Result<RootCertStore, OpenError> {
     Ok(roots)
 }
 
-/// Settings of a server by which what is written may be lost, and what that means.
+/// Server settings that risk losing acknowledged writes, and their consequences.
 const RISKS: [(&str, &str); 3] = [
     (
         "fsync",
@@ -146,10 +146,7 @@ const RISKS: [(&str, &str); 3] = [
     ),
 ];
 
-/// What a server's settings put at risk, a sentence each.
-///
-/// # Errors
-/// See [`OpenError`].
+/// Returns a sentence for each setting of a server that risks losing data.
 pub async fn risks(url: &str) -> Result<Vec<&'static str>, OpenError> {
     let connector = parse(url, &mut Options::default())?;
     risks_of(&connector.connect("").await?).await
@@ -158,7 +155,7 @@ pub async fn risks(url: &str) -> Result<Vec<&'static str>, OpenError> {
 async fn risks_of(session: &Session) -> Result<Vec<&'static str>, OpenError> {
     let mut risks = Vec::new();
     for (setting, risk) in RISKS {
-        // A database that is only compatible may not have it.
+        // Databases that are merely compatible with PostgreSQL may lack the setting.
         let row = session
             .read_one("SELECT current_setting($1, true) = 'off'", &[&setting])
             .await?;
@@ -169,7 +166,7 @@ async fn risks_of(session: &Session) -> Result<Vec<&'static str>, OpenError> {
     Ok(risks)
 }
 
-/// Checks the server before anything is written to it, and says the schema that tables go to.
+/// Checks the server before anything is written to it, and returns the schema that tables are created in.
 pub(super) async fn examine(session: &Session) -> Result<String, OpenError> {
     const SETTINGS: &str = "SELECT current_schema()::text, current_setting('server_encoding'),
         current_setting('server_version_num')::bigint";
@@ -205,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn our_parameters_are_taken_out_and_the_drivers_stay() {
+    fn our_parameters_are_removed_and_the_drivers_kept() {
         let (connector, options) =
             parsed("?connections=3&application_name=x&hints=off&sslmode=disable").expect("a url");
         assert_eq!((options.connections, options.hints), (3, false));
@@ -220,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused_without_showing_the_url() {
+    fn errors_for_unknown_parameters_do_not_quote_the_url() {
         for query in [
             "?sslmode=prefer",
             "?connections=0",
@@ -239,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_root_is_told() {
+    fn a_missing_root_certificate_is_reported() {
         let missing = parsed("?sslmode=require&sslrootcert=missing.pem");
         assert!(matches!(missing, Err(OpenError::Tls(text)) if text.contains("missing.pem")));
     }

@@ -1,4 +1,4 @@
-//! What keeps a database from being opened.
+//! Errors of opening a database.
 
 use std::time::Duration;
 
@@ -6,33 +6,32 @@ use tokio_postgres::Error;
 
 use super::fault;
 
-/// Why a database could not be opened. No text holds the URL, which may hold a password.
+/// Why a database could not be opened. Messages never contain the URL, which may hold a password.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The URL is not one.
+    /// The URL is invalid.
     #[error("read the database's url: {0}")]
     Url(String),
-    /// TLS cannot be set up.
     #[error("set up tls for the database: {0}")]
     Tls(String),
-    /// The server is not reached.
+    /// The server cannot be reached.
     #[error("connect to the database: {0}")]
     Connect(String),
-    /// The server does not let us in: the password, the name of the database, or TLS is wrong.
+    /// The server rejects the connection: the password, the database name or TLS is wrong.
     #[error("connect to the database: {0}")]
     Refused(String),
-    /// The server does not answer. It may be stopped, overloaded, out of reach or no PostgreSQL server at all.
+    /// The server does not answer. It may be stopped, overloaded, unreachable or not a PostgreSQL server.
     #[error("hear from the database: {server} did not answer within {} s", after.as_secs_f64())]
     Silent {
-        /// The server, or all that were tried.
+        /// The server, or all servers that were tried.
         server: String,
-        /// How long each was waited for.
+        /// How long each server was given to answer.
         after: Duration,
     },
-    /// The database does not hold text as UTF-8.
+    /// The database's encoding is not UTF-8.
     #[error("use a database that is encoded as {0}: it has to be UTF8")]
     Encoding(String),
-    /// The connection has no schema to put tables in.
+    /// The connection has no schema to create tables in.
     #[error("use a database without a schema: the first of its search_path does not exist")]
     NoSchema,
     /// A newer wopr wrote the schema. It was left untouched.
@@ -45,7 +44,7 @@ pub enum OpenError {
         /// The newest version this binary knows.
         known: u32,
     },
-    /// The schema is older and migrating was not allowed. It was left untouched.
+    /// The schema is older and migration was not allowed. It was left untouched.
     #[error("open a database of schema version {found}: this binary needs {known}, run the migration")]
     NeedsMigration {
         /// The version of the database.
@@ -53,7 +52,7 @@ pub enum OpenError {
         /// The version this binary needs.
         known: u32,
     },
-    /// The schema holds tables of something else by the names of ours. It was left untouched.
+    /// The schema holds tables of another program with the names of ours. It was left untouched.
     #[error("use the schema {0}: it has tables, but not those of wopr")]
     Foreign(String),
     /// A migration failed; it was rolled back.
@@ -62,7 +61,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Whether the server may be reached by itself a little later.
+    /// Returns `true` if opening may succeed later without any change to the configuration.
     #[must_use]
     pub const fn is_passing(&self) -> bool {
         match self {

@@ -1,4 +1,4 @@
-//! Connections: how many, how long to wait for one, and when not to wait at all.
+//! The connection pool: its size, how long to wait for a connection, and when to refuse.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,21 +23,22 @@ use super::{
     turns::{Purpose, Turns},
 };
 
-/// How often a read or a write is tried that failed without a trace.
+/// Attempts per read or write that failed without effect.
 const TRIES: u32 = 4;
 
-/// What is said of a server that says nothing.
+/// The error for a silent server.
 const SILENT: &str = "the database does not answer";
 
-/// A bounded number of connections with a bounded number of callers that wait for one.
+/// A limited number of connections, with a limited number of callers waiting for one.
 pub(super) struct Pool {
     connections: managed::Pool<Maker>,
-    /// One for each connection that may be in use: who has it need not wait for the connection.
+    /// One turn per connection: a caller with a turn need not wait for the connection.
     turns: Turns,
     keeper: Keeper,
-    /// One permit per append that is tried alone: it may wait for others, who may need a connection themselves.
+    /// One permit per append that is tried alone. Such an append may wait for other transactions, which may
+    /// need a connection themselves.
     alone: Semaphore,
-    /// How long one call may take.
+    /// Time limit of a call.
     deadline: Duration,
     counters: Arc<Counters>,
 }
@@ -50,11 +51,11 @@ impl Pool {
         tasks: TaskTracker,
     ) -> Result<Self, OpenError> {
         let keeper = Keeper::new(connector.clone(), tasks);
-        // Without time-outs of its own: a turn comes before it, and the connector bounds each server.
+        // Without timeouts: a turn is taken first, and the connector limits the time of each server.
         let connections = managed::Pool::builder(Maker::new(connector))
             .config(PoolConfig {
                 max_size: options.connections.max(1),
-                // The connection used last has its statements prepared and its server process warm.
+                // The most recently used connection has its statements prepared and its server process warm.
                 queue_mode: QueueMode::Lifo,
                 ..PoolConfig::default()
             })
@@ -70,19 +71,19 @@ impl Pool {
         })
     }
 
-    /// Until when a call that begins now may go on, with all that is tried again.
+    /// The time until which a call that begins now may run, including retries.
     pub(super) fn deadline(&self) -> Instant {
         Instant::now() + self.deadline
     }
 
-    /// Closes the connections nobody uses that are older than a call that lost its own: whatever became of the
-    /// server then, it is not found out once for each of them.
+    /// Closes idle connections that are older than a call whose connection was lost, since the server has
+    /// probably lost them as well.
     pub(super) fn lost(&self, since: Instant) {
         let since = since.into_std();
         self.connections.retain(|_, made| made.created > since);
     }
 
-    /// Gives a connection, or says soon that there is none.
+    /// Waits for a connection, and fails soon if there is none.
     pub(super) async fn get(&self, purpose: Purpose<'_>, until: Instant) -> Result<Connection, Fault> {
         let turn = self.turns.take(purpose).await.map_err(|why| {
             self.counters.refused();
@@ -103,7 +104,7 @@ impl Pool {
         Ok(Connection::new(object, turn, self.keeper.clone()))
     }
 
-    /// Gives one of the few places of appends that are tried alone, to be had before a connection.
+    /// Takes one of the few places for appends that are tried alone. Must be taken before a connection.
     pub(super) async fn place_alone(&self, until: Instant) -> Result<SemaphorePermit<'_>, Fault> {
         match timeout_at(until, self.alone.acquire()).await {
             Ok(Ok(place)) => Ok(place),
@@ -116,13 +117,14 @@ impl Pool {
         }
     }
 
-    /// Asks a round that reads, or that writes with one statement of its own transaction.
+    /// Runs a round that reads, or that writes with one statement of its own transaction.
     ///
-    /// What failed without a trace is tried again; `is_lost_too` says whether a lost connection is such a failure,
-    /// which it is for reads alone.
+    /// Failures without effect are retried. A lost connection counts as one only if `is_lost_too` is set, as
+    /// for reads.
     ///
     /// # Cancel safety
-    /// Who goes away before the answer leaves a write done or undone; what runs on at the server is stopped.
+    /// If the future is dropped, the write may or may not have happened, and a statement still running at the
+    /// server is cancelled.
     async fn ask<'v>(
         &self,
         purpose: Purpose<'_>,
@@ -148,7 +150,8 @@ impl Pool {
                     true
                 }
                 Fault::Lost(_) => {
-                    // A server that is silent may answer yet, and whoever had the connection next would read that.
+                    // A silent server may still respond, and the next user of the connection would read that
+                    // response.
                     client.close();
                     self.lost(begun);
                     is_lost_too
@@ -157,7 +160,7 @@ impl Pool {
                     client.give_back();
                     false
                 }
-                // A round that could not be sent as a whole may have left its transaction open.
+                // A round that was sent only in part may have left its transaction open.
                 Fault::InDoubt(_) | Fault::Damaged(_) => {
                     client.close();
                     false
@@ -171,7 +174,7 @@ impl Pool {
         }
     }
 
-    /// Reads what is stored about a few runs of a tenant: the rows of each step.
+    /// Reads a few runs of a tenant; returns the rows of each step.
     pub(super) async fn read_all<'v>(
         &self,
         tenant: &TenantId,
@@ -180,7 +183,7 @@ impl Pool {
         self.ask(Purpose::Read(tenant), true, round).await
     }
 
-    /// The same with one statement.
+    /// Like [`Pool::read_all`], with one statement.
     pub(super) async fn read<'v>(
         &self,
         tenant: &TenantId,
@@ -190,7 +193,7 @@ impl Pool {
         Ok(answers?.pop().unwrap_or_default())
     }
 
-    /// Looks among many runs, tasks or deliveries of a tenant, with one statement.
+    /// Lists runs, tasks or deliveries of a tenant, with one statement.
     pub(super) async fn list<'v>(
         &self,
         tenant: &TenantId,
@@ -200,7 +203,7 @@ impl Pool {
         Ok(answers?.pop().unwrap_or_default())
     }
 
-    /// Reads what this process has to know to do its work, with one statement.
+    /// Reads what the process needs for its own work, with one statement.
     pub(super) async fn learn<'v>(&self, round: impl Fn() -> Round<'v>) -> Result<Vec<Row>, Fault> {
         let answers = self.ask(Purpose::Work, true, round).await;
         Ok(answers?.pop().unwrap_or_default())
@@ -212,13 +215,13 @@ impl Pool {
         Ok(answers?.pop().unwrap_or_default())
     }
 
-    /// How many connections there are, and how many of them are in use.
+    /// Returns the number of connections, and how many of them are in use.
     pub(super) fn usage(&self) -> (usize, usize) {
         let status = self.connections.status();
         (status.size, status.size.saturating_sub(status.available))
     }
 
-    /// Refuses further callers and closes what is not in use.
+    /// Refuses further callers and closes idle connections.
     pub(super) fn close(&self) {
         self.connections.close();
     }

@@ -1,4 +1,4 @@
-//! The ports, each call on a connection of the pool.
+//! The ports of the store, each call on a connection of the pool.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::{
     WriteError, check::assert_sound,
 };
 
-/// How often a record that comes and goes is looked at.
+/// Attempts to read a record that is repeatedly created and deleted by others.
 const REMEMBER_TRIES: usize = 5;
 
 #[async_trait]
@@ -111,7 +111,7 @@ impl Log for PostgresStore {
 }
 
 impl PostgresStore {
-    /// Lets other processes know, if they want to.
+    /// Announces a change to other processes, if hints are enabled.
     fn tell(&self, hint: Hint) {
         if let Some(hints) = &self.hints {
             hints.tell(hint);
@@ -220,7 +220,7 @@ impl Work for PostgresStore {
 
     async fn release(&self, run: &RunKey, key: &EffectKey, fence: Fence) -> Result<(), WriteError> {
         work::release(&self.pool, run, key, fence).await?;
-        // Another process may have room for it.
+        // Another process may have capacity for it.
         self.tell(Hint::Run(run.clone()));
         Ok(())
     }

@@ -1,9 +1,9 @@
-//! Receivers and deliveries in SQL, each call one statement and so one transaction.
+//! Subscriptions and deliveries in SQL, each call one statement and so one transaction.
 //!
-//! A statement that waited for a row sees that row as it is then, but every other row as it was before. So what
-//! decides is always in the row that is locked: how many receivers a run has, in the run's; whether something may have
-//! been added to what waits for a receiver (`news`), in the receiver's. What waits is read by a statement of its own,
-//! after the lease.
+//! A statement that waited for a row lock sees the current version of that row, but older versions of all
+//! other rows. So every decision rests on the locked row: the number of subscriptions is in the row of the
+//! run, and the counter that shows added deliveries (`news`) is in the row of the subscription. Pending
+//! deliveries are read by a separate statement after the lease.
 
 use async_trait::async_trait;
 use tokio_postgres::Row;
@@ -23,7 +23,7 @@ use crate::{
     OutboxRow, PushRow, Pushes, Put, Quota, ReadError, Then, Update, WriteError,
 };
 
-/// The columns [`delivery`] reads.
+/// The columns that [`delivery`] reads.
 macro_rules! delivery_columns {
     () => {
         "tenant, run, push, seq, body, enqueued_at, attempts, error, dead_at"
@@ -33,7 +33,7 @@ macro_rules! delivery_columns {
 const NOTE: &str = "INSERT INTO outbox (tenant, run, from_seq, to_seq) VALUES ($1, $2, $3, $4)
      ON CONFLICT (tenant, run) DO UPDATE SET to_seq = excluded.to_seq";
 
-/// A new one hears of events from parameter 9 on, or from the end of the log.
+/// A new subscription covers events from parameter 9, or from the end of the log.
 const PUT: &str = concat!(
     "WITH the_run AS (
          SELECT tenant, run FROM runs WHERE tenant = $1 AND run = $2",
@@ -54,7 +54,7 @@ const PUT: &str = concat!(
      SELECT EXISTS (SELECT FROM the_run), EXISTS (SELECT FROM replaced), EXISTS (SELECT FROM added)"
 );
 
-/// Locks a run's row, so that the statement behind it sees the receivers that others were adding.
+/// Locks the row of a run, so that the next statement sees subscriptions added concurrently.
 const LOCK: &str = "SELECT FROM runs WHERE tenant = $1 AND run = $2 FOR NO KEY UPDATE";
 
 const OF_RUN: &str = concat!(
@@ -63,7 +63,7 @@ const OF_RUN: &str = concat!(
     " ORDER BY created_at, id"
 );
 
-/// The run's row is locked first, as appends do.
+/// Locks the row of the run first, as appends do.
 const DROP: &str = "WITH the_run AS (
          SELECT FROM runs WHERE tenant = $1 AND run = $2 FOR NO KEY UPDATE),
      dropped AS (
@@ -81,7 +81,7 @@ const OUTBOX: &str = concat!(
     " ORDER BY tenant, run LIMIT $3"
 );
 
-/// The receivers are locked before anything is made for them, so that none is dropped meanwhile.
+/// Locks the subscriptions before inserting deliveries, so that none is dropped meanwhile.
 const EXPAND: &str = "WITH taken AS (
          DELETE FROM outbox WHERE tenant = $1 AND run = $2 AND from_seq = $3 AND to_seq = $4 RETURNING 1),
      moved AS (
@@ -115,7 +115,7 @@ macro_rules! due {
     };
 }
 
-/// The order is told by the rows themselves, since what an update returns has none.
+/// Returns the columns to sort by, because the rows of an update have no order.
 macro_rules! lease {
     ($($free:expr),+) => {
         concat!(
@@ -147,7 +147,8 @@ const WAITING: &str = concat!(
     " FROM deliveries WHERE tenant = $1 AND run = $2 AND push = $3 AND dead_at IS NULL ORDER BY seq LIMIT $4"
 );
 
-/// Ends an attempt at parameter 8, if that is a place in the log: deletes it, or says why it was in vain.
+/// Records the result of the attempt at event parameter 8, if that is a position in the log: deletes the
+/// delivery or stores its error.
 const SETTLE: &str = "WITH lease AS (
          UPDATE pushes SET due = CASE WHEN news = $7::bigint THEN NULL ELSE $5::bigint END,
              epoch = CASE WHEN $6::boolean THEN epoch END, deaths = 0
@@ -162,7 +163,7 @@ const SETTLE: &str = "WITH lease AS (
              AND EXISTS (SELECT FROM lease))
      SELECT FROM lease";
 
-/// From a place on, and no further than the run of parameter 5.
+/// Selects from a position on, up to the run in parameter 5.
 macro_rules! list {
     ($condition:literal) => {
         concat!(
@@ -197,10 +198,10 @@ const RETRY: &str = concat!(
      SELECT count(*) FROM retried"
 );
 
-/// Sorts behind every id of a run.
+/// Sorts after every run id.
 const BEHIND_EVERY_RUN: &str = "~";
 
-/// Registers the receiver that comes along with a batch, behind the guard, which has locked the batch's own run.
+/// Registers the subscription of a batch, after the guard, which has locked the batch's own run.
 pub(super) fn put_along<'b>(round: &mut Round<'b>, batch: &'b Batch, push: &'b NewPush) -> usize {
     let is_own = push.run == batch.run.run;
     if !is_own {
@@ -215,7 +216,7 @@ pub(super) fn put_along<'b>(round: &mut Round<'b>, batch: &'b Batch, push: &'b N
     round.add(PUT, put_values(batch.run.tenant.as_str(), push, since, first))
 }
 
-/// What became of the receiver that came along.
+/// Reads the result of registering the subscription.
 pub(super) fn put_answer(found: &[Row]) -> Result<Put, Fault> {
     let found = only(found)?;
     Ok(
@@ -247,7 +248,7 @@ fn put_values<'v>(tenant: &'v str, push: &'v NewPush, since: Option<Seq>, first:
     ]
 }
 
-/// Notes what the receivers of a batch's run have to be told.
+/// Adds the events of a batch to the outbox row of its run.
 pub(super) fn note<'b>(round: &mut Round<'b>, batch: &'b Batch, is_told: bool) {
     let (tenant, run) = (batch.run.tenant.as_str(), batch.run.run.as_str());
     if is_told && !batch.events.is_empty() {
@@ -363,7 +364,7 @@ async fn list(
 ) -> Result<Vec<DeliveryRow>, Fault> {
     let run = filter.run.as_ref().map(wopr_core::RunId::as_str);
     let first = run.unwrap_or_default();
-    // Nothing has the place before the first event of an unnamed receiver.
+    // No delivery sorts before the first event of the empty subscription id.
     let (from, push, seq) = match after {
         Some(after) if after.run.as_str() >= first => {
             (after.run.as_str(), &*after.push, rows::int(after.seq.0))
@@ -463,7 +464,7 @@ impl Pushes for PostgresStore {
         after: Option<&RunKey>,
         limit: usize,
     ) -> Result<Vec<OutboxRow>, ReadError> {
-        // The empty text sorts before every id.
+        // The empty string sorts before every id.
         let (tenant, run) = after.map_or(("", ""), |key| (key.tenant.as_str(), key.run.as_str()));
         let round = || {
             let values = vec![

@@ -1,5 +1,5 @@
-//! Reads of one run, each as of one moment: one statement where that can say it, else one transaction that is
-//! sent whole and sees one snapshot.
+//! Reads of one run, each as of one moment: one statement if possible, otherwise one pipelined transaction
+//! with one snapshot.
 
 use tokio_postgres::Row;
 use wopr_core::{RunId, RunKey, Seq};
@@ -22,8 +22,8 @@ const SUMMARY: &str = concat!(
     present!()
 );
 
-/// The same, and the bytes of what [`SNAPSHOT`], [`TAIL`] and [`INBOX`] would read. The server knows the length of a body
-/// without reading it.
+/// Like [`SUMMARY`], with the total size of what [`SNAPSHOT`], [`TAIL`] and [`INBOX`] would read. The server
+/// knows the length of a body without reading it.
 const WEIGHED_SUMMARY: &str = concat!(
     "SELECT workflow, version, status, principal, parent_run, parent_node, created_at, updated_at, next_seq,
          coalesce((SELECT octet_length(body) FROM snapshots WHERE tenant = $1 AND run = $2), 0)
@@ -48,7 +48,8 @@ const HEADS: &str = concat!(
 
 const TASK: &str = "SELECT context, state, interrupt, updated_at FROM tasks WHERE tenant = $1 AND run = $2";
 
-/// This and the next two leave out what exceeds the bound of the load, which the weight tells of.
+/// This statement and the next two leave out rows beyond the limit of the load; the size from
+/// [`WEIGHED_SUMMARY`] tells if any were.
 const SNAPSHOT: &str =
     "SELECT head, body FROM snapshots WHERE tenant = $1 AND run = $2 AND octet_length(body) <= $3::bigint";
 
@@ -182,7 +183,7 @@ pub(super) async fn heads(pool: &Pool, runs: &[RunKey]) -> Result<Vec<Option<Seq
         .await?;
     let mut heads = vec![None; runs.len()];
     for row in &found {
-        // Places count from 1.
+        // `WITH ORDINALITY` counts from 1.
         let place = usize::try_from(rows::count(row, 0)?).unwrap_or(usize::MAX);
         if let Some(head) = heads.get_mut(place.wrapping_sub(1)) {
             *head = Some(rows::seq(row, 1)?);
@@ -218,7 +219,7 @@ pub(super) async fn events(
     Ok(Some(EventPage { events, head, status }))
 }
 
-/// How much of a log is read: it ends with the event that reaches either.
+/// Limits of a log read, which ends with the event that reaches either.
 #[derive(Clone, Copy)]
 struct Bound {
     events: usize,
@@ -232,7 +233,7 @@ impl Bound {
     };
 }
 
-/// Reads (seq, body) at `column`: events of a log that holds `head`, none of them missing.
+/// Reads (seq, body) at `column`: events of a log with `head` events. Checks that none is missing.
 fn read_events(
     run: &RunKey,
     found: &[Row],

@@ -10,10 +10,10 @@ use super::{
 };
 use crate::{KeyRow, Revision, WorkflowRow};
 
-/// Owns what every tenant may use; no tenant can be called this.
+/// The owner of workflows that every tenant shares; not a valid tenant id.
 const SHARED: &str = "";
 
-/// Takes the row of the last revision first, and holds it to the end.
+/// Locks the row of the last revision first, until the end of the transaction.
 const PUT_WORKFLOW: &str =
     "WITH next AS (UPDATE last_revision SET revision = revision + 1 RETURNING revision),
      head AS (
@@ -24,11 +24,11 @@ const PUT_WORKFLOW: &str =
      SELECT $1, $2, $3, $4::bytea, $5::bigint FROM next
      ON CONFLICT (tenant, id, version) DO NOTHING RETURNING 1";
 
-/// The shared owner is the empty text and sorts last here, behind the tenant's own.
+/// The shared owner is the empty string and sorts last here, after the tenant's own row.
 const WORKFLOW: &str = "SELECT tenant, id, version, body, registered_at FROM workflows
      WHERE tenant IN ($1, '') AND id = $2 AND version = $3 ORDER BY tenant DESC LIMIT 1";
 
-/// The length of a stored value is known without reading it. Every change has a revision of its own.
+/// The length of a stored value is known without reading it. Every change has its own revision.
 const WORKFLOWS_SINCE: &str = "SELECT tenant, id, version, body, registered_at, revision FROM (
          SELECT *, sum(octet_length(body)) OVER up_to AS total, row_number() OVER up_to AS place
          FROM (SELECT * FROM workflow_heads WHERE revision > $1 ORDER BY revision LIMIT 256) AS heads
@@ -36,7 +36,7 @@ const WORKFLOWS_SINCE: &str = "SELECT tenant, id, version, body, registered_at, 
          WINDOW up_to AS (ORDER BY revision)) AS found
      WHERE total <= $2::bigint OR place = 1 ORDER BY revision";
 
-/// A round that is sent again after its commit was in doubt finds its own key: the secret tells it from another's.
+/// A round resent after a commit in doubt finds its own key, and recognizes it by the secret.
 const ADD_KEY: &str = "WITH next AS (UPDATE last_revision SET revision = revision + 1 RETURNING revision)
      INSERT INTO api_keys (id, secret_sha256, tenant, principal, scopes, membership, created_at, revoked_at, revision)
      SELECT $1, $2, $3, $4, $5, $6, $7::bigint, $8::bigint, revision FROM next

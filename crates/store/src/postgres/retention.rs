@@ -1,12 +1,12 @@
 //! Retention in SQL.
 //!
-//! Every statement about a run leaves out what is gone: [`present!`] where one run is asked for, [`listed!`] in
-//! lists. The table of marks is almost always empty, and then either costs one look at an empty index.
+//! Every statement about runs excludes removed ones: [`present!`] for a single run, [`listed!`] in lists. The
+//! table of marks is almost always empty, and then either costs one lookup in an empty index.
 //!
-//! Any number of processes may mark and sweep. A mark is only set while its run's row is locked, so none outlives
-//! its run. Who sweeps passes over what another has locked, and deletes the run's own row first: an append under
-//! way holds it and is waited for, a later one finds nothing to append to. What the first wrote meanwhile is seen
-//! when the mark's turn has come, which goes only when nothing is left.
+//! Any number of processes may mark and sweep. A mark is set only while its run's row is locked, so no mark
+//! outlives its run. A sweep skips locked rows and deletes the run's own row first. It thereby waits for an
+//! append in progress, and a later append finds no run. Rows written by the former are found when the mark is
+//! deleted, which happens only once nothing is left.
 
 use async_trait::async_trait;
 use wopr_core::{RunId, RunKey, TenantId, Timestamp};
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{Child, EndedRoots, ReadError, Removal, Retention, Swept, TaskCursor, WriteError};
 
-/// The condition that the run of the parameters 1 and 2 is not gone.
+/// The condition that the run in parameters 1 and 2 is not removed.
 macro_rules! present {
     () => {
         " AND NOT EXISTS (SELECT 1 FROM removals AS m JOIN removals AS r ON r.tenant = m.tenant AND r.run = m.root
@@ -29,7 +29,7 @@ macro_rules! present {
 }
 pub(super) use present;
 
-/// The condition that the run of a row of this table is not gone.
+/// The condition that the run of a row of this table is not removed.
 macro_rules! listed {
     ($table:literal) => {
         concat!(
@@ -45,8 +45,8 @@ macro_rules! listed {
 }
 pub(super) use listed;
 
-/// Marks whose turn it is: those of trees that are gone, a root's when nothing else of its tree is left. To be
-/// completed with a further condition and the limit.
+/// Selects the marks to process: those of removed trees, and a root's mark only when nothing else of its tree
+/// is left. To be completed with a further condition and the limit.
 macro_rules! gone {
     ($also:literal) => {
         concat!(
@@ -88,8 +88,8 @@ const BEGUN: &str = "SELECT DISTINCT m.tenant, m.root FROM removals AS m
          SELECT 1 FROM removals AS r WHERE r.tenant = m.tenant AND r.run = m.root)
      ORDER BY m.tenant, m.root LIMIT $1";
 
-/// Deletes the rows of some runs that are gone: of each kind as many as parameter 2 says, and of the kinds with
-/// bodies no further than the row that brings them to the bytes of parameter 3. Sizes are known without the bodies.
+/// Deletes rows of removed runs: of each kind at most parameter 2, and of kinds with bodies only up to the
+/// row that reaches the bytes in parameter 3. Sizes are known without reading the bodies.
 const EMPTY: &str = concat!(
     "WITH gone AS MATERIALIZED (",
     gone!(""),
@@ -169,15 +169,15 @@ const FINISH: &str = concat!(
     ") DELETE FROM removals AS x USING gone AS g WHERE x.tenant = g.tenant AND x.run = g.run RETURNING 1"
 );
 
-/// About how many rows a run has, at least.
+/// Approximate minimum number of rows of a run.
 const ROWS_OF_A_RUN: usize = 8;
 
-/// Bytes of bodies that are deleted for each row of the limit, so that a step with large ones stays far within the
-/// time a statement has.
+/// Body bytes deleted per row of the limit, so that a step with large bodies stays well within the statement
+/// timeout.
 const BYTES_OF_A_ROW: usize = 64 << 10;
 
 async fn next_tenant(pool: &Pool, after: Option<&TenantId>) -> Result<Option<TenantId>, Fault> {
-    // The empty text sorts before every tenant.
+    // The empty string sorts before every tenant.
     let after = after.map_or("", TenantId::as_str);
     let found = pool.learn(|| Round::of(NEXT_TENANT, vec![value(after)])).await?;
     found
@@ -289,7 +289,7 @@ async fn sweep(pool: &Pool, limit: usize) -> Result<Swept, Fault> {
         Some(row) => usize::try_from(rows::count(row, 0)?).unwrap_or(usize::MAX),
         None => 0,
     };
-    // A statement of its own, which sees what the first has left.
+    // A separate statement, so that it sees the result of the first.
     let runs = pool.write(|| Round::of(FINISH, vec![value(runs)])).await?.len();
     Ok(Swept { runs, rows })
 }

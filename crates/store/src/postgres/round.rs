@@ -1,10 +1,10 @@
-//! Statements sent together: one round trip for as many as are in a [`Round`].
+//! Pipelining: the statements of a [`Round`] take one round trip.
 //!
-//! The driver sends a statement when its future is polled first and answers come in that order, so polling all of
-//! them once, in order, puts all of them on the wire before the first answer. A statement that fails inside a
-//! transaction makes the server refuse those behind it, COMMIT included: it answers that with ROLLBACK. One that fails
-//! before it is sent, because a value cannot be or the connection is closed, is not known to the server, so nothing
-//! behind it is sent either.
+//! The driver sends a statement when its future is first polled, and responses arrive in order. Polling all
+//! futures once, in order, therefore sends all statements before the first response. If a statement fails
+//! inside a transaction, the server refuses those after it, and answers COMMIT with ROLLBACK. A statement
+//! that fails before it is sent, because a value cannot be encoded or the connection is closed, is unknown to
+//! the server, so nothing after it is sent either.
 
 use std::{
     future::poll_fn,
@@ -21,21 +21,20 @@ use tokio_postgres::{
 
 use super::fault::{Fault, text};
 
-/// One parameter.
+/// A statement parameter.
 pub(super) type Value<'v> = Box<dyn ToSql + Sync + Send + 'v>;
 
-/// Makes a parameter.
 pub(super) fn value<'v>(value: impl ToSql + Sync + Send + 'v) -> Value<'v> {
     Box::new(value)
 }
 
-/// What is sent.
+/// One command of a round.
 enum Step<'v> {
-    /// A word of transaction control.
+    /// A transaction control command.
     Control(&'static str),
     /// A statement that is prepared once per connection.
     Prepared(&'static str, Vec<Value<'v>>),
-    /// A statement whose text differs from call to call, so that keeping it prepared would fill the connection.
+    /// A statement whose text varies, so that caching it as prepared would fill the connection's cache.
     Typed(String, Vec<(Value<'v>, Type)>),
 }
 
@@ -46,32 +45,32 @@ pub(super) struct Round<'v> {
 }
 
 impl<'v> Round<'v> {
-    /// Adds a word of transaction control.
+    /// Adds a transaction control command.
     pub(super) fn control(&mut self, word: &'static str) {
         self.steps.push(Step::Control(word));
     }
 
-    /// Adds a statement and says where its answer will be.
+    /// Adds a statement and returns the index of its result.
     pub(super) fn add(&mut self, sql: &'static str, values: Vec<Value<'v>>) -> usize {
         self.steps.push(Step::Prepared(sql, values));
         self.steps.len() - 1
     }
 
-    /// A round of one statement.
+    /// Creates a round of one prepared statement.
     pub(super) fn of(sql: &'static str, values: Vec<Value<'v>>) -> Self {
         Self {
             steps: vec![Step::Prepared(sql, values)],
         }
     }
 
-    /// A round of one statement with a text of its own.
+    /// Creates a round of one statement that is not cached.
     pub(super) fn typed(sql: String, values: Vec<(Value<'v>, Type)>) -> Self {
         Self {
             steps: vec![Step::Typed(sql, values)],
         }
     }
 
-    /// Prepares what this connection has not prepared yet. Nothing of the round is sent.
+    /// Prepares the statements that this connection has not prepared yet. Sends nothing of the round itself.
     pub(super) async fn prepare(self, client: &ClientWrapper, until: Instant) -> Result<Ready<'v>, Fault> {
         let prepare = async {
             let mut steps = Vec::with_capacity(self.steps.len());
@@ -92,7 +91,7 @@ impl<'v> Round<'v> {
         }
     }
 
-    /// Prepares and sends; the answers, or the first failure.
+    /// Prepares and sends; returns all results, or the first failure.
     pub(super) async fn ask(self, client: &ClientWrapper, until: Instant) -> Result<Vec<Vec<Row>>, Fault> {
         let sent = self.prepare(client, until).await?.send(client).await;
         match sent.failure {
@@ -108,35 +107,35 @@ enum ReadyStep<'v> {
     Typed(String, Vec<(Value<'v>, Type)>),
 }
 
-/// A round that only has to be sent.
+/// A prepared round.
 pub(super) struct Ready<'v> {
     steps: Vec<ReadyStep<'v>>,
-    /// What is not answered by then is given up.
+    /// When to give up waiting for responses.
     until: Instant,
 }
 
-/// What came back.
+/// The responses to a round.
 pub(super) struct Sent {
-    /// The rows of each step before the failure, none for words of control.
+    /// The rows of each step before the failure; empty for control commands.
     pub(super) rows: Vec<Vec<Row>>,
     /// The first step that failed.
     pub(super) failure: Option<Failure>,
 }
 
-/// Where a round failed.
+/// The failure of a step.
 pub(super) struct Failure {
-    /// Which step.
+    /// The index of the step.
     pub(super) step: usize,
-    /// What the server or the connection said; `None` if nothing came in time.
+    /// The error from the server or the connection; `None` on timeout.
     pub(super) error: Option<Error>,
-    /// Whether it failed before it was sent, and so nothing behind it was sent.
+    /// `true` if the step failed before it was sent, so that nothing after it was sent.
     pub(super) is_unsent: bool,
 }
 
 impl From<Failure> for Fault {
     fn from(failure: Failure) -> Self {
         match failure.error {
-            // It will not be sent the next time either.
+            // Retrying would fail the same way.
             Some(error) if failure.is_unsent && !error.is_closed() && error.as_db_error().is_none() => {
                 Self::Damaged(text(&error))
             }
@@ -147,12 +146,12 @@ impl From<Failure> for Fault {
 }
 
 impl Ready<'_> {
-    /// The place of the last step.
+    /// The index of the last step.
     pub(super) fn last(&self) -> usize {
         self.steps.len().saturating_sub(1)
     }
 
-    /// Sends everything and collects the answers.
+    /// Sends everything and collects the responses.
     pub(super) async fn send(self, client: &ClientWrapper) -> Sent {
         let calls: Vec<_> = self.steps.iter().map(|step| call(client, step)).collect();
         let n_steps = calls.len();
@@ -185,7 +184,7 @@ impl Ready<'_> {
     }
 }
 
-/// What a server that says nothing is called.
+/// The fault for a server that does not respond.
 pub(super) fn silent() -> Fault {
     Fault::Lost("the database did not answer in time".to_owned())
 }
@@ -212,14 +211,14 @@ fn call<'c>(client: &'c ClientWrapper, step: &'c ReadyStep<'_>) -> Call<'c> {
     }
 }
 
-/// What calls came to, as far as they were begun.
+/// The results of the calls that were started.
 struct Answers {
     of_each: Vec<Result<Vec<Row>, Error>>,
-    /// The call that failed before it was sent: it is the last that was begun.
+    /// The call that failed before it was sent, which is the last one started.
     unsent: Option<usize>,
 }
 
-/// Awaits all. Each poll goes through them in order, the first one too, which sends them.
+/// Awaits all calls. Each poll visits them in order, including the first, which sends them.
 async fn in_order<'c>(mut calls: Vec<Call<'c>>) -> Answers {
     let mut answers: Vec<Option<Result<Vec<Row>, Error>>> = Vec::with_capacity(calls.len());
     let mut unsent = None;
@@ -265,7 +264,7 @@ mod tests {
 
     use super::*;
 
-    /// An error that no server has told.
+    /// An error that does not come from the server.
     fn error() -> Error {
         "connect_timeout=soon"
             .parse::<Config>()
@@ -273,7 +272,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_sent_behind_what_cannot_be() {
+    async fn nothing_is_sent_after_an_unsendable_statement() {
         let (answer, answered) = oneshot::channel::<()>();
         let sent = async move {
             answered.await.expect("it is answered");
@@ -290,7 +289,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_sent_and_fails_keeps_nothing_back() {
+    async fn a_failure_after_sending_does_not_stop_later_statements() {
         let (answer, answered) = oneshot::channel::<()>();
         let fails = async move {
             answered.await.expect("it is answered");

@@ -1,6 +1,7 @@
-//! Values on their way into columns and back into types, without trusting the database.
+//! Encoding of columns, and decoding without trusting the database.
 //!
-//! What cannot be read is [`Fault::Damaged`] with the column's name; nothing here panics on stored data.
+//! A value that cannot be decoded is [`Fault::Damaged`] with the name of the column; nothing here panics on
+//! stored data.
 
 use std::borrow::Cow;
 
@@ -15,20 +16,21 @@ use crate::{
     TaskState, WorkflowRow,
 };
 
-/// A number as a bigint can hold it. Nothing stored comes near the bound; what a client asks for may.
+/// Converts a number to bigint. Stored numbers never reach the limit, but a client's may.
 pub(super) fn int(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-/// A count of rows as a bigint can hold it.
+/// Converts a row count to bigint.
 pub(super) fn limit(n: usize) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-/// Text that a client or another layer chose, as a column can hold it.
+/// Escapes text chosen by a client or another layer.
 ///
-/// PostgreSQL has no NUL in text. It is written U+0001 `0`, and U+0001 itself U+0001 `1`: no two texts become the
-/// same, their order stays, and ordinary text is stored as it is. Ids of ours have neither character.
+/// PostgreSQL text cannot contain NUL. It is stored as U+0001 `0`, and U+0001 itself as U+0001 `1`. The
+/// encoding is injective and preserves order, and ordinary text is stored unchanged. Our own ids contain
+/// neither character.
 pub(super) fn free(text: &str) -> Cow<'_, str> {
     if text.contains(['\0', '\u{1}']) {
         Cow::Owned(text.replace('\u{1}', "\u{1}1").replace('\0', "\u{1}0"))
@@ -67,7 +69,7 @@ pub(super) fn opt_text(row: &Row, column: usize) -> Result<Option<&str>, Fault> 
     value(row, column)
 }
 
-/// Reads what [`free`] wrote.
+/// Reads text written by [`free`].
 pub(super) fn free_text(row: &Row, column: usize) -> Result<String, Fault> {
     unfree(text(row, column)?).ok_or_else(|| Fault::damaged(row, column, "an escape of no character"))
 }
@@ -97,7 +99,7 @@ pub(super) fn fence(row: &Row, column: usize) -> Result<Fence, Fault> {
     count(row, column).map(Fence)
 }
 
-/// How many processes died with a row in hand.
+/// Reads the number of process deaths counted by a row.
 pub(super) fn deaths(row: &Row, column: usize) -> Result<u32, Fault> {
     Ok(u32::try_from(count(row, column)?).unwrap_or(u32::MAX))
 }
@@ -111,7 +113,7 @@ pub(super) fn opt_time(row: &Row, column: usize) -> Result<Option<Timestamp>, Fa
     Ok(millis.map(Timestamp::from_millis))
 }
 
-/// Reads an id with its own parser.
+/// Reads an id with its parser.
 pub(super) fn id<T>(row: &Row, column: usize, parse: fn(&str) -> Result<T, IdError>) -> Result<T, Fault> {
     parse(text(row, column)?).map_err(|why| Fault::damaged(row, column, why))
 }
@@ -130,8 +132,8 @@ pub(super) fn run_key(row: &Row, column: usize) -> Result<RunKey, Fault> {
     ))
 }
 
-/// Reads (workflow, version, status, principal, parent_run, parent_node, created_at, updated_at, next_seq), the
-/// first of them at `at`.
+/// Reads (workflow, version, status, principal, parent_run, parent_node, created_at, updated_at, next_seq),
+/// starting at `at`.
 pub(super) fn summary(row: &Row, at: usize) -> Result<(Summary, Seq), Fault> {
     let parent = match (opt_text(row, at + 4)?, opt_text(row, at + 5)?) {
         (Some(_), Some(_)) => Some((id(row, at + 4, RunId::parse)?, id(row, at + 5, NodeId::parse)?)),
@@ -152,12 +154,11 @@ pub(super) fn summary(row: &Row, at: usize) -> Result<(Summary, Seq), Fault> {
     Ok((summary, seq(row, at + 8)?))
 }
 
-/// Reads a status.
 pub(super) fn status(row: &Row, column: usize) -> Result<RunStatus, Fault> {
     word(row, column, RunStatus::parse)
 }
 
-/// Reads (context, state, interrupt, updated_at), the first of them at `at`.
+/// Reads (context, state, interrupt, updated_at), starting at `at`.
 pub(super) fn task(row: &Row, at: usize) -> Result<TaskRow, Fault> {
     let context = match opt_text(row, at)? {
         Some(_) => Some(free_text(row, at)?),
@@ -175,7 +176,7 @@ pub(super) fn task(row: &Row, at: usize) -> Result<TaskRow, Fault> {
     })
 }
 
-/// Reads (seq, body), the first of them at `at`.
+/// Reads (seq, body), starting at `at`.
 pub(super) fn event(row: &Row, at: usize) -> Result<StoredEvent, Fault> {
     Ok(StoredEvent {
         seq: seq(row, at)?,
@@ -260,7 +261,7 @@ mod tests {
     ];
 
     #[test]
-    fn every_text_reads_back_and_keeps_its_place() {
+    fn escaped_text_round_trips_and_keeps_its_order() {
         for text in TEXTS {
             let stored = free(text);
             assert!(!stored.contains('\0'), "{text:?}");

@@ -1,8 +1,8 @@
 //! The schema and its versions.
 //!
-//! Migrations are embedded and only go forward; a schema of a newer binary is refused before anything is written.
-//! Several processes may start at once: whoever migrates holds the one row of a table of its own while it does,
-//! and the others find the work done when they get it.
+//! Migrations are embedded and only go forward; a schema of a newer binary is refused before anything is
+//! written. Several processes may start at once: the one that migrates locks the only row of a separate
+//! table, and the others find the schema up to date when they get the lock.
 
 use std::time::Duration;
 
@@ -20,29 +20,28 @@ mod embedded {
     refinery::embed_migrations!("migrations/postgres");
 }
 
-/// Where refinery keeps what it has applied. Not its usual name, which another program in the schema may use.
+/// The table in which refinery records applied migrations. Another program in the schema may use its default
+/// name.
 const HISTORY: &str = "wopr_schema_history";
 
-/// Tables whose names tell that a schema is ours, or somebody else's.
+/// Tables by whose names a schema is recognized as ours.
 const OURS: [&str; 3] = ["runs", "events", "effects"];
 
-/// How long the migrations of another process are waited for.
+/// How long to wait for another process's migrations.
 const OTHERS: Duration = Duration::from_secs(120);
 
-/// Brings a database to the schema of this binary and returns its version. Does nothing to one that has it.
+/// Migrates a database to the schema of this binary and returns its version. Does nothing if it is up to
+/// date.
 ///
 /// # Errors
-/// See [`OpenError`]; the database is as it was then.
+/// The database is unchanged on error.
 pub async fn migrate(url: &str) -> Result<u32, OpenError> {
     let connector = open::parse(url, &mut Options::default())?;
     ensure(&connector, true).await?;
     Ok(known())
 }
 
-/// Reads the schema version of a database without changing it; 0 where there is none yet.
-///
-/// # Errors
-/// See [`OpenError`].
+/// Reads the schema version of a database without changing it; 0 if there is none yet.
 pub async fn schema_version(url: &str) -> Result<u32, OpenError> {
     let connector = open::parse(url, &mut Options::default())?;
     let session = connector.connect("").await?;
@@ -50,10 +49,7 @@ pub async fn schema_version(url: &str) -> Result<u32, OpenError> {
     Ok(version(&session, &schema).await?.unwrap_or(0))
 }
 
-/// Whether a database holds a key that is not revoked. Changes nothing.
-///
-/// # Errors
-/// See [`OpenError`].
+/// Returns `true` if a database holds a key that is not revoked. Changes nothing.
 pub async fn holds_keys(url: &str) -> Result<bool, OpenError> {
     let connector = open::parse(url, &mut Options::default())?;
     let session = connector.connect("").await?;
@@ -83,7 +79,7 @@ fn known() -> u32 {
         .unwrap_or(0)
 }
 
-/// Checks the schema and migrates it if that is allowed; says its name.
+/// Checks the schema, migrates it if that is allowed, and returns its name.
 pub(super) async fn ensure(connector: &Connector, migrate: bool) -> Result<String, OpenError> {
     let mut session = connector.connect("").await?;
     let schema = open::examine(&session).await?;
@@ -95,13 +91,13 @@ pub(super) async fn ensure(connector: &Connector, migrate: bool) -> Result<Strin
     if !migrate {
         return Err(OpenError::NeedsMigration { found, known });
     }
-    // Held on a connection of its own, because refinery begins and ends transactions on the one it is given.
+    // Held on a separate connection, because refinery begins and ends transactions on the one it is given.
     let holder = connector.connect("").await?;
     lock(&holder).await?;
     let found = checked(&session, &schema).await?;
     if found < known {
         let mut attempt = 1;
-        // Each migration is a transaction, and those that are done are not repeated. It takes as long as it takes.
+        // Each migration is its own transaction, and completed ones are not repeated. There is no time limit.
         while let Err(error) = runner().run_async(session.client()).await {
             if attempt == TRIES || !is_undone_migration(&error) {
                 return Err(OpenError::Migration(error.to_string()));
@@ -111,12 +107,13 @@ pub(super) async fn ensure(connector: &Connector, migrate: bool) -> Result<Strin
         }
         tracing::info!(from = found, to = known, schema, "database migrated");
     }
-    // Nothing was written here, and the end of the connection gives the row back as well: no answer is no error.
+    // The lock holder wrote nothing, and closing the connection releases the row too, so errors do not
+    // matter.
     drop(holder.tell("ROLLBACK", Duration::ZERO).await);
     Ok(schema)
 }
 
-/// The schema's version, if this binary may use it.
+/// Returns the schema's version if this binary may use it.
 async fn checked(session: &Session, schema: &str) -> Result<u32, OpenError> {
     let known = known();
     match version(session, schema).await? {
@@ -126,7 +123,7 @@ async fn checked(session: &Session, schema: &str) -> Result<u32, OpenError> {
     }
 }
 
-/// The version of the last migration applied; `None` where none ever was.
+/// Returns the version of the last migration applied; `None` if there was none.
 async fn version(session: &Session, schema: &str) -> Result<Option<u32>, OpenError> {
     let names = "SELECT tablename::text FROM pg_catalog.pg_tables WHERE schemaname = $1";
     let rows = session.read(names, &[&schema]).await?;
@@ -143,7 +140,7 @@ async fn version(session: &Session, schema: &str) -> Result<Option<u32>, OpenErr
     Ok(newest.and_then(|version| u32::try_from(version).ok()))
 }
 
-/// Takes the row only one migrating process may hold, in a transaction that stays open.
+/// Locks the row that only one migrating process may hold, in a transaction that stays open.
 async fn lock(session: &Session) -> Result<(), OpenError> {
     const TABLE: &str =
         "CREATE TABLE IF NOT EXISTS wopr_migration_lock (one boolean PRIMARY KEY CHECK (one));
@@ -158,7 +155,7 @@ async fn lock(session: &Session) -> Result<(), OpenError> {
     for step in [TABLE, take.as_str()] {
         let mut attempt = 1;
         while let Err(error) = session.tell(step, OTHERS).await? {
-            // Two that create a table at the same time collide in the server's own catalog.
+            // Concurrent `CREATE TABLE` statements collide in the server's catalog.
             let is_collision = matches!(
                 error.code(),
                 Some(&SqlState::UNIQUE_VIOLATION | &SqlState::DUPLICATE_TABLE | &SqlState::DUPLICATE_OBJECT)
@@ -166,7 +163,7 @@ async fn lock(session: &Session) -> Result<(), OpenError> {
             if attempt == TRIES || !(is_collision || is_undone_by_others(&error)) {
                 return Err(OpenError::Migration(fault::text(&error)));
             }
-            // Ends the transaction the failure left open, if it did.
+            // The failure may have left the transaction open.
             let ended = session.tell("ROLLBACK", Duration::ZERO).await?;
             ended.map_err(|error| OpenError::Migration(fault::text(&error)))?;
             super::pause(attempt).await;
@@ -176,7 +173,7 @@ async fn lock(session: &Session) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Whether a migration failed by the server's word that it gave way to another transaction.
+/// Returns `true` if a migration was rolled back by the server in favor of another transaction.
 fn is_undone_migration(error: &refinery::Error) -> bool {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {

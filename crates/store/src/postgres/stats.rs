@@ -1,31 +1,31 @@
-//! Plain counters, for metrics and for tests that ask what happened.
+//! Counters, for metrics and for tests.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::AppendError;
 
-/// What a [`super::PostgresStore`] has done since it was opened.
+/// Counters of a [`super::PostgresStore`] since it was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Batches that are durable.
+    /// Batches committed.
     pub appends: u64,
-    /// Transactions that appended: each is one commit.
+    /// Transactions that appended; each is one commit.
     pub groups: u64,
-    /// The most batches of one of them.
+    /// The largest number of batches in one transaction.
     pub largest_group: u64,
-    /// Batches refused because the log had moved on.
+    /// Batches refused because the log had advanced.
     pub conflicts: u64,
-    /// Batches refused because their request had taken effect already.
+    /// Batches refused because their request had already taken effect.
     pub duplicates: u64,
     /// Batches refused because a lease was lost.
     pub fenced: u64,
-    /// Appends whose outcome the database did not tell.
+    /// Appends whose outcome is unknown.
     pub doubtful_commits: u64,
-    /// Transactions tried again: serialization failures, deadlocks, rows that others held, lost connections.
+    /// Transactions retried after serialization failures, deadlocks, locked rows or lost connections.
     pub retries: u64,
-    /// Calls refused because every connection was busy or too many waited for one.
+    /// Calls refused because every connection was busy or too many calls waited.
     pub refused: u64,
-    /// Hints from other processes.
+    /// Hints received from other processes.
     pub hints: u64,
     /// Connections now.
     pub connections: u64,
@@ -65,7 +65,7 @@ impl Counters {
         counter.fetch_add(1, Relaxed);
     }
 
-    /// A transaction of so many batches is durable.
+    /// Records a committed transaction of `n_batches` batches.
     pub(super) fn committed(&self, n_batches: usize) {
         self.groups.fetch_add(1, Relaxed);
         self.largest_group.fetch_max(n_batches as u64, Relaxed);

@@ -1,10 +1,11 @@
-//! Turns: who may use a connection, and how many may wait for that.
+//! Turns: who may use a connection, and how many may wait.
 //!
-//! There is a turn for each connection. What clients look at may have most of them at a time and never all, and lists,
-//! which may read very much, a part of those: however slow reads are, there are connections left for what is written
-//! and for what goes on by itself, and however slow lists are, for the reads that this needs. Where there is one
-//! connection only, all share it. Those that wait are bounded for each of the three by themselves, for the same reason.
-//! Lists and reads take turns by tenant, and each tenant's that wait are bounded: one with many is not ahead of another.
+//! There is one turn per connection. Reads for clients may hold most of them but never all, and lists, which
+//! may read a lot, only a part of those. So however slow reads are, connections remain for writes and
+//! background work, and however slow lists are, for other reads. If there is only one connection, all share
+//! it. The number of waiting calls is limited separately for each of the three, for the same reason. In lists
+//! and reads tenants take turns, and the number of waiting calls is limited per tenant, so that a busy tenant
+//! does not delay another.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,23 +15,22 @@ use wopr_core::TenantId;
 use super::Options;
 use crate::{turns, with_timeout};
 
-/// What a connection is wanted for.
+/// What a connection is used for.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Purpose<'t> {
-    /// To find runs, tasks or deliveries of a tenant among many.
+    /// A list of a tenant's runs, tasks or deliveries.
     List(&'t TenantId),
-    /// To look at what is stored about a few runs of a tenant.
+    /// A read of a few runs of a tenant.
     Read(&'t TenantId),
-    /// To write, and for what the process has to know to do its work.
+    /// A write, or a read that the process needs for its own work.
     Work,
 }
 
-/// The turns of a pool.
 pub(super) struct Turns {
     lists: turns::Turns,
     reads: turns::Turns,
     all: Arc<Semaphore>,
-    /// One permit per call for work that waits for its turn, so that no more than these do.
+    /// One permit per call for [`Purpose::Work`] that has or waits for a turn, which limits their number.
     waiting: Semaphore,
     timeout: Duration,
 }
@@ -41,19 +41,18 @@ pub(super) struct Turn {
     _lanes: Lanes,
 }
 
-/// The turns among calls of its kind that a call has.
+/// The turns that a call holds in its lanes.
 #[derive(Default)]
 struct Lanes {
     _list: Option<turns::Turn>,
     _read: Option<turns::Turn>,
 }
 
-/// Why there is no turn.
 const TOO_MANY: &str = "too many requests wait for the database";
 const BUSY: &str = "every connection to the database is busy";
 
 impl Turns {
-    /// So many turns.
+    /// Creates one turn per connection.
     pub(super) fn new(n_turns: usize, options: &Options) -> Self {
         let n_reads = n_turns.saturating_sub(options.share()).max(1);
         let n_lists = (n_turns / 2).max(1);
@@ -67,16 +66,16 @@ impl Turns {
         }
     }
 
-    /// Gives a turn, or says soon that there is none.
+    /// Waits for a turn, and fails soon if there is none.
     pub(super) async fn take(&self, purpose: Purpose<'_>) -> Result<Turn, &'static str> {
         let _waiting = match purpose {
             Purpose::Work => Some(self.waiting.try_acquire().map_err(|_| TOO_MANY)?),
             Purpose::List(_) | Purpose::Read(_) => None,
         };
-        // From the narrow to the wide, so that who waits in one keeps nobody from his turn in another.
+        // Take the narrow lane first, so that a waiting call does not hold a turn that another one needs.
         let turn = async {
             let lanes = self.lanes(purpose).await.map_err(|turns::Full| TOO_MANY)?;
-            // They are never closed.
+            // The semaphore is never closed.
             let all = Arc::clone(&self.all).acquire_owned().await.map_err(|_| BUSY)?;
             Ok(Turn {
                 _all: all,
@@ -112,7 +111,7 @@ impl Turns {
 mod tests {
     use super::*;
 
-    /// Takes as many as there are.
+    /// Takes turns until none is left.
     async fn take_all(turns: &Turns, purpose: Purpose<'_>) -> Vec<Turn> {
         let mut taken = Vec::new();
         while let Ok(turn) = turns.take(purpose).await {
@@ -122,7 +121,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn lists_leave_turns_to_reads_and_these_to_what_writes() {
+    async fn lists_leave_turns_for_reads_and_reads_for_writes() {
         let acme = TenantId::parse("acme").expect("valid");
         for (connections, n_lists, n_reads) in [(1, 1, 1), (2, 1, 1), (3, 1, 2), (4, 2, 3), (16, 8, 12)] {
             let options = Options {
@@ -142,7 +141,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn many_lists_of_one_tenant_do_not_hold_up_another() {
+    async fn many_lists_of_one_tenant_do_not_delay_another() {
         let [busy, other] = ["busy", "other"].map(|name| TenantId::parse(name).expect("valid"));
         let turns = Arc::new(Turns::new(2, &Options::default()));
         for _ in 0..50 {

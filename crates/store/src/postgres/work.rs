@@ -1,8 +1,8 @@
-//! Timers, leases and inboxes in SQL, each one statement and so one transaction.
+//! Timers, leases and inboxes in SQL, each call one statement and so one transaction.
 //!
-//! A lease is handed out under the row's lock, and rows that others have locked are passed over: whoever locked
-//! one leases it, settles it or gives it back. A lease ends by its time or by its holder; other processes of this
-//! database live, so beginning an epoch ends nothing.
+//! A lease is taken under the row's lock, and locked rows are skipped: whoever locked one is leasing,
+//! settling or releasing it. A lease ends when it expires or when its holder ends it. Other processes of this
+//! database are alive, so beginning an epoch ends no leases.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{EffectKey, Epoch, Fence, LeasedEffect, LeasedTimer, Mailbox, Quota, TimerKey};
 
-/// The tenants that have such rows, each found by a seek.
+/// Finds the tenants that have such rows, each by a seek.
 macro_rules! tenants_with {
     ($table:literal, $condition:literal) => {
         concat!(
@@ -51,7 +51,8 @@ const WRITABLE: &str = "SELECT FROM last_epoch WHERE false FOR UPDATE";
 const BEGIN_EPOCH: &str = "WITH next AS (UPDATE last_epoch SET epoch = epoch + 1 RETURNING epoch)
      INSERT INTO epochs (epoch, began_at) SELECT epoch, $1 FROM next RETURNING epoch";
 
-/// `due` says when somebody may fire a timer: by the time of day, or, of one that is leased, by the clock of leases.
+/// The column `due` is when a timer can be leased: by the time of day, or, for a leased timer, by the clock
+/// of leases.
 macro_rules! due {
     ($condition:literal, $order:literal, $limit:literal) => {
         concat!(
@@ -68,7 +69,7 @@ macro_rules! due {
     };
 }
 
-/// Suspects are one list, the others another.
+/// Suspects and other rows are selected separately.
 macro_rules! lease_timers {
     ($($free:expr),+) => {
         concat!(
@@ -104,8 +105,8 @@ const RELEASE_TIMER: &str = "UPDATE timers SET epoch = NULL, due = $5
 const NEXT_DUE: &str = "SELECT least((SELECT min(due) FROM timers WHERE deaths < 2),
          (SELECT min(due) FROM timers WHERE deaths = 2))";
 
-/// Takes rows while those before them take less than so many bytes. The length of a stored value is known without
-/// reading it. Rows cannot be locked and summed up by one `SELECT`, so the locked ones are passed in.
+/// Takes rows while those before them have less than a number of bytes. The length of a stored value is known
+/// without reading it. One `SELECT` cannot both lock rows and sum them up, so the locked rows are passed in.
 macro_rules! fitting {
     ($locked:literal, $limit:literal) => {
         concat!(
@@ -117,7 +118,7 @@ macro_rules! fitting {
     };
 }
 
-/// The order is told by the rows themselves, since what an update returns has none.
+/// Returns the columns to sort by, because the rows of an update have no order.
 macro_rules! lease_effects {
     ($($free:expr),+) => {
         concat!(
@@ -180,7 +181,7 @@ const RENEW: &str = "UPDATE effects SET lease_until = $5
 const RELEASE: &str = "UPDATE effects SET epoch = NULL, lease_until = NULL
      WHERE tenant = $1 AND run = $2 AND key = $3 AND fence = $4";
 
-/// One seek per run: a run that was told ten thousand things costs as much as one that was told one.
+/// One seek per run, so the cost does not depend on the number of messages in an inbox.
 const WITH_INBOX: &str = "WITH RECURSIVE runs AS (
          (SELECT tenant, target FROM inbox
           WHERE (tenant, target) > ($1, $2) AND deaths < 3 AND (epoch IS NULL OR epoch = $4)
@@ -196,14 +197,14 @@ const END_EPOCH: &str = "WITH ended AS (UPDATE epochs SET is_ended = true WHERE 
      inboxes AS (UPDATE inbox SET epoch = NULL WHERE epoch = $1)
      UPDATE outbox SET epoch = NULL WHERE epoch = $1";
 
-/// Says that an epoch lives, and whether another has been silent for so long.
+/// Records that an epoch is alive, and returns whether another has been silent for too long.
 const BEAT: &str = "WITH beat AS (
          UPDATE epochs SET seen_at = (extract(epoch FROM clock_timestamp()) * 1000)::bigint, is_buried = false
          WHERE epoch = $1)
      SELECT EXISTS (SELECT FROM epochs WHERE NOT is_buried AND NOT is_ended AND epoch <> $1
          AND seen_at < (extract(epoch FROM clock_timestamp()) * 1000)::bigint - $2::bigint)";
 
-/// Leases end by their time, as ever; claims, which have none, end here.
+/// Leases end when they expire, as always; claims do not expire and end here.
 const BURY: &str = "WITH dead AS (
          UPDATE epochs SET is_buried = true WHERE NOT is_buried AND NOT is_ended AND epoch <> $1
              AND seen_at < (extract(epoch FROM clock_timestamp()) * 1000)::bigint - $2::bigint RETURNING epoch),
@@ -214,7 +215,7 @@ const BURY: &str = "WITH dead AS (
      the_pushes AS (UPDATE pushes AS x SET deaths = deaths + 1 FROM dead WHERE x.epoch = dead.epoch)
      SELECT count(*) FROM dead";
 
-/// Rows that another epoch has are not claimed: once it is buried, nobody has them.
+/// Rows claimed by another epoch are skipped. The claim ends when that epoch is found dead.
 macro_rules! claim {
     ($table:literal, $run:literal) => {
         concat!(
@@ -281,7 +282,8 @@ pub(super) async fn keep_time(pool: &Pool, at: Timestamp) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Learns whether the server takes writes. A standby, and a primary that is read only, refuse to lock even nothing.
+/// Checks that the server accepts writes. A standby or a read-only primary refuses to lock even an empty set
+/// of rows.
 pub(super) async fn ready(pool: &Pool) -> Result<(), Fault> {
     pool.learn(|| Round::of(WRITABLE, Vec::new())).await?;
     Ok(())
@@ -401,7 +403,7 @@ pub(super) async fn lease_timers(
             deaths: rows::deaths(row, 5)?,
         });
     }
-    // What an update returns has no order.
+    // The rows of an update have no order.
     leased.sort_unstable_by(|one, other| {
         (one.since, &one.run, &one.key).cmp(&(other.since, &other.run, &other.key))
     });
@@ -432,7 +434,7 @@ pub(super) async fn next_due(pool: &Pool) -> Result<Option<Timestamp>, Fault> {
     }
 }
 
-/// The tenants that get nothing.
+/// The tenants excluded by the quota.
 pub(super) fn without(quota: &Quota) -> Vec<&str> {
     quota.without.iter().map(wopr_core::TenantId::as_str).collect()
 }
@@ -467,7 +469,8 @@ pub(super) async fn lease_effects(
     for row in &found {
         match read_leased(row) {
             Ok(effect) => leased.push(effect),
-            // Its lease is handed out and will end; the others are ours and must not wait for that.
+            // This effect is leased and its lease will expire; the other leased effects must not wait for
+            // that.
             Err(fault) => {
                 tracing::error!(?fault, "leased an effect that cannot be read");
                 damage = Some(fault);
@@ -483,7 +486,7 @@ pub(super) async fn lease_effects(
     Ok(leased.into_iter().map(|(_, effect)| effect).collect())
 }
 
-/// Reads an effect and its place in the queue.
+/// Reads an effect and its position in the queue.
 fn read_leased(row: &Row) -> Result<((bool, i64), LeasedEffect), Fault> {
     let effect = LeasedEffect {
         run: rows::run_key(row, 0)?,
@@ -531,7 +534,7 @@ pub(super) async fn runs_with_inbox(
     after: Option<&RunKey>,
     limit: usize,
 ) -> Result<Vec<RunKey>, Fault> {
-    // The empty text sorts before every id.
+    // The empty string sorts before every id.
     let (tenant, run) = after.map_or(("", ""), |key| (key.tenant.as_str(), key.run.as_str()));
     let round = || {
         Round::of(
@@ -548,7 +551,6 @@ pub(super) async fn runs_with_inbox(
     found.iter().map(|row| rows::run_key(row, 0)).collect()
 }
 
-/// Deletes expired records of requests.
 pub(super) async fn forget_expired(pool: &Pool, now: Timestamp, limit: usize) -> Result<usize, Fault> {
     let round = || Round::of(FORGET, vec![value(now.millis()), value(rows::limit(limit))]);
     Ok(pool.write(round).await?.len())

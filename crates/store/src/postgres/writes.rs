@@ -1,8 +1,8 @@
-//! The rows of batches, table by table, once nothing can refuse them any more.
+//! The rows of batches, table by table, after all checks have passed.
 //!
-//! Each table gets one statement for what is added, however many rows and batches there are. What is cleared, settled
-//! or consumed goes first, so that a key may be used anew in the same batch. A batch may name a key twice, which one
-//! statement may not update twice: [`rounds_of`] deals such rows to statements that follow each other.
+//! Inserts take one statement per table, however many rows and batches there are. Removals come first, so
+//! that a key can be reused in the same batch. A batch may name a key twice, but one statement cannot update
+//! a row twice: [`rounds_of`] distributes such rows over consecutive statements.
 
 use std::{collections::HashMap, hash::Hash};
 
@@ -62,7 +62,7 @@ const BLOBS: &str = "INSERT INTO blobs (tenant, run, id, media_type, bytes)
      SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[])
      ON CONFLICT (tenant, run, id) DO NOTHING";
 
-/// Adds what [`super::checks`] has not written with its checks.
+/// Adds the writes that [`super::checks`] has not already done.
 pub(super) fn rest<'b>(round: &mut Round<'b>, batches: &[&'b Batch]) {
     for batch in batches {
         leave(round, batch);
@@ -166,7 +166,7 @@ const RELEASE: [&str; 4] = [
     "UPDATE outbox SET deaths = 0, epoch = NULL WHERE tenant = $1 AND run = $2 AND deaths >= 3",
 ];
 
-/// Parks the work rows of runs, or hands out again what was parked.
+/// Parks the work rows of runs, or releases parked ones.
 fn hold<'b>(round: &mut Round<'b>, batches: &[&'b Batch]) {
     for batch in batches {
         let statements = match batch.hold {
@@ -181,7 +181,7 @@ fn hold<'b>(round: &mut Round<'b>, batches: &[&'b Batch]) {
     }
 }
 
-/// What a batch takes away.
+/// Adds the removals of a batch.
 fn leave<'b>(round: &mut Round<'b>, batch: &'b Batch) {
     let (tenant, run) = (batch.run.tenant.as_str(), batch.run.run.as_str());
     if !batch.timers_cleared.is_empty() {
@@ -211,7 +211,7 @@ fn leave<'b>(round: &mut Round<'b>, batch: &'b Batch) {
     }
 }
 
-/// The runs' own task rows and those of their children.
+/// The task rows of the batches' runs and their children.
 fn tasks<'b>(batches: &[&'b Batch]) -> Option<Vec<Value<'b>>> {
     let mut all: Vec<(&Batch, &str, &TaskRow, &Summary)> = Vec::new();
     for batch in batches {
@@ -258,11 +258,11 @@ fn tasks<'b>(batches: &[&'b Batch]) -> Option<Vec<Value<'b>>> {
     })
 }
 
-/// Rows of one kind, of all batches, each with its batch.
+/// The rows of one kind in all batches, each with its batch.
 struct Rows<'b, T>(Vec<(&'b Batch, &'b T)>);
 
 impl<'b, T> Rows<'b, T> {
-    /// Those there are, if any.
+    /// Collects the rows; `None` if there are none.
     fn of(batches: &[&'b Batch], read: fn(&'b Batch) -> &'b [T]) -> Option<Self> {
         let rows: Vec<_> = batches
             .iter()
@@ -271,7 +271,7 @@ impl<'b, T> Rows<'b, T> {
         (!rows.is_empty()).then_some(Self(rows))
     }
 
-    /// A parameter with something of each row.
+    /// A parameter with one value per row.
     fn column<C>(&self, read: impl Fn(&'b Batch, &'b T) -> C) -> Value<'b>
     where
         C: ToSql + Sync + Send + 'b,
@@ -293,7 +293,8 @@ impl<'b, T> Rows<'b, T> {
     }
 }
 
-/// Deals rows to rounds in which no key of a run comes twice, each key's rows in order. Almost always one round.
+/// Distributes rows over rounds so that no round contains a key of a run twice, in order per key. Almost
+/// always one round.
 fn rounds_of<'b, T, K: Eq + Hash>(
     batches: &[&'b Batch],
     read: fn(&'b Batch) -> &'b [T],

@@ -1,8 +1,8 @@
-//! One batch inside the group's transaction.
+//! Applies one batch within the group's transaction.
 //!
-//! Everything that can refuse a batch is asked before anything is written, so a refused batch leaves nothing to
-//! undo. That is free of races because there is one writer: what was read in this transaction still holds when
-//! it commits. The guard is the first write and the last reason to refuse.
+//! All checks run before anything is written, so a refused batch leaves nothing to undo. There is no race
+//! because there is one writer: what was read in this transaction still holds when it commits. The guard is
+//! both the last check and the first write.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{AppendError, Batch, EffectRow, Fence, Guard, StoredEvent, Summary, TaskRow, vitals::Vitals};
 
-/// The statements of every append, see [`Session`].
+/// The statements of every append; see [`Session`].
 const INSERT_RUN: &str = "\
     INSERT INTO runs (tenant, run, workflow, version, status, principal, parent_run, parent_node,
      created_at, updated_at, next_seq, context, task_state, task_interrupt, task_updated_at)
@@ -36,9 +36,9 @@ const INSERT_MESSAGE: &str = "\
     INSERT INTO messages (tenant, run, seq, id, body) VALUES (?1, ?2, ?3, ?4, ?5)
      ON CONFLICT (tenant, run, id) DO NOTHING";
 
-/// A batch on its way through the writer.
+/// A batch queued for the writer.
 pub(super) struct Append {
-    /// Shared with who waits: its many small pieces are best let go of by the thread that made them.
+    /// Shared with the caller, so that the thread that allocated its many small parts also frees them.
     pub(super) batch: Arc<Batch>,
     pub(super) reply: oneshot::Sender<Result<(), AppendError>>,
     pub(super) counters: Arc<Counters>,
@@ -61,8 +61,8 @@ impl Job for Append {
 
     fn settle(mut self: Box<Self>, outcome: Result<(), Failure>) {
         let answer = match (outcome, self.refusal.take()) {
-            // A refusal may rest on what a neighbour wrote and then lost, so it is not passed on. Nothing of a
-            // refused batch was written, though, whatever became of the group.
+            // The refusal may rest on a write of the same group that was lost, so it is not passed on. A
+            // refused batch wrote nothing, even if the group's commit is in doubt.
             (Err(failure), Some(_)) => Err(AppendError::Unavailable(failure.text)),
             (Err(failure), None) => Err(failure.into()),
             (Ok(()), Some(refusal)) => Err(refusal),
@@ -74,14 +74,14 @@ impl Job for Append {
             self.totals.changed(&self.batch.run.tenant);
         }
         let Self { batch, reply, .. } = *self;
-        // First, so that the one who waits is the last to have it.
+        // Drop it before replying, so that the waiting caller holds the last reference.
         drop(batch);
-        // A caller that went away does not take its append back.
+        // The append stands even if the caller is gone.
         drop(reply.send(answer));
     }
 }
 
-/// Writes a batch, or says why not and writes nothing.
+/// Writes a batch. If it is refused, returns the reason and writes nothing.
 fn append(conn: &Session<'_>, records: &Records, batch: &Batch) -> Result<Result<(), AppendError>, Fault> {
     let found = match &batch.idempotency {
         None => Found::Nothing,
@@ -116,7 +116,7 @@ fn append(conn: &Session<'_>, records: &Records, batch: &Batch) -> Result<Result
     Ok(Ok(()))
 }
 
-/// Every reason to refuse a batch but its guard and its request's record.
+/// Checks everything except the guard and the idempotency record.
 fn refusal(conn: &Connection, batch: &Batch) -> Result<Option<AppendError>, Fault> {
     for settled in &batch.effects_settled {
         let Some(fence) = settled.fence else { continue };
@@ -150,7 +150,7 @@ fn refusal(conn: &Connection, batch: &Batch) -> Result<Option<AppendError>, Faul
     }
 }
 
-/// A batch that lost its own race is told so, and nothing of what else is in its way.
+/// Returns the conflict of a batch whose guard does not hold, which precedes other refusals.
 fn lost_race(conn: &Connection, batch: &Batch) -> Result<Option<AppendError>, Fault> {
     let actual = present_head(conn, &batch.run)?;
     let guard_holds = match batch.guard {
@@ -163,7 +163,7 @@ fn lost_race(conn: &Connection, batch: &Batch) -> Result<Option<AppendError>, Fa
     }))
 }
 
-/// Writes the run row if it is as the batch expects it; `false` means it is not and nothing was written.
+/// Writes the run row if it is as the batch expects; otherwise writes nothing and returns `false`.
 fn guard(conn: &Session<'_>, batch: &Batch) -> Result<bool, Fault> {
     let written = match batch.guard {
         Guard::Create => insert_run(
@@ -173,40 +173,40 @@ fn guard(conn: &Session<'_>, batch: &Batch) -> Result<bool, Fault> {
             batch.task.as_ref(),
             batch.head(),
         )?,
-        Guard::At(expected) => match update_run(conn, batch, expected, Told::Nobody)? {
-            // Somebody is told of this run, or another append was first.
-            0 => return advance_told(conn, batch, expected),
+        Guard::At(expected) => match update_run(conn, batch, expected, Subscribed::No)? {
+            // The run has subscriptions, or another append was first.
+            0 => return advance_subscribed(conn, batch, expected),
             written => written,
         },
     };
     Ok(written == 1)
 }
 
-/// Whether runs are meant whose events somebody is told. Almost none has a receiver, and to say so in the condition
-/// costs less than to ask.
+/// Selects the runs that an update applies to. Almost no run has a subscription, and this condition costs
+/// less than a query.
 #[derive(Clone, Copy)]
-enum Told {
-    Nobody,
-    Anybody,
+enum Subscribed {
+    No,
+    Maybe,
 }
 
-/// Like the guard, of a run that has receivers; notes what they have to be told.
-fn advance_told(conn: &Connection, batch: &Batch, expected: Seq) -> Result<bool, Fault> {
-    if update_run(conn, batch, expected, Told::Anybody)? == 0 {
+/// Like [`guard`], for a run that may have subscriptions; also extends its outbox row.
+fn advance_subscribed(conn: &Connection, batch: &Batch, expected: Seq) -> Result<bool, Fault> {
+    if update_run(conn, batch, expected, Subscribed::Maybe)? == 0 {
         return Ok(false);
     }
     push::note(conn, &batch.run, expected, batch.head())?;
     Ok(true)
 }
 
-fn update_run(conn: &Connection, batch: &Batch, expected: Seq, told: Told) -> Result<usize, Fault> {
+fn update_run(conn: &Connection, batch: &Batch, expected: Seq, runs: Subscribed) -> Result<usize, Fault> {
     let (tenant, run) = (batch.run.tenant.as_str(), batch.run.run.as_str());
     let (expected, head) = (rows::int(expected.0), rows::int(batch.head().0));
     let status = batch.summary.status.as_str();
     let updated_at = batch.summary.updated_at.millis();
-    let most_told = match told {
-        Told::Nobody => 0,
-        Told::Anybody => i64::MAX,
+    let most = match runs {
+        Subscribed::No => 0,
+        Subscribed::Maybe => i64::MAX,
     };
     let written = match &batch.task {
         None => conn
@@ -215,9 +215,7 @@ fn update_run(conn: &Connection, batch: &Batch, expected: Seq, told: Told) -> Re
                  WHERE tenant = ?1 AND run = ?2 AND next_seq = ?3 AND pushes <= ?7",
                 present!()
             ))?
-            .execute(params![
-                tenant, run, expected, status, updated_at, head, most_told
-            ])?,
+            .execute(params![tenant, run, expected, status, updated_at, head, most])?,
         Some(task) => conn
             .prepare_cached(concat!(
                 "UPDATE runs SET status = ?4, updated_at = ?5, next_seq = ?6, context = ?7, task_state = ?8,
@@ -236,7 +234,7 @@ fn update_run(conn: &Connection, batch: &Batch, expected: Seq, told: Told) -> Re
                 task.state.as_str(),
                 task.interrupt.map(rows::interrupt_text),
                 task.updated_at.millis(),
-                most_told,
+                most,
             ])?,
     };
     Ok(written)
@@ -275,7 +273,7 @@ fn insert_run(
     Ok(written)
 }
 
-/// The length of a log, if its run is not gone.
+/// The number of events in the log, unless the run is gone.
 fn present_head(conn: &Connection, run: &RunKey) -> Result<Option<Seq>, Fault> {
     if retention::is_gone(conn, run)? {
         return Ok(None);
@@ -309,7 +307,7 @@ fn write_events(conn: &Session<'_>, run: &RunKey, events: &[StoredEvent]) -> Res
     })
 }
 
-/// Snapshot, timers and effects. What is cleared or settled goes first, so that a key may be used anew.
+/// Writes snapshot, timers and effects. Removals come first, so that a key can be reused in the same batch.
 fn write_work(conn: &Connection, batch: &Batch) -> Result<(), Fault> {
     let (tenant, run) = (batch.run.tenant.as_str(), batch.run.run.as_str());
     if let Some(snapshot) = &batch.snapshot {
@@ -371,7 +369,7 @@ fn enqueue(conn: &Connection, run: &RunKey, effect: &EffectRow, at: Timestamp) -
     Ok(())
 }
 
-/// Children and inboxes.
+/// Writes children and inbox rows.
 fn write_relations(conn: &Session<'_>, batch: &Batch) -> Result<(), Fault> {
     let (tenant, run) = (batch.run.tenant.as_str(), batch.run.run.as_str());
     for child in &batch.children {
@@ -400,7 +398,7 @@ fn write_relations(conn: &Session<'_>, batch: &Batch) -> Result<(), Fault> {
     Ok(())
 }
 
-/// What the log does not hold: messages and blobs.
+/// Writes messages and blobs.
 fn write_side_rows(conn: &Session<'_>, batch: &Batch) -> Result<(), Fault> {
     let (tenant, run) = (batch.run.tenant.as_str(), batch.run.run.as_str());
     for message in &batch.messages {

@@ -1,12 +1,13 @@
-//! Copies of a database that its owner goes on using.
+//! Online backup of a database.
 //!
-//! A copy is the database as of one moment: one read transaction lasts as long as the copying, beside whatever the
-//! owner does. Without it SQLite would begin anew whenever the owner commits; measured with a writer of 4,000 runs
-//! a second, a copy by 8 MiB steps began 342 times and ended when the writer did. Within it the same copy took 4 s
-//! and never began again. What it costs is the write-ahead log, which cannot start over meanwhile.
+//! A copy shows the database as of one moment: one read transaction is open while pages are copied, beside
+//! the owner's writes. Without it SQLite would restart the copy whenever the owner commits. Measured with a
+//! writer of 4,000 runs a second, a copy in steps of 8 MiB restarted 342 times and ended only when the writer
+//! did; with the transaction it took 4 s and never restarted. The price is that the write-ahead log cannot
+//! restart meanwhile.
 //!
-//! Pages are copied as they are, which takes half the time and CPU of writing the database anew ([`Form::Compact`]);
-//! that leaves out free pages, so it is how a file gets smaller after many runs were removed.
+//! Copying pages takes half the time and CPU of rewriting the database ([`Form::Compact`]). Rewriting leaves
+//! out free pages, so it shrinks the file after many runs were removed.
 
 use std::{collections::BTreeMap, fs::File, io, path::Path, thread, time::Duration};
 
@@ -23,50 +24,50 @@ use super::{
     rows, schema,
 };
 
-/// Pages copied at once.
+/// Pages copied per step.
 const STEP: i32 = 1024;
 
-/// How long to leave a file alone that is busy.
+/// Pause before retrying when the file is busy.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// How a copy is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// Page by page, free pages too.
+    /// Page by page, including free pages.
     AsIs,
-    /// Written anew without free pages.
+    /// Rewritten without free pages.
     Compact,
 }
 
-/// What a copy holds.
+/// The contents of a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contents {
-    /// The version of its schema.
+    /// The schema version.
     pub schema: u32,
-    /// Its runs by status, in the order of [`RunStatus::ALL`]; a status without runs is left out.
+    /// Number of runs by status, in the order of [`RunStatus::ALL`]; statuses without runs are left out.
     pub runs: Vec<(RunStatus, u64)>,
-    /// Events of all runs.
+    /// Number of events in all runs.
     pub events: u64,
     /// The size of the file in bytes.
     pub bytes: u64,
 }
 
-/// Why there is no copy, or it is not a sound one.
+/// Why a copy could not be made or is not sound.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
-    /// The database cannot be read by this binary.
+    /// This binary cannot read the database.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// There is no database, or none that was ever used.
+    /// There is no database, or it was never used.
     #[error("find a database")]
     Empty,
     /// SQLite could not copy or read.
     #[error("copy the database: {0}")]
     Database(#[from] rusqlite::Error),
-    /// The file system said no.
+    /// The file system reported an error.
     #[error("write the copy: {0}")]
     Io(#[from] io::Error),
-    /// What was copied is not what wopr stores.
+    /// The copy does not hold valid data of wopr.
     #[error("find the copy sound: {0}")]
     Damaged(String),
 }
@@ -80,11 +81,11 @@ impl From<Fault> for BackupError {
     }
 }
 
-/// Copies a database into an empty file, as of a moment after the call: whatever was acknowledged before it is in the
-/// copy. The copy is on the disk when this returns, and needs no other file.
+/// Copies a database into an empty file, as of a moment after the call: the copy holds everything
+/// acknowledged before. It is on disk when this returns, and needs no other file.
 ///
 /// # Errors
-/// See [`BackupError`]; the file holds anything then.
+/// If it fails, the contents of the file are unspecified.
 pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>, form: Form) -> Result<(), BackupError> {
     let (from, to) = (from.as_ref(), to.as_ref());
     if schema::check(from, true)? == 0 {
@@ -100,8 +101,8 @@ pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>, form: Form) -> Result<
             source.execute("VACUUM INTO ?1", [name])?;
         }
     }
-    // With a write-ahead log the copy would be two files from its first reader on; who opens it to write brings
-    // the log back.
+    // With a write-ahead log the copy would become two files when it is first read. Opening it for writing
+    // enables the log again.
     let copied = Connection::open(to)?;
     copied.pragma_update(None, "journal_mode", "delete")?;
     copied.close().map_err(|(_, error)| error)?;
@@ -110,9 +111,9 @@ pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>, form: Form) -> Result<
 }
 
 fn by_pages(source: &Connection, copied: &mut Connection) -> Result<(), BackupError> {
-    // Only this file's own bytes count, and it is worth nothing before it is whole.
+    // Only the complete file matters, and it is synced at the end.
     copied.pragma_update(None, "synchronous", "off")?;
-    // The read that begins the transaction is what keeps the moment.
+    // The first read fixes the moment of the transaction.
     source.execute_batch("BEGIN")?;
     source.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?;
     let backup = Backup::new(source, copied)?;
@@ -120,7 +121,7 @@ fn by_pages(source: &Connection, copied: &mut Connection) -> Result<(), BackupEr
         match backup.step(STEP)? {
             StepResult::Done => break,
             StepResult::More => {}
-            // Whoever has the file for a moment, as an owner does that just starts.
+            // Someone holds the file for a moment, such as an owner that is starting.
             _ => thread::sleep(PAUSE),
         }
     }
@@ -129,11 +130,8 @@ fn by_pages(source: &Connection, copied: &mut Connection) -> Result<(), BackupEr
     Ok(())
 }
 
-/// Reads a copy from its first page to its last: SQLite finds it sound, and every log is as long as its run says
-/// and without a gap.
-///
-/// # Errors
-/// See [`BackupError`].
+/// Reads a whole copy and checks that SQLite finds it sound and that every log has the length its run row
+/// states, without a gap.
 pub fn verify(path: impl AsRef<Path>) -> Result<Contents, BackupError> {
     let path = path.as_ref();
     let schema = schema::check(path, true)?;
@@ -157,7 +155,7 @@ pub fn verify(path: impl AsRef<Path>) -> Result<Contents, BackupError> {
 
 type Runs = BTreeMap<&'static str, u64>;
 
-/// Counts runs by status and events, log by log.
+/// Counts runs by status, and events log by log.
 fn count(conn: &Connection) -> Result<(Runs, u64), Fault> {
     const LOGS: &str = concat!(
         "SELECT events.last_seq, events.bodies, runs.tenant, runs.run, runs.status, runs.next_seq
@@ -204,12 +202,12 @@ fn count(conn: &Connection) -> Result<(Runs, u64), Fault> {
     Ok((runs, n_events))
 }
 
-/// A log on its way through [`count`].
+/// A log being counted by [`count`].
 struct Log {
     run: wopr_core::RunKey,
-    /// How many events its run says it has.
+    /// Number of events according to the run row.
     length: u64,
-    /// How many there are so far.
+    /// The next expected event.
     next: Seq,
 }
 

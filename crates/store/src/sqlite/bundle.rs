@@ -1,20 +1,20 @@
-//! Rows of events: what one append adds to a log lies together.
+//! Event rows: the events of one append are stored together.
 //!
-//! A row holds the events up to and including the one it is named by, each behind its length in four bytes, most
-//! significant first. Rows are bounded in bytes, because a reader of one event reads a whole row; only an event that
-//! is larger alone makes a larger row.
+//! A row holds the events up to and including its key, each preceded by its length in four bytes, most
+//! significant first. Rows are limited in size, because reading one event reads its whole row; only a single
+//! larger event makes a larger row.
 
 use wopr_core::Seq;
 
 use crate::StoredEvent;
 
-/// From so many bytes on a row takes no further event.
+/// Size in bytes from which a row takes no further event.
 const FULL: usize = 16 << 10;
 
-/// Bytes of a length.
+/// Size in bytes of a length.
 const LENGTH: usize = 4;
 
-/// Packs events into rows and hands each to `write` with the number of its last event.
+/// Packs events into rows and passes each row to `write` with the number of its last event.
 pub(super) fn pack<E>(
     events: &[StoredEvent],
     mut write: impl FnMut(Seq, &[u8]) -> Result<(), E>,
@@ -32,7 +32,7 @@ pub(super) fn pack<E>(
     Ok(())
 }
 
-/// Reads a row back: its events in order, each with its number. `None` if it is no row of ours.
+/// Decodes a row into its events in order, each with its number. `None` if the row is malformed.
 pub(super) fn unpack(last: Seq, row: &[u8]) -> Option<impl Iterator<Item = (Seq, &[u8])>> {
     let n_events = lengths(row)?;
     let first = (last.0 + 1).checked_sub(n_events)?;
@@ -45,7 +45,7 @@ pub(super) fn unpack(last: Seq, row: &[u8]) -> Option<impl Iterator<Item = (Seq,
     Some((first..).map(Seq).zip(bodies))
 }
 
-/// How many events a row holds; `None` if a length leads beyond its end.
+/// Counts the events of a row; `None` if a length exceeds the row.
 fn lengths(row: &[u8]) -> Option<u64> {
     let mut n_events = 0;
     let mut rest = row;
@@ -56,7 +56,7 @@ fn lengths(row: &[u8]) -> Option<u64> {
     (n_events > 0).then_some(n_events)
 }
 
-/// Takes the first body off.
+/// Splits off the first body.
 fn split(row: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = row.split_first_chunk::<LENGTH>()?;
     rest.split_at_checked(usize::try_from(u32::from_be_bytes(*length)).ok()?)
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_packed_is_read_back() {
+    fn packed_events_round_trip() {
         for sizes in [&[0][..], &[1, 0, 300], &[FULL, 5], &[5, FULL, 5], &[9; 5_000]] {
             let events = events(7, sizes);
             assert_eq!(read(&rows(&events)), events);
@@ -116,10 +116,11 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_row_is_no_row() {
+    fn damaged_rows_are_rejected() {
         let whole = rows(&events(3, &[4, 4])).remove(0).1;
         for cut in 1..whole.len() {
-            // At the end of the first event it is a sound row of one event; who counts them sees that one is missing.
+            // Cut after the first event it is a valid row of one event; the reader notices from the count
+            // that one is missing.
             assert_eq!(unpack(Seq(4), &whole[..cut]).is_some(), cut == 8, "{cut}");
         }
         assert!(unpack(Seq(4), &[]).is_none());

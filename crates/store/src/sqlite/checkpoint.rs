@@ -1,13 +1,13 @@
-//! Checkpoints: moving the write-ahead log into the database, off the writer's path.
+//! Checkpoints: copying the write-ahead log into the database without blocking the writer for long.
 //!
-//! When the log has grown by [`super::Options::checkpoint_pages`], a thread with a connection of its own first
-//! copies what it can while writer and readers go on (PASSIVE), then holds the writer back for the little that
-//! came in meanwhile and lets the log start over (RESTART). That wait is two fsyncs and is counted as a stall.
-//! Without the second step a busy writer would keep the log growing for ever, because it starts over only when
-//! nothing is left to copy.
+//! When the log has grown by [`super::Options::checkpoint_pages`], a thread with its own connection first
+//! copies what it can while writer and readers go on (PASSIVE). It then blocks the writer, copies the
+//! remainder and restarts the log (RESTART). That takes two fsyncs and counts as a stall. Without the second
+//! step a busy writer would grow the log forever, because the log restarts only when nothing is left to copy.
 //!
-//! On a disk with less room than the log may take, it is copied sooner ([`Space`]). Where there is no room for a write, the
-//! writer checkpoints by itself and cuts the log file back to nothing, instead of keeping it for reuse.
+//! If the disk has less space than the log may take, the log is copied sooner ([`Space`]). When there is no
+//! space for a write, the writer checkpoints by itself and truncates the log file to zero, instead of keeping
+//! it for reuse.
 
 use std::{
     ffi::c_int,
@@ -24,27 +24,27 @@ use rusqlite::{Connection, ErrorCode, hooks::Wal, wal::CheckpointMode};
 
 use super::{place::Files, space::Space, stats::Counters};
 
-/// How long the writer may be held back for a reader that still uses the log.
+/// Maximum time that the writer is blocked by a reader that still uses the log.
 const TIMEOUT: Duration = Duration::from_millis(20);
 
-/// How many pages may be left to copy while the writer waits.
+/// Maximum number of pages left to copy while the writer waits.
 const REMAINDER: u64 = 256;
 
-/// How often to copy what came in during the last copy, before the writer has to wait for what is left: each pass
-/// leaves a fraction of the one before.
+/// Maximum number of passes before the writer has to wait for the remainder. Each pass leaves a fraction of
+/// the one before.
 const PASSES: usize = 4;
 
-/// A wish for a checkpoint says nothing but that there is one, so a second need not wait behind the first.
+/// Requests for a checkpoint carry no data, so a second one need not queue behind the first.
 pub(super) const PENDING_WISHES: usize = 1;
 
-/// On a disk that is nearly full, a checkpoint that failed is tried again after so many more pages.
+/// Pages after which a failed checkpoint is retried on a nearly full disk.
 const SHORT_STEP: u64 = 16;
 
-/// From which length of the log, in pages, a checkpoint is wanted.
+/// The length of the log, in pages, from which a checkpoint is wanted.
 pub(super) struct Mark {
     at: AtomicU64,
     every: u64,
-    /// Where the log ended after the last checkpoint that could not start it over.
+    /// The length of the log after the last checkpoint that could not restart it.
     from: AtomicU64,
     space: Arc<Space>,
 }
@@ -67,15 +67,15 @@ impl Mark {
         }
     }
 
-    /// Counts on from where the log stands after a checkpoint, also after one that failed or could not start it over:
-    /// trying again at every commit would only add to what is wrong.
+    /// Sets the next mark relative to the current length of the log. After a failed checkpoint, too: retrying
+    /// at every commit would only make matters worse.
     pub(super) fn set(&self, pages: u64) {
         self.at.store(pages + self.every, Relaxed);
         self.from.store(pages, Relaxed);
     }
 }
 
-/// Has a connection report every commit, and wish for a checkpoint when the log is long.
+/// Makes a connection report every commit, and request a checkpoint when the log is long.
 pub(super) fn watch(
     conn: &mut Connection,
     mark: Arc<Mark>,
@@ -86,14 +86,14 @@ pub(super) fn watch(
         let pages = u64::try_from(pages).unwrap_or(0);
         counters.wal_pages.store(pages, Relaxed);
         if mark.is_reached(pages) {
-            // Full means that the wish is known already, disconnected that the store is closing.
+            // A full channel already holds a request; a disconnected one means that the store is closing.
             let _ = wish.try_send(());
         }
         Ok(())
     }))
 }
 
-/// Copies the log and gives its space back, while nobody writes; says whether there is no log left.
+/// Copies the log and truncates its file, while nobody writes. Returns `true` on success.
 pub(super) fn empty_log(conn: &Connection, counters: &Counters) -> bool {
     match conn.wal_checkpoint_v2(Some("main"), CheckpointMode::TRUNCATE) {
         Ok(_) => {
@@ -117,14 +117,14 @@ pub(super) struct Checkpointer {
 }
 
 impl Checkpointer {
-    /// Checkpoints when wished, and once more when nobody can wish any longer.
+    /// Runs checkpoints on request, and a last one when all senders are gone.
     pub(super) fn run(self, wishes: &Receiver<()>) {
         if let Err(error) = self.conn.busy_timeout(TIMEOUT) {
             tracing::warn!(%error, "checkpoints will not wait for readers");
         }
         while wishes.recv().is_ok() {
             if !self.mark.is_reached(self.counters.wal_pages.load(Relaxed)) {
-                // The wish was made while the last checkpoint already served it.
+                // The last checkpoint already served this request.
                 continue;
             }
             if let Err(error) = self.checkpoint() {
@@ -134,11 +134,11 @@ impl Checkpointer {
             self.mark.set(self.counters.wal_pages.load(Relaxed));
         }
         if self.files.check().is_err() {
-            // The log may be all that is left of the last writes.
+            // The log may hold the only copy of the last writes.
             tracing::warn!("no last checkpoint: the log stays as it is");
             return;
         }
-        // So that the file alone is the database and the next start has nothing to recover.
+        // Leave the database in a single file, with nothing to recover at the next start.
         if let Err(error) = self
             .conn
             .wal_checkpoint_v2(Some("main"), CheckpointMode::TRUNCATE)

@@ -1,8 +1,8 @@
-//! Beginning an epoch, also on a full disk.
+//! Beginning an epoch, even on a full disk.
 //!
-//! A start writes a new epoch, which ends the leases of every earlier life. Where there is no room for that, the host
-//! should still serve reads: the number is the next one all the same, since the lock keeps every other process out, and
-//! the writer begins the epoch before the first write that finds room again.
+//! A start writes a new epoch, which ends the leases of every earlier one. If the disk is full, the host
+//! should still serve reads. It then uses the next epoch number unwritten, which is safe because the lock
+//! excludes other processes, and the writer begins the epoch before its first write once there is space.
 
 use std::sync::Arc;
 
@@ -21,10 +21,9 @@ use super::{
 };
 use crate::{Epoch, WriteError};
 
-/// An epoch that is in use and not written yet, by when it began.
+/// An epoch that is in use but not yet written, by the time it began.
 pub(super) type Owed = Arc<Mutex<Option<Timestamp>>>;
 
-/// Begins an epoch.
 pub(super) struct Begin {
     now: Timestamp,
     begun: Option<Epoch>,
@@ -33,7 +32,7 @@ pub(super) struct Begin {
 }
 
 impl Begin {
-    /// Begins the epoch that is owed, if one is.
+    /// Returns the job that writes the owed epoch, if there is one.
     pub(super) fn owed(owed: &Owed) -> Option<Self> {
         let now = (*owed.lock())?;
         Some(Self {
@@ -62,14 +61,14 @@ impl Job for Begin {
             tracing::info!(epoch = epoch.0, "there is room again, writes are taken");
         }
         if let Some(reply) = reply {
-            // A caller that went away does not take its write back.
+            // The write stands even if the caller is gone.
             drop(reply.send(answer));
         }
     }
 }
 
 impl SqliteStore {
-    /// Begins an epoch, or, on a full disk, says its number and leaves writing it to the writer.
+    /// Begins an epoch. On a full disk, returns its number and leaves it to the writer to record it.
     pub(super) async fn begin_epoch_or_owe_it(&self, now: Timestamp) -> Result<Epoch, WriteError> {
         let (reply, answer) = oneshot::channel();
         let begin = Begin {
@@ -101,7 +100,7 @@ impl SqliteStore {
         Ok(next)
     }
 
-    /// Whether nothing could be written since the start, for want of room.
+    /// Returns `true` if nothing could be written since the start for lack of space.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.owed.lock().is_some()

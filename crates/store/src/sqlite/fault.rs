@@ -1,15 +1,14 @@
-//! What SQLite's errors mean to a caller.
+//! Mapping of SQLite errors to store errors.
 
 use rusqlite::{ErrorCode, types::FromSqlError};
 
 use crate::{AppendError, ReadError, WriteError};
 
-/// A statement failed or returned what cannot be read.
+/// A failed statement or an invalid stored value.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// SQLite said no.
     Sql(rusqlite::Error),
-    /// A stored value breaks its own rule.
+    /// A stored value violates its format.
     Damaged(String),
 }
 
@@ -20,13 +19,13 @@ impl From<rusqlite::Error> for Fault {
 }
 
 impl Fault {
-    /// Names the column whose value cannot be read.
+    /// Names the column whose value cannot be decoded.
     pub(super) fn damaged(row: &rusqlite::Row<'_>, column: usize, why: impl std::fmt::Display) -> Self {
         let name = row.as_ref().column_name(column).unwrap_or("an unnamed column");
         Self::Damaged(format!("{name}: {why}"))
     }
 
-    /// What the caller is told when the transaction around it is known not to have committed.
+    /// The error for the caller if the surrounding transaction is known not to have committed.
     pub(super) fn failure(self) -> Failure {
         match self {
             Self::Damaged(text) => Failure {
@@ -50,12 +49,12 @@ impl Fault {
     }
 }
 
-/// Whether an error says that stored data is not what this program stored.
+/// Returns `true` if an error means that stored data is damaged.
 pub(super) fn is_damage(error: &rusqlite::Error) -> bool {
     match error {
         rusqlite::Error::SqliteFailure(failure, _) => matches!(
             failure.code,
-            // A constraint can only fail on a row that should not be there: the guards were asked first.
+            // A constraint can fail only on a row that should not exist: the guards were checked first.
             ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase | ErrorCode::ConstraintViolation
         ),
         rusqlite::Error::FromSqlConversionFailure(..)
@@ -66,25 +65,25 @@ pub(super) fn is_damage(error: &rusqlite::Error) -> bool {
     }
 }
 
-/// Whether an error says that there is no room left.
+/// Returns `true` if an error means that no space is left.
 pub(super) fn is_full(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(ErrorCode::DiskFull)
 }
 
-/// What became of a write that did not succeed.
+/// The state after a failed write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FailureKind {
     /// Nothing was written.
     NotWritten,
-    /// Nothing was written, because there is no room left.
+    /// Nothing was written, because no space is left.
     Full,
-    /// Nobody knows until the file is read again.
+    /// Unknown until the file is read again.
     InDoubt,
-    /// Nothing was written, because of what is stored already.
+    /// Nothing was written, because stored data is damaged.
     Damaged,
 }
 
-/// A failed write, as told to everyone it concerns.
+/// The failure of a write, passed to every caller it affects.
 #[derive(Debug, Clone)]
 pub(super) struct Failure {
     pub(super) kind: FailureKind,
@@ -99,7 +98,7 @@ impl Failure {
         }
     }
 
-    /// Refused before it began.
+    /// The write was refused before it began.
     pub(super) fn full() -> Self {
         Self {
             kind: FailureKind::Full,

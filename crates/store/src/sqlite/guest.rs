@@ -1,8 +1,8 @@
-//! A second process at a database that a host has open: it may change what is registered, and nothing else.
+//! A second process that changes the registry of a database while a host has it open.
 //!
-//! The lock file keeps a second host out, because a start ends what an earlier one had under way. A guest begins no
-//! epoch and takes no work: its changes are rows that the host finds when it looks for what others registered. SQLite's
-//! own locks keep the two apart; either waits for the other's transaction.
+//! The lock file excludes a second host, because a start ends the leases of earlier epochs. A guest begins no
+//! epoch and leases no work; the host finds its changes by polling the registry. SQLite's own locks isolate
+//! the two, and each waits for the other's transactions.
 
 use std::{fmt, path::Path};
 
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{KeyRow, ReadError, Registry, Revision, WorkflowRow, WriteError};
 
-/// The registry of a database that somebody else may have open. Each call blocks for as long as the file takes.
+/// The registry of a database that a host may have open. Calls block on file access.
 pub struct Guest(Mutex<Connection>);
 
 impl fmt::Debug for Guest {
@@ -29,10 +29,7 @@ impl fmt::Debug for Guest {
 }
 
 impl Guest {
-    /// Opens the registry of a database that is there and has the schema of this binary.
-    ///
-    /// # Errors
-    /// See [`OpenError`].
+    /// Opens the registry of an existing database with the schema version of this binary.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
         let path = path.as_ref();
         schema::check(path, false)?;
@@ -48,7 +45,7 @@ impl Guest {
     fn write<T>(&self, write: impl FnOnce(&Connection) -> Result<T, Fault>) -> Result<T, WriteError> {
         let written = || -> Result<T, Fault> {
             let mut conn = self.0.lock();
-            // Dropped before its commit, it is undone.
+            // Rolled back if dropped before its commit.
             let transaction = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let value = write(&transaction)?;
             transaction.commit()?;

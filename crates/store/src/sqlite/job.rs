@@ -1,4 +1,4 @@
-//! What the writer is given to do: to write in a transaction that others share, and to answer once it is durable.
+//! Jobs for the writer: they write in a shared transaction and reply once it is durable.
 
 use rusqlite::Connection;
 use tokio::sync::oneshot;
@@ -10,24 +10,24 @@ use super::{
 };
 use crate::WriteError;
 
-/// A write: run inside a transaction, perhaps more than once, and settled after it.
+/// A write that runs inside a transaction, perhaps more than once, and is settled afterwards.
 pub(super) trait Job: Send {
-    /// Writes; says whether it did. May be called again after a rollback.
+    /// Writes; returns `true` if it did. May be called again after a rollback.
     fn run(&mut self, conn: &Session<'_>) -> Result<bool, Fault>;
 
-    /// About how many bytes it writes.
+    /// Approximate number of bytes written.
     fn bytes(&self) -> usize {
         SMALL
     }
 
-    /// Answers the caller. `Ok` means that the transaction is durable.
+    /// Replies to the caller. `Ok` means that the transaction is durable.
     fn settle(self: Box<Self>, outcome: Result<(), Failure>);
 }
 
-/// A write that returns something.
+/// A write that returns a value.
 pub(super) struct Task<T, F> {
     pub(super) work: F,
-    /// About how many bytes it writes.
+    /// Approximate number of bytes written.
     pub(super) bytes: usize,
     pub(super) value: Option<T>,
     pub(super) reply: oneshot::Sender<Result<T, WriteError>>,
@@ -52,7 +52,7 @@ where
         let answer = outcome
             .map_err(WriteError::from)
             .map(|()| value.expect("a committed transaction has run every job of its group"));
-        // A caller that went away does not take its write back.
+        // The write stands even if the caller is gone.
         drop(reply.send(answer));
     }
 }

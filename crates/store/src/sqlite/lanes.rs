@@ -1,8 +1,9 @@
-//! Lanes: which reads go to the readers, and how many may wait for that.
+//! Lanes: limits on concurrent reads by kind.
 //!
-//! The same contract as over PostgreSQL. Lists, which may read very much, have at most half of the readers, and with
-//! other reads for clients all but one; that one is free for what the process has to know to do its work. In each lane
-//! tenants take turns, each has a bounded number of reads that wait, and none waits for long.
+//! The contract is the same as for PostgreSQL. Lists, which may read a lot, get at most half of the readers.
+//! Lists and other reads for clients together get all but one; the last is reserved for the process's own
+//! work. In each lane tenants take turns, each has a bounded number of waiting reads, and no read waits for
+//! long.
 
 use std::time::Duration;
 
@@ -16,25 +17,24 @@ use crate::{
 /// How long a read waits for its turn before it is refused.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What is read.
+/// The kind of a read.
 #[derive(Debug, Clone)]
 pub(super) enum Lane {
-    /// Runs, tasks or deliveries of a tenant among many.
+    /// A list of a tenant's runs, tasks or deliveries.
     List(TenantId),
-    /// What is stored about a few runs of a tenant, or one of its records.
+    /// A read of a few runs or one record of a tenant.
     Look(TenantId),
-    /// What the process has to know to do its work.
+    /// A read that the process needs for its own work.
     Work,
 }
 
-/// The turns at the readers.
 #[derive(Debug)]
 pub(super) struct Lanes {
     lists: Turns,
     looks: Turns,
 }
 
-/// The right to read, until dropped. What the process itself reads needs none.
+/// The right to read, held until dropped. Reads in [`Lane::Work`] hold no turn.
 #[derive(Debug, Default)]
 pub(super) struct Place {
     _list: Option<Turn>,
@@ -42,7 +42,7 @@ pub(super) struct Place {
 }
 
 impl Lanes {
-    /// Lanes to so many readers. As many reads of each tenant may wait in each.
+    /// Creates lanes for a number of readers. In each lane, `max_waiting` reads of each tenant may wait.
     pub(super) fn new(n_readers: usize, max_waiting: usize) -> Self {
         Self {
             lists: Turns::new((n_readers / 2).max(1), max_waiting),
@@ -50,9 +50,9 @@ impl Lanes {
         }
     }
 
-    /// Gives a turn, or says soon that there is none.
+    /// Waits for a turn, and fails soon if there is none.
     pub(super) async fn take(&self, lane: &Lane) -> Result<Place, Full> {
-        // From the narrow to the wide, so that a list that waits keeps no other read from its turn.
+        // Take the narrow lane first, so that a waiting list does not hold a turn that another read needs.
         let place = async {
             match lane {
                 Lane::List(tenant) => {
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn lists_leave_readers_to_looks_and_these_to_work() {
+    async fn lists_leave_readers_for_looks_and_looks_for_work() {
         for (n_readers, n_lists, n_looks) in [(1, 1, 1), (2, 1, 1), (4, 2, 3), (8, 4, 7)] {
             let lanes = Lanes::new(n_readers, 9);
             let lists = take_all(&lanes, Lane::List(tenant("acme"))).await;
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn many_lists_of_one_tenant_do_not_hold_up_another() {
+    async fn many_lists_of_one_tenant_do_not_delay_another() {
         let lanes = Arc::new(Lanes::new(4, 1_024));
         for _ in 0..100 {
             let lanes = Arc::clone(&lanes);

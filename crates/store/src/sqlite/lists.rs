@@ -1,7 +1,7 @@
 //! Lists of a tenant's runs and tasks.
 //!
-//! Each shape of filter names the index it reads, so that a page costs a page and a changed plan is an error in
-//! the tests and not a slow query in production.
+//! Each shape of filter names the index it uses, so that the cost of a page depends only on its size. A
+//! changed query plan fails the tests instead of slowing down production.
 
 use rusqlite::{Connection, params_from_iter, types::Value};
 use wopr_core::{RunId, RunStatus, TenantId};
@@ -9,7 +9,7 @@ use wopr_core::{RunId, RunStatus, TenantId};
 use super::{fault::Fault, retention::listed, rows};
 use crate::{RunFilter, RunPage, TaskCursor, TaskFilter, TaskPage};
 
-/// A statement's text and values, grown together.
+/// The text and the bound values of a statement under construction.
 #[derive(Default)]
 struct Query {
     sql: String,
@@ -55,10 +55,10 @@ pub(super) fn runs(
 fn runs_query(tenant: &TenantId, filter: &RunFilter, after: Option<&RunId>, limit: usize) -> Query {
     let mut query = Query::default();
     if filter.statuses.is_empty() || filter.parent.is_some() {
-        // One parent's children are few: filtering them by status costs less than another index would.
+        // A parent has few children: filtering them by status is cheaper than another index.
         runs_arm(&mut query, tenant, filter, after, &filter.statuses);
     } else {
-        // Each status is its own range of an index, in order; SQLite merges the arms without sorting.
+        // Each status is an ordered range of an index; SQLite merges the arms without sorting.
         for (n, status) in RunStatus::ALL
             .iter()
             .filter(|status| filter.statuses.contains(status))
@@ -102,7 +102,7 @@ fn runs_arm(
         );
     }
     if by_status && filter.parent.is_none() {
-        // The words of the index's own condition, which SQLite wants to see again.
+        // SQLite uses a partial index only if the query repeats its condition.
         query.push(" AND status <> 'completed'");
     }
     if !statuses.is_empty() {
@@ -124,7 +124,7 @@ fn runs_arm(
     query.push(listed!("runs"));
 }
 
-/// A page of tasks. They are counted unless their number is known.
+/// Reads a page of tasks. They are counted unless `total` is known.
 pub(super) fn tasks(
     conn: &Connection,
     tenant: &TenantId,
@@ -198,7 +198,7 @@ fn tasks_from(query: &mut Query, tenant: &TenantId, filter: &TaskFilter) {
     });
     query.bind(" WHERE tenant = ", tenant.as_str().to_owned());
     if let Some(context) = &filter.context {
-        // The words of the index's own condition, which SQLite wants to see again; the same below.
+        // SQLite uses a partial index only if the query repeats its condition; the same applies below.
         query.bind(" AND context IS NOT NULL AND context = ", context.clone());
     }
     query.push(" AND task_state IS NOT NULL");
@@ -229,7 +229,7 @@ mod tests {
             .query_map(params_from_iter(&query.values), |row| row.get::<_, String>(3))
             .expect("a plan");
         let steps: Vec<_> = steps.collect::<Result<_, _>>().expect("readable steps");
-        // Whether anything is being removed is asked once, and the marks are few.
+        // Removal marks are few and checked once per query.
         let is_about_marks = |step: &str| {
             ["SCAN removals", "SEARCH m USING", "SEARCH r USING"]
                 .iter()
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn no_page_of_runs_is_sorted_or_scans_the_table() {
+    fn pages_of_runs_need_no_sort_and_no_table_scan() {
         let (_files, conn) = database();
         let tenant = TenantId::parse("acme").expect("a tenant");
         let run = RunId::parse("run_0000000000000000").expect("a run id");
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn no_page_of_tasks_is_sorted_and_the_index_counts_them_alone() {
+    fn pages_of_tasks_need_no_sort_and_are_counted_by_index() {
         let (_files, conn) = database();
         let tenant = TenantId::parse("acme").expect("a tenant");
         let run = RunId::parse("run_0000000000000000").expect("a run id");

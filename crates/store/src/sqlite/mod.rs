@@ -1,8 +1,9 @@
-//! The embedded store: one SQLite file, one process, no other service. What is registered a [`Guest`] may change too.
+//! The embedded store: one SQLite file and one process. A [`Guest`] process may change registrations.
 //!
-//! One thread writes, a few read, one checkpoints; callers reach them through bounded queues and never touch a
-//! connection. Reads go by lanes, in which tenants take turns. A full queue answers at once that the store is
-//! unavailable. What `append` acknowledged is on the disk: WAL with `synchronous=FULL`, one fsync for all batches that waited at the same time.
+//! One thread writes, a few read, one checkpoints. Callers reach them through bounded queues and never touch
+//! a connection; a full queue fails at once with an unavailable store. Reads are divided into lanes, in which
+//! tenants take turns. An acknowledged append is on disk: WAL with `synchronous=FULL`, one fsync for all
+//! batches that waited at the same time.
 
 mod append;
 mod backup;
@@ -76,28 +77,27 @@ use self::{
 };
 use crate::vitals::Vitals;
 
-/// The bytes of bodies that may wait for the writer, so that a burst of large events is refused before it fills
-/// the memory.
+/// Maximum bytes of bodies that may wait for the writer, so that a burst of large events is refused before it
+/// exhausts memory.
 const QUEUED_BYTES: usize = 64 << 20;
 
 /// How to open a database. The defaults suit a server with a handful of cores.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Threads that read, each with a connection and a page cache of 8 MiB. Default 4.
+    /// Number of reader threads, each with a connection and a page cache of 8 MiB. Default 4.
     pub readers: usize,
-    /// Writes that may wait for the writer before further ones are refused. Default 4096.
+    /// Writes that may wait for the writer before more are refused. Default 4096.
     pub queue: usize,
-    /// Lists and other reads of one tenant that may wait for a reader before further ones are refused. Default 1024 of
-    /// each.
+    /// Reads of one tenant that may wait for a reader, per lane, before more are refused. Default 1024.
     pub waiting: usize,
-    /// Reads that the process itself does before further ones are refused. Default 4096.
+    /// Reads by the process itself that may wait before more are refused. Default 4096.
     pub read_queue: usize,
-    /// Whether to bring an older schema up to date. Default yes.
+    /// Migrates an older schema on opening. Default `true`.
     pub migrate: bool,
-    /// Pages of 8 KiB the write-ahead log may grow by before they are copied into the database. Default 4096.
+    /// Pages of 8 KiB by which the write-ahead log may grow before it is checkpointed. Default 4096.
     pub checkpoint_pages: u32,
-    /// The largest the database file may grow, in bytes; beyond it writes are refused as on a full disk and
-    /// reads go on. Default no bound but the disk's.
+    /// Maximum size of the database file in bytes. Beyond it writes are refused as on a full disk, and reads
+    /// continue. Default: limited only by the disk.
     pub max_bytes: Option<u64>,
 }
 
@@ -117,8 +117,8 @@ impl Default for Options {
 
 /// A store in one SQLite file.
 ///
-/// Dropping it answers what waits and blocks for that long; [`SqliteStore::close`] does the same without blocking
-/// the runtime.
+/// Dropping it completes pending calls and blocks until they are done; [`SqliteStore::close`] does the same
+/// without blocking the runtime.
 pub struct SqliteStore {
     path: PathBuf,
     writes: Arc<Queue<Box<dyn Job>>>,
@@ -133,21 +133,18 @@ pub struct SqliteStore {
     threads: Mutex<Option<Threads>>,
 }
 
-/// What has to end, in this order, before another process may open the file.
+/// Everything that must end, in this order, before another process may open the file.
 struct Threads {
     writer: JoinHandle<()>,
     readers: Vec<JoinHandle<()>>,
     checkpointer: JoinHandle<()>,
-    /// The last sender: the checkpointer ends with it.
+    /// The last sender: dropping it stops the checkpointer.
     wishes: SyncSender<()>,
     lock: Lock,
 }
 
 impl SqliteStore {
-    /// Opens a database, creating it if there is none.
-    ///
-    /// # Errors
-    /// See [`OpenError`].
+    /// Opens a database, creating it if it does not exist.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Self, OpenError> {
         let path = path.as_ref().to_owned();
         let mut lock = open::lock(&path)?;
@@ -179,7 +176,8 @@ impl SqliteStore {
         let logged = log / u64::from(open::PAGE_SIZE);
         counters.wal_pages.store(logged, Relaxed);
         if space.wants_checkpoint(logged) {
-            // What an earlier process left is copied before anything else is written, where there is little room for it.
+            // Checkpoint the log of an earlier process before writing anything else, in case the disk is
+            // nearly full.
             checkpoint::empty_log(&conn, &counters);
             space.look();
         }
@@ -196,7 +194,7 @@ impl SqliteStore {
             .at(&path)?;
 
         let writes = Arc::new(Queue::new(options.queue, QUEUED_BYTES));
-        // A read keeps nothing alive but a few ids, so their number alone is bounded.
+        // A queued read holds only a few ids, so limiting the number is enough.
         let reads = Arc::new(Queue::new(options.read_queue, usize::MAX));
 
         let reopen = {
@@ -260,15 +258,16 @@ impl SqliteStore {
         })
     }
 
-    /// What this store has done since it was opened.
+    /// Counters since the store was opened.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.counters.snapshot(self.writes.len(), self.reads.len())
     }
 
-    /// Answers what waits, copies the write-ahead log into the database and lets the file go.
+    /// Completes pending calls, checkpoints the write-ahead log and releases the file.
     ///
-    /// Later calls find the store unavailable. Closing twice does nothing; of two at once, only one waits.
+    /// Later calls find the store unavailable. Closing again does nothing; of two concurrent calls only one
+    /// waits.
     pub async fn close(&self) {
         let Some(threads) = self.stop_accepting() else {
             return;
@@ -278,7 +277,7 @@ impl SqliteStore {
         }
     }
 
-    /// Closes the queues; what they hold is still done.
+    /// Closes the queues; calls already queued still run.
     fn stop_accepting(&self) -> Option<Threads> {
         self.writes.close();
         self.reads.close();
@@ -344,7 +343,7 @@ fn spawn(path: &Path, name: &str, work: impl FnOnce() + Send + 'static) -> Resul
 mod tests {
     use super::*;
 
-    /// What makes an acknowledged write durable, as a connection has it.
+    /// The settings of a connection that make an acknowledged write durable.
     fn durability(conn: &Connection) -> rusqlite::Result<(String, i64, i64, i64)> {
         let number = |name| conn.pragma_query_value(None, name, |row| row.get(0));
         Ok((
@@ -356,18 +355,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_writer_waits_for_the_disk_at_every_commit() {
+    async fn every_commit_is_synced_to_disk() {
         const FULL: i64 = 2;
         let files = tempfile::tempdir().expect("a folder");
         let path = files.path().join("db");
-        // As it is made, and as it is found.
+        // Once with a new file, once with an existing one.
         for _ in 0..2 {
             let store = SqliteStore::open(&path, Options::default()).expect("open");
             let found = store.write(queue::SMALL, |conn| Ok(durability(conn)?)).await;
             assert_eq!(found.expect("pragmas"), ("wal".to_owned(), FULL, 1, 1));
             store.close().await;
         }
-        // The checkpointer's connection, and the one that takes the place of a writer's that is given up.
+        // The connection of the checkpointer, and the one that replaces a broken writer connection.
         let again = writing_prepared(&path, None).expect("open");
         assert_eq!(
             durability(&again).expect("pragmas"),

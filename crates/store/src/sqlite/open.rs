@@ -11,46 +11,41 @@ use rusqlite::{Connection, OpenFlags, config::DbConfig};
 
 use super::place;
 
-/// A body fills at most the page it is in, so 8 KiB keep most of them out of overflow pages. With 16 KiB a commit
-/// that touches pages here and there writes twice as much; with 4 KiB a body of 3 kB wastes a quarter of its page.
+/// With 8 KiB most bodies fit into their page without overflow pages. With 16 KiB a commit that touches
+/// scattered pages writes twice as much; with 4 KiB a body of 3 kB wastes a quarter of its page.
 pub(super) const PAGE_SIZE: u32 = 8192;
 
-/// The writer's page cache, in KiB: several groups' dirty pages and the inner nodes of every index.
+/// The writer's page cache in KiB: the dirty pages of several groups and the inner nodes of every index.
 const WRITER_CACHE_KIB: i64 = 64 * 1024;
 
-/// A reader's page cache, in KiB. The operating system's cache does the rest.
+/// A reader's page cache in KiB. The operating system's cache does the rest.
 const READER_CACHE_KIB: i64 = 8 * 1024;
 
-/// The write-ahead log file is cut back to this size when it starts over after a burst.
+/// The write-ahead log file is truncated to this size when it restarts after a burst.
 const WAL_KEPT_BYTES: i64 = 64 * 1024 * 1024;
 
-/// Prepared statements a connection keeps; there are about fifty, and lists come in a few dozen shapes.
+/// Prepared statements cached per connection. There are about fifty, and lists have a few dozen shapes.
 const STATEMENTS: usize = 128;
 
-/// How long a connection waits for another of this process that starts the write-ahead log over or recovers it.
-/// Other processes are kept out by the lock file, but for guests, whose transactions are short.
+/// How long a connection waits while another one of this process restarts or recovers the write-ahead log.
+/// The lock file excludes other processes except guests, whose transactions are short.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why a database could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another process, or another store of this one, has the file open.
+    /// Another process, or another store of this process, has the file open.
     #[error("open {}: another wopr process has this database open", .0.display())]
     Locked(PathBuf),
-    /// Another process has the file open under another name, such as a bind mount of it.
+    /// Another process has the file open under another name, such as a bind mount.
     #[error("open {}: another wopr process has this file open under another name", .0.display())]
     OpenElsewhere(PathBuf),
-    /// The file has several names. It was left untouched.
+    /// The file has several hard links. It was left untouched.
     #[error(
         "open {}: the file has {names} names (hard links), and SQLite would keep a log of recent writes beside each",
         .path.display()
     )]
-    Linked {
-        /// The file.
-        path: PathBuf,
-        /// How many names it has.
-        names: u64,
-    },
+    Linked { path: PathBuf, names: u64 },
     /// A newer wopr wrote the file. It was left untouched.
     #[error(
         "open a database of schema version {found}: this binary knows {known}, use the wopr that wrote it"
@@ -61,7 +56,7 @@ pub enum OpenError {
         /// The newest version this binary knows.
         known: u32,
     },
-    /// The file's schema is older and migrating was not allowed. It was left untouched.
+    /// The file's schema is older and migration was not allowed. It was left untouched.
     #[error("open a database of schema version {found}: this binary needs {known}, run the migration")]
     NeedsMigration {
         /// The version of the file.
@@ -69,7 +64,7 @@ pub enum OpenError {
         /// The version this binary needs.
         known: u32,
     },
-    /// The file is a database of something else. It was left untouched.
+    /// The file is a database of another program. It was left untouched.
     #[error("open {}: it has tables, but not those of wopr", .0.display())]
     Foreign(PathBuf),
     /// The file is missing or empty, but the write-ahead log beside it is not. Both were left untouched.
@@ -80,40 +75,27 @@ pub enum OpenError {
         .log.display()
     )]
     Orphaned {
-        /// The file.
         path: PathBuf,
-        /// The log.
         log: PathBuf,
-        /// Whether there is a file, though an empty one.
+        /// `true` if the file exists but is empty.
         is_there: bool,
     },
     /// A migration failed; it was rolled back.
     #[error("migrate {}: {why}", .path.display())]
-    Migration {
-        /// The file.
-        path: PathBuf,
-        /// What the migration says.
-        why: String,
-    },
+    Migration { path: PathBuf, why: String },
     /// SQLite could not open or set up the file.
     #[error("open the database {}: {}", .path.display(), told(.source))]
-    Database {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: rusqlite::Error,
-    },
-    /// The file system or the operating system said no.
+    Database { path: PathBuf, source: rusqlite::Error },
+    /// The file system or the operating system reported an error.
     #[error("open {}: {source}", .path.display())]
     Io {
-        /// What could not be opened or started.
+        /// The file that could not be opened, or for which a thread could not be started.
         path: PathBuf,
-        /// Why.
         source: io::Error,
     },
 }
 
-/// What SQLite says, without its number.
+/// SQLite's error message, without the error code.
 pub(super) fn told(error: &rusqlite::Error) -> String {
     match error {
         rusqlite::Error::SqliteFailure(_, Some(text)) => text.clone(),
@@ -121,7 +103,7 @@ pub(super) fn told(error: &rusqlite::Error) -> String {
     }
 }
 
-/// Names the file that something of SQLite is about.
+/// Adds the path of the file to an SQLite error.
 pub(super) trait At<T> {
     fn at(self, path: &Path) -> Result<T, OpenError>;
 }
@@ -135,25 +117,25 @@ impl<T> At<T> for rusqlite::Result<T> {
     }
 }
 
-/// Bytes that the lock file holds back from the file system, for a start on a full disk: the shared memory of the log
-/// and the first few pages have to be written before anything can be read.
+/// Bytes that the lock file reserves, so that a start succeeds on a full disk: the shared memory of the log
+/// and the first few pages must be written before anything can be read.
 const RESERVE: u64 = 256 << 10;
 
-/// The right to use a database file, held until dropped.
+/// The exclusive right to use a database file, held until dropped.
 ///
-/// Two locks: of a file beside the database, named after the file itself and not after a link to it, and of the
-/// database's own inode, which has the same lock under whatever name a mount gives it. The first is there before the
-/// database is.
+/// It consists of two locks. One is on a file beside the database, named after the database file itself
+/// rather than a link to it; it can be taken before the database exists. The other is on the inode of the
+/// database, which is the same under every name that a mount gives it.
 #[derive(Debug)]
 pub(super) struct Lock {
     beside: File,
-    /// Closed after every connection of SQLite: closing any descriptor of a file gives up the POSIX locks that this
-    /// process has on it.
+    /// Must be closed after every SQLite connection: closing any descriptor of a file releases all POSIX
+    /// locks that this process has on it.
     file: Option<File>,
 }
 
 impl Lock {
-    /// Locks the database itself, if it is there and is not locked yet.
+    /// Locks the database file itself, if it exists and is not locked yet.
     pub(super) fn take_file(&mut self, path: &Path) -> Result<(), OpenError> {
         if self.file.is_none() {
             self.file = lock_inode(path)?;
@@ -161,7 +143,7 @@ impl Lock {
         Ok(())
     }
 
-    /// Holds space back while the disk has plenty, and gives it up where there is almost none left.
+    /// Reserves space while the disk has plenty, and releases it when almost none is left.
     pub(super) fn reserve(&self, free: Option<u64>) {
         let is_short = free.is_some_and(|free| free < RESERVE);
         let held = self.beside.metadata().map_or(0, |file| file.len());
@@ -173,7 +155,7 @@ impl Lock {
             Ok(())
         };
         if let Err(error) = done {
-            // Nothing depends on it before the disk is full.
+            // The reserve matters only once the disk is full.
             tracing::debug!(%error, "space held back for a full disk not changed");
         }
         if is_short && held > 0 {
@@ -201,7 +183,8 @@ pub(super) fn lock(path: &Path) -> Result<Lock, OpenError> {
         path: name.clone(),
         source,
     };
-    // The file stays when the lock is let go: deleting it would let two processes lock two files of one name.
+    // The lock file stays when the lock is released: if it were deleted, two processes could lock two files
+    // of the same name.
     let mut options = OpenOptions::new();
     options.create(true).truncate(false).write(true);
     #[cfg(unix)]
@@ -218,8 +201,8 @@ pub(super) fn lock(path: &Path) -> Result<Lock, OpenError> {
     Ok(lock)
 }
 
-/// Locks a file by its inode. Linux keeps these locks (flock) apart from those of SQLite (fcntl); elsewhere the two
-/// exclude each other, so that SQLite could not open a file that is locked like this.
+/// Locks a file by its inode. Linux keeps these locks (flock) apart from those of SQLite (fcntl). On other
+/// systems they exclude each other, and SQLite could not open a file locked like this.
 #[cfg(target_os = "linux")]
 fn lock_inode(path: &Path) -> Result<Option<File>, OpenError> {
     let io = |source| OpenError::Io {
@@ -243,24 +226,24 @@ fn lock_inode(_: &Path) -> Result<Option<File>, OpenError> {
     Ok(None)
 }
 
-/// Makes the file of a new database, for the owner alone; SQLite gives its other files the same mode. What is in
-/// the way is left for SQLite to say.
+/// Creates the file of a new database with access for the owner only; SQLite gives its other files the same
+/// mode. Errors are left for SQLite to report.
 pub(super) fn make_private(path: &Path) {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    // It is there already, or SQLite will meet the same trouble.
+    // The file exists already, or SQLite will meet the same error.
     let _ = options.open(path);
 }
 
-/// Opens a connection that writes, and makes the file if there is none.
+/// Opens a read-write connection, creating the file if it does not exist.
 pub(super) fn writing(path: &Path) -> rusqlite::Result<Connection> {
     write_with(path, OpenFlags::SQLITE_OPEN_CREATE)
 }
 
-/// Opens a connection that writes to a file that is there: beside the writer's, or in its place. A file that went
-/// away meanwhile is not replaced by an empty one.
+/// Opens a further read-write connection to an existing file. A file that has disappeared is not replaced by
+/// an empty one.
 pub(super) fn writing_again(path: &Path) -> rusqlite::Result<Connection> {
     write_with(path, OpenFlags::empty())
 }
@@ -270,18 +253,19 @@ fn write_with(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
     let conn = Connection::open_with_flags(path, flags)?;
     conn.busy_timeout(TIMEOUT)?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS);
-    // A plan must not depend on bound values: with `LIMIT ?` SQLite would prepare a cached statement again at each use.
+    // Plans must not depend on bound values: with `LIMIT ?` SQLite would prepare a cached statement again at
+    // each use.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     Ok(conn)
 }
 
-/// Makes what is written durable and fast. Comes after the schema check, because it writes to a new file.
+/// Sets up durability and performance. Must follow the schema check, because it writes to a new file.
 pub(super) fn prepare(conn: &Connection, max_bytes: Option<u64>) -> rusqlite::Result<()> {
-    // Has an effect only before the first table exists.
+    // Takes effect only before the first table exists.
     conn.pragma_update(None, "page_size", PAGE_SIZE)?;
     conn.pragma_update(None, "journal_mode", "wal")?;
     conn.pragma_update(None, "synchronous", "full")?;
-    // On macOS a plain fsync leaves the data in the drive's cache; elsewhere these two change nothing.
+    // On macOS a plain fsync leaves the data in the drive's cache; on other systems these two change nothing.
     conn.pragma_update(None, "fullfsync", true)?;
     conn.pragma_update(None, "checkpoint_fullfsync", true)?;
     conn.pragma_update(None, "wal_autocheckpoint", 0)?;
@@ -296,7 +280,7 @@ pub(super) fn prepare(conn: &Connection, max_bytes: Option<u64>) -> rusqlite::Re
     Ok(())
 }
 
-/// Opens a connection that cannot write.
+/// Opens a read-only connection.
 pub(super) fn reading(path: &Path) -> rusqlite::Result<Connection> {
     let conn = Connection::open_with_flags(
         path,
@@ -304,7 +288,8 @@ pub(super) fn reading(path: &Path) -> rusqlite::Result<Connection> {
     )?;
     conn.busy_timeout(TIMEOUT)?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS);
-    // A plan must not depend on bound values: with `LIMIT ?` SQLite would prepare a cached statement again at each use.
+    // Plans must not depend on bound values: with `LIMIT ?` SQLite would prepare a cached statement again at
+    // each use.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     conn.pragma_update(None, "cache_size", -READER_CACHE_KIB)?;
     conn.pragma_update(None, "temp_store", "memory")?;

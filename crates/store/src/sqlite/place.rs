@@ -1,11 +1,12 @@
-//! Where a database lies: its file, and the write-ahead log beside it.
+//! The location of a database: its file, and the write-ahead log beside it.
 //!
-//! SQLite takes a file that is missing or empty for a new database and throws away the log beside it, which may hold
-//! writes that were acknowledged. It cannot have come to that by a crash: the first page is on the disk before there is a
-//! log at all. Somebody took the file, so nothing is done until he has said what he wants.
+//! SQLite treats a missing or empty file as a new database and deletes the log beside it, which may hold
+//! acknowledged writes. A crash cannot cause this state, because the first page is on disk before a log
+//! exists. Someone must have removed the file, so the store refuses to open until they decide.
 //!
-//! A file that is taken while it is open goes on to take writes, which nobody finds any more once it is closed. [`Files`] sees
-//! that by the numbers of device and inode; where there are none (not on Unix) a file in use cannot be taken.
+//! If the file of an open database is removed, it still accepts writes, which are lost when it is closed.
+//! [`Files`] detects this by device and inode number; on systems without them (not Unix) a file in use cannot
+//! be removed.
 
 use std::{
     fs,
@@ -15,13 +16,14 @@ use std::{
 
 use super::{fault::Failure, open::OpenError};
 
-/// Symbolic links followed before a chain counts as a loop, as Linux does.
+/// Symbolic links followed before a chain counts as a loop; the limit of Linux.
 const MAX_LINKS: usize = 40;
 
-/// The file that a path names, symbolic links followed, also where the last one leads nowhere yet.
+/// Resolves the symbolic links of a path to a file, even if the last link points to a missing file.
 ///
-/// SQLite names the log after this file and not after a link to it, and so must everything else that lies beside a
-/// database: its lock and its key. A link to a folder on the way does not matter, since it leads to the same folder.
+/// SQLite names the log after this file rather than a link to it, and so must everything else beside a
+/// database: its lock and its key. Links in the parent folders do not matter, since they lead to the same
+/// folder.
 #[must_use]
 pub fn file_of(path: &Path) -> PathBuf {
     let mut file = path.to_owned();
@@ -39,8 +41,8 @@ pub(super) fn log_of(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Refuses a database whose file is missing or empty beside a log that is not, and one that has several names. Looks, and
-/// changes nothing.
+/// Refuses a database whose file is missing or empty beside a non-empty log, or has several hard links.
+/// Writes nothing.
 pub(super) fn check(path: &Path) -> Result<(), OpenError> {
     check_links(path)?;
     let is_there = match fs::metadata(path) {
@@ -59,8 +61,8 @@ pub(super) fn check(path: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Refuses a file with hard links. Each name would have a log of its own, and what is in one log is missing, or damage,
-/// through the other name.
+/// Refuses a file with several hard links. Each name would have its own log, and the contents of one log
+/// would be missing, or cause damage, when opened through another name.
 #[cfg(unix)]
 fn check_links(path: &Path) -> Result<(), OpenError> {
     use std::os::unix::fs::MetadataExt as _;
@@ -79,7 +81,7 @@ fn check_links(_: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Which file it is that has a name, if any.
+/// The device and inode number of the file with this name, if it exists.
 #[cfg(unix)]
 fn identity(path: &Path) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt as _;
@@ -92,7 +94,7 @@ fn identity(_: &Path) -> Option<(u64, u64)> {
     None
 }
 
-/// A name and the file that had it when the database was opened.
+/// A path and the file it referred to when the database was opened.
 #[derive(Debug)]
 struct Named {
     path: PathBuf,
@@ -110,21 +112,21 @@ impl Named {
     }
 }
 
-/// The files of an open database. Whoever reads it again finds them by their names.
+/// The files of an open database, checked against their paths.
 #[derive(Debug)]
 pub(super) struct Files {
     names: Vec<Named>,
-    /// Whether they were gone at the last look.
+    /// The files were gone at the last check.
     were_gone: AtomicBool,
 }
 
 impl Files {
-    /// Notes the files of a database that has just been opened and read.
+    /// Records the files of a database that was just opened and read.
     pub(super) fn of(path: &Path) -> Self {
         Self::called([path.to_owned(), log_of(path)])
     }
 
-    /// Notes files by their names.
+    /// Records files by their paths.
     pub(super) fn called(names: impl IntoIterator<Item = PathBuf>) -> Self {
         Self {
             names: names.into_iter().map(Named::now).collect(),
@@ -132,10 +134,10 @@ impl Files {
         }
     }
 
-    /// Looks whether the names still lead to these files, which takes a `stat` each.
+    /// Checks that the paths still refer to these files, with one `stat` each.
     ///
     /// # Errors
-    /// Names the one that does not. What is written then is lost with the last connection.
+    /// Names the path that does not. Writes to its file are lost when the last connection closes.
     pub(super) fn check(&self) -> Result<(), Failure> {
         let Some(gone) = self.names.iter().find(|named| !named.is_the_same()) else {
             if self.were_gone.swap(false, Relaxed) {
@@ -162,7 +164,7 @@ mod tests {
     use super::*;
     use crate::sqlite::{open, schema};
 
-    /// What a start that is cut off now leaves behind, as another one finds it.
+    /// Copies the files as a start that is interrupted now would leave them.
     fn cut_off(from: &Path) -> (tempfile::TempDir, PathBuf) {
         let files = tempfile::tempdir().expect("a folder");
         for entry in from.read_dir().expect("a folder") {
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_start_that_was_cut_off_can_be_done_again() {
+    fn an_interrupted_first_start_can_be_repeated() {
         let files = tempfile::tempdir().expect("a folder");
         let path = files.path().join("db");
         let again = || {
@@ -191,7 +193,7 @@ mod tests {
             "before there is a log"
         );
         again();
-        // The rest is one transaction, so it is in the log or it is not.
+        // The rest is one transaction, so it is either in the log or not.
         schema::set_up(&mut conn, &path, None, 0).expect("a schema");
         assert!(fs::metadata(log_of(&path)).expect("a log").len() > 0);
         again();
@@ -199,7 +201,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_link_that_leads_nowhere_is_looked_behind() {
+    fn dangling_links_are_resolved() {
         let files = tempfile::tempdir().expect("a folder");
         let (link, log) = (files.path().join("link"), files.path().join("db-wal"));
         std::os::unix::fs::symlink("db", &link).expect("a link");

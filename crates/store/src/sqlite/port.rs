@@ -1,4 +1,4 @@
-//! The ports, carried to the threads that own connections.
+//! The ports of the store, dispatched to the threads that own connections.
 
 use std::sync::Arc;
 
@@ -40,9 +40,10 @@ impl SqliteStore {
         };
         let (reply, answer) = oneshot::channel();
         let job = move |conn: &Connection| {
-            // The reader is busy until then, whether or not anybody still waits.
+            // The place is held until the read is done, because the reader is busy even if the caller is
+            // gone.
             let _place = place;
-            // Whoever asked may have gone away while the read waited.
+            // Skip the read if its caller is gone.
             if !reply.is_closed() {
                 drop(reply.send(as_of_one_moment(conn, read)));
             }
@@ -180,7 +181,7 @@ impl Log for SqliteStore {
         let (tenant, filter, after) = (tenant.clone(), filter.clone(), after.cloned());
         let totals = self.totals.clone();
         self.read(lane, move |conn| {
-            // Nothing was read yet, so what follows is as of a moment after the mark.
+            // Nothing was read yet, so the following reads see a moment after the mark was taken.
             match totals.find(&tenant, &filter) {
                 Ok(total) => lists::tasks(conn, &tenant, &filter, after.as_ref(), limit, Some(total)),
                 Err(mark) => {
@@ -471,7 +472,7 @@ impl Retention for SqliteStore {
         let bytes = SMALL * (1 + removals.len());
         let change = self.totals.change(&tenant);
         let removed = self.write(bytes, move |conn| {
-            // Dropped with the job, after its commit.
+            // Move `change` into the job, which is dropped after its commit.
             let _ = &change;
             retention::remove(conn, &tenant, &removals)
         });

@@ -1,4 +1,4 @@
-//! Receivers and deliveries in SQL.
+//! Subscriptions and deliveries in SQL.
 
 use async_trait::async_trait;
 use rusqlite::{Connection, Row, params};
@@ -18,7 +18,7 @@ use crate::{
     LeasedPush, NewPush, OutboxRow, PushRow, Pushes, Put, Quota, ReadError, Then, Update, WriteError,
 };
 
-/// The columns [`delivery`] reads.
+/// The columns that [`delivery`] reads.
 macro_rules! delivery_columns {
     () => {
         "tenant, run, push, seq, body, enqueued_at, attempts, error, dead_at"
@@ -71,7 +71,7 @@ const WAITING: &str = concat!(
      WHERE tenant = ?1 AND run = ?2 AND push = ?3 AND dead_at IS NULL ORDER BY seq LIMIT ?4"
 );
 
-/// From a place on, no further than the run of parameter 5, and of runs of principal 7 where there is one.
+/// Selects from a position on, up to the run in parameter 5, and only runs of principal 7 if it is set.
 macro_rules! list {
     ($index:literal, $condition:literal) => {
         concat!(
@@ -93,10 +93,10 @@ macro_rules! list {
 const LIST: &str = list!("", "");
 const LIST_DEAD: &str = list!("INDEXED BY deliveries_dead", " AND dead_at IS NOT NULL");
 
-/// Sorts behind every id of a run.
+/// Sorts after every run id.
 const BEHIND_EVERY_RUN: &str = "~";
 
-/// Whether the receiver that comes along with a batch may not be; asked before anything is written.
+/// Checks the subscription of a batch before anything is written.
 pub(super) fn judge_along(
     conn: &Connection,
     batch: &Batch,
@@ -119,7 +119,7 @@ pub(super) fn judge_along(
     Ok((!is_known).then_some(full))
 }
 
-/// Registers the receiver that comes along with a batch, whose guard has held.
+/// Registers the subscription of a batch whose guard held.
 pub(super) fn put_along(conn: &Connection, batch: &Batch, push: &NewPush) -> Result<(), Fault> {
     let run = batch.run.sibling(push.run.clone());
     let is_own = run == batch.run;
@@ -138,7 +138,7 @@ pub(super) fn put_along(conn: &Connection, batch: &Batch, push: &NewPush) -> Res
     Ok(())
 }
 
-/// Adds a receiver that hears of events from a place on.
+/// Adds a subscription that covers events from `since` on.
 fn add(conn: &Connection, run: &RunKey, row: &PushRow, since: Seq, fence: Fence) -> Result<(), Fault> {
     conn.prepare_cached(
         "INSERT INTO pushes (tenant, run, id, body, created_at, since, due, epoch, fence, news)
@@ -156,7 +156,7 @@ fn add(conn: &Connection, run: &RunKey, row: &PushRow, since: Seq, fence: Fence)
     Ok(())
 }
 
-/// Notes that a run's receivers have to be told of what was appended.
+/// Adds events to the outbox row of a run with subscriptions.
 pub(super) fn note(conn: &Connection, run: &RunKey, from: Seq, to: Seq) -> Result<(), Fault> {
     if from == to {
         return Ok(());
@@ -174,7 +174,8 @@ pub(super) fn note(conn: &Connection, run: &RunKey, from: Seq, to: Seq) -> Resul
     Ok(())
 }
 
-/// How many receivers a run has, and the length of its log; none if it is not there.
+/// Returns the number of subscriptions of a run and the number of its events; `None` if the run does not
+/// exist.
 fn receivers(conn: &Connection, run: &RunKey) -> Result<Option<(u64, Seq)>, Fault> {
     let of_run = {
         let mut statement =
@@ -188,8 +189,8 @@ fn receivers(conn: &Connection, run: &RunKey) -> Result<Option<(u64, Seq)>, Faul
     Ok((!is_gone(conn, run)?).then_some(of_run))
 }
 
-/// Registers a receiver. A new one hears of events from a place on, or from the end of the log, and has fences from a
-/// first one on.
+/// Registers a subscription. A new one covers events from `since`, or from the end of the log, and its first
+/// fence is `first`.
 fn put(
     conn: &Connection,
     run: &RunKey,
@@ -204,7 +205,7 @@ fn put(
     };
     let replaced = conn
         .prepare_cached(
-            // Whoever tells the old receiver has lost the lease.
+            // A delivery that still uses the old subscription loses its lease.
             "UPDATE pushes SET body = ?4, created_at = ?5, news = news + 1, fence = fence + 1, epoch = NULL,
                  due = CASE WHEN due IS NOT NULL THEN ?6 END
              WHERE tenant = ?1 AND run = ?2 AND id = ?3",
@@ -240,7 +241,7 @@ fn of_run(conn: &Connection, run: &RunKey) -> Result<Vec<PushRow>, Fault> {
             created_at: rows::time(row, 2)?,
         });
     }
-    // Few, and read for a client: no index orders them.
+    // A run has few subscriptions and clients read them rarely, so no index orders them.
     pushes.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
     Ok(pushes)
 }
@@ -261,7 +262,7 @@ fn remove(conn: &Connection, run: &RunKey, id: &str) -> Result<bool, Fault> {
 }
 
 fn outbox(conn: &Connection, after: Option<&RunKey>, limit: usize) -> Result<Vec<OutboxRow>, Fault> {
-    // The empty text sorts before every id.
+    // The empty string sorts before every id.
     let (tenant, run) = after.map_or(("", ""), |key| (key.tenant.as_str(), key.run.as_str()));
     let mut statement = conn.prepare_cached(OUTBOX)?;
     let mut found = statement.query(params![tenant, run, rows::limit(limit)])?;
@@ -432,7 +433,7 @@ fn list(
 ) -> Result<Vec<DeliveryRow>, Fault> {
     let run = filter.run.as_ref().map(wopr_core::RunId::as_str);
     let first = run.unwrap_or_default();
-    // Nothing has the place before the first event of an unnamed receiver.
+    // No delivery sorts before the first event of the empty subscription id.
     let (from, push, seq) = match after {
         Some(after) if after.run.as_str() >= first => {
             (after.run.as_str(), &*after.push, rows::int(after.seq.0))
@@ -621,7 +622,7 @@ mod tests {
     use crate::sqlite::schema::tests::database;
 
     #[test]
-    fn looking_for_what_is_to_be_told_reads_no_more_than_it_finds() {
+    fn polling_for_deliveries_reads_only_matching_rows() {
         let (_files, conn) = database();
         let Queries {
             all,
@@ -649,7 +650,7 @@ mod tests {
                 .expect("a plan");
             let plan: Vec<String> = steps.collect::<Result<_, _>>().expect("readable steps");
             let sorts = plan.iter().any(|step| step.contains("TEMP B-TREE"));
-            // The marks of what is gone may be looked at as they are.
+            // A full scan of the few removal marks is acceptable.
             let scans = plan
                 .iter()
                 .any(|step| step.starts_with("SCAN") && step != "SCAN removals");

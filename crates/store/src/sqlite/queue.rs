@@ -1,7 +1,7 @@
 //! A bounded queue between callers and the threads that own connections.
 //!
-//! Callers never wait here: a full queue refuses at once, so that overload is an answer and not a growing heap.
-//! What was accepted before the queue closed is still handed out.
+//! Callers never wait here: a full queue refuses at once, so that overload is reported instead of growing the
+//! heap. Items accepted before the queue was closed are still handed out.
 
 use std::{
     collections::VecDeque,
@@ -10,19 +10,19 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
-/// What a write that carries no body of note costs in the queue.
+/// Weight in bytes of a write without a significant body.
 pub(super) const SMALL: usize = 256;
 
-/// Why a queue did not take an item.
+/// Why a queue refused an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// Too much waits already.
+    /// The queue is at its limit.
     Full,
     /// The store is closed, or its thread died.
     Closed,
 }
 
-/// A queue bounded by the number and the weight of what it holds.
+/// A queue limited by the number and the weight of its items.
 pub(super) struct Queue<T> {
     state: Mutex<State<T>>,
     ready: Condvar,
@@ -34,16 +34,16 @@ struct State<T> {
     items: VecDeque<(T, usize)>,
     bytes: usize,
     closed: bool,
-    /// How many items whoever waits wants to be woken for.
+    /// Number of items at which a waiting consumer wants to be woken.
     wanted: usize,
 }
 
 /// How gathering ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Gathered {
-    /// There is enough, or it took too long.
+    /// There are enough items, or the timeout passed.
     Enough,
-    /// Nothing came any more.
+    /// No more items arrived.
     Dry,
 }
 
@@ -62,7 +62,7 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Takes an item that keeps `bytes` bytes alive, or refuses it. One item is taken however heavy it is.
+    /// Adds an item that keeps `bytes` bytes alive. An empty queue accepts an item of any weight.
     pub(super) fn push(&self, item: T, bytes: usize) -> Result<(), Refused> {
         let mut state = self.state.lock();
         if state.closed {
@@ -97,8 +97,8 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Waits for an item, then takes what else is there, at most `max` items and about `max_bytes` bytes.
-    /// `false` once the queue is closed and empty.
+    /// Waits for an item, then takes what else is queued, at most `max` items and about `max_bytes` bytes.
+    /// Returns `false` once the queue is closed and empty.
     pub(super) fn drain(&self, into: &mut Vec<T>, max: usize, max_bytes: usize) -> bool {
         let mut state = self.state.lock();
         while state.items.is_empty() {
@@ -119,8 +119,8 @@ impl<T> Queue<T> {
         true
     }
 
-    /// Lets further items come to the ones that are there: until there are `enough`, for `timeout` at most, and
-    /// no longer than they keep coming, at least one in each `slice`.
+    /// Waits until there are `enough` items, for at most `timeout`, and only while at least one arrives in
+    /// each `slice`.
     pub(super) fn gather(&self, enough: usize, slice: Duration, timeout: Duration) -> Gathered {
         let end = Instant::now() + timeout;
         let mut state = self.state.lock();
@@ -138,18 +138,17 @@ impl<T> Queue<T> {
         gathered
     }
 
-    /// How many items wait.
     pub(super) fn len(&self) -> usize {
         self.state.lock().items.len()
     }
 
-    /// Takes nothing more; what is queued is still handed out.
+    /// Stops accepting items; queued items are still handed out.
     pub(super) fn close(&self) {
         self.state.lock().closed = true;
         self.ready.notify_all();
     }
 
-    /// Takes nothing more and drops what is queued.
+    /// Stops accepting items and drops queued ones.
     pub(super) fn abandon(&self) {
         let dropped = {
             let mut state = self.state.lock();
@@ -177,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn weight_bounds_the_queue_but_never_a_single_item() {
+    fn a_single_item_may_exceed_the_weight_limit() {
         let queue = Queue::new(10, 100);
         assert_eq!(queue.push("heavy", 500), Ok(()));
         assert_eq!(queue.push("light", 1), Err(Refused::Full));
@@ -200,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn gathering_ends_with_enough_or_with_nothing_more() {
+    fn gathering_ends_with_enough_items_or_a_pause() {
         let (slice, timeout) = (Duration::from_millis(1), Duration::from_secs(60));
         let queue = Queue::new(10, usize::MAX);
         queue.push(1, 0).expect("room");
@@ -221,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_queue_hands_out_what_it_took() {
+    fn a_closed_queue_hands_out_queued_items() {
         let queue = Queue::new(2, usize::MAX);
         queue.push(1, 0).expect("room");
         queue.close();
@@ -231,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn an_abandoned_queue_drops_what_it_took() {
+    fn an_abandoned_queue_drops_queued_items() {
         let queue = Queue::new(2, usize::MAX);
         queue.push(1, 0).expect("room");
         queue.abandon();

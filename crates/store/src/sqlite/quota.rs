@@ -1,23 +1,22 @@
-//! Picking what is handed out, within a [`Quota`].
+//! Selection of rows to lease, within a [`Quota`].
 //!
-//! Without a share of tenants the rows come in the order of one index. With one they come tenant by tenant, each by a
-//! seek: however many rows of one tenant wait, those of another are found at the same cost.
+//! Without limits per tenant the rows come in the order of one index. With limits they are read tenant by
+//! tenant, each by a seek, so that the cost for one tenant does not depend on how many rows of another wait.
 
 use rusqlite::{Connection, Row, params_from_iter, types::Value};
 
 use super::{fault::Fault, rows};
 use crate::Quota;
 
-/// A row that was found.
 pub(super) struct Found<T> {
-    /// Since when it waits.
+    /// When the row became available.
     pub(super) since: i64,
-    /// The bytes that will be read of it.
+    /// The size of the body, which is read later.
     pub(super) n_bytes: u64,
     pub(super) row: T,
 }
 
-/// Bytes, of which the last that takes some may take more than is left.
+/// A byte budget, which the last taker may exceed.
 pub(super) struct Bytes(u64);
 
 impl Bytes {
@@ -32,19 +31,19 @@ impl Bytes {
     }
 }
 
-/// The statements that find rows of one kind. Each takes the times first, then a limit, then a tenant.
+/// The statements that find rows of one kind. Their parameters are the times, a limit and a tenant.
 pub(super) struct Queries {
-    /// The rows of all.
+    /// Rows of all tenants.
     pub(super) all: &'static str,
-    /// The next tenant with rows, after one.
+    /// The next tenant with rows after the given one.
     pub(super) next_tenant: &'static str,
-    /// The rows of a tenant.
+    /// Rows of one tenant.
     pub(super) of_tenant: &'static str,
-    /// Rows that have one chance left, of all.
+    /// Suspects of all tenants.
     pub(super) suspects: &'static str,
 }
 
-/// Reads rows, the suspects behind the others.
+/// Selects rows, with the suspects last.
 pub(super) fn pick<T>(
     conn: &Connection,
     queries: &Queries,
@@ -58,7 +57,7 @@ pub(super) fn pick<T>(
         find(conn, queries.all, times, most, None, &read, &mut picked)?;
     } else {
         let mut next_tenant = conn.prepare_cached(queries.next_tenant)?;
-        // The empty text sorts before every id.
+        // The empty string sorts before every id.
         let mut tenant = String::new();
         loop {
             {
@@ -122,7 +121,7 @@ fn find<T>(
                 }
                 into.push(found);
             }
-            // The others must not wait for it.
+            // A damaged row must not block the others.
             Err(Fault::Damaged(why)) => tracing::error!(why, "work row passed over that cannot be read"),
             Err(fault) => return Err(fault),
         }

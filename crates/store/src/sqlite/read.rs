@@ -9,7 +9,7 @@ use crate::{
     Summary, TaskRow,
 };
 
-/// The events of a row that the snapshot folds already count as well.
+/// If the snapshot covers part of an event row, the whole row counts.
 const WEIGHT: &str = "\
     SELECT coalesce((SELECT length(body) FROM snapshots WHERE tenant = ?1 AND run = ?2), 0)
          + coalesce((SELECT sum(length(bodies)) FROM events WHERE tenant = ?1 AND run = ?2 AND last_seq >=
@@ -42,7 +42,8 @@ pub(super) fn load(conn: &Connection, run: &RunKey, most: usize) -> Result<Optio
     }))))
 }
 
-/// The bytes of the newest snapshot and of the events after it. SQLite knows the length of a body without reading it.
+/// Returns the bytes of the newest snapshot and of the events after it. SQLite knows the length of a body
+/// without reading it.
 fn weight(conn: &Connection, run: &RunKey) -> Result<usize, Fault> {
     let mut statement = conn.prepare_cached(WEIGHT)?;
     let mut found = statement.query(params![run.tenant.as_str(), run.run.as_str()])?;
@@ -99,7 +100,7 @@ pub(super) fn events(
     Ok(Some(EventPage { events, head, status }))
 }
 
-/// How much of a log is read: it ends with the event that reaches either.
+/// Limits of a log read, which ends with the event that reaches either.
 #[derive(Clone, Copy)]
 struct Bound {
     events: usize,
@@ -113,7 +114,7 @@ impl Bound {
     };
 }
 
-/// Reads events of a log that holds `head`, and checks that none is missing.
+/// Reads events of a log with `head` events, and checks that none is missing.
 fn events_from(
     conn: &Connection,
     run: &RunKey,
@@ -131,7 +132,7 @@ fn events_from(
         "SELECT last_seq, bodies FROM events WHERE tenant = ?1 AND run = ?2 AND last_seq >= ?3 ORDER BY last_seq",
     )?;
     let mut found = statement.query(params![run.tenant.as_str(), run.run.as_str(), rows::int(from.0)])?;
-    // The row of the run says how many there are, but a damaged one must not make us ask for all memory.
+    // The length comes from the run row; limit the allocation in case that row is damaged.
     let mut events = Vec::with_capacity(expected.min(1024));
     let mut n_bytes = 0;
     'rows: while events.len() < expected
@@ -168,8 +169,8 @@ fn snapshot(conn: &Connection, run: &RunKey) -> Result<Option<Snapshot>, Fault> 
     }))
 }
 
-/// The places of the oldest inbox rows, as many as a load reads, and the bytes of their bodies. The bodies are left out,
-/// because SQLite would sort the rows with them.
+/// Returns the places of the oldest inbox rows, as many as a load reads, and the total size of their bodies.
+/// The bodies are read separately, because SQLite would sort the rows with them.
 fn waiting(conn: &Connection, run: &RunKey) -> Result<(Vec<i64>, usize), Fault> {
     let mut statement = conn.prepare_cached(
         "SELECT place, length(body) FROM inbox WHERE tenant = ?1 AND target = ?2 AND deaths < 3

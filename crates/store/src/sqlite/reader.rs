@@ -1,7 +1,7 @@
 //! The readers: a few threads, each with a read-only connection.
 //!
-//! Every read is one transaction and so sees one moment, which is never before the last append that was
-//! answered. No transaction outlives its call: an old one would keep the write-ahead log from starting over.
+//! Every read is one transaction and sees one moment, which is never before the last acknowledged append. No
+//! transaction outlives its call: an old one would keep the write-ahead log from restarting.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use rusqlite::Connection;
 
 use super::queue::Queue;
 
-/// A read that answers its caller itself.
+/// A read that replies to its caller itself.
 pub(super) type Read = Box<dyn FnOnce(&Connection) + Send>;
 
-/// Reads until the queue is closed and empty.
+/// Serves reads until the queue is closed and empty.
 pub(super) fn run(conn: &Connection, queue: &Arc<Queue<Read>>) {
     while let Some(read) = queue.pop() {
-        // A bug in one read must not take the others' thread; its caller learns from the dropped reply.
+        // A panic in one read must not end the thread; its caller sees the dropped reply.
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| read(conn)));
         if outcome.is_err() {
             tracing::error!("read panicked");

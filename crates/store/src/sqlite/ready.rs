@@ -1,11 +1,11 @@
-//! Whether the database takes writes: learnt by writing.
+//! Readiness of the database, checked by writing to it.
 //!
-//! The probe is a job like any other, so it shares the writer's queue, its connection and a commit with whatever waits.
-//! It makes a row of events and takes it away again, at the end of the tree that every append grows: both change pages,
-//! which the commit has to put on the disk, and nobody ever sees the row.
+//! The probe is a job like any other: it shares the writer's queue, its connection and a commit with other
+//! jobs. It inserts a row of events and deletes it again, at the end of the tree that every append extends.
+//! Both change pages that the commit must write to the disk, and no reader ever sees the row.
 //!
-//! Whoever may ask must not be able to make that costly. There is one probe at a time and at most one a second; all who
-//! ask meanwhile share its answer.
+//! To keep the cost bounded however many callers ask, only one probe runs at a time and at most one per
+//! second; concurrent callers share its result.
 
 use std::time::{Duration, Instant};
 
@@ -19,17 +19,17 @@ use super::{
 };
 use crate::{WriteError, with_timeout};
 
-/// How long an answer serves, from when it was asked for.
+/// How long a result is reused, from when its probe was requested.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// How long to wait for an answer. A statement that needs a lock takes two seconds to give up.
+/// How long to wait for a result. A statement that needs a lock gives up after two seconds.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// No tenant and no run can be called so.
+/// No tenant and no run can have an empty id.
 const WRITE: &str = "INSERT INTO events (tenant, run, last_seq, bodies) VALUES ('', '', 0, x'')";
 const TAKE_BACK: &str = "DELETE FROM events WHERE tenant = '' AND run = ''";
 
-/// Writes nothing that stays, and says whether it was written.
+/// Inserts and deletes a row, and reports the result.
 pub(super) struct Probe(pub(super) oneshot::Sender<Result<(), WriteError>>);
 
 impl Job for Probe {
@@ -41,18 +41,18 @@ impl Job for Probe {
     }
 
     fn settle(self: Box<Self>, outcome: Result<(), Failure>) {
-        // Whoever asked may have gone away.
+        // The caller may be gone.
         drop(self.0.send(outcome.map_err(WriteError::from)));
     }
 }
 
-/// What the last probe said.
+/// The result of the last probe.
 #[derive(Debug, Default)]
 pub(super) struct Readiness(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// A probe without an answer yet. It is waited for before another one is sent.
+    /// An unanswered probe. The next caller waits for it instead of sending another one.
     pending: Option<oneshot::Receiver<Result<(), WriteError>>>,
     last: Option<Answer>,
 }
@@ -61,12 +61,12 @@ struct State {
 struct Answer {
     asked: Instant,
     came: Instant,
-    /// Why not, if not.
+    /// The error message if the probe failed.
     said: Result<(), String>,
 }
 
 impl Readiness {
-    /// Learns whether the database takes writes, by a probe that `send` puts in the queue, or by that of others.
+    /// Checks that the database accepts writes, with a probe sent by `send` or the result of a recent one.
     pub(super) async fn ask(
         &self,
         send: impl FnOnce(Box<dyn Job>) -> Result<(), String>,
@@ -98,7 +98,7 @@ impl State {
         let Some(pending) = &mut self.pending else {
             return Ok(());
         };
-        // Who goes away while he waits leaves the probe to the next.
+        // If this caller is cancelled, the next one waits for the same probe.
         let Some(answer) = with_timeout(TIMEOUT, pending).await else {
             return Err("the database does not answer".to_owned());
         };

@@ -1,18 +1,18 @@
-//! The records of requests, found by keys that fall anywhere.
+//! Idempotency records, with an index in two levels.
 //!
 //! ```text
-//!   record ──> idempotency, at its end        durable with its batch
-//!         └──> recent, in memory              found by its hash
-//!                  └── many at once, in the order of their hashes ──> idempotency_index
+//!   record ──> idempotency, appended              durable with its batch
+//!         └──> recent, in memory                  found by hash
+//!                  └── in bulk, ordered by hash ──> idempotency_index
 //! ```
 //!
-//! An index that takes every key as it comes costs each record a page of its own, written twice: most of what a
-//! small run cost. So a record only goes to the end of its table, and memory knows where the latest are. When there
-//! are many of them, the writer's groups carry a few of them at a time into the index, sorted, so that neighbours
-//! share pages. What is in memory can be read from the table again: all records behind the last one known to be
-//! indexed.
+//! An index updated with each record would write one random page per record, twice: most of the cost of a
+//! small run. So a record is only appended to its table, and the latest records are indexed in memory. Once
+//! there are many, the writer's groups move a few at a time into the index, sorted, so that neighbours share
+//! pages. The memory index can be rebuilt from the table: it covers all records after the last one known to
+//! be indexed.
 //!
-//! Both kinds of entry are only places to look at. One whose record was rolled back or forgotten leads nowhere.
+//! Entries at both levels are only hints. The record may have been rolled back or deleted.
 
 use std::{collections::BTreeSet, ops::Bound, sync::Arc};
 
@@ -28,60 +28,59 @@ use super::{
 };
 use crate::{IdempotencyKey, IdempotencyRecord};
 
-/// From so many records on that are not indexed, they are. A start reads them, and each takes some 40 bytes of memory.
+/// Number of recent records from which they are indexed. A start reads them, and each takes about 40 bytes of
+/// memory.
 pub(super) const MANY: usize = 32 << 10;
 
-/// The index takes so many records with every write, that it is done sooner than as many came anew.
+/// Records indexed per write. Larger than 1, so that indexing finishes before as many new records arrive.
 const STEP: usize = 4;
 
-/// The last record of which it is known that all before it are indexed.
+/// The place up to which all records are known to be indexed.
 const INDEXED: &str = "SELECT place FROM idempotency_indexed";
 
-/// The statements of every record, see [`Session`].
+/// The statements of every record; see [`Session`].
 const PLACES: &str = "SELECT place FROM idempotency_index WHERE hash = ?1 ORDER BY place DESC";
 const INSERT: &str = "\
     INSERT INTO idempotency (place, hash, tenant, principal, scope, key, digest, run, response, expires_at)
      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
 
-/// Where a record may be: its key's hash, and its place in the table.
+/// The possible location of a record: the hash of its key and its place in the table.
 type Entry = (i64, i64);
 
-/// Where the records are.
+/// The index of all records, including recent ones.
 #[derive(Debug)]
 pub(super) struct Records(Mutex<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// From how many recent records on they are indexed.
+    /// Number of recent records from which they are indexed.
     many: usize,
-    /// Every record that may not be in the index, by its hash.
+    /// Every record that may be missing from the index, by hash.
     recent: BTreeSet<Entry>,
-    /// Larger than the place of any record there is, or was when it was indexed.
+    /// Larger than the place of every record that exists or existed when it was indexed.
     next: i64,
     pass: Option<Pass>,
 }
 
-/// One way through the recent records, from the least hash to the largest.
+/// One pass over the recent records, in order of hash.
 #[derive(Debug, Clone, Copy)]
 struct Pass {
-    /// All records before this place are indexed when it has ended.
+    /// When the pass has ended, all records before this place are indexed.
     until: i64,
     after: Entry,
 }
 
-/// What there is under a key.
+/// The result of looking up a key.
 #[derive(Debug)]
 pub(super) enum Found {
-    /// A record that holds.
+    /// An unexpired record.
     Record(IdempotencyRecord),
-    /// One that has expired, at this place.
+    /// The place of an expired record.
     Expired(i64),
-    /// None.
     Nothing,
 }
 
 impl Found {
-    /// The record that holds.
     pub(super) fn unexpired(self) -> Option<IdempotencyRecord> {
         match self {
             Self::Record(record) => Some(record),
@@ -89,7 +88,7 @@ impl Found {
         }
     }
 
-    /// The place of the record to write over.
+    /// The place of an expired record, which can be overwritten.
     pub(super) fn expired(&self) -> Option<i64> {
         match self {
             Self::Expired(place) => Some(*place),
@@ -99,7 +98,7 @@ impl Found {
 }
 
 impl Records {
-    /// Reads where the latest records are. They are indexed when there are `many`.
+    /// Loads the recent records. Indexing starts once there are `many`.
     pub(super) fn load(conn: &Connection, many: usize) -> rusqlite::Result<Self> {
         let indexed: i64 = conn.query_row(INDEXED, [], |row| row.get(0))?;
         let last: Option<i64> = conn.query_row("SELECT max(place) FROM idempotency", [], |row| row.get(0))?;
@@ -113,7 +112,8 @@ impl Records {
         })))
     }
 
-    /// Finds the record of a request. Memory is asked before the database, as a record is in both before it leaves it.
+    /// Finds the record of a request. Memory is searched before the database, because a record is added to
+    /// the index before it leaves memory.
     pub(super) fn find(
         &self,
         conn: &Session<'_>,
@@ -144,7 +144,7 @@ impl Records {
         })
     }
 
-    /// Writes a record, over an expired one if its key has that.
+    /// Writes a record, overwriting an expired one of the same key.
     pub(super) fn write(
         &self,
         conn: &Session<'_>,
@@ -185,7 +185,7 @@ impl Records {
         Ok(())
     }
 
-    /// What the index should take along with a group of so many writes, if anything.
+    /// Returns the indexing job to run with a group of `writes` writes, if one is due.
     pub(super) fn due(self: &Arc<Self>, writes: usize) -> Option<Box<dyn Job>> {
         let mut inner = self.0.lock();
         if inner.pass.is_none() && inner.recent.len() < inner.many {
@@ -223,11 +223,12 @@ impl Records {
     }
 }
 
-/// A step of a pass. What it finds in the index already is left as it is: an earlier step may have been in doubt.
+/// One step of a pass. Entries that are already in the index are left as they are: an earlier step may have
+/// been in doubt.
 struct Indexing {
     records: Arc<Records>,
     entries: Vec<Entry>,
-    /// All records before this place are indexed once these are.
+    /// If present, all records before this place are indexed once this step is done.
     ends_at: Option<i64>,
 }
 
@@ -250,13 +251,12 @@ impl Job for Indexing {
     fn settle(self: Box<Self>, outcome: Result<(), Failure>) {
         match outcome {
             Ok(()) => self.records.indexed(&self.entries, self.ends_at.is_some()),
-            // They are still in memory, and the next step tries them again.
+            // The entries are still in memory, and the next step retries them.
             Err(failure) => tracing::warn!(failure = failure.text, "records of requests not indexed yet"),
         }
     }
 }
 
-/// Deletes expired records.
 pub(super) fn forget_expired(conn: &Connection, now: Timestamp, limit: usize) -> Result<usize, Fault> {
     let mut statement = conn.prepare_cached(
         "SELECT hash, place FROM idempotency INDEXED BY idempotency_by_expiry
@@ -265,7 +265,7 @@ pub(super) fn forget_expired(conn: &Connection, now: Timestamp, limit: usize) ->
     let expired = statement.query_map([now.millis(), rows::limit(limit)], |row| {
         Ok((row.get(0)?, row.get(1)?))
     })?;
-    // In the order of the index, whose pages they then share.
+    // In index order, so that neighbours share pages.
     let expired: BTreeSet<Entry> = expired.collect::<rusqlite::Result<_>>()?;
     let mut index = conn.prepare_cached("DELETE FROM idempotency_index WHERE hash = ?1 AND place = ?2")?;
     let mut table = conn.prepare_cached("DELETE FROM idempotency WHERE place = ?1")?;
@@ -276,7 +276,7 @@ pub(super) fn forget_expired(conn: &Connection, now: Timestamp, limit: usize) ->
     Ok(expired.len())
 }
 
-/// Reads the record at a place, if it is this key's.
+/// Reads the record at a place, if it belongs to this key.
 fn read(conn: &Connection, place: i64, key: &IdempotencyKey, now: Timestamp) -> Result<Found, Fault> {
     let mut statement = conn.prepare_cached(
         "SELECT digest, run, response, expires_at FROM idempotency
@@ -296,7 +296,8 @@ fn read(conn: &Connection, place: i64, key: &IdempotencyKey, now: Timestamp) -> 
     }
 }
 
-/// A key's hash, which is stored: FNV-1a of 64 bits over its parts, each followed by a byte that none of them has.
+/// Hashes a key. Stored, so it must never change: 64-bit FNV-1a over the parts, each followed by a byte that
+/// occurs in none of them.
 fn hash(key: &IdempotencyKey) -> i64 {
     const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0100_0000_01b3;
@@ -367,7 +368,7 @@ mod tests {
         records.0.lock().recent.len()
     }
 
-    /// Takes a step of indexing, if one is due; `false` if none is.
+    /// Runs an indexing step; `false` if none is due.
     fn step(records: &Arc<Records>, conn: &Connection, outcome: Result<(), Failure>) -> bool {
         let Some(mut job) = records.due(1) else {
             return false;
@@ -378,13 +379,13 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_never_changes() {
+    fn hashes_are_stable() {
         assert_eq!(hash(&key(7)), -2_596_895_574_736_793_476);
         assert_ne!(hash(&key(7)), hash(&key(8)));
     }
 
     #[test]
-    fn a_record_is_found_wherever_indexing_stands() {
+    fn records_are_found_during_indexing() {
         let (_files, conn) = database();
         let records = load(&conn, 50);
         for n in 0..49 {
@@ -395,7 +396,7 @@ mod tests {
         let mut n_steps = 0;
         while step(&records, &conn, Ok(())) {
             n_steps += 1;
-            // More come in the meantime, and a process that starts here knows as much.
+            // More records arrive meanwhile, and a process that starts now finds them as well.
             write(&records, &conn, &record(49 + n_steps, 100));
             let started = load(&conn, 50);
             for n in 0..50 + n_steps {
@@ -415,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_in_doubt_is_taken_again() {
+    fn an_indexing_step_in_doubt_is_retried() {
         let (_files, conn) = database();
         let records = load(&conn, 6);
         for n in 0..6 {
@@ -428,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_rolled_back_or_forgotten_leads_nowhere() {
+    fn entries_of_deleted_records_are_ignored() {
         let (_files, conn) = database();
         let records = load(&conn, 4);
         conn.execute_batch("BEGIN").expect("begin");
@@ -453,12 +454,12 @@ mod tests {
             1
         );
         assert_eq!(n_indexed(&conn), 0);
-        // A place is not given twice, though the table is empty.
+        // A place is not reused, although the table is empty.
         assert_eq!(load(&conn, 4).0.lock().next, 5);
     }
 
     #[test]
-    fn an_expired_record_is_written_over_before_and_after_it_is_indexed() {
+    fn expired_records_are_overwritten_before_and_after_indexing() {
         let (_files, conn) = database();
         for many in [100, 1] {
             let records = load(&conn, many);

@@ -6,7 +6,7 @@ use wopr_core::{ContentHash, TenantId, Timestamp, WorkflowId};
 use super::{fault::Fault, rows};
 use crate::{KeyRow, Revision, WorkflowRow};
 
-/// Owns what every tenant may use; no tenant can be called this.
+/// The owner of workflows that every tenant shares; not a valid tenant id.
 const SHARED: &str = "";
 
 pub(super) fn put_workflow(conn: &Connection, workflow: &WorkflowRow) -> Result<bool, Fault> {
@@ -37,7 +37,7 @@ pub(super) fn put_workflow(conn: &Connection, workflow: &WorkflowRow) -> Result<
     Ok(stored == 1)
 }
 
-/// The revision of a change. Whoever undoes the change gives it back.
+/// Allocates the revision of a change. A rollback of the change releases it.
 fn next_revision(conn: &Connection) -> Result<i64, Fault> {
     conn.prepare_cached("UPDATE last_revision SET revision = revision + 1")?
         .execute([])?;
@@ -51,7 +51,7 @@ pub(super) fn workflow(
     id: &WorkflowId,
     version: &ContentHash,
 ) -> Result<Option<WorkflowRow>, Fault> {
-    // The shared owner is the empty text and sorts last here, behind the tenant's own.
+    // The shared owner is the empty string and sorts last here, after the tenant's own row.
     let mut statement = conn.prepare_cached(
         "SELECT tenant, id, version, body, registered_at FROM workflows
          WHERE tenant IN (?1, '') AND id = ?2 AND version = ?3 ORDER BY tenant DESC LIMIT 1",
@@ -65,7 +65,7 @@ pub(super) fn workflows_since(
     after: Revision,
     max_bytes: usize,
 ) -> Result<Vec<(Revision, WorkflowRow)>, Fault> {
-    // Every change has a revision of its own, so the index gives the order and nothing is sorted.
+    // Every change has its own revision, so the index gives the order without sorting.
     let mut statement = conn.prepare_cached(
         "SELECT tenant, id, version, body, registered_at, revision, length(body)
          FROM workflow_heads JOIN workflows USING (tenant, id, version)

@@ -1,10 +1,10 @@
 //! Retention in SQL.
 //!
-//! Every statement about a run leaves out what is gone: [`present!`] where one run is asked for, [`listed!`] in
-//! lists. The table of marks is almost always empty, and then either costs one look at an empty tree.
+//! Every statement about runs excludes removed ones: [`present!`] for a single run, [`listed!`] in lists. The
+//! table of marks is almost always empty, and then either costs one lookup in an empty tree.
 //!
-//! Sweeping is measured in pages and not in rows, so that a step with large bodies is no longer than others: the
-//! one writer does nothing else meanwhile.
+//! Sweep steps are limited by pages rather than rows, so that a step with large bodies takes no longer than
+//! others: the only writer is blocked meanwhile.
 
 use rusqlite::{Connection, params};
 use wopr_core::{RunId, RunKey, TenantId, Timestamp};
@@ -12,7 +12,7 @@ use wopr_core::{RunId, RunKey, TenantId, Timestamp};
 use super::{fault::Fault, rows};
 use crate::{Child, EndedRoots, Removal, Swept, TaskCursor};
 
-/// The condition that the run of the parameters 1 and 2 is not gone.
+/// The condition that the run in parameters 1 and 2 is not removed.
 macro_rules! present {
     () => {
         " AND NOT EXISTS (SELECT 1 FROM removals AS m JOIN removals AS r ON r.tenant = m.tenant AND r.run = m.root
@@ -21,7 +21,7 @@ macro_rules! present {
 }
 pub(super) use present;
 
-/// The condition that the run of a row of this table is not gone.
+/// The condition that the run of a row of this table is not removed.
 macro_rules! listed {
     ($table:literal) => {
         concat!(
@@ -64,24 +64,24 @@ const BEGUN: &str = "SELECT DISTINCT m.tenant, m.root FROM removals AS m INDEXED
          SELECT 1 FROM removals AS r WHERE r.tenant = m.tenant AND r.run = m.root)
      ORDER BY m.tenant, m.root LIMIT ?1";
 
-/// A tree that is gone.
+/// A root of a removed tree.
 const GONE_ROOT: &str = "SELECT tenant, run FROM removals WHERE run = root LIMIT 1";
 
-/// What is left of a tree besides its root.
+/// A remaining run of a removed tree, other than the root.
 const GONE_RUN: &str = "SELECT run FROM removals INDEXED BY removals_by_root
      WHERE tenant = ?1 AND root = ?2 AND run <> root LIMIT 1";
 
 const UNMARK: &str = "DELETE FROM removals WHERE tenant = ?1 AND run = ?2";
 
-/// A table with rows of runs.
+/// A table with rows owned by runs.
 struct Owned {
-    /// Picks rows of the run of the parameters 1 and 2, at most parameter 3: (rowid, bytes of the body).
+    /// Selects at most parameter 3 rows of the run in parameters 1 and 2: (rowid, bytes of the body).
     pick: &'static str,
-    /// Deletes one of them.
+    /// Deletes one of the rows.
     delete: &'static str,
 }
 
-/// Rows with a body, of which a run may have any number.
+/// Tables with a body, of which a run may have any number of rows.
 const WITH_BODY: [Owned; 8] = [
     Owned {
         pick: "SELECT rowid, length(bodies) FROM events WHERE tenant = ?1 AND run = ?2 LIMIT ?3",
@@ -117,17 +117,16 @@ const WITH_BODY: [Owned; 8] = [
     },
 ];
 
-/// Rows of fixed fields, of which a run that has ended has one or none.
+/// Tables without a body, of which an ended run has at most one row each.
 const PLAIN: [&str; 3] = [
     "DELETE FROM timers WHERE tenant = ?1 AND run = ?2",
     "DELETE FROM outbox WHERE tenant = ?1 AND run = ?2",
     "DELETE FROM runs WHERE tenant = ?1 AND run = ?2",
 ];
 
-/// Bytes that a deleted row may have before it costs more than a row: an overflow page for each further as many.
+/// Body bytes per unit of cost: a row costs one unit, plus one for each full page of its body.
 const PAGE: u64 = 8192;
 
-/// Whether a run is gone.
 pub(super) fn is_gone(conn: &Connection, run: &RunKey) -> Result<bool, Fault> {
     let mut statement = conn.prepare_cached(IS_GONE)?;
     Ok(statement.exists(params![run.tenant.as_str(), run.run.as_str()])?)
@@ -135,7 +134,7 @@ pub(super) fn is_gone(conn: &Connection, run: &RunKey) -> Result<bool, Fault> {
 
 pub(super) fn next_tenant(conn: &Connection, after: Option<&TenantId>) -> Result<Option<TenantId>, Fault> {
     let mut statement = conn.prepare_cached(NEXT_TENANT)?;
-    // The empty text sorts before every tenant.
+    // The empty string sorts before every tenant.
     let mut found = statement.query([after.map_or("", TenantId::as_str)])?;
     found
         .next()?
@@ -232,7 +231,7 @@ pub(super) fn begun_removals(conn: &Connection, limit: usize) -> Result<Vec<RunK
     Ok(roots)
 }
 
-/// Deletes rows until they have cost as much as `limit` small ones.
+/// Deletes rows up to the cost of `limit` small ones.
 pub(super) fn sweep(conn: &Connection, limit: usize) -> Result<Swept, Fault> {
     let mut swept = Swept::default();
     let mut budget = limit as u64;
@@ -243,7 +242,7 @@ pub(super) fn sweep(conn: &Connection, limit: usize) -> Result<Swept, Fault> {
             swept.rows += empty(conn, owned, &run, &mut budget)?;
         }
         if budget == 0 {
-            // There may be more; whoever sweeps next finds out.
+            // There may be more; the next sweep continues.
             break;
         }
         let key = (run.tenant.as_str(), run.run.as_str());
@@ -257,7 +256,7 @@ pub(super) fn sweep(conn: &Connection, limit: usize) -> Result<Swept, Fault> {
     Ok(swept)
 }
 
-/// A run that is gone; the root of a tree only when nothing else of it is left.
+/// Returns a removed run; the root of a tree only if no other run of the tree is left.
 fn next_gone(conn: &Connection) -> Result<Option<RunKey>, Fault> {
     let root = {
         let mut statement = conn.prepare_cached(GONE_ROOT)?;
@@ -275,7 +274,7 @@ fn next_gone(conn: &Connection) -> Result<Option<RunKey>, Fault> {
     }
 }
 
-/// Deletes a run's rows of one table as far as the budget reaches, and says how many.
+/// Deletes a run's rows of one table within the budget and returns how many.
 fn empty(conn: &Connection, owned: &Owned, run: &RunKey, budget: &mut u64) -> Result<usize, Fault> {
     let mut picked = Vec::new();
     {
@@ -315,7 +314,7 @@ mod tests {
         let (_files, conn) = database();
         let mut owners = tables_with(&conn, "run");
         owners.extend(tables_with(&conn, "target"));
-        // A record of a request has an expiry of its own, and a mark goes last.
+        // Idempotency records have their own expiry, and marks are deleted last.
         owners.retain(|table| table != "idempotency" && table != "removals");
         for table in owners {
             let delete = format!("DELETE FROM {table} ");
@@ -325,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn looking_for_work_reads_no_more_than_it_finds() {
+    fn polling_for_removals_reads_only_matching_rows() {
         let (_files, conn) = database();
         let picks = WITH_BODY.iter().map(|owned| owned.pick);
         for sql in [NEXT_TENANT, OLD_TASKS, CHILDREN, GONE_RUN]
@@ -341,7 +340,7 @@ mod tests {
                 .expect("a plan");
             let plan: Vec<String> = steps.collect::<Result<_, _>>().expect("readable steps");
             let sorts = plan.iter().any(|step| step.contains("TEMP B-TREE"));
-            // The marks alone may be looked at as they are.
+            // A full scan of the few removal marks is acceptable.
             let scans = plan
                 .iter()
                 .any(|step| step.starts_with("SCAN") && step != "SCAN removals");

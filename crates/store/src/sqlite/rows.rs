@@ -1,6 +1,7 @@
-//! Reading columns back into types, without trusting the file.
+//! Decoding of columns, without trusting the file.
 //!
-//! What cannot be read is [`Fault::Damaged`] with the column's name; nothing here panics on stored data.
+//! A value that cannot be decoded is [`Fault::Damaged`] with the name of the column; nothing here panics on
+//! stored data.
 
 use rusqlite::{
     Row,
@@ -15,19 +16,19 @@ use crate::{
     Fence, IdempotencyKey, IdempotencyRecord, KeyRow, Summary, TaskInterrupt, TaskRow, TaskState, WorkflowRow,
 };
 
-/// The columns [`summary`] reads.
+/// The columns that [`summary`] reads.
 pub(super) const SUMMARY: &str =
     "workflow, version, status, principal, parent_run, parent_node, created_at, updated_at, next_seq";
 
-/// The columns [`task`] reads.
+/// The columns that [`task`] reads.
 pub(super) const TASK: &str = "context, task_state, task_interrupt, task_updated_at";
 
-/// A number as SQLite can hold it. Nothing stored comes near the bound; what a client asks for may.
+/// Converts a number to SQLite's type. Stored numbers never reach the limit, but a client's may.
 pub(super) fn int(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-/// A count of rows as SQLite can hold it.
+/// Converts a row count to SQLite's type.
 pub(super) fn limit(n: usize) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
@@ -66,7 +67,7 @@ pub(super) fn fence(row: &Row<'_>, column: usize) -> Result<Fence, Fault> {
     Ok(Fence(count(row, column)?))
 }
 
-/// How many processes died with a row in hand.
+/// Reads the number of process deaths counted by a row.
 pub(super) fn deaths(row: &Row<'_>, column: usize) -> Result<u32, Fault> {
     Ok(u32::try_from(count(row, column)?).unwrap_or(u32::MAX))
 }
@@ -85,7 +86,7 @@ pub(super) fn opt_time(row: &Row<'_>, column: usize) -> Result<Option<Timestamp>
     Ok(millis.map(Timestamp::from_millis))
 }
 
-/// Reads an id with its own parser.
+/// Reads an id with its parser.
 pub(super) fn id<T>(row: &Row<'_>, column: usize, parse: fn(&str) -> Result<T, IdError>) -> Result<T, Fault> {
     parse(text(row, column)?).map_err(|why| Fault::damaged(row, column, why))
 }
@@ -108,7 +109,7 @@ pub(super) fn run_key(row: &Row<'_>, column: usize) -> Result<RunKey, Fault> {
     ))
 }
 
-/// Reads the columns of [`SUMMARY`], the first of them at `at`.
+/// Reads the columns of [`SUMMARY`], starting at `at`.
 pub(super) fn summary(row: &Row<'_>, at: usize) -> Result<(Summary, Seq), Fault> {
     let parent = match (opt_text(row, at + 4)?, opt_text(row, at + 5)?) {
         (Some(_), Some(_)) => Some((id(row, at + 4, RunId::parse)?, id(row, at + 5, NodeId::parse)?)),
@@ -129,12 +130,11 @@ pub(super) fn summary(row: &Row<'_>, at: usize) -> Result<(Summary, Seq), Fault>
     Ok((summary, seq(row, at + 8)?))
 }
 
-/// Reads a status.
 pub(super) fn status(row: &Row<'_>, column: usize) -> Result<RunStatus, Fault> {
     word(row, column, RunStatus::parse)
 }
 
-/// Reads the columns of [`TASK`], the first of them at `at`.
+/// Reads the columns of [`TASK`], starting at `at`.
 pub(super) fn task(row: &Row<'_>, at: usize) -> Result<TaskRow, Fault> {
     let interrupt = match opt_text(row, at + 2)? {
         Some(_) => Some(word(row, at + 2, parse_interrupt)?),
@@ -148,7 +148,7 @@ pub(super) fn task(row: &Row<'_>, at: usize) -> Result<TaskRow, Fault> {
     })
 }
 
-/// Reads the same of a run that may have no task.
+/// Like [`task`], for a run that may have no task.
 pub(super) fn opt_task(row: &Row<'_>, at: usize) -> Result<Option<TaskRow>, Fault> {
     match opt_text(row, at + 1)? {
         Some(_) => task(row, at).map(Some),

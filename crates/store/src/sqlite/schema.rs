@@ -1,6 +1,7 @@
 //! The schema and its versions.
 //!
-//! Migrations are embedded and only go forward. A file of a newer binary is refused before anything is written.
+//! Migrations are embedded and only go forward. A file of a newer binary is refused before anything is
+//! written.
 
 use std::path::Path;
 
@@ -15,16 +16,17 @@ mod embedded {
     refinery::embed_migrations!("migrations/sqlite");
 }
 
-/// Where refinery keeps what it has applied.
+/// The table in which refinery records applied migrations.
 const HISTORY: &str = "refinery_schema_history";
 
-/// Brings a database to the schema of this binary and returns its version. Does nothing to one that has it.
+/// Migrates a database to the schema of this binary and returns its version. Does nothing if it is up to
+/// date.
 ///
 /// # Errors
-/// See [`OpenError`]; the database is as it was then.
+/// The database is unchanged on error.
 pub fn migrate(path: impl AsRef<Path>) -> Result<u32, OpenError> {
     let path = path.as_ref();
-    // Let go after the connection.
+    // Declared first, so that it is released after the connection.
     let mut lock = open::lock(path)?;
     let found = check(path, true)?;
     open::make_private(path);
@@ -34,19 +36,13 @@ pub fn migrate(path: impl AsRef<Path>) -> Result<u32, OpenError> {
     Ok(known())
 }
 
-/// Reads the schema version of a database without changing it; 0 where there is none yet.
-///
-/// # Errors
-/// See [`OpenError`].
+/// Reads the schema version of a database without changing it; 0 if there is none yet.
 pub fn schema_version(path: impl AsRef<Path>) -> Result<u32, OpenError> {
     let path = path.as_ref();
     Ok(version(path)?.unwrap_or(0))
 }
 
-/// Whether a database holds a key that is not revoked. Changes nothing.
-///
-/// # Errors
-/// See [`OpenError`].
+/// Returns `true` if a database holds a key that is not revoked. Changes nothing.
 pub fn holds_keys(path: impl AsRef<Path>) -> Result<bool, OpenError> {
     let path = path.as_ref();
     if check(path, true)? == 0 {
@@ -82,7 +78,7 @@ pub(super) fn check(path: &Path, migrate: bool) -> Result<u32, OpenError> {
     Ok(found)
 }
 
-/// Sets a file up and brings its schema from the version found to that of this binary.
+/// Sets up a file and migrates its schema from `found` to the version of this binary.
 pub(super) fn set_up(
     conn: &mut Connection,
     path: &Path,
@@ -105,12 +101,12 @@ pub(super) fn set_up(
     Ok(())
 }
 
-/// The version of the last migration applied; `None` where none ever was.
+/// Returns the version of the last migration applied; `None` if there was none.
 ///
-/// The connection is read-only, because any other would tidy up the write-ahead log that a newer wopr may have
-/// left behind.
+/// The connection is read-only, because any other would delete the write-ahead log that a newer wopr may have
+/// left.
 fn version(path: &Path) -> Result<Option<u32>, OpenError> {
-    // Even a connection that only reads would throw the log of an empty file away.
+    // Even a read-only connection would delete the log of an empty file.
     place::check(path)?;
     if !path.exists() {
         return Ok(None);
@@ -122,12 +118,12 @@ fn version(path: &Path) -> Result<Option<u32>, OpenError> {
     }
 }
 
-/// What a file holds.
+/// The contents of a file.
 enum Found {
-    /// Our tables, of this version.
+    /// Tables of wopr, in this version.
     Version(Option<u32>),
     Nothing,
-    /// Tables of something else.
+    /// Tables of another program.
     Others,
 }
 
@@ -154,8 +150,8 @@ fn last_applied(path: &Path) -> rusqlite::Result<Found> {
     Ok(if has_others { Found::Others } else { Found::Nothing })
 }
 
-/// Whether a process ended while it made the file, before the file had a write-ahead log. Only a connection that
-/// may write can roll that back.
+/// Returns `true` if a process died while it created the file, before the file had a write-ahead log. Only a
+/// read-write connection can roll that back.
 fn has_rollback_journal(path: &Path) -> bool {
     let mut name = place::file_of(path).into_os_string();
     name.push("-journal");
@@ -166,7 +162,7 @@ fn has_rollback_journal(path: &Path) -> bool {
 pub(super) mod tests {
     use super::*;
 
-    /// A writing connection to a new database with this binary's schema.
+    /// A read-write connection to a new database with this binary's schema.
     pub(in crate::sqlite) fn database() -> (tempfile::TempDir, Connection) {
         let files = tempfile::tempdir().expect("a directory");
         let path = files.path().join("db");
@@ -176,7 +172,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_migration_cut_off_before_its_first_step_is_no_foreign_database() {
+    fn an_interrupted_migration_does_not_look_like_a_foreign_database() {
         let files = tempfile::tempdir().expect("a directory");
         let path = files.path().join("db");
         let history =

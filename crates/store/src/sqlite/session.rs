@@ -1,17 +1,17 @@
-//! A connection for as long as one transaction lasts, with the statements that every append needs.
+//! A connection for the duration of one transaction, with the statements that every append needs.
 //!
-//! A group of appends runs the same few statements again and again. The connection's own cache would find each of them
-//! by its text, take it out and put it back each time; here they stay at hand until the group is done, and are found
-//! by where their text lies. Statements that few appends need still come from the connection.
+//! A group of appends runs the same few statements repeatedly. The connection's own cache would look each one
+//! up by its text, take it out and put it back each time. A session keeps them until the group is done and
+//! finds them by the address of their text. Less frequent statements still come from the connection.
 
 use std::{cell::RefCell, ops::Deref};
 
 use rusqlite::{CachedStatement, Connection};
 
-/// A connection and the statements at hand.
+/// A connection and its cached statements.
 pub(super) struct Session<'c> {
     conn: &'c Connection,
-    /// None of these is being run. They are few, so they are looked through.
+    /// The statements not running now. They are few, so a linear search is enough.
     statements: RefCell<Vec<(&'static str, CachedStatement<'c>)>>,
 }
 
@@ -23,7 +23,7 @@ impl<'c> Session<'c> {
         }
     }
 
-    /// Runs a statement that stays at hand afterwards.
+    /// Runs a statement and keeps it for the next use.
     pub(super) fn with<T, E>(
         &self,
         sql: &'static str,
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_statement_stays_at_hand_and_may_run_another() {
+    fn a_statement_is_reused_and_may_run_another() {
         const NEXT: &str = "SELECT ?1 + 1";
         let conn = Connection::open_in_memory().expect("a database");
         let session = Session::new(&conn);

@@ -1,9 +1,9 @@
-//! Free space of the disk that holds a database, and what it allows.
+//! Free disk space and the writes it allows.
 //!
-//! The pages of the write-ahead log have to fit into the database a second time, when a checkpoint copies them. A disk
-//! that the log fills up first can take neither a checkpoint nor a write any more, and stays full: so the log is
-//! copied while as much again is still free, and a group of writes that would take that away is refused before it
-//! begins, as on a full disk. What other programs write meanwhile is seen at the next look.
+//! A checkpoint copies the pages of the write-ahead log into the database, so they need space twice. If the
+//! log filled the disk, neither a checkpoint nor a write would be possible any more. Therefore the log is
+//! checkpointed while as much space again is free, and a group of writes that would use up that space is
+//! refused before it begins, as on a full disk. Writes by other programs are noticed at the next measurement.
 
 use std::{
     fmt,
@@ -16,13 +16,12 @@ use super::open::PAGE_SIZE;
 /// Pages that one write may change besides those of its own bytes: a leaf of each table and index it touches.
 const PAGES_A_WRITE: u64 = 8;
 
-/// Tells how many bytes are free, where that can be known.
+/// Measures the free bytes; `None` if they cannot be determined.
 type Look = Box<dyn Fn() -> Option<u64> + Send + Sync>;
 
-/// The disk of a database.
 pub(super) struct Space {
     look: Look,
-    /// In pages, at the last look.
+    /// In pages, as of the last measurement.
     free: AtomicU64,
 }
 
@@ -35,7 +34,7 @@ impl fmt::Debug for Space {
 }
 
 impl Space {
-    /// The disk that holds a file, or will.
+    /// Creates the space of the disk that holds a file or will hold it.
     pub(super) fn of(file: &Path) -> Self {
         let folder = match file.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
@@ -53,7 +52,7 @@ impl Space {
         space
     }
 
-    /// Looks again. Where nothing can be known, there is no bound.
+    /// Measures again. If the result is unknown, space is unlimited.
     pub(super) fn look(&self) -> Option<u64> {
         let bytes = (self.look)();
         let pages = bytes.map_or(u64::MAX, |bytes| bytes / u64::from(PAGE_SIZE));
@@ -61,24 +60,24 @@ impl Space {
         bytes
     }
 
-    /// Free pages at the last look.
+    /// Free pages as of the last measurement.
     pub(super) fn free_pages(&self) -> u64 {
         self.free.load(Relaxed)
     }
 
-    /// Whether a log of so many pages should be copied soon: while twice of it is left, there is room to do so and
-    /// for what comes in meanwhile.
+    /// Returns `true` if a log of `log` pages should be checkpointed soon. While twice its size is free,
+    /// there is room to copy it and for writes that arrive meanwhile.
     pub(super) fn wants_checkpoint(&self, log: u64) -> bool {
         log > 0 && log >= self.free_pages() / 2
     }
 
-    /// Reads the free space anew, and says whether it holds this group of writes beside `log` pages that are still to be
+    /// Measures again and returns `true` if the space holds a group of writes besides `log` pages still to be
     /// copied.
     pub(super) fn has_room(&self, log: u64, writes: usize, bytes: usize) -> bool {
         self.look();
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         let writes = u64::try_from(writes).unwrap_or(u64::MAX);
-        // A body may leave its last page and one of its index half empty.
+        // A body may leave its last page and one page of its index half empty.
         let needed = writes
             .saturating_mul(PAGES_A_WRITE)
             .saturating_add(bytes.saturating_mul(2) / u64::from(PAGE_SIZE));
@@ -90,7 +89,7 @@ impl Space {
 #[cfg(unix)]
 fn free_bytes(folder: &Path) -> Option<u64> {
     let found = rustix::fs::statvfs(folder).ok()?;
-    // File systems without a size, as ramfs, report no blocks at all.
+    // File systems without a size, such as ramfs, report zero blocks.
     if found.f_blocks == 0 {
         return None;
     }
@@ -111,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_is_copied_while_as_much_again_is_free() {
+    fn checkpoint_is_wanted_before_the_log_exceeds_half_the_free_space() {
         assert!(!with_pages(4_000).wants_checkpoint(1_999));
         assert!(with_pages(4_000).wants_checkpoint(2_000));
         assert!(!with_pages(0).wants_checkpoint(0), "nothing to copy");
@@ -119,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_refused_that_would_leave_no_room_for_the_log() {
+    fn groups_that_leave_no_space_for_the_log_are_refused() {
         let space = with_pages(100);
         assert!(space.has_room(50, 1, 100_000));
         assert!(!space.has_room(95, 1, 0), "its pages and those of the log");
@@ -130,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_disk_of_this_machine_is_known() {
+    fn free_space_of_this_machine_can_be_measured() {
         let folder = tempfile::tempdir().expect("a folder");
         assert!(
             Space::of(&folder.path().join("db"))

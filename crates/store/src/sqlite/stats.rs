@@ -1,4 +1,4 @@
-//! Plain counters, for metrics and for tests that ask whether grouping groups.
+//! Counters, for metrics and for tests of group commit.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -7,42 +7,41 @@ use std::{
 
 use crate::AppendError;
 
-/// What a [`super::SqliteStore`] has done since it was opened.
+/// Counters of a [`super::SqliteStore`] since it was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Batches that are durable.
+    /// Batches committed.
     pub appends: u64,
-    /// Transactions that wrote something: each is one commit and one fsync.
+    /// Transactions that wrote something; each is one commit and one fsync.
     pub groups: u64,
-    /// The most appends and other writes that shared one transaction.
+    /// The largest number of writes that shared one transaction.
     pub largest_group: u64,
-    /// Batches refused because the log had moved on.
+    /// Batches refused because the log had advanced.
     pub conflicts: u64,
-    /// Batches refused because their request had taken effect already.
+    /// Batches refused because their request had already taken effect.
     pub duplicates: u64,
     /// Batches refused because a lease was lost.
     pub fenced: u64,
-    /// Writes that wait for the writer now.
+    /// Writes waiting for the writer now.
     pub queued_writes: u64,
-    /// Reads that wait for a reader now.
+    /// Reads waiting for a reader now.
     pub queued_reads: u64,
     /// Reads and writes refused because too many waited.
     pub refused: u64,
-    /// Groups that had to be taken apart because one of their writes failed.
+    /// Groups that were retried job by job because one write failed.
     pub retried_groups: u64,
-    /// Commits that ended in doubt.
+    /// Commits whose outcome is unknown.
     pub doubtful_commits: u64,
     /// Pages in the write-ahead log after the last commit.
     pub wal_pages: u64,
-    /// Checkpoints run.
     pub checkpoints: u64,
     /// Pages copied from the write-ahead log into the database.
     pub checkpointed_pages: u64,
-    /// Checkpoints that could not start the write-ahead log over because a reader still used it.
+    /// Checkpoints that could not restart the write-ahead log because a reader still used it.
     pub checkpoints_held_up: u64,
-    /// Groups that had to wait for a checkpoint.
+    /// Groups that waited for a checkpoint.
     pub stalls: u64,
-    /// How long they waited in all, in microseconds.
+    /// Total time that groups waited for checkpoints.
     pub stall_micros: u64,
 }
 

@@ -1,8 +1,9 @@
-//! How many tasks match a filter, remembered until a task of the tenant changes.
+//! Cached task counts per filter, valid until a task of the tenant changes.
 //!
-//! A page of tasks says how many there are in all, and counting them takes time in proportion to their number. Whoever
-//! counts takes a [`Mark`] before the moment as of which it reads; a total is kept only if nothing changed since. A change
-//! is noted after its commit and before its caller knows of it, so nobody is told a total from before a change they know.
+//! A page of tasks states the total number of matches, and counting takes time in proportion to it. A reader
+//! takes a [`Mark`] before its transaction begins, and its count is cached only if nothing has changed since.
+//! A change is recorded after its commit and before its caller learns of it, so no caller sees a total from
+//! before a change it knows of.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -11,9 +12,9 @@ use wopr_core::TenantId;
 
 use crate::TaskFilter;
 
-/// Tenants whose totals are remembered. When there are more, all are forgotten.
+/// Maximum number of tenants with cached totals. The whole cache is cleared beyond it.
 const MAX_TENANTS: usize = 1_024;
-/// Totals of a tenant that are remembered. When there are more, all of its are forgotten.
+/// Maximum number of cached totals of a tenant. All totals of the tenant are cleared beyond it.
 const MAX_TOTALS: usize = 64;
 
 #[derive(Debug, Clone, Default)]
@@ -22,7 +23,7 @@ pub(super) struct Totals(Arc<Mutex<State>>);
 #[derive(Debug, Default)]
 struct State {
     tenants: HashMap<TenantId, Tenant>,
-    /// Grows whenever a tenant is looked at anew or changes: no two states of one have the same number.
+    /// Increases whenever a tenant is added or changes, so that each state of a tenant has its own number.
     last: u64,
 }
 
@@ -36,7 +37,7 @@ struct Tenant {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mark(u64);
 
-/// Notes a change when dropped.
+/// Records a change when dropped.
 #[derive(Debug)]
 pub(super) struct Change {
     totals: Totals,
@@ -50,7 +51,7 @@ impl Drop for Change {
 }
 
 impl Totals {
-    /// The total, if it is known; what to count with, if not.
+    /// Returns the total if it is cached, or else the mark to count with.
     pub(super) fn find(&self, tenant: &TenantId, filter: &TaskFilter) -> Result<u64, Mark> {
         let mut state = self.0.lock();
         if let Some(known) = state.tenants.get(tenant) {
@@ -69,7 +70,7 @@ impl Totals {
         Err(Mark(changed))
     }
 
-    /// Remembers a total that was counted.
+    /// Caches a total.
     pub(super) fn keep(&self, tenant: &TenantId, filter: TaskFilter, mark: Mark, total: u64) {
         let mut state = self.0.lock();
         let Some(known) = state.tenants.get_mut(tenant) else {
@@ -83,7 +84,7 @@ impl Totals {
         }
     }
 
-    /// A task of a tenant changed, or may have.
+    /// Records that a task of a tenant may have changed.
     pub(super) fn changed(&self, tenant: &TenantId) {
         let mut state = self.0.lock();
         state.last += 1;
@@ -94,7 +95,7 @@ impl Totals {
         }
     }
 
-    /// Notes a change once it is over, whatever becomes of whoever asked for it.
+    /// Returns a guard that records a change when dropped, even if the caller was cancelled.
     pub(super) fn change(&self, tenant: &TenantId) -> Change {
         Change {
             totals: self.clone(),
@@ -108,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_total_is_known_until_something_of_its_tenant_changes() {
+    fn totals_are_cached_until_a_task_of_the_tenant_changes() {
         let [acme, other] = ["acme", "other"].map(|name| TenantId::parse(name).expect("valid"));
         let (totals, all) = (Totals::default(), TaskFilter::default());
         let mark = totals.find(&acme, &all).expect_err("not counted yet");

@@ -12,7 +12,8 @@ use crate::{
     EffectKey, Epoch, Fence, Hold, LAST_CHANCE, LeasedEffect, LeasedTimer, Mailbox, Quota, TimerKey,
 };
 
-/// `due` says when somebody may fire a timer: by the time of day, or, of one that is leased, by the clock of leases.
+/// The column `due` is when a timer can be leased: by the time of day, or, for a leased timer, by the clock
+/// of leases.
 macro_rules! due {
     ($index:literal, $condition:literal, $order:literal) => {
         concat!(
@@ -57,7 +58,7 @@ macro_rules! free {
     };
 }
 
-/// Parameter 1 is the time by which the lease of a suspect has to be over.
+/// Parameter 1 is the time by which the lease of a suspect must have expired.
 const EFFECTS: Queries = Queries {
     all: free!(
         "effects_free",
@@ -91,7 +92,7 @@ const PARKED: &str = "SELECT tenant, run FROM timers INDEXED BY timers_parked WH
      UNION SELECT tenant, run FROM outbox INDEXED BY outbox_parked WHERE deaths = 3
      LIMIT ?1";
 
-/// Counts a death of every row whose holder did not end in order, and takes it out of its hands.
+/// Counts a death for every row whose holder did not end cleanly, and releases the row.
 const BURY: [&str; 5] = [
     "UPDATE effects SET epoch = NULL, lease_until = NULL, deaths = deaths + (
          SELECT count(*) = 0 FROM epochs AS e WHERE e.epoch = effects.epoch AND e.is_ended)
@@ -110,7 +111,7 @@ const BURY: [&str; 5] = [
      WHERE due IS NOT NULL AND epoch IS NOT NULL",
 ];
 
-/// The number of the epoch that begins next.
+/// Returns the number of the next epoch.
 pub(super) fn next_epoch(conn: &Connection) -> Result<Epoch, Fault> {
     let mut statement = conn.prepare_cached("SELECT coalesce(max(epoch), 0) + 1 FROM epochs")?;
     let mut found = statement.query([])?;
@@ -140,7 +141,7 @@ pub(super) fn keep_time(conn: &Connection, at: Timestamp) -> Result<(), Fault> {
 }
 
 pub(super) fn begin_epoch(conn: &Connection, now: Timestamp) -> Result<Epoch, Fault> {
-    // The lock file says that no other process lives, so whoever had something in hand is gone.
+    // The lock file excludes other processes, so the earlier epochs that held rows are gone.
     for sql in BURY {
         conn.prepare_cached(sql)?.execute(params![now.millis()])?;
     }
@@ -152,7 +153,7 @@ pub(super) fn begin_epoch(conn: &Connection, now: Timestamp) -> Result<Epoch, Fa
         .next()?
         .ok_or_else(|| Fault::Damaged("an inserted epoch is not returned".to_owned()))?;
     let epoch = Epoch(rows::count(row, 0)?);
-    // The insert is over only when its statement is.
+    // The insert completes only when its statement is done.
     while found.next()?.is_some() {}
     Ok(epoch)
 }
@@ -163,7 +164,7 @@ pub(super) fn end_epoch(conn: &Connection, epoch: Epoch) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Whether the epoch before one did not end in order.
+/// Returns `true` if the epoch before this one did not end cleanly.
 fn follows_death(conn: &Connection, epoch: Epoch) -> Result<bool, Fault> {
     let mut statement =
         conn.prepare_cached("SELECT is_ended FROM epochs WHERE epoch < ?1 ORDER BY epoch DESC LIMIT 1")?;
@@ -182,7 +183,7 @@ pub(super) fn claim(
     suspects: usize,
 ) -> Result<Vec<RunKey>, Fault> {
     let least = i64::from(follows_death(conn, epoch)?);
-    // Nobody else has any: the epochs before this one were buried when it began.
+    // No other epoch holds rows: earlier epochs were cleared when this one began.
     let (deaths, take) = match mailbox {
         Mailbox::Inbox => (
             "SELECT max(deaths) FROM inbox WHERE tenant = ?1 AND target = ?2 AND deaths < 3",
@@ -240,7 +241,7 @@ pub(super) fn parked(conn: &Connection, limit: usize) -> Result<Vec<RunKey>, Fau
     Ok(runs)
 }
 
-/// Parks the work rows of a run, or hands out again what was parked.
+/// Parks the work rows of a run, or releases parked ones.
 pub(super) fn hold(conn: &Connection, run: &RunKey, hold: Hold) -> Result<(), Fault> {
     let statements = match hold {
         Hold::Park => [
@@ -355,7 +356,7 @@ pub(super) fn lease_effects(
     }
     if room > 0 {
         let mut statement = conn.prepare_cached(ENDED)?;
-        // Those of tenants that get none are passed over.
+        // Rows of excluded tenants are skipped below, so the query cannot limit them.
         let most = if quota.without.is_empty() {
             room
         } else {
@@ -381,7 +382,7 @@ pub(super) fn lease_effects(
     for Found { row: mut effect, .. } in picked {
         match body(conn, &effect) {
             Ok(body) => effect.body = body,
-            // The others must not wait for it.
+            // A damaged row must not block the others.
             Err(Fault::Damaged(why)) => {
                 tracing::error!(why, "effect passed over that cannot be read");
                 continue;
@@ -405,8 +406,8 @@ pub(super) fn lease_effects(
     Ok(leased)
 }
 
-/// Reads (tenant, run, key, length of the body, fence, deaths, since), the fence already counted up for the new lease
-/// and the body left out.
+/// Reads (tenant, run, key, length of the body, fence, deaths, since). The fence is already incremented for
+/// the new lease; the body is left empty.
 fn leased_anew(row: &rusqlite::Row<'_>) -> Result<Found<LeasedEffect>, Fault> {
     let effect = LeasedEffect {
         run: rows::run_key(row, 0)?,
@@ -422,7 +423,6 @@ fn leased_anew(row: &rusqlite::Row<'_>) -> Result<Found<LeasedEffect>, Fault> {
     })
 }
 
-/// Reads what an effect asks for.
 fn body(conn: &Connection, effect: &LeasedEffect) -> Result<Vec<u8>, Fault> {
     let mut statement =
         conn.prepare_cached("SELECT body FROM effects WHERE tenant = ?1 AND run = ?2 AND key = ?3")?;
@@ -478,11 +478,11 @@ pub(super) fn runs_with_inbox(
     after: Option<&RunKey>,
     limit: usize,
 ) -> Result<Vec<RunKey>, Fault> {
-    // One seek per run: a run that was told ten thousand things costs as much as one that was told one.
+    // One seek per run, so the cost does not depend on the number of messages in an inbox.
     let mut statement = conn.prepare_cached(NEXT_INBOX)?;
     let mut runs: Vec<RunKey> = Vec::new();
     while runs.len() < limit {
-        // The empty text sorts before every id.
+        // The empty string sorts before every id.
         let (tenant, run) = runs
             .last()
             .or(after)
@@ -501,7 +501,7 @@ mod tests {
     use crate::sqlite::schema::tests::database;
 
     #[test]
-    fn polling_for_work_reads_no_more_than_it_finds() {
+    fn polling_for_work_reads_only_matching_rows() {
         let (_files, conn) = database();
         let queries = [TIMERS, EFFECTS].map(|queries| {
             let Queries {

@@ -1,4 +1,4 @@
-//! The one writer: a thread that turns whatever waits into one transaction and one fsync.
+//! The writer: one thread that commits all waiting jobs in one transaction with one fsync.
 //!
 //! ```text
 //!   append ──┐
@@ -7,12 +7,11 @@
 //!                           └────────────── the next group gathers meanwhile ────┘
 //! ```
 //!
-//! While one group commits, the next gathers; one job alone never waits for others. Only where many come at once
-//! does the writer wait a little before it commits: then the processor is busy with what comes next anyway, and a
-//! commit costs as much for one as for many. A job that fails takes nobody with
-//! it: if it had written, the transaction is rolled back and every job of the group runs again alone. Only an
-//! error at COMMIT leaves anything in doubt. The connection is given up then; until another can be opened, which is
-//! tried with pauses, writes are refused.
+//! While one group commits, the next gathers; a single job never waits for others. Only under load does the
+//! writer delay a commit slightly, because a commit costs the same for one job as for many. If a job fails
+//! after it wrote, the transaction is rolled back and every job of the group runs again alone. Only an error
+//! at COMMIT leaves the outcome in doubt. The connection is then given up, and writes are refused until a new
+//! one can be opened, with backoff.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -36,36 +35,35 @@ use super::{
     stats::Counters,
 };
 
-/// The most writes that share a commit. Beyond a few hundred the fsync is amortised away, and the first of a
-/// group waits for the last.
+/// Maximum number of writes per commit. Beyond a few hundred the fsync is amortised, and the first write of a
+/// group would wait for the last.
 pub(super) const MAX_GROUP: usize = 512;
 
-/// About how many bytes share a commit, so that a group's dirty pages stay within the writer's cache.
+/// Approximate maximum bytes per commit, so that a group's dirty pages stay within the writer's cache.
 const MAX_GROUP_BYTES: usize = 16 << 20;
 
-/// From so many jobs on that came during one commit, there is a crowd: more are on their way.
+/// Number of jobs arriving during one commit from which the writer assumes that more will follow.
 const CROWD: usize = 8;
 
-/// A crowd's group commits when it is so large.
+/// Group size at which a group under load commits.
 const CROWDS_GROUP: usize = 32;
 
-/// How long a crowd's group may take to form. Whoever waits longest waits so much longer.
+/// Maximum time for a group under load to form. It adds this much to the worst latency.
 const TIMEOUT: Duration = Duration::from_millis(3);
 
-/// A crowd that sends nothing for so long is none.
+/// Gap between arrivals after which the load is considered over.
 const LULL: Duration = Duration::from_micros(400);
 
-/// How long after a connection could not be opened it is tried again, and how long at most: twice as long each time.
+/// Backoff for opening a new connection: doubles from the first to the longest pause.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// How long writes may be refused for want of space before the log is emptied again.
+/// Minimum time between attempts to empty the log while writes are refused for lack of space.
 const SHORT_PAUSE: Duration = Duration::from_secs(1);
 
-/// How a transaction is committed. A seam: no test can make a disk fail on demand.
+/// Commits a transaction. Replaceable in tests, which cannot make a disk fail on demand.
 pub(super) type Commit = fn(&Connection) -> rusqlite::Result<()>;
 
-/// Commits.
 pub(super) fn commit(conn: &Connection) -> rusqlite::Result<()> {
     conn.prepare_cached("COMMIT")?.execute([]).map(drop)
 }
@@ -73,10 +71,10 @@ pub(super) fn commit(conn: &Connection) -> rusqlite::Result<()> {
 pub(super) struct Writer {
     pub(super) conn: Held,
     pub(super) reopen: Box<dyn Fn() -> rusqlite::Result<Connection> + Send>,
-    /// What every connection has open, in the end.
+    /// The files that every connection must have open.
     pub(super) files: Arc<Files>,
     pub(super) queue: Arc<Queue<Box<dyn Job>>>,
-    /// Held during a transaction; a checkpoint that needs the writer out of the way takes it in between.
+    /// Held during a transaction; a checkpoint that must exclude the writer takes it between two.
     pub(super) gate: Arc<Mutex<()>>,
     pub(super) counters: Arc<Counters>,
     pub(super) records: Arc<Records>,
@@ -86,7 +84,7 @@ pub(super) struct Writer {
     pub(super) owed: Owed,
 }
 
-/// When the log was last emptied to make room.
+/// When the log was last emptied to free space.
 pub(super) struct Short {
     mark: Arc<Mark>,
     last: Option<Instant>,
@@ -98,27 +96,27 @@ impl Short {
     }
 }
 
-/// The connection, or what became of it.
+/// The writer's connection, or its absence.
 pub(super) enum Held {
     Open(Connection),
-    /// It was given up, and no other could be opened yet.
+    /// The connection was given up, and no new one could be opened yet.
     Lost {
-        /// When it is tried again, by the next write.
+        /// When the next write tries to open one.
         again: Instant,
-        /// How long after that, if it fails then.
+        /// The pause after the next failure.
         pause: Duration,
     },
 }
 
 /// Why a group did not commit.
 enum Trouble {
-    /// One job failed; the transaction was rolled back, so the others can be tried without it.
+    /// One job failed; the transaction was rolled back, so the other jobs can be retried without it.
     Job(Failure),
     /// The transaction itself failed.
     Group(Failure),
 }
 
-/// Refuses what is queued when the thread ends, however it ends.
+/// Refuses queued jobs when the thread ends, even by a panic.
 struct Abandon(Arc<Queue<Box<dyn Job>>>);
 
 impl Drop for Abandon {
@@ -128,7 +126,6 @@ impl Drop for Abandon {
 }
 
 impl Writer {
-    /// Writes until the queue is closed and empty.
     pub(super) fn run(mut self) {
         let _abandon = Abandon(Arc::clone(&self.queue));
         let mut group = Vec::with_capacity(MAX_GROUP);
@@ -143,7 +140,8 @@ impl Writer {
         }
     }
 
-    /// Writes a group and answers everyone in it. What there is no room for is refused before it begins.
+    /// Writes a group and settles each job. Jobs that do not fit on the disk are refused before the
+    /// transaction begins.
     fn write(&mut self, group: &mut Vec<Box<dyn Job>>) {
         if let Some(begin) = Begin::owed(&self.owed) {
             self.write_what_fits(&mut vec![Box::new(begin)]);
@@ -167,7 +165,7 @@ impl Writer {
         settle_all(group.drain(..), &Failure::full());
     }
 
-    /// Empties the log, unless that was done a moment ago; says whether there may be more room now.
+    /// Empties the log, unless it was just emptied. Returns `true` if there may be more space now.
     fn make_room(&mut self) -> bool {
         if self.short.last.is_some_and(|last| last.elapsed() < SHORT_PAUSE) {
             return false;
@@ -216,7 +214,7 @@ impl Writer {
         }
     }
 
-    /// Runs jobs in one transaction. After an error nothing of it is left, unless the commit is in doubt.
+    /// Runs jobs in one transaction. After an error nothing is written, unless the commit is in doubt.
     fn attempt(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<Spoiled, Trouble> {
         let gate = Arc::clone(&self.gate);
         let _open = gate.try_lock().unwrap_or_else(|| {
@@ -250,7 +248,7 @@ impl Writer {
     }
 
     fn replace_connection(&mut self) {
-        // The old one goes first: what it believes about the file is what cannot be trusted any more.
+        // Drop the old connection first: its cached state of the file can no longer be trusted.
         self.conn = Held::Lost {
             again: Instant::now(),
             pause: FIRST_PAUSE,
@@ -262,7 +260,8 @@ impl Writer {
         let Held::Lost { again, pause } = self.conn else {
             return;
         };
-        // Another file is not to be touched: it may be somebody else's, and readers have the old one.
+        // Never write to a replaced file: it may belong to someone else, and the readers still have the old
+        // one open.
         if Instant::now() < again || self.files.check().is_err() {
             return;
         }
@@ -282,24 +281,23 @@ impl Writer {
     }
 }
 
-/// What a committed transaction holds.
+/// The result of a committed transaction.
 struct Done {
-    /// How many jobs wrote.
+    /// Number of jobs that wrote.
     wrote: usize,
     spoiled: Spoiled,
 }
 
-/// The jobs, by their place in the group, that failed before they wrote anything, in order.
+/// The jobs that failed before they wrote anything, by index in the group, in order.
 type Spoiled = Vec<(usize, Failure)>;
 
 enum Aborted {
-    /// No transaction is open and nothing of it was written.
+    /// The transaction was rolled back; nothing was written.
     Clean(Trouble),
     /// The connection must not be used again.
     Broken(Failure),
 }
 
-/// Runs jobs in one transaction.
 fn transact(
     conn: &Connection,
     jobs: &mut [Box<dyn Job>],
@@ -319,12 +317,12 @@ fn transact(
         match run_one(job, &session) {
             Ok(wrote) => done.wrote += usize::from(wrote),
             Err(fault) if conn.is_autocommit() => {
-                // SQLite has already rolled back on its own, as it does when the disk is full: the group is
-                // gone and trying its members one by one would meet the same end.
+                // SQLite has already rolled back, as it does on a full disk: the group is lost, and retrying
+                // its jobs one by one would fail the same way.
                 return Err(Aborted::Clean(Trouble::Group(fault.failure())));
             }
-            // A statement that fails undoes itself. If no earlier one of the job changed anything, as when it
-            // stumbles over a damaged row, there is nothing to roll back and its neighbours need not notice.
+            // A failed statement undoes itself. If no earlier statement of the job changed anything, as when
+            // it reads a damaged row, there is nothing to roll back and the other jobs are not affected.
             Err(fault) if conn.total_changes() == changes => done.spoiled.push((place, fault.failure())),
             Err(fault) => {
                 roll_back(conn)?;
@@ -333,7 +331,7 @@ fn transact(
         }
     }
     drop(session);
-    // As late as can be: what is committed to a file that nobody finds again is not durable.
+    // Check as late as possible: a commit to a file that was unlinked is not durable.
     if let Err(failure) = files.check() {
         roll_back(conn)?;
         return Err(Aborted::Clean(Trouble::Group(failure)));
@@ -347,14 +345,14 @@ fn transact(
         return Err(Aborted::Clean(Trouble::Group(Fault::from(error).failure())));
     }
     if is_full(&error) {
-        // The frame that makes a commit one is the last to be written, so a disk that filled up before it has
-        // not committed.
+        // The frame that marks the commit is written last, so if the disk was full before it, nothing was
+        // committed.
         return Err(Aborted::Clean(Trouble::Group(Fault::from(error).failure())));
     }
     Err(Aborted::Broken(Failure::in_doubt(error.to_string())))
 }
 
-/// Runs a job. One that panics, which is a bug, has failed like any other: its neighbours and the thread go on.
+/// Runs a job. A panic, which is a bug, counts as a failure of this job alone.
 fn run_one(job: &mut Box<dyn Job>, conn: &Session<'_>) -> Result<bool, Fault> {
     catch_unwind(AssertUnwindSafe(|| job.run(conn))).unwrap_or_else(|_| {
         tracing::error!("write panicked");
@@ -369,7 +367,7 @@ fn roll_back(conn: &Connection) -> Result<(), Aborted> {
         .map_err(|error| Aborted::Broken(Failure::not_written(format!("rollback failed: {error}"))))
 }
 
-/// Answers everyone in a group that committed.
+/// Settles the jobs of a group that committed.
 fn settle_each(jobs: impl IntoIterator<Item = Box<dyn Job>>, spoiled: Spoiled) {
     let mut spoiled = spoiled.into_iter().peekable();
     for (place, job) in jobs.into_iter().enumerate() {
@@ -381,7 +379,7 @@ fn settle_each(jobs: impl IntoIterator<Item = Box<dyn Job>>, spoiled: Spoiled) {
     }
 }
 
-/// Answers everyone in a group that did not commit.
+/// Settles the jobs of a group that did not commit.
 fn settle_all(jobs: impl IntoIterator<Item = Box<dyn Job>>, failure: &Failure) {
     for job in jobs {
         job.settle(Err(failure.clone()));
@@ -405,7 +403,7 @@ mod tests {
         let (files, conn) = database();
         let again = files.path().join("db");
         let records = Arc::new(Records::load(&conn, MANY).expect("records"));
-        // Here the log goes with its only connection.
+        // The log is deleted with its only connection here, so only the database file is checked.
         let files_of_it = Arc::new(Files::called([again.clone()]));
         let space = Arc::new(Space::told_by(Box::new(|| None)));
         let writer = Writer {
@@ -424,7 +422,7 @@ mod tests {
         (files, writer)
     }
 
-    /// Begins an epoch in a group of its own and says how that went.
+    /// Begins an epoch in a group of its own and returns the result.
     fn begin_epoch(writer: &mut Writer) -> Result<u64, Failure> {
         struct Begin(oneshot::Sender<Result<u64, Failure>>, u64);
 
@@ -449,19 +447,19 @@ mod tests {
     }
 
     #[test]
-    fn an_io_error_at_commit_is_in_doubt_and_the_connection_is_replaced() {
+    fn io_error_at_commit_is_in_doubt_and_replaces_the_connection() {
         let (_files, mut writer) = writer();
         writer.commit = |conn| commit(conn).and_then(|()| failing(ffi::SQLITE_IOERR_FSYNC));
         let failure = begin_epoch(&mut writer).expect_err("in doubt");
         assert_eq!(failure.kind, FailureKind::InDoubt);
         assert_eq!(writer.counters.snapshot(0, 0).doubtful_commits, 1);
 
-        // Here the commit had happened, which whoever reads again will see.
+        // This commit had happened, as a reread shows.
         writer.commit = commit;
         assert_eq!(begin_epoch(&mut writer).expect("a fresh connection"), 2);
     }
 
-    /// What the probe says of the writer.
+    /// The readiness probe's verdict on the writer.
     fn probe(writer: &mut Writer) -> Result<(), WriteError> {
         let (reply, mut answer) = oneshot::channel();
         writer.write(&mut vec![Box::new(Probe(reply))]);
@@ -469,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_fresh_connection_writes_are_refused_until_there_is_one() {
+    fn writes_are_refused_until_a_new_connection_opens() {
         let (files, mut writer) = writer();
         let calls = Arc::new(AtomicU32::new(0));
         let (counted, again) = (Arc::clone(&calls), files.path().join("db"));
@@ -498,12 +496,12 @@ mod tests {
             std::thread::yield_now();
         }
         assert_eq!(calls.load(Relaxed), 3);
-        // The first had happened.
+        // The first epoch had been committed.
         assert_eq!(begin_epoch(&mut writer).expect("a fresh connection"), 2);
     }
 
     #[test]
-    fn a_file_that_went_away_is_not_made_anew() {
+    fn a_missing_file_is_not_recreated() {
         let (files, writer) = writer();
         drop(writer);
         let path = files.path().join("db");
@@ -513,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_that_leaves_the_transaction_open_has_written_nothing() {
+    fn failed_commit_with_open_transaction_writes_nothing() {
         let (_files, mut writer) = writer();
         writer.commit = |_| failing(ffi::SQLITE_BUSY);
         assert_eq!(
@@ -525,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_fills_up_at_commit_has_written_nothing() {
+    fn full_disk_at_commit_writes_nothing() {
         let (_files, mut writer) = writer();
         writer.commit = |conn| {
             conn.execute_batch("ROLLBACK")
@@ -540,15 +538,15 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_panics_fails_alone() {
-        /// Writes an epoch and may panic then.
+    fn a_panicking_write_fails_alone() {
+        /// Writes an epoch, then panics if told to.
         struct Begin(oneshot::Sender<Result<(), Failure>>, bool);
 
         impl Job for Begin {
             fn run(&mut self, conn: &Session<'_>) -> Result<bool, Fault> {
                 crate::sqlite::work::begin_epoch(conn, wopr_core::Timestamp::from_millis(0))?;
                 if self.1 {
-                    // Without the hook that would print it.
+                    // Bypasses the panic hook, which would print it.
                     std::panic::resume_unwind(Box::new("on purpose"));
                 }
                 Ok(true)
@@ -576,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_that_ends_refuses_what_comes_later() {
+    fn a_stopped_writer_refuses_later_writes() {
         let (_files, writer) = writer();
         let queue = Arc::clone(&writer.queue);
         queue.close();
