@@ -1,7 +1,8 @@
-//! What is asked of a new definition beyond what makes it run.
+//! Rules that apply only to new definitions, beyond those that a definition needs to run.
 //!
-//! A host refuses at registration what it would otherwise take and not honor. It asks only then: a definition that an
-//! earlier build took is read back by [`Plan::compile`] alone, so that its runs go on.
+//! At registration a host refuses what it would otherwise accept and not honor. It checks these rules only
+//! then: a definition that an earlier build accepted is loaded with [`Plan::compile`] alone, so that its runs
+//! continue.
 
 use serde_json::{Map, Value};
 
@@ -16,10 +17,10 @@ use crate::{
 };
 
 impl Plan {
-    /// Takes a new definition: reads it, makes it ready to run, and holds it to what is asked of new ones only.
+    /// Accepts a new definition: parses and compiles it, and checks the rules for new definitions.
     ///
     /// # Errors
-    /// Every problem, with the place it is in and a pointer to it.
+    /// Every problem, with its place and a JSON pointer.
     pub fn admit(document: Value, node_types: NodeTypes) -> Result<Self, Problems> {
         let decoded = Definition::read(&document).map(|definition| {
             let more = problems(&definition);
@@ -43,7 +44,8 @@ impl Plan {
         if !document.is_object() || too_deep(&document) {
             return Err(Problems(decoder));
         }
-        // The decoder stops at the first problem of each part and has no pointers; what it alone has found is kept.
+        // The decoder stops at the first problem of each part and has no pointers; only problems that no
+        // other check found are kept.
         let mut all = walk(&document, node_types, Depth::Everything);
         let settings = all.iter().any(|found| found.pointer.starts_with("/settings"));
         decoder.retain(|problem| {
@@ -72,7 +74,7 @@ impl Plan {
     }
 }
 
-/// The part of a document that people call so.
+/// The JSON pointer of the part that a place names.
 fn pointer_of(document: &Value, place: &str) -> String {
     for (list, what, id) in [
         ("nodes", "node", "id"),
@@ -113,11 +115,11 @@ fn problems(definition: &Definition) -> Vec<Problem> {
     nodes.chain(channels).collect()
 }
 
-/// The rules a node breaks, each with the part of the node that breaks it.
+/// The rules that a node breaks, each with the part of the node that breaks it.
 fn of_node(node: &Node, definition: &Definition) -> Vec<(&'static str, String)> {
     let mut rules: Vec<_> = node.agent.as_ref().map(agent_ref).unwrap_or_default();
     let mut rules: Vec<_> = rules.drain(..).map(|rule| ("/agent", rule)).collect();
-    // `sub:0/gate` beside a child of `sub` would share an interrupt id with the child's `gate`.
+    // A node `sub:0/gate` next to a child of `sub` would share an interrupt id with the child's `gate`.
     if node.id.as_str().contains('/') {
         let rule = "id has a '/', which separates the parts of interrupt ids";
         rules.push(("/id", rule.to_owned()));
@@ -153,10 +155,9 @@ fn of_node(node: &Node, definition: &Definition) -> Vec<(&'static str, String)> 
     rules
 }
 
-/// The rules a channel's declaration breaks.
+/// The rules that a channel's declaration breaks.
 ///
-/// Readers are not told apart: expressions see every channel, so a declaration that lets only some nodes read would
-/// promise what nobody keeps.
+/// A declaration cannot restrict readers: expressions see every channel, so the host could not enforce it.
 fn of_channel(declaration: &Value, allowance: &Allowance) -> Vec<String> {
     let mut rules: Vec<_> = of_access(declaration).into_iter().map(|(_, rule)| rule).collect();
     if declaration
@@ -214,7 +215,8 @@ pub(crate) fn of_access(declaration: &Value) -> Vec<(Option<&str>, String)> {
     rules
 }
 
-/// A sensitive output that the node's artifact would show, as far as outputs are known before it runs.
+/// A sensitive output that the node's artifact would show, as far as the outputs are known before the node
+/// runs.
 fn shown_in_artifact<'a>(node: &'a Node, definition: &Definition) -> Option<&'a str> {
     let is_sensitive = |name: &str| {
         let variable = definition.variables.iter().find(|variable| variable.name == name);
@@ -230,7 +232,7 @@ fn shown_in_artifact<'a>(node: &'a Node, definition: &Definition) -> Option<&'a 
         .or_else(|| ports.find(|port| is_sensitive(port)))
 }
 
-/// The first field that a port of its type does not have; what is wrong with the others, compiling it tells.
+/// The first field that a port of its type does not have. Compiling the port reports its other problems.
 fn unknown_field(port: &Value) -> Option<&str> {
     let known: &[&str] = match port.get("type")?.as_str()? {
         "static" => &["type", "value"],
@@ -247,7 +249,7 @@ fn first_unknown<'a>(object: &'a Map<String, Value>, known: &[&str]) -> Option<&
     keys.find(|key| !known.contains(key))
 }
 
-/// Texts of an AgentRef: the field, and the fewest and most characters it has.
+/// String fields of an AgentRef, with their minimum and maximum number of characters.
 const AGENT_TEXTS: [(&str, usize, usize); 5] = [
     ("agentId", 3, 256),
     ("name", 0, 256),
@@ -268,7 +270,7 @@ pub(crate) const MODEL_CLASSES: [&str; 9] = [
     "retrieval",
 ];
 
-/// The rules an AgentRef breaks. A release channel is resolved by hosts with deployments of agents only (RFC 0082).
+/// The rules that an AgentRef breaks. Only hosts with agent deployments resolve release channels (RFC 0082).
 fn agent_ref(agent: &Value) -> Vec<String> {
     let Some(fields) = agent.as_object() else {
         return vec!["'agent' is not an object".to_owned()];

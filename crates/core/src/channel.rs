@@ -1,7 +1,8 @@
-//! Typed channels (OpenWOP v1 §20): their reducers, and who may write what.
+//! Typed channels (OpenWOP v1 §20): reducers and write access.
 //!
-//! A channel's value is the fold of its writes, each with the reducer it was written with. An unknown
-//! reducer replaces. A declaration's `access.writers` and `schema` are held when a node writes; a fold checks nothing.
+//! A channel's value is the fold of its writes, each with its own reducer. An unknown reducer replaces the
+//! value. A declaration's `access.writers` and `schema` are enforced when a node writes; a fold checks
+//! nothing.
 
 use serde_json::{Map, Value, json};
 
@@ -13,7 +14,6 @@ use crate::{
     schema::{Allowance, Invalid, Schema},
 };
 
-/// One write.
 #[derive(Debug)]
 pub(crate) struct Write<'a> {
     pub(crate) value: &'a Value,
@@ -23,7 +23,7 @@ pub(crate) struct Write<'a> {
     pub(crate) at: Timestamp,
 }
 
-/// The reducers a definition may name, besides `vendor.…`.
+/// The reducers that a definition may name, besides `vendor.…`.
 pub(crate) const REDUCERS: [&str; 7] = [
     "replace", "append", "merge", "counter", "votes", "feedback", "message",
 ];
@@ -42,10 +42,10 @@ const FIELDS: [&str; 10] = [
     "sensitive",
 ];
 
-/// A year.
+/// One year.
 pub(crate) const MAX_TTL_MS: u64 = 31_536_000_000;
 
-/// The rules a declaration breaks.
+/// The rules that a declaration breaks.
 pub(crate) fn check(declaration: &Value) -> impl Iterator<Item = String> {
     let fields = declaration.as_object();
     let within = |field: &str, min: u64, max: u64| match declaration.get(field) {
@@ -76,22 +76,19 @@ pub(crate) fn check(declaration: &Value) -> impl Iterator<Item = String> {
     rules.into_iter().flatten()
 }
 
-/// What a declaration asks of a write.
+/// A declaration's rules for writes.
 ///
-/// A declaration that an earlier build took is read as far as it makes sense, and asks nothing beyond.
+/// If an earlier build accepted an invalid declaration, only its valid rules apply.
 #[derive(Debug, Default)]
 pub(crate) struct Guard {
-    /// Who may write; `None` means every node.
+    /// `None` means that every node may write.
     writers: Option<Vec<String>>,
-    /// What the channel's value matches.
+    /// The schema of the channel's value.
     schema: Option<Schema>,
 }
 
 impl Guard {
-    /// Reads what a declaration asks.
-    ///
-    /// # Errors
-    /// There is no room for its schema.
+    /// Parses a declaration's rules; fails if the allowance has no room for the schema.
     pub(crate) fn of(declaration: &Value, allowance: &Allowance) -> Result<Self, String> {
         let writers = match declaration.get("access") {
             Some(Value::String(access)) if access == "private" => Some(Vec::new()),
@@ -112,10 +109,7 @@ impl Guard {
         Ok(Self { writers, schema })
     }
 
-    /// Whether a node may write.
-    ///
-    /// # Errors
-    /// `channel_access_denied`.
+    /// Checks that a node may write; fails with `channel_access_denied`.
     pub(crate) fn check_writer(&self, channel: &str, node: &str, type_id: &str) -> Result<(), Failure> {
         let may = |entry: &String| entry == node || covers(entry, type_id);
         if self
@@ -131,11 +125,9 @@ impl Guard {
         Err(Failure::new("channel_access_denied", message))
     }
 
-    /// Whether the channel may have the value that a write would give it. Entries are checked without the times they
-    /// are kept with.
-    ///
-    /// # Errors
-    /// `validation_error`. It tells the place and the rule and not the value, which may be sensitive.
+    /// Checks the value that the channel would have after a write; fails with `validation_error`. Entries are
+    /// checked without their timestamps. The error names the place and the rule but not the value, which may
+    /// be sensitive.
     pub(crate) fn check_write(
         &self,
         channel: &str,
@@ -162,7 +154,7 @@ impl Guard {
     }
 }
 
-/// Whether a type id is among those that an entry with a `*` at its end stands for: all, or those below a prefix.
+/// Whether an entry with a trailing `*` covers a type id: it covers all of them, or those below a prefix.
 fn covers(entry: &str, type_id: &str) -> bool {
     let prefix = entry.strip_suffix('*');
     prefix.is_some_and(|prefix| (prefix.is_empty() || prefix.ends_with('.')) && type_id.starts_with(prefix))
@@ -236,7 +228,7 @@ fn list(current: Option<&Value>, write: &Write<'_>, replaces: impl Fn(&Value) ->
     Value::Array(entries)
 }
 
-/// An entry without its time.
+/// An entry without its timestamp.
 fn unwrap(entry: &Value) -> &Value {
     if entry.get("_ts").is_some() {
         entry.get("value").unwrap_or(entry)

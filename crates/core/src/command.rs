@@ -1,4 +1,4 @@
-//! What a run can be told, and what it answers.
+//! Commands that a run accepts, and the decisions and refusals that answer them.
 
 use std::sync::Arc;
 
@@ -11,53 +11,41 @@ use crate::{
     measure::{size_of, size_of_object},
 };
 
-/// What a run is told.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
-    /// Begin.
     Start(Box<StartRun>),
-    /// End early.
     Cancel {
-        /// Why.
         reason: Option<String>,
-        /// Who asks.
         by: Option<PrincipalId>,
     },
-    /// Start nothing new.
+    /// Start no further nodes.
     Pause {
-        /// Why.
         reason: Option<String>,
-        /// What happens to running nodes.
+        /// How to treat active nodes.
         drain: DrainPolicy,
     },
-    /// Go on.
     Resume {
-        /// Why.
         reason: Option<String>,
     },
-    /// An answer to an interrupt.
+    /// Answers an interrupt.
     Resolve(Resolve),
-    /// Sets variables from outside; only a seam of conformance mode does.
+    /// Sets variables from outside the run; only the conformance test hooks do so.
     SetVariables(Object),
-    /// A timer fired.
     Timer(Timer),
-    /// An effect's attempt ended.
+    /// An attempt of an effect ended.
     Effect {
-        /// Which execution.
         step: StepId,
-        /// Which attempt.
         attempt: u32,
-        /// Its outputs, or what went wrong.
         outcome: Result<Object, Failure>,
-        /// How long the peer asks to be left alone, in milliseconds. Only a failure that is retried heeds it.
+        /// The backoff in milliseconds that the peer requested. Applies only if the failure is retried.
         retry_after_ms: Option<u64>,
     },
-    /// What other runs told this one.
+    /// Messages from other runs.
     RunMessages(Vec<RunMessage>),
 }
 
 impl Command {
-    /// Roughly how many bytes it carries.
+    /// The approximate payload size in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         match self {
@@ -71,31 +59,22 @@ impl Command {
     }
 }
 
-/// How to begin a run; the workflow is the plan's.
+/// Parameters of a new run; the workflow is the plan's.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StartRun {
-    /// The owner.
     pub tenant: TenantId,
-    /// Who starts it.
     pub principal: PrincipalId,
-    /// Through which face.
     pub origin: Origin,
-    /// What it is given.
     pub inputs: Object,
-    /// Per-run overrides.
     pub configurable: Object,
-    /// Labels.
     pub tags: Vec<String>,
-    /// Kept with it.
     pub metadata: Object,
-    /// The A2A context.
     pub context: Option<String>,
     /// W3C trace context of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<String>,
-    /// Where it belongs.
     pub parent: Option<Parent>,
-    /// The host's bounds; a run may ask for tighter ones.
+    /// The host's limits; a run may request tighter ones.
     pub bounds: HostBounds,
 }
 
@@ -104,7 +83,7 @@ impl StartRun {
         size_of_object(&self.inputs) + size_of_object(&self.metadata)
     }
 
-    /// How to begin a run once more that is begun already but nowhere durable.
+    /// Recreates the parameters of a run that was started but never durably stored.
     #[must_use]
     pub fn again(started: &RunStarted, bounds: HostBounds) -> Self {
         let RunStarted {
@@ -138,42 +117,36 @@ impl StartRun {
     }
 }
 
-/// Bounds a host sets for every run.
+/// Limits that a host sets for every run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostBounds {
-    /// Node executions.
     pub node_executions: u32,
-    /// Milliseconds, if bounded.
     pub run_duration_ms: Option<u64>,
 }
 
-/// An answer to an interrupt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Resolve {
-    /// The node that waits.
     pub node: crate::NodeId,
-    /// Only this execution of it; `None` takes the open one.
+    /// Restricts the answer to this execution of the node; `None` accepts the open one.
     pub ordinal: Option<u32>,
-    /// Only the interrupt of this id, as the run shows it that is told; `None` takes the open one.
+    /// Restricts the answer to the interrupt with this id, as the run that receives the command shows it;
+    /// `None` accepts the open one.
     pub interrupt: Option<String>,
-    /// The answer.
     pub value: Value,
-    /// Who answers.
     pub by: PrincipalId,
-    /// In whose name a vote counts, if not `by`'s.
+    /// The voter on whose behalf the vote counts, if not `by`.
     pub voter: Option<String>,
-    /// By what right.
     pub authority: Authority,
-    /// Whether the answer is content from outside that nobody here vouches for: what becomes of it is marked
-    /// `contentTrust: untrusted` then.
+    /// Whether the answer is untrusted content. Everything derived from it is then marked
+    /// `contentTrust: untrusted`.
     pub is_untrusted: bool,
 }
 
 impl Resolve {
-    /// The execution that the answer is for; `None` if any is right.
+    /// The execution that the answer targets; `None` if any will do.
     ///
     /// # Errors
-    /// The id is of no interrupt of the node.
+    /// The id does not belong to an interrupt of the node.
     pub(crate) fn wanted(&self) -> Result<Option<u32>, Refusal> {
         let Some(id) = &self.interrupt else {
             return Ok(self.ordinal);
@@ -188,14 +161,14 @@ impl Resolve {
     }
 }
 
-/// By what right somebody answers.
+/// What authorizes an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Authority {
-    /// By a credential, whose holder has roles and groups.
+    /// A credential, whose holder has roles and groups.
     Credential(Membership),
-    /// By a token alone. It speaks for a principal, who may be out of reach by now.
+    /// A token alone. It speaks for a principal who may no longer be reachable.
     Token {
-        /// Whether a role or group of the principal was among those the gate names when the token was made.
+        /// Whether the principal had a role or group that the gate names when the token was issued.
         is_member: bool,
     },
 }
@@ -206,23 +179,20 @@ impl Default for Authority {
     }
 }
 
-/// A timer by meaning; its text form is its key in the store.
+/// A timer, identified by its purpose; its text form is its key in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Timer {
-    /// A delay node is over.
     Delay(StepId),
     /// The next attempt is due.
     Retry(StepId, u32),
-    /// An interrupt's time is up.
+    /// An interrupt timed out.
     Interrupt(StepId),
-    /// The run's time is up.
     RunDuration,
-    /// A decision was cut off; go on.
+    /// Continues a decision that stopped at its limit.
     Continue,
 }
 
 impl Timer {
-    /// The key in the store.
     #[must_use]
     pub fn key(&self) -> String {
         match self {
@@ -234,7 +204,6 @@ impl Timer {
         }
     }
 
-    /// Reads a key.
     #[must_use]
     pub fn parse(key: &str) -> Option<Self> {
         let step = |ordinal: &str, node: &str| {
@@ -265,27 +234,23 @@ impl Timer {
     }
 }
 
-/// What one run tells another; stored as a row of the target's inbox.
+/// A message from one run to another, stored as a row in the target's inbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunMessage {
-    /// To a child: begin.
+    /// To a child: start.
     Start(Box<StartRun>),
     /// To a child: the parent was cancelled or failed.
-    ParentEnded {
-        /// The parent.
-        parent: RunId,
-    },
+    ParentEnded { parent: RunId },
     /// To a parent: the child waits for an answer.
     ChildWaiting {
         /// The execution that created the child.
         step: StepId,
-        /// What is asked.
         kind: InterruptKind,
-        /// The child's interrupt.
+        /// The id of the child's interrupt.
         interrupt: String,
     },
-    /// To a parent: the child waits no longer.
+    /// To a parent: the child no longer waits.
     ChildResumed {
         /// The execution that created the child.
         step: StepId,
@@ -294,15 +259,12 @@ pub enum RunMessage {
     ChildEnded {
         /// The execution that created the child.
         step: StepId,
-        /// How.
         status: RunStatus,
-        /// Its outputs.
         outputs: Object,
-        /// The variables the parent asked for, where the child has them.
+        /// The variables that the parent requested and the child has.
         report: Object,
-        /// Why it failed.
         error: Option<Failure>,
-        /// Whether it held content from outside.
+        /// Whether the child held untrusted content.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         is_untrusted: bool,
     },
@@ -318,16 +280,14 @@ impl RunMessage {
     }
 }
 
-/// What a decision may know besides the run, the plan and the command.
+/// Everything a decision depends on besides the run, the plan and the command.
 #[derive(Debug, Clone, Copy)]
 pub struct Input<'a> {
-    /// The time.
     pub now: Timestamp,
-    /// Randomness of this decision.
+    /// Entropy for this decision alone.
     pub entropy: Entropy,
-    /// The run's id.
     pub run: &'a RunId,
-    /// The workflows of its tenant.
+    /// The workflows of the run's tenant.
     pub catalog: &'a dyn Catalog,
 }
 
@@ -336,144 +296,115 @@ pub trait Catalog: std::fmt::Debug + Sync {
     /// The current plan, if the workflow exists and may be started.
     fn current(&self, workflow: &WorkflowId) -> Option<Arc<Plan>>;
 
-    /// Whether the tree of runs below a root may grow by one.
+    /// Whether the run tree below `root` may grow by one run.
     fn admits_child(&self, _root: &RunId) -> bool {
         true
     }
 }
 
-/// A decision: what to commit, and what to do once it is. One without events can still clear timers and carry
-/// run messages, and is to be committed like any other.
+/// What to commit, and what to do after the commit. A decision without events can still clear timers and
+/// carry run messages; commit it like any other.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
-    /// The run after the events.
+    /// The run with the events applied.
     pub run: Run,
-    /// What happened.
     pub events: Vec<Recorded>,
-    /// Effects to begin.
+    /// Effects to start.
     pub effects: Vec<Effect>,
-    /// Effects that are over: (step, attempt).
+    /// Effects that have ended: (step, attempt).
     pub settled: Vec<(StepId, u32)>,
-    /// Timers to set.
     pub timers_set: Vec<(Timer, Timestamp)>,
-    /// Timers to clear.
     pub timers_cleared: Vec<Timer>,
-    /// Children to create.
     pub children: Vec<NewChild>,
-    /// What other runs are told: (target, event that says so, what).
+    /// Messages to other runs: (target, event that caused the message, message).
     pub messages: Vec<(RunId, Seq, RunMessage)>,
-    /// How many of the run messages it was asked about it took in; the others are to be told again.
+    /// How many of the command's run messages this decision consumed; redeliver the rest.
     pub heard: usize,
 }
 
-/// An effect to begin.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Effect {
-    /// Which execution.
     pub step: StepId,
-    /// Which attempt.
     pub attempt: u32,
-    /// What to do.
     pub call: Call,
 }
 
-/// What an effect does.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Call {
-    /// An HTTP request.
     Http {
-        /// Upper-case method.
+        /// In upper case.
         method: String,
         /// Absolute URL.
         url: String,
-        /// Header fields.
         headers: Vec<(String, String)>,
-        /// Body, as JSON text.
+        /// JSON text.
         body: Option<String>,
-        /// Time limit of the attempt.
         timeout_ms: u64,
     },
-    /// The conformance suite's side effect.
+    /// The side effect of the conformance suite.
     SideEffect {
-        /// What to record.
+        /// The value to record.
         payload: Value,
     },
 }
 
-/// A child to create.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewChild {
-    /// Its id.
     pub run: RunId,
-    /// What it runs.
     pub workflow: WorkflowId,
-    /// The version it starts with.
+    /// The version that the child starts with.
     pub version: crate::ContentHash,
-    /// The node of the parent.
+    /// The node of the parent that creates it.
     pub node: crate::NodeId,
-    /// How it begins.
     pub start: StartRun,
     /// The event of the parent that creates it.
     pub dispatched: Seq,
 }
 
-/// Why a command was not followed; the run is unchanged.
+/// Why a command was refused; the run is unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// What the run was given does not fit the workflow.
+    /// The inputs do not match the workflow's declarations.
     #[error("start the run: {field}: {rule}")]
-    InvalidInput {
-        /// Which part.
-        field: String,
-        /// The rule it breaks.
-        rule: String,
-    },
-    /// A per-run bound is outside what the host allows.
+    InvalidInput { field: String, rule: String },
+    /// A per-run limit is outside the range that the host allows.
     #[error("start the run: configurable.{key} must be between {min} and {max}")]
     OutOfBounds {
-        /// Which.
         key: &'static str,
-        /// What was asked for.
         value: Value,
-        /// The least.
         min: u64,
-        /// The most.
         max: u64,
     },
-    /// The run has ended.
     #[error("act on a run that is {}", .0.as_str())]
     Terminal(RunStatus),
-    /// The run cannot be paused now.
     #[error("pause a run that is {}", .0.as_str())]
     NotPausable(RunStatus),
-    /// The run is not paused.
     #[error("resume a run that is {}", .0.as_str())]
     NotPaused(RunStatus),
-    /// No such interrupt, ever.
+    /// No such interrupt has ever existed.
     #[error("find an open interrupt at the node")]
     NoInterrupt,
-    /// The interrupt has its answer.
     #[error("answer an interrupt that was already resolved")]
     AlreadyResolved,
-    /// The interrupt went with a cancelled run.
+    /// The run was cancelled, which closed the interrupt.
     #[error("answer an interrupt of a cancelled run")]
     InterruptCancelled,
-    /// The interrupt went with the parent's cancel.
+    /// The parent was cancelled, which closed the interrupt.
     #[error("answer an interrupt that a parent's cancel closed")]
     InterruptGone,
-    /// The answer does not fit the question.
+    /// The answer does not match what the interrupt asks for.
     #[error("accept the answer: {0}")]
     InvalidAnswer(String),
-    /// The answer does not match the correlation; the interrupt stays open.
+    /// The event does not match the correlation; the interrupt stays open.
     #[error("match the event: {0}")]
     NoMatch(String),
-    /// Whoever answers may not.
+    /// The caller is not allowed to answer.
     #[error("accept the answer: {0}")]
     NotAllowed(&'static str),
-    /// The command is about something that is over; drop it.
+    /// The command targets an execution that has ended; drop it.
     #[error("act on an execution that is over")]
     Stale,
-    /// The run has not begun, or has already.
+    /// The run has not started, or has already started.
     #[error("act on a run in this state")]
     WrongState,
 }

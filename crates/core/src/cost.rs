@@ -1,8 +1,9 @@
-//! What work costs, and how much of it one decision may do.
+//! The cost of work, and how much of it one decision may do.
 //!
-//! Costs are counted in units, deterministically: the same definition, run and command cost the same on every machine.
-//! A unit pays for about ten nanoseconds of touching or for sixteen bytes of making, so a budget bounds processor time
-//! and memory alike. Every evaluation draws on the budget of its decision, and is bounded by itself.
+//! Costs are counted in units, deterministically: the same definition, run and command cost the same on every
+//! machine. One unit pays for about ten nanoseconds of reading, or for sixteen bytes of allocation, so a
+//! budget bounds both processor time and memory. Every evaluation draws on the budget of its decision and has
+//! a limit of its own.
 
 use std::{cell::Cell, cmp::Ordering};
 
@@ -10,43 +11,41 @@ use serde_json::Value;
 
 use crate::Object;
 
-/// The most one evaluation of an expression or a template may cost.
+/// Maximum cost of evaluating one expression or template.
 pub(crate) const EVALUATION: u64 = 1_000_000;
-/// The most one decision may cost.
+/// Maximum cost of one decision.
 pub const MAX_DECISION_WORK: u64 = 3_000_000;
-/// The least that an event costs a decision whose work is bounded by its caller: about two microseconds.
+/// Minimum cost of an event in a decision whose work the caller limits: about two microseconds.
 pub(crate) const EVENT: u64 = 200;
-/// Past this a decision starts no further node; the next decision goes on.
+/// Beyond this a decision starts no further node; the next decision continues.
 pub(crate) const DECISION_PAUSE: u64 = MAX_DECISION_WORK / 2;
-/// Past this a decision takes in no further run message; the next decision does.
+/// Beyond this a decision consumes no further run message; the next decision does.
 pub(crate) const MESSAGES_PAUSE: u64 = MAX_DECISION_WORK / 10;
-/// The most that a run may hold in variables, channels and outputs; more where its inputs are large.
+/// Maximum size of a run's variables, channels and outputs; larger if its inputs are large.
 pub(crate) const MAX_STATE: u64 = 1_500_000;
-/// How often a run may hold its inputs.
+/// A run's state may be this many times as large as its inputs.
 pub(crate) const STATE_PER_INPUT: u64 = 4;
-/// Deepest nesting that is walked; values are far less deep.
+/// Maximum nesting that is walked; actual values are far less deep.
 pub(crate) const MAX_DEPTH: usize = 256;
 
-/// Bytes that a unit pays for making or comparing.
+/// Bytes that one unit pays for when they are created or compared.
 const BYTES: u64 = 16;
-/// What a value costs in a list or an object: it takes 32 bytes there.
+/// Cost of a value in a list or an object, where it takes 32 bytes.
 const VALUE: u64 = 2;
-/// What a string costs beside its bytes: memory of its own, taken and given back.
+/// Cost of a string besides its bytes: one allocation and one deallocation.
 const STRING: u64 = 2;
-/// What a leaf of an object's tree costs: it has room for eleven fields and takes some 630 bytes.
+/// Cost of one leaf of an object's tree, which has room for eleven fields and takes about 630 bytes.
 const LEAF: u64 = 40;
-/// Fields for which a large object has a leaf: one that was made in the order of its names has leaves that are half full,
-/// and nodes above them.
+/// Fields per leaf of a large object: if it is built in key order, its leaves are half full and have nodes
+/// above them.
 const FIELDS_PER_LEAF: u64 = 5;
-/// Fields that one leaf has room for.
+/// Fields that fit into one leaf.
 const SMALL_OBJECT: u64 = 11;
 
-/// The work was more than its budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the work exceeds its budget")]
 pub(crate) struct Exhausted;
 
-/// The budget of one decision.
 #[derive(Debug)]
 pub(crate) struct Budget {
     limit: u64,
@@ -61,24 +60,24 @@ impl Budget {
         }
     }
 
-    /// Whether nothing is left, so that more may have been wanted than there was.
+    /// Whether nothing is left, in which case the work may have needed more than the budget.
     pub(crate) fn is_spent(&self) -> bool {
         self.left.get() == 0
     }
 
-    /// What was spent so far.
+    /// Units spent so far.
     pub(crate) fn spent(&self) -> u64 {
         self.limit - self.left.get()
     }
 
-    /// Pays; where there is too little left, nothing is left afterwards.
+    /// Charges `units`. If fewer are left, fails and leaves none.
     pub(crate) fn spend(&self, units: u64) -> Result<(), Exhausted> {
         let left = self.left.get().checked_sub(units);
         self.left.set(left.unwrap_or(0));
         left.map(drop).ok_or(Exhausted)
     }
 
-    /// The meter of one evaluation; what it counts is paid from here.
+    /// A meter for one evaluation; dropping it charges what it counted to this budget.
     pub(crate) fn meter(&self) -> Meter<'_> {
         let granted = self.left.get().min(EVALUATION);
         Meter {
@@ -98,7 +97,7 @@ pub(crate) struct Meter<'b> {
 }
 
 impl Meter<'_> {
-    /// A meter outside of any decision.
+    /// A meter that belongs to no decision.
     pub(crate) fn alone() -> Meter<'static> {
         Meter {
             granted: EVALUATION,
@@ -107,30 +106,29 @@ impl Meter<'_> {
         }
     }
 
-    /// Pays.
     pub(crate) fn charge(&self, units: u64) -> Result<(), Exhausted> {
         let left = self.left.get().checked_sub(units);
         self.left.set(left.unwrap_or(0));
         left.map(drop).ok_or(Exhausted)
     }
 
-    /// Pays for bytes that are made or compared.
+    /// Charges for bytes that are created or compared.
     pub(crate) fn bytes(&self, n: usize) -> Result<(), Exhausted> {
         self.charge(bytes(n))
     }
 
-    /// Pays for values that are put into a list.
+    /// Charges for values that are put into a list.
     pub(crate) fn values(&self, n: usize) -> Result<(), Exhausted> {
         self.charge((n as u64).saturating_mul(VALUE))
     }
 
-    /// Pays for an object that is made.
+    /// Charges for creating an object.
     pub(crate) fn object(&self, n_fields: usize) -> Result<(), Exhausted> {
         let n_fields = n_fields as u64;
         self.charge(leaves(n_fields).saturating_add(n_fields.saturating_mul(2 * VALUE)))
     }
 
-    /// What was spent so far.
+    /// Units spent so far.
     #[cfg(test)]
     pub(crate) fn spent(&self) -> u64 {
         self.granted - self.left.get()
@@ -140,7 +138,7 @@ impl Meter<'_> {
 impl Drop for Meter<'_> {
     fn drop(&mut self) {
         if let Some(budget) = self.budget {
-            // What was granted was there.
+            // The budget held everything that it granted, so this cannot fail.
             let _ = budget.spend(self.granted - self.left.get());
         }
     }
@@ -150,7 +148,7 @@ pub(crate) fn bytes(n: usize) -> u64 {
     1 + n as u64 / BYTES
 }
 
-/// What a copy of a value costs.
+/// The cost of copying a value.
 pub(crate) fn of_value(value: &Value) -> u64 {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => VALUE,
@@ -160,13 +158,13 @@ pub(crate) fn of_value(value: &Value) -> u64 {
     }
 }
 
-/// What a copy of an object costs.
+/// The cost of copying an object.
 pub(crate) fn of_object(fields: &Object) -> u64 {
     let each = |(name, field): (&String, &Value)| STRING + bytes(name.len()) + VALUE + of_value(field);
     leaves(fields.len() as u64) + fields.iter().map(each).sum::<u64>()
 }
 
-/// What the tree of an object costs.
+/// The cost of an object's tree.
 const fn leaves(n_fields: u64) -> u64 {
     match n_fields {
         0 => 0,
@@ -175,8 +173,8 @@ const fn leaves(n_fields: u64) -> u64 {
     }
 }
 
-/// The order of as many things, equal ones in theirs. A merge sort of ours: it ends where comparing fails, and no order
-/// can upset it.
+/// Sorts the indexes `0..n` stably. A merge sort of our own: it stops when a comparison fails, and an
+/// inconsistent order cannot make it panic.
 pub(crate) fn merge_sort<E>(
     n: usize,
     mut order: impl FnMut(usize, usize) -> Result<Ordering, E>,

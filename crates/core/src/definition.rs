@@ -1,8 +1,8 @@
 //! OpenWOP workflow definitions (v1 digest §9) as documents.
 //!
-//! [`Definition::parse`] reads the shape and reports every problem with the node (or edge, or
-//! variable) it is in and the rule it breaks. What nodes and edges mean is checked when the
-//! document is compiled into a [`crate::Plan`]. The schema is closed: an unknown field is a problem.
+//! [`Definition::parse`] checks the shape of a document. It reports every problem with the node, edge or
+//! variable it belongs to and the rule it breaks. Compiling the document into a [`crate::Plan`] checks the
+//! semantics. The schema is closed: an unknown field is a problem.
 
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
@@ -13,56 +13,46 @@ use crate::{
     problem::{MAX_PROBLEMS, Problem, Problems},
 };
 
-/// Most nodes of one definition; bounds the memory of a plan.
+/// Maximum number of nodes in a definition; bounds the memory of a plan.
 pub const MAX_NODES: usize = 2_000;
-/// Most edges of one definition.
+/// Maximum number of edges in a definition.
 pub const MAX_EDGES: usize = 10_000;
 
-/// A definition whose shape is right.
+/// A definition whose shape is valid.
 #[derive(Debug, Clone)]
 pub struct Definition {
-    /// Its id.
     pub id: WorkflowId,
-    /// A name for people.
+    /// Human-readable name.
     pub name: String,
-    /// The author's version label; wopr tells versions apart by content.
+    /// The author's version label; wopr identifies versions by content.
     pub version: String,
-    /// What it is for.
     pub description: Option<String>,
-    /// Whether it may be started.
+    /// Whether new runs may start.
     pub is_active: bool,
-    /// Nodes in document order.
+    /// In document order.
     pub nodes: Vec<Node>,
-    /// Edges in document order.
+    /// In document order.
     pub edges: Vec<Edge>,
-    /// Declared variables.
     pub variables: Vec<Variable>,
-    /// Declared channels.
     pub channels: Map<String, Value>,
     /// JSON Schema of `configurable`.
     pub configurable_schema: Option<Value>,
-    /// Free metadata.
     pub metadata: Map<String, Value>,
-    /// Settings.
     pub settings: Settings,
-    /// The document as given.
+    /// The document as submitted.
     pub document: Value,
-    /// Hash of its canonical text.
+    /// Hash of the document's canonical text.
     pub hash: ContentHash,
 }
 
-/// A node.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[expect(dead_code, reason = "fields that only editors use are read to be checked")]
 pub struct Node {
-    /// Its id.
     pub id: NodeId,
-    /// Its type.
     pub type_id: String,
     name: String,
     position: Option<Position>,
-    /// Type-specific settings.
     #[serde(default)]
     pub config: Map<String, Value>,
     /// Values of its input ports.
@@ -73,34 +63,32 @@ pub struct Node {
     #[serde(default)]
     pub settings: Map<String, Value>,
     output_role: Option<OutputRole>,
-    /// Whether it is left out.
+    /// Whether the node is skipped.
     #[serde(default)]
     pub disabled: bool,
     notes: Option<String>,
     group_id: Option<String>,
-    /// The agent that runs it.
     pub agent: Option<Value>,
     envelope_contract: Option<Value>,
-    /// Makes its outputs an artifact of this type.
+    /// If set, the outputs become an artifact of this type.
     pub artifact_type: Option<String>,
     card_type: Option<String>,
-    /// Output ports whose values are kept from views.
+    /// Output ports whose values views redact.
     #[serde(default)]
     pub output_sensitivity: Map<String, Value>,
 }
 
-/// What approvers say goes by these names: the two outputs of a gate, and what answers may call the first. The same
-/// words may become either output, so a mark on one name is a mark on all.
+/// Names of an approver's comment: the two outputs of a gate, and the spellings that answers may use for the
+/// first one. The same text may become either output, so marking one name marks all of them.
 pub(crate) const WORDS: [&str; 4] = ["feedback", "refineFeedback", "comment", "reason"];
 
 impl Node {
-    /// The name for people.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The outputs whose values are kept from views.
+    /// The outputs whose values views redact.
     pub(crate) fn marked(&self) -> impl Iterator<Item = &str> {
         let outputs = self.output_sensitivity.iter();
         let outputs =
@@ -108,13 +96,13 @@ impl Node {
         outputs.chain(WORDS.into_iter().filter(|word| self.marks(word)))
     }
 
-    /// Whether an output's value is kept from views.
+    /// Whether views redact an output's value.
     pub(crate) fn marks(&self, port: &str) -> bool {
         let is_marked = |port: &str| self.output_sensitivity.get(port) == Some(&Value::Bool(true));
         is_marked(port) || (self.hears(port) && WORDS.into_iter().any(is_marked))
     }
 
-    /// Whether a port, or a member of an answer, has what an approver said.
+    /// Whether a port, or a member of an answer, carries an approver's comment.
     pub(crate) fn hears(&self, port: &str) -> bool {
         let is_gate = matches!(self.type_id.as_str(), "core.approvalGate" | "core.interrupt");
         is_gate && WORDS.contains(&port)
@@ -135,40 +123,35 @@ enum OutputRole {
     Secondary,
 }
 
-/// An edge.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[expect(dead_code, reason = "fields that only editors use are read to be checked")]
 pub struct Edge {
-    /// Its id.
     pub id: String,
-    /// Where it starts.
     pub source_node_id: NodeId,
-    /// Where it ends.
     pub target_node_id: NodeId,
     source_output: Option<String>,
     target_input: Option<String>,
-    /// What must hold for it to count as taken.
+    /// The edge is taken only if this holds.
     pub condition: Option<EdgeCondition>,
     label: Option<String>,
-    /// What its target needs of it.
+    /// When the edge triggers its target.
     #[serde(default)]
     pub trigger_rule: TriggerRule,
 }
 
-/// A condition as written.
+/// An edge condition as written.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EdgeCondition {
-    /// The operator; `expression` where absent.
+    /// `expression` if absent.
     #[serde(rename = "type", default)]
     pub operator: Operator,
     /// A path.
     pub left: Option<String>,
-    /// What it is compared with.
+    /// The value to compare with.
     #[serde(default, deserialize_with = "present")]
     pub right: Option<Value>,
-    /// An expression.
     pub expression: Option<String>,
 }
 
@@ -176,58 +159,51 @@ pub struct EdgeCondition {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Operator {
-    /// The expression holds.
+    /// The expression evaluates to true.
     #[default]
     Expression,
-    /// Left equals right.
     Equals,
-    /// Left does not equal right.
     NotEquals,
-    /// Left (text, array, object) contains right.
+    /// Left is a text, array or object that contains right.
     Contains,
-    /// Left matches the pattern on the right.
+    /// Left matches the regular expression on the right.
     Regex,
-    /// Left counts as true.
     Truthy,
-    /// Left does not count as true.
     Falsy,
 }
 
-/// What an edge's target needs of it.
+/// When an edge triggers its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TriggerRule {
-    /// Every such source completed.
+    /// Every source with this rule completed.
     #[default]
     AllSuccess,
-    /// One such source completed.
+    /// At least one source with this rule completed.
     AnySuccess,
-    /// Every such source ended.
+    /// Every source with this rule ended.
     AllComplete,
-    /// Every such source ended and none failed.
+    /// Every source with this rule ended, and none failed.
     NoneFailed,
-    /// One such source failed.
+    /// At least one source with this rule failed.
     AnyFailed,
 }
 
-/// A declared variable.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[expect(dead_code, reason = "fields that only editors use are read to be checked")]
 pub struct Variable {
-    /// Its name.
     pub name: String,
-    /// Its type.
     #[serde(rename = "type")]
     pub kind: VariableType,
     description: Option<String>,
-    /// Whether a run needs it as an input.
+    /// Whether a run requires it as an input.
     #[serde(default)]
     pub required: bool,
-    /// Its value where no input gives one.
+    /// The value if no input provides one.
     #[serde(default, deserialize_with = "present")]
     pub default_value: Option<Value>,
-    /// Whether its value is kept from views.
+    /// Whether views redact its value.
     #[serde(default)]
     pub sensitive: bool,
     format: Option<String>,
@@ -237,24 +213,18 @@ fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<V
     Value::deserialize(deserializer).map(Some)
 }
 
-/// The type of a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VariableType {
-    /// Text.
     String,
-    /// Number.
     Number,
-    /// True or false.
     Boolean,
-    /// Object.
     Object,
-    /// Array.
     Array,
 }
 
 impl VariableType {
-    /// Whether a value is of the type.
+    /// Whether a value has this type.
     #[must_use]
     pub fn admits(self, value: &Value) -> bool {
         match self {
@@ -266,7 +236,6 @@ impl VariableType {
         }
     }
 
-    /// The name in a definition.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -279,17 +248,17 @@ impl VariableType {
     }
 }
 
-/// Settings of a workflow; open, so unknown keys are kept in the document and ignored.
+/// Workflow settings. They are open: unknown keys stay in the document and are ignored.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Settings {
-    /// Milliseconds a run may take; 0 means no bound.
+    /// Maximum run duration in milliseconds; 0 means unlimited.
     #[serde(default)]
     pub timeout: u64,
-    /// How often a retryable failure is retried.
+    /// Maximum number of retries of a retryable failure.
     #[serde(default)]
     pub max_retries: u32,
-    /// Milliseconds before the first retry; each later one waits twice as long.
+    /// Delay before the first retry in milliseconds; it doubles with each further retry.
     pub retry_delay_ms: Option<u64>,
 }
 
@@ -335,18 +304,15 @@ pub(crate) const TRIGGER_TYPES: [&str; 10] = [
 ];
 
 impl Definition {
-    /// Reads a document.
-    ///
-    /// # Errors
-    /// Every problem of its shape.
+    /// Parses a document; fails with every problem of its shape.
     pub fn parse(document: Value) -> Result<Self, Problems> {
         let mut definition = Self::read(&document)?;
         definition.document = document;
         Ok(definition)
     }
 
-    /// Reads a document and leaves [`Definition::document`] empty, so that a caller whose document is refused still has
-    /// it.
+    /// Parses a document and leaves [`Definition::document`] empty, so that a caller whose document is
+    /// refused still owns it.
     pub(crate) fn read(document: &Value) -> Result<Self, Problems> {
         let mut reader = Reader { problems: Vec::new() };
         let Value::Object(root) = document else {
@@ -455,13 +421,13 @@ impl Definition {
         }
     }
 
-    /// Whether the workflow is shown to others as a skill.
+    /// Whether the workflow is advertised to others as a skill.
     #[must_use]
     pub fn is_public(&self) -> bool {
         self.is_active && self.metadata.get("public") != Some(&Value::Bool(false))
     }
 
-    /// Whether the author says that everybody may know of it, and not only callers of its tenant.
+    /// Whether the author made the workflow visible to everybody, not only to callers of its tenant.
     #[must_use]
     pub fn is_expressly_public(&self) -> bool {
         self.is_active && self.metadata.get("public") == Some(&Value::Bool(true))

@@ -1,9 +1,9 @@
-//! The closed set of things that can have happened to a run.
+//! The closed set of events in a run's log.
 //!
-//! An event is the deterministic part: it holds no random id, no run id of its own and no clock
-//! reading except where OpenWOP requires one in a payload (then it is the recorded command time).
-//! [`Recorded`] adds the envelope. Each variant renders to exactly one OpenWOP v1 event; the
-//! faces do that. Stored names are the variants' names and may never change (see `format`).
+//! An event is deterministic: it holds no random id, no id of its own run and no clock reading, except where
+//! OpenWOP requires a timestamp in the payload (then it is the recorded command time). [`Recorded`] adds the
+//! envelope. Each variant renders to exactly one OpenWOP v1 event; the protocol layers do the rendering.
+//! Variant names are stored and must never change (see `format`).
 
 use std::sync::Arc;
 
@@ -15,32 +15,29 @@ use crate::{
     WorkflowId,
 };
 
-/// A JSON object.
 pub type Object = Map<String, Value>;
 
 /// An event with its envelope.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Recorded {
-    /// Place in the log.
+    /// Position in the log.
     pub seq: Seq,
-    /// Time of the command that caused it.
+    /// Time of the command that caused the event.
     pub at: Timestamp,
-    /// The event of this run that led to it.
+    /// The earlier event of this run that led to this one.
     pub cause: Option<Seq>,
-    /// Whether there is content in it from outside that nobody here vouches for.
+    /// Whether the event carries untrusted content.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_untrusted: bool,
-    /// What happened.
     pub event: Event,
 }
 
-/// Through which face a run was started.
+/// The protocol through which a run was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
-    /// OpenWOP REST, the command line.
+    /// OpenWOP REST or the command line.
     Rest,
-    /// Agent2Agent.
     A2a,
 }
 
@@ -55,43 +52,41 @@ impl Origin {
     }
 }
 
-/// Where a child run belongs.
+/// The position of a child run in its run tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parent {
-    /// The run that created it.
     pub run: RunId,
-    /// The run at the root of the tree, if that is another.
+    /// The root of the run tree, unless that is `run` itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<RunId>,
-    /// The node of that run.
+    /// The node of the parent run that created the child.
     pub node: NodeId,
-    /// Which execution of the node.
     pub ordinal: u32,
-    /// Variables of the child that its end reports.
+    /// Variables of the child that the parent receives when the child ends.
     pub report: Vec<String>,
-    /// The workflows above it, the root first.
+    /// The workflows of all ancestors, root first.
     pub ancestors: Vec<WorkflowId>,
-    /// Variables of the child that stay unset whatever their default: mapped from ones the parent had not set.
+    /// Variables of the child that stay unset despite their default, because the parent variables mapped to
+    /// them are unset.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unset: Vec<String>,
 }
 
-/// Bounds of a run, fixed when it starts.
+/// Limits of a run, fixed when it starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Node executions before the run is stopped.
+    /// Maximum number of node executions.
     pub node_executions: u32,
-    /// Milliseconds outside `waiting-*` and `paused` before the run is stopped.
+    /// Maximum time in milliseconds, not counting time spent in `waiting-*` and `paused`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_duration_ms: Option<u64>,
 }
 
-/// How an execution of a node is named in the log.
+/// Identifies one execution of a node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct StepId {
-    /// The node.
     pub node: NodeId,
-    /// 0 for its first execution; loops count up.
+    /// 0 for the first execution; loops increment it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub ordinal: u32,
 }
@@ -101,33 +96,33 @@ fn is_zero(n: &u32) -> bool {
 }
 
 impl StepId {
-    /// Interrupt id and key of this execution.
+    /// The id of this execution's interrupt, which is also its key.
     #[must_use]
     pub fn key(&self) -> String {
         format!("{}:{}", self.node, self.ordinal)
     }
 }
 
-/// The five approval actions, and the one only a timer takes (RFC 0183).
+/// The five approval actions of OpenWOP, and the one that only a timer can take (RFC 0183).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ApprovalAction {
-    /// Go on.
+    /// Complete the gate.
     Accept,
     /// Fail the gate.
     Reject,
-    /// Go on with feedback for another round.
+    /// Complete the gate with feedback for another round.
     Refine,
-    /// Go on with an edited artifact.
+    /// Complete the gate with an edited artifact.
     EditAccept,
-    /// A question; the gate stays open.
+    /// Ask a question; the gate stays open.
     Ask,
-    /// The gate's time ran out; counts as a rejection.
+    /// The gate timed out; counts as a rejection.
     Timeout,
 }
 
 impl ApprovalAction {
-    /// The spelling of a resume value.
+    /// The spelling in a resume value.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -140,7 +135,7 @@ impl ApprovalAction {
         }
     }
 
-    /// Reads an action a caller may take; `edit` is a synonym of `edit-accept`.
+    /// Parses an action that a caller may take; `edit` is a synonym of `edit-accept`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         match text {
@@ -154,334 +149,248 @@ impl ApprovalAction {
     }
 }
 
-/// What happened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
-    /// The run began; carries everything a fold needs besides the definition.
+    /// Carries everything that a fold needs besides the definition.
     RunStarted(Arc<RunStarted>),
-    /// The workflow reached its end.
     RunCompleted {
-        /// Outputs of the last nodes.
+        /// Outputs of the terminal nodes.
         outputs: Object,
     },
-    /// An error ended the run.
     RunFailed {
-        /// What went wrong.
         error: Failure,
-        /// The node it went wrong in.
         node: Option<NodeId>,
     },
-    /// A cancel ended the run.
     RunCancelled {
-        /// Why.
         reason: Option<String>,
-        /// Who asked.
         by: Option<PrincipalId>,
-        /// The parent whose cancel cascaded here.
+        /// The parent whose cancel cascaded to this run.
         parent: Option<RunId>,
     },
-    /// A cancel was accepted; children are still ending.
+    /// The cancel was accepted, but child runs are still ending.
     CancelRequested {
-        /// Why.
         reason: Option<String>,
-        /// Who asked.
         by: Option<PrincipalId>,
-        /// The parent whose cancel cascaded here.
+        /// The parent whose cancel cascaded to this run.
         parent: Option<RunId>,
     },
-    /// Nothing new starts until the run is resumed.
+    /// No node starts until the run is resumed.
     RunPaused {
-        /// Why.
         reason: Option<String>,
-        /// Whether running nodes may finish.
+        /// Whether active nodes may finish.
         drain: DrainPolicy,
     },
-    /// The run goes on.
     RunResumed {
-        /// Why.
         reason: Option<String>,
     },
-    /// A node began an attempt.
+    /// A node started an attempt.
     NodeStarted {
-        /// Which execution.
         step: StepId,
-        /// Its type.
         type_id: String,
         /// 0 for the first attempt.
         #[serde(default, skip_serializing_if = "is_zero")]
         attempt: u32,
     },
-    /// A node finished.
     NodeCompleted {
-        /// Which execution.
         step: StepId,
-        /// Its outputs by port.
         outputs: Object,
         /// Indexes of outgoing edges whose condition did not hold.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         untaken: Vec<u32>,
     },
-    /// A node failed for good.
+    /// A node failed after its last attempt.
     NodeFailed {
-        /// Which execution.
         step: StepId,
-        /// What went wrong.
         error: Failure,
-        /// How many attempts were made.
+        /// The number of attempts made.
         attempts: u32,
         /// Indexes of outgoing edges whose condition did not hold.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         untaken: Vec<u32>,
     },
-    /// An attempt failed; another follows after a delay.
+    /// An attempt failed and another one is scheduled.
     NodeRetried {
-        /// Which execution.
         step: StepId,
-        /// The attempt to come, 1 for the first retry.
+        /// The next attempt; 1 for the first retry.
         attempt: u32,
-        /// How long until then.
+        /// The delay before that attempt.
         delay_ms: u64,
-        /// What went wrong.
         error: Failure,
     },
-    /// A node's trigger can no longer be met.
+    /// The node's trigger rule can no longer be satisfied.
     NodeSkipped {
-        /// The node.
         node: NodeId,
-        /// Why.
         reason: String,
     },
-    /// A node was stopped by a cancel.
+    /// A cancel stopped the node.
     NodeCancelled {
-        /// Which execution.
         step: StepId,
-        /// Why.
         reason: String,
     },
-    /// A node waits for an answer, its own or its child's.
+    /// The node waits for an answer to its own interrupt or to its child's.
     NodeSuspended {
-        /// Which execution.
         step: StepId,
-        /// The interrupt it waits for.
         interrupt: String,
-        /// What is asked.
         kind: InterruptKind,
-        /// The child that asks, if it is not this node.
+        /// The child that opened the interrupt, unless this node did.
         child: Option<RunId>,
     },
-    /// A node goes on after an answer.
+    /// The node continues after an answer.
     NodeResumed {
-        /// Which execution.
         step: StepId,
-        /// The interrupt that ended.
+        /// The interrupt that was closed.
         interrupt: String,
-        /// The answer, if it was this node's own.
+        /// The answer, if the interrupt was this node's own.
         value: Option<Value>,
     },
     /// A node created a child run.
     NodeDispatched {
-        /// Which execution.
         step: StepId,
-        /// The child.
         child: RunId,
-        /// What it runs.
         workflow: WorkflowId,
     },
-    /// An interrupt opened.
     InterruptRequested {
-        /// Which execution.
         step: StepId,
-        /// What is asked.
         kind: InterruptKind,
-        /// The question.
+        /// The prompt, rendered as JSON.
         data: Value,
-        /// How long it stays open.
+        /// How long the interrupt stays open.
         timeout_ms: Option<u64>,
     },
-    /// An interrupt closed.
     InterruptResolved {
-        /// Which execution.
         step: StepId,
-        /// What was asked.
         kind: InterruptKind,
         /// The answer; absent on a timeout.
         value: Option<Value>,
-        /// Who answered; absent on a timeout.
+        /// Absent on a timeout.
         by: Option<String>,
-        /// The action of an approval.
         action: Option<ApprovalAction>,
     },
-    /// An approval is asked for.
     ApprovalRequested {
-        /// Which execution.
         step: StepId,
-        /// The question, as in the interrupt.
         data: Value,
     },
-    /// One of several needed votes was given.
     ApprovalVoted {
-        /// Which execution.
         step: StepId,
-        /// Whose vote.
         voter: String,
-        /// The vote.
         action: ApprovalAction,
-        /// The voter's words.
+        /// The voter's comment.
         feedback: Option<String>,
     },
-    /// An approval was decided.
     ApprovalReceived {
-        /// Which execution.
         step: StepId,
-        /// The decision.
         action: ApprovalAction,
-        /// Who decided; absent on a timeout.
+        /// Absent on a timeout.
         by: Option<String>,
-        /// Words with an accept or a reject.
+        /// The comment on an accept or a reject.
         feedback: Option<String>,
-        /// What to change.
+        /// The requested changes.
         refine: Option<Value>,
-        /// The artifact as edited.
         edited: Option<Value>,
-        /// When it was decided.
         decided_at: Timestamp,
     },
-    /// Questions are asked.
     ClarificationRequested {
-        /// Which execution.
         step: StepId,
-        /// The questions.
         questions: Value,
     },
-    /// Questions were answered.
     ClarificationResolved {
-        /// Which execution.
         step: StepId,
-        /// Answers by question id.
         answers: Object,
-        /// Who answered.
         by: Option<String>,
     },
-    /// A variable was set by a node or a child's report.
+    /// A node or the report of a child run set a variable.
     VariableChanged {
-        /// Its name.
         name: String,
-        /// Its value before; none for `null`, which is read as none.
+        /// The previous value; `None` also for `null`, which deserializes as `None`.
         previous: Option<Value>,
-        /// Its value now, or what was added to the list that it is.
+        /// The new value, or the item appended to the list.
         next: Value,
-        /// Whether `next` was added to a list; there is no `previous` then.
+        /// Whether `next` was appended to a list; `previous` is `None` then.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         appends: bool,
-        /// The node that set it.
         node: Option<NodeId>,
     },
-    /// A value was written to a channel.
     ChannelWritten {
-        /// The channel.
         channel: String,
-        /// The write's input.
         value: Value,
-        /// How it is folded in.
+        /// The reducer that folds the value into the channel.
         reducer: String,
-        /// Entries older than this are dropped at the write.
+        /// The write drops entries older than this.
         ttl_ms: Option<u64>,
-        /// Entries kept at most.
+        /// Maximum number of entries kept.
         max_size: Option<u64>,
-        /// The node that wrote.
         node: NodeId,
-        /// When.
         written_at: Timestamp,
     },
-    /// A node made an artifact.
     ArtifactCreated {
-        /// Which execution.
         step: StepId,
-        /// Its id, unique within the run.
+        /// Unique within the run.
         artifact: String,
-        /// Its type.
         artifact_type: String,
-        /// A name for people.
+        /// Human-readable name.
         name: String,
-        /// Its content: a text, or any JSON.
+        /// A text or any other JSON value.
         content: Value,
     },
-    /// A node said a piece of the text it streams.
+    /// A node emitted a chunk of its streamed text.
     OutputChunk {
-        /// Which execution.
         step: StepId,
-        /// Its place among the pieces, from 0.
+        /// Position of the chunk in the stream, from 0.
         #[serde(default, skip_serializing_if = "is_zero")]
         index: u32,
-        /// The piece.
         chunk: String,
-        /// Whether none follows.
         is_last: bool,
     },
-    /// A bound was exceeded; the run fails next.
+    /// A limit was exceeded; the run fails next.
     CapBreached {
-        /// Which bound.
         kind: Cap,
-        /// The bound.
         limit: u64,
-        /// What was observed.
         observed: u64,
-        /// The node that would have exceeded it.
+        /// The node whose start would have exceeded it.
         node: Option<NodeId>,
     },
 }
 
-/// How a run begins.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunStarted {
-    /// The workflow.
     pub workflow: WorkflowId,
-    /// The version it stays with.
+    /// The version that the run keeps until its end.
     pub version: ContentHash,
-    /// The owner.
     pub tenant: TenantId,
-    /// Who started it.
     pub principal: PrincipalId,
-    /// Through which face.
     pub origin: Origin,
-    /// What it was given.
     pub inputs: Object,
-    /// Per-run overrides, handed to nodes unchanged.
+    /// Per-run overrides, passed to nodes unchanged.
     #[serde(default, skip_serializing_if = "Object::is_empty")]
     pub configurable: Object,
-    /// Labels.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// Anything the caller wants to keep with it.
+    /// Arbitrary data that the caller attached to the run.
     #[serde(default, skip_serializing_if = "Object::is_empty")]
     pub metadata: Object,
-    /// The A2A context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
-    /// W3C trace context of the request that started it, for its calls to the outside.
+    /// W3C trace context of the request that started the run; its outbound calls carry it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<String>,
-    /// Where it belongs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Parent>,
-    /// Its bounds.
     pub limits: Limits,
 }
 
-/// What a pause does to running nodes.
+/// How a pause treats active nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DrainPolicy {
-    /// Stop between events.
+    /// Stop between two events.
     Immediate,
-    /// Let running nodes reach their end.
+    /// Let active nodes finish.
     #[default]
     DrainCurrentNode,
 }
 
 impl DrainPolicy {
-    /// OpenWOP's spelling.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -491,18 +400,16 @@ impl DrainPolicy {
     }
 }
 
-/// A bound that can be exceeded.
+/// A limit that a run can exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cap {
-    /// Node executions.
     NodeExecutions,
-    /// Time.
     RunDuration,
 }
 
 impl Cap {
-    /// OpenWOP's name of the bound.
+    /// OpenWOP's name of the limit.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -511,7 +418,7 @@ impl Cap {
         }
     }
 
-    /// The error code of a run that exceeded it.
+    /// The error code of a run that exceeded the limit.
     #[must_use]
     pub const fn error_code(self) -> &'static str {
         match self {
@@ -522,7 +429,7 @@ impl Cap {
 }
 
 impl Event {
-    /// The status this event ends a run with, if it is a terminal one.
+    /// The final status of the run, if this event is a terminal one.
     #[must_use]
     pub const fn terminal(&self) -> Option<RunStatus> {
         match self {

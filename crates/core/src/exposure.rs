@@ -1,13 +1,14 @@
-//! Which values of a run are the contents of artifacts, so that views can leave them to readers of artifacts.
+//! Identifies the values of a run that are artifact contents, so that views show them only to readers of
+//! artifacts.
 //!
-//! An artifact is made of the output `text` of its node, or of all outputs of a node without one; those are found under
-//! the node's name, under a declared variable of the port's name, and in what a run ended with. What a reviewer put in
-//! the place of an artifact is content too, whichever gate asked. Like a mark for sensitive values, this goes by names
-//! and does not travel with the value.
+//! An artifact is made of its node's output `text`, or of all outputs if there is none. The same values
+//! appear under the node's name, under a declared variable with the port's name, and in the run's outputs. An
+//! artifact as edited by a reviewer is content, too, whichever gate asked for the review. Like the mark for
+//! sensitive values, this goes by name and does not follow the value.
 
 use crate::{Node, NodeId, Object, Plan};
 
-/// The output of a gate that takes the place of an artifact.
+/// The gate output that replaces an artifact.
 const EDITED: &str = "editedArtifactData";
 /// The output that is an artifact by itself.
 const TEXT: &str = "text";
@@ -23,7 +24,7 @@ const PASSES: [&str; 6] = [
     "core.conditional",
 ];
 
-/// What the other types give that may make an artifact.
+/// Outputs of all other types that may become part of an artifact.
 const GIVEN: [&str; 16] = [
     TEXT,
     "action",
@@ -44,19 +45,20 @@ const GIVEN: [&str; 16] = [
 ];
 
 impl Plan {
-    /// Whether an output is the content of an artifact, among these outputs of its node.
+    /// Whether an output is artifact content, given all outputs of its node.
     #[must_use]
     pub fn is_content(&self, node: &NodeId, port: &str, outputs: &Object) -> bool {
         port == EDITED || (self.artifact_of(node).is_some() && is_shown(port, outputs))
     }
 
-    /// Whether a piece of an output, or an output whose siblings are not known, is the content of an artifact.
+    /// Whether a chunk of an output, or an output whose siblings are unknown, is artifact content.
     #[must_use]
     pub fn is_content_alone(&self, node: &NodeId, port: &str) -> bool {
         port == EDITED || self.artifact_of(node).is_some()
     }
 
-    /// The node whose artifact a variable has the content of, because an output of it becomes that variable.
+    /// The node whose artifact content a variable contains, because an output of that node becomes the
+    /// variable.
     #[must_use]
     pub fn content_of_variable(&self, name: &str) -> Option<&NodeId> {
         let is_declared = self.variables().iter().any(|variable| variable.name == name);
@@ -65,7 +67,8 @@ impl Plan {
         made.map(|node| &node.id)
     }
 
-    /// The node whose artifact is among what a run ended with under this name, where one node ended it.
+    /// The node whose artifact content the run's outputs contain under this name, if a single node ended the
+    /// run.
     #[must_use]
     pub fn content_of_result(&self, port: &str, outputs: &Object) -> Option<&NodeId> {
         let ends = self.definition.nodes.iter().zip(&self.nodes);
@@ -77,12 +80,12 @@ impl Plan {
     }
 }
 
-/// A text is an artifact by itself; without one, everything is.
+/// A `text` output is the artifact by itself; without one, all outputs are part of it.
 fn is_shown(port: &str, outputs: &Object) -> bool {
     port == TEXT || !outputs.contains_key(TEXT)
 }
 
-/// Whether a node may have an output of this name that its artifact is made of.
+/// Whether a node may have an output of this name that becomes part of its artifact.
 fn may_output(node: &Node, port: &str) -> bool {
     let type_id = node.type_id.as_str();
     if TEXTS.contains(&type_id) {

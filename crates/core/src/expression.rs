@@ -1,10 +1,10 @@
 //! Expressions and templates of workflow definitions.
 //!
-//! OpenWOP leaves the expression language open; wopr's is a part of Jinja's: paths, literals, comparisons,
-//! `and`/`or`/`not`, filters, `if` and `for`, without assignments. It is evaluated here, over values that are lent from
-//! the run, and every step pays for what it touches and makes (docs/adr/0009). It has no I/O and no clock, and sees
-//! `variables`, `inputs`, `nodes` (outputs by node id), `output`, `status`, and every variable by its bare name. A missing
-//! name is undefined, not an error.
+//! OpenWOP leaves the expression language open. wopr implements a subset of Jinja: paths, literals,
+//! comparisons, `and`/`or`/`not`, filters, `if` and `for`, but no assignments. Evaluation works on values
+//! borrowed from the run, and every step is charged for what it reads and creates (docs/adr/0009). The
+//! language has no I/O and no clock. An expression sees `variables`, `inputs`, `nodes` (outputs by node id),
+//! `output`, `status`, and every variable by its bare name. A missing name is undefined, not an error.
 
 use std::{fmt, sync::Arc};
 
@@ -31,26 +31,24 @@ pub(crate) use out::Out;
 pub use reads::Read;
 pub(crate) use value::{Fields, Map, Scope, Text, Val, compare_numbers};
 
-/// Longest source text of an expression.
+/// Maximum length of an expression's source, in bytes.
 const MAX_EXPRESSION: usize = 8 * 1024;
-/// Longest source text of a template.
+/// Maximum length of a template's source, in bytes.
 const MAX_SOURCE: usize = 64 * 1024;
-/// Longest rendered text, and about the largest value of an expression.
+/// Maximum size of a rendered text, and approximately of an expression's value, in bytes.
 const MAX_OUTPUT: usize = 1024 * 1024;
 
-/// Why a source cannot be used or an evaluation failed.
+/// Why a source is invalid or its evaluation failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExpressionError {
-    /// Not in the language.
     #[error("parse the expression: {0}")]
     Syntax(String),
-    /// Evaluation failed.
     #[error("evaluate the expression: {0}")]
     Evaluation(String),
-    /// Source or result is too long.
+    /// The source or the result is too long.
     #[error("stay within {0} bytes")]
     TooLong(usize),
-    /// The evaluation, or all of its decision, is more work than allowed.
+    /// The work would exceed the limit of the evaluation or of its decision.
     #[error("the evaluation is more work than one evaluation, or one decision, may do")]
     TooMuchWork,
 }
@@ -61,20 +59,17 @@ impl From<Exhausted> for ExpressionError {
     }
 }
 
-/// An expression whose syntax has been checked.
+/// A parsed expression.
 #[derive(Clone)]
 pub struct Expression {
     source: String,
-    /// Where `source` begins in what was parsed.
+    /// The offset of `source` in the parsed text.
     offset: usize,
     tree: Arc<Expr>,
 }
 
 impl Expression {
-    /// Checks the syntax. A source wrapped in `{{ … }}` is accepted as the expression inside.
-    ///
-    /// # Errors
-    /// [`ExpressionError::Syntax`] or [`ExpressionError::TooLong`].
+    /// Parses an expression. A source wrapped in `{{ … }}` is accepted as the expression inside.
     pub fn parse(source: &str) -> Result<Self, ExpressionError> {
         let trimmed = source.trim();
         let inner = trimmed
@@ -90,19 +85,12 @@ impl Expression {
         })
     }
 
-    /// Evaluates to JSON; undefined is `None`.
-    ///
-    /// # Errors
-    /// [`ExpressionError::Evaluation`], [`ExpressionError::TooMuchWork`], or [`ExpressionError::TooLong`] for a result
-    /// that is too large.
+    /// Evaluates to JSON; undefined is `None`. A result that is too large is an error.
     pub fn evaluate(&self, context: &Value) -> Result<Option<Value>, ExpressionError> {
         self.value(&context, &Meter::alone())
     }
 
-    /// Evaluates to whether the value counts as true.
-    ///
-    /// # Errors
-    /// [`ExpressionError::Evaluation`] or [`ExpressionError::TooMuchWork`].
+    /// Evaluates the expression and returns whether its value is truthy.
     pub fn holds(&self, context: &Value) -> Result<bool, ExpressionError> {
         let meter = Meter::alone();
         Ok(Machine::new(&context, &meter).eval(&self.tree)?.is_true(&meter)?)
@@ -116,12 +104,12 @@ impl Expression {
         self.value(context, &budget.meter())
     }
 
-    /// What it comes to where nothing has a name; undefined is `None`.
+    /// Evaluates the expression in an empty scope; undefined is `None`.
     pub(crate) fn always(&self, budget: &Budget) -> Result<Option<Value>, ExpressionError> {
         self.value(&&Value::Null, &budget.meter())
     }
 
-    /// Whether it counts as true where nothing has a name.
+    /// Whether the expression is truthy in an empty scope.
     pub(crate) fn always_holds(&self, budget: &Budget) -> Result<bool, ExpressionError> {
         let meter = budget.meter();
         Ok(Machine::new(&&Value::Null, &meter)
@@ -129,7 +117,7 @@ impl Expression {
             .is_true(&meter)?)
     }
 
-    /// Asks something of the value, which is not copied for it.
+    /// Evaluates the expression and passes its value to `question` without copying it.
     pub(crate) fn ask<'a, T>(
         &'a self,
         context: &Context<'a>,
@@ -140,7 +128,7 @@ impl Expression {
         question(&value)
     }
 
-    /// Every path it reads, with the place in the source that it was parsed from.
+    /// Every path that the expression reads, with its position in the parsed text.
     #[must_use]
     pub fn reads(&self) -> Vec<Read> {
         let mut reads = Vec::new();
@@ -181,7 +169,7 @@ impl fmt::Display for Expression {
     }
 }
 
-/// A text template whose syntax has been checked.
+/// A parsed text template.
 #[derive(Clone)]
 pub struct Template {
     source: String,
@@ -189,10 +177,6 @@ pub struct Template {
 }
 
 impl Template {
-    /// Checks the syntax.
-    ///
-    /// # Errors
-    /// [`ExpressionError::Syntax`] or [`ExpressionError::TooLong`].
     pub fn parse(source: &str) -> Result<Self, ExpressionError> {
         within(source.len(), MAX_SOURCE)?;
         Ok(Self {
@@ -202,14 +186,11 @@ impl Template {
     }
 
     /// Renders the template.
-    ///
-    /// # Errors
-    /// [`ExpressionError::Evaluation`], [`ExpressionError::TooMuchWork`] or [`ExpressionError::TooLong`].
     pub fn render(&self, context: &Value) -> Result<String, ExpressionError> {
         self.render_with(&context, &Meter::alone())
     }
 
-    /// Every path it reads, with its place in the source.
+    /// Every path that the template reads, with its position in the source.
     #[must_use]
     pub fn reads(&self) -> Vec<Read> {
         let mut reads = Vec::new();
@@ -256,7 +237,7 @@ impl<'a> Scope<'a> for &'a Value {
     }
 }
 
-/// Whether a text has anything to render.
+/// Whether a text has template syntax.
 #[must_use]
 pub(crate) fn is_template(text: &str) -> bool {
     text.contains("{{") || text.contains("{%")

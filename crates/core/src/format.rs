@@ -1,32 +1,28 @@
 //! The stored form of events and snapshots.
 //!
-//! A body is one version byte and JSON. A reader knows every version ever released and refuses a
-//! newer one by name; a corpus of stored bodies guards that from version 0.1.0 on. The sequence
-//! number is not in the body: it is the row's key.
+//! A body is one version byte followed by JSON. A reader supports every version ever released and reports the
+//! number of a newer one that it refuses; a corpus of stored bodies guards this from version 0.1.0 on. The
+//! sequence number is not part of the body: it is the row's key.
 //!
-//! The first event of a commit carries a mark that no other commit has. Two replicas may decide the same at the same
-//! millisecond; the mark tells whose commit stands, where one of them did not learn how its own ended.
+//! The first event of a commit carries a mark that is unique to the commit. Two replicas may make the same
+//! decision in the same millisecond. If one of them does not learn whether its commit succeeded, the mark
+//! shows whose commit is in the log.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Event, Recorded, Run, Seq, Timestamp};
 
-/// The version this binary writes.
+/// The version that this binary writes.
 const CURRENT: u8 = 1;
 
-/// Why a body cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
-    /// Nothing there.
     #[error("read an empty body")]
     Empty,
     /// Written by a newer wopr.
     #[error("read format {found}, this binary knows up to {CURRENT}")]
-    TooNew {
-        /// The version found.
-        found: u8,
-    },
-    /// Not what the version says.
+    TooNew { found: u8 },
+    /// The body does not have the format of its version.
     #[error("read a damaged body: {0}")]
     Damaged(#[from] serde_json::Error),
 }
@@ -36,7 +32,7 @@ struct EventRef<'a> {
     at: Timestamp,
     #[serde(skip_serializing_if = "Option::is_none")]
     cause: Option<Seq>,
-    // Written and compared, never read.
+    // Written and compared, but never read.
     #[serde(skip_serializing_if = "Option::is_none")]
     commit: Option<&'a str>,
     #[serde(rename = "untrusted", skip_serializing_if = "std::ops::Not::not")]
@@ -54,13 +50,12 @@ struct EventBody {
     event: Event,
 }
 
-/// Encodes an event.
 #[must_use]
 pub fn encode_event(recorded: &Recorded) -> Vec<u8> {
     encode_envelope(recorded, None)
 }
 
-/// Encodes the event that a commit begins with.
+/// Encodes the first event of a commit.
 #[must_use]
 pub fn encode_first_event(recorded: &Recorded, commit: &str) -> Vec<u8> {
     encode_envelope(recorded, Some(commit))
@@ -77,9 +72,6 @@ fn encode_envelope(recorded: &Recorded, commit: Option<&str>) -> Vec<u8> {
 }
 
 /// Decodes the event stored at `seq`.
-///
-/// # Errors
-/// See [`FormatError`].
 pub fn decode_event(seq: Seq, body: &[u8]) -> Result<Recorded, FormatError> {
     let EventBody {
         at,
@@ -96,16 +88,13 @@ pub fn decode_event(seq: Seq, body: &[u8]) -> Result<Recorded, FormatError> {
     })
 }
 
-/// Encodes a fold.
+/// Encodes a snapshot.
 #[must_use]
 pub fn encode_run(run: &Run) -> Vec<u8> {
     encode(run)
 }
 
-/// Decodes a fold.
-///
-/// # Errors
-/// See [`FormatError`].
+/// Decodes a snapshot.
 pub fn decode_run(body: &[u8]) -> Result<Run, FormatError> {
     Ok(serde_json::from_slice(payload(body)?)?)
 }

@@ -1,15 +1,14 @@
-//! Identifiers and the small scalars every layer shares.
+//! Identifiers and small scalars that every layer shares.
 //!
-//! Each id is a newtype that is checked when it enters the system and never re-checked inside.
-//! Cloning is cheap (`Arc<str>`). How an id is shown to a client is decided at one seam in the
-//! server, not here.
+//! Each id is a newtype that is validated when it enters the system and never again. Cloning is cheap
+//! (`Arc<str>`). The server decides how clients see an id; this module does not.
 
 use std::{fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// Why a text is not an id of the wanted kind.
+/// Why a text is not a valid id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("read {what}: {rule}")]
 pub struct IdError {
@@ -25,10 +24,7 @@ macro_rules! text_id {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// Checks a text and makes an id of it.
-            ///
-            /// # Errors
-            /// Names the rule the text breaks.
+            /// Parses an id; the error names the rule that the text breaks.
             pub fn parse(text: &str) -> Result<Self, IdError> {
                 let check: fn(&str) -> bool = $check;
                 if check(text) {
@@ -38,7 +34,6 @@ macro_rules! text_id {
                 }
             }
 
-            /// The id as text.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
@@ -80,7 +75,7 @@ macro_rules! text_id {
 }
 
 text_id!(
-    /// Who owns a row. Part of every key.
+    /// The owner of a row; part of every key.
     TenantId, "a tenant", "1 to 64 characters of [A-Za-z0-9._-]",
     |t| (1..=64).contains(&t.len())
         && t.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
@@ -94,7 +89,7 @@ text_id!(
 );
 
 text_id!(
-    /// A workflow, as its author named it.
+    /// A workflow id, as its author chose it.
     WorkflowId, "a workflow id", "1 to 128 characters of [a-z0-9_-], a letter first",
     |t| (1..=128).contains(&t.len())
         && t.starts_with(|c: char| c.is_ascii_lowercase())
@@ -108,20 +103,20 @@ text_id!(
 );
 
 text_id!(
-    /// Who did something: an opaque name bound to a credential.
+    /// The actor of an operation: an opaque name bound to a credential.
     PrincipalId, "a principal", "1 to 256 characters without spaces or control characters",
     |t| (1..=256).contains(&t.len()) && !t.chars().any(|c| c.is_control() || c.is_whitespace())
 );
 
 text_id!(
-    /// Lowercase hex SHA-256 of a definition's canonical text: the version a run pins.
+    /// Lowercase hex SHA-256 of a definition's canonical text: the version that a run pins.
     ContentHash, "a content hash", "64 lowercase hexadecimal digits",
     |t| t.len() == 64 && t.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
 );
 
 impl RunId {
-    /// Makes the id of a run from the time it is created and 80 bits of entropy, of which six make way for the version
-    /// and the variant of a UUID.
+    /// Creates a run id from the creation time and 80 bits of entropy. The version and variant fields of the
+    /// UUID replace six of these bits.
     ///
     /// Ids sort by creation time and then by entropy, so a store appends to the right edge of its index.
     #[must_use]
@@ -131,7 +126,7 @@ impl RunId {
         Self(Arc::from(format!("run_{}", uuid.simple())))
     }
 
-    /// Derives the id of the child that `(node, ordinal)` of a decision creates.
+    /// Derives the id of the child run that execution `(node, ordinal)` creates.
     #[must_use]
     pub fn for_child(at: Timestamp, entropy: Entropy, node: &NodeId, ordinal: u32) -> Self {
         Self::from_parts(at, entropy.derive(node.as_str(), ordinal))
@@ -139,7 +134,6 @@ impl RunId {
 }
 
 impl ContentHash {
-    /// Hashes bytes.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         Self(Arc::from(hex(&Sha256::digest(bytes)).as_str()))
@@ -159,23 +153,20 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
         .collect()
 }
 
-/// A run within its tenant: the key of everything a run owns.
+/// A run within its tenant: the key of everything that the run owns.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RunKey {
-    /// The owner.
     pub tenant: TenantId,
-    /// The run.
     pub run: RunId,
 }
 
 impl RunKey {
-    /// Pairs a tenant and a run.
     #[must_use]
     pub fn new(tenant: TenantId, run: RunId) -> Self {
         Self { tenant, run }
     }
 
-    /// Another run of the same tenant.
+    /// The key of another run of the same tenant.
     #[must_use]
     pub fn sibling(&self, run: RunId) -> Self {
         Self {
@@ -191,13 +182,13 @@ impl fmt::Display for RunKey {
     }
 }
 
-/// The position of an event in its run's log; the first event is 0 and there are no gaps.
+/// The position of an event in its run's log, from 0 and without gaps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Seq(pub u64);
 
 impl Seq {
-    /// The position `n` places further on.
+    /// The position `n` events later.
     #[must_use]
     pub fn plus(self, n: usize) -> Self {
         Self(self.0 + n as u64)
@@ -222,32 +213,30 @@ impl fmt::Display for Seq {
 pub struct Timestamp(i64);
 
 impl Timestamp {
-    /// A point in time from milliseconds since the Unix epoch.
     #[must_use]
     pub const fn from_millis(millis: i64) -> Self {
         Self(millis)
     }
 
-    /// Milliseconds since the Unix epoch.
     #[must_use]
     pub const fn millis(self) -> i64 {
         self.0
     }
 
-    /// The point `millis` later, saturating at the end of time.
+    /// The time `millis` later, saturating at the maximum.
     #[must_use]
     pub fn plus_millis(self, millis: u64) -> Self {
         Self(self.0.saturating_add(i64::try_from(millis).unwrap_or(i64::MAX)))
     }
 
-    /// Milliseconds from `earlier` to this point, zero if the clock went backwards.
+    /// Milliseconds since `earlier`; zero if the clock went backwards.
     #[must_use]
     pub fn millis_since(self, earlier: Self) -> u64 {
         u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0)
     }
 }
 
-/// Randomness handed to one decision as data.
+/// Entropy passed to one decision as data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entropy(pub [u8; 16]);
 
@@ -271,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_refuse_what_breaks_their_rule() {
+    fn ids_reject_invalid_text() {
         assert!(TenantId::parse("default").is_ok());
         assert!(TenantId::parse("").is_err());
         assert!(TenantId::parse("a/b").is_err());

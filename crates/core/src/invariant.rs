@@ -1,17 +1,17 @@
-//! What must hold of every run, whatever it was told: predicates that the kernel's property tests and the engine's
-//! simulator share.
+//! Invariants of every run, whatever commands it receives. The kernel's property tests and the engine's
+//! simulator share these predicates.
 //!
-//! | promise | held by |
+//! | invariant | checked by |
 //! | --- | --- |
-//! | sequences are dense, exactly one event is terminal, and it is last | [`LogChecker`], [`check_log`] |
+//! | sequence numbers are dense, one event is terminal, and it is last | [`LogChecker`], [`check_log`] |
 //! | no effect before its event | [`LogChecker::check_effect`] |
 //! | no attempt of a lost lease is accepted | [`OutstandingWork::settle`] |
-//! | what a caller was told is in the log | [`check_answer`] |
-//! | every run that can progress does: nothing under way is without something that moves it | [`check_run`], [`check_children`] |
+//! | the log contains everything a caller was shown | [`check_answer`] |
+//! | nothing active waits for something that cannot come | [`check_run`], [`check_children`] |
 //!
-//! A [`LogChecker`] follows one log, a [`OutstandingWork`] the work that one run has left to do. Both take in what is committed and
-//! nothing else, so whoever keeps them holds a log against its own past. What a database, a client or a clock does is
-//! left to their callers.
+//! A [`LogChecker`] follows one log; an [`OutstandingWork`] tracks the outstanding work of one run. Both take
+//! only committed data, so they check a log against its own past. The behavior of databases, clients and
+//! clocks is left to their callers.
 
 use std::collections::{HashMap, HashSet};
 
@@ -20,7 +20,7 @@ use crate::{
     run::{Active, Phase, Wait},
 };
 
-/// A promise that does not hold.
+/// A violated invariant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("keep a promise: {0}")]
 pub struct Violation(String);
@@ -29,14 +29,14 @@ fn broken(what: impl Into<String>) -> Result<(), Violation> {
     Err(Violation(what.into()))
 }
 
-/// Follows a log from its first event on.
+/// Checks a log from its first event on.
 #[derive(Debug, Clone, Default)]
 pub struct LogChecker {
     head: Seq,
     last_at: Timestamp,
     executions: u64,
     limit: u64,
-    /// Executions under way, each with its newest attempt.
+    /// Active executions, each with its latest attempt.
     active: HashMap<StepId, u32>,
     ended: HashSet<StepId>,
     has_begun: bool,
@@ -44,10 +44,10 @@ pub struct LogChecker {
 }
 
 impl LogChecker {
-    /// Takes in the next event.
+    /// Checks the next event.
     ///
     /// # Errors
-    /// The first promise that does not hold; the checker is then not to be used.
+    /// The first violated invariant; the checker must not be used afterwards.
     pub fn follow(&mut self, recorded: &Recorded) -> Result<(), Violation> {
         let wrong = |what: &str| broken(format!("event {}: {what}", recorded.seq));
         if recorded.seq != self.head {
@@ -69,7 +69,7 @@ impl LogChecker {
                 self.limit = u64::from(started.limits.node_executions);
             }
             Event::RunStarted(_) => return wrong("the run starts again"),
-            // A child may be cancelled, or quarantined, before it begins.
+            // A child can be cancelled or quarantined before it starts.
             Event::RunCancelled { .. } | Event::RunPaused { .. } | Event::RunResumed { .. } => {}
             _ if !self.has_begun => return wrong("it comes before run.started"),
             Event::NodeStarted { step, attempt, .. } => {
@@ -89,7 +89,7 @@ impl LogChecker {
                 self.active.insert(step.clone(), *attempt);
             }
             event => {
-                if let Some(step) = visit_of(event) {
+                if let Some(step) = step_of(event) {
                     if !self.active.contains_key(step) {
                         return wrong("the execution is not under way");
                     }
@@ -109,7 +109,7 @@ impl LogChecker {
         Ok(())
     }
 
-    /// How many events it took in.
+    /// The number of events checked.
     #[must_use]
     pub const fn head(&self) -> Seq {
         self.head
@@ -121,10 +121,7 @@ impl LogChecker {
         self.is_over
     }
 
-    /// Checks that an effect may begin: the log says so, and nothing in it has ended the execution.
-    ///
-    /// # Errors
-    /// No event asks for it.
+    /// Checks that an effect may start: an event requested it, and no later event ended the execution.
     pub fn check_effect(&self, step: &StepId, attempt: u32) -> Result<(), Violation> {
         match self.active.get(step) {
             Some(newest) if *newest == attempt => Ok(()),
@@ -136,19 +133,14 @@ impl LogChecker {
     }
 }
 
-/// Checks a log from its first event on.
-///
-/// # Errors
-/// The first promise that does not hold.
+/// Checks a whole log.
 pub fn check_log(log: &[Recorded]) -> Result<(), Violation> {
     let mut checker = LogChecker::default();
     log.iter().try_for_each(|recorded| checker.follow(recorded))
 }
 
-/// Checks that a caller was told what the log says: the run it was shown is the fold of so many events.
-///
-/// # Errors
-/// The log is shorter than what was told, or says something else.
+/// Checks that the run shown to a caller is the fold of the log's first `told.head` events. Fails if the log
+/// is shorter, or folds to a different run.
 pub fn check_answer(log: &[Recorded], plan: &Plan, told: &Run) -> Result<(), Violation> {
     let known = usize::try_from(told.head.0).ok().and_then(|head| log.get(..head));
     let Some(known) = known else {
@@ -165,22 +157,22 @@ pub fn check_answer(log: &[Recorded], plan: &Plan, told: &Run) -> Result<(), Vio
     }
 }
 
-/// The timers and effects of one run that commits have left to do.
+/// The timers and effects of one run that its commits have scheduled and not yet finished.
 ///
-/// A lease is told by a number that grows each time an effect is handed out. Where nobody hands effects out, as in
-/// the kernel's tests, it stays [`OutstandingWork::FIRST_LEASE`].
+/// A lease is a number that grows each time an effect is handed out. Where effects are never handed out, as
+/// in the kernel's tests, it stays [`OutstandingWork::FIRST_LEASE`].
 #[derive(Debug, Clone, Default)]
 pub struct OutstandingWork {
     timers: HashSet<Timer>,
-    /// Each with its newest lease.
+    /// Each with its latest lease.
     effects: HashMap<(StepId, u32), u64>,
 }
 
 impl OutstandingWork {
-    /// The lease an effect is born with.
+    /// The lease of a new effect.
     pub const FIRST_LEASE: u64 = 1;
 
-    /// Takes in a committed decision.
+    /// Applies a committed decision.
     pub fn absorb(&mut self, decision: &Decision) {
         for timer in &decision.timers_cleared {
             self.clear(timer);
@@ -188,7 +180,8 @@ impl OutstandingWork {
         for (timer, _) in &decision.timers_set {
             self.set(timer.clone());
         }
-        // Those that are over come first, as in a store: a decision that stops an effect of its own asks for none.
+        // Settled effects come first, as in a store. A decision never requests an effect that it stops
+        // itself.
         for (step, attempt) in &decision.settled {
             self.end(step, *attempt);
         }
@@ -197,25 +190,25 @@ impl OutstandingWork {
         }
     }
 
-    /// A timer was set.
     pub fn set(&mut self, timer: Timer) {
         self.timers.insert(timer);
     }
 
-    /// A timer was cleared, or its firing was refused as stale; a missing one is no error.
+    /// Removes a timer that was cleared, or whose firing was refused as stale. A missing timer is not an
+    /// error.
     pub fn clear(&mut self, timer: &Timer) {
         self.timers.remove(timer);
     }
 
-    /// An effect was enqueued; `lease` is 0 if nobody holds it yet.
+    /// Adds an effect; `lease` is 0 if nobody holds it yet.
     pub fn begin(&mut self, step: StepId, attempt: u32, lease: u64) {
         self.effects.insert((step, attempt), lease);
     }
 
-    /// An effect was handed out.
+    /// Records that an effect was handed out.
     ///
     /// # Errors
-    /// It is not under way, or the lease is not newer than every earlier one.
+    /// The effect is not active, or the lease is not newer than every earlier one.
     pub fn lease(&mut self, step: &StepId, attempt: u32, lease: u64) -> Result<(), Violation> {
         match self.effects.get_mut(&(step.clone(), attempt)) {
             Some(newest) if *newest < lease => {
@@ -233,15 +226,15 @@ impl OutstandingWork {
         }
     }
 
-    /// An effect is over, whoever holds it; a missing one is no error.
+    /// Removes an effect, whoever holds it. A missing effect is not an error.
     pub fn end(&mut self, step: &StepId, attempt: u32) {
         self.effects.remove(&(step.clone(), attempt));
     }
 
-    /// An effect is over by an outcome that was won under a lease.
+    /// Removes an effect whose outcome was accepted under a lease.
     ///
     /// # Errors
-    /// It is not under way, or the lease was lost.
+    /// The effect is not active, or the lease was lost.
     pub fn settle(&mut self, step: &StepId, attempt: u32, lease: u64) -> Result<(), Violation> {
         match self.effects.remove(&(step.clone(), attempt)) {
             Some(newest) if newest == lease => Ok(()),
@@ -256,23 +249,19 @@ impl OutstandingWork {
         }
     }
 
-    /// Whether an attempt is under way.
+    /// Whether the attempt's effect is active.
     #[must_use]
     pub fn has_effect(&self, step: &StepId, attempt: u32) -> bool {
         self.effects.contains_key(&(step.clone(), attempt))
     }
 
-    /// Whether there is nothing left to do.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.timers.is_empty() && self.effects.is_empty()
     }
 }
 
-/// Checks that a run can move and that only what is under way has work left to do.
-///
-/// # Errors
-/// The first promise that does not hold.
+/// Checks that a run can progress, and that only active executions have outstanding work.
 pub fn check_run(run: &Run, plan: &Plan, outstanding: &OutstandingWork) -> Result<(), Violation> {
     let mut timers: HashSet<Timer> = HashSet::new();
     let mut effects: HashSet<(StepId, u32)> = HashSet::new();
@@ -346,7 +335,7 @@ pub fn check_run(run: &Run, plan: &Plan, outstanding: &OutstandingWork) -> Resul
     }
     let stale = outstanding.timers.difference(&timers).find(|timer| match timer {
         Timer::Continue => false,
-        // A pause by quarantine touches no timer; those that need not stand are dropped when they fire.
+        // A quarantine pause leaves timers alone; those that are no longer needed are dropped when they fire.
         Timer::Retry(..) | Timer::RunDuration => !run.paused,
         Timer::Delay(_) | Timer::Interrupt(_) => true,
     });
@@ -360,23 +349,21 @@ pub fn check_run(run: &Run, plan: &Plan, outstanding: &OutstandingWork) -> Resul
     Ok(())
 }
 
-/// What is known of a child besides its parent's log.
+/// The state of a child that its parent's log does not show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChildStatus {
-    /// Whether it has begun.
     pub has_begun: bool,
-    /// Whether it has ended.
     pub is_over: bool,
-    /// Whether something its parent told it waits to be heard.
+    /// Whether a message from its parent is still undelivered.
     pub is_told: bool,
-    /// Whether something it told its parent waits to be heard.
+    /// Whether a message to its parent is still undelivered.
     pub has_told: bool,
 }
 
-/// Checks that whatever a run waits for in its children can come.
+/// Checks that a run can still hear from every child it waits for.
 ///
 /// # Errors
-/// A child is missing, was never told to begin, or has ended and the run will not hear of it.
+/// A child is missing, never received its start message, or has ended without a message to its parent.
 pub fn check_children(
     run: &Run,
     child_status: impl Fn(&RunId) -> Option<ChildStatus>,
@@ -391,7 +378,8 @@ pub fn check_children(
         };
         match child_status(child) {
             None => return broken(format!("child {child} does not exist")),
-            // Whether it begins or was cancelled before: once it hears that it should, its parent will hear.
+            // The pending message makes the child report to its parent, even if it was cancelled before it
+            // started.
             Some(child_status)
                 if child_status.has_told || (child_status.is_told && !child_status.has_begun) => {}
             Some(child_status) if !child_status.has_begun => {
@@ -415,8 +403,8 @@ fn ends(event: &Event) -> bool {
     )
 }
 
-/// The execution an event is about, if it needs one that is under way.
-fn visit_of(event: &Event) -> Option<&StepId> {
+/// The execution that must be active when this event occurs, if the event needs one.
+fn step_of(event: &Event) -> Option<&StepId> {
     match event {
         Event::NodeCompleted { step, .. }
         | Event::NodeStarted { step, .. }

@@ -1,9 +1,9 @@
-//! The kernel of wopr: what a workflow means, and what a run does next.
+//! The workflow kernel of wopr: it defines what a workflow means and what a run does next.
 //!
-//! Everything here is pure. A definition is validated into a [`Plan`]; [`decide`] turns a run, a
-//! [`Command`] and an [`Input`] (time and entropy as data) into events and work; [`Run::apply`] folds
-//! events back into a run, identically live, in recovery and in replay. There is no clock, no
-//! randomness, no I/O and no protocol shape in this crate.
+//! Everything here is pure. The kernel validates a definition into a [`Plan`]. [`decide`] takes a run, a
+//! [`Command`] and an [`Input`] (time and entropy as data) and returns events and work. [`Run::apply`] folds
+//! events into a run; live execution, recovery and replay all use it. This crate has no clock, no randomness,
+//! no I/O and no protocol types.
 
 mod admission;
 mod authoring;

@@ -1,7 +1,8 @@
 //! Sizes of JSON values.
 //!
-//! A stored body is read back with a nesting limit, and every decision walks what it folds; so what enters
-//! a run is bounded in depth, and what a workflow makes is bounded in both.
+//! Stored bodies are read with a nesting limit, and every decision walks the values that it folds. Values
+//! that enter a run are therefore limited in depth, and values that a workflow creates are limited in depth
+//! and size.
 
 use std::io;
 
@@ -9,23 +10,24 @@ use serde_json::Value;
 
 use crate::Object;
 
-/// Deepest nesting of a value that enters a run or that a node makes. Stored bodies and snapshots wrap values in a
-/// few levels more and are read with a limit of 128.
+/// Maximum nesting of a value that enters a run or that a node creates. Stored bodies and snapshots wrap
+/// values in a few more levels and are read with a limit of 128.
 pub const MAX_NESTING: usize = 64;
 
-/// What an object with anything in it takes, beside what is in it: a leaf of its tree has room for eleven members.
+/// Bytes of a non-empty object besides its members: one leaf of its tree has room for eleven members.
 const OBJECT: usize = 640;
-/// What a value takes in its array or object, whatever it is.
+/// Bytes that any value takes in its array or object.
 const VALUE: usize = 40;
-/// What a string takes beside its text.
+/// Bytes of a string besides its text.
 const STRING: usize = 32;
 
-/// How many times the bound of a text it may take once it is parsed, and what it may in any case.
+/// A parsed text may take `TIMES_PARSED` times the limit of the text itself, or `LEAST_PARSED` bytes if that
+/// is more.
 const TIMES_PARSED: usize = 2;
 const LEAST_PARSED: usize = 24 << 20;
 
-/// Roughly the bytes that a JSON text takes once it is parsed: itself for one long string, and up to a hundred times as
-/// many for small objects. Says something of any text, without parsing it.
+/// The approximate memory in bytes that a JSON text takes once it is parsed: its own length for one long
+/// string, and up to a hundred times as much for small objects. Accepts any text and does not parse it.
 #[must_use]
 pub fn parsed_size(text: &[u8]) -> usize {
     let (mut n_objects, mut n_values, mut n_strings) = (0, 0, 0);
@@ -50,13 +52,13 @@ pub fn parsed_size(text: &[u8]) -> usize {
     text.len() + n_objects * OBJECT + n_values * VALUE + n_strings * STRING
 }
 
-/// The bytes that a JSON text may take once it is parsed, where the text itself may have `limit` bytes.
+/// The memory limit in bytes of a parsed JSON text, if the text itself may have `limit` bytes.
 #[must_use]
 pub fn parsed_limit(limit: usize) -> usize {
     limit.saturating_mul(TIMES_PARSED).max(LEAST_PARSED)
 }
 
-/// Roughly the bytes that a value takes in memory, by the measure of [`parsed_size`].
+/// The approximate memory in bytes that a value takes, by the measure of [`parsed_size`].
 #[must_use]
 pub fn value_size(value: &Value) -> usize {
     match value {
@@ -73,7 +75,7 @@ fn object_size(fields: &Object) -> usize {
     OBJECT + n_bytes.sum::<usize>()
 }
 
-/// A text of bounded length.
+/// A writer that fails beyond a maximum length.
 struct Within {
     text: Vec<u8>,
     most: usize,
@@ -93,7 +95,7 @@ impl io::Write for Within {
     }
 }
 
-/// A value as JSON text, if that has at most so many bytes. No more than that is written.
+/// A value as JSON text, if that has at most `most` bytes. Stops writing beyond that.
 pub(crate) fn json_within(value: &Value, most: usize) -> Option<String> {
     let mut within = Within {
         text: Vec::new(),
@@ -103,12 +105,12 @@ pub(crate) fn json_within(value: &Value, most: usize) -> Option<String> {
     String::from_utf8(within.text).ok()
 }
 
-/// Whether a value nests deeper than allowed.
+/// Whether a value nests deeper than [`MAX_NESTING`].
 pub(crate) fn too_deep(value: &Value) -> bool {
     deeper(value, MAX_NESTING)
 }
 
-/// Whether an object nests deeper than allowed.
+/// Whether an object nests deeper than [`MAX_NESTING`].
 pub(crate) fn object_too_deep(fields: &Object) -> bool {
     fields.values().any(|field| deeper(field, MAX_NESTING - 1))
 }
@@ -121,7 +123,7 @@ fn deeper(value: &Value, left: usize) -> bool {
     }
 }
 
-/// Roughly the bytes a value takes as text.
+/// The approximate length in bytes of a value as JSON text.
 pub(crate) fn size_of(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 8,
@@ -131,7 +133,7 @@ pub(crate) fn size_of(value: &Value) -> usize {
     }
 }
 
-/// Roughly the bytes an object takes as text.
+/// The approximate length in bytes of an object as JSON text.
 pub(crate) fn size_of_object(fields: &Object) -> usize {
     fields
         .iter()
@@ -147,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_text_is_made_than_allowed() {
+    fn json_within_stops_at_its_limit() {
         let value = serde_json::json!({ "a": ["b", "\u{1}"] });
         let text = value.to_string();
         assert_eq!(json_within(&value, text.len()), Some(text.clone()));
@@ -156,14 +158,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_text_takes_is_known_before_it_is_parsed() {
+    fn parsed_size_estimates_memory_without_parsing() {
         let text = format!("\"{}\"", "x[{,:\\\"".repeat(1_000));
         assert_eq!(parsed_size(text.as_bytes()), text.len() + STRING);
         let small = b"[{\"\":0},{\"\":0}]";
         let parsed = small.len() + 2 * (OBJECT + VALUE + STRING) + 2 * VALUE;
         assert_eq!(parsed_size(small), parsed);
         assert_eq!(parsed_size(b"\"cut off\\"), 9 + STRING);
-        // A leaf: the names and values of eleven members, and where it hangs.
+        // A leaf holds the names and values of eleven members, and a link to its parent.
         let leaf = 11 * (mem::size_of::<String>() + mem::size_of::<Value>()) + mem::size_of::<usize>() + 4;
         assert!((leaf..leaf + 32).contains(&OBJECT), "{leaf}");
     }

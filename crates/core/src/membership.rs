@@ -1,32 +1,29 @@
-//! What a principal is besides its name: the roles and groups that gates can ask for.
+//! Roles and groups of a principal, which gates can ask for.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Roles and groups of a principal, as its credential says.
+/// Roles and groups of a principal, as its credential states them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Membership {
-    /// Roles.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub roles: Vec<String>,
-    /// Groups.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
 }
 
 impl Membership {
-    /// Most roles, and most groups.
+    /// Maximum number of roles, and of groups.
     pub const MAX: usize = 256;
-    /// Most characters of one.
+    /// Maximum number of characters in one role or group.
     pub const MAX_CHARS: usize = 256;
 
-    /// Whether it has neither.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.roles.is_empty() && self.groups.is_empty()
     }
 
-    /// The rule that it breaks, if it breaks one.
+    /// The rule that the names break, if any.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
         for (kind, names) in [("roles", &self.roles), ("groups", &self.groups)] {
@@ -45,7 +42,7 @@ impl Membership {
         None
     }
 
-    /// Adds what another has.
+    /// Adds the roles and groups of `other`.
     pub fn extend(&mut self, other: &Self) {
         for (known, more) in [(&mut self.roles, &other.roles), (&mut self.groups, &other.groups)] {
             for name in more {
@@ -56,14 +53,14 @@ impl Membership {
         }
     }
 
-    /// Whether it has everything that another has.
+    /// Whether it includes all roles and groups of `other`.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         other.roles.iter().all(|role| self.roles.contains(role))
             && other.groups.iter().all(|group| self.groups.contains(group))
     }
 
-    /// Whether a gate that asks this names one of the roles or groups.
+    /// Whether a gate with this interrupt data names one of the roles or groups.
     #[must_use]
     pub fn is_named_by(&self, question: &Value) -> bool {
         let names = |field: &str, held: &[String]| {

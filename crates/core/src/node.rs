@@ -1,7 +1,7 @@
-//! The node types of OpenWOP that this kernel runs, with their settings read and checked.
+//! The OpenWOP node types that this kernel runs, with their settings parsed and checked.
 //!
-//! A type id maps to one variant of [`NodeKind`]; an unknown one is a problem of the definition.
-//! Types of the conformance suite exist only where the host asks for them.
+//! A type id maps to one variant of [`NodeKind`]; an unknown type id is a problem of the definition. The
+//! types of the conformance suite exist only if the host enables them.
 
 mod about;
 mod config;
@@ -24,88 +24,72 @@ use config::{CHANNEL_FIELDS, Config, VARIABLE_FIELDS};
 pub use http::HTTP_MAX_TIMEOUT_MS;
 pub(crate) use http::HttpNode;
 
-/// Which optional node types a host offers.
+/// Optional node types that a host offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NodeTypes {
     /// Types of the conformance suite.
     pub conformance: bool,
 }
 
-/// What a node does.
+/// What a node does, with its settings parsed.
 #[derive(Debug)]
 pub(crate) enum NodeKind {
     /// `core.noop`, `core.identity`, `core.start`, `core.end`, `core.merge`, `core.conditional`: inputs become outputs.
     Pass,
     /// `core.delay`
     Delay {
-        /// From the configuration; an input port wins.
+        /// From the configuration; an input port takes precedence.
         ms: Option<u64>,
     },
     /// `core.fail`
     Fail {
-        /// Error code.
         code: String,
-        /// Error text.
         message: String,
-        /// Whether retries apply.
         retryable: bool,
     },
-    /// `core.a2a.reject`: declines what the run was asked to do.
-    Reject {
-        /// Why.
-        message: Template,
-    },
-    /// `core.stream`: says a text piece by piece.
+    /// `core.a2a.reject`: declines the run's request.
+    Reject { message: Template },
+    /// `core.stream`: emits a text in chunks.
     Stream {
-        /// The pieces.
         pieces: Pieces,
-        /// How long it waits between two of them, in milliseconds.
+        /// Delay between two chunks.
         interval_ms: u64,
     },
     /// `core.approvalGate`, and `core.interrupt` of kind approval.
     Approval(Box<ApprovalGate>),
     /// `core.clarificationGate`, and `core.interrupt` of kind clarification.
     Clarification {
-        /// The questions.
         questions: Vec<Question>,
-        /// What is shown beside them.
+        /// Further data shown with the questions.
         data: Value,
-        /// What it is about.
         about: About,
-        /// How long it stays open.
         timeout_ms: Option<u64>,
     },
     /// `core.interrupt` of the other kinds.
     Interrupt {
-        /// Which.
         kind: InterruptKind,
-        /// The question.
         data: Value,
-        /// What it is about.
         about: About,
-        /// How long it stays open.
         timeout_ms: Option<u64>,
     },
     /// `core.setVariable`
     SetVariable {
-        /// The variable.
         name: String,
-        /// What it becomes; an input port `value` wins.
+        /// The new value; an input port `value` takes precedence.
         value: Assigned,
     },
     /// `core.template`
     Template(Template),
     /// `core.channelWrite`
     ChannelWrite {
-        /// The channel.
         channel: String,
-        /// What is written; an input port `value` wins.
+        /// The value to write; an input port `value` takes precedence.
         value: Option<Value>,
-        /// How it is folded in; the channel's declaration decides where absent.
+        /// `None` means the reducer that the channel declares.
         reducer: Option<String>,
-        /// Drops older entries.
+        /// The write drops entries older than this.
         ttl_ms: Option<u64>,
-        /// Keeps this many entries.
+        /// Maximum number of entries kept.
         max_size: Option<u64>,
     },
     /// `core.subWorkflow`
@@ -115,80 +99,64 @@ pub(crate) enum NodeKind {
     /// `core.conformance.side-effect`
     SideEffect,
     /// `conformance.artifact.emit`
-    ArtifactEmit {
-        /// The artifact's type.
-        artifact_type: String,
-        /// Its content.
-        content: Value,
-    },
-    /// A node whose module needs a capability this host never has.
-    Requires {
-        /// The capability.
-        capability: String,
-    },
+    ArtifactEmit { artifact_type: String, content: Value },
+    /// A node whose module requires a capability that this host never has.
+    Requires { capability: String },
 }
 
-/// An approval gate.
 #[derive(Debug)]
 pub(crate) struct ApprovalGate {
-    /// The question, complete with the fields OpenWOP requires.
+    /// The interrupt's data, complete with the fields that OpenWOP requires.
     pub data: Value,
-    /// What it is about.
     pub about: About,
-    /// The actions offered.
     pub actions: Vec<ApprovalAction>,
-    /// Accepts needed.
+    /// Number of accepts needed.
     pub required: u32,
-    /// Whether a majority of rejects is needed to reject.
+    /// Whether rejecting needs a majority of rejects.
     pub majority: bool,
-    /// Who may vote; empty means anyone allowed to answer.
+    /// Who may vote; empty means everyone who is allowed to answer.
     pub approvers: Vec<String>,
-    /// Principals who may vote, beside the roles and groups in the question.
+    /// Principals who may vote, in addition to the roles and groups in `data`.
     pub refs: Vec<String>,
-    /// Whether it names principals, roles or groups.
+    /// Whether the gate names principals, roles or groups.
     pub has_refs: bool,
-    /// Whether a token alone does not answer it (profile `openwop-interrupt-auth-required`).
+    /// Whether the gate refuses answers by a token alone (profile `openwop-interrupt-auth-required`).
     pub auth_required: bool,
-    /// How long it stays open.
     pub timeout_ms: Option<u64>,
 }
 
-/// One question of a clarification.
 #[derive(Debug)]
 pub(crate) struct Question {
-    /// Its id.
     pub id: String,
-    /// As asked.
+    /// The question as the definition has it.
     pub document: Value,
-    /// What an answer must match.
+    /// The schema that an answer must match.
     pub schema: Option<Schema>,
 }
 
-/// A child workflow call.
 #[derive(Debug)]
 pub(crate) struct SubWorkflow {
-    /// What to run.
     pub workflow: WorkflowId,
     /// (child variable, parent variable)
     pub inputs: Vec<(String, String)>,
-    /// Given to the child as they are.
+    /// Passed to the child unchanged.
     pub static_inputs: Map<String, Value>,
     /// (parent variable, child variable)
     pub outputs: Vec<(String, String)>,
     /// Whether a failed child fails this node.
     pub fail_parent: bool,
-    /// Whether a cancel reaches the child.
+    /// Whether a cancel cascades to the child.
     pub propagate_cancel: bool,
 }
 
-/// Longest interval between two pieces of a streamed text.
+/// Longest interval between two chunks of a streamed text.
 pub(crate) const STREAM_MAX_INTERVAL_MS: u64 = 3_600_000;
 
-/// The profile of a gate that no token answers.
+/// The profile of a gate that refuses tokens.
 const AUTH_REQUIRED: &str = "openwop-interrupt-auth-required";
-/// What a gate may wish for when its time is up. It is rejected all the same.
+/// The accepted values of `onTimeout`. A gate that times out is rejected in any case.
 pub(crate) const ON_TIMEOUT: [&str; 4] = ["reject", "fail", "approve", "accept"];
-/// Profiles of interrupts that a gate may name.
+/// The interrupt profiles that a gate may name.
 pub(crate) const PROFILES: [&str; 4] = [
     AUTH_REQUIRED,
     "openwop-interrupt-quorum",
@@ -196,16 +164,16 @@ pub(crate) const PROFILES: [&str; 4] = [
     "openwop-interrupt-cascade-cancel",
 ];
 
-/// Most questions of one clarification.
+/// Maximum number of questions in one clarification.
 pub(crate) const MAX_QUESTIONS: usize = 100;
 
 impl NodeKind {
-    /// Whether it waits for a timer of its own.
+    /// Whether the node waits for a timer of its own.
     pub(crate) const fn is_delay(&self) -> bool {
         matches!(self, Self::Delay { .. } | Self::Stream { .. })
     }
 
-    /// What a gate is about.
+    /// The texts that describe a gate.
     pub(crate) fn about(&self) -> Option<&About> {
         match self {
             Self::Approval(gate) => Some(&gate.about),
@@ -226,15 +194,12 @@ impl NodeKind {
         }
     }
 
-    /// Whether its work is an effect.
+    /// Whether the node's work is an effect.
     pub(crate) const fn is_effect(&self) -> bool {
         matches!(self, Self::Http(_) | Self::SideEffect)
     }
 
-    /// Reads a node's type and settings.
-    ///
-    /// # Errors
-    /// The rule that is broken.
+    /// Parses a node's type and settings; fails with the rule that they break.
     pub(crate) fn read(node: &Node, node_types: NodeTypes, allowance: &Allowance) -> Result<Self, String> {
         let kind = Self::read_config(node, node_types, allowance)?;
         let Some(known) = known_keys(&node.type_id) else {
@@ -327,7 +292,7 @@ impl NodeKind {
             }
             "core.subWorkflow" => SubWorkflow::read(config).map(|sub| Self::SubWorkflow(Box::new(sub))),
             "core.http.request" => HttpNode::read(config).map(|http| Self::Http(Box::new(http))),
-            // A start that holds a workflow to the mode it was made for: elsewhere it does not compile.
+            // Marks a workflow as made for conformance mode: on other hosts it does not compile.
             "conformance.start" if node_types.conformance => Ok(Self::Pass),
             "core.conformance.side-effect" if node_types.conformance => Ok(Self::SideEffect),
             "conformance.artifact.emit" if node_types.conformance => Ok(Self::ArtifactEmit {
@@ -493,7 +458,7 @@ impl ApprovalGate {
         let has_refs = !refs.is_empty()
             || !reader.names("approverRoleRefs")?.is_empty()
             || !reader.names("approverGroupRefs")?.is_empty();
-        // A gate whose time is up is rejected, whatever it would like: a timeout never grants.
+        // A gate that times out is always rejected: a timeout never grants.
         if let Some(other) = reader
             .text("onTimeout")?
             .filter(|wish| !ON_TIMEOUT.contains(wish))

@@ -1,8 +1,8 @@
-//! Numbers as definitions and inputs write them.
+//! Numbers as definitions and inputs spell them.
 
 use serde_json::Value;
 
-/// A whole number of at least 0, also when written as `5.0`.
+/// A non-negative integer, also when written as `5.0`.
 pub(crate) fn whole(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| {
         let n = value.as_f64()?;

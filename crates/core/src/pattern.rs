@@ -1,8 +1,8 @@
-//! Regular expressions of definitions, bounded in size and in the work of a search.
+//! Regular expressions in definitions, limited in size and in the work of a search.
 //!
-//! A pattern is compiled to an automaton of bounded size and searched by a lazy DFA with a small cache, which belongs
-//! to the search: nothing grows with what was searched. Where the cache does not help, the search goes on step by step,
-//! and is paid for as the worst that can be.
+//! A pattern compiles to an automaton of bounded size. A lazy DFA with a small cache searches for it; the
+//! cache belongs to the search, so memory does not grow with the searched text. If the cache does not help,
+//! the search falls back to a step-by-step simulation and is charged at its worst-case cost.
 
 use std::fmt;
 
@@ -19,20 +19,20 @@ mod work;
 
 pub(crate) use work::work;
 
-/// Longest source of a pattern.
+/// Maximum length of a pattern, in bytes.
 const MAX_SOURCE: usize = 4 * 1024;
-/// Largest automaton of a pattern.
+/// Maximum size of a pattern's automaton, in bytes.
 const MAX_AUTOMATON: usize = 256 * 1024;
-/// Deepest nesting of groups in a pattern.
+/// Maximum nesting of groups in a pattern.
 const MAX_NESTING: u32 = 50;
-/// What a search keeps of the states it has seen.
+/// Size of a search's state cache, in bytes.
 const CACHE: usize = 64 * 1024;
-/// How often a search drops what it keeps before it must show that this helps.
+/// How often a search may clear its cache before the cache must prove useful.
 const CLEARS: usize = 3;
-/// What setting up a search costs.
+/// Cost of setting up a search, in units.
 const SEARCH: u64 = 200;
 
-/// A pattern made ready to search.
+/// A compiled pattern.
 #[derive(Clone)]
 pub(crate) struct Pattern {
     source: Box<str>,
@@ -47,10 +47,7 @@ impl fmt::Debug for Pattern {
 }
 
 impl Pattern {
-    /// Compiles a pattern.
-    ///
-    /// # Errors
-    /// What is wrong with it.
+    /// Compiles a pattern; the error says what is wrong with it.
     pub(crate) fn parse(source: &str) -> Result<Self, String> {
         if source.len() > MAX_SOURCE {
             return Err(format!("the pattern has more than {MAX_SOURCE} bytes"));
@@ -77,22 +74,21 @@ impl Pattern {
         })
     }
 
-    /// The pattern as written.
     pub(crate) fn as_str(&self) -> &str {
         &self.source
     }
 
-    /// About the bytes it takes.
+    /// The approximate memory that it takes, in bytes.
     pub(crate) fn size(&self) -> usize {
         self.slow.get_nfa().memory_usage() + self.source.len()
     }
 
-    /// Whether a text has a match.
+    /// Whether a text contains a match.
     pub(crate) fn is_match(&self, text: &str, meter: &Meter<'_>) -> Result<bool, Exhausted> {
         self.search(text, &mut Search::default(), meter)
     }
 
-    /// Whether a text has a match; with what earlier searches of this pattern have found out.
+    /// Like [`Self::is_match`], but reuses the states that earlier searches for this pattern have found.
     pub(crate) fn search(
         &self,
         text: &str,
@@ -123,11 +119,11 @@ impl Pattern {
     }
 }
 
-/// What searches of one pattern have found out so far.
+/// The state that several searches for one pattern share.
 #[derive(Debug, Default)]
 pub(crate) struct Search {
     cache: Option<Cache>,
-    /// For how much of it was paid.
+    /// The cache work charged so far.
     paid: usize,
 }
 
@@ -179,9 +175,9 @@ mod tests {
         }
     }
 
-    /// States that a lazy DFA would have to make for each byte.
+    /// The text makes a lazy DFA create a state for almost every byte.
     #[test]
-    fn a_search_is_paid_for_as_the_work_it_is() {
+    fn search_cost_reflects_its_work() {
         let text: String = (0..200_000_u32)
             .map(|n| {
                 if n.wrapping_mul(2_654_435_761) >> 31 == 0 {

@@ -1,8 +1,8 @@
-//! A definition made ready to run: indexes instead of names, settings read, cycles found.
+//! A compiled definition: names resolved to indexes, settings parsed, cycles detected.
 //!
-//! A plan is immutable and shared; a run stays with the plan of the version it started with. An
-//! edge that closes a cycle is a *back edge*: it triggers its target on its own, while the other
-//! (forward) edges of a node are judged together, once per round.
+//! A plan is immutable and shared; a run keeps the plan of the version it started with. An edge that closes a
+//! cycle is a *back edge*: it triggers its target on its own, while the other (forward) edges of a node are
+//! evaluated together, once per round.
 
 use std::collections::{HashMap, HashSet};
 
@@ -22,17 +22,16 @@ use crate::{
     schema::{Allowance, Invalid, Schema},
 };
 
-/// Longest retry delay; doubling stops here.
+/// Longest retry delay; exponential backoff stops growing here.
 pub(crate) const MAX_RETRY_DELAY_MS: u64 = 60_000;
-/// The longest a peer is left alone because it asked for that.
+/// Longest backoff that a peer may request.
 pub(crate) const MAX_RETRY_AFTER_MS: u64 = 3_600_000;
 const DEFAULT_RETRY_DELAY_MS: u64 = 1_000;
 pub(crate) const MAX_RETRIES: u32 = 100;
 
-/// A definition made ready to run.
 #[derive(Debug)]
 pub struct Plan {
-    /// The definition it was made from.
+    /// The definition it was compiled from.
     pub definition: Definition,
     pub(crate) nodes: Vec<PlanNode>,
     pub(crate) edges: Vec<PlanEdge>,
@@ -42,14 +41,14 @@ pub struct Plan {
     index: HashMap<NodeId, usize>,
     declared: HashMap<String, usize>,
     channels: HashMap<String, channel::Guard>,
-    /// Variables and channels that views keep to themselves.
+    /// Variables and channels that views redact.
     sensitive: HashSet<String>,
     has_sensitive_output: bool,
     configurable: Option<Schema>,
     pattern_bytes: usize,
 }
 
-/// A node with its neighbours.
+/// A node with its neighbors.
 #[derive(Debug)]
 pub(crate) struct PlanNode {
     pub(crate) id: NodeId,
@@ -61,16 +60,14 @@ pub(crate) struct PlanNode {
     pub(crate) disabled: bool,
     pub(crate) max_retries: u32,
     pub(crate) retry_delay_ms: u64,
-    /// Outgoing edges.
     pub(crate) out: Vec<usize>,
-    /// Incoming forward edges; a node's slots have this order.
+    /// Incoming forward edges; the node's slots are in this order.
     pub(crate) forward: Vec<usize>,
-    /// Incoming back edges.
     pub(crate) back: Vec<usize>,
 }
 
 impl Plan {
-    /// What a node's outputs become, if it makes an artifact of them: its type and its name for people.
+    /// The type and the human-readable name of the artifact made from a node's outputs, if there is one.
     #[must_use]
     pub fn artifact_of(&self, node: &NodeId) -> Option<(&str, &str)> {
         self.nodes.get(self.position(node)?)?.artifact()
@@ -78,13 +75,13 @@ impl Plan {
 }
 
 impl PlanNode {
-    /// What its outputs become: the artifact's type and its name for people.
+    /// The type and the human-readable name of the artifact made from its outputs.
     pub(crate) fn artifact(&self) -> Option<(&str, &str)> {
         Some((self.artifact_type.as_deref()?, self.name.as_str()))
     }
 }
 
-/// Where the value of an input port comes from.
+/// The source of an input port's value.
 #[derive(Debug)]
 pub(crate) enum Port {
     Static(Value),
@@ -100,7 +97,7 @@ pub(crate) enum Port {
     },
 }
 
-/// An edge between indexes.
+/// An edge between node indexes.
 #[derive(Debug)]
 pub(crate) struct PlanEdge {
     pub(crate) source: usize,
@@ -111,7 +108,7 @@ pub(crate) struct PlanEdge {
     pub(crate) slot: Option<usize>,
 }
 
-/// A condition made ready to evaluate.
+/// A compiled edge condition.
 #[derive(Debug)]
 pub(crate) struct Condition {
     left: Option<Expression>,
@@ -130,10 +127,10 @@ enum Test {
 }
 
 impl Plan {
-    /// Checks what a definition means and makes it ready to run.
+    /// Validates a definition and compiles it.
     ///
     /// # Errors
-    /// Every problem, with the node or edge it is in.
+    /// Returns every problem, with the node or edge it belongs to.
     pub fn compile(definition: Definition, node_types: NodeTypes) -> Result<Self, Problems> {
         let mut problems = Vec::new();
         let allowance = Allowance::default();
@@ -310,25 +307,23 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The workflow.
     #[must_use]
     pub fn id(&self) -> &WorkflowId {
         &self.definition.id
     }
 
-    /// About the bytes that its compiled patterns take.
+    /// The approximate memory in bytes of its compiled patterns.
     #[must_use]
     pub fn pattern_bytes(&self) -> usize {
         self.pattern_bytes
     }
 
-    /// The version.
     #[must_use]
     pub fn version(&self) -> &ContentHash {
         &self.definition.hash
     }
 
-    /// Ids and types of the nodes in document order.
+    /// Ids and types of the nodes, in document order.
     pub fn node_types(&self) -> impl Iterator<Item = (&NodeId, &str)> {
         self.nodes.iter().map(|node| (&node.id, node.type_id.as_str()))
     }
@@ -337,7 +332,7 @@ impl Plan {
         self.index.get(node).copied()
     }
 
-    /// The position of the node with an id as a definition writes it.
+    /// The position of the node with an id as the definition spells it.
     pub(crate) fn position_of(&self, node: &str) -> Option<usize> {
         self.index.get(node).copied()
     }
@@ -346,58 +341,59 @@ impl Plan {
         self.declared.contains_key(variable)
     }
 
-    /// What a channel asks of writes, if it is declared.
+    /// The rules that a declared channel has for writes.
     pub(crate) fn channel(&self, name: &str) -> Option<&channel::Guard> {
         self.channels.get(name)
     }
 
-    /// The declared variables.
     #[must_use]
     pub fn variables(&self) -> &[Variable] {
         &self.definition.variables
     }
 
-    /// Whether views keep anything to themselves.
+    /// Whether views redact anything.
     #[must_use]
     pub fn has_sensitive(&self) -> bool {
         self.has_sensitive_output || !self.sensitive.is_empty()
     }
 
-    /// Whether views keep the value of a variable or channel to themselves: marked so, or a variable that an output
-    /// marked so becomes.
+    /// Whether views redact a variable or channel: it is marked sensitive itself, or a sensitive output
+    /// becomes it.
     #[must_use]
     pub fn is_sensitive(&self, name: &str) -> bool {
         self.sensitive.contains(name)
     }
 
-    /// Whether views keep an output of a node to themselves: marked so, or a sensitive variable by its name.
+    /// Whether views redact an output of a node: it is marked sensitive, or its name is that of a sensitive
+    /// variable.
     #[must_use]
     pub fn is_sensitive_output(&self, node: &NodeId, port: &str) -> bool {
         match self.position(node) {
-            Some(at) => self.keeps(&self.definition.nodes[at], port),
+            Some(at) => self.redacts(&self.definition.nodes[at], port),
             None => self.is_sensitive(port),
         }
     }
 
-    fn keeps(&self, node: &Node, port: &str) -> bool {
-        let are_words_kept = || WORDS.iter().any(|word| self.is_sensitive(word));
-        node.marks(port) || self.is_sensitive(port) || (node.hears(port) && are_words_kept())
+    fn redacts(&self, node: &Node, port: &str) -> bool {
+        let are_comments_redacted = || WORDS.iter().any(|word| self.is_sensitive(word));
+        node.marks(port) || self.is_sensitive(port) || (node.hears(port) && are_comments_redacted())
     }
 
-    /// Whether views keep what a run ended with to themselves: an output, by this name, of a node that ends runs.
+    /// Whether views redact an output of the run: a terminal node has an output of this name that is
+    /// redacted.
     #[must_use]
     pub fn is_sensitive_result(&self, port: &str) -> bool {
         let ends = self.definition.nodes.iter().zip(&self.nodes);
         let mut ends = ends.filter(|(_, node)| node.out.iter().all(|&edge| self.edges[edge].slot.is_none()));
-        ends.any(|(node, _)| self.keeps(node, port)) || self.is_sensitive(port)
+        ends.any(|(node, _)| self.redacts(node, port)) || self.is_sensitive(port)
     }
 
-    /// What a run ended with, without what views keep to themselves.
+    /// The run's outputs without those that views redact.
     #[must_use]
     pub fn shown_result(&self, outputs: &Object) -> Object {
         let shown = outputs.iter().filter(|(name, _)| !self.is_sensitive_result(name));
         let part = |(name, value): (&String, &Value)| {
-            // Several nodes that end a run have their outputs under their ids.
+            // If several nodes end a run, the outputs of each are under its id.
             let node = NodeId::parse(name)
                 .ok()
                 .filter(|node| self.position(node).is_some());
@@ -414,7 +410,7 @@ impl Plan {
         shown.map(part).collect()
     }
 
-    /// Checks per-run overrides against the workflow's schema; the first violation as text.
+    /// Checks per-run overrides against the workflow's schema; returns the first violation as text.
     pub(crate) fn check_configurable(&self, configurable: &Object, meter: &Meter<'_>) -> Result<(), String> {
         match &self.configurable {
             None => Ok(()),
@@ -427,7 +423,7 @@ impl Plan {
         }
     }
 
-    /// Finds back edges by a depth-first walk and fills in neighbours, slots and entries.
+    /// Finds back edges by a depth-first walk, and fills in neighbors, slots and entries.
     fn connect(&mut self) {
         let n = self.nodes.len();
         let mut has_input = vec![false; n];
@@ -449,7 +445,8 @@ impl Plan {
                 continue;
             }
             marks[root] = Mark::Open;
-            // (node, next outgoing edge): a stack of its own, so that a long chain cannot exhaust the thread's.
+            // (node, next outgoing edge). An explicit stack, so that a long chain cannot overflow the
+            // thread's stack.
             let mut stack = vec![(root, 0)];
             while let Some((node, next)) = stack.last_mut() {
                 let Some(&edge) = self.nodes[*node].out.get(*next) else {
@@ -483,24 +480,24 @@ impl Plan {
     }
 }
 
-/// Variables and channels that views keep to themselves.
+/// Variables and channels that views redact.
 fn sensitive(definition: &Definition) -> HashSet<String> {
     let marked: HashSet<_> = definition.nodes.iter().flat_map(Node::marked).collect();
     let is_marked = |variable: &&Variable| variable.sensitive || marked.contains(variable.name.as_str());
-    // What an approver says may become any variable of these names.
+    // An approver's comment may become any variable with one of these names.
     let mut gates = definition
         .nodes
         .iter()
         .flat_map(|node| WORDS.map(|word| node.hears(word)));
     let has_gate = gates.any(|hears| hears);
-    let are_words_kept = definition
+    let are_comments_redacted = definition
         .variables
         .iter()
         .filter(is_marked)
         .any(|variable| WORDS.contains(&variable.name.as_str()));
     let variables = definition.variables.iter();
     let variables = variables.filter(|variable| {
-        is_marked(variable) || (has_gate && are_words_kept && WORDS.contains(&variable.name.as_str()))
+        is_marked(variable) || (has_gate && are_comments_redacted && WORDS.contains(&variable.name.as_str()))
     });
     let channels = definition.channels.iter();
     let channels = channels.filter(|(_, channel)| channel.get("sensitive") == Some(&Value::Bool(true)));
@@ -591,10 +588,10 @@ impl Condition {
         Ok(Self { left, test })
     }
 
-    /// Whether the condition holds; an evaluation that fails does not.
+    /// Whether the condition holds; one whose evaluation fails does not.
     ///
     /// # Errors
-    /// It would be more work than the evaluation, or its decision, may do.
+    /// The work would exceed the limit of the evaluation or of its decision.
     pub(crate) fn holds(&self, context: &Context<'_>, budget: &Budget) -> Result<bool, Exhausted> {
         let meter = budget.meter();
         let expression = match &self.test {

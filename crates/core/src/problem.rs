@@ -1,42 +1,39 @@
-//! Problems: what is wrong with a definition, and where.
+//! Problems of a definition, and their positions.
 //!
-//! A problem names its place for people (`node 'pay'`) and, where it is known, for editors: a JSON pointer into the
-//! document. Texts are single lines of bounded length, since the names in them come from the document.
+//! A problem names its place for people (`node 'pay'`) and, if known, for editors: a JSON pointer into the
+//! document. Texts are single lines of bounded length, because they contain names from the document.
 
 use std::fmt;
 
-/// Most problems of one answer; a hostile document could otherwise make one larger than itself.
+/// Maximum number of problems in one answer; a hostile document could otherwise produce an answer larger than
+/// itself.
 pub(crate) const MAX_PROBLEMS: usize = 100;
 
 /// The part of a member that a problem is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Spot {
-    /// Its value.
     #[default]
     Value,
-    /// Its name.
     Name,
-    /// Its value, which is a text, from this byte on.
+    /// Its string value, from this byte offset on.
     Text(usize),
 }
 
-/// One rule that a definition breaks, and where.
+/// A rule that a definition breaks, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The place: `node 'gate'`, `edge 'e1'`, `definition`.
+    /// Human-readable: `node 'gate'`, `edge 'e1'`, `definition`.
     pub place: String,
-    /// The rule.
     pub rule: String,
     /// JSON pointer (RFC 6901) of the value; empty for the whole document.
     pub pointer: String,
-    /// What there it is about.
+    /// The part of the member at `pointer`.
     pub spot: Spot,
-    /// What to do about it.
+    /// How to fix the problem.
     pub hint: Option<String>,
 }
 
 impl Problem {
-    /// A problem at a place.
     pub fn new(place: impl Into<String>, rule: impl Into<String>) -> Self {
         Self {
             place: tidy(&place.into(), 200),
@@ -47,7 +44,7 @@ impl Problem {
         }
     }
 
-    /// Adds where in the document it is.
+    /// Adds the position in the document.
     #[must_use]
     pub fn at(mut self, pointer: impl Into<String>, spot: Spot) -> Self {
         self.pointer = pointer.into();
@@ -55,7 +52,6 @@ impl Problem {
         self
     }
 
-    /// Adds what to do about it.
     #[must_use]
     pub fn hint(mut self, hint: Option<String>) -> Self {
         self.hint = hint.map(|hint| tidy(&hint, 500));
@@ -63,7 +59,7 @@ impl Problem {
     }
 }
 
-/// Makes one line of bounded length; a name of a hostile document can be as long as the document.
+/// Reduces a text to one line of bounded length; a name in a hostile document can be as long as the document.
 fn tidy(text: &str, max: usize) -> String {
     let clipped = &text[..text.floor_char_boundary(max)];
     let mut line = clipped

@@ -1,10 +1,10 @@
-//! A run: the fold of its log.
+//! Run state: the fold of a run's log.
 //!
-//! [`Run::apply`] is the only way a run changes, live and in recovery. It refuses what cannot follow, so a
-//! log that folds is a legal one: sequences are dense, nothing follows a terminal event, and a node is
-//! only finished while it is active.
+//! [`Run::apply`] is the only function that changes a run, live and in recovery. It refuses events that
+//! cannot follow, so a log that folds is a legal one: sequence numbers are dense, nothing follows a terminal
+//! event, and a node finishes only while it is active.
 //!
-//! The file is long because the fold is one match over every event, and the state it changes stands beside it.
+//! The file is long because the fold is one match over every event, next to the state that it changes.
 
 mod trigger;
 mod trust;
@@ -29,43 +29,35 @@ pub(crate) use trust::{Content, says_untrusted};
 pub use view::{Asked, OpenInterrupt, Streaming};
 pub(crate) use view::{Context, artifact_content};
 
-/// What the log says of a run.
+/// The state of a run, derived from its log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// How many events are folded in.
+    /// The number of events folded in.
     pub head: Seq,
-    /// Where it stands.
     pub status: RunStatus,
-    /// How it began, once it has.
     pub started: Option<Arc<RunStarted>>,
-    /// When it began.
     pub started_at: Option<Timestamp>,
     /// Time of the last event.
     pub updated_at: Timestamp,
-    /// When it ended.
     pub ended_at: Option<Timestamp>,
-    /// Its variables.
     pub variables: Object,
-    /// Its channels.
     pub channels: Object,
-    /// Its artifacts, oldest first.
+    /// Oldest first.
     pub artifacts: Vec<Artifact>,
-    /// Its children, oldest first.
+    /// Oldest first.
     pub children: Vec<Child>,
-    /// What it ended with.
     pub outputs: Option<Object>,
-    /// What it failed with, and in which node.
+    /// The failure, and the node that failed.
     pub error: Option<(Failure, Option<NodeId>)>,
-    /// The run whose cancel cascaded here.
+    /// The run whose cancel cascaded to this one.
     pub cancelled_by_parent: Option<RunId>,
-    /// Why it was cancelled, once it is and if anybody said so.
+    /// The reason given with the cancel; `None` until the run is cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cancel_reason: Option<String>,
-    /// What of it comes from outside.
     #[serde(default, skip_serializing_if = "Untrusted::is_empty")]
     pub untrusted: Untrusted,
     pub(crate) nodes: Vec<NodeState>,
-    /// Indexes of nodes that wait for an answer, the first asked first.
+    /// Indexes of nodes that wait for an answer, in the order in which they asked.
     pub(crate) waiting: Vec<usize>,
     pub(crate) executions: u32,
     pub(crate) paused: bool,
@@ -74,33 +66,29 @@ pub struct Run {
     pub(crate) running_since: Option<Timestamp>,
 }
 
-/// An artifact; its content is in the event at `seq`.
+/// An artifact; its content is stored in the event at `seq`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Artifact {
-    /// Its id.
     pub id: String,
-    /// The event that made it.
     pub seq: Seq,
 }
 
 impl Artifact {
-    /// The node that made it: its id is the node's with the ordinal of the execution.
+    /// The node that created the artifact. The artifact's id is the node's id followed by the ordinal of the
+    /// execution.
     #[must_use]
     pub fn node(&self) -> Option<&str> {
         self.id.rsplit_once('-').map(|(node, _)| node)
     }
 }
 
-/// A child run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Child {
-    /// The run.
     pub run: RunId,
-    /// What it runs.
     pub workflow: WorkflowId,
     /// The execution that created it.
     pub step: StepId,
-    /// Whether it has ended, as far as the parent knows.
+    /// Whether the child has ended and the parent has received that.
     pub ended: bool,
 }
 
@@ -115,17 +103,18 @@ pub(crate) struct Cancel {
 pub(crate) struct NodeState {
     pub(crate) next_ordinal: u32,
     pub(crate) phase: Phase,
-    /// What the incoming forward edges said, in their order.
+    /// The signals of the incoming forward edges, in edge order.
     pub(crate) slots: Vec<Slot>,
-    /// Whether a node without forward edges has had its one start.
+    /// Whether a node without forward edges has used its single start.
     pub(crate) fired: bool,
     /// Back-edge triggers not yet consumed.
     pub(crate) back: u32,
     pub(crate) outputs: Option<Object>,
-    /// What its latest failure says of itself: `code`, `message` and a reviewer's `feedback`. Connections do not see it.
+    /// The latest failure as shown to expressions: `code`, `message` and a reviewer's `feedback`. Connections
+    /// do not see it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<Object>,
-    /// Whether an interrupt of this node was ever answered.
+    /// Whether any interrupt of this node was ever answered.
     pub(crate) answered: bool,
 }
 
@@ -146,80 +135,74 @@ pub(crate) struct Active {
     pub(crate) ordinal: u32,
     pub(crate) attempt: u32,
     pub(crate) wait: Wait,
-    /// What it has said of a text it streams.
+    /// The text streamed so far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) streamed: Option<Box<Streamed>>,
 }
 
-/// The pieces of a streamed text so far.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Streamed {
     pub(crate) n_pieces: u32,
     pub(crate) text: String,
 }
 
+/// What an active node waits for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Wait {
-    /// For a timer or an effect of the attempt.
+    /// A timer or an effect of the current attempt.
     Work,
-    /// For the next attempt.
+    /// The next attempt.
     Retry { due: Timestamp },
-    /// For an answer.
+    /// An answer.
     Interrupt(Box<Open>),
-    /// For a child.
+    /// A child run.
     Child {
         run: RunId,
         mirror: Option<(InterruptKind, String)>,
     },
 }
 
-/// An open interrupt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Open {
-    /// What is asked.
     pub kind: InterruptKind,
-    /// The question.
+    /// The prompt, rendered as JSON.
     pub data: Value,
-    /// Since when.
     pub requested_at: Timestamp,
-    /// Until when, if it times out.
+    /// `None` if the interrupt has no timeout.
     pub deadline: Option<Timestamp>,
-    /// The vote of each voter so far.
+    /// The latest vote of each voter.
     pub votes: Vec<Vote>,
-    /// Whether the question was rendered while the run held untrusted content.
+    /// Whether the prompt was rendered while the run held untrusted content.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_untrusted: bool,
 }
 
-/// What a voter last said at a gate that asks several.
+/// The latest vote of one voter at a gate that requires several.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vote {
-    /// Whose it is.
     pub voter: String,
-    /// The vote.
     pub action: ApprovalAction,
-    /// The hash of the voter's words.
+    /// The hash of the voter's comment.
     pub(crate) words: Option<ContentHash>,
-    /// How often the voter has voted.
+    /// How often this voter has voted.
     pub(crate) n_votes: u32,
 }
 
-/// Why an event cannot follow. A log that holds such an event was damaged, or written by a bug.
+/// Why an event cannot follow. A log with such an event was corrupted or written by a bug.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ApplyError {
-    /// The event's place is not the end of the log.
+    /// The event's sequence number is not the head of the log.
     #[error("apply event {found} to a log of {head}")]
     Gap {
-        /// Events folded in.
+        /// The number of events folded in.
         head: Seq,
-        /// The event's place.
+        /// The event's sequence number.
         found: Seq,
     },
-    /// The run has ended.
     #[error("apply an event after the terminal one")]
     AfterTerminal,
-    /// The event needs a state the run is not in.
+    /// The event requires a state that the run is not in.
     #[error("apply {0}")]
     Illegal(String),
 }
@@ -254,17 +237,14 @@ impl Default for Run {
 }
 
 impl Run {
-    /// A variable's value, as an event tells it that gives the variable another one. A `null` is left out there: stored
-    /// it would be read as none.
+    /// The `previous` value for an event that changes the variable. A `null` is left out: stored, it would
+    /// deserialize as `None`.
     pub(crate) fn previous(&self, name: &str) -> Option<Value> {
         let value = self.variables.get(name);
         value.filter(|value| !value.is_null()).cloned()
     }
 
-    /// Folds events onto this run.
-    ///
-    /// # Errors
-    /// See [`ApplyError`].
+    /// Folds events into this run.
     pub fn fold<'e>(
         mut self,
         plan: &Plan,
@@ -279,7 +259,7 @@ impl Run {
     /// Folds one event in.
     ///
     /// # Errors
-    /// See [`ApplyError`]; the run is then not to be used.
+    /// The event cannot follow; the run must not be used afterwards.
     pub fn apply(&mut self, plan: &Plan, recorded: &Recorded) -> Result<(), ApplyError> {
         if recorded.seq != self.head {
             return Err(ApplyError::Gap {
@@ -290,7 +270,7 @@ impl Run {
         if self.status.is_terminal() {
             return Err(ApplyError::AfterTerminal);
         }
-        // A child may be cancelled, or quarantined, before it has heard that it begins.
+        // A child can be cancelled or quarantined before it receives its start message.
         let begins = matches!(
             recorded.event,
             Event::RunStarted(_)
@@ -567,7 +547,7 @@ impl Run {
                 Ok(())
             }
             Event::ArtifactCreated { step, artifact, .. } => {
-                // What was streamed so far is in the artifact now.
+                // The artifact now contains what was streamed so far.
                 if let Ok(active) = self.active(plan, step) {
                     active.streamed = None;
                 }
@@ -582,7 +562,7 @@ impl Run {
                 let position = plan
                     .position(&step.node)
                     .ok_or_else(|| illegal("decision", &step.node))?;
-                // A rejection fails the node next, and its words belong to that failure.
+                // A rejection fails the node next, and its comment belongs to that failure.
                 self.nodes[position].error = feedback
                     .as_ref()
                     .map(|words| Object::from_iter([("feedback".to_owned(), Value::String(words.clone()))]));
@@ -618,7 +598,8 @@ impl Run {
                 self.variables.insert(variable.name.clone(), value.clone());
             }
         }
-        // What the parent mapped from a variable that was not set stays unset, whatever the default (RFC 0022).
+        // A variable stays unset despite its default if the parent mapped it from an unset variable
+        // (RFC 0022).
         for name in started.parent.iter().flat_map(|parent| &parent.unset) {
             self.variables.remove(name);
         }
@@ -710,7 +691,7 @@ impl Run {
 }
 
 impl NodeState {
-    /// Keeps what a failure says, with the feedback of the decision that caused it.
+    /// Stores the failure's fields, and keeps the feedback of the decision that caused it.
     fn describe(&mut self, failure: &Failure) {
         let decision = self.error.take().filter(|error| !error.contains_key("code"));
         let mut error = decision.unwrap_or_default();
@@ -723,7 +704,6 @@ impl NodeState {
     }
 }
 
-/// The hash of a voter's words.
 pub(crate) fn hash(words: &str) -> ContentHash {
     ContentHash::of(words.as_bytes())
 }

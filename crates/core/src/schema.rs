@@ -1,9 +1,9 @@
-//! JSON Schemas (2020-12) of documents that clients write.
+//! JSON Schemas (2020-12) in documents that clients write.
 //!
-//! A schema becomes a flat list of subschemas, in which a `$ref` is an index: it takes memory in the order of its text,
-//! whatever it refers to. What a validation does is counted and bounded, and so is what a schema may ask for: its size,
-//! its patterns, how deep references lead on one value and to how many subschemas. References outside of the document
-//! are refused; `format` is an annotation.
+//! A schema compiles to a flat list of subschemas in which a `$ref` is an index, so its memory is
+//! proportional to its text, whatever it refers to. The work of a validation is counted and limited. The
+//! schema itself is limited, too: its size, its patterns, and the length and number of reference chains that
+//! apply to one value. References outside the document are refused; `format` is only an annotation.
 
 use std::cell::Cell;
 
@@ -19,32 +19,32 @@ mod compile;
 
 pub(crate) use check::Invalid;
 
-/// Most subschemas of one schema.
+/// Maximum number of subschemas in one schema.
 const MAX_SUBSCHEMAS: usize = 4_096;
-/// Longest chain of subschemas that apply to one value, through references and `allOf` alike.
+/// Maximum length of a chain of subschemas that apply to one value, through references and `allOf` alike.
 const MAX_CHAIN: usize = 64;
-/// Most subschemas that apply to one value, each counted as often as it does.
+/// Maximum number of subschemas that apply to one value, counting each as often as it applies.
 const MAX_APPLIED: u64 = 4_096;
 
-/// What all patterns of a workflow may take, in bytes.
+/// Maximum memory of all patterns in a workflow, in bytes.
 const MAX_PATTERNS: usize = 1024 * 1024;
-/// What reading all patterns of a workflow may take, in about microseconds.
+/// Maximum time for parsing all patterns in a workflow, in approximate microseconds.
 const MAX_PATTERN_WORK: usize = 40_000;
-/// What a pattern counts for that is refused.
+/// Bytes that a refused pattern counts for.
 const REFUSED_PATTERN: usize = 128 * 1024;
-/// Most patterns of a workflow.
+/// Maximum number of patterns in a workflow.
 const MAX_PATTERN_COUNT: usize = 500;
-/// Most subschemas of a workflow.
+/// Maximum number of subschemas in a workflow.
 const MAX_ALL_SUBSCHEMAS: usize = 65_536;
 
-/// What is left of what one workflow may take.
+/// The remaining allowance of one workflow for patterns and schemas.
 #[derive(Debug)]
 pub(crate) struct Allowance {
     patterns: Cell<usize>,
     pattern_bytes: Cell<usize>,
     pattern_work: Cell<usize>,
     subschemas: Cell<usize>,
-    /// Whether something was refused for want of room.
+    /// Whether anything was refused because the allowance was used up.
     is_exceeded: Cell<bool>,
 }
 
@@ -61,7 +61,7 @@ impl Default for Allowance {
 }
 
 impl Allowance {
-    /// Compiles a pattern, if there is room for it.
+    /// Compiles a pattern if the allowance has room for it.
     pub(crate) fn pattern(&self, source: &str) -> Result<Pattern, String> {
         let wrong = || format!("the workflow has more than {MAX_PATTERN_COUNT} patterns");
         self.take(&self.patterns, 1, wrong)?;
@@ -71,7 +71,7 @@ impl Allowance {
         self.take(&self.pattern_work, 1, too_much)?;
         self.take(&self.pattern_work, pattern::work(source), too_much)?;
         let pattern = Pattern::parse(source).inspect_err(|_| {
-            // It took about as much time as one that fits.
+            // Compiling a refused pattern took about as much time as one that fits.
             let left = self.pattern_bytes.get().saturating_sub(REFUSED_PATTERN);
             self.pattern_bytes.set(left);
         })?;
@@ -79,12 +79,12 @@ impl Allowance {
         Ok(pattern)
     }
 
-    /// What the patterns take that were compiled.
+    /// The memory of all compiled patterns.
     pub(crate) fn pattern_bytes(&self) -> usize {
         MAX_PATTERNS - self.pattern_bytes.get()
     }
 
-    /// Whether something was refused for want of room.
+    /// Whether anything was refused because the allowance was used up.
     pub(crate) fn is_exceeded(&self) -> bool {
         self.is_exceeded.get()
     }
@@ -94,7 +94,8 @@ impl Allowance {
         self.take(&self.subschemas, 1, wrong)
     }
 
-    /// Takes; where there is too little left, nothing is left afterwards, and nothing more is tried.
+    /// Takes `n` from the allowance. If less is left, fails and leaves nothing, so that everything after it
+    /// fails as well.
     fn take(&self, left: &Cell<usize>, n: usize, wrong: impl FnOnce() -> String) -> Result<(), String> {
         match left.get().checked_sub(n) {
             Some(rest) => {
@@ -110,16 +111,16 @@ impl Allowance {
     }
 }
 
-/// A schema made ready to validate.
+/// A compiled schema.
 #[derive(Debug)]
 pub(crate) struct Schema {
     subschemas: Vec<Vec<Rule>>,
     root: usize,
-    /// Whether any subschema asks what others have looked at.
+    /// Whether any subschema depends on what others have evaluated.
     marks: bool,
 }
 
-/// What a subschema asks.
+/// One assertion or applicator of a subschema.
 #[derive(Debug)]
 enum Rule {
     Never,
@@ -135,7 +136,7 @@ enum Rule {
     Properties(Size, usize),
     Required(Vec<String>),
     DependentRequired(Vec<(String, Vec<String>)>),
-    /// Items by their places, and those after them.
+    /// Schemas of the first items by position, and the schema of the remaining ones.
     ItemsAre {
         first: Vec<usize>,
         rest: Option<usize>,
@@ -192,26 +193,17 @@ enum Size {
 }
 
 impl Schema {
-    /// Compiles a schema.
-    ///
-    /// # Errors
-    /// What is wrong with it.
+    /// Compiles a schema; the error says what is wrong with it.
     pub(crate) fn compile(document: &Value, allowance: &Allowance) -> Result<Self, String> {
         compile::compile(document, allowance)
     }
 
-    /// Checks a value.
-    ///
-    /// # Errors
-    /// The first rule that it breaks, or that checking is more work than allowed.
+    /// Validates a value; fails with the first rule that it breaks, or if the work exceeds its limit.
     pub(crate) fn validate(&self, value: &Value, meter: &Meter<'_>) -> Result<(), Invalid> {
         check::validate(self, value, meter)
     }
 
-    /// Checks a value, with a budget of its own.
-    ///
-    /// # Errors
-    /// As [`Self::validate`].
+    /// Like [`Self::validate`], with a budget of its own.
     pub(crate) fn validate_alone(&self, value: &Value) -> Result<(), Invalid> {
         self.validate(value, &Meter::alone())
     }

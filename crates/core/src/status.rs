@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Where a run stands. Names are OpenWOP's.
+/// The status of a run, named as in OpenWOP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RunStatus {
@@ -10,21 +10,18 @@ pub enum RunStatus {
     Pending,
     /// Nodes run, or wait for a timer, an effect or a child.
     Running,
-    /// Stopped by hand; nothing new starts until it is resumed.
+    /// A caller paused the run; no node starts until it is resumed.
     Paused,
     /// An approval is open, here or in a child.
     WaitingApproval,
     /// A clarification or another answer is open, here or in a child.
     WaitingInput,
-    /// An external event is awaited.
+    /// The run waits for an external event.
     WaitingExternal,
-    /// Ended as its workflow says.
     Completed,
-    /// Ended by an error.
     Failed,
-    /// Cancel was accepted; children are still ending.
+    /// The cancel was accepted, but child runs are still ending.
     Cancelling,
-    /// Ended by a cancel.
     Cancelled,
 }
 
@@ -43,7 +40,6 @@ impl RunStatus {
         Self::Cancelled,
     ];
 
-    /// The status as OpenWOP spells it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -60,13 +56,13 @@ impl RunStatus {
         }
     }
 
-    /// Reads OpenWOP's spelling.
+    /// Parses OpenWOP's spelling.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|status| status.as_str() == text)
     }
 
-    /// Whether nothing can follow.
+    /// Whether the run has ended.
     #[must_use]
     pub const fn is_terminal(self) -> bool {
         match self {
@@ -81,7 +77,7 @@ impl RunStatus {
         }
     }
 
-    /// Whether the run waits for somebody's answer.
+    /// Whether the run waits for an answer.
     #[must_use]
     pub const fn is_waiting(self) -> bool {
         match self {
@@ -105,14 +101,13 @@ pub enum InterruptKind {
     Approval,
     /// Answers to questions.
     Clarification,
-    /// A message of another system that matches a correlation.
+    /// An event from another system that matches a correlation.
     ExternalEvent,
-    /// Anything; the workflow says what.
+    /// An answer that the workflow defines.
     Custom,
 }
 
 impl InterruptKind {
-    /// The kind as OpenWOP spells it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -1,10 +1,11 @@
-//! The shape of a definition as data: its members, what each may be, and a line about it.
+//! The shape of a definition as data: its members, their shapes, and one line of documentation for each.
 //!
-//! The JSON Schema for editors is printed from these tables, and [`super::walk`] holds new documents to them, so the
-//! two cannot disagree. What a shape cannot say (an id used twice, a name that does not exist) is the decoder's.
+//! The JSON Schema for editors is generated from these tables, and [`super::walk`] validates new documents
+//! against them, so the two cannot disagree. The decoder checks everything that a shape cannot express, such
+//! as duplicate ids and references to names that do not exist.
 //!
-//! Here are the words that the tables are written in; `document` describes a definition, `types` the settings of each
-//! node type.
+//! This file defines the vocabulary of the tables; `document` describes a definition, `types` the settings of
+//! each node type.
 
 mod document;
 mod types;
@@ -14,67 +15,64 @@ use crate::channel::REDUCERS;
 pub(crate) use document::{NODE, ROOT};
 pub(crate) use types::{OPEN, TYPES, Type, types, undescribed};
 
-/// What a value may be.
+/// The shape of a value.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Shape {
     Any,
-    /// A string with at least and at most so many characters.
+    /// A string with a minimum and a maximum number of characters.
     Text(usize, usize),
     WorkflowId,
     NodeId,
     /// A string that does not begin with an underscore.
     Settable,
     Template,
-    /// Anything; a string with template marks is a template.
+    /// Any value; a string with template syntax is a template.
     MaybeTemplate,
-    /// A string that people read; with template marks it is a template.
+    /// A human-readable string; one with template syntax is a template.
     Words,
-    /// A string that people read as it stands.
+    /// A human-readable string that is shown as it is.
     Literal,
-    /// Any JSON whose strings with template marks are templates.
+    /// Any JSON value; its strings with template syntax are templates.
     Body,
     Expression,
-    /// A regular expression.
     Pattern,
     Flag,
-    /// `true` alone, and why.
+    /// Only `true`, with the reason.
     True(&'static str),
     Number,
     Whole(u64, u64),
     Choice(&'static [&'static str]),
-    /// A choice whose case does not count.
+    /// A choice that ignores case.
     AnyCase(&'static [&'static str]),
-    /// The name of a reducer of channels.
+    /// The name of a channel reducer.
     Reducer,
-    /// `access` of a channel; the admission of channels reads it.
+    /// `access` of a channel, which `admission` checks.
     Access,
-    /// A JSON Schema.
     Schema,
     List(&'static Shape, usize, usize),
-    /// An object with members of any name.
+    /// An object whose members may have any name.
     Map(&'static Shape),
-    /// A map whose names may not begin with an underscore.
+    /// A map whose names must not begin with an underscore.
     SettableMap(&'static Shape),
     Object(&'static Members),
-    /// One of several objects, told apart by the text of a member.
+    /// One of several objects, distinguished by the string in one member.
     Tagged(&'static Tagged),
-    /// A node: its `config` depends on its type.
+    /// A node; its `config` depends on its type.
     Node,
 }
 
-/// What an object has.
+/// The members of an object.
 #[derive(Debug)]
 pub(crate) struct Members {
     pub(crate) list: &'static [Member],
-    /// Whether it may have others.
+    /// Whether other members are allowed.
     pub(crate) is_open: bool,
-    /// One of these must be there.
+    /// At least one of these is required; empty means no such rule.
     pub(crate) one_of: &'static [&'static str],
-    /// Members that are refused for a reason of their own.
+    /// Members that are refused, each with its own reason.
     pub(crate) refused: &'static [(&'static str, &'static str)],
 }
 
-/// A member of an object.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Member {
     pub(crate) name: &'static str,
@@ -85,11 +83,11 @@ pub(crate) struct Member {
     pub(crate) about: &'static str,
 }
 
-/// Objects told apart by the text of a member.
+/// Objects distinguished by the string in one member.
 #[derive(Debug)]
 pub(crate) struct Tagged {
     pub(crate) tag: &'static str,
-    /// Which it is where the tag is absent.
+    /// The variant if the tag is absent.
     pub(crate) default: Option<&'static str>,
     pub(crate) variants: &'static [(&'static str, Members)],
 }
@@ -158,7 +156,7 @@ const NONEMPTY: Shape = Shape::Text(1, MAX);
 const COUNT: Shape = Shape::Whole(0, u64::MAX);
 const OBJECT: Shape = Shape::Map(&Shape::Any);
 
-/// Every reducer that has a name of its own.
+/// All reducers with a fixed name.
 pub(crate) const fn reducers() -> &'static [&'static str] {
     &REDUCERS
 }

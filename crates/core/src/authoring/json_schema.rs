@@ -6,10 +6,10 @@ use crate::node::NodeTypes;
 
 use super::grammar::{self, Member, Members, NODE, ROOT, Shape, Tagged};
 
-/// The JSON Schema of the definitions that a host takes.
+/// The JSON Schema of the definitions that a host accepts.
 ///
-/// It says less than the host checks: that ids are unique, that nodes exist, and that templates and expressions are
-/// in the language takes more than a schema. What it refuses the host refuses.
+/// It checks less than the host does: a schema cannot express that ids are unique, that nodes exist, or that
+/// templates and expressions are valid. The host refuses everything that the schema refuses.
 #[must_use]
 pub fn definition_schema(node_types: NodeTypes) -> Value {
     let mut schema = Printer { node_types }.object(&ROOT);
@@ -200,7 +200,7 @@ impl Printer {
             if config == self.shape(Shape::Object(&grammar::OPEN)) {
                 return None;
             }
-            // A `config` that is absent is an empty one.
+            // An absent `config` counts as empty.
             let is_needed = config.get("required").is_some() || config.get("anyOf").is_some();
             let mut then = json!({ "properties": { "config": config } });
             if is_needed {

@@ -1,8 +1,8 @@
-//! Help for people who write definitions: every problem at once, with its place and a suggestion; the JSON Schema for
+//! Help for authors of definitions: all problems at once, with position and suggestion; the JSON Schema for
 //! editors; lines and columns.
 //!
-//! Nothing here decides whether a definition can run: the decoder does. This module explains what the decoder refuses
-//! and describes what it takes.
+//! This module does not decide whether a definition can run; the decoder does. It explains what the decoder
+//! refuses and describes what it accepts.
 
 mod grammar;
 mod json_schema;

@@ -1,31 +1,31 @@
-//! Lines and columns: where in a JSON text the value of a pointer is.
+//! Resolves JSON pointers to lines and columns of the source text.
 //!
-//! serde_json forgets positions, so the text is read once more, along the pointers that are asked for. The text has
-//! been parsed before; one that is not JSON ends the search and is never an error. Nesting is bounded as serde_json
-//! bounds it.
+//! serde_json does not keep positions, so the text is read a second time, along the requested pointers. The
+//! text has been parsed before; invalid JSON ends the search without an error. The nesting limit is that of
+//! serde_json.
 
 use std::collections::HashMap;
 
 use crate::problem::{Problem, Spot};
 
-/// Deepest nesting that is followed; serde_json reads no deeper.
+/// Maximum nesting; serde_json accepts no deeper text.
 const MAX_DEPTH: usize = 128;
 
-/// A place in a text.
+/// A span in a text, with the line and column of its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
-    /// The line, from 1.
+    /// From 1.
     pub line: usize,
-    /// The column in characters, from 1.
+    /// In characters, from 1.
     pub column: usize,
-    /// The first byte.
+    /// Byte offset of the first byte.
     pub start: usize,
-    /// The byte after the last.
+    /// Byte offset after the last byte.
     pub end: usize,
 }
 
 impl Place {
-    /// The place of a part of a text.
+    /// The place of a byte range.
     #[must_use]
     pub fn of(text: &str, start: usize, end: usize) -> Self {
         let start = text.floor_char_boundary(start);
@@ -41,7 +41,7 @@ impl Place {
     }
 }
 
-/// Where in the text of a definition each problem is; `None` for one whose pointer leads nowhere.
+/// The place of each problem in the text of its definition; `None` if its pointer does not resolve.
 #[must_use]
 pub fn locate(text: &str, problems: &[Problem]) -> Vec<Option<Place>> {
     let wanted = problems
@@ -55,7 +55,7 @@ pub fn locate(text: &str, problems: &[Problem]) -> Vec<Option<Place>> {
         pointer: String::new(),
         wanted,
     };
-    // A text that ends early leaves the places that were found.
+    // Invalid JSON keeps the places found so far.
     let _ = reader.value(None, 0);
     problems
         .iter()
@@ -78,7 +78,7 @@ struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
     pointer: String,
-    /// By pointer: the span of its name, if it is a member, and of its value.
+    /// By pointer: the span of the member's name, if it is a member, and the span of its value.
     wanted: HashMap<&'a str, Option<(Option<Span>, Span)>>,
 }
 
@@ -103,7 +103,7 @@ impl Reader<'_> {
         }
         let span = (start, self.at);
         if let Some(place) = self.wanted.get_mut(self.pointer.as_str()) {
-            // Of members with one name the last one counts, as everywhere.
+            // Of duplicate members the last one counts, as in serde_json.
             *place = Some((name, span));
         }
         Some(())
@@ -191,7 +191,7 @@ impl Reader<'_> {
     }
 }
 
-/// Adds a step to a JSON pointer.
+/// Appends a step to a JSON pointer.
 pub(crate) fn push(pointer: &mut String, step: &str) {
     pointer.push('/');
     for c in step.chars() {
@@ -203,7 +203,7 @@ pub(crate) fn push(pointer: &mut String, step: &str) {
     }
 }
 
-/// Where in a JSON string is the byte of the text it stands for.
+/// The position inside a JSON string of a byte of the unescaped text.
 fn inside(text: &str, start: usize, end: usize, offset: usize) -> usize {
     let mut at = start + 1;
     let mut seen = 0;
@@ -216,7 +216,7 @@ fn inside(text: &str, start: usize, end: usize, offset: usize) -> usize {
                     .and_then(|hex| std::str::from_utf8(hex).ok())
                     .and_then(|hex| u32::from_str_radix(hex, 16).ok());
                 match unit {
-                    // The first half of a pair: the character takes both, and four bytes.
+                    // A surrogate pair: twelve bytes of escapes for four bytes of text.
                     Some(0xD800..0xDC00) => (12, 4),
                     Some(unit) => (6, char::from_u32(unit).map_or(3, char::len_utf8)),
                     None => return start,
@@ -261,14 +261,14 @@ mod tests {
     }
 
     #[test]
-    fn offsets_in_texts_count_what_escapes_stand_for() {
+    fn text_offsets_count_unescaped_bytes() {
         let text = r#"{"a": "\n\u00e4\ud83d\ude00x"}"#;
-        // A line feed, two bytes of an umlaut, four of an emoji.
+        // A line feed, two bytes of an umlaut, four bytes of an emoji.
         assert_eq!(place(text, "/a", Spot::Text(7)).2, "x\"");
     }
 
     #[test]
-    fn texts_that_are_no_json_end_the_search() {
+    fn invalid_json_ends_the_search() {
         for text in [
             "",
             "{",

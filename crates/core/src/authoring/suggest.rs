@@ -1,14 +1,14 @@
-//! "Did you mean": the closest of the names that exist.
+//! "Did you mean": finds the existing name that is closest to an unknown one.
 
-/// Longest name that is compared.
+/// Longest name that is compared, in characters.
 const MAX_NAME: usize = 64;
-/// Cells of edit-distance tables that one document may cost.
+/// Maximum number of edit-distance table cells computed for one document.
 const BUDGET: usize = 2_000_000;
 
-/// What a name costs that is looked at and not compared.
+/// Cost of considering a name without comparing it.
 const LOOK: usize = 48;
 
-/// Finds close names, within a budget for the whole document.
+/// Finds similar names within a budget for the whole document.
 #[derive(Debug)]
 pub(super) struct Suggest {
     left: usize,
@@ -19,14 +19,14 @@ impl Suggest {
         Self { left: BUDGET }
     }
 
-    /// The closest of the known names, if one is close enough to be meant.
+    /// The closest known name, if it is close enough to be the intended one.
     pub(super) fn closest<'a>(
         &mut self,
         wrong: &str,
         known: impl IntoIterator<Item = &'a str>,
     ) -> Option<&'a str> {
         let wrong = letters(wrong)?;
-        // A common prefix such as `core.` does not make names alike.
+        // A common prefix such as `core.` does not make names similar.
         let last = wrong.rsplit(|c| *c == '.').next().map_or(0, <[char]>::len);
         let most = match last {
             0..=2 => 1,
@@ -56,10 +56,10 @@ impl Suggest {
             } else {
                 distance(&wrong, &candidate)
             };
-            // One that shares no letter is as far as it is long.
+            // A name that shares no letter has a distance of its full length.
             if distance <= most
                 && distance < wrong.len().max(candidate.len())
-                // Of names that are equally close, always the same: they come in any order.
+                // Candidates come in arbitrary order, so ties are broken by name.
                 && best.is_none_or(|best| (distance, name) < best)
             {
                 best = Some((distance, name));
@@ -68,7 +68,7 @@ impl Suggest {
         best.map(|(_, name)| name)
     }
 
-    /// A hint that names the closest.
+    /// A hint with the closest name.
     pub(super) fn hint<'a>(
         &mut self,
         wrong: &str,
@@ -79,7 +79,7 @@ impl Suggest {
     }
 }
 
-/// The letters that count: names that differ in case or in `-`, `_` and spaces are nearly the same.
+/// Normalizes a name: case does not count, and `-`, `_` and spaces are the same.
 fn letters(name: &str) -> Option<Vec<char>> {
     let letters: Vec<_> = name
         .chars()
@@ -90,7 +90,7 @@ fn letters(name: &str) -> Option<Vec<char>> {
     (letters.len() <= MAX_NAME).then_some(letters)
 }
 
-/// Whether a name is another one's last part, as `template` is of `core.template`.
+/// Whether `tail` is the last part of `whole`, as `template` is of `core.template`.
 fn is_tail(whole: &[char], tail: &[char]) -> bool {
     tail.len() >= 3
         && whole
@@ -98,7 +98,7 @@ fn is_tail(whole: &[char], tail: &[char]) -> bool {
             .is_some_and(|rest| rest.last().is_some_and(|c| matches!(c, '.' | '_')))
 }
 
-/// Insertions, deletions, substitutions and swaps of neighbours between two texts.
+/// Edit distance: insertions, deletions, substitutions and transpositions of neighbors.
 fn distance(a: &[char], b: &[char]) -> usize {
     let mut before: Vec<usize> = Vec::new();
     let mut above: Vec<usize> = (0..=b.len()).collect();
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_closest_name_is_suggested() {
+    fn suggests_the_closest_name() {
         let known = [
             "core.template",
             "core.delay",

@@ -1,7 +1,7 @@
-//! Holding a document to the shape of definitions, without stopping at the first problem.
+//! Validates the shape of a document without stopping at the first problem.
 //!
-//! Here are the parts of a document, the place of the value at hand and what is reported of it; `objects` looks at
-//! members, `shapes` at single values.
+//! This file walks the parts of a document and tracks the current value and its problems; `objects` checks
+//! members, and `shapes` checks single values.
 
 mod objects;
 mod shapes;
@@ -24,43 +24,44 @@ use super::{
     suggest::Suggest,
 };
 
-/// Longest pointer of a problem; what is deeper, or has longer names, is reported at an ancestor.
+/// Maximum length of a problem's pointer; a problem with a longer one is reported at an ancestor.
 const MAX_POINTER: usize = 1_000;
 
-/// How closely a document is looked at.
+/// How thoroughly a document is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Depth {
-    /// Shapes alone, which costs as much as reading the document.
+    /// Shapes only; costs as much as parsing the document.
     Shapes,
-    /// Languages and references, too: what the decoder has refused is worth the time.
+    /// Also languages and references: once the decoder has refused a document, a full report is worth the
+    /// time.
     Everything,
-    /// Shapes, and the texts in languages are collected.
+    /// Shapes only, and collects the texts that have a language of their own.
     Texts,
 }
 
-/// What a text of a definition is written in.
+/// The language of a text in a definition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Language {
     Expression,
     Template,
-    /// Words that would be a template if they had its marks.
+    /// Plain text, which would be a template if it had template syntax.
     Words,
-    /// Words that are never a template.
+    /// Plain text, which is never a template.
     Literal,
 }
 
-/// A text of a definition, and where it is.
+/// A text in a definition, with its position.
 #[derive(Debug)]
 pub(super) struct FoundText<'a> {
     pub(super) place: String,
     pub(super) pointer: String,
-    /// The list and the position in it of the part it belongs to.
+    /// The list that contains the text's part, and the part's index in it.
     pub(super) part: Option<(&'a str, usize)>,
     pub(super) language: Language,
     pub(super) text: &'a str,
 }
 
-/// Every problem of a document's shape, up to [`MAX_PROBLEMS`]. The document does not nest deeper than allowed.
+/// All problems of a document's shape, up to [`MAX_PROBLEMS`]. The caller has already checked the nesting.
 pub(crate) fn walk(document: &Value, node_types: NodeTypes, depth: Depth) -> Vec<Problem> {
     let Value::Object(root) = document else {
         return vec![Problem::new("definition", "is not a JSON object")];
@@ -70,7 +71,7 @@ pub(crate) fn walk(document: &Value, node_types: NodeTypes, depth: Depth) -> Vec
     walk.problems
 }
 
-/// The texts of a definition that holds, in the order of the tables.
+/// The texts of a valid definition, in the order of the tables.
 pub(super) fn texts(document: &Value, node_types: NodeTypes) -> Vec<FoundText<'_>> {
     let Value::Object(root) = document else {
         return Vec::new();
@@ -80,7 +81,7 @@ pub(super) fn texts(document: &Value, node_types: NodeTypes) -> Vec<FoundText<'_
     walk.texts
 }
 
-/// The ids of a list's items, in their order.
+/// The ids of a list's items with their first index.
 fn ids<'a>(root: &'a Map<String, Value>, field: &str) -> HashMap<&'a str, usize> {
     let items = root.get(field).and_then(Value::as_array);
     let mut ids = HashMap::new();
@@ -99,15 +100,15 @@ enum Step<'a> {
 
 struct Walk<'a> {
     root: &'a Map<String, Value>,
-    /// What the patterns and schemas of the document may still take.
+    /// What the document's patterns and schemas may still use.
     allowance: Allowance,
     node_types: NodeTypes,
     depth: Depth,
     problems: Vec<Problem>,
     suggest: Suggest,
-    /// The way from the root to the value at hand.
+    /// The path from the root to the current value.
     steps: Vec<Step<'a>>,
-    /// What people call the part at hand, and how many steps lead to it.
+    /// The human-readable name of the current part, and the number of steps that lead to it.
     place: String,
     base: usize,
     node_ids: HashMap<&'a str, usize>,
@@ -151,7 +152,7 @@ impl<'a> Walk<'a> {
         self.problems.push(problem);
     }
 
-    /// The pointer of the value at hand, or of its nearest ancestor whose pointer is short enough.
+    /// The pointer of the current value, or of its nearest ancestor whose pointer is short enough.
     fn pointer(&self) -> Result<String, String> {
         let mut pointer = String::new();
         for step in &self.steps {
@@ -168,7 +169,7 @@ impl<'a> Walk<'a> {
         Ok(pointer)
     }
 
-    /// Reports what is wrong with the value at hand: `config.ms is not …`, `'name' is not …`.
+    /// Reports a problem of the current value: `config.ms is not …`, `'name' is not …`.
     fn value(&mut self, what: &str, hint: Option<String>) {
         let rule = match self.steps.len() - self.base {
             0 => what.to_owned(),
@@ -178,7 +179,7 @@ impl<'a> Walk<'a> {
         self.add(Spot::Value, rule, hint);
     }
 
-    /// The way from the place to the value at hand, as people write it.
+    /// The human-readable path from the part to the current value.
     fn label(&self) -> String {
         let mut label = String::new();
         for step in &self.steps[self.base.min(self.steps.len())..] {
@@ -241,7 +242,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Nodes, edges, variables or triggers.
+    /// Checks a list of nodes, edges, variables or triggers.
     fn parts(&mut self, name: &'a str, shape: Shape, items: &'a [Value], min: usize, max: usize) {
         if items.len() < min {
             return self.value("is empty", None);
@@ -283,14 +284,14 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The nodes that an edge names.
+    /// Checks that an edge's nodes exist.
     fn ends(&mut self, edge: &'a Value) {
         for (member, which) in [("sourceNodeId", "source"), ("targetNodeId", "target")] {
             let named = edge.get(member).and_then(Value::as_str);
             let Some(id) = named.filter(|id| NodeId::parse(id).is_ok()) else {
                 continue;
             };
-            // Where no node has an id, that is the mistake.
+            // If no node has an id at all, that is the problem to report.
             if !self.node_ids.is_empty() && !self.node_ids.contains_key(id) {
                 let hint = self.suggest.hint(id, self.node_ids.keys().copied());
                 self.inside(Step::Member(member), |walk| {

@@ -1,7 +1,7 @@
-//! Taking answers to interrupts.
+//! Answers to interrupts.
 //!
-//! An answer is checked against the open question before anything is recorded, so a wrong one leaves the run as
-//! it was. A gate whose time runs out counts as rejected, whatever it says it would like.
+//! An answer is checked against the open interrupt before anything is recorded, so a refused answer leaves
+//! the run unchanged. A gate that times out counts as rejected, whatever its `onTimeout` requests.
 
 mod read;
 
@@ -21,9 +21,9 @@ use super::{DecisionBuilder, node::fields};
 
 use read::{Answer, matching_event, read_answers, without_claims};
 
-/// What the name of the variable begins with that keeps the questions to an asker.
+/// Prefix of the variable that stores the questions asked at a gate.
 pub(super) const EXCHANGES: &str = "_askExchanges:";
-/// Most questions to the asker that are kept of a gate.
+/// Maximum number of questions stored for a gate.
 const MAX_EXCHANGES: usize = 100;
 /// How often one voter may change a vote.
 const MAX_VOTES: u32 = 20;
@@ -64,12 +64,12 @@ impl DecisionBuilder<'_> {
                 Phase::Cancelled if latest && by_parent => Refusal::InterruptGone,
                 Phase::Cancelled if latest => Refusal::InterruptCancelled,
                 _ if state.answered => Refusal::AlreadyResolved,
-                // An earlier execution of the node asked it, and is over.
+                // The interrupt belongs to an earlier execution of the node, which has ended.
                 _ if wanted.is_some() && !latest => Refusal::AlreadyResolved,
                 _ => Refusal::NoInterrupt,
             });
         };
-        // The timer may fire late; what an answer counts for does not depend on it.
+        // The timer may fire late; the result must not depend on that.
         if open.deadline.is_some_and(|deadline| deadline <= self.input.now) {
             return Err(Refusal::AlreadyResolved);
         }
@@ -147,7 +147,8 @@ impl DecisionBuilder<'_> {
         }
         let voter = resolve.voter.clone().unwrap_or_else(|| resolve.by.to_string());
         gate.check(&voter, &resolve.authority)?;
-        // A token may have been passed on: it votes as the principal it was made for, and is recorded as what it is.
+        // A token may have been passed on. The vote counts for the principal it was issued for, but the token
+        // is recorded as the answerer.
         let answerer = if by_token {
             resolve.by.to_string()
         } else {
@@ -164,7 +165,7 @@ impl DecisionBuilder<'_> {
                 }
                 format!("quorum:{accepts}-of-{}", gate.required)
             }
-            // To send it back decides for all of them as well.
+            // A refinement decides for all voters, so it needs the quorum as well.
             ApprovalAction::Refine if gate.required > 1 => {
                 let refines = self.vote(step, open, &voter, &answer, ApprovalAction::Refine)?;
                 if refines < gate.required {
@@ -194,8 +195,8 @@ impl DecisionBuilder<'_> {
         Ok(())
     }
 
-    /// Records a vote and counts those like it; a voter's later vote replaces the earlier one, and one that says the same
-    /// says nothing new.
+    /// Records a vote and counts the votes with the same action. A voter's later vote replaces the earlier
+    /// one; an identical vote is not recorded again.
     fn vote(
         &mut self,
         step: &StepId,
@@ -228,7 +229,7 @@ impl DecisionBuilder<'_> {
         Ok(count)
     }
 
-    /// A question to the asker: kept with the run, the gate stays open.
+    /// Stores a question in the run; the gate stays open.
     fn ask(&mut self, step: &StepId, by: &str, answer: &Answer) -> Result<(), Refusal> {
         let name = format!("{EXCHANGES}{}", step.node);
         let asked = self.run.variables.get(&name).and_then(Value::as_array);
@@ -240,7 +241,7 @@ impl DecisionBuilder<'_> {
         let exchange = fields(json!({ "question": answer.feedback, "askedBy": by }));
         let next = Value::Object(self.marked(exchange));
         let kept = of_value(&next);
-        // In the event and in the variable.
+        // Charged for the event and for the variable.
         self.spend(2 * kept)
             .and_then(|()| self.hold(kept, 0))
             .map_err(|failure| Refusal::InvalidAnswer(failure.message))?;
@@ -280,7 +281,7 @@ impl DecisionBuilder<'_> {
         );
         match action {
             ApprovalAction::Reject | ApprovalAction::Timeout => {
-                // A failure is shown to every reader of the run.
+                // Every reader of the run sees its failure.
                 let is_shown = !self.plan.is_sensitive_output(&step.node, "feedback");
                 let message = match (action, answer.feedback.as_ref().filter(|_| is_shown)) {
                     (ApprovalAction::Timeout, _) => "the approval timed out".to_owned(),
@@ -319,7 +320,7 @@ impl DecisionBuilder<'_> {
         }
     }
 
-    /// Outputs made of an answer, marked where its words are another agent's.
+    /// Outputs made of an answer, marked as untrusted if the answer is.
     fn marked(&self, mut outputs: Object) -> Object {
         if self.outside.is_some() {
             outputs.insert(CONTENT_TRUST.to_owned(), UNTRUSTED.into());
@@ -396,8 +397,8 @@ impl DecisionBuilder<'_> {
 }
 
 impl ApprovalGate {
-    /// Refuses an answer of somebody this gate does not ask. The list binds by itself; the references together name who
-    /// is asked: by principal, by role or by group.
+    /// Refuses an answer from somebody this gate does not ask. The approvers list is binding by itself; the
+    /// references name, together, the principals, roles and groups that may answer.
     fn check(&self, voter: &str, authority: &Authority) -> Result<(), Refusal> {
         let is_in = |list: &[String]| list.iter().any(|name| name == voter);
         if !self.approvers.is_empty() && !is_in(&self.approvers) {

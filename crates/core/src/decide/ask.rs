@@ -1,4 +1,4 @@
-//! Asking: opening interrupts, with texts that are rendered when the question is put.
+//! Opens interrupts, whose texts are rendered at that moment.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use crate::{
 use super::DecisionBuilder;
 
 impl DecisionBuilder<'_> {
-    /// Opens an interrupt whose texts are rendered now; a text that cannot be fails the node.
+    /// Opens an interrupt and renders its texts; a text that fails to render fails the node.
     pub(super) fn ask_about(
         &mut self,
         step: &StepId,
@@ -25,7 +25,8 @@ impl DecisionBuilder<'_> {
         self.open_interrupt(step, cause, kind, data, timeout_ms);
     }
 
-    /// Renders what a gate is about. An artifact named by its node is the one of the node's latest execution.
+    /// Renders the texts that describe a gate. An artifact named by its node resolves to the artifact of the
+    /// node's latest execution.
     fn render_about(
         &self,
         step: &StepId,
@@ -51,7 +52,7 @@ impl DecisionBuilder<'_> {
         if let Some(artifact) = named {
             data.insert(ARTIFACT.to_owned(), artifact.id.clone().into());
         }
-        // OpenWOP requires both of an approval, so the node stands in for a text that is empty once rendered.
+        // OpenWOP requires both in an approval, so the node's id replaces a text that renders empty.
         if kind == InterruptKind::Approval {
             for name in [TITLE, ARTIFACT] {
                 data.entry(name).or_insert_with(|| step.node.as_str().into());

@@ -1,4 +1,4 @@
-//! Child runs: creating them, and hearing from them.
+//! Child runs: creating them and handling their messages.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ use super::{
     too_much_work,
 };
 
-/// Deepest nesting of child runs.
+/// Maximum nesting of child runs.
 const MAX_DEPTH: usize = 32;
 
 impl DecisionBuilder<'_> {
@@ -85,7 +85,7 @@ impl DecisionBuilder<'_> {
         if started.is_untrusted() || maps_untrusted() || reads_untrusted() {
             metadata.insert(CONTENT_TRUST.to_owned(), UNTRUSTED.into());
         }
-        // A child that could not start would leave its parent waiting for good.
+        // A child that failed to start would leave its parent waiting forever.
         let configurable = Object::new();
         check_inputs(&plan, &inputs)
             .and_then(|()| check_configurable(&plan, &configurable, &self.budget))
@@ -103,7 +103,7 @@ impl DecisionBuilder<'_> {
             let message = format!("inputs.{} is required, and not set here", variable.name);
             return Err(Failure::new("invalid_child_inputs", message));
         }
-        // Asked last: what is refused for another reason is no child.
+        // Checked last, so that only children that can start are counted.
         let root = started
             .parent
             .as_ref()
@@ -153,11 +153,11 @@ impl DecisionBuilder<'_> {
         match message {
             RunMessage::Start(start) => {
                 if self.run.started.is_none() && self.run.status.is_terminal() {
-                    self.tell_of_unstarted(*start);
+                    self.notify_parent_of_unstarted(*start);
                     return Ok(());
                 }
                 match self.start(*start) {
-                    // Told twice is told once.
+                    // Duplicate start messages are ignored.
                     Err(Refusal::WrongState) => Ok(()),
                     other => other,
                 }
@@ -182,7 +182,8 @@ impl DecisionBuilder<'_> {
                 )) = self.active(&step)
                 {
                     let child = Some(run.clone());
-                    // Two children may ask at nodes of the same name: the path to the child tells them apart.
+                    // Two children may open interrupts at nodes with the same id; the path to the child
+                    // distinguishes them.
                     let interrupt = format!("{}/{interrupt}", step.key());
                     self.record(
                         self.last(),
@@ -330,8 +331,9 @@ impl DecisionBuilder<'_> {
         self.complete_node(step, cause, done);
     }
 
-    /// Tells the parent of a run that was cancelled before it began; only the start says who the parent is.
-    fn tell_of_unstarted(&mut self, start: StartRun) {
+    /// Notifies the parent of a run that was cancelled before it started; only the start message names the
+    /// parent.
+    fn notify_parent_of_unstarted(&mut self, start: StartRun) {
         let Some(parent) = start.parent else { return };
         let ended = RunMessage::ChildEnded {
             step: StepId {
@@ -348,7 +350,7 @@ impl DecisionBuilder<'_> {
             .push((parent.run, self.last().unwrap_or_default(), ended));
     }
 
-    /// Tells the parent what it mirrors: that this run waits, goes on, or has ended.
+    /// Notifies the parent of the state it mirrors: that this run waits, continues or has ended.
     pub(super) fn tell_parent(&mut self, before: &Before) {
         let Some(parent) = self.run.parent().cloned() else {
             return;

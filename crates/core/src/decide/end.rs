@@ -1,4 +1,4 @@
-//! Ending early: failing and cancelling, with everything that is under way.
+//! Ends a run early: fails or cancels it, and stops everything active.
 
 use crate::{
     Event, Failure, NodeId, PrincipalId, Refusal, RunId, RunMessage, Seq, StepId, Timer,
@@ -9,11 +9,11 @@ use crate::{
 use super::{DecisionBuilder, answer::has_deadline};
 
 impl DecisionBuilder<'_> {
-    /// Fails the run: what is under way is stopped, children are told, and nothing follows.
+    /// Fails the run: stops all active work and notifies child runs; no event follows.
     pub(super) fn fail_run(&mut self, cause: Option<Seq>, error: Failure, node: Option<NodeId>) {
         for (step, child) in self.stop_work() {
             if let Some(child) = child.filter(|_| self.propagates(&step)) {
-                self.tell_child(child);
+                self.notify_child(child);
             }
             self.record(
                 cause,
@@ -28,7 +28,7 @@ impl DecisionBuilder<'_> {
         self.dirty.clear();
     }
 
-    /// Cancels the run. Children that cancel with it end first; until then the run is `cancelling`.
+    /// Cancels the run. Child runs that are cancelled with it end first; until then the run is `cancelling`.
     pub(super) fn cancel(
         &mut self,
         reason: Option<String>,
@@ -73,12 +73,12 @@ impl DecisionBuilder<'_> {
             self.record(cause, Event::RunCancelled { reason, by, parent });
         }
         for child in with_child.into_iter().filter_map(|(_, child)| child) {
-            self.tell_child(child);
+            self.notify_child(child);
         }
         Ok(())
     }
 
-    /// Ends a cancel once the last child has.
+    /// Completes a cancel after the last child has ended.
     pub(super) fn end_cancel_if_done(&mut self) {
         let waits = self
             .run
@@ -97,7 +97,7 @@ impl DecisionBuilder<'_> {
         }
     }
 
-    /// Clears timers and effects of everything active, and lists it with its child.
+    /// Clears the timers and effects of all active nodes, and returns each node's step with its child.
     fn stop_work(&mut self) -> Vec<(StepId, Option<RunId>)> {
         let mut work = Vec::new();
         for position in 0..self.run.nodes.len() {
@@ -117,7 +117,7 @@ impl DecisionBuilder<'_> {
                         self.timers_cleared.push(Timer::Delay(step.clone()));
                     }
                     if let Some(effect) = self.effect_under_way(position) {
-                        // An effect this very decision asked for is simply not begun.
+                        // An effect that this decision itself requested is simply not started.
                         self.effects
                             .retain(|new| (&new.step, new.attempt) != (&effect.0, effect.1));
                         self.settled.push(effect);
@@ -153,7 +153,7 @@ impl DecisionBuilder<'_> {
             })
     }
 
-    fn tell_child(&mut self, child: RunId) {
+    fn notify_child(&mut self, child: RunId) {
         let parent = self.input.run.clone();
         let seq = self.last().unwrap_or_default();
         self.messages

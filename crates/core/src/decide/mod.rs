@@ -1,8 +1,9 @@
-//! Deciding: from a run and a command to events and work.
+//! Decisions: from a run and a command to events and work.
 //!
-//! A decision runs until the run must wait: pure nodes chain inside it, so a run without effects, timers
-//! and interrupts starts and completes in one. It is bounded; past the bound it leaves a `continue` timer and stops, so
-//! that a loop cannot stall its neighbours. Every event goes through [`Run::apply`] as it is recorded.
+//! A decision continues until the run must wait. Pure nodes chain inside it, so a run without effects, timers
+//! and interrupts starts and completes in one decision. A decision is bounded: at its limit it sets a
+//! `continue` timer and stops, so that a loop cannot starve other runs. Every event goes through
+//! [`Run::apply`] as it is recorded.
 
 mod answer;
 mod ask;
@@ -29,30 +30,24 @@ use crate::{
 
 use schedule::Dirty;
 
-/// Most events of one decision.
+/// Maximum number of events in one decision.
 pub const MAX_EVENTS: usize = 512;
-/// Roughly the most bytes of payload of one decision.
+/// Approximate maximum payload of one decision, in bytes.
 pub const MAX_BYTES: usize = 1024 * 1024;
 
-/// Decides.
-///
-/// # Errors
-/// See [`Refusal`]: nothing happened.
+/// Applies a command to a run and returns the resulting events and work. A refused command has no effect.
 pub fn decide(run: Run, plan: &Plan, command: Command, input: &Input<'_>) -> Result<Decision, Refusal> {
     decide_counted(run, plan, command, input).map(|(decision, _)| decision)
 }
 
-/// Decides, and says what that cost.
-///
-/// # Errors
-/// See [`Refusal`]: nothing happened.
+/// Like [`decide`], and also returns the units of work spent.
 pub fn decide_counted(
     run: Run,
     plan: &Plan,
     command: Command,
     input: &Input<'_>,
 ) -> Result<(Decision, u64), Refusal> {
-    // Clocks of two replicas differ; within a log time never goes back.
+    // Clocks of two replicas differ, but time must never go backwards within a log.
     let input = &Input {
         now: input.now.max(run.updated_at),
         ..*input
@@ -65,10 +60,11 @@ pub fn decide_counted(
     Ok((builder.finish(&before), work))
 }
 
-/// Decides as [`decide`] does, unless that takes about so many units of work; then the answer is `None`, and nothing has
-/// happened. Events count as work, too. The most that can be allowed is a tenth of [`MAX_DECISION_WORK`].
+/// Like [`decide`], but returns `None` without any effect if the decision needs about `units` of work or
+/// more. Events count as work, too. The effective maximum is a tenth of [`MAX_DECISION_WORK`].
 ///
-/// A decision that is made is the one that [`decide`] makes: where the bound is reached, nothing is concluded from that.
+/// If it returns a decision, it is the same one that [`decide`] returns: reaching the limit never changes the
+/// result.
 pub fn decide_within(
     units: u64,
     run: Run,
@@ -81,7 +77,7 @@ pub fn decide_within(
         ..*input
     };
     let before = Before::of(&run, plan);
-    // Less than the bounds that a decision heeds, so that this one is reached before any of them.
+    // Below the limits that the decision itself observes, so that this one is reached first.
     let units = units.min(cost::EVALUATION.min(MESSAGES_PAUSE) - 1);
     let mut builder = DecisionBuilder::new(run, plan, input, Some(units));
     let followed = builder.follow(command);
@@ -94,9 +90,9 @@ pub fn decide_within(
     Some(followed.map(|()| builder.finish(&before)))
 }
 
-/// What the end of a decision is compared with.
+/// The state before the decision that `finish` compares with.
 struct Before {
-    /// The open interrupt that a parent mirrors.
+    /// The open interrupt that the parent mirrors.
     interrupt: Option<(InterruptKind, String)>,
     deadline: Option<Timestamp>,
     was_terminal: bool,
@@ -113,7 +109,7 @@ impl Before {
     }
 }
 
-/// Writes a decision down while the run follows.
+/// Records a decision and applies each event to the run.
 struct DecisionBuilder<'a> {
     plan: &'a Plan,
     input: &'a Input<'a>,
@@ -128,21 +124,21 @@ struct DecisionBuilder<'a> {
     messages: Vec<(RunId, Seq, RunMessage)>,
     /// Nodes whose readiness may have changed.
     dirty: Dirty,
-    /// The node that the command brings content from outside.
+    /// The node that receives untrusted content from the command.
     outside: Option<NodeId>,
-    /// Whether the decision was cut off and a `continue` timer is set.
+    /// Whether the decision stopped at its limit and set a `continue` timer.
     cut: bool,
-    /// What evaluating and copying may still cost.
+    /// The remaining budget for evaluating and copying.
     budget: Budget,
-    /// What was spent of earlier budgets.
+    /// Work charged to earlier budgets of this decision.
     worked: u64,
-    /// What the caller allows, if it is less than a decision may cost.
+    /// The caller's limit, if it is lower than the limit of a decision.
     allowed: Option<u64>,
-    /// RunMessages taken in.
+    /// Run messages consumed.
     heard: usize,
-    /// What the run holds.
+    /// The current size of the run's state, in units.
     held: u64,
-    /// The most the run may hold, in units.
+    /// The maximum size of the run's state, in units.
     most_held: u64,
 }
 
@@ -174,7 +170,7 @@ impl<'a> DecisionBuilder<'a> {
         }
     }
 
-    /// Records an event; returns its place.
+    /// Records an event and returns its sequence number.
     fn record(&mut self, cause: Option<Seq>, event: Event) -> Seq {
         let recorded = Recorded {
             seq: self.run.head,
@@ -213,7 +209,7 @@ impl<'a> DecisionBuilder<'a> {
                 Ok(())
             }
             Command::Resume { reason } => {
-                // One that was quarantined while it was being cancelled goes on with that.
+                // A run that was quarantined while it was being cancelled resumes the cancel.
                 if !self.run.paused || self.run.status.is_terminal() {
                     return Err(Refusal::NotPaused(self.run.status));
                 }
@@ -255,10 +251,11 @@ impl<'a> DecisionBuilder<'a> {
                         break;
                     }
                     self.message(message)?;
-                    // What one run message made possible happens before the next is read.
+                    // Everything that a message makes possible happens before the next message is read.
                     self.settle_run();
                     self.heard += 1;
-                    // Each has a whole budget, so that nothing depends on which are heard together.
+                    // Each message gets a whole budget, so that the result does not depend on how messages
+                    // are batched.
                     self.worked += self.budget.spent();
                     let whole = self.allowed.map(|units| units.saturating_sub(self.worked));
                     self.budget = Budget::new(whole.unwrap_or(MAX_DECISION_WORK));
@@ -268,17 +265,12 @@ impl<'a> DecisionBuilder<'a> {
         }
     }
 
-    /// Pays for work.
-    ///
-    /// # Errors
-    /// `work_limit_exceeded`.
+    /// Charges work to the budget; fails with `work_limit_exceeded`.
     fn spend(&self, units: u64) -> Result<(), Failure> {
         self.budget.spend(units).map_err(|Exhausted| too_much_work())
     }
 
-    /// Makes room for what the run will hold, in place of what it will no longer hold.
-    ///
-    /// # Errors
+    /// Accounts for `more` units of new state that replace `less` units of old state; fails with
     /// `state_limit_exceeded`.
     fn hold(&mut self, more: u64, less: u64) -> Result<(), Failure> {
         let held = (self.held + more).saturating_sub(less);
@@ -295,12 +287,12 @@ impl<'a> DecisionBuilder<'a> {
         Ok(())
     }
 
-    /// What the run holds of a variable.
+    /// The units of state that a variable occupies.
     fn held_of(&self, variable: &str) -> u64 {
         self.run.variables.get(variable).map_or(0, cost::of_value)
     }
 
-    /// Whether so much was done or written down that another decision goes on.
+    /// Whether the decision has reached its limits and another one must continue.
     fn is_full(&self) -> bool {
         self.events.len() >= MAX_EVENTS
             || self.bytes >= MAX_BYTES
@@ -308,14 +300,14 @@ impl<'a> DecisionBuilder<'a> {
             || self.is_beyond()
     }
 
-    /// Whether this was more than the caller allows. Nothing of it is shown, so it ends as soon as it can.
+    /// Whether the decision exceeds the caller's limit. It is then discarded, so it ends as soon as possible.
     fn is_beyond(&self) -> bool {
         let Some(allowed) = self.allowed else { return false };
         let events = self.events.len() as u64 * EVENT;
         self.budget.is_spent() || self.worked + self.budget.spent() + events >= allowed
     }
 
-    /// The active execution a step id names.
+    /// The active execution that a step id names.
     fn active(&self, step: &StepId) -> Option<(usize, &Active)> {
         let position = self.plan.position(&step.node)?;
         match &self.run.nodes.get(position)?.phase {
@@ -347,7 +339,7 @@ impl<'a> DecisionBuilder<'a> {
                 Ok(())
             }
             Timer::RunDuration => {
-                // The deadline moves while a run waits; a timer that comes early is only dropped.
+                // The deadline moves while a run waits; a timer that fires early is only dropped.
                 match self.run.duration_deadline() {
                     Some(deadline) if deadline <= self.input.now => {
                         self.breach_duration();
@@ -379,7 +371,8 @@ impl<'a> DecisionBuilder<'a> {
         if self.run.status.is_terminal() && before.deadline.is_some() {
             self.timers_cleared.push(Timer::RunDuration);
         }
-        // A timer set in the same batch as it is cleared must stand; one set twice stands as set last.
+        // A timer that is both cleared and set in one batch must be set; of several settings the last one
+        // counts.
         if !self.timers_cleared.is_empty() {
             let mut seen: HashSet<_> = self.timers_set.iter().map(|(timer, _)| timer.clone()).collect();
             self.timers_cleared.retain(|timer| seen.insert(timer.clone()));
@@ -397,7 +390,7 @@ impl<'a> DecisionBuilder<'a> {
         }
     }
 
-    /// Waits of retries are timers; those that fired during a pause are set again.
+    /// Retry delays are timers; those that fired during a pause are set again.
     fn restart_retries(&mut self) {
         for position in 0..self.run.nodes.len() {
             if let Phase::Active(Active {
@@ -421,7 +414,7 @@ fn weight_of_inputs(run: &Run) -> u64 {
     started.map_or(0, |started| cost::of_object(&started.inputs))
 }
 
-/// What a run holds of variables, channels and outputs.
+/// The units that a run's variables, channels and outputs occupy.
 fn weight_of_state(run: &Run) -> u64 {
     let outputs = run.nodes.iter().filter_map(|node| node.outputs.as_ref());
     cost::of_object(&run.variables)
@@ -433,7 +426,7 @@ fn most_held(inputs: u64) -> u64 {
     MAX_STATE.max(STATE_PER_INPUT * inputs)
 }
 
-/// The failure of a node whose work exceeds the budget of a decision, or that of one evaluation.
+/// The failure of a node whose work exceeds the budget of a decision or of one evaluation.
 pub(crate) fn too_much_work() -> Failure {
     Failure::new(
         "work_limit_exceeded",
@@ -441,7 +434,7 @@ pub(crate) fn too_much_work() -> Failure {
     )
 }
 
-/// A cheap estimate: only what workflows can make large counts.
+/// A cheap estimate: it counts only what workflows can make large.
 fn size_of_event(event: &Event) -> usize {
     const ENVELOPE: usize = 128;
     const EDGE: usize = 6;

@@ -1,4 +1,4 @@
-//! Running one execution of a node: its inputs, what its type does, and how it ends.
+//! Runs one execution of a node: its inputs, the work of its type, and its end.
 
 use serde_json::{Value, json};
 
@@ -17,10 +17,10 @@ use crate::{
 
 use super::{DecisionBuilder, too_much_work};
 
-/// Longest delay; beyond it a timestamp would leave the calendar.
+/// Longest delay; a longer one would exceed the range of timestamps.
 const MAX_DELAY_MS: u64 = 100 * 365 * 24 * 3_600 * 1_000;
 
-/// The most that the templates of one request may come to.
+/// Maximum size in bytes of one request's rendered templates.
 const MAX_HTTP_RENDERED: usize = 4 * 1024 * 1024;
 
 impl DecisionBuilder<'_> {
@@ -43,7 +43,7 @@ impl DecisionBuilder<'_> {
     }
 
     fn perform(&mut self, position: usize, step: StepId, attempt: u32, started: Seq) {
-        // The plan outlives the builder's borrow of itself.
+        // A copy of the reference, so that `node` does not borrow `self`.
         let plan: &Plan = self.plan;
         let node = &plan.nodes[position];
         let inputs = match self.resolve_inputs(position) {
@@ -172,7 +172,8 @@ impl DecisionBuilder<'_> {
                 if too_deep(&value) {
                     return self.fail_node(&step, started, nested("the value"));
                 }
-                // The fold copies the channel: to check it, as the channel, and as the variable of its name.
+                // The fold copies the channel three times: to check it, as the channel, and as the variable
+                // of the same name.
                 let current = self.run.channels.get(channel).map_or(0, cost::of_value);
                 let added = cost::of_value(&value);
                 let room = self.spend(2 * added + 3 * current);
@@ -295,7 +296,7 @@ impl DecisionBuilder<'_> {
         Ok(inputs)
     }
 
-    /// A copy of a value, paid for.
+    /// Clones a value and charges for it.
     pub(super) fn copy(&self, value: &Value) -> Result<Value, Failure> {
         self.spend(cost::of_value(value))?;
         Ok(value.clone())
@@ -345,7 +346,7 @@ impl DecisionBuilder<'_> {
             headers.push((name.clone(), render(value)?));
         }
         let body = match (inputs.get("body"), &http.body) {
-            // What a port brings may be anybody's text: it is never a template.
+            // A port may carry anybody's text, so it is never treated as a template.
             (Some(body), _) => Some(self.http_body(body)?),
             (None, Some(body)) => Some(self.http_body(&body.fill(&mut render)?)?),
             (None, None) => None,
@@ -359,7 +360,7 @@ impl DecisionBuilder<'_> {
         })
     }
 
-    /// The body of a request as text, paid for, wherever it comes from.
+    /// The request body as text; charges for it.
     fn http_body(&self, body: &Value) -> Result<String, Failure> {
         let text = json_within(body, MAX_HTTP_RENDERED)
             .ok_or_else(|| Failure::new("template_failed", "the body of the request is too long"))?;
@@ -388,7 +389,7 @@ impl DecisionBuilder<'_> {
         )
     }
 
-    /// Ends an execution well: its artifact, its outputs, its edges.
+    /// Completes an execution: records its artifact and outputs and evaluates its edges.
     pub(super) fn complete_node(&mut self, step: &StepId, cause: Seq, outputs: Object) {
         let Some((position, _)) = self.active(step) else {
             return;
@@ -396,7 +397,7 @@ impl DecisionBuilder<'_> {
         if object_too_deep(&outputs) {
             return self.fail_node(step, cause, nested("the output"));
         }
-        // In the event, with the node and among the variables.
+        // Stored in the event, with the node and among the variables.
         let kept = cost::of_object(&outputs);
         let before = self.kept_by(position, &outputs);
         if let Err(failure) = self.spend(3 * kept).and_then(|()| self.hold(2 * kept, before)) {
@@ -408,7 +409,7 @@ impl DecisionBuilder<'_> {
         };
         let mut cause = cause;
         let node = &self.plan.nodes[position];
-        // A node that emits an artifact of its own has done so.
+        // A node that emits an artifact of its own has already done so.
         let emitted = matches!(node.kind, NodeKind::ArtifactEmit { .. });
         if let Some(artifact_type) = node.artifact_type.clone().filter(|_| !emitted) {
             let name = self.plan.nodes[position].name.clone();
@@ -425,7 +426,7 @@ impl DecisionBuilder<'_> {
         self.mark_targets(position);
     }
 
-    /// Ends an execution badly. Where no taken edge handles a failure, the run fails with it.
+    /// Fails an execution. If no taken edge handles the failure, the run fails with it.
     pub(super) fn fail_node(&mut self, step: &StepId, cause: Seq, error: Failure) {
         let Some((position, active)) = self.active(step) else {
             return;
@@ -437,7 +438,7 @@ impl DecisionBuilder<'_> {
         }
         let (untaken, error) = match self.untaken(position, "failed", &output) {
             Ok(untaken) => (untaken, error),
-            // Whether their conditions hold cannot be found out: only edges without one are taken.
+            // The conditions cannot be evaluated, so only unconditional edges are taken.
             Err(Exhausted) => (self.conditional(position), too_much_work()),
         };
         let handled = self.plan.nodes[position].out.iter().any(|&edge| {
@@ -462,8 +463,8 @@ impl DecisionBuilder<'_> {
         }
     }
 
-    /// Ends an attempt badly: another follows if the failure and the node's settings allow it, after the delay of the
-    /// settings or the one the peer asked for, whichever is longer.
+    /// Fails an attempt. Another attempt follows if the failure and the node's settings allow it, after the
+    /// configured delay or the one the peer requested, whichever is longer.
     fn attempt_failed(
         &mut self,
         position: usize,
@@ -497,7 +498,7 @@ impl DecisionBuilder<'_> {
         ));
     }
 
-    /// What the run holds already in the places where the outputs of a node go.
+    /// The units of state that the outputs of this node will replace.
     fn kept_by(&self, position: usize, outputs: &Object) -> u64 {
         let declared = outputs.keys().filter(|port| self.plan.declares(port));
         let own = self.held_of(self.plan.nodes[position].id.as_str());
@@ -509,7 +510,7 @@ impl DecisionBuilder<'_> {
         declared.map(|port| self.held_of(port)).sum::<u64>() + own + state.map_or(0, cost::of_object)
     }
 
-    /// The edges that leave a node and whose condition does not hold.
+    /// The outgoing edges whose condition does not hold.
     fn untaken(&self, position: usize, status: &'static str, output: &Object) -> Result<Vec<u32>, Exhausted> {
         let mut untaken = self.conditional(position);
         if untaken.is_empty() {
@@ -529,7 +530,7 @@ impl DecisionBuilder<'_> {
         Ok(untaken)
     }
 
-    /// The edges that leave a node and have a condition.
+    /// The outgoing edges that have a condition.
     fn conditional(&self, position: usize) -> Vec<u32> {
         let out = self.plan.nodes[position].out.iter();
         let conditional = out.filter(|&&edge| self.plan.edges[edge].condition.is_some());
@@ -632,7 +633,7 @@ impl DecisionBuilder<'_> {
         )
     }
 
-    /// Whether an execution has an effect under way.
+    /// The step and attempt of the node's running effect, if it has one.
     pub(super) fn effect_under_way(&self, position: usize) -> Option<(StepId, u32)> {
         let is_effect = self.plan.nodes[position].kind.is_effect();
         match &self.run.nodes[position].phase {
@@ -669,7 +670,6 @@ fn nested(what: &str) -> Failure {
     )
 }
 
-/// The fields of an object literal.
 pub(super) fn fields(value: Value) -> Object {
     match value {
         Value::Object(fields) => fields,

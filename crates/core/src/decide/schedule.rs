@@ -1,4 +1,4 @@
-//! Scheduling: starting every node whose edges allow it, until nothing can start.
+//! Scheduling: starts every node whose edges allow it, until no node can start.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use crate::{
 
 use super::DecisionBuilder;
 
-/// Nodes whose readiness may have changed, each once, in the order in which they are looked at.
+/// A queue of nodes whose readiness may have changed, without duplicates.
 #[derive(Debug)]
 pub(super) struct Dirty {
     queue: VecDeque<usize>,
@@ -58,8 +58,8 @@ impl DecisionBuilder<'_> {
             if self.cut || !self.may_start() {
                 return;
             }
-            // An earlier decision may have been cut off with nodes left to start, and any command may come before
-            // the timer that goes on with them. They are under way as much as active ones are.
+            // An earlier decision may have stopped at its limit with nodes left to start, and any command may
+            // arrive before the `continue` timer. Such nodes count as active.
             if self.plan.has_loop || !self.has_active() {
                 self.mark_ready();
                 if !self.dirty.is_empty() {
@@ -85,13 +85,13 @@ impl DecisionBuilder<'_> {
         }
     }
 
-    /// Claims that the decision is full. One that has recorded nothing is not, whatever looking at the graph took: each
-    /// decision gets the run further.
+    /// Whether the decision is full. A decision that has recorded nothing never is, however much work the
+    /// graph walk took: each decision must make progress.
     fn must_pause(&self) -> bool {
         !self.events.is_empty() && self.is_full()
     }
 
-    /// Leaves the rest to another decision.
+    /// Leaves the rest to the next decision.
     fn pause(&mut self) {
         self.cut = true;
         self.timers_set.push((Timer::Continue, self.input.now));
@@ -108,13 +108,13 @@ impl DecisionBuilder<'_> {
     }
 
     fn drain(&mut self) {
-        // Whatever runs queues again behind the others, so a loop does not starve its neighbours.
+        // A node that ran is queued behind the others, so a loop cannot starve other nodes.
         while let Some(position) = self.dirty.pop() {
             if self.cut || !self.may_start() {
                 self.dirty.clear();
                 return;
             }
-            // Each edge is asked when the node is judged, and when it starts.
+            // Each edge is read when the node's readiness is evaluated, and again when the node starts.
             self.walked(1 + self.plan.nodes[position].forward.len());
             let ready = self.run.readiness(self.plan, position);
             if matches!(ready, Readiness::NotYet | Readiness::Held) {
@@ -132,7 +132,7 @@ impl DecisionBuilder<'_> {
         }
     }
 
-    /// A held node that nothing else can complete any more.
+    /// A held node whose missing signals can no longer arrive.
     fn released(&self) -> Option<usize> {
         if !self.plan.has_loop {
             return None;
@@ -149,11 +149,11 @@ impl DecisionBuilder<'_> {
         free.or_else(|| held.first().copied().filter(|_| !self.has_active()))
     }
 
-    /// Pays for a walk over nodes and edges. Where much was walked, another decision goes on; the half of the budget that
-    /// is not for starting nodes belongs to the node at hand.
+    /// Charges for a walk over nodes and edges. It takes at most the first half of the budget; the second
+    /// half is reserved for the node being run.
     fn walked(&self, n: usize) {
         let left = DECISION_PAUSE.saturating_sub(self.budget.spent());
-        // What is taken is there.
+        // Never more than what is left, so this cannot fail.
         let _ = self.budget.spend((n as u64).min(left));
     }
 
@@ -191,7 +191,8 @@ impl DecisionBuilder<'_> {
         self.dirty.push(position);
     }
 
-    /// The outputs of the nodes no forward edge leaves: those of the one that completed, or each under its id.
+    /// The run's outputs: those of the terminal node that completed, or of several such nodes under their
+    /// ids.
     fn final_outputs(&self) -> Object {
         let mut ends = self.ends();
         match (ends.next(), ends.next()) {
@@ -205,7 +206,7 @@ impl DecisionBuilder<'_> {
         }
     }
 
-    /// The nodes that end the run, as far as they completed, with their outputs: no forward edge leaves them.
+    /// The completed terminal nodes, which no forward edge leaves, with their outputs.
     pub(super) fn ends(&self) -> impl Iterator<Item = (&NodeId, &Object)> {
         let nodes = self.plan.nodes.iter().zip(&self.run.nodes);
         nodes.filter_map(|(node, state)| {
@@ -216,7 +217,7 @@ impl DecisionBuilder<'_> {
         })
     }
 
-    /// Whether one more node execution is within bounds; if not, the run fails.
+    /// Whether the limit allows one more node execution; if not, fails the run.
     pub(super) fn within_executions(&mut self, position: usize) -> bool {
         let limit = self
             .run

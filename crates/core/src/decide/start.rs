@@ -1,4 +1,4 @@
-//! Starting: checking what a run is given, and fixing its bounds.
+//! Starts a run: checks its inputs and fixes its limits.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::{
 
 use super::{DecisionBuilder, most_held, weight_of_inputs, weight_of_state};
 
-/// Shortest run-duration bound a caller may ask for.
+/// The shortest run duration that a caller may request.
 const MIN_DURATION_MS: u64 = 1;
 
 impl DecisionBuilder<'_> {
@@ -58,7 +58,7 @@ impl DecisionBuilder<'_> {
         );
         let (inputs, copied) = (weight_of_inputs(&self.run), weight_of_state(&self.run));
         (self.held, self.most_held) = (inputs + copied, most_held(inputs));
-        // Where little of the budget is left after the copy, the first node starts in the next decision.
+        // If the copy leaves little of the budget, the first node starts in the next decision.
         let _ = self.budget.spend(copied);
         let entries = self.plan.entries.iter();
         entries.for_each(|&position| self.dirty.push(position));
@@ -66,7 +66,7 @@ impl DecisionBuilder<'_> {
     }
 }
 
-/// Checks inputs against the declared variables; undeclared ones are accepted.
+/// Checks inputs against the declared variables; undeclared inputs are accepted.
 pub(super) fn check_inputs(plan: &Plan, inputs: &Object) -> Result<(), Refusal> {
     check_nesting("inputs", inputs)?;
     for variable in plan.variables() {
@@ -136,7 +136,7 @@ fn limits(plan: &Plan, configurable: &Object, host: HostBounds) -> Result<Limits
     })
 }
 
-/// The reserved keys that have a type of their own.
+/// Checks the types of the reserved keys.
 fn check_known(configurable: &Object) -> Result<(), Refusal> {
     let refuse = |key: &str, rule: &str| Refusal::InvalidInput {
         field: format!("configurable.{key}"),

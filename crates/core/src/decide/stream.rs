@@ -1,7 +1,8 @@
-//! Streaming a text: pieces of it are events of their own, one after the other, at an interval or at once.
+//! Text streaming: each chunk is an event of its own, at an interval or immediately.
 //!
-//! A piece is made when its turn comes, from the run as it is then, and recorded; what was said is never made again.
-//! Between two pieces the node waits for its timer, as a delay does. Its output `text` is all pieces together.
+//! A chunk is rendered when it is due, from the run's state at that time, and recorded; it is never rendered
+//! again. Between two chunks the node waits for its timer, as a delay does. Its output `text` is the
+//! concatenation of all chunks.
 
 use serde_json::json;
 
@@ -16,19 +17,18 @@ use super::{
     node::{failed, fields},
 };
 
-/// Pieces said in one go where there is no interval; then others have their turn.
+/// Chunks emitted at once if there is no interval; then other nodes run.
 const AT_ONCE: usize = 64;
-/// Most bytes of a streamed text.
+/// Maximum size in bytes of a streamed text.
 const MAX_TEXT: usize = 1024 * 1024;
 
-/// One piece.
 struct Piece {
     text: String,
     is_last: bool,
 }
 
 impl DecisionBuilder<'_> {
-    /// Says what is next of a text, and waits for the rest or ends.
+    /// Emits the next chunks of a text, then waits for the rest or completes the node.
     pub(super) fn stream_on(&mut self, pieces: &Pieces, interval_ms: u64, step: &StepId, cause: Seq) {
         let mut cause = cause;
         for _ in 0..AT_ONCE {
@@ -70,7 +70,7 @@ impl DecisionBuilder<'_> {
         self.timers_set.push((Timer::Delay(step.clone()), due));
     }
 
-    /// The piece whose turn it is; none where there is nothing to say at all.
+    /// Renders chunk `n`; `None` if there are no chunks at all.
     fn piece(&self, pieces: &Pieces, n: usize) -> Result<Option<Piece>, Failure> {
         match pieces {
             Pieces::Templates(templates) => templates
@@ -110,7 +110,7 @@ impl DecisionBuilder<'_> {
                         is_last: n + 1 == length,
                     }),
                     None if n == 0 => None,
-                    // The list has shrunk since: readers are told that this was all.
+                    // The list has shrunk since the last chunk: an empty last chunk ends the stream.
                     None => Some(Piece {
                         text: String::new(),
                         is_last: true,
@@ -121,5 +121,5 @@ impl DecisionBuilder<'_> {
     }
 }
 
-/// What an expression gives that should give a list.
+/// The expression did not evaluate to a list.
 struct NoList;

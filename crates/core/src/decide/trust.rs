@@ -1,4 +1,4 @@
-//! Marking what is made of untrusted content: answers from outside, and everything that follows from them.
+//! Marks events that contain untrusted content or anything derived from it.
 
 use crate::{
     Event, NodeId,
@@ -10,7 +10,7 @@ use crate::{
 use super::DecisionBuilder;
 
 impl DecisionBuilder<'_> {
-    /// Whether an event that is about to be recorded has untrusted content in it.
+    /// Whether an event that is about to be recorded contains untrusted content.
     pub(super) fn is_untrusted(&self, event: &Event) -> bool {
         match Content::of(event) {
             Content::Inputs(started) => started.is_untrusted(),
@@ -24,7 +24,7 @@ impl DecisionBuilder<'_> {
                 self.is_untrusted_work(node)
             }
             Content::Variable { name, node } => {
-                // Exchanges are added to what was said before.
+                // Exchanges are appended to earlier ones, so the mark stays.
                 let grows = name.starts_with(super::answer::EXCHANGES);
                 (grows && self.run.untrusted.variables.contains(name))
                     || node.is_some_and(|node| self.is_untrusted_work(node))
@@ -37,12 +37,13 @@ impl DecisionBuilder<'_> {
         }
     }
 
-    /// Whether the command brings a node content from outside: an answer, or what an untrusted child ended with.
+    /// Whether the command brings the node untrusted content: an answer, or the outputs of an untrusted
+    /// child.
     fn is_answered_from_outside(&self, node: &NodeId) -> bool {
         self.outside.as_ref() == Some(node)
     }
 
-    /// Whether what a node makes has untrusted content in it.
+    /// Whether the node's results contain untrusted content.
     fn is_untrusted_work(&self, node: &NodeId) -> bool {
         self.is_answered_from_outside(node)
             || self
@@ -51,7 +52,8 @@ impl DecisionBuilder<'_> {
                 .is_some_and(|position| self.reads_untrusted(position))
     }
 
-    /// Whether a node reads untrusted content: by a port, or because it evaluates something while there is any.
+    /// Whether a node reads untrusted content: through a port, or because it evaluates an expression while
+    /// the run holds any.
     pub(super) fn reads_untrusted(&self, position: usize) -> bool {
         if !self.run.holds_untrusted() {
             return false;

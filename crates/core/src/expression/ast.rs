@@ -1,4 +1,4 @@
-//! What a source says, as a tree of bounded depth: chains of operators, filters and fields are lists in it.
+//! The syntax tree. Its depth is bounded: chains of operators, filters and fields are lists in it.
 
 use super::{filters::Filter, predicates::Test};
 
@@ -9,7 +9,7 @@ pub(super) enum Expr {
     Int(i128),
     Float(f64),
     Text(Box<str>),
-    /// A name, and where it is in the source.
+    /// A name and its offset in the source.
     Name(Box<str>, usize),
     List(Vec<Expr>),
     Map(Vec<(Expr, Expr)>),
@@ -18,7 +18,7 @@ pub(super) enum Expr {
     Negative(Box<Expr>),
     All(Vec<Expr>),
     Any(Vec<Expr>),
-    /// Operators of equal rank, from left to right.
+    /// Operators of equal precedence, from left to right.
     Chain(Box<Expr>, Vec<(Operator, Expr)>),
     Compare(Box<Expr>, Vec<(Comparison, Expr)>),
     If(Box<Choice>),
@@ -56,11 +56,11 @@ pub(super) enum Comparison {
     NotIn,
 }
 
-/// What follows a value closely.
+/// A postfix operation on a value.
 #[derive(Debug)]
 pub(super) enum Post {
     Field(Box<str>),
-    /// A call of a method; values have none, which is found out when it is made.
+    /// A method call. No value has methods, so evaluating it is an error.
     Call(Box<str>, Args),
     Item(Expr),
     Slice {
@@ -86,7 +86,7 @@ pub(super) struct Args {
 pub(super) enum Statement {
     Text(Box<str>),
     Print(Expr),
-    /// The first branch whose condition holds, else the rest.
+    /// The branches with their conditions, and the `else` branch.
     If(Vec<(Expr, Vec<Statement>)>, Vec<Statement>),
     For(Box<Loop>),
 }
@@ -100,7 +100,7 @@ pub(super) struct Loop {
     pub(super) otherwise: Vec<Statement>,
 }
 
-/// The names that a loop gives to an item.
+/// The names that a loop binds to an item.
 #[derive(Debug)]
 pub(super) enum Target {
     Name(Box<str>),

@@ -1,4 +1,4 @@
-//! Evaluating a tree. Each step is paid for; what a step touches or makes is paid for where it is done.
+//! Evaluates a syntax tree. Every step is charged; reading and creating values is charged where it happens.
 
 use std::{borrow::Cow, collections::BTreeMap, rc::Rc};
 
@@ -13,14 +13,14 @@ use crate::cost::Meter;
 
 type Result<T> = std::result::Result<T, ExpressionError>;
 
-/// Most items of a range.
+/// Maximum number of items in a range.
 const MAX_RANGE: usize = 1_000;
 
-/// An evaluation under way.
+/// The state of one evaluation.
 pub(super) struct Machine<'a, 'm, 'b> {
     pub(super) scope: &'m dyn Scope<'a>,
     pub(super) meter: &'m Meter<'b>,
-    /// Names that loops have given to items, the innermost last.
+    /// Loop variables, innermost last.
     locals: Vec<(&'a str, Val<'a>)>,
 }
 
@@ -166,7 +166,7 @@ impl<'a, 'm, 'b> Machine<'a, 'm, 'b> {
         let mut made = BTreeMap::new();
         for (name, value) in fields {
             let name = match self.eval(name)? {
-                // A lent name is compared with the others, one that was made is copied as well.
+                // A borrowed name is charged for comparing; an owned one also for copying.
                 Val::Text(Text::Lent(name)) => {
                     self.meter.bytes(name.len())?;
                     Cow::Borrowed(name)
@@ -212,7 +212,7 @@ impl<'a, 'm, 'b> Machine<'a, 'm, 'b> {
         Ok(Val::list(items))
     }
 
-    /// The first operand that decides, else the last.
+    /// Short-circuits: the first operand whose truth value is `decides`, else the last operand.
     fn until(&mut self, operands: &'a [Expr], decides: bool) -> Result<Val<'a>> {
         let mut value = Val::Undefined;
         for operand in operands {
@@ -226,7 +226,7 @@ impl<'a, 'm, 'b> Machine<'a, 'm, 'b> {
 
     fn chain(&mut self, first: &'a Expr, rest: &'a [(Operator, Expr)]) -> Result<Val<'a>> {
         let mut value = self.eval(first)?;
-        // Pieces of a text are joined once, however many there are.
+        // All pieces of a concatenation are joined at once.
         if rest.iter().all(|(operator, _)| *operator == Operator::Join) {
             let mut out = Out::new(self.meter);
             out.print(&value)?;
@@ -390,7 +390,7 @@ impl<'a, 'm, 'b> Machine<'a, 'm, 'b> {
     }
 }
 
-/// Whether a list holds a value, an object a field, or a text a text.
+/// Whether a list contains a value, an object a field, or a text a substring.
 pub(super) fn contains<'a>(container: &Val<'a>, value: &Val<'a>, meter: &Meter<'_>) -> Result<bool> {
     match container {
         Val::Undefined => Ok(false),
@@ -423,7 +423,7 @@ pub(super) fn contains<'a>(container: &Val<'a>, value: &Val<'a>, meter: &Meter<'
     }
 }
 
-/// What finding a text in another costs: what is looked for is prepared first, unless it is longer.
+/// The cost of a substring search: the needle is preprocessed first, unless it is longer than the text.
 pub(super) fn searching(text: &str, wanted: &str) -> u64 {
     let prepared = if wanted.len() > text.len() {
         0
@@ -441,7 +441,7 @@ fn negative<'a>(value: &Val<'a>) -> Result<Val<'a>> {
     }
 }
 
-/// What two numbers come to.
+/// Applies an arithmetic operator to two numbers.
 pub(super) fn calculate<'a>(operator: Operator, left: &Val<'a>, right: &Val<'a>) -> Result<Val<'a>> {
     let unfit = || {
         let (left, right) = (left.kind(), right.kind());
@@ -505,7 +505,7 @@ fn calculate_floats<'a>(operator: Operator, a: f64, b: f64) -> Option<Val<'a>> {
     Some(Val::Float(float))
 }
 
-/// Quotient and remainder, rounded down.
+/// Quotient and remainder of a division that rounds down.
 fn floored(a: i128, b: i128) -> Option<(i128, i128)> {
     let (quotient, remainder) = (a.checked_div(b)?, a.checked_rem(b)?);
     if remainder != 0 && (remainder < 0) != (b < 0) {
@@ -527,7 +527,7 @@ const fn sign(operator: Operator) -> &'static str {
     }
 }
 
-/// Whether a number is a multiple of another; none is one of 0.
+/// Whether a number is a multiple of another; no number is a multiple of 0.
 pub(super) fn divides<'a>(value: &Val<'a>, by: &Val<'a>) -> bool {
     let zero = Val::Int(0);
     if compare_numbers(by, &zero).is_none_or(std::cmp::Ordering::is_eq) {
@@ -537,7 +537,7 @@ pub(super) fn divides<'a>(value: &Val<'a>, by: &Val<'a>) -> bool {
     remainder.is_ok_and(|rest| compare_numbers(&rest, &zero) == Some(std::cmp::Ordering::Equal))
 }
 
-/// What a loop says of its turn.
+/// The `loop` variable of one iteration.
 #[derive(Debug)]
 struct Turn {
     at: usize,
@@ -566,7 +566,6 @@ impl<'a> Fields<'a> for Turn {
             "revindex0" => Val::count(self.length - self.at - 1),
             "first" => Val::Bool(self.at == 0),
             "last" => Val::Bool(self.at + 1 == self.length),
-            // Loops are not recursive.
             "depth" => Val::Int(1),
             "depth0" => Val::Int(0),
             _ => return None,

@@ -1,7 +1,7 @@
-//! The filters of expressions, each with what a use costs beside what it touches and makes.
+//! The filters of expressions, each with the base cost of one use.
 //!
-//! There are no others: a name that is not in the table is refused with the definition. A filter pays for the items and
-//! bytes it looks at, and for those of its result, before it makes it.
+//! The table is complete: a definition that names any other filter is refused. A filter is charged for the
+//! items and bytes that it reads, and for its result before creating it.
 
 use std::{cmp::Ordering, fmt, rc::Rc, vec};
 
@@ -22,9 +22,9 @@ use texts::{capitalized, changed, indent, join, replace, split, titled, trim};
 
 type Result<T> = std::result::Result<T, ExpressionError>;
 
-/// Most items of a sequence that a filter takes or makes.
+/// Maximum number of items that a filter reads or creates.
 pub(super) const MAX_ITEMS: usize = 10_000;
-/// What `map` may apply by name: filters of one value that make one of about its size.
+/// Filters that `map` may apply by name: they take one value and return one of about the same size.
 const MAPPABLE: [&str; 11] = [
     "abs",
     "capitalize",
@@ -39,7 +39,6 @@ const MAPPABLE: [&str; 11] = [
     "upper",
 ];
 
-/// A filter.
 pub(super) struct Filter {
     pub(super) name: &'static str,
     pub(super) cost: u64,
@@ -58,7 +57,7 @@ impl Filter {
     }
 }
 
-/// A use of a filter or a test.
+/// One use of a filter or a test.
 pub(super) struct Call<'a, 'm, 'b> {
     pub(super) meter: &'m Meter<'b>,
     pub(super) value: Val<'a>,
@@ -67,12 +66,12 @@ pub(super) struct Call<'a, 'm, 'b> {
 }
 
 impl<'a> Call<'a, '_, '_> {
-    /// An argument that is next by its place or given by name.
+    /// The next positional argument, or else the named one.
     fn optional(&mut self, name: &str) -> Option<Val<'a>> {
         self.by_place.next().or_else(|| self.named(name))
     }
 
-    /// An argument that is given by name only.
+    /// An argument that can only be given by name.
     fn named(&mut self, name: &str) -> Option<Val<'a>> {
         let at = self.by_name.iter().position(|(known, _)| *known == name)?;
         Some(self.by_name.swap_remove(at).1)
@@ -95,7 +94,7 @@ impl<'a> Call<'a, '_, '_> {
         }
     }
 
-    /// An optional text that is given by name only.
+    /// An optional text argument that can only be given by name.
     fn named_text(&mut self, name: &str) -> Result<Option<Text<'a>>> {
         match self.named(name) {
             None | Some(Val::None | Val::Undefined) => Ok(None),
@@ -103,7 +102,7 @@ impl<'a> Call<'a, '_, '_> {
         }
     }
 
-    /// A text that is an argument: read once at least, however short the value is that the filter is for.
+    /// A text argument, charged for reading it once, however short the filtered value is.
     fn taken(&self, value: &Val<'a>) -> Result<Text<'a>> {
         let text = text_of(value, self.meter)?;
         self.meter.bytes(text.as_str().len())?;
@@ -127,12 +126,11 @@ impl<'a> Call<'a, '_, '_> {
         }
     }
 
-    /// The value as a text.
     pub(super) fn text(&self) -> Result<Text<'a>> {
         text_of(&self.value, self.meter)
     }
 
-    /// Refuses arguments that nothing asked for.
+    /// Refuses arguments that the filter has not read.
     pub(super) fn done(mut self) -> Result<()> {
         if self.by_place.next().is_some() {
             return Err(fail("there are too many arguments"));
@@ -143,7 +141,7 @@ impl<'a> Call<'a, '_, '_> {
         }
     }
 
-    /// The items of the value, as many as a filter takes.
+    /// The items of the value; fails if there are more than a filter may read.
     fn items(&self) -> Result<Vec<Val<'a>>> {
         let items = self.bounded()?;
         self.meter.values(2 * items.len())?;
@@ -181,7 +179,6 @@ fn many() -> ExpressionError {
 
 macro_rules! filters {
     ($($name:literal, $cost:literal, $run:expr;)*) => {
-        /// Every filter there is.
         pub(super) const FILTERS: &[Filter] = &[$(Filter { name: $name, cost: $cost, run: $run }),*];
     };
 }

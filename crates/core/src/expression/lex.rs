@@ -1,19 +1,19 @@
-//! From source text to tokens, without recursion, and no more of them than allowed.
+//! The lexer: turns source text into a bounded number of tokens, without recursion.
 //!
-//! Length, number of tokens and nesting of brackets are bounded here, before anything is parsed.
+//! It checks length, number of tokens and nesting of brackets before anything is parsed.
 
 use std::borrow::Cow;
 
 use super::ExpressionError;
 
-/// Deepest nesting of brackets, operators and blocks.
+/// Maximum nesting of brackets, operators and blocks.
 pub(super) const MAX_NESTING: usize = 50;
-/// Most tokens of an expression.
+/// Maximum number of tokens in an expression.
 pub(super) const MAX_EXPRESSION_TOKENS: usize = 4_096;
-/// Most tokens and tags of a template.
+/// Maximum number of tokens and tags in a template.
 pub(super) const MAX_TEMPLATE_TOKENS: usize = 16_384;
 
-/// A token and where it begins.
+/// A token and its offset in the source.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Token<'s> {
     pub(super) kind: Kind<'s>,
@@ -29,7 +29,6 @@ pub(super) enum Kind<'s> {
     Operator(&'static str),
 }
 
-/// A part of a template.
 #[derive(Debug)]
 pub(super) enum Part<'s> {
     Text(&'s str),
@@ -42,13 +41,11 @@ const OPERATORS: [&str; 26] = [
     "{", "}", "<", ">", "=", "!",
 ];
 
-/// The tokens of an expression.
 pub(super) fn expression(source: &str) -> Result<Vec<Token<'_>>, ExpressionError> {
     let mut lexer = Lexer::new(source, MAX_EXPRESSION_TOKENS);
     lexer.tokens(None)
 }
 
-/// The parts of a template.
 pub(super) fn template(source: &str) -> Result<Vec<Part<'_>>, ExpressionError> {
     let source = source.strip_suffix('\n').unwrap_or(source);
     let source = source.strip_suffix('\r').unwrap_or(source);
@@ -111,7 +108,7 @@ struct Lexer<'s> {
     at: usize,
     n_tokens: usize,
     most: usize,
-    /// Whether the tag that ended last trims the text after it.
+    /// Whether the last tag trims the text after it.
     trims: bool,
 }
 
@@ -134,7 +131,7 @@ impl<'s> Lexer<'s> {
         Ok(())
     }
 
-    /// The tokens up to the end of the source or of a tag.
+    /// The tokens up to the end of the source or of the current tag.
     fn tokens(&mut self, end: Option<&str>) -> Result<Vec<Token<'s>>, ExpressionError> {
         let mut tokens: Vec<Token<'s>> = Vec::new();
         let mut depth = 0_usize;
@@ -206,7 +203,7 @@ fn text(source: &str, quote: u8) -> Result<(Kind<'_>, usize), ExpressionError> {
             Some(_) => at += 1,
         }
     }
-    // An escape never ends inside of a character: what follows the backslash is looked at as one.
+    // An escape never ends inside a character: the whole character after the backslash is skipped.
     let inner = source.get(1..at).ok_or_else(|| syntax("a text does not end"))?;
     let text = if has_escape {
         Cow::Owned(unescape(inner)?)

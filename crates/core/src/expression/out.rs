@@ -1,4 +1,4 @@
-//! Text as it is made: what is printed, and JSON.
+//! The text writer of expressions: printed values and JSON.
 
 use std::{fmt::Display, io};
 
@@ -10,19 +10,19 @@ use super::{
 };
 use crate::cost::Meter;
 
-/// What writing a whole number costs beside its digits.
+/// Cost of writing an integer, besides its digits.
 const WHOLE: u64 = 4;
-/// And a number with a fraction: its shortest form has to be found.
+/// Cost of writing a float, besides its digits: finding its shortest form takes longer.
 const FRACTION: u64 = 10;
 
 type Result<T> = std::result::Result<T, ExpressionError>;
 
-/// Text as it is made: paid for, and bounded.
+/// A text that is being written; every byte is charged, and its length is bounded.
 #[derive(Debug)]
 pub(crate) struct Out<'m, 'b> {
     meter: &'m Meter<'b>,
     bytes: Vec<u8>,
-    /// Why nothing more was written.
+    /// The error that stopped the output.
     error: Option<ExpressionError>,
 }
 
@@ -39,7 +39,7 @@ impl<'m, 'b> Out<'m, 'b> {
         if self.bytes.len() + text.len() > MAX_OUTPUT {
             return Err(ExpressionError::TooLong(MAX_OUTPUT));
         }
-        // A buffer that grows takes up to twice what is in it.
+        // A growing buffer allocates up to twice its content.
         self.meter.bytes(2 * text.len())?;
         self.bytes.extend_from_slice(text.as_bytes());
         Ok(())
@@ -49,7 +49,7 @@ impl<'m, 'b> Out<'m, 'b> {
         String::from_utf8(self.bytes).map_err(|error| fail(error.to_string()))
     }
 
-    /// Writes a value as people read it: a list or an object as JSON.
+    /// Writes a value as templates show it: a list or an object as JSON.
     pub(crate) fn print(&mut self, value: &Val<'_>) -> Result<()> {
         match value {
             Val::Undefined => Ok(()),
@@ -68,7 +68,7 @@ impl<'m, 'b> Out<'m, 'b> {
         self.push(&number.to_string())
     }
 
-    /// Writes a text as it is, and everything else as JSON.
+    /// Writes a text unquoted and everything else as JSON.
     pub(crate) fn say(&mut self, value: &Val<'_>) -> Result<()> {
         match value {
             Val::Text(text) => self.push(text.as_str()),
@@ -76,7 +76,6 @@ impl<'m, 'b> Out<'m, 'b> {
         }
     }
 
-    /// Writes a value as JSON.
     pub(crate) fn json(&mut self, value: &Val<'_>) -> Result<()> {
         self.json_at(value, 0)
     }
@@ -141,7 +140,7 @@ impl io::Write for Out<'_, '_> {
     }
 }
 
-/// A float as text, always with a point.
+/// A float as text, always with a decimal point.
 fn decimal(n: f64) -> String {
     if n.is_nan() {
         return "NaN".to_owned();

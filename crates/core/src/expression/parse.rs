@@ -1,7 +1,7 @@
-//! From tokens to a tree.
+//! The parser: turns tokens into a syntax tree by operator precedence.
 //!
-//! A parser by precedence. Whatever nests counts as a level, and levels are bounded, so neither parsing nor evaluation
-//! can exhaust a stack. Filters, tests and functions are known by name here or refused.
+//! Every nested construct counts as a level, and the number of levels is bounded, so neither parsing nor
+//! evaluation can overflow the stack. Unknown filters, tests and functions are syntax errors.
 
 use std::iter::Peekable;
 
@@ -16,16 +16,14 @@ use super::{
 type Result<T> = std::result::Result<T, ExpressionError>;
 
 const STATEMENTS: [&str; 6] = ["if", "elif", "else", "endif", "for", "endfor"];
-/// Names that cannot be given to an item of a loop.
+/// Names that a loop cannot bind.
 const RESERVED: [&str; 8] = ["true", "True", "false", "False", "none", "None", "loop", "self"];
 
-/// Parses an expression.
 pub(super) fn expression(source: &str) -> Result<Expr> {
     let tokens = lex::expression(source)?;
     whole(&tokens, 0)
 }
 
-/// Parses a template.
 pub(super) fn template(source: &str) -> Result<Vec<Statement>> {
     let parts = lex::template(source)?;
     let mut parts = parts.into_iter().peekable();
@@ -38,7 +36,7 @@ pub(super) fn template(source: &str) -> Result<Vec<Statement>> {
 
 type Parts<'s> = Peekable<std::vec::IntoIter<Part<'s>>>;
 
-/// What is before one of the given tags, or before the end of the template.
+/// The statements before one of the given tags or before the end of the template.
 fn block(parts: &mut Parts<'_>, ends: &[&str], depth: usize) -> Result<Vec<Statement>> {
     if depth > MAX_NESTING {
         return Err(nested());
@@ -62,7 +60,7 @@ fn block(parts: &mut Parts<'_>, ends: &[&str], depth: usize) -> Result<Vec<State
             Some(Part::Print(tokens)) => statements.push(Statement::Print(whole(&tokens, depth)?)),
             Some(Part::Statement(tokens)) => statements.push(match word(&tokens) {
                 "if" => conditional(parts, &tokens, depth)?,
-                "for" => Statement::For(Box::new(a_loop(parts, &tokens, depth)?)),
+                "for" => Statement::For(Box::new(for_loop(parts, &tokens, depth)?)),
                 other => return Err(syntax(format!("'{{% {other} %}}' ends what was not begun"))),
             }),
         }
@@ -80,7 +78,7 @@ fn word<'s>(tokens: &[Token<'s>]) -> &'s str {
     }
 }
 
-/// The tag that ends a block; it is there.
+/// Consumes the tag that ends a block; it is known to be present.
 fn end(parts: &mut Parts<'_>, is_last: bool) -> Result<()> {
     match parts.next() {
         Some(Part::Statement(tokens)) if !is_last || tokens.len() == 1 => Ok(()),
@@ -111,7 +109,7 @@ fn conditional(parts: &mut Parts<'_>, tokens: &[Token<'_>], depth: usize) -> Res
     }
 }
 
-fn a_loop(parts: &mut Parts<'_>, tokens: &[Token<'_>], depth: usize) -> Result<Loop> {
+fn for_loop(parts: &mut Parts<'_>, tokens: &[Token<'_>], depth: usize) -> Result<Loop> {
     let mut parser = Parser {
         tokens: &tokens[1..],
         at: 0,
@@ -228,7 +226,7 @@ impl<'s> Parser<'_, 's> {
         }
     }
 
-    /// Parses what is a level deeper.
+    /// Parses one nesting level deeper.
     fn deeper<T>(&mut self, parse: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         self.depth += 1;
         if self.depth > MAX_NESTING {
@@ -258,7 +256,7 @@ impl<'s> Parser<'_, 's> {
                 then: expr,
                 otherwise,
             };
-            // A choice of choices is deeper by one each time.
+            // Each further choice nests one level deeper.
             depth += 1;
             if depth > MAX_NESTING {
                 return Err(nested());
@@ -328,7 +326,7 @@ impl<'s> Parser<'_, 's> {
         Ok(Some(comparison))
     }
 
-    /// Operators of a rank and of those that bind closer.
+    /// Parses operators of one precedence level and of all higher ones.
     fn ranked(&mut self, rank: usize) -> Result<Expr> {
         const RANKS: [&[(&str, Operator)]; 4] = [
             &[("+", Operator::Add), ("-", Operator::Subtract)],
@@ -356,7 +354,7 @@ impl<'s> Parser<'_, 's> {
         })
     }
 
-    /// A value with its sign, and the filters and tests that apply to both.
+    /// Parses a signed value and the filters and tests that follow it.
     fn filtered(&mut self) -> Result<Expr> {
         let value = self.signed()?;
         let mut posts = Vec::new();
@@ -416,7 +414,7 @@ impl<'s> Parser<'_, 's> {
         Ok(followed(value, posts))
     }
 
-    /// Fields, subscripts and slices.
+    /// Parses fields, subscripts and slices.
     fn posts(&mut self) -> Result<Vec<Post>> {
         let mut posts = Vec::new();
         loop {

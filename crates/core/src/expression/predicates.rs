@@ -1,4 +1,4 @@
-//! The tests of expressions (`is …`), each with what a use costs beside what it touches.
+//! The tests of expressions (`is …`), each with the base cost of one use.
 
 use std::fmt;
 
@@ -11,7 +11,6 @@ use super::{
 
 type Result<T> = std::result::Result<T, ExpressionError>;
 
-/// A test.
 pub(super) struct Test {
     pub(super) name: &'static str,
     pub(super) cost: u64,
@@ -32,7 +31,6 @@ impl Test {
 
 macro_rules! tests {
     ($($name:literal, $cost:literal, $run:expr;)*) => {
-        /// Every test there is.
         pub(super) const TESTS: &[Test] = &[$(Test { name: $name, cost: $cost, run: $run }),*];
     };
 }
@@ -117,7 +115,7 @@ fn cased(call: Call<'_, '_, '_>, is: fn(char) -> bool, is_not: fn(char) -> bool)
     meter.charge(text.as_str().len() as u64)?;
     let mut any = false;
     for c in text.as_str().chars() {
-        // A character that has another case and is not of this one, as title case is.
+        // A cased character that is not in this case; title case is an example.
         let other = || !is(c) && (c.to_lowercase().any(|to| to != c) || c.to_uppercase().any(|to| to != c));
         if is_not(c) || other() {
             return Ok(false);
@@ -127,7 +125,7 @@ fn cased(call: Call<'_, '_, '_>, is: fn(char) -> bool, is_not: fn(char) -> bool)
     Ok(any)
 }
 
-/// Whether two values are one: of a kind and equal, lists and objects only where they are the very same.
+/// Whether two values are identical: of the same kind and equal; lists and objects must be the same instance.
 fn same(call: Call<'_, '_, '_>) -> Result<bool> {
     let meter = call.meter;
     pair(call, |value, other| {

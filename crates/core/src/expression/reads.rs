@@ -1,13 +1,14 @@
-//! What an expression or a template reads, for whoever checks a definition.
+//! Finds the paths that an expression or a template reads, for checking definitions.
 
 use super::ast::{Args, Expr, Post, Statement, Target};
 
-/// A path that is read: a name, and the fields below it as far as they are written out.
+/// A path that is read: a name and its literal fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Read {
-    /// The name, then fields: `nodes.ask.answers` and `nodes['ask'].answers` are `["nodes", "ask", "answers"]`.
+    /// The name, then its fields: `nodes.ask.answers` and `nodes['ask'].answers` are
+    /// `["nodes", "ask", "answers"]`.
     pub path: Vec<String>,
-    /// Where the name begins, in bytes.
+    /// Byte offset of the name.
     pub offset: usize,
 }
 
@@ -31,7 +32,7 @@ pub(super) fn of_template(statements: &[Statement], reads: &mut Vec<Read>) {
 
 struct Reader<'t, 'r> {
     offset: usize,
-    /// Names that loops give to items.
+    /// Loop variables.
     locals: Vec<&'t str>,
     reads: &'r mut Vec<Read>,
 }

@@ -1,4 +1,4 @@
-//! What expressions mean.
+//! Semantics of expressions and templates.
 
 use serde_json::json;
 
@@ -50,7 +50,7 @@ fn hostile_sources_are_refused_not_fatal() {
 }
 
 #[test]
-fn assignments_and_unknown_words_are_refused_before_anything_runs() {
+fn assignments_and_unknown_names_are_syntax_errors() {
     for source in [
         "{% set n = namespace(a=p) %}{% for i in range(22) %}{% set n.a = n.a ~ n.a %}{% endfor %}",
         "{% set a = a ~ a %}",
@@ -73,7 +73,7 @@ fn assignments_and_unknown_words_are_refused_before_anything_runs() {
 }
 
 #[test]
-fn slices_go_forward_only() {
+fn slices_only_step_forward() {
     let context = json!({"l": [1, 2, 3, 4], "e": [], "t": "abcd", "n": 2});
     for (source, expected) in [
         ("l[1:]", json!([2, 3, 4])),
@@ -86,7 +86,7 @@ fn slices_go_forward_only() {
         let value = Expression::parse(source).expect(source).evaluate(&context);
         assert_eq!(value, Ok(Some(expected)), "{source}");
     }
-    // Backwards over nothing, minijinja panics.
+    // minijinja panics on a backward slice of an empty list.
     for source in [
         "e[::-1]",
         "l[9:][::-1]",
@@ -110,7 +110,7 @@ fn slices_go_forward_only() {
 }
 
 #[test]
-fn values_that_would_grow_are_refused() {
+fn oversized_results_are_refused() {
     let context = json!({"t": "x".repeat(1_000_000), "p": "pp", "n": 90_000_000, "l": [1, 2]});
     let many = vec!["t"; 1_000];
     for source in [
@@ -136,7 +136,7 @@ fn values_that_would_grow_are_refused() {
         let expression = Expression::parse(&source).expect(&source);
         assert!(expression.evaluate(&context).is_err(), "{source}");
     }
-    // As many as there is room for; each would be a hundred megabytes where it is worked out while it is compiled.
+    // As many products as fit into the source; constant folding would take a hundred megabytes for each.
     let products = |n| vec![format!("'{}' * 999999", "a".repeat(100)); n].join(",");
     let expression = Expression::parse(&format!("[{}]", products(70))).expect("valid");
     assert!(expression.evaluate(&context).is_err());
@@ -148,7 +148,7 @@ fn values_that_would_grow_are_refused() {
 }
 
 #[test]
-fn products_filters_and_loops_work_as_written() {
+fn products_filters_and_loops_evaluate() {
     let context = json!({"n": 3, "m": {"k": [2]}, "who": "ada", "l": [{"a": 2}, {"a": 1}]});
     for (source, expected) in [
         ("{{ n * m.k[0] + 1 }}", "7"),

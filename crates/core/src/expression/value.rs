@@ -1,6 +1,6 @@
-//! What expressions work with: JSON that is lent, and values made of it.
+//! The values of expressions: JSON borrowed from the run, and values created during evaluation.
 //!
-//! Nothing is copied from a run to be looked at. What is made, compared or printed is paid for before it is.
+//! Reading a run's state copies nothing. Creating, comparing and printing values is charged in advance.
 
 use std::{borrow::Cow, cmp::Ordering, collections::BTreeMap, fmt, rc::Rc};
 
@@ -11,23 +11,19 @@ use crate::cost::{self, Exhausted, MAX_DEPTH, Meter};
 
 type Result<T> = std::result::Result<T, ExpressionError>;
 
-/// What names mean in an evaluation.
+/// Resolves names during an evaluation.
 pub(crate) trait Scope<'a> {
-    /// The value of a name.
     fn get(&self, name: &str) -> Option<Val<'a>>;
 }
 
-/// An object whose fields are found when they are asked for.
+/// An object whose fields are computed on demand.
 pub(crate) trait Fields<'a>: fmt::Debug {
-    /// The value of a field.
     fn get(&self, name: &str) -> Option<Val<'a>>;
-    /// The most fields it may have, and one more for each 32 bytes of their names.
+    /// An upper bound for the number of fields, plus one for each 32 bytes of their names.
     fn most(&self) -> usize;
-    /// All fields.
     fn all(&self) -> BTreeMap<Cow<'a, str>, Val<'a>>;
 }
 
-/// A value.
 #[derive(Debug, Clone)]
 pub(crate) enum Val<'a> {
     Undefined,
@@ -97,7 +93,7 @@ impl<'a> Map<'a> {
         }
     }
 
-    /// The value of a field; pays for the way to it, of nodes and names that are each somewhere else in memory.
+    /// The value of a field. Charges for the search, which follows pointers to tree nodes and names.
     pub(crate) fn find(
         &self,
         name: &str,
@@ -120,7 +116,7 @@ impl<'a> Map<'a> {
         };
         Ok(match self {
             Self::Lent(fields) => {
-                // Names and values are somewhere else in memory.
+                // Names and values are separate allocations.
                 meter.values(4 * fields.len())?;
                 let each = |(name, field)| (Text::Lent(str_of(name)), Val::of(field));
                 fields.iter().map(each).collect()
@@ -128,7 +124,7 @@ impl<'a> Map<'a> {
             Self::Made(fields) => {
                 meter.values(4 * fields.len())?;
                 for name in fields.keys() {
-                    // A name that was made is copied.
+                    // An owned name is copied.
                     if let Cow::Owned(name) = name {
                         meter.bytes(name.len())?;
                     }
@@ -173,7 +169,7 @@ fn str_of(text: &String) -> &str {
 }
 
 impl<'a> Val<'a> {
-    /// A value of a run, lent.
+    /// Borrows a value of a run.
     pub(crate) fn of(value: &'a Value) -> Self {
         match value {
             Value::Null => Self::None,
@@ -221,7 +217,7 @@ impl<'a> Val<'a> {
         matches!(self, Self::Int(_) | Self::Float(_))
     }
 
-    /// A whole number, also where it is written as a float.
+    /// An integer, also when it is written as a float.
     pub(crate) fn as_int(&self) -> Option<i128> {
         match self {
             Self::Int(n) => Some(*n),
@@ -264,7 +260,7 @@ impl<'a> Val<'a> {
         })
     }
 
-    /// A field; undefined where there is none, and of what has no fields.
+    /// The value of a field; undefined if it does not exist or if the value has no fields.
     pub(crate) fn field(&self, name: &str, meter: &Meter<'_>) -> Result<Self> {
         meter.charge(1)?;
         meter.bytes(name.len())?;
@@ -275,7 +271,8 @@ impl<'a> Val<'a> {
         })
     }
 
-    /// What a subscript selects: a field, an item or a character, counted from the end where it is below 0.
+    /// The value that a subscript selects: a field, an item or a character; a negative index counts from the
+    /// end.
     pub(crate) fn item(&self, key: &Self, meter: &Meter<'_>) -> Result<Self> {
         meter.charge(2)?;
         if let Self::Text(name) = key {
@@ -310,11 +307,11 @@ impl<'a> Val<'a> {
         Ok(found.unwrap_or(Self::Undefined))
     }
 
-    /// What a dotted path leads to.
+    /// The value at a dotted path.
     pub(crate) fn path(&self, path: &str, meter: &Meter<'_>) -> Result<Self> {
         let mut at = self.clone();
         for key in path.split('.') {
-            // Each is read as a number first.
+            // Each key is first parsed as a number.
             meter.charge(key.len() as u64 / 8)?;
             at = match (key.parse::<usize>(), &at) {
                 (Ok(index), Self::Seq(_) | Self::Text(_)) => at.item(&Self::count(index), meter)?,
@@ -324,7 +321,8 @@ impl<'a> Val<'a> {
         Ok(at)
     }
 
-    /// The items to iterate over: those of a list, the names of an object's fields, the characters of a text.
+    /// The items to iterate over: the items of a list, the field names of an object, or the characters of a
+    /// text.
     pub(crate) fn items(&self, meter: &Meter<'_>) -> Result<Seq<'a>> {
         match self {
             Self::Seq(items) => Ok(items.clone()),
@@ -338,7 +336,7 @@ impl<'a> Val<'a> {
             }
             Self::Text(text) => {
                 let text = text.as_str();
-                // Each is a value and a text of its own.
+                // Each character becomes a value with a text of its own.
                 meter.values(4 * text.chars().count())?;
                 let items = text.chars().map(|c| Self::text(c.to_string()));
                 Ok(Seq::Made(Rc::new(items.collect())))
@@ -349,7 +347,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// The value as JSON; undefined is null.
+    /// The value as JSON; undefined becomes null.
     pub(crate) fn to_json(&self, meter: &Meter<'_>) -> Result<Value> {
         let json = self.json_at(meter, 0)?;
         if crate::measure::size_of(&json) > MAX_OUTPUT {
@@ -401,7 +399,7 @@ impl<'a> Val<'a> {
         })
     }
 
-    /// Whether two values are equal; numbers by what they are worth.
+    /// Whether two values are equal; numbers are compared numerically.
     pub(crate) fn equals(&self, other: &Self, meter: &Meter<'_>) -> Result<bool> {
         self.equals_at(other, meter, 0)
     }
@@ -424,7 +422,7 @@ impl<'a> Val<'a> {
                     return Ok(false);
                 }
                 for (a, b) in a.iter().zip(b.iter()) {
-                    // Both are looked up in their lists.
+                    // Both items are looked up in their lists.
                     meter.charge(1)?;
                     if !a.equals_at(&b, meter, depth + 1)? {
                         return Ok(false);
@@ -454,14 +452,15 @@ impl<'a> Val<'a> {
         })
     }
 
-    /// Whether it equals a value of the definition: a number by what it is worth, and what is in a list or an object
-    /// as it is written. Undefined is null.
+    /// Whether the value equals a JSON value of the definition. 1 and 1.0 are equal at the top level, but not
+    /// inside lists and objects. Undefined equals null.
     pub(crate) fn is_json(&self, other: &Value, meter: &Meter<'_>) -> std::result::Result<bool, Exhausted> {
         let by_worth = matches!(self, Self::Int(_) | Self::Float(_));
         self.matches(other, meter, by_worth)
     }
 
-    /// Whether it equals a JSON value, numbers everywhere by what they are worth or as they are written.
+    /// Whether the value equals a JSON value. If `by_worth`, numbers are compared numerically everywhere;
+    /// otherwise 1 and 1.0 differ.
     pub(crate) fn matches(
         &self,
         other: &Value,
@@ -512,7 +511,7 @@ impl<'a> Val<'a> {
         })
     }
 
-    /// The order of two values: by kind, then by what they say.
+    /// Orders two values by kind, then by content.
     pub(crate) fn order(&self, other: &Self, meter: &Meter<'_>) -> Result<Ordering> {
         self.order_at(other, meter, 0)
     }
@@ -570,7 +569,7 @@ impl<'a> Val<'a> {
     }
 }
 
-/// The order of two numbers, exactly; `None` where one is none.
+/// The exact order of two numbers; `None` if one of them is not a number.
 pub(crate) fn compare_numbers(a: &Val<'_>, b: &Val<'_>) -> Option<Ordering> {
     let int = |value: &Val<'_>| match value {
         Val::Float(_) => None,
@@ -589,7 +588,7 @@ fn compare_mixed(a: i128, b: f64) -> Option<Ordering> {
         return None;
     }
     let order = float(a).partial_cmp(&b)?;
-    // Near a tie the conversion may have rounded.
+    // If the floats are equal, the conversion may have rounded.
     match (order, whole(b)) {
         (Ordering::Equal, Some(b)) => Some(a.cmp(&b)),
         _ => Some(order),

@@ -1,18 +1,18 @@
-//! What a gate says it is about: texts that are templates, rendered when the gate opens.
+//! The texts that describe a gate. They may be templates, rendered when the gate opens.
 //!
-//! A rendered text is cut to its bound instead of failing the gate: its values may be anybody's, and a long prompt
-//! is no reason to lose the question. Texts without template syntax stay as they are.
+//! A rendered text that is too long is truncated instead of failing the gate: anybody may supply its values,
+//! and a long prompt is no reason to lose the interrupt. Texts without template syntax stay unchanged.
 
 use serde_json::{Map, Value};
 
 use crate::expression::{Template, is_template};
 
-/// The artifact a gate is about.
+/// The data member that names the artifact a gate is about.
 pub(crate) const ARTIFACT: &str = "artifactId";
-/// The name of a question.
+/// The data member with the title of an interrupt.
 pub(crate) const TITLE: &str = "title";
 
-/// The texts, each with the characters it may have once it is rendered.
+/// The text members, each with its maximum number of characters once rendered.
 const TEXTS: [(&str, usize); 4] = [
     (TITLE, 200),
     ("description", 8_000),
@@ -20,29 +20,25 @@ const TEXTS: [(&str, usize); 4] = [
     (ARTIFACT, 256),
 ];
 
-/// The templates among the texts of a gate.
+/// The templates among a gate's texts.
 #[derive(Debug, Default)]
 pub(crate) struct About {
-    /// Each with the member of the interrupt's data it becomes.
+    /// Each with the data member that it renders.
     pub templates: Vec<Text>,
     /// Whether the definition names an artifact.
     pub names_artifact: bool,
 }
 
-/// A text that is a template.
 #[derive(Debug)]
 pub(crate) struct Text {
     pub name: &'static str,
     pub template: Template,
-    /// The most characters of it that are shown.
+    /// Maximum number of characters shown.
     most: usize,
 }
 
 impl About {
-    /// Reads the texts of a gate's data.
-    ///
-    /// # Errors
-    /// A text is no template, though it looks like one.
+    /// Parses the texts of a gate's data; fails if a text with template syntax is not a valid template.
     pub(super) fn read(data: &Map<String, Value>) -> Result<Self, String> {
         let mut about = Self {
             names_artifact: data.get(ARTIFACT).is_some_and(Value::is_string),
@@ -61,7 +57,7 @@ impl About {
 }
 
 impl Text {
-    /// A rendered text within its bound.
+    /// Truncates a rendered text to its limit.
     pub(crate) fn cut(&self, text: &str) -> String {
         if text.chars().nth(self.most).is_none() {
             return text.to_owned();
@@ -71,7 +67,7 @@ impl Text {
     }
 }
 
-/// Adds to an interrupt's data the texts that stand beside it in the configuration.
+/// Copies the texts that are next to `data` in the configuration into the interrupt's data.
 pub(super) fn with_texts(mut data: Map<String, Value>, config: &Map<String, Value>) -> Map<String, Value> {
     for (name, _) in TEXTS {
         if let Some(text) = config.get(name).filter(|text| text.is_string())

@@ -1,4 +1,4 @@
-//! Reading a node's `config`: typed fields, the keys each type knows, and errors that name the field.
+//! Parses a node's `config`: typed fields, the known keys of each type, and errors that name the field.
 
 use serde_json::{Map, Value};
 
@@ -7,13 +7,13 @@ use crate::{
     number::whole,
 };
 
-/// Most pieces of a streamed text.
+/// Maximum number of chunks of a streamed text.
 pub(crate) const MAX_PIECES: usize = 1_000;
 
-/// Most names of a list of approvers.
+/// Maximum number of names in a list of approvers.
 pub(crate) const MAX_NAMES: usize = 1_000;
 
-/// What restricts an approval, and nothing else.
+/// Fields that only approvals have: they restrict who may answer.
 const RESTRICTIONS: [&str; 10] = [
     "approversList",
     "approverRefs",
@@ -27,29 +27,26 @@ const RESTRICTIONS: [&str; 10] = [
     "timeoutMs",
 ];
 
-/// A value given as is, or by an expression.
+/// A value to assign.
 #[derive(Debug)]
 pub(crate) enum Assigned {
-    /// As is.
     Static(Value),
-    /// By an expression.
     Expression(Expression),
-    /// By a template.
     Template(Template),
-    /// By the input port only.
+    /// Only the input port provides the value.
     Input,
 }
 
-/// The pieces of a text to stream.
+/// The chunks of a streamed text.
 #[derive(Debug)]
 pub(crate) enum Pieces {
-    /// One by one, each rendered when its turn comes.
+    /// Each template is rendered when its chunk is due.
     Templates(Vec<Template>),
-    /// The items of a list.
+    /// The items of the list that the expression evaluates to.
     List(Expression),
 }
 
-/// What the configuration of a type may hold; `None` where it is open.
+/// The keys that a type's configuration may have; `None` if the configuration is open.
 pub(crate) fn known_keys(type_id: &str) -> Option<&'static [&'static str]> {
     Some(match type_id {
         "core.delay" => &["delayMs", "durationMs", "ms", "delaySeconds"],
@@ -110,12 +107,12 @@ pub(crate) fn known_keys(type_id: &str) -> Option<&'static [&'static str]> {
     })
 }
 
-/// What a `core.setVariable` may call its variable, in the order in which the fields count.
+/// The fields that may name the variable of a `core.setVariable`, in order of precedence.
 pub(super) const VARIABLE_FIELDS: [&str; 3] = ["name", "variableName", "variable"];
-/// What a `core.channelWrite` may call its channel, in the same way.
+/// The fields that may name the channel of a `core.channelWrite`, in order of precedence.
 pub(super) const CHANNEL_FIELDS: [&str; 2] = ["channelName", "channel"];
 
-/// The variable or channel that a node of a type writes its `value` to, by its configuration as a document has it.
+/// The variable or channel that a node writes its `value` to, given its configuration as in the document.
 #[must_use]
 pub fn written_by<'c>(type_id: &str, config: &'c Map<String, Value>) -> Option<&'c str> {
     let fields: &[&str] = match type_id {
@@ -138,7 +135,7 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// The first of these fields that is there.
+    /// The first of these fields that is present.
     pub(super) fn first(self, fields: &[&str]) -> Result<Option<&'a str>, String> {
         let texts = fields.iter().map(|field| self.text(field));
         let texts = texts.collect::<Result<Vec<_>, _>>()?;
@@ -162,7 +159,6 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// A list of names.
     pub(super) fn names(self, field: &str) -> Result<Vec<String>, String> {
         let list = match self.0.get(field) {
             None | Some(Value::Null) => return Ok(Vec::new()),
@@ -193,7 +189,7 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// Refuses members of open data that look as if they restricted who answers, and how often.
+    /// Refuses members of open data that appear to restrict who may answer, or how often.
     pub(super) fn check_open_data(self, data: &Map<String, Value>) -> Result<(), String> {
         match data.keys().find(|key| RESTRICTIONS.contains(&key.as_str())) {
             None => Ok(()),

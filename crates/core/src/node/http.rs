@@ -1,41 +1,35 @@
-//! `core.http.request`: its settings, and a body whose texts may be templates.
+//! `core.http.request`: its settings, and a body whose strings may be templates.
 
 use serde_json::{Map, Value};
 
 use super::config::Config;
 use crate::expression::{ExpressionError, Template, is_template};
 
-/// An HTTP call.
 #[derive(Debug)]
 pub(crate) struct HttpNode {
-    /// Upper-case method.
+    /// In upper case.
     pub method: String,
-    /// The URL; an input port `url` wins.
+    /// An input port `url` takes precedence.
     pub url: Option<Template>,
-    /// Header fields.
     pub headers: Vec<(String, Template)>,
-    /// JSON body; an input port `body` wins.
+    /// JSON; an input port `body` takes precedence.
     pub body: Option<Body>,
-    /// Time limit of an attempt.
     pub timeout_ms: u64,
 }
 
-/// A JSON value whose texts may be templates.
+/// A JSON value whose strings may be templates.
 #[derive(Debug)]
 pub(crate) enum Body {
-    /// Without templates.
+    /// Contains no templates.
     Static(Value),
-    /// A text to render.
     Text(Template),
-    /// Items, some with templates.
     Array(Vec<Body>),
-    /// Fields, some with templates.
     Object(Vec<(String, Body)>),
 }
 
-/// Time limit of an HTTP attempt where the node names none.
+/// Default timeout of an HTTP attempt.
 const HTTP_TIMEOUT_MS: u64 = 30_000;
-/// Longest time limit of an HTTP attempt that a node may name, in milliseconds.
+/// Maximum timeout of an HTTP attempt, in milliseconds.
 pub const HTTP_MAX_TIMEOUT_MS: u64 = 600_000;
 
 impl HttpNode {
@@ -98,10 +92,7 @@ impl Body {
         })
     }
 
-    /// The value with its texts rendered.
-    ///
-    /// # Errors
-    /// The first that `render` returns.
+    /// The value with its strings rendered; fails with the first error of `render`.
     pub(crate) fn fill<E>(
         &self,
         render: &mut impl FnMut(&Template) -> Result<String, E>,

@@ -1,7 +1,8 @@
-//! What reading a pattern costs before its automaton is built.
+//! The cost of parsing a pattern, before its automaton is built.
 //!
-//! A class may name a million characters in a few bytes. Sets of characters are merged wherever classes nest, and without
-//! regard to case each character of a set is looked up. The automaton's size says nothing of that: `\pL{0}` has none.
+//! A class of a few bytes may name a million characters. Nested classes merge their character sets at every
+//! level, and if case is ignored, each character of a set is looked up. The automaton's size does not show
+//! this cost: for `\pL{0}` it is zero.
 
 use std::convert::Infallible;
 
@@ -12,21 +13,21 @@ use regex_syntax::ast::{
 
 use super::{MAX_NESTING, MAX_SOURCE};
 
-/// A class by its name, such as `\pL`.
+/// A named class, such as `\pL`.
 const UNICODE: usize = 100;
-/// A class such as `\w`, a class in brackets, or an operator between two.
+/// A class such as `\w`, a class in brackets, or an operator between two classes.
 const CLASS: usize = 15;
-/// The same where case is ignored.
+/// The same if case is ignored.
 const FOLDED_UNICODE: usize = 400;
 const FOLDED_CLASS: usize = 100;
-/// Almost all characters in a class where case is ignored.
+/// A negated class inside another class if case is ignored: it has almost all characters.
 const FOLDED_ALL: usize = 13_000;
-/// Characters of a range that a unit pays for where case is ignored.
+/// Characters of a range that one unit pays for if case is ignored.
 const FOLDED_CHARS: u32 = 100;
-/// A boundary.
+/// A boundary assertion.
 const ASSERTION: usize = 10;
 
-/// About the microseconds that reading a pattern takes. Nothing beyond its length where it cannot be read.
+/// The approximate time to parse a pattern, in microseconds. For an invalid pattern only its length counts.
 pub(crate) fn work(source: &str) -> usize {
     let read = source.len() / 8 + 1;
     if source.len() > MAX_SOURCE {
@@ -56,7 +57,7 @@ pub(crate) fn work(source: &str) -> usize {
 
 struct Counter {
     units: usize,
-    /// Classes around what is visited.
+    /// The number of classes around the visited item.
     depth: usize,
     ignores_case: bool,
     /// Whether any part of the pattern ignores case.
@@ -173,7 +174,7 @@ mod tests {
     use super::work;
 
     #[test]
-    fn what_names_many_characters_is_paid_for() {
+    fn large_character_classes_are_charged() {
         for pattern in [
             r"(?i)[\Dx]{0}".to_owned(),
             "(?i)[[^a]x]{0}".to_owned(),

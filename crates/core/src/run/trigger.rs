@@ -1,10 +1,10 @@
-//! Triggers: what edges have told a node, and whether it may start.
+//! Triggers: the signals a node has received from its edges, and whether it may start.
 //!
-//! An edge tells its target how its source ended. A back edge starts its target on its own. The forward edges
-//! of a node are judged together: what they say is used up by a start or a skip, and remembered. In a
-//! loop some sources speak again and others do not; a join that hears from some of them is *held* until
-//! nothing under way can reach the silent ones, and then counts what those said last. Without loops a
-//! source speaks once, and nothing is ever held.
+//! An edge signals its target how its source ended. A back edge starts its target on its own. The forward
+//! edges of a node are evaluated together: a start or a skip consumes their signals and remembers them. In a
+//! loop, some sources signal again and others do not. A join that has new signals from only some of its
+//! sources is *held* until nothing active can reach the silent ones; then their last signals count. Without
+//! loops each source signals once, and no node is ever held.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ use crate::{Plan, definition::TriggerRule};
 
 use super::{NodeState, Phase, Run};
 
-/// What an edge tells its target.
+/// The signal of an edge to its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Signal {
@@ -20,34 +20,34 @@ pub(crate) enum Signal {
     Failure,
     /// The source was skipped.
     Skipped,
-    /// The edge's condition did not hold; counts as skipped, but cannot trigger on its own.
+    /// The edge's condition did not hold. Counts as skipped, but cannot trigger the target on its own.
     Untaken,
 }
 
-/// What one forward edge has said.
+/// The signals received over one forward edge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Slot {
-    /// Since the node last started or was skipped.
+    /// The signal since the node last started or was skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     now: Option<Signal>,
-    /// Before that.
+    /// The signal before that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     last: Option<Signal>,
-    /// The node started without waiting for this edge; its next signal belongs to that start.
+    /// The node started without waiting for this edge; the edge's next signal belongs to that start.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     owed: bool,
 }
 
-/// What a node's edges allow.
+/// What a node's edges allow it to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Readiness {
     /// The forward edges start it.
     Forward,
     /// A back edge starts it.
     Back,
-    /// The forward edges have spoken and cannot start it.
+    /// All forward edges have signalled and cannot start it.
     Skip,
-    /// It may start with what some edges said earlier, once nothing can change that.
+    /// It may start on earlier signals of some edges once nothing can change those.
     Held,
     NotYet,
 }
@@ -55,13 +55,13 @@ pub(crate) enum Readiness {
 impl Run {
     pub(super) fn signal(&mut self, plan: &Plan, position: usize, signal: Signal, untaken: &[u32]) {
         for &edge in &plan.nodes[position].out {
-            // Recorded in the order of the edges.
+            // `untaken` is sorted, because it is recorded in edge order.
             let untaken = u32::try_from(edge).is_ok_and(|edge| untaken.binary_search(&edge).is_ok());
             let signal = if untaken { Signal::Untaken } else { signal };
             let edge = &plan.edges[edge];
             let state = &mut self.nodes[edge.target];
             match edge.slot {
-                Some(slot) => state.slots[slot].hear(signal),
+                Some(slot) => state.slots[slot].receive(signal),
                 None if acceptable(edge.rule, signal) && signal.is_outcome() => state.back += 1,
                 None => {}
             }
@@ -77,7 +77,7 @@ impl Run {
             return Readiness::NotYet;
         }
         let forward = &plan.nodes[position].forward;
-        let heard = if forward.is_empty() {
+        let by_forward = if forward.is_empty() {
             if state.fired {
                 Readiness::NotYet
             } else {
@@ -85,54 +85,56 @@ impl Run {
             }
         } else {
             let rules = forward.iter().map(|&edge| plan.edges[edge].rule);
-            judge(&state.slots, rules)
+            evaluate(&state.slots, rules)
         };
-        match heard {
+        match by_forward {
             Readiness::Skip | Readiness::Held | Readiness::NotYet if state.back > 0 => Readiness::Back,
-            heard => heard,
+            by_forward => by_forward,
         }
     }
 
-    /// The first of the held nodes whose silent sources nothing active and no other held node can make speak.
+    /// The first held node whose silent sources cannot be reached by any active node or by any other held
+    /// node.
     ///
-    /// What is active or held is heard as far as the next such node, so each node hears of few; that it hears of two is
-    /// enough to know that one of them is not the node in question. All is found out in one walk.
+    /// One walk computes this for all nodes. The walk from an active or held node stops at the next such
+    /// node. Each node records at most two of the nodes that reach it: of two different ones, at least one is
+    /// not the held node being tested.
     pub(crate) fn free(&self, plan: &Plan, held: &[usize]) -> Option<usize> {
-        let mut speaks: Vec<_> = self.nodes.iter().map(is_active).collect();
+        let mut is_origin: Vec<_> = self.nodes.iter().map(is_active).collect();
         for &position in held {
-            speaks[position] = true;
+            is_origin[position] = true;
         }
-        let mut heard: Vec<[Option<usize>; 2]> = vec![[None; 2]; plan.nodes.len()];
+        let mut reached_from: Vec<[Option<usize>; 2]> = vec![[None; 2]; plan.nodes.len()];
         let mut reach = Vec::new();
-        let targets = |node: usize, speaker: usize| {
+        let targets = |node: usize, origin: usize| {
             let out = plan.nodes[node].out.iter();
-            out.map(move |&edge| (plan.edges[edge].target, speaker))
+            out.map(move |&edge| (plan.edges[edge].target, origin))
         };
-        for speaker in (0..speaks.len()).filter(|&position| speaks[position]) {
-            heard[speaker] = [Some(speaker), None];
-            reach.extend(targets(speaker, speaker));
-            while let Some((node, speaker)) = reach.pop() {
-                if speaks[node] || heard[node].contains(&Some(speaker)) {
+        for origin in (0..is_origin.len()).filter(|&position| is_origin[position]) {
+            reached_from[origin] = [Some(origin), None];
+            reach.extend(targets(origin, origin));
+            while let Some((node, origin)) = reach.pop() {
+                if is_origin[node] || reached_from[node].contains(&Some(origin)) {
                     continue;
                 }
-                let Some(room) = heard[node].iter_mut().find(|known| known.is_none()) else {
+                let Some(vacant) = reached_from[node].iter_mut().find(|known| known.is_none()) else {
                     continue;
                 };
-                *room = Some(speaker);
-                reach.extend(targets(node, speaker));
+                *vacant = Some(origin);
+                reach.extend(targets(node, origin));
             }
         }
-        let hears = |position: usize| {
+        let is_reachable = |position: usize| {
             let slots = self.nodes[position].slots.iter();
             let mut silent = slots
                 .zip(&plan.nodes[position].forward)
                 .filter(|(slot, _)| slot.now.is_none());
             silent.any(|(_, &edge)| {
-                let speakers = heard[plan.edges[edge].source].iter().flatten();
-                speakers.copied().any(|speaker| speaker != position)
+                let origins = reached_from[plan.edges[edge].source].iter().flatten();
+                origins.copied().any(|origin| origin != position)
             })
         };
-        held.iter().copied().find(|&position| !hears(position))
+        held.iter().copied().find(|&position| !is_reachable(position))
     }
 }
 
@@ -141,7 +143,7 @@ fn is_active(state: &NodeState) -> bool {
 }
 
 impl NodeState {
-    /// Takes the trigger that made the node ready; `false` if there is none.
+    /// Consumes the trigger that made the node ready; `false` if there is none.
     pub(super) fn consume(&mut self, ready: Readiness) -> bool {
         match ready {
             Readiness::Forward => {
@@ -160,7 +162,7 @@ impl NodeState {
 }
 
 impl Slot {
-    fn hear(&mut self, signal: Signal) {
+    fn receive(&mut self, signal: Signal) {
         if self.owed {
             self.owed = false;
             self.last = Some(signal);
@@ -184,30 +186,31 @@ impl Signal {
     }
 }
 
-/// Judges a node's forward edges by what they said.
-fn judge(slots: &[Slot], rules: impl Iterator<Item = TriggerRule> + Clone) -> Readiness {
-    let told = || slots.iter().map(|slot| slot.now);
+/// Evaluates a node's forward edges by their signals.
+fn evaluate(slots: &[Slot], rules: impl Iterator<Item = TriggerRule> + Clone) -> Readiness {
+    let current = || slots.iter().map(|slot| slot.now);
     let taken = slots
         .iter()
         .any(|slot| slot.now.is_some_and(|now| now != Signal::Untaken));
-    if taken && satisfied(told().zip(rules.clone()), told().zip(rules.clone())) {
+    if taken && satisfied(current().zip(rules.clone()), current().zip(rules.clone())) {
         return Readiness::Forward;
     }
-    if told().all(|now| now.is_some()) {
+    if current().all(|now| now.is_some()) {
         return Readiness::Skip;
     }
     let latest = || slots.iter().map(|slot| slot.now.or(slot.last));
-    let ran = told().flatten().any(Signal::is_outcome);
+    let ran = current().flatten().any(Signal::is_outcome);
     if ran
         && latest().all(|signal| signal.is_some())
-        && satisfied(latest().zip(rules.clone()), told().zip(rules))
+        && satisfied(latest().zip(rules.clone()), current().zip(rules))
     {
         return Readiness::Held;
     }
     Readiness::NotYet
 }
 
-/// Whether every edge whose rule asks for all accepts, and one of those whose rule asks for any.
+/// Whether every edge with an `All*` or `NoneFailed` rule accepts, and at least one edge with an `Any*` rule,
+/// if there are any.
 fn satisfied(
     mut all: impl Iterator<Item = (Option<Signal>, TriggerRule)>,
     any: impl Iterator<Item = (Option<Signal>, TriggerRule)>,

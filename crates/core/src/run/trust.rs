@@ -1,8 +1,10 @@
-//! Which content of a run comes from outside, from somebody nobody here vouches for.
+//! Tracks which content of a run is untrusted: written by somebody outside this host whom the host does not
+//! vouch for.
 //!
-//! A run that another agent started, and an answer of another agent or by a token, bring such content. It is followed
-//! by name: the variables, channels and nodes whose value has some in it. What an expression or a template makes counts
-//! as such as soon as the run holds any, since an expression may read everything.
+//! Untrusted content enters with a run that another agent started, and with an answer from another agent or
+//! by a token. It is tracked by name: the variables, channels and nodes whose values contain some. Any result
+//! of an expression or a template counts as untrusted as soon as the run holds untrusted content, because an
+//! expression may read everything.
 
 use std::collections::BTreeSet;
 
@@ -13,35 +15,33 @@ use crate::{Event, Failure, NodeId, Object, Plan, Recorded, RunStarted};
 
 use super::{Phase, Run};
 
-/// What marks content in documents.
+/// The key that marks untrusted content in documents.
 pub const CONTENT_TRUST: &str = "contentTrust";
-/// The mark.
+/// The value of that key.
 pub const UNTRUSTED: &str = "untrusted";
 
 /// The names under which a run holds untrusted content.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Untrusted {
-    /// Variables.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub variables: BTreeSet<String>,
-    /// Channels.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub channels: BTreeSet<String>,
-    /// Nodes, for their outputs.
+    /// Nodes whose outputs are untrusted.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub nodes: BTreeSet<NodeId>,
 }
 
 impl Untrusted {
-    /// Whether nothing is marked by name. What a run was given is not named here once its variables have other values:
+    /// Whether no name is marked. The run's inputs are not listed here once its variables have other values;
     /// see [`Run::holds_untrusted`].
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.variables.is_empty() && self.channels.is_empty() && self.nodes.is_empty()
     }
 
-    /// Follows an event that has been applied.
+    /// Updates the names for an event that has been applied.
     pub(super) fn follow(&mut self, plan: &Plan, recorded: &Recorded) {
         let is_untrusted = recorded.is_untrusted;
         match Content::of(&recorded.event) {
@@ -49,7 +49,7 @@ impl Untrusted {
                 self.variables.extend(started.inputs.keys().cloned());
             }
             Content::Variable { name, .. } => mark(&mut self.variables, name, is_untrusted),
-            // What a channel has folded in stays in it.
+            // A channel keeps the values folded into it.
             Content::Channel { channel, .. } if is_untrusted => {
                 self.channels.insert(channel.to_owned());
                 self.variables.insert(channel.to_owned());
@@ -61,7 +61,7 @@ impl Untrusted {
                     mark(&mut self.variables, name, is_untrusted);
                 }
             }
-            // Expressions see what a failure says under the node's name.
+            // Expressions read a failure's message under the node's name.
             Content::Failure { node } => self.mark_node(node, is_untrusted),
             Content::Inputs(_)
             | Content::Channel { .. }
@@ -84,35 +84,48 @@ impl Untrusted {
     }
 }
 
-/// What an event brings into a run, or takes out of it, that somebody may have said.
+/// The part of an event that can carry untrusted content into a run or out of it.
 #[derive(Debug)]
 pub(crate) enum Content<'e> {
-    /// What the run was begun with.
     Inputs(&'e RunStarted),
-    /// An answer to a node.
-    Answer { node: &'e NodeId },
-    /// What a node asks.
-    Question { node: &'e NodeId },
-    /// What a node made.
-    Outputs { node: &'e NodeId, outputs: &'e Object },
-    /// A document that a node made.
-    Artifact { node: &'e NodeId, content: &'e Value },
-    /// A piece of a text that a node says, or why an attempt of it failed.
-    Words { node: &'e NodeId },
-    /// Why a node failed: what was evaluated, what a reviewer said, or what a child failed with.
-    Failure { node: &'e NodeId },
-    /// What a node adds to a channel.
-    Channel { channel: &'e str, node: &'e NodeId },
-    /// The value of a variable.
-    Variable { name: &'e str, node: Option<&'e NodeId> },
-    /// What the run ended with.
+    Answer {
+        node: &'e NodeId,
+    },
+    Question {
+        node: &'e NodeId,
+    },
+    Outputs {
+        node: &'e NodeId,
+        outputs: &'e Object,
+    },
+    Artifact {
+        node: &'e NodeId,
+        content: &'e Value,
+    },
+    /// A chunk of streamed text, or the reason why an attempt failed.
+    Words {
+        node: &'e NodeId,
+    },
+    /// A node's failure: an evaluation error, a reviewer's comment, or a child's failure.
+    Failure {
+        node: &'e NodeId,
+    },
+    /// A write to a channel.
+    Channel {
+        channel: &'e str,
+        node: &'e NodeId,
+    },
+    Variable {
+        name: &'e str,
+        node: Option<&'e NodeId>,
+    },
+    /// The outputs of the run.
     Results,
-    /// Why the run failed.
     RunFailure {
         error: &'e Failure,
         node: Option<&'e NodeId>,
     },
-    /// Nothing but the host's own words.
+    /// Only text of the host itself.
     None,
 }
 
@@ -172,14 +185,14 @@ fn mark(names: &mut BTreeSet<String>, name: &str, is_untrusted: bool) {
     }
 }
 
-/// Whether fields say of themselves that they are untrusted.
+/// Whether the fields mark themselves as untrusted.
 pub(crate) fn says_untrusted(fields: &Object) -> bool {
     fields.get(CONTENT_TRUST).and_then(Value::as_str) == Some(UNTRUSTED)
 }
 
 impl Run {
-    /// Whether anything that expressions and templates may read comes from outside. What the run was given stays
-    /// readable as `inputs`, whatever becomes of the variables.
+    /// Whether expressions and templates can read any untrusted content. The run's inputs stay readable as
+    /// `inputs` whatever happens to the variables.
     #[must_use]
     pub fn holds_untrusted(&self) -> bool {
         let is_given = |started: &RunStarted| {
@@ -188,7 +201,7 @@ impl Run {
         !self.untrusted.is_empty() || self.started.as_deref().is_some_and(is_given)
     }
 
-    /// Whether a failure is that of a node whose failure has untrusted content in it.
+    /// Whether `failure` is the failure of a node whose failure contains untrusted content.
     #[must_use]
     pub fn is_untrusted_failure(&self, plan: &Plan, failure: &Failure, node: Option<&NodeId>) -> bool {
         let Some(node) = node.filter(|node| self.untrusted.nodes.contains(*node)) else {
@@ -200,7 +213,7 @@ impl Run {
 }
 
 impl RunStarted {
-    /// Whether the run was begun with content from outside.
+    /// Whether the run was started with untrusted content.
     #[must_use]
     pub fn is_untrusted(&self) -> bool {
         says_untrusted(&self.metadata)

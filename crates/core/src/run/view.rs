@@ -1,4 +1,4 @@
-//! Views of a run: what faces show of it, and what expressions see.
+//! Views of a run: the state that protocol layers show and that expressions read.
 
 use std::{borrow::Cow, collections::BTreeMap, rc::Rc};
 
@@ -11,39 +11,36 @@ use crate::{
 
 use super::{Artifact, Open, Phase, Run, Wait};
 
-/// The interrupt that a run waits for, as faces show it.
+/// The interrupt that a run waits for, as protocol layers show it.
 #[derive(Debug, Clone, Copy)]
 pub struct OpenInterrupt<'a> {
-    /// The node that waits.
     pub node: &'a NodeId,
-    /// Which execution of it.
     pub ordinal: u32,
-    /// Where the question is.
+    /// Where the interrupt was opened.
     pub asked: Asked<'a>,
 }
 
-/// Where the question of an interrupt is.
+/// Where an interrupt was opened.
 #[derive(Debug, Clone, Copy)]
 pub enum Asked<'a> {
-    /// This run asks.
+    /// In this run.
     Here(&'a Open),
-    /// A child asks, of this kind; the interrupt id begins with the execution that mirrors it.
+    /// In a child run, with the kind and id of its interrupt. The id begins with the execution that mirrors
+    /// it.
     Child(&'a RunId, InterruptKind, &'a str),
 }
 
-/// A text that a node is in the middle of saying.
+/// The text that a node is streaming.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Streaming<'a> {
-    /// Which execution says it.
     pub step: StepId,
-    /// The artifact it becomes part of, if it becomes one: its type and its name for people.
+    /// The type and the human-readable name of the artifact that the text becomes part of.
     pub artifact: Option<(&'a str, &'a str)>,
-    /// What was said so far.
+    /// The text streamed so far.
     pub text: &'a str,
 }
 
 impl OpenInterrupt<'_> {
-    /// What is asked.
     #[must_use]
     pub fn kind(&self) -> InterruptKind {
         match self.asked {
@@ -52,7 +49,8 @@ impl OpenInterrupt<'_> {
         }
     }
 
-    /// Interrupt id and key. That of a child's interrupt begins with the path to the child: `sub:0/gate:0`.
+    /// The id and key of the interrupt. The id of a child's interrupt begins with the path to the child:
+    /// `sub:0/gate:0`.
     #[must_use]
     pub fn id(&self) -> String {
         match self.asked {
@@ -63,7 +61,7 @@ impl OpenInterrupt<'_> {
 }
 
 impl Run {
-    /// The artifact with an id, or the latest one of a node with that id.
+    /// The artifact with this id, or the latest artifact of the node with this id.
     #[must_use]
     pub fn artifact(&self, id: &str) -> Option<&Artifact> {
         let newest = || self.artifacts.iter().rev();
@@ -72,7 +70,7 @@ impl Run {
             .or_else(|| newest().find(|artifact| artifact.node() == Some(id)))
     }
 
-    /// The texts that nodes are saying now, in the order of the definition.
+    /// The texts that nodes are streaming now, in the order of the definition.
     pub fn streaming<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = Streaming<'a>> {
         self.nodes.iter().zip(&plan.nodes).filter_map(|(state, node)| {
             let Phase::Active(active) = &state.phase else {
@@ -90,19 +88,19 @@ impl Run {
         })
     }
 
-    /// The parent, if this run is a child.
+    /// `None` if this run is not a child.
     #[must_use]
     pub fn parent(&self) -> Option<&Parent> {
         self.started.as_ref().and_then(|started| started.parent.as_ref())
     }
 
-    /// The first interrupt that is open, here or in a child.
+    /// The first open interrupt, here or in a child.
     #[must_use]
     pub fn interrupt<'a>(&'a self, plan: &'a Plan) -> Option<OpenInterrupt<'a>> {
         self.interrupts(plan).next()
     }
 
-    /// Every interrupt that is open, the first asked first.
+    /// All open interrupts, in the order in which they were opened.
     pub fn interrupts<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = OpenInterrupt<'a>> {
         self.waiting.iter().filter_map(|&position| {
             let Phase::Active(active) = &self.nodes[position].phase else {
@@ -124,14 +122,14 @@ impl Run {
         })
     }
 
-    /// The latest execution of a node that has begun.
+    /// The ordinal of the node's latest execution.
     #[must_use]
     pub fn latest_ordinal(&self, plan: &Plan, node: &NodeId) -> Option<u32> {
         let state = self.nodes.get(plan.position(node)?)?;
         state.next_ordinal.checked_sub(1)
     }
 
-    /// Each node that has begun, with its state as OpenWOP words it and how often it ran.
+    /// Each node that has started, with its OpenWOP state name and the number of its executions.
     pub fn node_states<'a>(
         &'a self,
         plan: &'a Plan,
@@ -153,7 +151,7 @@ impl Run {
         })
     }
 
-    /// The node a client would name as current: the first that waits, else the first that is active.
+    /// The node that a client would call current: the first that waits, else the first that is active.
     #[must_use]
     pub fn current_node<'a>(&self, plan: &'a Plan) -> Option<&'a NodeId> {
         let position = self.waiting.first().copied().or_else(|| {
@@ -164,7 +162,8 @@ impl Run {
         plan.nodes.get(position).map(|node| &node.id)
     }
 
-    /// When the run's duration bound is reached if it goes on running; `None` without a bound or while it does not run.
+    /// When the run reaches its duration limit if it keeps running; `None` without a limit or while it is not
+    /// running.
     #[must_use]
     pub fn duration_deadline(&self) -> Option<Timestamp> {
         let limit = self.started.as_ref()?.limits.run_duration_ms?;
@@ -175,7 +174,7 @@ impl Run {
     }
 }
 
-/// What expressions and templates see: every variable by its name, and `nodes`, `variables`, `channels`,
+/// The scope of expressions and templates: every variable by its name, and `nodes`, `variables`, `channels`,
 /// `inputs` and `configurable`; at an edge also `status`, `output` and `outputs` of its source.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Context<'a> {
@@ -199,7 +198,7 @@ impl<'a> Context<'a> {
         Self { run, plan, end: None }
     }
 
-    /// The context of the edges that leave a node which ends now.
+    /// The context for evaluating the outgoing edges of a node that is about to end.
     pub(crate) fn at_end(self, position: usize, status: &'static str, output: &'a Object) -> Self {
         let end = Some(End {
             position,
@@ -214,7 +213,7 @@ impl<'a> Context<'a> {
         self.end.as_ref().filter(|end| end.status == "completed")
     }
 
-    /// What a node shows of itself: its outputs, or what its latest failure says.
+    /// What expressions see of a node: its outputs, or its latest failure.
     fn node(&self, position: usize) -> Option<Val<'a>> {
         let state = self.run.nodes.get(position)?;
         let ended = self.completed().filter(|end| end.position == position);
@@ -226,7 +225,7 @@ impl<'a> Context<'a> {
         Some(Val::Map(Map::Made(Rc::new(BTreeMap::from([error])))))
     }
 
-    /// A variable as it is once the node that ends now has ended.
+    /// A variable as it will be after the current node has ended.
     fn variable(&self, name: &str) -> Option<Val<'a>> {
         let new = self.completed().and_then(|end| {
             if end.has_rest && self.plan.nodes[end.position].id.as_str() == name {
@@ -239,7 +238,7 @@ impl<'a> Context<'a> {
     }
 }
 
-/// The outputs that become a variable of their node's name.
+/// The outputs that become a variable named after their node.
 #[derive(Debug)]
 struct Rest<'a>(Context<'a>, &'a Object);
 
@@ -283,7 +282,7 @@ impl<'a> Scope<'a> for Context<'a> {
     }
 }
 
-/// What nodes show of themselves, by their ids.
+/// The nodes by id, as expressions see them.
 #[derive(Debug)]
 struct Nodes<'a>(Context<'a>);
 
@@ -307,7 +306,7 @@ impl<'a> Fields<'a> for Nodes<'a> {
     }
 }
 
-/// The variables, with those that the node sets which ends now.
+/// The variables, including those that the ending node sets.
 #[derive(Debug)]
 struct Variables<'a>(Context<'a>);
 
@@ -333,12 +332,13 @@ impl<'a> Fields<'a> for Variables<'a> {
     }
 }
 
-/// What names that are long count for beside their number.
+/// The extra cost of long names, on top of their number.
 fn weight_of<'n>(names: impl Iterator<Item = &'n String>) -> usize {
     names.map(String::len).sum::<usize>() / 32
 }
 
-/// Outputs become variables: under the port's name where the workflow declares it, else under the node's id.
+/// Turns outputs into variables: under the port's name where the workflow declares it, else under the node's
+/// id.
 pub(super) fn project(plan: &Plan, position: usize, outputs: &Object, variables: &mut Object) {
     let mut rest = Object::new();
     for (port, value) in outputs {

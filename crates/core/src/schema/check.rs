@@ -1,4 +1,4 @@
-//! Checking a value against a schema, paying for each step.
+//! Validates a value against a schema and charges for each step.
 
 use std::{
     cell::RefCell,
@@ -17,26 +17,23 @@ use crate::{
     pattern::{Pattern, Search},
 };
 
-/// Deepest nesting of subschemas that are being checked; a value nests no more than 64 levels.
+/// Maximum nesting of subschemas during validation; a value nests at most 64 levels.
 const MAX_DEPTH: usize = 200;
-/// What a subschema costs that a value breaks.
+/// Cost of a subschema that the value breaks.
 const BROKEN: u64 = 16;
-/// Longest part of a value that a message shows.
+/// Maximum length of the part of a value that a message shows, in bytes.
 const MAX_SHOWN: usize = 80;
 
-/// Why a value was not found to be valid.
+/// Why a value did not validate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Invalid {
-    /// It breaks a rule.
     Broken {
-        /// Where, as a JSON pointer.
+        /// JSON pointer of the value.
         at: String,
-        /// Which keyword.
         keyword: &'static str,
-        /// What is wrong.
         message: String,
     },
-    /// Checking it is more work than allowed.
+    /// The validation exceeds its work limit.
     TooMuchWork,
 }
 
@@ -66,14 +63,14 @@ pub(super) fn validate(schema: &Schema, value: &Value, meter: &Meter<'_>) -> Res
     checker.check(schema.root, value, 0, &mut Marks::default())
 }
 
-/// Schemas of properties by name and by pattern, and that of the others.
+/// Subschemas of properties by name, by pattern, and for all others.
 type Properties<'s> = (&'s [(String, usize)], &'s [(Pattern, usize)], Option<usize>);
 
-/// What subschemas have looked at in a value.
+/// The parts of a value that subschemas have evaluated.
 #[derive(Debug, Default)]
 struct Marks<'v> {
     fields: BTreeSet<&'v str>,
-    /// Items up to here.
+    /// All items before this index.
     items: usize,
     /// Further items.
     others: BTreeSet<usize>,
@@ -92,7 +89,7 @@ impl<'v> Marks<'v> {
 struct Checker<'s, 'm, 'b> {
     schema: &'s Schema,
     meter: &'m Meter<'b>,
-    /// What the searches of each pattern have found out.
+    /// The reusable search state of each pattern.
     searches: RefCell<HashMap<*const Pattern, Search>>,
 }
 
@@ -115,7 +112,7 @@ impl Checker<'_, '_, '_> {
         Ok(())
     }
 
-    /// Whether a subschema holds; what it looked at counts only then.
+    /// Whether a subschema holds; its marks count only in that case.
     fn holds<'v>(&self, at: usize, value: &'v Value, depth: usize, marks: &mut Marks<'v>) -> Result<bool> {
         let mut own = Marks::default();
         match self.check(at, value, depth, &mut own) {
@@ -255,7 +252,7 @@ impl Checker<'_, '_, '_> {
                 let mut any = false;
                 for schema in schemas {
                     any |= self.holds(*schema, value, depth, marks)?;
-                    // Each of them may mark something.
+                    // The remaining ones may still mark something.
                     if any && !self.schema.marks {
                         break;
                     }
@@ -324,7 +321,7 @@ impl Checker<'_, '_, '_> {
         }
     }
 
-    /// Checks a part of a value, whose own parts are marked apart.
+    /// Validates a part of a value; the marks inside that part are separate.
     fn child(&self, schema: usize, value: &Value, depth: usize) -> Result<()> {
         self.check(schema, value, depth, &mut Marks::default())
     }
@@ -351,7 +348,7 @@ impl Checker<'_, '_, '_> {
         let compare = |a: usize, b: usize| match items[a].order(&items[b], self.meter) {
             Ok(order) => Ok(order),
             Err(ExpressionError::TooMuchWork) => Err(Invalid::TooMuchWork),
-            // Deeper than any value that is taken.
+            // The value nests deeper than any accepted value.
             Err(_) => Err(Invalid::TooMuchWork),
         };
         let order = merge_sort(items.len(), compare)?;
@@ -426,7 +423,7 @@ impl Checker<'_, '_, '_> {
         };
         for (name, field) in fields {
             self.meter.charge(2 + name.len() as u64 / 16)?;
-            // Sorted by name, as the document had them.
+            // Sorted by name, as in the document.
             let own = named.binary_search_by(|(known, _)| known.as_str().cmp(name)).ok();
             let mut schemas: Vec<_> = own.map(|at| named[at].1).into_iter().collect();
             for (pattern, schema) in patterns {
@@ -458,7 +455,7 @@ impl Checker<'_, '_, '_> {
 }
 
 impl Invalid {
-    /// The same, seen from the value that it is a part of.
+    /// The same error, seen from the enclosing value.
     fn below(self, name: &str) -> Self {
         match self {
             Self::Broken { at, keyword, message } => {
@@ -563,7 +560,7 @@ fn is_multiple(value: &Value, of: &Value) -> bool {
         return false;
     };
     let quotient = value / of;
-    // As decimals are written: 0.3 is a multiple of 0.1.
+    // Compares as decimals: 0.3 is a multiple of 0.1.
     quotient.is_finite() && (quotient - quotient.round()).abs() <= 1.0e-12 * quotient.abs().max(1.0)
 }
 
@@ -582,7 +579,7 @@ fn broken(keyword: &'static str, message: impl Into<String>) -> Invalid {
     }
 }
 
-/// The beginning of a value.
+/// The beginning of a value, for messages.
 fn shown(value: &Value) -> String {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => value.to_string(),

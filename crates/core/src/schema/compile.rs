@@ -1,4 +1,4 @@
-//! From a document to subschemas.
+//! Compiles a schema document to a list of subschemas.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,7 @@ pub(super) fn compile(document: &Value, allowance: &Allowance) -> Result<Schema,
     };
     compiler.names(document, "")?;
     let root = compiler.subschema(document, "")?;
-    // What a subschema refers to may be found only by a reference, and refer to more.
+    // A target may be reachable only through a reference, and may contain further references.
     while let Some(reference) = compiler.waiting.pop() {
         let target = compiler.resolve(&reference.to)?;
         compiler.subschemas[reference.at][reference.rule] = Rule::Ref(target);
@@ -33,7 +33,7 @@ pub(super) fn compile(document: &Value, allowance: &Allowance) -> Result<Schema,
     Ok(schema)
 }
 
-/// A reference that is resolved once all is read.
+/// A reference that is resolved after the whole document is read.
 struct Reference {
     at: usize,
     rule: usize,
@@ -44,16 +44,16 @@ struct Compiler<'d> {
     allowance: &'d Allowance,
     document: &'d Value,
     subschemas: Vec<Vec<Rule>>,
-    /// Subschemas by their pointers.
+    /// Subschemas by JSON pointer.
     places: HashMap<String, usize>,
-    /// Pointers by the names that `$id`, `$anchor` and `$dynamicAnchor` give.
+    /// JSON pointers by the names that `$id`, `$anchor` and `$dynamicAnchor` define.
     names: HashMap<String, String>,
     waiting: Vec<Reference>,
     marks: bool,
 }
 
 impl<'d> Compiler<'d> {
-    /// Finds what references may name. The document is not deep.
+    /// Collects the names that references may use. The document's nesting is already bounded.
     fn names(&mut self, value: &'d Value, at: &str) -> Result<(), String> {
         match value {
             Value::Object(fields) => {
@@ -69,7 +69,7 @@ impl<'d> Compiler<'d> {
                     self.names.entry(name).or_insert_with(|| at.to_owned());
                 }
                 for (name, field) in fields {
-                    // Examples and constants are no schemas.
+                    // Examples and constants are not schemas.
                     if !["const", "enum", "default", "examples"].contains(&name.as_str()) {
                         self.names(field, &format!("{at}/{}", escaped(name)))?;
                     }
@@ -107,7 +107,7 @@ impl<'d> Compiler<'d> {
         self.subschema(target, &pointer)
     }
 
-    /// Reads a subschema; the same place is read once.
+    /// Compiles a subschema; each pointer is compiled only once.
     fn subschema(&mut self, document: &'d Value, at: &str) -> Result<usize, String> {
         if let Some(known) = self.places.get(at) {
             return Ok(*known);
@@ -199,7 +199,7 @@ impl<'d> Compiler<'d> {
         for name in ["$defs", "definitions"] {
             self.named(fields, at, name)?;
         }
-        // Those see what all the others have looked at.
+        // These come last, because they depend on what the other rules have evaluated.
         let items = self.one(fields, at, "unevaluatedItems")?;
         let properties = self.one(fields, at, "unevaluatedProperties")?;
         self.marks |= items.is_some() || properties.is_some();
@@ -257,7 +257,7 @@ impl<'d> Compiler<'d> {
     }
 }
 
-/// The rules that look at the value alone.
+/// The rules that assert something about the value alone.
 fn simple(fields: &Map<String, Value>, at: &str, rules: &mut Vec<Rule>) -> Result<(), String> {
     if let Some(kinds) = fields.get("type") {
         let names = match kinds {
@@ -372,7 +372,7 @@ fn escaped(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
 
-/// A pointer as a reference writes it, with its percent signs undone.
+/// Percent-decodes the pointer of a reference.
 fn decoded(pointer: &str) -> Option<String> {
     let mut bytes = pointer.bytes();
     let mut out = Vec::with_capacity(pointer.len());
@@ -388,7 +388,7 @@ fn decoded(pointer: &str) -> Option<String> {
     String::from_utf8(out).ok()
 }
 
-/// A pattern of ECMA-262 as ours: its classes are those of ASCII.
+/// Translates an ECMA-262 pattern to our syntax: its character classes are ASCII only.
 fn translated(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut chars = source.chars();
@@ -409,7 +409,7 @@ fn translated(source: &str) -> String {
     out
 }
 
-/// The subschemas that a subschema applies to the value itself.
+/// The subschemas that a subschema applies to the same value.
 fn in_place(rules: &[Rule]) -> impl Iterator<Item = usize> {
     rules.iter().flat_map(|rule| match rule {
         Rule::Ref(schema) | Rule::Not(schema) => vec![*schema],
@@ -442,7 +442,7 @@ fn in_place(rules: &[Rule]) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Refuses references that lead in a circle, too deep, or to too much, on one value.
+/// Refuses cyclic references, and chains that are too long or apply too many subschemas to one value.
 fn bounded(schema: &Schema) -> Result<(), String> {
     #[derive(Clone, Copy)]
     enum Mark {
@@ -452,7 +452,8 @@ fn bounded(schema: &Schema) -> Result<(), String> {
     }
     let mut marks = vec![Mark::New; schema.subschemas.len()];
     for start in 0..schema.subschemas.len() {
-        // A stack of its own: (subschema, what it applies, how much of that was seen, depth, applied).
+        // An explicit stack: (subschema, subschemas it applies, how many of those were visited, depth,
+        // applied).
         let mut stack: Vec<(usize, Vec<usize>, usize, usize, u64)> = Vec::new();
         if matches!(marks[start], Mark::New) {
             marks[start] = Mark::Open;

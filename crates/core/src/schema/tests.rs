@@ -1,4 +1,4 @@
-//! Schemas mean what 2020-12 says, and cost no more than they may.
+//! Schemas follow 2020-12 and stay within their cost limits.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ fn compile(document: &Value) -> Result<Schema, String> {
 }
 
 #[test]
-fn schemas_mean_what_the_draft_says() {
+fn keywords_follow_draft_2020_12() {
     let instances = [
         json!(null),
         json!(true),
@@ -101,7 +101,7 @@ fn schemas_mean_what_the_draft_says() {
 }
 
 #[test]
-fn wrong_schemas_are_refused() {
+fn invalid_schemas_are_refused() {
     for document in [
         json!(7),
         json!({ "type": "nonsense" }),
@@ -125,7 +125,7 @@ fn wrong_schemas_are_refused() {
     }
 }
 
-/// A chain of 10,000 definitions, each by the next.
+/// A chain of `n` definitions, each referring to the next.
 fn chain(n: usize, link: impl Fn(String) -> Value) -> Value {
     let mut defs: serde_json::Map<_, _> = (0..n)
         .map(|at| (format!("d{at}"), link(format!("#/$defs/d{}", at + 1))))
@@ -142,7 +142,7 @@ fn references_are_bounded_in_depth_fan_out_and_number() {
         assert!(compile(&chain(n, |next| json!({ "not": { "$ref": next } }))).is_err());
     }
     for keyword in ["anyOf", "allOf", "oneOf"] {
-        // Each twice the one before: 2^30 when all are written out.
+        // Each is twice as large as the one before: 2^30 when expanded.
         let doubled = |next: String| json!({ keyword: [{ "$ref": next }, { "$ref": next }] });
         assert!(compile(&chain(15, doubled)).is_err());
         let negated = |next: String| json!({ "not": { keyword: [{ "$ref": next }, { "$ref": next }] } });
@@ -162,18 +162,18 @@ fn references_are_bounded_in_depth_fan_out_and_number() {
             Err("a reference leads back to itself".to_owned())
         );
     }
-    // What people write.
+    // Realistic schemas.
     assert!(compile(&chain(20, |next| json!({ "$ref": next }))).is_ok());
 }
 
 #[test]
-fn a_validation_ends_where_its_budget_does() {
+fn validation_stops_when_its_budget_is_spent() {
     let wide = json!((0..8_000).collect::<Vec<_>>());
     let deep = (0..60).fold(json!([]), |inner, _| json!([inner]));
     let texts = json!(vec!["x".repeat(1_000); 2_000]);
     let object: serde_json::Map<_, _> = (0..9_000).map(|n| (format!("key{n}"), json!(n))).collect();
     let cases = [
-        // Through two items each time: 2^60 on a deep value.
+        // Each level recurses through two items: 2^60 on a deep value.
         (
             json!({ "anyOf": [{ "items": { "$ref": "#" }, "minItems": 1 }, { "items": { "$ref": "#" }, "const": 1 }] }),
             &deep,
@@ -220,7 +220,7 @@ fn a_validation_ends_where_its_budget_does() {
 }
 
 #[test]
-fn patterns_of_a_workflow_are_bounded_together() {
+fn patterns_of_a_workflow_share_one_limit() {
     let allowance = Allowance::default();
     let patterns = (0..600)
         .map(|n| json!({ "pattern": format!("a{n}") }))
@@ -237,7 +237,7 @@ fn patterns_of_a_workflow_are_bounded_together() {
 }
 
 #[test]
-fn a_violation_names_its_place_and_is_short() {
+fn violations_name_their_place_and_stay_short() {
     let schema =
         compile(&json!({ "properties": { "a/b": { "items": { "type": "string" } } } })).expect("valid");
     let value = json!({ "a/b": ["x", 7] });

@@ -1,4 +1,4 @@
-//! The members of a definition: of the document, of nodes, ports, edges, conditions, triggers, variables and channels.
+//! The members of a definition: document, nodes, ports, edges, conditions, triggers, variables and channels.
 
 use crate::{
     channel::MAX_TTL_MS,
@@ -8,7 +8,6 @@ use crate::{
 
 use super::{COUNT, MAX, Member, Members, NONEMPTY, OBJECT, Shape, TEXT, Tagged, closed, may, open};
 
-/// The document.
 pub(crate) static ROOT: Members = closed(&[
     may(
         "$schema",
@@ -127,7 +126,7 @@ static SETTINGS: Members = open(&[
 
 const RETRIES: Shape = Shape::Whole(0, MAX_RETRIES as u64);
 
-/// Settings that a node overrides.
+/// Settings that a node can override.
 static NODE_SETTINGS: Members = open(&[
     may(
         "maxRetries",
@@ -141,7 +140,7 @@ static NODE_SETTINGS: Members = open(&[
     ),
 ]);
 
-/// A node, except for what depends on its type.
+/// A node, except for the members that depend on its type.
 pub(crate) static NODE: Members = closed(&[
     may(
         "id",

@@ -1,4 +1,4 @@
-//! Every node type, and the members of its `config`.
+//! The node types and the members of their `config`.
 
 use crate::node::{
     HTTP_MAX_TIMEOUT_MS, MAX_NAMES, MAX_PIECES, MAX_QUESTIONS, NodeTypes, ON_TIMEOUT, PROFILES,
@@ -7,7 +7,7 @@ use crate::node::{
 
 use super::{COUNT, MAX, Member, Members, NONEMPTY, OBJECT, Shape, TEXT, Tagged, closed, may, open};
 
-/// Every node type: its id, what it does, and its `config`.
+/// All node types.
 pub(crate) static TYPES: &[Type] = &[
     node("core.noop", "Its inputs become its outputs.", &OPEN),
     node("core.identity", "Its inputs become its outputs.", &OPEN),
@@ -44,7 +44,6 @@ pub(crate) static TYPES: &[Type] = &[
     conformance("conformance.requiresMissing"),
 ];
 
-/// A node type.
 #[derive(Debug)]
 pub(crate) struct Type {
     pub(crate) id: &'static str,
@@ -76,7 +75,7 @@ pub(crate) fn types(node_types: NodeTypes) -> impl Iterator<Item = &'static Type
         .filter(move |kind| node_types.conformance || !kind.is_conformance)
 }
 
-/// Members of a type's `config` that the decoder knows and these tables do not describe.
+/// Members of a type's `config` that the decoder accepts but these tables do not describe.
 pub(crate) fn undescribed(kind: &Type) -> impl Iterator<Item = &'static str> + use<> {
     let members: &[Member] = match kind.config {
         Shape::Object(members) => members.list,
@@ -177,7 +176,7 @@ const ACTIONS: Shape = Shape::List(
 
 static APPROVAL: Members = closed(APPROVAL_MEMBERS);
 
-/// As `data` of an interrupt.
+/// The `data` of an interrupt of kind approval.
 static APPROVAL_DATA: Members = closed(APPROVAL_MEMBERS);
 
 const APPROVAL_MEMBERS: &[Member] = &[

@@ -27,7 +27,7 @@ pub(super) fn check(plan: &Plan, constants: &[Option<bool>], warnings: &mut Warn
     }
 }
 
-/// What each edge's condition comes to, where it does not depend on the run.
+/// The truth value of each edge's condition, if it does not depend on the run.
 pub(super) fn constants(plan: &Plan, budget: &Budget) -> Vec<Option<bool>> {
     let conditions = plan.definition.edges.iter().map(|edge| edge.condition.as_ref());
     conditions.map(|condition| constant(condition?, budget)).collect()
@@ -39,7 +39,7 @@ fn at(plan: &Plan, edge: usize, member: &str, rule: String, hint: &str) -> Probl
         .hint((!hint.is_empty()).then(|| hint.to_owned()))
 }
 
-/// Edges between the same nodes with the same rule and condition.
+/// Warns about edges between the same nodes with the same rule and condition.
 fn duplicates(plan: &Plan, warnings: &mut Warnings<'_>) {
     let mut seen = HashMap::new();
     for (index, edge) in plan.definition.edges.iter().enumerate() {
@@ -84,7 +84,7 @@ fn without_effect(plan: &Plan, edge: usize, warnings: &mut Warnings<'_>) {
         }
     }
     let target = &plan.nodes[planned.target];
-    // The only edge of its kind makes its target unreachable, which is reported there.
+    // If it is the only edge of its kind, its target is unreachable, which another lint reports.
     if target.forward.len() < 2 && planned.slot.is_some() {
         return;
     }
@@ -153,7 +153,7 @@ fn condition(plan: &Plan, edge: usize, constant: Option<bool>, warnings: &mut Wa
     never_holds(plan, edge, condition, warnings);
 }
 
-/// What a condition comes to that names nothing of the run, if that can be paid for.
+/// The truth value of a condition that reads nothing of the run, if the budget allows evaluating it.
 fn constant(condition: &EdgeCondition, budget: &Budget) -> Option<bool> {
     let source = match condition.operator {
         Operator::Expression => condition.expression.as_deref()?,
@@ -178,13 +178,13 @@ fn constant(condition: &EdgeCondition, budget: &Budget) -> Option<bool> {
     }
 }
 
-/// Values that a well-known output never has.
+/// Warns about comparisons with values that a well-known output never has.
 fn never_holds(plan: &Plan, edge: usize, condition: &EdgeCondition, warnings: &mut Warnings<'_>) {
     let Some((left, Comparison::Is, right)) = comparison(condition) else {
         return;
     };
     if right == Value::Bool(true) {
-        // It may ask for whatever counts as true.
+        // The comparison may mean any truthy value.
         return;
     }
     let source = &plan.nodes[plan.edges[edge].source];
@@ -251,7 +251,7 @@ enum Comparison {
     IsNot,
 }
 
-/// What is compared with which literal, if that is all that a condition does.
+/// The path, the comparison and the literal of a condition that consists of nothing else.
 fn comparison(condition: &EdgeCondition) -> Option<(String, Comparison, Value)> {
     let path = |text: &str| {
         let text = text.trim();
@@ -307,11 +307,11 @@ fn literal(text: &str) -> Option<Value> {
     }
 }
 
-/// What must be so for an edge to be taken.
+/// What must hold for an edge to be taken.
 pub(super) struct Claim {
     rule: TriggerRule,
     compared: Option<(String, Comparison, Value)>,
-    /// What comparing it with another costs.
+    /// Cost of comparing this claim with another one.
     pub(super) weight: u64,
 }
 
@@ -329,7 +329,7 @@ impl Claim {
         }
     }
 
-    /// Whether at most one of two edges of one node can be taken.
+    /// Whether at most one of two edges of the same node can be taken.
     pub(super) fn excludes(&self, other: &Self) -> bool {
         let of_success = |rule| matches!(rule, TriggerRule::AllSuccess | TriggerRule::AnySuccess);
         let of_failure = |rule| rule == TriggerRule::AnyFailed;
@@ -337,7 +337,7 @@ impl Claim {
         {
             return true;
         }
-        // An edge of another rule lets its target start without being taken.
+        // With any other rule, an edge that is not taken can still let its target start.
         let counts = |rule| of_success(rule) || of_failure(rule);
         if !counts(self.rule) || !counts(other.rule) {
             return false;
@@ -356,7 +356,7 @@ impl Claim {
         };
         match (is, other_is) {
             (Comparison::Is, Comparison::Is) => {
-                // `true` stands for whatever counts as true, too.
+                // `true` also stands for any truthy value.
                 !same && ![value, other_value].contains(&&Value::Bool(true))
             }
             (Comparison::Is, Comparison::IsNot) | (Comparison::IsNot, Comparison::Is) => same,

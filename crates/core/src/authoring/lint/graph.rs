@@ -1,6 +1,8 @@
-//! Warnings about the graph: joins that exclude themselves, nodes that never start, nodes that start by themselves.
+//! Warnings about the graph: joins of exclusive branches, nodes that never start, and nodes that start
+//! unintentionally.
 //!
-//! All work is bounded by nodes × edges / 64: what must have been taken for a node to start is a set of bits.
+//! The work is bounded by nodes × edges / 64: a bit set holds the edges that must have been taken before a
+//! node starts.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,9 +15,9 @@ use crate::{
 
 use super::{Lint, Warnings, always_fails, edges, never_fails, node_place};
 
-/// Most pairs of edges that are known to exclude each other; a graph with more is looked at in part.
+/// Maximum number of exclusive edge pairs; a graph with more is checked only in part.
 const MAX_PAIRS: usize = 1_000;
-/// Most edges of one node that are compared with each other.
+/// Maximum number of one node's edges that are compared with each other.
 const MAX_COMPARED: usize = 64;
 
 pub(super) fn check(plan: &Plan, constants: &[Option<bool>], warnings: &mut Warnings<'_>) {
@@ -44,9 +46,9 @@ pub(super) fn check(plan: &Plan, constants: &[Option<bool>], warnings: &mut Warn
 
 struct Graph<'a> {
     plan: &'a Plan,
-    /// What each edge's condition comes to, where it does not depend on the run.
+    /// The truth value of each edge's condition, if it does not depend on the run.
     constants: &'a [Option<bool>],
-    /// Nodes in an order in which forward edges lead forward.
+    /// Nodes in topological order of the forward edges.
     order: Vec<usize>,
     budget: &'a Budget,
 }
@@ -81,7 +83,7 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// Pairs of edges of one node of which at most one is taken.
+    /// Pairs of edges of the same node of which at most one can be taken.
     fn exclusive_pairs(&self) -> Vec<[usize; 2]> {
         let mut pairs = Vec::new();
         for node in &self.plan.nodes {
@@ -113,7 +115,7 @@ impl<'a> Graph<'a> {
         if pairs.is_empty() {
             return Joins { by_node };
         }
-        // Only edges of pairs count, so the sets are as small as there are such edges.
+        // Only edges that belong to a pair are numbered, which keeps the bit sets small.
         let mut numbers = HashMap::new();
         for edge in pairs.iter().flatten() {
             let next = numbers.len();
@@ -127,7 +129,7 @@ impl<'a> Graph<'a> {
         let mut needs = vec![vec![0_u64; width]; self.plan.nodes.len()];
         for &node in &self.order {
             let planned = &self.plan.nodes[node];
-            // Each edge into it is looked at for each pair, and has a set of its own.
+            // Each incoming edge is checked against each pair and has a bit set of its own.
             let work = planned.forward.len() * (numbered.len() / 4 + width + 8);
             if self.budget.spend(work as u64).is_err() {
                 break;
@@ -144,7 +146,7 @@ impl<'a> Graph<'a> {
                 match self.plan.edges[edge].rule {
                     TriggerRule::AllSuccess => all.push((edge, through(edge))),
                     TriggerRule::AnySuccess | TriggerRule::AnyFailed => any.push(through(edge)),
-                    // A skipped source is as good.
+                    // These rules also accept a skipped source.
                     TriggerRule::AllComplete | TriggerRule::NoneFailed => {}
                 }
             }
@@ -159,10 +161,10 @@ impl<'a> Graph<'a> {
                 && planned.back.is_empty()
             {
                 by_node.insert(node, *pair);
-                // What follows is not this join's news again.
+                // Nodes after this join would only repeat the same warning.
                 continue;
             }
-            // An execution by a back edge needs none of these.
+            // An execution triggered by a back edge needs none of these edges.
             if planned.back.is_empty() {
                 let mut need = vec![0; width];
                 for (_, bits) in &all {
@@ -186,7 +188,7 @@ impl<'a> Graph<'a> {
         Joins { by_node }
     }
 
-    /// Why an edge can never let its target start, as far as the edge and its source tell.
+    /// The reason why an edge can never let its target start, as far as the edge and its source show.
     fn dead(&self, edge: usize) -> Option<String> {
         let planned = &self.plan.edges[edge];
         let source = &self.plan.nodes[planned.source];
@@ -212,7 +214,7 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// Reports nodes whose own edges keep them from starting. What follows them goes without saying.
+    /// Reports nodes whose own edges prevent them from starting; the nodes after them are not reported.
     fn never_starts(&self, joins: &Joins, warnings: &mut Warnings<'_>) {
         for (node, planned) in self.plan.nodes.iter().enumerate() {
             if planned.forward.is_empty() || joins.by_node.contains_key(&node) || planned.disabled {
@@ -248,8 +250,8 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// Reports nodes that start with the run although the author hardly wants it: ones without any edge beside others,
-    /// and a cycle that nothing leads into.
+    /// Reports nodes that start with the run, probably by mistake: nodes without any edge next to connected
+    /// ones, and cycles that no edge leads into.
     fn starts_by_itself(&self, warnings: &mut Warnings<'_>) {
         let plan = self.plan;
         if plan.edges.is_empty() {

@@ -1,8 +1,8 @@
-//! Warnings: what a definition may say and hardly means.
+//! Warnings about valid definitions that probably do not do what their author intends.
 //!
-//! A run of such a definition silently does nothing, or something else than its author expects. Warnings never refuse
-//! a definition. They look at one definition alone: what a child workflow sets, or what a run is started with, they
-//! do not know.
+//! A run of such a definition silently does nothing, or not what its author expects. A warning never refuses
+//! a definition. Each definition is checked alone: the lints do not know what a child workflow sets or which
+//! inputs a run gets.
 
 mod edges;
 mod graph;
@@ -21,49 +21,46 @@ use crate::{
 
 use super::walk::{self, FoundText};
 
-/// Most warnings of one definition.
+/// Maximum number of warnings for one definition.
 const MAX_WARNINGS: usize = 100;
 
-/// The most that looking for all of them may cost; past it, what is left of the definition is not looked at.
+/// Maximum cost of all lints together; beyond it, the rest of the definition is not checked.
 const MAX_WORK: u64 = 2_000_000;
-/// What parsing costs for each byte of a source.
+/// Cost of parsing one byte of a source.
 const PARSING: u64 = 4;
 
-/// What a warning is about; its name never changes.
+/// The kind of a warning. The name of a lint never changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Lint {
     /// A node waits for branches that exclude each other.
     ExclusiveJoin,
     /// A node can never start.
     NeverStarts,
-    /// A node starts with the run because nothing leads to it.
+    /// A node starts with the run because no edge leads to it.
     NothingLeadsHere,
-    /// Two edges say the same.
+    /// Two edges have the same nodes, rule and condition.
     DuplicateEdge,
-    /// An edge, or a member of it, changes nothing.
+    /// An edge or one of its members has no effect.
     NoEffect,
     /// A condition does not depend on the run.
     ConstantCondition,
-    /// A condition asks for a value that is never there.
+    /// A condition requires a value that never occurs.
     NeverHolds,
-    /// A node is named that does not exist.
+    /// An expression, edge or mapping names a node that does not exist.
     UnknownNode,
-    /// A variable or channel is named that nothing declares or sets.
+    /// A name refers to a variable or channel that nothing declares or sets.
     UnknownVariable,
-    /// An output is named that the node does not have.
+    /// A name refers to an output that the node does not have.
     UnknownOutput,
-    /// A text has braces that people will read.
+    /// A text has braces that will be shown literally.
     LiteralBraces,
-    /// A URL is not absolute.
     RelativeUrl,
-    /// A setting is not known.
     UnknownSetting,
-    /// A variable is declared and neither read nor set.
+    /// A declared variable is neither read nor set.
     UnusedVariable,
 }
 
 impl Lint {
-    /// The name of the lint.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -85,17 +82,16 @@ impl Lint {
     }
 }
 
-/// Something that a definition hardly means.
+/// A warning about a definition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
-    /// What kind of thing.
     pub lint: Lint,
-    /// Where, what, and what to do.
+    /// Position, message and hint.
     pub problem: Problem,
 }
 
 impl Plan {
-    /// What the definition says and hardly means, by place in the document.
+    /// The warnings about the definition, in document order.
     #[must_use]
     pub fn warnings(&self) -> Vec<Warning> {
         let budget = Budget::new(MAX_WORK);
@@ -113,7 +109,7 @@ impl Plan {
     }
 }
 
-/// Every text of the definition, of whatever host it was admitted by.
+/// All texts of the definition, whichever node types the admitting host offered.
 fn texts_of(document: &Value) -> Vec<FoundText<'_>> {
     walk::texts(document, NodeTypes { conformance: true })
 }
@@ -135,7 +131,7 @@ impl Warnings<'_> {
     }
 }
 
-/// Pays for parsing a source.
+/// Charges for parsing a source.
 fn parsing(budget: &Budget, source: &str) -> Result<(), Exhausted> {
     budget.spend(PARSING * source.len() as u64)
 }
@@ -150,7 +146,7 @@ fn edge_place(definition: &Definition, index: usize) -> String {
     edge.map_or_else(String::new, |edge| format!("edge '{}'", edge.id))
 }
 
-/// Whether a node never completes.
+/// Whether the node never completes.
 fn always_fails(kind: &NodeKind) -> bool {
     matches!(
         kind,
@@ -158,7 +154,7 @@ fn always_fails(kind: &NodeKind) -> bool {
     )
 }
 
-/// Whether nothing can make a node fail.
+/// Whether the node can never fail.
 fn never_fails(plan: &Plan, index: usize) -> bool {
     let node = &plan.nodes[index];
     let is_given = |port: &Port| match port {
@@ -169,7 +165,7 @@ fn never_fails(plan: &Plan, index: usize) -> bool {
     matches!(node.kind, NodeKind::Pass) && node.inputs.iter().all(|(_, port)| is_given(port))
 }
 
-/// A literal as people write it, cut short.
+/// A literal as JSON, truncated.
 fn written(value: &Value) -> String {
     let text = value.to_string();
     let mut short: String = text.chars().take(60).collect();

@@ -1,5 +1,5 @@
-//! Warnings about names: nodes, outputs, variables and channels that expressions, templates and mappings read and
-//! nothing declares or sets.
+//! Warnings about names: nodes, outputs, variables and channels that expressions, templates and mappings
+//! read, but nothing declares or sets.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -27,13 +27,13 @@ use super::{
     Lint, Warnings, node_place, parsing,
 };
 
-/// Names that every expression sees.
+/// Names that are visible in every expression.
 const EVERYWHERE: [&str; 5] = ["variables", "inputs", "configurable", "channels", "nodes"];
-/// Names that the condition of an edge sees besides.
+/// Names that are visible only in edge conditions.
 const ON_EDGES: [&str; 3] = ["status", "output", "outputs"];
-/// What is before the id of a node.
+/// The prefix of a node's id in an expression.
 const OF_NODES: &str = "nodes.";
-/// What the text and the files of an A2A message become.
+/// The inputs that hold the text and the files of an A2A message.
 const FROM_MESSAGES: [&str; 2] = ["prompt", "files"];
 
 pub(super) fn check(plan: &Plan, found: &[FoundText<'_>], warnings: &mut Warnings<'_>) {
@@ -70,14 +70,14 @@ pub(super) fn check(plan: &Plan, found: &[FoundText<'_>], warnings: &mut Warning
 struct Names<'a> {
     plan: &'a Plan,
     nodes: HashMap<&'a str, usize>,
-    /// Declared variables, and what nodes set.
+    /// Declared variables, and variables that nodes set.
     variables: HashSet<&'a str>,
     channels: HashSet<&'a str>,
-    /// Variables that anything reads or sets.
+    /// Variables that are read or set anywhere.
     used: HashSet<String>,
-    /// Ids of nodes that an expression takes for subtractions.
+    /// Node ids with a hyphen, which an expression parses as subtraction.
     hyphened: BTreeSet<&'a str>,
-    /// Where the text at hand says `nodes.`.
+    /// Offsets of `nodes.` in the current text.
     mentions: Vec<usize>,
     suggest: Suggest,
     budget: &'a Budget,
@@ -186,7 +186,7 @@ impl<'a> Names<'a> {
                 }
             }
             (name, _) if EVERYWHERE.contains(&name) => {
-                // All of them at once: any variable may be read by it.
+                // Reads the whole object, so any variable may be used.
                 if rest.is_empty() && (name == "variables" || name == "inputs") {
                     let declared = self.plan.definition.variables.iter();
                     self.used.extend(declared.map(|variable| variable.name.clone()));
@@ -214,7 +214,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Whether a name is what follows the hyphen of a node's id, which has been reported.
+    /// Whether a name is the part after the hyphen of a node id that has already been reported.
     fn is_part_of_a_name(&self, text: &str, read: &Read) -> bool {
         let before = text.get(..read.offset).unwrap_or_default();
         if !before.ends_with('-') {
@@ -248,7 +248,7 @@ impl<'a> Names<'a> {
         (format!("there is no node '{node}'"), hint)
     }
 
-    /// What is wrong with an output of a node, if the node's type decides what it has.
+    /// The problem with a reference to a node's output, if the node's type determines its outputs.
     fn output(
         &mut self,
         node: usize,
@@ -256,7 +256,7 @@ impl<'a> Names<'a> {
         may_fail: bool,
     ) -> Option<(String, Option<String>)> {
         let output = output?;
-        // Each name that is known is looked at.
+        // Every known name is compared.
         let n_ports = self.plan.nodes[node].inputs.len() as u64;
         self.budget.spend(8 + n_ports / 2).ok()?;
         let mut known = outputs(self.plan, node)?;
@@ -322,7 +322,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// The variables that a child is given.
+    /// Checks the variables that are passed to a child workflow.
     fn mappings(&mut self, node: usize, warnings: &mut Warnings<'_>) {
         let plan = self.plan;
         let NodeKind::SubWorkflow(sub) = &plan.nodes[node].kind else {
@@ -342,7 +342,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Outputs that are marked and that the node does not have: nothing is kept from views then.
+    /// Reports sensitive outputs that the node does not have: views would redact nothing.
     fn sensitive(&mut self, node: usize, warnings: &mut Warnings<'_>) {
         let plan = self.plan;
         for output in plan.definition.nodes[node].marked() {
@@ -360,14 +360,14 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Declared variables that nothing reads or sets.
+    /// Reports declared variables that nothing reads or sets.
     fn unused(&self, warnings: &mut Warnings<'_>) {
         let definition = &self.plan.definition;
         if !is_closed(definition.document.get("nodes")) {
             return;
         }
         for (index, variable) in definition.variables.iter().enumerate() {
-            // One with a default is a constant that a parent, or whoever looks at the run, reads.
+            // A variable with a default is a constant for a parent or for readers of the run.
             let is_used = variable.default_value.is_some() || self.used.contains(&variable.name);
             if is_used {
                 continue;
@@ -385,7 +385,7 @@ impl<'a> Names<'a> {
     }
 }
 
-/// Whether every type of node is known to set nothing but what it says.
+/// Whether every node type is known, so that nodes set only what the definition shows.
 fn is_closed(nodes: Option<&Value>) -> bool {
     let nodes = nodes.and_then(Value::as_array);
     let mut types = nodes
@@ -396,7 +396,7 @@ fn is_closed(nodes: Option<&Value>) -> bool {
     types.all(|type_id| type_id.starts_with("core.") && !type_id.starts_with("core.conformance."))
 }
 
-/// The outputs that a node can have, where its type decides that. Every node that fails has `error`.
+/// The outputs that a node can have, if its type determines them. Every failed node also has `error`.
 fn outputs(plan: &Plan, index: usize) -> Option<Vec<&str>> {
     let node = &plan.nodes[index];
     let known: &[&str] = match &node.kind {

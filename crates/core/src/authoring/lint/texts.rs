@@ -1,4 +1,5 @@
-//! Warnings about texts: braces that people will read, URLs that lead nowhere, settings that are not known.
+//! Warnings about texts: braces that will be shown literally, URLs that are not absolute, and unknown
+//! settings.
 
 use std::collections::HashSet;
 
@@ -45,7 +46,8 @@ pub(super) fn check(plan: &Plan, found: &[FoundText<'_>], warnings: &mut Warning
     settings(plan, "/settings", "definition", (&mut suggest, warnings));
 }
 
-/// Marks of this language where no template is rendered, and those of other languages where one is.
+/// Warns about template syntax in texts that are never rendered, and about foreign placeholders in those that
+/// are.
 fn braces(plan: &Plan, names: &HashSet<&str>, text: &FoundText<'_>, warnings: &mut Warnings<'_>) {
     let warn = |warnings: &mut Warnings<'_>, at: usize, rule: String, hint: String| {
         let problem = Problem::new(&text.place, rule)
@@ -65,7 +67,7 @@ fn braces(plan: &Plan, names: &HashSet<&str>, text: &FoundText<'_>, warnings: &m
         Language::Template | Language::Words => {}
         Language::Expression => return,
     }
-    // Only a name that exists is surely meant: braces are ordinary in JSON, code and prose.
+    // Braces are common in JSON, code and prose, so only a name that exists is surely meant as a placeholder.
     let is_for_people = text.part.is_some_and(|(list, index)| {
         list == "nodes"
             && plan.nodes.get(index).is_some_and(|node| {
@@ -84,15 +86,16 @@ fn braces(plan: &Plan, names: &HashSet<&str>, text: &FoundText<'_>, warnings: &m
     }
 }
 
-/// The first `{name}` or `${name}` of a text whose name is accepted: where it is, all of it, and the name.
+/// The first `{name}` or `${name}` in a text whose name is accepted: its offset, the placeholder and the
+/// name.
 fn foreign(text: &str, mut accepts: impl FnMut(&str) -> bool) -> Option<(usize, &str, &str)> {
     let mut at = 0;
-    // Long texts are looked at in part: the work is bounded, and the first mark is enough.
+    // Bounds the work for long texts; one match is enough.
     for _ in 0..1_000 {
         let open = at + text.get(at..)?.find('{')?;
         let rest = &text[open + 1..];
         if rest.starts_with(['{', '%', '#']) {
-            // A template's own: what is in it is not looked at.
+            // Skips the contents of our own template tags.
             let end = rest
                 .find("}}")
                 .or_else(|| rest.find("%}"))
@@ -122,7 +125,7 @@ fn foreign(text: &str, mut accepts: impl FnMut(&str) -> bool) -> Option<(usize, 
     None
 }
 
-/// A URL that is not absolute, or is not there at all.
+/// Warns about a URL that is missing or not absolute.
 fn url(plan: &Plan, node: usize, warnings: &mut Warnings<'_>) {
     let planned = &plan.nodes[node];
     if !matches!(planned.kind, NodeKind::Http(_)) || planned.inputs.iter().any(|(name, _)| name == "url") {
@@ -160,7 +163,7 @@ fn url(plan: &Plan, node: usize, warnings: &mut Warnings<'_>) {
     }
 }
 
-/// Settings are open, so a mistyped one is ignored.
+/// Warns about unknown settings: settings are open, so a mistyped one would be ignored silently.
 fn settings(plan: &Plan, pointer: &str, place: &str, (suggest, warnings): (&mut Suggest, &mut Warnings<'_>)) {
     const KNOWN: [&str; 3] = ["timeout", "maxRetries", "retryDelayMs"];
     let settings = plan

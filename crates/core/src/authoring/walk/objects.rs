@@ -1,4 +1,5 @@
-//! Objects: members that are missing, unknown or refused; objects told apart by a tag, and nodes by their type.
+//! Checks objects: missing, unknown and refused members, objects distinguished by a tag, and nodes by their
+//! type.
 
 use serde_json::{Map, Value};
 
@@ -36,7 +37,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Members that must be there.
+    /// Reports required members that are missing.
     fn needed(&mut self, members: &Members, fields: &Map<String, Value>) {
         for member in members.list {
             if member.is_required && !fields.contains_key(member.name) {
@@ -57,7 +58,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// What the `config` of a node would need that has none.
+    /// Reports the required `config` members of a node without a `config`.
     fn needed_in_absent(&mut self, kind: &Type) {
         let (required, one_of) = match kind.config {
             Shape::Object(members) => {
@@ -163,7 +164,7 @@ impl<'a> Walk<'a> {
                     shape => walk.shape(shape, config),
                 });
             }
-            // An absent one is empty.
+            // An absent `config` counts as empty.
             None => self.needed_in_absent(kind),
             Some(_) => {}
         }
@@ -172,7 +173,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Names of channels that a node would set as variables.
+    /// Reports channels that a node would set as variables.
     fn channel_writes(&mut self, type_id: &str, config: Option<&'a Value>) {
         let Some(channels) = self.root.get("channels").and_then(Value::as_object) else {
             return;

@@ -1,4 +1,4 @@
-//! Whether a value has its shape, and whether a text is one of its language.
+//! Checks the shape of values, and the syntax of texts in a language of their own.
 
 use serde_json::{Map, Value};
 
@@ -130,7 +130,7 @@ impl<'a> Walk<'a> {
                     self.value(&format!("is '{name}', which is not known"), hint);
                 }
             },
-            // The admission of channels reads it.
+            // `admission` checks it with the channel.
             Shape::Access => {}
             Shape::Schema => {
                 if self.is_deep()
@@ -203,7 +203,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// A text that is a template if it looks like one.
+    /// Checks a string that is a template if it has template syntax.
     fn words(&mut self, text: &'a str) {
         if is_template(text) {
             self.template(text);
@@ -254,7 +254,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Reports an error in a text that is in a language of its own.
+    /// Reports a syntax error in a text that has a language of its own.
     pub(super) fn language(&mut self, error: &str) {
         let rule = match self.label() {
             label if label.is_empty() => error.to_owned(),

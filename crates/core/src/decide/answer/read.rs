@@ -1,24 +1,23 @@
-//! Reading answers: what is said, and whether it is something that the question takes.
+//! Parses answers and checks that the interrupt accepts them.
 
 use serde_json::{Value, json};
 
 use crate::{ApprovalAction, Object, Refusal, cost::Budget, node::Question};
 
-/// Longest words that an approval brings, in bytes.
+/// Maximum length in bytes of an approval's comment.
 const MAX_WORDS: usize = 64 * 1024;
 
-/// An approval answer, read.
 pub(super) struct Answer {
     pub(super) action: ApprovalAction,
     pub(super) feedback: Option<String>,
     pub(super) refine: Option<Value>,
     pub(super) edited: Option<Value>,
-    /// A legacy rejection with words: a refinement where the gate offers that, else a rejection.
+    /// A legacy rejection with a comment: a refinement if the gate offers that, else a rejection.
     pub(super) legacy_refine: bool,
 }
 
 impl Answer {
-    /// What the voter said, in words.
+    /// The voter's comment.
     pub(super) fn words(&self) -> Option<String> {
         let text = |refine: &Value| refine.get("text").and_then(Value::as_str).map(str::to_owned);
         self.feedback
@@ -26,7 +25,7 @@ impl Answer {
             .or_else(|| self.refine.as_ref().and_then(text))
     }
 
-    /// Reads `{action}`, the legacy `{decision}` and the seed's `{approve}`.
+    /// Parses `{action}`, the legacy `{decision}` and the seed's `{approve}`.
     pub(super) fn read(value: &Value) -> Result<Self, Refusal> {
         let invalid = |text: &str| Refusal::InvalidAnswer(text.to_owned());
         let fields = value
@@ -106,7 +105,7 @@ impl Answer {
     }
 }
 
-/// Refuses an answer that says yes and no: its action in one field, and in an older one the opposite.
+/// Refuses a contradictory answer: its action says one thing and a legacy field the opposite.
 fn check_verdicts(fields: &Object, action: ApprovalAction) -> Result<(), Refusal> {
     let by_decision = match fields.get("decision").and_then(Value::as_str) {
         Some("approved") => Some(true),
@@ -156,7 +155,7 @@ fn check_refine(refine: Option<&Value>) -> Result<(), Refusal> {
     }
 }
 
-/// An answer as it is kept: without what the caller says of who decided and when, which only the host knows.
+/// The answer as stored: without the caller's claims about who decided and when, which only the host knows.
 pub(super) fn without_claims(value: &Value) -> Value {
     let mut value = value.clone();
     if let Some(fields) = value.as_object_mut() {
@@ -167,7 +166,8 @@ pub(super) fn without_claims(value: &Value) -> Value {
     value
 }
 
-/// Reads `{answers: {id: answer}}` or `{answers: [{id, answer}]}` and checks each against its question.
+/// Parses `{answers: {id: answer}}` or `{answers: [{id, answer}]}` and checks each answer against its
+/// question.
 pub(super) fn read_answers(
     questions: &[Question],
     value: &Value,
@@ -211,7 +211,7 @@ pub(super) fn read_answers(
     Ok(answers)
 }
 
-/// The event, if every key of the correlation equals; further keys do not matter.
+/// Returns the event if it matches every key of the correlation; other keys are ignored.
 pub(super) fn matching_event<'v>(data: &Value, value: &'v Value) -> Result<&'v Value, Refusal> {
     let event = value.get("eventPayload").unwrap_or(value);
     let Some(correlation) = data.get("correlation").and_then(Value::as_object) else {

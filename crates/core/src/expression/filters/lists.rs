@@ -51,7 +51,7 @@ fn entries<'a>(call: &Call<'a, '_, '_>) -> Result<Vec<(Text<'a>, Val<'a>)>> {
         return Err(many());
     }
     let entries = fields.entries(call.meter)?;
-    // Each becomes a list of two.
+    // Each entry becomes a list of two.
     call.meter.values(6 * entries.len())?;
     Ok(entries)
 }
@@ -127,7 +127,7 @@ fn not_mappable() -> ExpressionError {
     fail(format!("map takes attribute=… or one of {names}"))
 }
 
-/// The items for which a test holds, of themselves or of what a path leads to.
+/// The items for which a test holds, applied to the item itself or to the value at a path in it.
 pub(super) fn chosen<'a>(mut call: Call<'a, '_, '_>, by_path: bool, wanted: bool) -> Result<Val<'a>> {
     let path = if by_path {
         Some(call.needed_text("attribute")?)
@@ -172,7 +172,7 @@ pub(super) fn chosen<'a>(mut call: Call<'a, '_, '_>, by_path: bool, wanted: bool
     Ok(Val::list(kept))
 }
 
-/// A test by its name or by the operator that says the same.
+/// A test by its name or by the equivalent operator.
 fn by_name(name: &str) -> Option<&'static Test> {
     Test::named(match name {
         "==" => "eq",
@@ -205,7 +205,7 @@ pub(super) fn sort<'a>(mut call: Call<'a, '_, '_>) -> Result<Val<'a>> {
     let items = call.items()?;
     let meter = call.meter;
     call.done()?;
-    // Each byte may begin a path, which takes a place in the list of them.
+    // Each byte may start a path, which takes one entry in the list of paths.
     let n_bytes = attribute.as_ref().map_or(0, |paths| paths.as_str().len());
     meter.charge(n_bytes as u64)?;
     let paths = attribute.as_ref().map_or_else(Vec::new, |attribute| {
@@ -238,7 +238,7 @@ pub(super) fn sort<'a>(mut call: Call<'a, '_, '_>) -> Result<Val<'a>> {
     Ok(Val::list(sorted(&keyed, is_exact, is_reversed, meter)?))
 }
 
-/// Values by their keys, equal ones in their order.
+/// Sorts values by their keys; the sort is stable.
 fn sorted<'a>(
     keyed: &[(Val<'a>, Val<'a>)],
     is_exact: bool,
@@ -329,7 +329,7 @@ pub(super) fn unique<'a>(mut call: Call<'a, '_, '_>) -> Result<Val<'a>> {
         };
         keyed.push((key.clone(), Val::list(vec![key, Val::count(at)])));
     }
-    // The first of equal ones is the first in the order, which keeps theirs.
+    // The sort is stable, so the first of several equal items is the first in the list.
     let mut kept: Vec<usize> = Vec::new();
     let mut before: Option<Val<'a>> = None;
     for pair in sorted(&keyed, is_exact, false, meter)? {

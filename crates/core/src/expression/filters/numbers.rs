@@ -157,7 +157,7 @@ fn round_float(n: f64, precision: i32, method: &str) -> Result<f64> {
         return Ok(n);
     }
     if method == "common" && precision >= 0 {
-        // As people round who see the digits: halves go to the even one.
+        // Rounds the decimal digits; halves go to the even digit.
         let places = usize::try_from(precision).unwrap_or(0);
         return format!("{n:.places$}")
             .parse()

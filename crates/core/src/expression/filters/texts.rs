@@ -8,7 +8,7 @@ use crate::expression::{
     value::{Val, fail},
 };
 
-/// A text made of a text, at most three times as long.
+/// Transforms a text; the result may be at most three times as long.
 pub(super) fn changed<'a>(call: Call<'a, '_, '_>, change: impl FnOnce(&str) -> String) -> Result<Val<'a>> {
     let text = call.text()?;
     // Case is looked up for each character.
@@ -105,7 +105,7 @@ pub(super) fn replace<'a>(mut call: Call<'a, '_, '_>) -> Result<Val<'a>> {
     let meter = call.meter;
     call.done()?;
     let (text, from, to) = (text.as_str(), from.as_str(), to.as_str());
-    // It is searched twice.
+    // The text is searched twice.
     meter.charge(2 * searching(text, from))?;
     let grown = text.matches(from).count().saturating_mul(to.len());
     if text.len().saturating_add(grown) > MAX_OUTPUT {
@@ -177,7 +177,7 @@ pub(super) fn trim<'a>(mut call: Call<'a, '_, '_>) -> Result<Val<'a>> {
         None => text.trim(),
         Some(chars) => {
             let chars = chars.as_str();
-            // Each character of the text may be compared with each of those.
+            // Each character of the text may be compared with each of `chars`.
             let most = (text.len() as u64).saturating_mul(1 + chars.len() as u64 / 4);
             meter.charge(most)?;
             meter.bytes(4 * chars.len())?;

@@ -1,4 +1,4 @@
-//! No source and no value makes parsing or evaluation exceed its bounds.
+//! Neither sources nor values make parsing or evaluation exceed their limits.
 
 use std::thread;
 
@@ -10,10 +10,10 @@ use crate::{
     expression::{eval::Machine, filters::FILTERS, predicates::TESTS},
 };
 
-/// A stack smaller than any a host has.
+/// Smaller than the stack of any host thread.
 const STACK: usize = 1024 * 1024;
 
-/// Parses and evaluates on a small stack; whatever it gives, it returns.
+/// Parses and evaluates a source on a small stack. An error is fine, a stack overflow is not.
 fn survives(source: String) {
     let done = thread::Builder::new().stack_size(STACK).spawn(move || {
         let context = json!({ "a": { "a": 1 }, "l": [1, 2] });
@@ -32,8 +32,8 @@ fn survives(source: String) {
 }
 
 #[test]
-fn no_form_of_nesting_exhausts_the_stack() {
-    // What opens, what is in the middle, what closes.
+fn nesting_never_overflows_the_stack() {
+    // (opening, innermost, closing)
     let forms = [
         ("(", "a", ")"),
         ("[", "a", "]"),
@@ -89,7 +89,7 @@ fn no_form_of_nesting_exhausts_the_stack() {
         ("{% raw %}", "a", "{% endraw %}"),
     ];
     for (open, middle, close) in forms {
-        // As deep as is allowed and one more, as long as an expression and as a template may be, and longer.
+        // At and above the nesting limit, at the length limits of expressions and templates, and beyond them.
         for bytes in [8 * 1024, 64 * 1024, 100 * 1024] {
             let n = bytes / (open.len() + close.len()).max(1);
             survives(open.repeat(n) + middle + &close.repeat(n));
@@ -102,7 +102,7 @@ fn no_form_of_nesting_exhausts_the_stack() {
 }
 
 #[test]
-fn what_people_nest_is_accepted() {
+fn moderate_nesting_is_accepted() {
     for (open, close) in [("(", ")"), ("[", "]"), ("not ", ""), ("a[", "]")] {
         let source = open.repeat(20) + "a" + &close.repeat(20);
         assert!(Expression::parse(&source).is_ok(), "{source}");
@@ -113,7 +113,7 @@ fn what_people_nest_is_accepted() {
 }
 
 #[test]
-fn sources_are_bounded_before_they_are_parsed() {
+fn source_limits_are_checked_before_parsing() {
     for source in [
         "-".repeat(8 * 1024),
         "a+".repeat(4_000) + "a",
@@ -133,7 +133,7 @@ fn sources_are_bounded_before_they_are_parsed() {
     assert_eq!(Template::parse(&source), Err(ExpressionError::TooLong(64 * 1024)));
 }
 
-/// Values of every kind, each as large as it may be.
+/// Large values of every kind.
 fn large() -> Value {
     sized(10_000)
 }
@@ -152,7 +152,7 @@ fn sized(n: usize) -> Value {
     })
 }
 
-/// What an evaluation costs, which is never more than it may.
+/// The cost of an evaluation; asserts that it stays within the limit.
 fn cost(source: &str, context: &Value) -> u64 {
     let expression = Expression::parse(source).unwrap_or_else(|error| panic!("{source}: {error}"));
     let meter = Meter::alone();
@@ -165,7 +165,7 @@ fn cost(source: &str, context: &Value) -> u64 {
 }
 
 #[test]
-fn every_filter_and_test_pays_for_what_it_touches() {
+fn every_filter_and_test_is_charged_for_its_input() {
     let context = sized(2_000);
     let names = ["t", "objects", "deep", "map"];
     let args = [
@@ -204,7 +204,7 @@ fn every_filter_and_test_pays_for_what_it_touches() {
 }
 
 #[test]
-fn comparisons_pay_for_what_they_compare() {
+fn comparisons_are_charged_by_size() {
     let context = large();
     assert!(cost("numbers == same", &context) >= 40_000);
     assert!(cost("numbers < same", &context) >= 40_000);
@@ -212,12 +212,12 @@ fn comparisons_pay_for_what_they_compare() {
     assert!(cost("'z' in t", &context) >= 100_000);
     assert!(cost("objects|sort(attribute='k')|length", &context) >= 200_000);
     assert!(cost("t ~ t", &context) >= 100_000);
-    // A field of a large value costs the way to it, and nothing of the value.
+    // A field of a large value costs only the lookup.
     assert!(cost("map.k1", &context) < 80);
     assert!(cost("objects[9999].n + 1", &context) < 40);
 }
 
-/// What an evaluation costs, and whether it came to something.
+/// The cost of an evaluation, and whether it succeeded.
 fn tried(source: &str, context: &Value) -> (u64, bool) {
     let expression = Expression::parse(source).unwrap_or_else(|error| panic!("{source}: {error}"));
     let meter = Meter::alone();
@@ -227,7 +227,7 @@ fn tried(source: &str, context: &Value) -> (u64, bool) {
 }
 
 #[test]
-fn long_arguments_and_names_are_paid_for() {
+fn long_arguments_and_names_are_charged() {
     const LONG: usize = 160_000;
     let a = "0".repeat(LONG);
     let context = json!({
@@ -263,7 +263,7 @@ fn long_arguments_and_names_are_paid_for() {
     ] {
         pays(source, LONG);
     }
-    // Each item is looked for by the whole path.
+    // Each item is searched with the whole path.
     for source in [
         "l|map(attribute=a)|length",
         "l|selectattr(a)|length",
@@ -277,9 +277,9 @@ fn long_arguments_and_names_are_paid_for() {
     ] {
         pays(source, 3 * LONG);
     }
-    // A list of its paths takes more than the text.
+    // The list of paths takes more memory than the text.
     pays("[]|sort(attribute=a)", 16 * LONG);
-    // Names in the source are compared with those of the run, as often as they are read.
+    // Each read compares the name in the source with those of the run.
     let name = "n".repeat(1_600);
     for source in [
         format!("{name} or {name} or {name}"),
@@ -287,7 +287,7 @@ fn long_arguments_and_names_are_paid_for() {
     ] {
         assert!(tried(&source, &context).0 >= 300, "{}", &source[..10]);
     }
-    // Whatever accepts a long argument has paid for it, or hands it on as it is.
+    // Every filter that accepts a long argument is charged for it or passes it on unread.
     let reading = FILTERS
         .iter()
         .filter(|filter| !matches!(filter.name, "d" | "default" | "float" | "int"));
@@ -303,7 +303,7 @@ fn long_arguments_and_names_are_paid_for() {
 }
 
 #[test]
-fn an_evaluation_ends_where_its_budget_does() {
+fn evaluation_stops_when_its_budget_is_spent() {
     let context = large();
     let many = |piece: &str, n: usize| vec![piece; n].join(" ~ ");
     for source in [
@@ -330,7 +330,7 @@ fn an_evaluation_ends_where_its_budget_does() {
 }
 
 #[test]
-fn what_would_fill_the_memory_is_refused() {
+fn memory_exhausting_expressions_are_refused() {
     let context = json!({});
     for source in [
         "{{ '' | indent(1000000000000000) }}",
@@ -342,7 +342,7 @@ fn what_would_fill_the_memory_is_refused() {
             "{source}"
         );
     }
-    // A thousand lines, each with a margin of a megabyte.
+    // A thousand lines, each indented by a megabyte.
     let source = format!("'{}'|indent(1000000)", "a\\n".repeat(1_000));
     assert!(
         Expression::parse(&source)
@@ -353,7 +353,7 @@ fn what_would_fill_the_memory_is_refused() {
 }
 
 #[test]
-fn nothing_is_divisible_by_nothing() {
+fn division_by_zero_is_false_or_an_error() {
     for source in [
         "1 is divisibleby 0",
         "1 is divisibleby 0.0",
@@ -380,7 +380,7 @@ fn nothing_is_divisible_by_nothing() {
 }
 
 #[test]
-fn reads_name_every_path_and_its_place() {
+fn reads_lists_every_path_with_its_offset() {
     let reads = |source: &str| {
         let template = Template::parse(source).expect(source);
         template

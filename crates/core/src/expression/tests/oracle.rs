@@ -1,4 +1,4 @@
-//! The language is Jinja's: what both take means the same to minijinja.
+//! Compares the language with Jinja: sources that both accept must mean the same as in minijinja.
 
 use minijinja::{Environment, UndefinedBehavior, value::Serde};
 use proptest::prelude::*;
@@ -41,7 +41,7 @@ fn ours(source: &str) -> Result<Value, String> {
     Ok(value.unwrap_or_default())
 }
 
-/// Expressions that mean the same to both, a line each.
+/// Expressions with the same meaning in both, one per line.
 const SAME: &str = r#"
 n + 1
 n - m * 2
@@ -227,7 +227,7 @@ l|map('string')|join('+')
 "#;
 
 #[test]
-fn expressions_mean_what_jinja_says() {
+fn expressions_evaluate_as_in_jinja() {
     let differs = |source: &&str| {
         let (ours, theirs) = (ours(source), theirs(source));
         ours.is_err() || ours != theirs
@@ -240,7 +240,7 @@ fn expressions_mean_what_jinja_says() {
 }
 
 #[test]
-fn templates_mean_what_jinja_says() {
+fn templates_render_as_in_jinja() {
     for source in [
         "Hi {{ who }}!",
         "a\n",
@@ -319,9 +319,9 @@ fn arb_expression() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Where both give a value it is the same one.
+    /// If both return a value, the values are equal.
     #[test]
-    fn any_expression_means_what_jinja_says(source in arb_expression()) {
+    fn random_expressions_evaluate_as_in_jinja(source in arb_expression()) {
         if let Ok(theirs) = theirs(&source) {
             prop_assert_eq!(ours(&source), Ok(theirs), "{}", source);
         }
