@@ -1,4 +1,4 @@
-//! Every executor of this crate behind the engine's one port.
+//! All executors of this crate behind the engine's executor port.
 
 use std::path::PathBuf;
 
@@ -7,14 +7,13 @@ use wopr_engine::{Attempt, Executor, Outcome, Request};
 
 use crate::{egress::Gate, http::Http, side_effect::SideEffect};
 
-/// What the executors need beyond the gate.
+/// Options of the executors other than the gate.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Where conformance side effects are recorded.
+    /// The file that records conformance side effects; `None` only counts them.
     pub ledger: Option<PathBuf>,
 }
 
-/// Dispatches an attempt by what its request is.
 #[derive(Debug, Clone)]
 pub struct Executors {
     http: Http,
@@ -22,7 +21,6 @@ pub struct Executors {
 }
 
 impl Executors {
-    /// Builds them all on one gate.
     #[must_use]
     pub fn new(gate: Gate, options: Options) -> Self {
         Self {
@@ -31,7 +29,7 @@ impl Executors {
         }
     }
 
-    /// The executor of conformance side effects, for its count.
+    /// Gives access to the count of executed conformance side effects.
     #[must_use]
     pub fn side_effect(&self) -> &SideEffect {
         &self.side_effect

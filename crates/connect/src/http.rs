@@ -1,9 +1,9 @@
 //! `core.http.request`: one HTTP call of a workflow.
 //!
-//! Only a 2xx is done. What else came back is sorted by whether another attempt could change it,
-//! and told without a word of the peer's: its body is untrusted and may be long, secret or both.
-//! The answer of a 2xx is handed on whole but marked untrusted, with the few header fields a
-//! workflow can use; cookies and challenges stay here.
+//! Only a 2xx response is a success. Any other response fails as retryable or not, depending on whether
+//! another attempt could succeed; the error contains nothing from the response body, which is untrusted and
+//! may be long, secret or both. The body of a 2xx response is returned completely and marked untrusted, with
+//! the few headers a workflow can use. Cookies and authentication challenges are dropped.
 
 use std::time::{Duration, SystemTime};
 
@@ -16,10 +16,10 @@ use wopr_engine::{HttpCall, Keep, Outcome};
 
 use crate::egress::{EgressError, Gate, Refusal, Request, Response, Seam};
 
-/// The field that lets a peer recognize a repeated attempt.
+/// Lets a peer recognize a repeated attempt.
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// The fields of an answer a workflow gets to see.
+/// The response headers that a workflow can see.
 const SELECTED: [HeaderName; 8] = [
     header::CONTENT_LANGUAGE,
     header::CONTENT_TYPE,
@@ -31,20 +31,20 @@ const SELECTED: [HeaderName; 8] = [
     HeaderName::from_static("x-request-id"),
 ];
 
-/// Performs the HTTP calls of workflows.
 #[derive(Debug, Clone)]
 pub struct Http {
     gate: Gate,
 }
 
 impl Http {
-    /// Calls through the gate's [`Seam::HttpNode`].
+    /// Sends calls through [`Seam::HttpNode`] of the gate.
     #[must_use]
     pub fn new(gate: Gate) -> Self {
         Self { gate }
     }
 
-    /// Performs one attempt for a tenant. What the answer takes of the memory for answers is left with `keep`. `key` goes out as `Idempotency-Key` unless the workflow set its own.
+    /// Makes one attempt for a tenant. `keep` holds the memory share of the response until the outcome is
+    /// recorded. `key` is sent as `Idempotency-Key`, unless the workflow set its own.
     pub async fn call(
         &self,
         tenant: &TenantId,
@@ -60,7 +60,7 @@ impl Http {
         request.tenant = Some(tenant.clone());
         match self.gate.request(Seam::HttpNode, request).await {
             Ok(response) => {
-                // What is made of the answer takes its memory until the outcome is recorded.
+                // The outcome is built from the response and needs its memory until it is recorded.
                 keep.until_recorded(response.share.clone());
                 outcome(&response)
             }
@@ -69,7 +69,7 @@ impl Http {
     }
 }
 
-/// Translates a call, or names what is wrong with it.
+/// Converts a call to a request, or returns the rule that it breaks.
 fn request(key: &str, traceparent: Option<&str>, call: HttpCall) -> Result<Request, &'static str> {
     let method = Method::from_bytes(call.method.as_bytes()).map_err(|_| "use a malformed method")?;
     let url = Url::parse(&call.url).map_err(|_| "use a malformed url")?;
@@ -139,7 +139,8 @@ fn is_transient(status: StatusCode) -> bool {
         .contains(&status)
 }
 
-/// How long the peer asks to be left alone: seconds, or a date, which is read by the peer's own clock if it tells it.
+/// The delay that the peer requests: seconds, or a date, which is compared with the peer's `Date` header if
+/// there is one.
 pub(crate) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = |name| {
         headers
@@ -179,7 +180,7 @@ fn refused(rule: impl std::fmt::Display) -> Outcome {
     failed("egress_refused", format!("refused to {rule}"), false)
 }
 
-/// A target that the policy refuses; the message names the setting where that can allow it.
+/// If the operator can allow the target, the message names the setting.
 fn refused_target(refusal: Refusal) -> Outcome {
     if refusal.can_be_allowed() {
         refused(format_args!(
@@ -199,7 +200,7 @@ fn failed(code: &str, message: String, retryable: bool) -> Outcome {
     }
 }
 
-/// The selected fields, repeated ones joined. Header names are lower case already.
+/// The selected headers, with repeated ones joined. Header names are already lowercase.
 fn selected(headers: &HeaderMap) -> Value {
     let mut fields = Map::new();
     for name in SELECTED {
@@ -215,12 +216,12 @@ fn selected(headers: &HeaderMap) -> Value {
     Value::Object(fields)
 }
 
-/// JSON where the peer says so and it is, text otherwise, null where there is nothing.
+/// JSON if the content type says so and the body parses, `null` if the body is empty, text otherwise.
 fn body(response: &Response) -> Value {
     if response.body.is_empty() {
         return Value::Null;
     }
-    // The gate has weighed it.
+    // The gate has already checked the memory this takes.
     if response.is_json()
         && let Ok(value) = serde_json::from_slice(&response.body)
     {
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn every_status_has_one_outcome() {
+    fn every_status_has_an_outcome() {
         for status in 200..300 {
             assert!(
                 matches!(outcome(&answer(status, &[], "")), Outcome::Done(_)),
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_says_how_long_to_leave_it_alone() {
+    fn retry_after_is_parsed() {
         const NOON: &str = "Sun, 06 Nov 1994 12:00:00 GMT";
         let now = httpdate::parse_http_date("Sun, 06 Nov 1994 11:00:00 GMT").unwrap();
         let minutes = |minutes: u64| Some(Duration::from_secs(60 * minutes));
@@ -313,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_read_by_its_content_type() {
+    fn response_body_is_decoded_by_content_type() {
         for (content_type, text, expected) in [
             ("application/json", r#"{"a":1}"#, json!({"a": 1})),
             ("application/json; charset=utf-8", "[1]", json!([1])),
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn cookies_and_challenges_are_not_handed_on() {
+    fn cookies_and_challenges_are_dropped() {
         let headers = [
             ("etag", "\"1\""),
             ("link", "<a>"),
@@ -349,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_calls_are_refused_before_the_gate() {
+    fn malformed_calls_are_rejected_before_the_gate() {
         let call = |method: &str, url: &str, headers: &[(&str, &str)]| HttpCall {
             method: method.to_owned(),
             url: url.to_owned(),

@@ -1,8 +1,8 @@
-//! Outbound executors behind one egress gate.
+//! Outbound executors behind a single egress gate.
 //!
-//! Everything this host sends to the outside goes through [`egress::Gate`]: there is no second
-//! HTTP client in the tree. Executors here perform one attempt of one effect and always come
-//! back; leasing, retrying and recording are the engine's.
+//! All outbound traffic of this host goes through [`egress::Gate`]; the source tree has no other HTTP client.
+//! An executor makes one attempt of one effect and always completes. The engine is responsible for leases,
+//! retries and recording.
 
 pub mod egress;
 

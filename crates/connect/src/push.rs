@@ -1,7 +1,7 @@
-//! Pushing something to a receiver that a client named: one POST, sent once, through the gate.
+//! Pushes a message to a receiver that a client registered: a single POST through the gate.
 //!
-//! Only an answer of 2xx is a delivery. A redirect is a failure like any other, since nobody checked where it leads.
-//! What goes into the body and the headers, and when to try again, is not decided here.
+//! Only a 2xx response counts as delivered. A redirect is a failure, because its target has not been checked.
+//! The caller provides body and headers and schedules retries.
 
 use std::time::SystemTime;
 
@@ -15,47 +15,43 @@ use crate::{
     http::retry_after,
 };
 
-/// The names under which receivers look for the token of a registration: that of A2A 0.3, and the one without prefix
-/// that came with 1.0.
+/// The headers in which receivers look for the token of a registration: the name of A2A 0.3, and the
+/// unprefixed name of 1.0.
 const TOKEN: [HeaderName; 2] = [
     HeaderName::from_static("x-a2a-notification-token"),
     HeaderName::from_static("a2a-notification-token"),
 ];
 
-/// Something to push.
 #[derive(Debug, Clone)]
 pub struct Push {
-    /// Where to.
     pub url: Url,
-    /// What the receiver knows the sender by.
+    /// Lets the receiver recognize the sender.
     pub token: Option<HeaderValue>,
-    /// The whole field `Authorization`.
+    /// The complete value of the `Authorization` header.
     pub authorization: Option<HeaderValue>,
-    /// The body's media type.
     pub content_type: HeaderValue,
-    /// The body.
     pub body: Bytes,
     /// W3C trace context.
     pub traceparent: Option<String>,
 }
 
-/// Reads a text as the value of a field that is never shown.
+/// Converts text to a header value that `Debug` hides.
 ///
 /// # Errors
-/// It cannot stand in a field.
+/// Returns an error if the text is not a valid header value.
 pub fn secret_header(text: &str) -> Result<HeaderValue, InvalidHeaderValue> {
     let mut value = HeaderValue::from_bytes(text.as_bytes())?;
     value.set_sensitive(true);
     Ok(value)
 }
 
-/// Pushes.
+/// Sends a push.
 ///
 /// # Errors
-/// The receiver did not take it, as far as can be told; it may have seen it.
+/// Returns an error if the delivery is not confirmed; the receiver may have received the push anyway.
 ///
 /// # Cancel safety
-/// Dropping the future cuts the connection; whether the receiver saw the push is unknown.
+/// Dropping the future closes the connection; the receiver may or may not have received the push.
 pub async fn push(gate: &Gate, push: Push) -> Result<(), Undelivered> {
     match gate.request(Seam::Push, request(push)).await {
         Ok(Response { status, .. }) if status.is_success() => Ok(()),
@@ -81,7 +77,7 @@ fn request(push: Push) -> Request {
     let mut request = Request::new(Method::POST, push.url);
     request.headers = headers;
     request.body = push.body;
-    // Its status says whether it was taken, whatever a receiver says besides, and however slowly.
+    // The status decides, so do not wait for the body of a slow receiver.
     request.head_only = true;
     request.traceparent = push.traceparent;
     request
@@ -95,7 +91,7 @@ fn answered(status: StatusCode) -> String {
     }
 }
 
-/// The gate's own words hold no address and no byte of what was sent.
+/// The messages of the gate contain no address and nothing that was sent.
 fn failed(error: &EgressError) -> Undelivered {
     Undelivered {
         reason: format!("could not {error}"),
@@ -108,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_token_goes_by_both_names_and_is_never_shown() {
+    fn token_is_sent_in_both_headers_and_hidden_in_debug() {
         let push = Push {
             url: "https://example.com/SECRET".parse().unwrap(),
             token: Some(secret_header("SECRET").unwrap()),
@@ -127,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_stand_in_a_field_is_refused() {
+    fn invalid_header_text_is_rejected() {
         assert!(secret_header("a\r\nhost: b").is_err());
         assert!(secret_header("ä").is_ok());
     }

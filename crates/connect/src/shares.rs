@@ -1,14 +1,13 @@
-//! A bounded amount of something, shared so that no holder leaves nothing for the others.
+//! A bounded amount of a resource, shared so that no holder can exhaust it.
 //!
-//! The less is free, the less one holder may have: each may take `times_free` times what is free after it. A single
-//! holder gets most of the whole, and a newcomer always finds something. An amount is given back when its [`Share`] is
-//! dropped.
+//! A holder may take at most `times_free` times the amount that is still free afterwards. A single holder
+//! thus gets most of the total, and a new holder always finds some. Dropping a [`Share`] returns its amount.
 
 use std::{collections::HashMap, fmt, hash::Hash, sync::Arc};
 
 use parking_lot::Mutex;
 
-/// The whole amount and who holds how much of it.
+/// The total amount, and the amount taken by each holder.
 pub struct Shares<K> {
     most: usize,
     times_free: usize,
@@ -21,7 +20,7 @@ struct Taken<K> {
 }
 
 impl<K: Copy + Eq + Hash> Shares<K> {
-    /// An amount of which nothing is taken. One holder may have `times_free` times what it leaves free.
+    /// With `times_free`, a holder may take up to that multiple of the amount it leaves free.
     #[must_use]
     pub fn new(most: usize, times_free: usize) -> Self {
         Self {
@@ -34,13 +33,13 @@ impl<K: Copy + Eq + Hash> Shares<K> {
         }
     }
 
-    /// Everything that is taken.
+    /// The amount taken by all holders.
     #[must_use]
     pub fn taken(&self) -> usize {
         self.taken.lock().all
     }
 
-    /// A share of a holder that is empty yet.
+    /// Creates an empty share.
     pub fn share(self: &Arc<Self>, holder: K) -> Share<K> {
         Share {
             shares: Arc::clone(self),
@@ -49,7 +48,7 @@ impl<K: Copy + Eq + Hash> Shares<K> {
         }
     }
 
-    /// A share of a holder, if there is room for it.
+    /// Takes an amount; `None` if it is not available to this holder.
     pub fn take(self: &Arc<Self>, holder: K, amount: usize) -> Option<Share<K>> {
         let mut share = self.share(holder);
         share.grow(amount).then_some(share)
@@ -94,7 +93,7 @@ impl<K> fmt::Debug for Shares<K> {
     }
 }
 
-/// What one holder has, until it is dropped.
+/// The amount of one holder. Dropping it returns the amount.
 #[must_use]
 pub struct Share<K: Copy + Eq + Hash> {
     shares: Arc<Shares<K>>,
@@ -103,7 +102,7 @@ pub struct Share<K: Copy + Eq + Hash> {
 }
 
 impl<K: Copy + Eq + Hash> Share<K> {
-    /// Takes so much more; `false` if there is no room for it, and nothing was taken.
+    /// Takes an additional amount; returns `false` and takes nothing if it is not available.
     pub fn grow(&mut self, amount: usize) -> bool {
         let has_room = self.shares.try_take(self.holder, amount);
         if has_room {
@@ -112,7 +111,7 @@ impl<K: Copy + Eq + Hash> Share<K> {
         has_room
     }
 
-    /// Gives everything back but so much.
+    /// Returns all but `amount`; has no effect on a smaller share.
     pub fn shrink_to(&mut self, amount: usize) {
         if let Some(less) = self.amount.checked_sub(amount) {
             self.shares.give_back(self.holder, less);
@@ -120,7 +119,6 @@ impl<K: Copy + Eq + Hash> Share<K> {
         }
     }
 
-    /// How much it is.
     #[must_use]
     pub const fn amount(&self) -> usize {
         self.amount
@@ -146,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_holder_never_takes_so_much_that_nothing_is_left() {
+    fn one_holder_cannot_exhaust_the_total() {
         let shares = Arc::new(Shares::new(10_000, 3));
         let of_one: Vec<_> = std::iter::from_fn(|| shares.take(1, 1_000)).collect();
         assert_eq!(of_one.len(), 7);
@@ -159,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_growth_takes_nothing() {
+    fn failed_growth_takes_nothing() {
         let shares = Arc::new(Shares::new(100, 3));
         let mut share = shares.take(1, 50).unwrap();
         assert!(!share.grow(60) && share.grow(20));

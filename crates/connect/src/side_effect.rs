@@ -1,9 +1,8 @@
-//! `core.conformance.side-effect`: an effect whose performances can be counted from outside.
+//! `core.conformance.side-effect`: an effect whose executions can be counted from outside.
 //!
-//! Every attempt appends exactly one line to a ledger and has it on disk before it answers, so a
-//! test that kills the process can compare what was promised with what was done. Without a ledger
-//! attempts are only counted. This is deliberately not idempotent: a repeated key is a repeated
-//! line.
+//! Every attempt appends one line to a ledger and syncs it to disk before it completes, so a test that kills
+//! the process can compare the recorded outcomes with the actual executions. Without a ledger, attempts are
+//! only counted. The effect is deliberately not idempotent: a repeated key adds another line.
 
 use std::{
     fs::{File, OpenOptions},
@@ -21,7 +20,6 @@ use tracing::error;
 use wopr_core::RunKey;
 use wopr_engine::Outcome;
 
-/// Performs countable side effects.
 #[derive(Debug, Clone, Default)]
 pub struct SideEffect {
     shared: Arc<Shared>,
@@ -30,7 +28,7 @@ pub struct SideEffect {
 #[derive(Debug, Default)]
 struct Shared {
     ledger: Option<PathBuf>,
-    /// Held while a line is written, on a blocking thread.
+    /// Held while a blocking thread writes a line.
     writing: Mutex<()>,
     performed: AtomicU64,
 }
@@ -44,7 +42,7 @@ struct Line<'a> {
 }
 
 impl SideEffect {
-    /// Appends to the ledger, which is created when first needed.
+    /// Appends to the ledger and creates it on first use.
     #[must_use]
     pub fn new(ledger: Option<PathBuf>) -> Self {
         Self {
@@ -55,16 +53,16 @@ impl SideEffect {
         }
     }
 
-    /// How many attempts this process has performed.
+    /// The number of attempts that this process has executed.
     #[must_use]
     pub fn n_performed(&self) -> u64 {
         self.shared.performed.load(Ordering::Relaxed)
     }
 
-    /// Performs one attempt. A ledger that cannot be written fails it, retryably.
+    /// Executes one attempt. If the ledger cannot be written, the attempt fails as retryable.
     ///
     /// # Cancel safety
-    /// Dropping the future does not take the line back.
+    /// Not cancel safe: the line may be written after the future is dropped.
     pub async fn perform(&self, run: &RunKey, key: &str, payload: &Value) -> Outcome {
         if self.shared.ledger.is_some() {
             let line = Line {
@@ -105,7 +103,7 @@ impl SideEffect {
     }
 }
 
-/// One write of one whole line in append mode, so other processes' lines do not interleave either.
+/// Appends a line with a single write, so that lines of several processes do not interleave.
 fn append(ledger: &Path, line: &str) -> io::Result<()> {
     let mut file = OpenOptions::new()
         .read(true)
@@ -122,7 +120,7 @@ fn append(ledger: &Path, line: &str) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Whether a crash left half a line, which the next one must not be glued to.
+/// Returns `true` if a crash left an incomplete last line, which the next line must not continue.
 fn ends_torn(file: &mut File) -> io::Result<bool> {
     if file.metadata()?.len() == 0 {
         return Ok(false);

@@ -1,14 +1,13 @@
-//! How much memory a JSON text may take once it is parsed.
+//! Estimates the memory that a JSON text takes once it is parsed.
 //!
-//! A text of many small values takes up to a hundred times its size. What it will take is estimated before it is
-//! parsed, by one measure for requests, for the answers of peers and for what the command line reads.
+//! A text of many small values can take a hundred times its size. The estimate is made before parsing, in the
+//! same way for client requests, for responses of peers and for input of the command line.
 
 use wopr_core::{parsed_limit, parsed_size};
 
-/// Texts up to this size are not weighed: parsed, none of them takes more than half a megabyte.
+/// Texts up to this size are not checked: parsed, none of them takes more than 512 KiB.
 const LIGHT: usize = 4 << 10;
 
-/// A JSON text would take more memory than allowed once it is parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("parse JSON of so many values that it would take over {limit} bytes of memory")]
 pub struct TooManyValues {
@@ -16,10 +15,10 @@ pub struct TooManyValues {
     pub limit: usize,
 }
 
-/// The bytes that a JSON text will take beside itself once it is parsed; `limit` is the bound of the text.
+/// Estimates the additional bytes that a JSON text takes once it is parsed; `limit` is the size limit of the text.
 ///
 /// # Errors
-/// They are more than allowed.
+/// Returns an error if the parsed text would exceed the memory limit derived from `limit`.
 pub fn weigh(text: &[u8], limit: usize) -> Result<usize, TooManyValues> {
     if text.len() <= LIGHT {
         return Ok(0);
@@ -37,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_weighed_by_its_values_and_not_by_its_size() {
+    fn estimate_depends_on_values_not_on_size() {
         let limit = 1 << 20;
         let text = format!("[{}0]", "{\"\":0},".repeat(limit / 8));
         assert!(text.len() < limit);

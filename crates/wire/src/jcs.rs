@@ -1,13 +1,12 @@
-//! Canonical JSON (RFC 8785): one text for one value, whoever writes it.
+//! Canonical JSON (RFC 8785): exactly one text for each value.
 //!
-//! Members are ordered by UTF-16 code units, numbers are doubles written as ECMAScript does, strings escape only what
-//! must be. An integer that no double holds is written as the nearest one, as every reader of that RFC sees it. What
-//! has no canonical form (infinities, keys that are no text) is an error. Signatures are made over these bytes and over
-//! nothing else.
+//! Members are sorted by UTF-16 code units, numbers are doubles written as in ECMAScript, and strings escape
+//! only what they must. An integer that no double represents is written as the nearest double, as the RFC
+//! implies. A value without a canonical form, such as an infinity or a map with non-string keys, is an error.
+//! Signatures cover exactly these bytes.
 
 use serde::Serialize;
 
-/// The value has no canonical form.
 #[derive(Debug, thiserror::Error)]
 #[error("write canonical json")]
 pub struct Error(#[from] serde_json::Error);
@@ -15,7 +14,7 @@ pub struct Error(#[from] serde_json::Error);
 /// Writes a value in its canonical form, as UTF-8.
 ///
 /// # Errors
-/// The value holds something JSON cannot.
+/// Returns an error if JSON cannot represent the value.
 pub fn to_vec<T: Serialize>(value: &T) -> Result<Vec<u8>, Error> {
     Ok(serde_json_canonicalizer::to_vec(value)?)
 }
@@ -31,9 +30,9 @@ mod tests {
         String::from_utf8(to_vec(value).unwrap()).unwrap()
     }
 
-    /// Appendix B of the RFC: bits of a double, and its text.
+    /// Test vectors of RFC 8785, appendix B: the bits of a double and its text.
     #[test]
-    fn numbers_are_written_as_the_appendix_says() {
+    fn writes_numbers_of_appendix_b() {
         for (bits, wanted) in [
             (0x0000_0000_0000_0000, "0"),
             (0x8000_0000_0000_0000, "0"),
@@ -65,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_are_doubles_too() {
+    fn integers_are_written_as_doubles() {
         for (json, wanted) in [
             ("9007199254740991", "9007199254740991"),
             ("9007199254740993", "9007199254740992"),
@@ -81,9 +80,9 @@ mod tests {
         }
     }
 
-    /// Section 3.2.2 and 3.2.3 of the RFC.
+    /// RFC 8785, sections 3.2.2 and 3.2.3.
     #[test]
-    fn the_examples_of_the_rfc_hold() {
+    fn rfc_examples_hold() {
         let value: Value = serde_json::from_str(
             r#"{
                 "numbers": [333333333.33333329, 1E30, 4.50, 2e-3, 0.000000000000000000000000001],
@@ -117,15 +116,15 @@ mod tests {
     }
 
     #[test]
-    fn what_json_cannot_hold_is_refused() {
+    fn values_json_cannot_represent_are_rejected() {
         assert!(to_vec(&f64::NAN).is_err());
         assert!(to_vec(&f64::INFINITY).is_err());
     }
 
     proptest! {
-        /// Reading a number and writing it again moves no bit, which signatures of others depend on.
+        /// Third-party signatures depend on this.
         #[test]
-        fn a_double_survives_being_read(bits: u64) {
+        fn doubles_round_trip_bit_for_bit(bits: u64) {
             let number = f64::from_bits(bits);
             prop_assume!(number.is_finite());
             let canonical = to_vec(&number).unwrap();

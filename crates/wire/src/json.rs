@@ -1,52 +1,49 @@
-//! Reading JSON documents with errors that name the field.
+//! Decoding JSON documents with errors that name the field.
 //!
-//! [`Decode`] takes a parsed value apart by move. An error carries the path from the document's root
-//! (`message.parts[0].text`) and what is wrong there, so that a face can answer with a field violation.
-//! `null` counts as absent for every optional field, as ProtoJSON has it. Whether unknown fields are
-//! ignored or refused is the choice of each type ([`Fields::refuse_unknown`]).
+//! [`Decode`] takes a parsed value apart by move. Its error carries the path from the root of the document
+//! (`message.parts[0].text`) and the problem there, so that a protocol face can answer with a field
+//! violation. For optional fields `null` counts as absent, as in ProtoJSON. Each type decides whether unknown
+//! fields are ignored or rejected ([`Fields::refuse_unknown`]).
 //!
-//! Parsing stops at 128 levels of nesting, so neither reading nor dropping a hostile document can
-//! exhaust the stack. The size of a document is bounded by whoever reads it from the network.
+//! The parser stops at 128 levels of nesting, so neither parsing nor dropping a hostile document can exhaust
+//! the stack. The caller that reads a document from the network limits its size.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt};
 
 use serde_json::{Map, Value};
 
-/// A JSON object whose members are ordered by name.
+/// A JSON object, sorted by member name.
 pub type Object = Map<String, Value>;
 
-/// Takes a value of this type out of a parsed JSON value.
+/// A type that can be decoded from a parsed JSON value.
 pub trait Decode: Sized {
-    /// Reads the value.
+    /// Decodes the value.
     ///
     /// # Errors
-    /// Names the first field that does not fit and says why.
+    /// Returns the first field that is missing or invalid, with its path.
     fn decode(value: Value) -> Result<Self, DecodeError>;
 }
 
-/// A field that does not fit.
+/// A missing or invalid field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecodeError {
     path: String,
     problem: Problem,
 }
 
-/// What is wrong with a field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// A required field is absent.
     #[error("is required")]
     Missing,
-    /// The field has another JSON type than it must have.
     #[error("must be {expected}")]
     WrongType {
-        /// The wanted type with its article.
+        /// The expected type with its article, such as `an object`.
         expected: &'static str,
     },
-    /// The field has the right type and a value that is not allowed.
+    /// The field has the right type but a value that is not allowed.
     #[error("{0}")]
     Invalid(Cow<'static, str>),
-    /// The field is not part of a closed document.
+    /// An unknown field in a type that rejects them.
     #[error("is not a known field")]
     Unknown,
 }
@@ -72,25 +69,25 @@ impl DecodeError {
         }
     }
 
-    /// Reports an absent required field, at the place where it is raised.
+    /// Reports an absent required field. [`DecodeError::in_field`] adds its path.
     #[must_use]
     pub fn missing() -> Self {
         Self::new(Problem::Missing)
     }
 
-    /// Reports a value of another JSON type; `expected` carries its article.
+    /// Reports a value of the wrong JSON type; `expected` includes the article.
     #[must_use]
     pub fn wrong_type(expected: &'static str) -> Self {
         Self::new(Problem::WrongType { expected })
     }
 
-    /// Reports a value that is not allowed; the text goes after the name of the field.
+    /// Reports a value that is not allowed; `rule` continues a sentence that starts with the field path.
     #[must_use]
     pub fn invalid(rule: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Problem::Invalid(rule.into()))
     }
 
-    /// Puts the error inside a member of an object.
+    /// Prefixes the path with a member of an object.
     #[must_use]
     pub fn in_field(mut self, name: &str) -> Self {
         let joint = if self.path.is_empty() || self.path.starts_with('[') {
@@ -103,7 +100,7 @@ impl DecodeError {
         self
     }
 
-    /// Puts the error inside an element of an array.
+    /// Prefixes the path with an index of an array.
     #[must_use]
     pub fn in_element(mut self, index: usize) -> Self {
         let joint = if self.path.is_empty() || self.path.starts_with('[') {
@@ -121,28 +118,27 @@ impl DecodeError {
         &self.path
     }
 
-    /// What is wrong there.
     #[must_use]
     pub fn problem(&self) -> &Problem {
         &self.problem
     }
 }
 
-/// Why a body is not the wanted document.
+/// An error in a request or response body.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError {
-    /// The bytes are not one JSON document: wrong syntax, invalid UTF-8, or nested too deeply.
+    /// The body is not a single JSON document: invalid syntax, invalid UTF-8, or nested too deeply.
     #[error("parse the body as JSON")]
     Syntax,
-    /// The document does not have the wanted shape.
+    /// The body is JSON, but does not decode to the expected type.
     #[error(transparent)]
     Shape(#[from] DecodeError),
 }
 
-/// Parses bytes as one JSON document.
+/// Parses bytes as a single JSON document.
 ///
 /// # Errors
-/// [`BodyError::Syntax`] for anything else, including more than 128 levels of nesting.
+/// Returns [`BodyError::Syntax`] for anything else, and for more than 128 levels of nesting.
 pub fn parse(bytes: &[u8]) -> Result<Value, BodyError> {
     serde_json::from_slice(bytes).map_err(|_| BodyError::Syntax)
 }
@@ -150,15 +146,12 @@ pub fn parse(bytes: &[u8]) -> Result<Value, BodyError> {
 /// Parses and decodes a body.
 ///
 /// # Errors
-/// Tells a body that is no JSON from one of the wrong shape.
+/// Returns [`BodyError::Syntax`] if the body is not JSON, and [`BodyError::Shape`] if it does not decode.
 pub fn from_slice<T: Decode>(bytes: &[u8]) -> Result<T, BodyError> {
     Ok(T::decode(parse(bytes)?)?)
 }
 
-/// Like [`from_slice`], where a blank body means an empty object.
-///
-/// # Errors
-/// As [`from_slice`].
+/// Like [`from_slice`], except that a blank body decodes as an empty object.
 pub fn from_slice_or_empty<T: Decode>(bytes: &[u8]) -> Result<T, BodyError> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Ok(T::decode(Value::Object(Object::new()))?);
@@ -174,12 +167,12 @@ impl Fields {
     /// Opens an object.
     ///
     /// # Errors
-    /// When the value is not an object.
+    /// Returns an error if the value is not an object.
     pub fn of(value: Value) -> Result<Self, DecodeError> {
         Object::decode(value).map(Self)
     }
 
-    /// Takes a member as it stands, `null` included.
+    /// Takes a member as it is, `null` included.
     pub fn take(&mut self, name: &str) -> Option<Value> {
         self.0.remove(name)
     }
@@ -189,26 +182,26 @@ impl Fields {
         self.0.remove(name).filter(|value| !value.is_null())
     }
 
-    /// Claims that a member is there and not `null`.
+    /// Returns `true` if the member is present and not `null`.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         self.0.get(name).is_some_and(|value| !value.is_null())
     }
 
-    /// Decodes a member that must be there.
+    /// Decodes a required member.
     ///
     /// # Errors
-    /// When it is absent or does not fit.
+    /// Returns an error if the member is absent or invalid.
     pub fn required<T: Decode>(&mut self, name: &str) -> Result<T, DecodeError> {
         self.present(name)
             .map_or_else(|| Err(DecodeError::missing()), T::decode)
             .map_err(|error| error.in_field(name))
     }
 
-    /// Decodes a text that must be there and not be empty.
+    /// Decodes a required, non-empty string.
     ///
     /// # Errors
-    /// When it is absent, empty or not a string.
+    /// Returns an error if the member is absent, empty or not a string.
     pub fn required_text(&mut self, name: &str) -> Result<String, DecodeError> {
         let text: String = self.required(name)?;
         if text.is_empty() {
@@ -217,10 +210,10 @@ impl Fields {
         Ok(text)
     }
 
-    /// Decodes a member that may be absent.
+    /// Decodes an optional member.
     ///
     /// # Errors
-    /// When it is there and does not fit.
+    /// Returns an error if the member is present but invalid.
     pub fn optional<T: Decode>(&mut self, name: &str) -> Result<Option<T>, DecodeError> {
         self.present(name)
             .map(T::decode)
@@ -228,26 +221,26 @@ impl Fields {
             .map_err(|error| error.in_field(name))
     }
 
-    /// Decodes a text where an empty one means the same as none, as in ProtoJSON.
+    /// Decodes an optional string. As in ProtoJSON, an empty string counts as absent.
     ///
     /// # Errors
-    /// When it is there and not a string.
+    /// Returns an error if the member is present but not a string.
     pub fn optional_text(&mut self, name: &str) -> Result<Option<String>, DecodeError> {
         Ok(self.optional::<String>(name)?.filter(|text| !text.is_empty()))
     }
 
-    /// Decodes a member whose absence means its default: no elements, no members, `false`, no text.
+    /// Decodes an optional member; absent means the default value of its type.
     ///
     /// # Errors
-    /// When it is there and does not fit.
+    /// Returns an error if the member is present but invalid.
     pub fn or_default<T: Decode + Default>(&mut self, name: &str) -> Result<T, DecodeError> {
         self.optional(name).map(Option::unwrap_or_default)
     }
 
-    /// Requires a member to be a certain text, such as a discriminator.
+    /// Requires a member to equal `wanted`, such as a discriminator.
     ///
     /// # Errors
-    /// When it is absent or anything else.
+    /// Returns an error if the member is absent or has another value.
     pub fn literal(&mut self, name: &str, wanted: &'static str) -> Result<(), DecodeError> {
         let text: String = self.required(name)?;
         if text == wanted {
@@ -256,10 +249,10 @@ impl Fields {
         Err(DecodeError::invalid(format!("must be \"{wanted}\"")).in_field(name))
     }
 
-    /// Requires a member to be a certain text if it is there, such as a discriminator where only one thing can be.
+    /// Requires a member, if present, to equal `wanted`: for a discriminator where only one value is possible.
     ///
     /// # Errors
-    /// When it is there and anything else.
+    /// Returns an error if the member is present with another value.
     pub fn literal_if_any(&mut self, name: &str, wanted: &'static str) -> Result<(), DecodeError> {
         if self.has(name) {
             self.literal(name, wanted)
@@ -268,10 +261,10 @@ impl Fields {
         }
     }
 
-    /// Takes the only one of several members that is present, and says which it is.
+    /// Takes the only member of `names` that is present, and returns it with its name.
     ///
     /// # Errors
-    /// When none or more than one is there.
+    /// Returns an error if none or more than one of them is present.
     pub fn exactly_one(&mut self, names: &[&'static str]) -> Result<(&'static str, Value), DecodeError> {
         let mut found = None;
         for name in names {
@@ -288,10 +281,10 @@ impl Fields {
         found.ok_or_else(|| DecodeError::invalid(format!("must have one of {}", names.join(", "))))
     }
 
-    /// Ends a closed document.
+    /// Rejects members that were not taken.
     ///
     /// # Errors
-    /// When a member was not taken; the first by name is reported.
+    /// Returns an error for the first remaining member, by name.
     pub fn refuse_unknown(self) -> Result<(), DecodeError> {
         match self.0.keys().next() {
             None => Ok(()),
@@ -300,7 +293,7 @@ impl Fields {
     }
 }
 
-/// A name in camel case that may be spelt in snake case, as in protocol buffers.
+/// Converts a snake_case name, as in protocol buffers, to camelCase. Other names are returned unchanged.
 #[must_use]
 pub fn camel_name(name: &str) -> Cow<'_, str> {
     let is_snake = name.contains('_')
@@ -321,8 +314,8 @@ pub fn camel_name(name: &str) -> Cow<'_, str> {
     Cow::Owned(camel)
 }
 
-/// Respells members in camel case, and those of what is in them but for free-form data: members called `metadata`,
-/// `data` and `params`. Where both spellings are there, the camel one counts.
+/// Renames members to camelCase, recursively, except inside the free-form members `metadata`, `data` and
+/// `params`. If both spellings are present, the camelCase one wins.
 pub fn camel_names(members: &mut Object) {
     let respelt: Vec<_> = members
         .keys()
@@ -433,7 +426,7 @@ impl<T: Decode> Decode for BTreeMap<String, T> {
     }
 }
 
-/// Gives types that are read by [`Decode`] the `Deserialize` that other libraries ask for.
+/// Implements `Deserialize` for [`Decode`] types, for libraries that require it.
 macro_rules! deserialize_by_decode {
     ($($name:ty),+ $(,)?) => {$(
         impl<'de> serde::Deserialize<'de> for $name {
@@ -445,7 +438,7 @@ macro_rules! deserialize_by_decode {
     )+};
 }
 
-/// Gives an enum of names its text form, and reads it from that text.
+/// Defines an enum of names, with its text form and its parser.
 macro_rules! named {
     ($(#[$doc:meta])* $vis:vis enum $name:ident: $what:literal {
         $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)+
@@ -457,7 +450,7 @@ macro_rules! named {
         }
 
         impl $name {
-            /// Every value, in the order of its declaration.
+            /// All values, in declaration order.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
 
             /// The name on the wire.
@@ -468,7 +461,6 @@ macro_rules! named {
                 }
             }
 
-            /// Reads a name as it is on the wire.
             #[must_use]
             pub fn from_name(name: &str) -> Option<Self> {
                 match name {
@@ -509,7 +501,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_leads_from_the_root() {
+    fn error_path_starts_at_the_root() {
         let error = DecodeError::missing()
             .in_field("text")
             .in_element(2)
@@ -527,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_is_no_json_is_told_from_one_that_does_not_fit() {
+    fn syntax_errors_differ_from_shape_errors() {
         let deep = "[".repeat(10_000);
         for body in ["", "{", "1 2", &deep, "\u{feff}1"] {
             assert_eq!(from_slice::<u32>(body.as_bytes()), Err(BodyError::Syntax));
@@ -540,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_of_nesting_leaves_room_for_real_documents() {
+    fn nesting_depth_is_limited() {
         let nested = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
         assert!(parse(nested(120).as_bytes()).is_ok());
         assert_eq!(parse(nested(128).as_bytes()), Err(BodyError::Syntax));

@@ -1,11 +1,11 @@
-//! The protocols wopr speaks, as types: what goes over a wire and how it is read and written.
+//! Types for the protocols wopr speaks, and how to read and write them.
 //!
-//! Reading is by [`json::Decode`]: it takes a parsed document apart by value and, when something does
-//! not fit, names the field. Writing is plain `serde`. Output is deterministic: the same value gives
-//! the same bytes, maps are ordered, times have exactly milliseconds.
+//! [`json::Decode`] reads: it takes a parsed document apart by value, and its errors name the offending
+//! field. `serde` writes. Output is deterministic: equal values give equal bytes, maps are ordered, and
+//! timestamps always have milliseconds.
 //!
-//! There is no I/O here, nothing asynchronous, and no type of the engine. Which run a task shows, who
-//! may see it and what an operation does is decided by the faces that use this crate.
+//! This crate does no I/O, has nothing asynchronous and knows no engine types. The protocol faces that use it
+//! decide which run a task stands for, who may see it and what an operation does.
 
 pub mod a2a;
 pub mod jcs;

@@ -1,31 +1,29 @@
-//! Server-sent events: an encoder for our streams and a decoder for those we follow.
+//! Server-sent events: an encoder for the streams we serve and a decoder for the streams we follow.
 //!
-//! The encoder writes into a buffer the caller keeps. The decoder takes chunks as they arrive, split
-//! anywhere, and follows the WHATWG event stream format: `LF`, `CR` and `CRLF`, several `data` lines,
-//! comments, a byte order mark; text that is not UTF-8 is replaced. It holds at most one event of bounded
-//! size. Reconnecting, and what an id means, are up to the user of a stream.
+//! The encoder appends to a buffer the caller keeps. The decoder accepts chunks split at any byte and
+//! implements the WHATWG event stream format: `LF`, `CR` and `CRLF` line breaks, multiple `data` lines,
+//! comments and a byte order mark. It replaces invalid UTF-8 and buffers at most one event of bounded size.
+//! Reconnecting and interpreting ids are left to the caller.
 
 use std::{io::Write as _, time::Duration};
 
 use serde::Serialize;
 
-/// The media type of an event stream.
 pub const CONTENT_TYPE: &str = "text/event-stream";
 
-/// A comment that keeps a connection open, with the text the OpenWOP contract names.
+/// A comment that keeps a connection open; OpenWOP specifies the text.
 pub const KEEP_ALIVE: &[u8] = b":keepalive\n\n";
 
-/// The fields of a frame besides its data.
+/// The fields of a frame other than its data.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Head<'a> {
-    /// What a client sends back as `Last-Event-ID`.
+    /// The client sends this back as `Last-Event-ID`.
     pub id: Option<u64>,
-    /// The name of the event; none means `message`.
+    /// `None` means `message`.
     pub event: Option<&'a str>,
 }
 
 impl<'a> Head<'a> {
-    /// A frame under an id and a name.
     #[must_use]
     pub const fn new(id: u64, event: &'a str) -> Self {
         Self {
@@ -34,7 +32,6 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// A frame under an id alone.
     #[must_use]
     pub const fn id(id: u64) -> Self {
         Self {
@@ -50,13 +47,13 @@ fn write_head(out: &mut Vec<u8>, head: Head<'_>) {
     }
     if let Some(event) = head.event {
         out.extend_from_slice(b"event: ");
-        // A line break would end the field and let a name forge others.
+        // A line break would end the field and let a name inject further fields.
         out.extend(event.bytes().filter(|byte| !matches!(byte, b'\r' | b'\n')));
         out.push(b'\n');
     }
 }
 
-/// Appends a frame. Line breaks in the data become further `data` lines, so any text is safe.
+/// Appends a frame. Line breaks in the data start further `data` lines, so any data is safe.
 pub fn write_frame(out: &mut Vec<u8>, head: Head<'_>, data: &[u8]) {
     out.reserve(data.len() + 64);
     write_head(out, head);
@@ -75,7 +72,7 @@ pub fn write_frame(out: &mut Vec<u8>, head: Head<'_>, data: &[u8]) {
     out.extend_from_slice(b"\n\n");
 }
 
-/// Appends a frame whose data is what `write` appends, which must be one line, such as compact JSON.
+/// Appends a frame whose data is written by `write`, which must append a single line, such as compact JSON.
 pub fn write_line_with(out: &mut Vec<u8>, head: Head<'_>, write: impl FnOnce(&mut Vec<u8>)) {
     write_head(out, head);
     out.extend_from_slice(b"data: ");
@@ -88,10 +85,10 @@ pub fn write_line_with(out: &mut Vec<u8>, head: Head<'_>, write: impl FnOnce(&mu
     out.extend_from_slice(b"\n\n");
 }
 
-/// Appends a frame whose data is a value as JSON, on one line, serialised straight into the buffer.
+/// Appends a frame whose data is a JSON value on one line, serialized directly into the buffer.
 ///
 /// # Errors
-/// When the value does not serialise; the buffer is as before then.
+/// Returns an error if the value does not serialize; the buffer is then left unchanged.
 pub fn write_json<T: Serialize + ?Sized>(
     out: &mut Vec<u8>,
     head: Head<'_>,
@@ -100,7 +97,7 @@ pub fn write_json<T: Serialize + ?Sized>(
     let start = out.len();
     write_head(out, head);
     out.extend_from_slice(b"data: ");
-    // Compact JSON has no raw line breaks: in strings they are escaped.
+    // Compact JSON contains no raw line breaks: strings escape them.
     if let Err(error) = serde_json::to_writer(&mut *out, value) {
         out.truncate(start);
         return Err(error);
@@ -112,26 +109,22 @@ pub fn write_json<T: Serialize + ?Sized>(
 /// An event of a stream we follow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// The last id the stream has named so far; empty if none, or if the stream cleared it.
+    /// The most recent id the stream has set; empty if it set none, or cleared it.
     pub id: String,
-    /// The name; `message` if the stream gave none.
+    /// `message` if the stream did not name the event.
     pub event: String,
-    /// The data, its lines joined by `\n`.
+    /// The `data` lines, joined by `\n`.
     pub data: String,
 }
 
-/// Why a stream cannot be followed any further.
+/// An error after which a stream cannot be followed any further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SseError {
-    /// An event or a line is larger than allowed.
     #[error("hold an event of more than {limit} bytes")]
-    TooLarge {
-        /// The most bytes one event may have.
-        limit: usize,
-    },
+    TooLarge { limit: usize },
 }
 
-/// Turns chunks of an event stream into events.
+/// Decodes chunks of an event stream into events.
 #[derive(Debug)]
 pub struct Decoder {
     limit: usize,
@@ -141,14 +134,14 @@ pub struct Decoder {
     event: String,
     id: String,
     retry: Option<Duration>,
-    /// Set after a `CR`: a `LF` that follows belongs to the same line break.
+    /// Set after a `CR`, because a following `LF` belongs to the same line break.
     skip_lf: bool,
     at_start: bool,
     is_broken: bool,
 }
 
 impl Decoder {
-    /// Makes a decoder that holds at most `limit` bytes of an unfinished event.
+    /// `limit` is the maximum size of an unfinished event, in bytes.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self {
@@ -165,11 +158,12 @@ impl Decoder {
         }
     }
 
-    /// Takes the next chunk and appends the events it completes. What is unfinished when the stream
-    /// ends is not an event.
+    /// Decodes the next chunk and appends the events it completes. An event left unfinished at the end of the
+    /// stream is dropped.
     ///
     /// # Errors
-    /// When an event outgrows the limit. Events completed before are delivered; every later call fails.
+    /// Returns an error if an event exceeds the limit. Events completed before it are still delivered; every
+    /// later call fails.
     pub fn feed(&mut self, chunk: &[u8], events: &mut Vec<Event>) -> Result<(), SseError> {
         let too_large = SseError::TooLarge { limit: self.limit };
         if self.is_broken {
@@ -198,7 +192,7 @@ impl Decoder {
             rest = &rest[end + 1..];
             let line = std::mem::take(&mut self.line);
             self.end_line(&line, events);
-            // Keep the allocation for the next line.
+            // Reuse the allocation for the next line.
             self.line = line;
             self.line.clear();
         }
@@ -211,7 +205,7 @@ impl Decoder {
         &self.id
     }
 
-    /// How long the stream asks to wait before reconnecting.
+    /// The delay the stream requests before a reconnect.
     #[must_use]
     pub const fn retry(&self) -> Option<Duration> {
         self.retry
@@ -298,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_has_its_fields_on_single_lines() {
+    fn frame_fields_are_single_lines() {
         let mut out = Vec::new();
         write_json(&mut out, Head::new(7, "run.started"), &json!({"a": "x\ny"})).unwrap();
         out.extend_from_slice(KEEP_ALIVE);
@@ -327,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_is_written_in_place() {
+    fn json_is_serialized_into_the_buffer() {
         let mut out = Vec::new();
         let id = crate::a2a::rpc::Id::Int(1);
         write_line_with(&mut out, Head::id(4), |out| {
@@ -340,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_does_not_serialise_leaves_the_buffer_as_it_was() {
+    fn failed_serialization_leaves_the_buffer_unchanged() {
         let mut out = b"before".to_vec();
         let unprintable = std::collections::BTreeMap::from([((1, 2), 3)]);
         assert!(write_json(&mut out, Head::id(1), &unprintable).is_err());
@@ -348,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_break_ends_a_line_wherever_it_is_split() {
+    fn decodes_all_line_breaks_at_any_chunk_boundary() {
         let wanted = [event("1", "x", "a\nb"), event("1", "message", "c")];
         for newline in ["\n", "\r", "\r\n"] {
             let stream = [
@@ -377,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_follow_the_format() {
+    fn decodes_fields_as_specified() {
         for (stream, wanted) in [
             ("data\n\n", vec![event("", "message", "")]),
             ("data:  two spaces\n\n", vec![event("", "message", " two spaces")]),
@@ -395,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn retry_is_kept_apart_from_events() {
+    fn retry_sets_the_delay_without_an_event() {
         let mut decoder = Decoder::new(100);
         let mut events = Vec::new();
         decoder
@@ -407,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_outgrows_the_limit_ends_the_stream() {
+    fn an_event_over_the_limit_ends_the_stream() {
         let mut decoder = Decoder::new(32);
         let mut events = Vec::new();
         let too_large = Err(SseError::TooLarge { limit: 32 });
@@ -426,14 +420,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn chunks_do_not_matter(stream in "[a-z:\\r\\n \\x00é]{0,80}", split in 0_usize..80) {
+        fn chunk_boundaries_do_not_change_events(stream in "[a-z:\\r\\n \\x00é]{0,80}", split in 0_usize..80) {
             let bytes = stream.as_bytes();
             let split = split.min(bytes.len());
             prop_assert_eq!(decode(&[bytes]), decode(&[&bytes[..split], &bytes[split..]]));
         }
 
         #[test]
-        fn what_is_written_is_read(data in "\\PC{0,40}", id in any::<u64>()) {
+        fn written_frames_decode_to_the_same_data(data in "\\PC{0,40}", id in any::<u64>()) {
             let mut out = Vec::new();
             write_frame(&mut out, Head::new(id, "e"), data.as_bytes());
             prop_assert_eq!(decode(&[&out]), [event(&id.to_string(), "e", &data)]);

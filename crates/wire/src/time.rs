@@ -1,9 +1,9 @@
-//! Instants as the protocols write them: `YYYY-MM-DDTHH:mm:ss.sssZ` (A2A 1.0 section 5, OpenWOP v1
+//! Timestamps in the format of the protocols: `YYYY-MM-DDTHH:mm:ss.sssZ` (A2A 1.0 section 5, OpenWOP v1
 //! section 10.1).
 //!
-//! Inside they are milliseconds since the Unix epoch; outside they always have three fractional
-//! digits and a `Z`. Any RFC 3339 text is read, whatever its offset; digits below a millisecond are
-//! dropped. There is no clock here.
+//! A [`Timestamp`] counts milliseconds since the Unix epoch. Its text form always has three fractional digits
+//! and a `Z`. Parsing accepts any RFC 3339 text with any offset and truncates to milliseconds. This module
+//! does not read a clock.
 
 use std::fmt;
 
@@ -13,16 +13,14 @@ use serde_json::Value;
 
 use crate::json::{Decode, DecodeError};
 
-/// The length of the text of every instant.
 const TEXT_LEN: usize = 24;
 
-/// An instant with millisecond precision, always one that RFC 3339 can write.
+/// A timestamp with millisecond precision that RFC 3339 can represent.
 ///
-/// Invariant: the number lies between [`Timestamp::MIN`] and [`Timestamp::MAX`].
+/// Invariant: the value lies between [`Timestamp::MIN`] and [`Timestamp::MAX`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(i64);
 
-/// Why a text is not an instant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("read a timestamp: expected RFC 3339 with an offset")]
 pub struct TimestampError;
@@ -30,11 +28,10 @@ pub struct TimestampError;
 impl Timestamp {
     /// The start of year 0.
     pub const MIN: Self = Self(-62_167_219_200_000);
-    /// Close to the end of year 9999: the last instant that every time zone can show.
+    /// Near the end of year 9999: the last instant that is within range in every time zone.
     pub const MAX: Self = Self(253_402_207_200_000);
 
-    /// Takes milliseconds since the Unix epoch; what RFC 3339 cannot write becomes the nearest instant
-    /// that it can.
+    /// Takes milliseconds since the Unix epoch, clamped to [`Timestamp::MIN`] and [`Timestamp::MAX`].
     #[must_use]
     pub const fn from_millis(millis: i64) -> Self {
         if millis < Self::MIN.0 {
@@ -52,10 +49,10 @@ impl Timestamp {
         self.0
     }
 
-    /// Reads RFC 3339 text.
+    /// Parses RFC 3339 text.
     ///
     /// # Errors
-    /// When the text is not an instant with an offset, or lies outside the years 0 to 9999.
+    /// Returns an error if the text has no offset, is malformed, or lies outside the years 0 to 9999.
     pub fn parse(text: &str) -> Result<Self, TimestampError> {
         if let Some(instant) = parse_own_form(text.as_bytes()) {
             return Ok(instant);
@@ -71,7 +68,7 @@ impl Timestamp {
             .then_some(Self(millis))
     }
 
-    /// Writes the text form into a fixed buffer, without allocating.
+    /// Writes the text form into a fixed-size buffer, without allocating.
     fn text(self) -> [u8; TEXT_LEN] {
         let instant =
             jiff::Timestamp::from_millisecond(self.0).expect("MIN and MAX lie inside the range of jiff");
@@ -95,7 +92,7 @@ fn digits(out: &mut [u8], mut number: u16) {
     }
 }
 
-/// Reads exactly the form this module writes; everything else is left to the general parser.
+/// Fast path: parses only the exact format this module writes; the general parser handles the rest.
 fn parse_own_form(text: &[u8]) -> Option<Timestamp> {
     let shape = b"0000-00-00T00:00:00.000Z";
     if text.len() != TEXT_LEN {
@@ -175,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_instant_has_milliseconds_and_a_z() {
+    fn text_always_has_milliseconds_and_a_z() {
         for (millis, text) in [
             (0, "1970-01-01T00:00:00.000Z"),
             (-1, "1969-12-31T23:59:59.999Z"),
@@ -193,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn other_spellings_of_rfc_3339_are_read() {
+    fn parses_other_rfc_3339_forms() {
         for text in [
             "2026-01-02T03:04:05Z",
             "2026-01-02T03:04:05.000000Z",
@@ -209,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_instant_is_refused() {
+    fn malformed_timestamps_are_rejected() {
         for text in [
             "",
             "now",
@@ -224,7 +221,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn text_and_number_agree(millis in Timestamp::MIN.0..=Timestamp::MAX.0) {
+        fn text_round_trips(millis in Timestamp::MIN.0..=Timestamp::MAX.0) {
             let text = Timestamp::from_millis(millis).to_string();
             prop_assert_eq!(Timestamp::parse(&text).unwrap().as_millis(), millis);
             let general: jiff::Timestamp = text.parse().unwrap();

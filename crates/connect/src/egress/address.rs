@@ -1,26 +1,24 @@
-//! Which addresses are public, and why the others are not.
+//! Classifies addresses as public, or as refused with a reason.
 //!
-//! IPv6 is judged by exception: only 2000::/3 is ever public, and the special ranges inside it
-//! are carved out, so a range assigned later is refused until someone reads its RFC. Addresses
-//! that carry an IPv4 address are judged by it where such addresses occur in practice
-//! (IPv4-mapped, NAT64 with the well-known prefix) and refused outright where they are
-//! deprecated or ambiguous (IPv4-compatible, 6to4, Teredo, local-use NAT64).
+//! For IPv6 the default is to refuse: only 2000::/3 is public, except for the special ranges inside it, so a
+//! range assigned in the future is refused until we review its RFC. An address that embeds an IPv4 address is
+//! classified by the embedded address where such addresses are in use (IPv4-mapped, NAT64 with the well-known
+//! prefix), and refused where they are deprecated or ambiguous (IPv4-compatible, 6to4, Teredo, local-use NAT64).
 
 use std::{
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-/// What [`classify`] makes of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// Globally reachable: the gate connects to it.
     Public,
-    /// Not for outbound traffic unless the operator's allow-list says so.
+    /// Not for outbound traffic, unless it is in the operator's allow-list.
     Refused(Reason),
 }
 
-/// Why an address is not public. Names a range, never an address.
+/// The reason an address is not public: its range, but never the address itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reason {
     /// 0.0.0.0/8, `::`.
@@ -31,9 +29,9 @@ pub enum Reason {
     Private,
     /// 100.64.0.0/10, between a provider and its customers.
     CarrierGrade,
-    /// 169.254.0.0/16, fe80::/10; holds the clouds' metadata services.
+    /// 169.254.0.0/16, fe80::/10. Includes the metadata services of cloud providers.
     LinkLocal,
-    /// 192.0.0.0/24, 192.88.99.0/24, 2001::/23: protocol assignments.
+    /// 192.0.0.0/24, 192.88.99.0/24, 2001::/23: IETF protocol assignments.
     Protocol,
     /// 192.0.2.0/24, 198.51.100.0/24, 203.0.113.0/24, 2001:db8::/32, 3fff::/20.
     Documentation,
@@ -43,11 +41,11 @@ pub enum Reason {
     Multicast,
     /// 255.255.255.255.
     Broadcast,
-    /// 240.0.0.0/4, and IPv6 outside 2000::/3 that has no name here.
+    /// 240.0.0.0/4, and IPv6 outside 2000::/3 without a variant of its own.
     Reserved,
     /// fc00::/7.
     UniqueLocal,
-    /// fec0::/10, deprecated, and routed inside a site where it still is.
+    /// fec0::/10. Deprecated, but still routed within some sites.
     SiteLocal,
     /// ::/96.
     Ipv4Compatible,
@@ -83,7 +81,6 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Judges one address.
 #[must_use]
 pub fn classify(address: IpAddr) -> Class {
     let reason = match judged(address) {
@@ -93,7 +90,7 @@ pub fn classify(address: IpAddr) -> Class {
     reason.map_or(Class::Public, Class::Refused)
 }
 
-/// The address that decides: the embedded one where a packet would really go there.
+/// The address to classify: the embedded IPv4 address if packets are delivered to it.
 pub(super) fn judged(address: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = address else { return address };
     if let Some(v4) = v6.to_ipv4_mapped() {
@@ -157,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn special_ranges_are_refused_to_their_last_address() {
+    fn special_ranges_are_refused_from_first_to_last_address() {
         use Reason::*;
         let rows: &[(&str, Reason)] = &[
             ("0.0.0.0", Unspecified),
@@ -253,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_neighbours_of_special_ranges_are_public() {
+    fn neighbors_of_special_ranges_are_public() {
         for text in [
             "1.0.0.0",
             "1.1.1.1",

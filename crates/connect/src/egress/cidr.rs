@@ -1,4 +1,4 @@
-//! Address blocks, as an operator writes them in the allow-list.
+//! Address blocks, in the notation an operator uses in the allow-list.
 
 use std::{
     fmt,
@@ -8,45 +8,34 @@ use std::{
 
 use super::address::judged;
 
-/// A block of addresses of one family. A bare address is a block of one.
+/// A block of addresses of one family. A single address is a block of size one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Cidr {
     /// The bits after `prefix` are zero.
     network: IpAddr,
-    /// At most the width of the family.
+    /// At most 32 for IPv4 and 128 for IPv6.
     prefix: u8,
 }
 
-/// Why a text is not an address block.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CidrError {
-    /// The part before the slash is not an address.
     #[error("read {text:?} as an address block")]
-    Address {
-        /// The item as written.
-        text: String,
-        /// What the address parser said.
-        source: AddrParseError,
-    },
-    /// The part after the slash is not a number from 0 to the family's width.
+    Address { text: String, source: AddrParseError },
+    /// The part after the slash is not a number from 0 to the width of the address.
     #[error("read the prefix length of {text:?}, which ends at {width}")]
     Prefix {
-        /// The item as written.
         text: String,
         /// 32 or 128.
         width: u8,
     },
-    /// The block lies in a range that is judged by the IPv4 address inside.
+    /// The block lies in a range whose addresses are classified by the IPv4 address they embed.
     #[error("take {text:?} as a block of its own: write its ipv4 addresses instead")]
-    Embedded {
-        /// The item as written.
-        text: String,
-    },
+    Embedded { text: String },
 }
 
 impl Cidr {
-    /// Whether the address is inside. IPv4-mapped and NAT64 addresses count as the IPv4 address
-    /// they carry, so no IPv6 block ever opens one.
+    /// Returns `true` if the address is in the block. IPv4-mapped and NAT64 addresses count as the IPv4
+    /// address they embed, so an IPv6 block never allows one.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.network, judged(address)) {
@@ -68,7 +57,7 @@ fn mask128(bits: u128, prefix: u8) -> u128 {
 impl FromStr for Cidr {
     type Err = CidrError;
 
-    /// Host bits may be set and are dropped: `127.0.0.1/8` is 127.0.0.0/8.
+    /// Host bits are cleared: `127.0.0.1/8` means 127.0.0.0/8.
     fn from_str(text: &str) -> Result<Self, CidrError> {
         let (address, length) = match text.split_once('/') {
             Some((address, length)) => (address, Some(length)),
@@ -122,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_are_read_and_shown_in_one_form() {
+    fn blocks_are_displayed_in_canonical_form() {
         for (text, shown) in [
             ("127.0.0.0/8", "127.0.0.0/8"),
             ("127.0.0.1/8", "127.0.0.0/8"),
@@ -137,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_blocks_are_refused() {
+    fn malformed_blocks_are_rejected() {
         for text in [
             "",
             "/8",
@@ -183,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn membership_follows_the_prefix_and_the_family() {
+    fn membership_depends_on_prefix_and_family() {
         for (block, address, inside) in [
             ("127.0.0.0/8", "127.255.0.1", true),
             ("127.0.0.0/8", "128.0.0.1", false),

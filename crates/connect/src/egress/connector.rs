@@ -1,9 +1,9 @@
-//! From the authority of a url to a connection: where the address arm is applied.
+//! Connects to the authority of a URL, after the policy check of its addresses.
 //!
-//! A name is resolved once, every answer is judged, and only judged addresses are dialed: there is no second look-up
-//! for a rebinding name to answer differently. A literal address is judged here too, although the gate did so before,
-//! so that no path to a socket leads past the policy. TLS checks the certificate against the name of the url, never
-//! against the address.
+//! A name is resolved once, all its addresses are checked, and only checked addresses are dialed, so DNS
+//! rebinding cannot change the address afterwards. Literal addresses are checked here again, although the
+//! gate already did, so that no path to a socket bypasses the policy. TLS verifies the certificate against
+//! the host name of the URL, never against the address.
 
 use std::{
     error::Error,
@@ -33,7 +33,7 @@ use super::{
     tls::TlsError,
 };
 
-/// Why there is no connection. Travels through the client's error and is found again by the gate.
+/// A failed connection. The HTTP client wraps this error, and the gate extracts it again.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConnectError {
     #[error("{0}")]
@@ -53,7 +53,7 @@ pub(super) enum ConnectError {
 }
 
 impl ConnectError {
-    /// Finds one in an error's chain of causes.
+    /// Finds a `ConnectError` in the source chain of an error.
     pub(super) fn within<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
         let mut next = Some(error);
         while let Some(error) = next {
@@ -75,7 +75,7 @@ impl From<LookupError> for ConnectError {
     }
 }
 
-/// Connects for the HTTP client. Clones are one.
+/// The connector of the HTTP client. Clones share their state.
 #[derive(Clone)]
 pub(super) struct Connector(pub(super) Arc<Inner>);
 
@@ -83,9 +83,9 @@ pub(super) struct Inner {
     pub(super) policy: Arc<Policy>,
     pub(super) resolver: Arc<dyn Resolver>,
     pub(super) dial: Arc<dyn Dial>,
-    /// Missing roots do not stop a host that never calls out.
+    /// A `Result`, because a host that makes no outbound calls must start without root certificates.
     pub(super) tls: Result<TlsConnector, TlsError>,
-    /// From resolving to a ready connection.
+    /// From the start of name resolution to an established connection.
     pub(super) timeout: Duration,
 }
 
@@ -130,8 +130,8 @@ impl Inner {
         }
     }
 
-    /// Tries the addresses in turn. Each gets its share of what time is left, so that one that swallows packets
-    /// leaves some for the next.
+    /// Tries the addresses in order. Each attempt gets an equal share of the remaining time, so that an
+    /// address that drops packets does not use up the time of the next ones.
     async fn dial_any(&self, addresses: &[IpAddr], port: u16) -> Result<Box<dyn Channel>, ConnectError> {
         let end = Instant::now() + self.timeout;
         let mut failure = ConnectError::Refused(Refusal::NoAddress);
@@ -169,7 +169,7 @@ impl Service<Uri> for Connector {
     }
 }
 
-/// A connection as the HTTP client takes it.
+/// A connection in the type that the HTTP client expects.
 pub(super) struct Open(TokioIo<Box<dyn Channel>>);
 
 impl Connection for Open {

@@ -1,7 +1,7 @@
-//! From a checked address to a connection.
+//! Opens connections to checked addresses.
 //!
-//! The one place that opens sockets, behind a trait so that a test can see which addresses a delivery would reach
-//! without reaching any of them. Names never come here, and nothing here judges an address.
+//! This is the only place that opens sockets. It is behind a trait, so that a test can observe the addresses
+//! of a delivery without connecting to them. It handles addresses only, no names, and does not check them.
 
 use std::{fmt, io, net::SocketAddr};
 
@@ -11,25 +11,25 @@ use tokio::{
     net::TcpStream,
 };
 
-/// Bytes both ways.
+/// A bidirectional byte stream.
 pub trait Channel: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Channel for T {}
 
-/// Opens connections to addresses that were checked.
+/// Opens connections to addresses that have been checked.
 #[async_trait]
 pub trait Dial: Send + Sync + fmt::Debug + 'static {
     /// Connects to exactly this address.
     ///
     /// # Errors
-    /// There is no connection; another address or another time may do.
+    /// Returns an error if the connection fails; another address or a retry may succeed.
     ///
     /// # Cancel safety
     /// Dropping the future leaves no connection behind.
     async fn dial(&self, address: SocketAddr) -> io::Result<Box<dyn Channel>>;
 }
 
-/// TCP by the operating system.
+/// TCP connections of the operating system.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemDial;
 
@@ -37,7 +37,7 @@ pub struct SystemDial;
 impl Dial for SystemDial {
     async fn dial(&self, address: SocketAddr) -> io::Result<Box<dyn Channel>> {
         let stream = TcpStream::connect(address).await?;
-        // Requests are written whole; waiting for more would only delay them.
+        // Requests are written as a whole, so Nagle's algorithm would only delay them.
         stream.set_nodelay(true)?;
         Ok(Box::new(stream))
     }

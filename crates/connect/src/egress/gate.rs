@@ -1,9 +1,9 @@
-//! The gate itself: one request through one open seam, within its limits.
+//! The gate: sends one request through one open seam, within its limits.
 //!
-//! Connections are kept alive for a short while: a reused one leads to an address that was checked when it was
-//! opened. A delivery has one of its own, so its address is looked up and checked each time; only a session of TLS may
-//! go on. An attempt is sent once; whoever wants another asks again. The HTTP client below follows no redirect, knows
-//! no proxy and keeps no cookie, because it has none of these to begin with.
+//! Connections are kept alive for a short time; a reused connection leads to an address that was checked when
+//! it was opened. A delivery always opens a new connection, so its address is resolved and checked each time;
+//! only the TLS session may be resumed. The gate sends a request once and never retries. The underlying HTTP
+//! client has no redirects, proxies or cookies that could be enabled by mistake.
 
 use std::{
     error::Error,
@@ -41,39 +41,38 @@ use crate::{
     weight::{self, TooManyValues},
 };
 
-/// Long enough for a burst to one peer, short enough that a moved name is soon looked up again.
+/// Long enough for a burst to one peer, short enough to notice soon that a name has moved.
 const POOL_IDLE: Duration = Duration::from_secs(30);
 
-/// Idle connections per peer: a burst wider than this pays for new ones.
+/// Maximum idle connections per peer; a larger burst opens new ones.
 const POOL_IDLE_PER_HOST: usize = 16;
 
-/// How many times what is left free the answers to one tenant may take: alone it has three quarters of the memory.
+/// See [`Shares::new`]: a single tenant may take up to three quarters of the response memory.
 const TIMES_FREE: usize = 3;
 
-/// Whose an answer is, by a hash of the tenant.
+/// The hash of a tenant.
 type Holder = u64;
 
-/// What is read of an answer before it is handed on: room for the fields that are taken, and not for much more.
+/// Read buffer per connection: enough for the response headers we accept, but not much more.
 const READ_BUFFER: usize = 128 << 10;
 
-/// How the host introduces itself unless a request says otherwise.
+/// The default `User-Agent`.
 const USER_AGENT: &str = concat!("wopr/", env!("CARGO_PKG_VERSION"));
 
-/// Bounds no request can lift. A request may ask for less.
+/// Upper limits for all requests. A request may lower its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// From resolving to a ready connection, TLS included.
+    /// From the start of name resolution to an established connection, TLS included.
     pub connect: Duration,
-    /// From resolving to the last byte of the answer; as long as a node may ask for.
+    /// From the start of name resolution to the last byte of the response; also the maximum timeout of a node.
     pub total: Duration,
-    /// Bytes of a request's body.
+    /// Bytes of a request body.
     pub request_body: usize,
-    /// Bytes of an answer's body.
+    /// Bytes of a response body.
     pub response_body: usize,
-    /// Bytes of an answer's fields. The parser below has a bound of its own, 128 KiB and a hundred fields; this one is
-    /// the smaller.
+    /// Bytes of all response headers. The HTTP parser has higher limits of its own: 128 KiB and 100 headers.
     pub response_headers: usize,
-    /// Bytes that all answers together may hold until they are dropped, with what they take once they are parsed.
+    /// Bytes of all responses until they are dropped, including their parsed form.
     pub held: usize,
 }
 
@@ -90,64 +89,59 @@ impl Default for Limits {
     }
 }
 
-/// What lies below an [`EgressError`], for the log alone.
+/// The underlying cause of an [`EgressError`], for the log only.
 pub type Cause = Box<dyn Error + Send + Sync>;
 
-/// Why a request has no answer.
+/// A failed request.
 ///
-/// No text holds an address, a header value or a byte of a body. The sources may; they are for
-/// the log.
+/// No message contains an address, a header value or part of a body. The sources may, so they belong in the
+/// log only.
 #[derive(Debug, thiserror::Error)]
 pub enum EgressError {
-    /// Nothing may leave from there; in a replay fork that is every seam.
+    /// The seam is closed; in a replay fork all seams are.
     #[error("use the closed seam {0}")]
     Closed(Seam),
-    /// A rule about urls or addresses is broken.
+    /// The URL or one of its addresses violates the policy.
     #[error("{0}")]
     Refused(#[from] Refusal),
     /// CONNECT and TRACE are never sent.
     #[error("send a request with a refused method")]
     Method,
-    /// The field is the gate's to set.
+    /// Only the gate may set this header.
     #[error("send a request with the reserved header {0}")]
     Header(HeaderName),
-    /// The body is over the limit.
     #[error("send a request body over {limit} bytes")]
     RequestTooLarge {
         /// In bytes.
         limit: usize,
     },
-    /// The request cannot be put on the wire.
     #[error("form the request")]
     Form(#[source] http::Error),
-    /// There are no roots to trust, so no https.
+    /// No root certificates are available, so https does not work.
     #[error("set up tls")]
     Tls(#[source] TlsError),
-    /// The name's look-up failed.
     #[error("resolve the host name")]
     Unresolved(#[source] Cause),
-    /// No connection, or no TLS on it.
+    /// The connection or the TLS handshake failed.
     #[error("connect to the peer")]
     Connect(#[source] Cause),
-    /// The connection broke or did not speak HTTP.
+    /// The connection broke, or the peer did not speak HTTP.
     #[error("exchange the request for an answer")]
     Exchange(#[source] Cause),
-    /// The time was up first.
     #[error("get a complete answer in time")]
     Timeout,
-    /// The answer's fields are over the limit.
     #[error("take response headers over {limit} bytes")]
     HeadersTooLarge {
         /// In bytes.
         limit: usize,
     },
-    /// The answer holds so many values that it would take more memory than allowed once it is parsed.
+    /// The response has so many values that its parsed form would exceed the memory limit.
     #[error("take a response: {0}")]
     TooManyValues(#[from] TooManyValues),
-    /// Other answers fill the memory there is for them.
+    /// Other responses use up the memory for responses.
     #[error("hold the response beside so many others")]
     Busy,
-    /// The answer's body is over the limit; the connection was cut there.
+    /// The response body exceeds the limit; the connection was closed.
     #[error("take a response body over {limit} bytes")]
     ResponseTooLarge {
         /// In bytes.
@@ -156,7 +150,7 @@ pub enum EgressError {
 }
 
 impl EgressError {
-    /// Whether the same request could succeed later.
+    /// Returns `true` if the same request could succeed later.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
@@ -175,14 +169,12 @@ impl EgressError {
     }
 }
 
-/// What a gate stands on. The default is this machine's.
+/// The network dependencies of a gate. The default is the network of this machine.
 #[derive(Debug, Clone)]
 pub struct Network {
-    /// Names to addresses.
     pub resolver: Arc<dyn Resolver>,
-    /// Addresses to connections.
     pub dial: Arc<dyn Dial>,
-    /// Whom to trust; missing roots fail https requests only.
+    /// The trusted roots. An error fails https requests only.
     pub tls: Result<Arc<ClientConfig>, TlsError>,
 }
 
@@ -196,7 +188,7 @@ impl Default for Network {
     }
 }
 
-/// The one way out. Clones share their connections; each carries its own table of seams.
+/// The only way to send outbound requests. Clones share their connections; each has its own table of seams.
 #[derive(Clone)]
 pub struct Gate {
     shared: Arc<Shared>,
@@ -207,21 +199,21 @@ struct Shared {
     limits: Limits,
     held: Arc<Shares<Holder>>,
     connector: Connector,
-    /// Uses a connection again.
+    /// Reuses connections.
     client: Client<Connector, Full<Bytes>>,
-    /// Makes one for each request.
+    /// Opens a new connection for each request.
     fresh: Client<Connector, Full<Bytes>>,
 }
 
 impl Gate {
-    /// Opens a gate on this machine's network, with every seam open. Missing TLS roots are logged and fail https
-    /// requests only.
+    /// Creates a gate on the network of this machine, with all seams open. Missing root certificates are
+    /// logged and fail https requests only.
     #[must_use]
     pub fn new(policy: Policy, limits: Limits) -> Self {
         Self::over(policy, limits, Network::default())
     }
 
-    /// Opens a gate on another network.
+    /// Creates a gate on another network.
     #[must_use]
     pub fn over(policy: Policy, limits: Limits, network: Network) -> Self {
         let Network { resolver, dial, tls } = network;
@@ -258,7 +250,7 @@ impl Gate {
         }
     }
 
-    /// The same gate with another table of seams.
+    /// A copy of the gate with another table of seams.
     #[must_use]
     pub fn with_seams(&self, seams: Seams) -> Self {
         Self {
@@ -267,38 +259,35 @@ impl Gate {
         }
     }
 
-    /// The same gate with every seam closed: what a replay fork holds.
+    /// A copy of the gate with all seams closed, for replay forks.
     #[must_use]
     pub fn sealed(&self) -> Self {
         self.with_seams(Seams::closed())
     }
 
-    /// The table that guards the seams.
     #[must_use]
     pub fn seams(&self) -> Seams {
         self.seams
     }
 
-    /// The operator's policy.
     #[must_use]
     pub fn policy(&self) -> &Policy {
         &self.shared.connector.0.policy
     }
 
-    /// Judges a url at registration, without a look-up; see [`Policy::check_registration`].
+    /// Checks a URL at registration, without name resolution; see [`Policy::check_registration`].
     ///
     /// # Errors
-    /// Names the first rule the url breaks.
+    /// Returns the first rule that the URL violates.
     pub fn check_registration(&self, url: &Url) -> Result<(), Refusal> {
         self.policy().check_registration(url)
     }
 
-    /// Judges a url at registration, asking the resolver only where that can turn a refusal: a
-    /// name that may lie in the allow-list, with plain http or a local name.
+    /// Checks a URL at registration. Resolves the name only if that can reverse a refusal: for plain http or
+    /// a local name that the allow-list might contain.
     ///
     /// # Errors
-    /// Names the first rule the url breaks. A look-up that fails or takes too long leaves the
-    /// refusal as it was.
+    /// Returns the first rule that the URL violates. If the lookup fails or times out, the original refusal stands.
     pub async fn check_registration_resolving(&self, url: &Url) -> Result<(), Refusal> {
         let Err(refusal) = self.check_registration(url) else {
             return Ok(());
@@ -319,25 +308,24 @@ impl Gate {
         }
     }
 
-    /// Reads the text of a url that a client registers, and judges it as
-    /// [`Gate::check_registration_resolving`] does.
+    /// Parses the URL that a client registers, and checks it like [`Gate::check_registration_resolving`].
     ///
     /// # Errors
-    /// Names the first rule the text breaks.
+    /// Returns the first rule that the text violates.
     pub async fn register(&self, text: &str) -> Result<Url, Refusal> {
         let url = read_url(text)?;
         self.check_registration_resolving(&url).await?;
         Ok(url)
     }
 
-    /// Sends one request through a seam and reads the whole answer, whatever its status.
+    /// Sends one request through a seam and reads the complete response, whatever its status.
     ///
     /// # Errors
-    /// See [`EgressError`]; nothing was sent for those that are not transient, except that an
-    /// answer over a limit comes from a peer that has seen the request.
+    /// If the error is not transient, nothing was sent, unless the response exceeded a limit: then the peer
+    /// has received the request.
     ///
     /// # Cancel safety
-    /// Dropping the future cuts the connection; whether the peer saw the request is unknown.
+    /// Dropping the future closes the connection; the peer may or may not have received the request.
     pub async fn request(&self, seam: Seam, request: Request) -> Result<Response, EgressError> {
         let origin = request.url.origin().ascii_serialization();
         let result = self.checked_request(seam, request).await;
@@ -417,7 +405,7 @@ async fn exchange(
     }
     let limit = max_response.map_or(limits.response_body, |asked| asked.min(limits.response_body));
     let (head, body) = incoming.into_parts();
-    // A body that has ended leaves the connection to others; any other is cut off by dropping it.
+    // With `head_only`, dropping an unfinished body closes the connection; one that has ended leaves it reusable.
     let (body, share) = match head_only {
         true => (Bytes::new(), None),
         false => {
@@ -434,7 +422,7 @@ async fn exchange(
     })
 }
 
-/// The request as it goes on the wire.
+/// Converts a request for the HTTP client.
 fn outgoing(request: Request) -> Result<http::Request<Full<Bytes>>, EgressError> {
     let trace = request.trace_header();
     let mut headers = request.headers;
@@ -455,20 +443,20 @@ fn outgoing(request: Request) -> Result<http::Request<Full<Bytes>>, EgressError>
     Ok(outgoing)
 }
 
-/// Whose share of the memory an answer takes.
+/// Selects the holder charged for the response memory.
 fn holder(request: &Request) -> Holder {
     let mut hasher = DefaultHasher::new();
     request.tenant.hash(&mut hasher);
     hasher.finish()
 }
 
-/// What an answer takes of the memory for answers, until the last is dropped.
+/// The memory share of a response, held until its last clone is dropped.
 #[derive(Debug, Clone)]
 pub struct AnswerShare {
     _share: Arc<Share<Holder>>,
 }
 
-/// Bytes with their share of the memory.
+/// Bytes that keep their memory share alive.
 struct Held {
     bytes: Bytes,
     _share: AnswerShare,
@@ -480,8 +468,8 @@ impl AsRef<[u8]> for Held {
     }
 }
 
-/// Reads as long as the body stays within the limit and there is room for it; dropping it then cuts the connection. A
-/// body that will be parsed takes the room for that too, so nothing is parsed for which there is none.
+/// Reads the body within the size limit and the available memory; on an error the connection is closed. A body
+/// to be parsed also takes the memory of its parsed form, so that parsing never exceeds the available memory.
 async fn read_body(
     mut incoming: Incoming,
     limit: usize,
@@ -495,7 +483,7 @@ async fn read_body(
     let mut body = BytesMut::new();
     while let Some(frame) = incoming.frame().await {
         let frame = frame.map_err(|error| EgressError::Exchange(error.into()))?;
-        // Trailers are nobody's here.
+        // Trailers are ignored.
         let Ok(chunk) = frame.into_data() else { continue };
         if chunk.len() > limit - body.len() {
             return Err(too_large);
@@ -520,7 +508,7 @@ async fn read_body(
 }
 
 fn headers_len(headers: &HeaderMap) -> usize {
-    // Each field costs its colon, space and line end too.
+    // Each header also has a colon, a space and a line end.
     headers
         .iter()
         .map(|(name, value)| name.as_str().len() + value.len() + 4)

@@ -1,8 +1,8 @@
-//! What goes out and what comes back, and how little of it is ever printed.
+//! Requests and responses, with `Debug` output that reveals no secrets.
 //!
-//! Debug output shows header names, and values only of fields known to be harmless: a redaction
-//! that lists secrets misses the next one. Of a url only the origin is shown, since paths and
-//! queries carry tokens; of a body only its length.
+//! `Debug` shows all header names, but values of known harmless headers only, because a deny-list of secret
+//! headers would miss the next one. It shows the origin of a URL only, since paths and queries contain
+//! tokens, and the length of a body only.
 
 use std::{fmt, time::Duration};
 
@@ -13,33 +13,34 @@ use wopr_core::TenantId;
 
 use super::gate::AnswerShare;
 
-/// One request to send through the gate.
+/// A request to send through the gate.
 #[derive(Clone)]
 pub struct Request {
-    /// Any method but CONNECT and TRACE.
+    /// Any method except CONNECT and TRACE.
     pub method: Method,
-    /// Absolute; judged by the gate, not before.
+    /// Absolute. Only the gate checks it.
     pub url: Url,
-    /// Fields about framing, routing and the connection are the gate's and refused here.
+    /// The gate sets the headers for framing, routing and the connection, and rejects them here.
     pub headers: HeaderMap,
-    /// Sent as it is; empty sends none.
+    /// Sent unchanged; empty means no body.
     pub body: Bytes,
-    /// From resolving to the last byte of the answer; never longer than the gate's own limit.
+    /// From the start of name resolution to the last byte of the response; capped by the limit of the gate.
     pub timeout: Option<Duration>,
-    /// Bytes of the answer's body; never more than the gate's own limit.
+    /// Maximum bytes of the response body; capped by the limit of the gate.
     pub max_response: Option<usize>,
-    /// Claims that the answer is parsed as JSON, whatever it says it is. One that says it is JSON always counts as such.
+    /// The caller parses the body as JSON whatever its content type, so charge the memory of the parsed form.
+    /// A response with a JSON content type is always charged for it.
     pub expects_json: bool,
-    /// Whose share of the memory for answers this answer takes; the host's own if nobody is named.
+    /// The tenant charged for the memory of the response; `None` charges the host.
     pub tenant: Option<TenantId>,
-    /// Claims that the answer's status and fields are all that is wanted: its body is not read, and the connection cut.
+    /// The caller needs status and headers only: the body is not read, and the connection is closed.
     pub head_only: bool,
-    /// W3C trace context. A malformed one is left out: a trace is not worth a failed call.
+    /// W3C trace context. A malformed one is dropped, because a trace is not worth a failed call.
     pub traceparent: Option<String>,
 }
 
 impl Request {
-    /// A request without fields or body, under the gate's own limits.
+    /// A request without headers and body, with the default limits of the gate.
     #[must_use]
     pub fn new(method: Method, url: Url) -> Self {
         Self {
@@ -56,12 +57,12 @@ impl Request {
         }
     }
 
-    /// The first field that is not the caller's to set.
+    /// The first header that callers may not set.
     pub(super) fn reserved_header(&self) -> Option<&HeaderName> {
         self.headers.keys().find(|name| is_reserved(name))
     }
 
-    /// The trace context as a field, if it is one.
+    /// The trace context as a header, if it is well-formed.
     pub(super) fn trace_header(&self) -> Option<HeaderValue> {
         let text = self.traceparent.as_deref().filter(|text| is_traceparent(text))?;
         HeaderValue::from_str(text).ok()
@@ -81,29 +82,28 @@ impl fmt::Debug for Request {
     }
 }
 
-/// A complete answer, whatever its status: 3xx included, since redirects are never followed.
+/// A complete response with any status; 3xx included, because redirects are never followed.
 #[derive(Clone)]
 pub struct Response {
-    /// The status the peer sent.
     pub status: StatusCode,
-    /// All fields the peer sent, secrets included.
+    /// All headers that the peer sent, secrets included.
     pub headers: HeaderMap,
-    /// At most the limit of the request.
+    /// Not longer than the limit of the request.
     pub body: Bytes,
-    /// What the answer takes of the memory for answers, once it is parsed too. It is given back when the body and the
-    /// last of these are dropped.
+    /// The memory share of the response, including its parsed form. It is released when the body and all
+    /// clones of the share are dropped.
     pub share: Option<AnswerShare>,
 }
 
 impl Response {
-    /// Claims that the peer calls its answer JSON.
+    /// Returns `true` if the content type is JSON.
     #[must_use]
     pub fn is_json(&self) -> bool {
         is_json(&self.headers)
     }
 }
 
-/// Claims that the fields of a message call it JSON.
+/// Returns `true` if the content type is JSON.
 pub(super) fn is_json(headers: &HeaderMap) -> bool {
     let content_type = headers
         .get(header::CONTENT_TYPE)
@@ -173,7 +173,7 @@ fn is_reserved(name: &HeaderName) -> bool {
         || name.as_str().starts_with("proxy-")
 }
 
-/// `00-<32 hex>-<16 hex>-<2 hex>`, lower case, ids not all zero, any version but ff.
+/// `00-<32 hex>-<16 hex>-<2 hex>`, lowercase, ids not all zero, any version except `ff`.
 fn is_traceparent(text: &str) -> bool {
     let parts: Vec<&str> = text.split('-').collect();
     let hex = |part: &str, len: usize| {
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn debug_output_keeps_secrets() {
+    fn debug_output_hides_secrets() {
         let mut request = Request::new(
             Method::POST,
             "https://example.com/hooks/SECRET?token=SECRET".parse().unwrap(),
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn framing_and_routing_fields_are_the_gates() {
+    fn framing_and_routing_headers_are_reserved() {
         for (name, reserved) in [
             ("host", true),
             ("Content-Length", true),
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_well_formed_trace_context_is_passed_on() {
+    fn malformed_trace_context_is_dropped() {
         let good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         for (text, valid) in [
             (good, true),

@@ -1,14 +1,14 @@
-//! The one gate every outbound connection goes through.
+//! The gate that every outbound connection goes through.
 //!
 //! ```text
-//!   seam open? -> request sane? -> url arm -> resolve once -> address arm -> connect to a checked address
-//!   (seam)        (message)        (policy)   (resolve)       (policy)       (connector, dial)
+//!   seam open? -> check request -> check URL -> resolve once -> check addresses -> connect to a checked address
+//!   (seam)        (message)        (policy)     (resolve)       (policy)           (connector, dial)
 //! ```
 //!
-//! The judgements ([`classify`], [`Policy`]) are pure; only what stands in [`Network`] touches one. A
-//! redirect is never followed and a proxy never asked: both would move the connection to a place
-//! nobody checked. What is not here: retries, signing, decoding of bodies, and a choice of ports
-//! (a public address is reachable on every port except 0).
+//! The checks ([`classify`], [`Policy`]) are pure functions; only the implementations in [`Network`] do I/O.
+//! The gate follows no redirects and uses no proxies, because both would lead to an unchecked address. It
+//! does not retry, sign or decode, and does not restrict ports: a public address is reachable on every port
+//! except 0.
 
 mod address;
 mod cidr;

@@ -1,13 +1,13 @@
-//! What may be reached: the url arm and the address arm, both pure.
+//! The egress policy: pure checks of URLs and of their addresses.
 //!
-//! The rule, in one place. A target is *exempt* if every address it stands for lies in the
-//! operator's allow-list; an exempt target may use plain http and private addresses. Anything
-//! else needs https, a name that is not reserved for this machine or its cloud, and public
-//! addresses only: one bad answer among good ones refuses them all, because which of them gets
-//! the connection is the peer's choice. Hosts are read by the `url` crate, so decimal, octal, hex
-//! and full-width spellings of an address are already that address when they arrive here; what that
-//! crate would silently repair (control characters, spaces, backslashes) is refused where a client's
-//! text is read, so that nobody who reads the same text by other rules sees another host.
+//! A target is *exempt* if all its addresses are in the operator's allow-list. An exempt target may use plain
+//! http and private addresses. Any other target requires https, a name that is not reserved for this machine
+//! or its cloud, and public addresses only: a single refused address refuses the target, because the peer
+//! controls which one is used.
+//!
+//! The `url` crate parses hosts, so decimal, octal, hexadecimal and full-width spellings of an address are
+//! already normalized here. It also repairs control characters, spaces and backslashes silently; `read_url`
+//! rejects them, because another parser might see a different host in the same text.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -21,51 +21,48 @@ use super::{
     cidr::{Cidr, CidrError},
 };
 
-/// What the operator lets out beyond the public internet over https. The default is nothing.
+/// The targets that the operator allows besides public https. The default allows none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// Addresses exempt from both arms.
+    /// Addresses exempt from the checks of URLs and addresses.
     pub allow: Vec<Cidr>,
 }
 
-/// Why a target is refused. Names a rule, never an address or a name.
+/// The rule that a target violates. Contains neither an address nor a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Refusal {
-    /// Not an absolute URL.
     #[error("use a malformed url")]
     Malformed,
-    /// Longer than any url needs to be.
+    /// Longer than 2048 bytes.
     #[error("use a url over {MAX_URL} bytes")]
     Length,
     /// Neither https nor http.
     #[error("use a scheme other than https")]
     Scheme,
-    /// http, and not every address is in the allow-list.
+    /// Plain http, and not all addresses are in the allow-list.
     #[error("use plain http outside the allow-list")]
     PlainHttp,
     /// `user:password@` before the host.
     #[error("use a url that carries credentials")]
     UserInfo,
-    /// The host is missing, or no name: an empty or long label, a long name, or other characters than letters,
-    /// digits, `-` and `_`.
+    /// The host is missing or malformed: an empty or long label, a long name, or characters other than
+    /// letters, digits, `-` and `_`.
     #[error("use a url without a well-formed host")]
     Host,
-    /// Port 0.
     #[error("use port 0")]
     Port,
-    /// `localhost`, a metadata service or a name below one.
+    /// `localhost`, a metadata service, or a subdomain of them.
     #[error("reach a host name reserved for this machine or its cloud")]
     LocalName,
     /// An address of the target is not public.
     #[error("reach {0} address")]
     Address(Reason),
-    /// The name has no address.
     #[error("reach a host name without an address")]
     NoAddress,
 }
 
 impl Refusal {
-    /// Whether the target would be let through if its addresses were in the allow-list.
+    /// Returns `true` if the allow-list can allow the target.
     #[must_use]
     pub const fn can_be_allowed(self) -> bool {
         match self {
@@ -81,14 +78,14 @@ impl Refusal {
     }
 }
 
-/// How bytes leave: decides which arm applies before anything is resolved.
+/// The transport of a URL. It is known before any name is resolved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Transport {
     Plain,
     Tls,
 }
 
-/// A url whose own form is fine; its addresses may still be unknown.
+/// A URL whose syntax passed the check; its addresses may still be unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Target<'a> {
     pub(super) transport: Transport,
@@ -101,7 +98,7 @@ pub(super) enum TargetHost<'a> {
     Name(&'a str),
 }
 
-/// Names that mean this machine or the metadata service of its cloud, whatever a resolver says.
+/// Names of this machine or of the metadata service of its cloud, whatever they resolve to.
 const LOCAL_NAMES: [&str; 11] = [
     "localhost",
     "localdomain",
@@ -116,16 +113,15 @@ const LOCAL_NAMES: [&str; 11] = [
     "instance-data.ec2.internal",
 ];
 
-/// A DNS name has at most 253 characters without its final dot.
+/// A DNS name has at most 253 characters without the trailing dot.
 const MAX_NAME: usize = 253;
 
-/// A label of a DNS name has at most 63 characters.
 const MAX_LABEL: usize = 63;
 
-/// The longest url that is registered; peers and proxies refuse longer ones.
+/// The maximum length of a registered URL; peers and proxies reject longer ones.
 const MAX_URL: usize = 2_048;
 
-/// Reads a client's text as a url, without the repairs browsers make.
+/// Parses a URL from a client, without the repairs that browsers make.
 pub(super) fn read_url(text: &str) -> Result<Url, Refusal> {
     if text.len() > MAX_URL {
         return Err(Refusal::Length);
@@ -135,11 +131,11 @@ pub(super) fn read_url(text: &str) -> Result<Url, Refusal> {
         return Err(Refusal::Malformed);
     }
     let url = Url::parse(text).map_err(|_| Refusal::Malformed)?;
-    // Escaping makes a text longer, and what is kept and sent is the escaped one.
+    // Escaping makes the URL longer, and the escaped form is stored and sent.
     if url.as_str().len() > MAX_URL {
         return Err(Refusal::Length);
     }
-    // Browsers add slashes that are missing and drop those that are too many.
+    // The URL standard adds missing slashes and drops extra ones.
     let rest = text.get(url.scheme().len()..).unwrap_or_default();
     let is_written_out = rest
         .strip_prefix("://")
@@ -151,14 +147,14 @@ pub(super) fn read_url(text: &str) -> Result<Url, Refusal> {
 }
 
 impl Policy {
-    /// Judges a url without asking any resolver, when a client registers it.
+    /// Checks a URL at registration, without name resolution.
     ///
-    /// A public https url passes offline; whether its name leads somewhere allowed is settled at
-    /// use. Without a resolver a name is not known to be inside the allow-list, so plain http to a
-    /// name is refused here, and `localhost` stands for both loopback addresses.
+    /// A public https URL passes; its addresses are checked when it is used. Without resolution, a name is
+    /// never known to be in the allow-list, so plain http to a name is refused. `localhost` stands for both
+    /// loopback addresses.
     ///
     /// # Errors
-    /// Names the first rule the url breaks.
+    /// Returns the first rule that the URL violates.
     pub fn check_registration(&self, url: &Url) -> Result<(), Refusal> {
         let target = target(url)?;
         match target.host {
@@ -171,7 +167,8 @@ impl Policy {
         }
     }
 
-    /// Judges a url before it is used: literal addresses in full, names as far as they go alone.
+    /// Checks a URL before use: literal addresses completely, names only where the result does not depend on
+    /// their addresses.
     pub(super) fn check_use<'a>(&self, url: &'a Url) -> Result<Target<'a>, Refusal> {
         let target = target(url)?;
         match target.host {
@@ -184,7 +181,7 @@ impl Policy {
         Ok(target)
     }
 
-    /// Judges all addresses a name resolved to, together.
+    /// Checks all addresses of a resolved name together.
     pub(super) fn check_resolved(
         &self,
         transport: Transport,
@@ -204,12 +201,11 @@ impl Policy {
         Ok(())
     }
 
-    /// Judges a literal address.
     pub(super) fn check_address(&self, transport: Transport, address: IpAddr) -> Result<(), Refusal> {
         if self.is_exempt(address) {
             return Ok(());
         }
-        // The address goes first: it is the more telling of two true reasons.
+        // Check the address first: if both rules are violated, its reason is more informative.
         require_public(address)?;
         match transport {
             Transport::Plain => Err(Refusal::PlainHttp),
@@ -225,7 +221,7 @@ impl Policy {
 impl FromStr for Policy {
     type Err = CidrError;
 
-    /// Reads comma-separated blocks; spaces and empty items do not matter.
+    /// Parses comma-separated blocks; spaces and empty items are ignored.
     fn from_str(text: &str) -> Result<Self, CidrError> {
         let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
         Ok(Self {
@@ -260,7 +256,7 @@ fn target(url: &Url) -> Result<Target<'_>, Refusal> {
     Ok(Target { transport, host })
 }
 
-/// Resolvers differ in what they make of anything else. The underscore is in names that exist.
+/// Resolvers treat other characters differently. Underscores occur in real names.
 fn is_label(label: &str) -> bool {
     let is_plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
     (1..=MAX_LABEL).contains(&label.len()) && label.bytes().all(is_plain)
@@ -283,7 +279,7 @@ fn require_public(address: IpAddr) -> Result<(), Refusal> {
     }
 }
 
-/// The `url` crate has lowered the case already.
+/// The `url` crate has already lowercased the name.
 fn is_localhost(name: &str) -> bool {
     let name = without_final_dot(name);
     name == "localhost" || name.ends_with(".localhost")

@@ -1,8 +1,8 @@
-//! What an allow-list changes. The table of hostile urls is in `tests/suite/hostile.rs`, through the whole gate.
+//! The effect of the allow-list. `tests/suite/hostile.rs` tests hostile URLs through the whole gate.
 
 use super::*;
 
-/// What a client-supplied text comes to: parsing is part of the judgement.
+/// Checks text from a client, including the parser.
 fn register(policy: &Policy, text: &str) -> Result<(), Refusal> {
     policy.check_registration(&Url::parse(text).map_err(|_| Refusal::Malformed)?)
 }
@@ -25,7 +25,7 @@ const LOCAL_NAME: Result<(), Refusal> = Err(Refusal::LocalName);
 const USER_INFO: Result<(), Refusal> = Err(Refusal::UserInfo);
 
 #[test]
-fn plain_http_needs_the_allow_list() {
+fn plain_http_requires_the_allow_list() {
     let plain = Err(Refusal::PlainHttp);
     check(
         "",
@@ -61,7 +61,7 @@ fn plain_http_needs_the_allow_list() {
             ("ftp://127.0.0.1/", SCHEME),
         ],
     );
-    // `localhost` may lead to either loopback, so both have to be allowed.
+    // `localhost` may resolve to either loopback address, so the allow-list must contain both.
     check(
         "127.0.0.0/8",
         &[("http://localhost/", LOCAL_NAME), ("http://127.0.0.1/", Ok(()))],
@@ -69,7 +69,7 @@ fn plain_http_needs_the_allow_list() {
 }
 
 #[test]
-fn every_answer_of_a_resolver_counts() {
+fn all_resolved_addresses_are_checked() {
     fn check(allow: &str, transport: Transport, name: &str, answers: &[&str], expected: Result<(), Refusal>) {
         let policy: Policy = allow.parse().unwrap();
         let addresses: Vec<IpAddr> = answers.iter().map(|a| a.parse().unwrap()).collect();
@@ -129,7 +129,7 @@ fn every_answer_of_a_resolver_counts() {
 }
 
 #[test]
-fn lists_are_read_with_spaces_and_empty_items() {
+fn spaces_and_empty_items_are_ignored() {
     assert_eq!("".parse::<Policy>(), Ok(Policy::default()));
     assert_eq!(" , ,".parse::<Policy>(), Ok(Policy::default()));
     let policy: Policy = " 127.0.0.0/8 ,::1,, 10.1.2.3 ".parse().unwrap();

@@ -1,7 +1,7 @@
-//! Names to addresses, judged before anyone may connect to them.
+//! Name resolution, with a policy check of the addresses before anything connects to them.
 //!
-//! The addresses a look-up hands on are the ones that get connected to, so there is no second look-up for a rebinding
-//! name to answer differently. Literal addresses never come through here.
+//! The gate connects to the addresses that a lookup returned, without a second lookup that a DNS rebinding
+//! attack could answer differently. Literal addresses are not handled here.
 
 use std::{fmt, io, net::IpAddr};
 
@@ -9,17 +9,16 @@ use async_trait::async_trait;
 
 use super::policy::{Policy, Refusal, Transport};
 
-/// Looks names up.
 #[async_trait]
 pub trait Resolver: Send + Sync + fmt::Debug + 'static {
-    /// All addresses of a name, in the order to try them.
+    /// Returns all addresses of a name, in the order to try them.
     ///
     /// # Errors
-    /// The look-up failed; trying again may help.
+    /// Returns an error if the lookup failed; a retry may succeed.
     async fn resolve(&self, name: &str) -> io::Result<Vec<IpAddr>>;
 }
 
-/// The operating system's resolver.
+/// The resolver of the operating system.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemResolver;
 
@@ -33,16 +32,14 @@ impl Resolver for SystemResolver {
     }
 }
 
-/// Why a name led nowhere.
 #[derive(Debug)]
 pub(super) enum LookupError {
-    /// An answer breaks a rule.
+    /// An address violates the policy.
     Refused(Refusal),
-    /// There was no answer.
     Failed(io::Error),
 }
 
-/// Resolves once and judges all answers together.
+/// Resolves a name once and checks all its addresses together.
 pub(super) async fn lookup(
     policy: &Policy,
     resolver: &dyn Resolver,

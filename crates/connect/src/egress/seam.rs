@@ -1,8 +1,7 @@
-//! The named places where this host reaches out.
+//! Seams: the named places from which this host opens outbound connections.
 //!
-//! The table that guards them is the table that lists them, so nothing can be sent from a seam
-//! that an operator cannot see. A closed seam refuses before anything is resolved; a replay fork
-//! holds a gate with all of them closed.
+//! The same table guards the seams and lists them, so every seam is visible to the operator. A closed seam
+//! refuses a request before anything is resolved. A replay fork uses a gate with all seams closed.
 
 use std::fmt;
 
@@ -28,7 +27,6 @@ pub enum Seam {
 }
 
 impl Seam {
-    /// Every seam there is.
     pub const ALL: [Self; 8] = [
         Self::HttpNode,
         Self::Push,
@@ -55,8 +53,8 @@ impl Seam {
         }
     }
 
-    /// Whether each request goes over a connection of its own, to an address that was looked up and judged for it: so
-    /// go those whose urls anybody may register (RFC 0093).
+    /// Returns `true` if each request needs a new connection to an address resolved and checked for it. This
+    /// applies to the seams whose URLs clients register (RFC 0093).
     pub(super) const fn is_delivery(self) -> bool {
         match self {
             Self::Push | Self::Webhook => true,
@@ -75,42 +73,40 @@ impl fmt::Display for Seam {
     }
 }
 
-/// Which seams are open.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Seams(u8);
 
 impl Seams {
-    /// All open: a host at work.
+    /// All seams open: a host in normal operation.
     #[must_use]
     pub const fn open() -> Self {
         Self(u8::MAX)
     }
 
-    /// All closed: a replay fork.
+    /// All seams closed: a replay fork.
     #[must_use]
     pub const fn closed() -> Self {
         Self(0)
     }
 
-    /// The same table with one seam closed.
+    /// A copy with one more seam closed.
     #[must_use]
     pub const fn without(self, seam: Seam) -> Self {
         Self(self.0 & !seam.bit())
     }
 
-    /// The same table with one seam open.
+    /// A copy with one more seam open.
     #[must_use]
     pub const fn with(self, seam: Seam) -> Self {
         Self(self.0 | seam.bit())
     }
 
-    /// Whether requests from the seam may leave.
     #[must_use]
     pub const fn is_open(self, seam: Seam) -> bool {
         self.0 & seam.bit() != 0
     }
 
-    /// Every seam with its state, in a stable order.
+    /// All seams with their state, in a stable order.
     pub fn iter(self) -> impl Iterator<Item = (Seam, bool)> {
         Seam::ALL.into_iter().map(move |seam| (seam, self.is_open(seam)))
     }
@@ -129,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_seam_is_closed_without_touching_the_others() {
+    fn closing_a_seam_leaves_the_others_open() {
         let seams = Seams::open().without(Seam::Push);
         assert_eq!(
             seams
@@ -144,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_table_opens_one_at_a_time() {
+    fn opening_a_seam_leaves_the_others_closed() {
         for seam in Seam::ALL {
             let seams = Seams::closed().with(seam);
             assert_eq!(

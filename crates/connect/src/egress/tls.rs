@@ -1,27 +1,26 @@
-//! TLS as every client of this host speaks it: rustls, `ring`, the platform's roots.
+//! TLS configuration of all clients of this host: rustls with `ring` and the root certificates of the platform.
 //!
-//! `ring` builds with the C compiler SQLite needs anyway, in seconds; aws-lc-rs would bring cmake
-//! and minutes. The roots are the platform's, not a bundle compiled in: an operator's own
-//! authority works by installing it (or `SSL_CERT_FILE`), and distrust of one arrives with the
-//! system's updates, not with our releases.
+//! `ring` only needs the C compiler that SQLite needs anyway, and builds in seconds; aws-lc-rs would add
+//! cmake and minutes. The platform's root certificates, unlike a compiled-in bundle, let an operator install
+//! a private CA (or set `SSL_CERT_FILE`), and revocations arrive with system updates instead of our releases.
 
 use std::sync::Arc;
 
 use rustls::{ClientConfig, crypto::ring};
 use rustls_platform_verifier::BuilderVerifierExt as _;
 
-/// TLS cannot be set up; most often the machine has no root certificates.
+/// TLS is not available, usually because the machine has no root certificates.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("load the platform's tls roots")]
 pub struct TlsError(#[source] rustls::Error);
 
-/// Makes a client configuration with fresh roots.
+/// Creates a client configuration with freshly loaded root certificates.
 ///
-/// Hand it to `tls_backend_preconfigured` of a client builder: the HTTP crate is built without a
-/// default provider and panics when left to choose one.
+/// Pass it to `tls_backend_preconfigured` of the client builder: the HTTP crate is built without a default
+/// crypto provider and panics if it has to choose one.
 ///
 /// # Errors
-/// The platform has no usable root certificate.
+/// Returns an error if the platform has no usable root certificate.
 pub fn client_config() -> Result<ClientConfig, TlsError> {
     let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()

@@ -1,5 +1,5 @@
-//! Values of the model for property tests, in the form in which they are read back: no empty texts where
-//! absence means the same.
+//! Model values for property tests, in the form in which they decode: no empty strings where absence means
+//! the same.
 
 use proptest::{collection::vec, option, prelude::*};
 use serde_json::Value;
@@ -10,10 +10,10 @@ use super::model::{
 };
 use crate::{json::Object, time::Timestamp};
 
-/// The beginning of the year 1, in milliseconds.
+/// The start of year 1, in milliseconds.
 const YEAR_1: i64 = -62_135_596_800_000;
 
-/// Any JSON value of moderate size. No fractions: their text is not the matter here.
+/// Any JSON value of moderate size, without fractions: number formatting is tested elsewhere.
 pub(crate) fn json_value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -29,7 +29,7 @@ pub(crate) fn json_value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Any JSON value whose members have names that mean something here.
+/// Any JSON value whose member names occur in the protocol.
 pub(crate) fn hostile_value() -> impl Strategy<Value = Value> {
     let texts = prop::sample::select(vec![
         "",
@@ -167,7 +167,7 @@ pub(crate) fn message() -> impl Strategy<Value = Message> {
 }
 
 fn status() -> impl Strategy<Value = TaskStatus> {
-    // Year 0 is no instant of protocol buffers.
+    // Protocol buffers timestamps start at year 1.
     let instant = (YEAR_1..=Timestamp::MAX.as_millis()).prop_map(Timestamp::from_millis);
     (
         prop::sample::select(TaskState::ALL),

@@ -1,9 +1,10 @@
-//! Signatures of an agent card (A2A 1.0 section 8.4): detached, over the canonical form of the card without them.
+//! Agent card signatures (A2A 1.0 section 8.4): detached, over the canonical form of the card without its signatures.
 //!
-//! The specification lets the verifier canonicalise, and verifiers differ in what they canonicalise: the document as it
-//! came, or what their types keep of it, with or without empty members. So a signer here signs each *reading* of one
-//! card that a careful verifier may arrive at; most cards have one or two. A verifier accepts one valid signature, and
-//! [`verify`] says which reading it covers: one that covers less than the document vouches for no other member.
+//! The specification leaves canonicalization to the verifier, and verifiers differ: they canonicalize the
+//! document as received, or the members their types retain, with or without empty members. [`sign`] therefore
+//! signs each *reading* of a card that a careful verifier may arrive at; most cards have one or two. A
+//! verifier accepts a card with one valid signature. [`verify`] reports the reading that each signature
+//! covers: a signature of a narrower reading does not cover the other members of the document.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde_json::Value;
@@ -15,28 +16,28 @@ use crate::{
     jws::{Header, JwkSet, JwsError, SigningKey},
 };
 
-/// The `typ` of a signature of a card.
+/// The `typ` of card signatures.
 const TYPE: &str = "JOSE";
-/// The member that is not signed.
+/// The member that signatures do not cover.
 const SIGNATURES: &str = "signatures";
-/// Signatures of a card that are looked at.
+/// A card with more signatures than this is rejected.
 const MAX_SIGNATURES: usize = 64;
 
-/// What a signature covers.
+/// The part of a card that a signature covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reading {
     /// The document as it is.
     Document,
-    /// Its members of 1.0, with what that version requires.
+    /// The members that 1.0 defines, including required members with default values.
     Model,
-    /// The same without empty members, as the SDKs of 1.0 have it.
+    /// Like [`Reading::Model`], but without empty members, as in the 1.0 SDKs.
     Sdk,
 }
 
-/// Signs the readings of a card with every key.
+/// Signs every reading of a card with every key.
 ///
 /// # Errors
-/// The document has no canonical form.
+/// Returns an error if the document has no canonical form.
 pub fn sign(
     document: &Value,
     keys: &[SigningKey],
@@ -63,19 +64,19 @@ pub fn sign(
     Ok(signatures)
 }
 
-/// A signature of a card, looked at.
+/// A signature of a card after verification.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checked {
-    /// What it claims, if that can be read.
+    /// The protected header, if it could be parsed.
     pub header: Option<Header>,
-    /// What it covers, or why it counts for nothing.
+    /// The reading the signature covers, or the reason it is invalid.
     pub outcome: Result<Reading, JwsError>,
 }
 
-/// Checks every signature of a card against the keys.
+/// Verifies every signature of a card against the keys.
 ///
 /// # Errors
-/// The document has no canonical form, or more signatures than any signer makes.
+/// Returns an error if the document has no canonical form, or more than `MAX_SIGNATURES` signatures.
 pub fn verify(document: &Value, keys: &JwkSet) -> Result<Vec<Checked>, JwsError> {
     let empty = Vec::new();
     let signatures = document
@@ -133,14 +134,14 @@ fn covered(
     Err(failure)
 }
 
-/// What careful verifiers make of a document, the widest first.
+/// The readings of a document, the widest first.
 fn readings(document: &Value) -> Vec<(Reading, Value)> {
     let mut whole = document.clone();
     if let Some(members) = whole.as_object_mut() {
         members.remove(SIGNATURES);
     }
     let mut readings = Vec::with_capacity(3);
-    // A card of 0.3 alone has no reading in 1.0.
+    // A card of 0.3 alone has no 1.0 reading.
     let model = AgentCard::decode(whole.clone()).ok();
     let model = model.and_then(|card| serde_json::to_value(card).ok());
     readings.push((Reading::Document, whole));
@@ -152,7 +153,7 @@ fn readings(document: &Value) -> Vec<(Reading, Value)> {
     readings
 }
 
-/// The value without empty texts, lists and objects, and without what is empty for want of them.
+/// Removes empty strings, arrays and objects, recursively, including those that become empty.
 fn without_empty(value: &Value) -> Option<Value> {
     match value {
         Value::String(text) => (!text.is_empty()).then(|| value.clone()),
@@ -220,13 +221,13 @@ mod tests {
     }
 
     #[test]
-    fn every_form_of_a_card_verifies_as_it_is_read() {
+    fn all_card_documents_verify_in_every_reading() {
         let (keys, model) = (keys(), model());
         let set = set(&keys);
         let new = serde_json::to_value(&model).unwrap();
         let old = v03::AgentCard::from(model.clone());
         let union = v03::union_card(&model, &old).unwrap();
-        // A card without empty members has one reading, in either version.
+        // A card without empty members has a single reading in either version.
         for document in [&new, &serde_json::to_value(&old).unwrap()] {
             let document = signed(document.clone(), &keys);
             assert_eq!(
@@ -234,7 +235,7 @@ mod tests {
                 [Ok(Reading::Document), Ok(Reading::Document)]
             );
         }
-        // Who reads the 1.0 card out of the union verifies what a pure card has.
+        // A client that decodes the 1.0 card from the union verifies the same signatures as with a pure 1.0 card.
         let union = signed(union, &keys);
         let pure = sign(&new, &keys, Some("https://a.test/jwks")).unwrap();
         let pure = serde_json::to_value(pure).unwrap();
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_members_are_signed_both_ways() {
+    fn cards_are_signed_with_and_without_empty_members() {
         let keys = keys();
         let mut model = model();
         model.skills.clear();
@@ -256,7 +257,8 @@ mod tests {
         assert_eq!(outcomes(&document, &set(&keys)), wanted);
         let mut bare = document.clone();
         bare.as_object_mut().unwrap().remove("skills");
-        // Who dropped the empty list on the way still verifies, by the other signature even the whole document.
+        // A client that dropped the empty list still has a valid signature, and one that even covers the
+        // whole document.
         assert_eq!(
             outcomes(&bare, &set(&keys)),
             [Ok(Reading::Model), Ok(Reading::Document)]
@@ -264,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_noticed_and_an_addition_is_not_vouched_for() {
+    fn changes_break_signatures_and_additions_are_not_covered() {
         let keys = keys();
         let set = set(&keys);
         let document = signed(serde_json::to_value(model()).unwrap(), &keys[..1]);
@@ -300,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_signatures_count_for_nothing() {
+    fn hostile_signatures_are_rejected() {
         let keys = keys();
         let set = set(&keys);
         let good = signed(serde_json::to_value(model()).unwrap(), &keys[..1]);

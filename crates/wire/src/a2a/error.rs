@@ -1,9 +1,8 @@
-//! The errors of A2A and how each binding shows them (A2A 1.0 section 3.3.2 and 5.4).
+//! The errors of A2A and their representation in each binding (A2A 1.0 sections 3.3.2 and 5.4).
 //!
-//! [`Kind`] is the table: code, reason, HTTP status and gRPC status. [`A2aError`] is one occurrence with
-//! what the client may know about it. Texts and metadata go to clients, so nothing internal belongs
-//! into them. Authentication, rate limits and overload are answered by the HTTP layer, see
-//! [`status_body`] for their shape.
+//! [`Kind`] is the table: code, reason, HTTP status and gRPC status. [`A2aError`] is one occurrence, with the details
+//! the client may see. Messages and metadata are sent to clients, so they must not contain internal information. The
+//! HTTP layer answers authentication failures, rate limits and overload, in the format of [`status_body`].
 
 use std::fmt;
 
@@ -12,23 +11,23 @@ use serde_json::{Value, json};
 use super::method::Version;
 use crate::json::{BodyError, DecodeError, Object};
 
-/// The domain of every reason.
+/// The domain of all reasons.
 const DOMAIN: &str = "a2a-protocol.org";
 const ERROR_INFO: &str = "type.googleapis.com/google.rpc.ErrorInfo";
 const BAD_REQUEST: &str = "type.googleapis.com/google.rpc.BadRequest";
 
-/// The revision of the specification whose statuses are used.
+/// The specification revision that determines the statuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ErrorProfile {
     /// 1.0.1 and later.
     #[default]
     V1_0_1,
-    /// 1.0.0, which the public conformance kit pins.
+    /// 1.0.0, which the public conformance kit requires.
     V1_0_0,
 }
 
 impl ErrorProfile {
-    /// Reads the name used in configuration.
+    /// Parses the name used in configuration.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
@@ -39,23 +38,16 @@ impl ErrorProfile {
     }
 }
 
-/// The gRPC statuses the errors map to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GrpcStatus {
-    /// 3
     InvalidArgument,
-    /// 5
     NotFound,
-    /// 9
     FailedPrecondition,
-    /// 12
     Unimplemented,
-    /// 13
     Internal,
 }
 
 impl GrpcStatus {
-    /// The name, as in `google.rpc.Code`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -67,7 +59,6 @@ impl GrpcStatus {
         }
     }
 
-    /// The number.
     #[must_use]
     pub const fn code(self) -> i32 {
         match self {
@@ -83,17 +74,14 @@ impl GrpcStatus {
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $reason:literal, $http:literal / $old_http:literal,
        $grpc:ident / $old_grpc:ident;)+) => {
-        /// A row of the table of errors.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Kind {
             $($(#[$doc])* $name,)+
         }
 
         impl Kind {
-            /// Every row.
             pub const ALL: &'static [Self] = &[$(Self::$name,)+];
 
-            /// The JSON-RPC code.
             #[must_use]
             pub const fn code(self) -> i64 {
                 match self { $(Self::$name => $code,)+ }
@@ -105,7 +93,6 @@ macro_rules! kinds {
                 match self { $(Self::$name => $reason,)+ }
             }
 
-            /// The HTTP status.
             #[must_use]
             pub const fn http_status(self, profile: ErrorProfile) -> u16 {
                 match profile {
@@ -114,7 +101,6 @@ macro_rules! kinds {
                 }
             }
 
-            /// The gRPC status.
             #[must_use]
             pub const fn grpc_status(self, profile: ErrorProfile) -> GrpcStatus {
                 match profile {
@@ -123,13 +109,11 @@ macro_rules! kinds {
                 }
             }
 
-            /// Finds the row of a JSON-RPC code.
             #[must_use]
             pub const fn from_code(code: i64) -> Option<Self> {
                 match code { $($code => Some(Self::$name),)+ _ => None }
             }
 
-            /// Finds the row of a reason.
             #[must_use]
             pub fn from_reason(reason: &str) -> Option<Self> {
                 match reason { $($reason => Some(Self::$name),)+ _ => None }
@@ -139,124 +123,76 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// No such task, or not this client's.
+    /// The task does not exist, or belongs to another client.
     TaskNotFound = -32001, "TASK_NOT_FOUND", 404 / 404, NotFound / NotFound;
     /// The task has ended.
     TaskNotCancelable = -32002, "TASK_NOT_CANCELABLE", 400 / 409, FailedPrecondition / FailedPrecondition;
-    /// Push notifications are not offered.
     PushNotificationNotSupported = -32003, "PUSH_NOTIFICATION_NOT_SUPPORTED", 400 / 400,
         FailedPrecondition / Unimplemented;
-    /// The operation is not offered, or not for this task as it stands.
+    /// The agent does not support the operation, or not in the task's current state.
     UnsupportedOperation = -32004, "UNSUPPORTED_OPERATION", 400 / 400, FailedPrecondition / Unimplemented;
-    /// A media type is not understood, or none of the accepted ones can be given.
+    /// The agent does not support a media type, or cannot produce any accepted one.
     ContentTypeNotSupported = -32005, "CONTENT_TYPE_NOT_SUPPORTED", 400 / 415,
         InvalidArgument / InvalidArgument;
-    /// An agent's answer does not follow the protocol.
     InvalidAgentResponse = -32006, "INVALID_AGENT_RESPONSE", 500 / 502, Internal / Internal;
-    /// The longer card is offered and missing.
+    /// The agent declares an extended card but has none.
     ExtendedAgentCardNotConfigured = -32007, "EXTENDED_AGENT_CARD_NOT_CONFIGURED", 400 / 400,
         FailedPrecondition / FailedPrecondition;
-    /// The client did not ask for an extension that is required. Not in 0.3.
+    /// The client did not activate a required extension. Not in 0.3.
     ExtensionSupportRequired = -32008, "EXTENSION_SUPPORT_REQUIRED", 400 / 400,
         FailedPrecondition / FailedPrecondition;
-    /// The version of the request is not spoken here. Not in 0.3.
+    /// Not in 0.3.
     VersionNotSupported = -32009, "VERSION_NOT_SUPPORTED", 400 / 400, FailedPrecondition / Unimplemented;
-    /// The body is not JSON.
     Parse = -32700, "PARSE_ERROR", 400 / 400, InvalidArgument / InvalidArgument;
-    /// The body is JSON and no JSON-RPC request.
+    /// The body is JSON but not a JSON-RPC request.
     InvalidRequest = -32600, "INVALID_REQUEST", 400 / 400, InvalidArgument / InvalidArgument;
-    /// No such method.
     MethodNotFound = -32601, "METHOD_NOT_FOUND", 404 / 404, Unimplemented / Unimplemented;
-    /// The parameters do not fit.
     InvalidParams = -32602, "INVALID_PARAMS", 400 / 400, InvalidArgument / InvalidArgument;
-    /// Something broke here.
     Internal = -32603, "INTERNAL_ERROR", 500 / 500, Internal / Internal;
 }
 
-/// A parameter that does not fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldViolation {
     /// The path of the field, such as `message.parts[0]`; empty for the parameters as a whole.
     pub field: String,
-    /// What is wrong with it.
     pub description: String,
 }
 
-/// An error as a client sees it.
+/// An error as the client sees it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum A2aError {
-    /// No such task, or not this client's: the two look the same.
+    /// The task does not exist or belongs to another client; the response does not reveal which.
     #[error("task not found")]
-    TaskNotFound {
-        /// The id the client gave.
-        task_id: String,
-    },
-    /// The task has ended.
+    TaskNotFound { task_id: String },
     #[error("task cannot be canceled")]
-    TaskNotCancelable {
-        /// The task.
-        task_id: String,
-    },
-    /// Push notifications are not offered.
+    TaskNotCancelable { task_id: String },
     #[error("push notifications are not supported")]
     PushNotificationNotSupported,
-    /// The operation is not offered, or not for this task as it stands.
     #[error("unsupported operation: {detail}")]
-    UnsupportedOperation {
-        /// What and why.
-        detail: String,
-    },
-    /// A media type is not understood, or none of the accepted ones can be given.
+    UnsupportedOperation { detail: String },
     #[error("content type not supported: {detail}")]
-    ContentTypeNotSupported {
-        /// Which, or why.
-        detail: String,
-    },
-    /// An agent's answer does not follow the protocol.
+    ContentTypeNotSupported { detail: String },
     #[error("invalid agent response: {detail}")]
-    InvalidAgentResponse {
-        /// What is wrong with it.
-        detail: String,
-    },
-    /// The longer card is offered and missing.
+    InvalidAgentResponse { detail: String },
+    /// The agent declares an extended card but has none.
     #[error("extended agent card is not configured")]
     ExtendedAgentCardNotConfigured,
-    /// The client did not ask for an extension that is required.
     #[error("extension support required: {uri}")]
-    ExtensionSupportRequired {
-        /// The extension.
-        uri: String,
-    },
-    /// The version of the request is not spoken here.
+    ExtensionSupportRequired { uri: String },
     #[error("version not supported: {requested}{}", silent(requested))]
     VersionNotSupported {
-        /// What the client asked for.
         requested: String,
-        /// What it may ask for.
         supported: Vec<String>,
     },
-    /// The body is not JSON.
     #[error("parse error")]
     Parse,
-    /// The body is JSON and no JSON-RPC request.
     #[error("invalid request: {detail}")]
-    InvalidRequest {
-        /// What is wrong with it.
-        detail: String,
-    },
-    /// No such method.
+    InvalidRequest { detail: String },
     #[error("method not found: {method}")]
-    MethodNotFound {
-        /// The name the client gave.
-        method: String,
-    },
-    /// The parameters do not fit.
+    MethodNotFound { method: String },
     #[error("invalid parameters{}", Listed(violations))]
-    InvalidParams {
-        /// Which, and why.
-        violations: Vec<FieldViolation>,
-    },
-    /// Something broke here; the log knows more.
+    InvalidParams { violations: Vec<FieldViolation> },
+    /// An internal error; only the log has the details.
     #[error("internal error")]
     Internal,
 }
@@ -278,7 +214,7 @@ impl fmt::Display for Listed<'_> {
     }
 }
 
-/// Who asks for 0.3 need not know it.
+/// Explains a request for 0.3 that the client may not know it made: omitting the version header means 0.3.
 fn silent(requested: &str) -> &'static str {
     if requested == Version::V0_3.to_string() {
         " (as a call without A2A-Version asks for)"
@@ -288,7 +224,7 @@ fn silent(requested: &str) -> &'static str {
 }
 
 impl A2aError {
-    /// Reports a task that is missing or foreign.
+    /// Reports a task that does not exist or belongs to another client.
     #[must_use]
     pub fn task_not_found(task_id: impl Into<String>) -> Self {
         Self::TaskNotFound {
@@ -296,7 +232,7 @@ impl A2aError {
         }
     }
 
-    /// Reports a version that is not spoken here, with those that are.
+    /// Reports an unsupported version, together with the supported ones.
     #[must_use]
     pub fn version_not_supported(requested: impl Into<String>) -> Self {
         Self::VersionNotSupported {
@@ -305,7 +241,6 @@ impl A2aError {
         }
     }
 
-    /// Reports one parameter that does not fit.
     #[must_use]
     pub fn invalid_param(field: impl Into<String>, description: impl Into<String>) -> Self {
         let violation = FieldViolation {
@@ -317,7 +252,6 @@ impl A2aError {
         }
     }
 
-    /// Reports an operation that is not offered.
     #[must_use]
     pub fn unsupported(detail: impl Into<String>) -> Self {
         Self::UnsupportedOperation {
@@ -325,7 +259,6 @@ impl A2aError {
         }
     }
 
-    /// The row of the table.
     #[must_use]
     pub const fn kind(&self) -> Kind {
         match self {
@@ -352,8 +285,8 @@ impl A2aError {
         self.kind().code()
     }
 
-    /// The JSON-RPC code in a version. 0.3 knows -32001 to -32007 only; what came later is an
-    /// unsupported operation there, and its data still names the reason.
+    /// The JSON-RPC code in a version. 0.3 defines -32001 to -32007 only; later errors become an unsupported
+    /// operation there, and their data still contains the reason.
     #[must_use]
     pub const fn code_in(&self, version: Version) -> i64 {
         match (version, self.kind()) {
@@ -364,15 +297,15 @@ impl A2aError {
         }
     }
 
-    /// The name by which clients of 0.3 know the error where there is no code of JSON-RPC. The text of 0.3 names
-    /// none: these are the names of what the SDKs raise.
+    /// The name 0.3 clients expect where there is no JSON-RPC code. The 0.3 specification defines no names;
+    /// these are the exception names of the SDKs.
     #[must_use]
     pub const fn old_name(&self) -> &'static str {
         match self.kind() {
             Kind::TaskNotFound => "TaskNotFoundError",
             Kind::TaskNotCancelable => "TaskNotCancelableError",
             Kind::PushNotificationNotSupported => "PushNotificationNotSupportedError",
-            // What came after 0.3, as in `code_in`.
+            // Added after 0.3, see `code_in`.
             Kind::UnsupportedOperation | Kind::ExtensionSupportRequired | Kind::VersionNotSupported => {
                 "UnsupportedOperationError"
             }
@@ -387,7 +320,7 @@ impl A2aError {
         }
     }
 
-    /// The text of a status of gRPC. Clients of 0.3 know an error by the name before its text.
+    /// The message of the gRPC status. 0.3 clients recognize the error by the name that precedes the text.
     #[must_use]
     pub fn grpc_message(&self, version: Version) -> String {
         match version {
@@ -396,25 +329,23 @@ impl A2aError {
         }
     }
 
-    /// The stable name.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
         self.kind().reason()
     }
 
-    /// The HTTP status of the HTTP+JSON binding. JSON-RPC answers 200 whatever happens.
+    /// The HTTP status in the HTTP+JSON binding; JSON-RPC responses always have status 200.
     #[must_use]
     pub const fn http_status(&self, profile: ErrorProfile) -> u16 {
         self.kind().http_status(profile)
     }
 
-    /// The gRPC status.
     #[must_use]
     pub const fn grpc_status(&self, profile: ErrorProfile) -> GrpcStatus {
         self.kind().grpc_status(profile)
     }
 
-    /// What the client may know, as the metadata of `google.rpc.ErrorInfo`: text by name.
+    /// The metadata of `google.rpc.ErrorInfo`, with string values only.
     #[must_use]
     pub fn metadata(&self) -> Object {
         let mut metadata = Object::new();
@@ -443,8 +374,8 @@ impl A2aError {
         metadata
     }
 
-    /// The details: an array of one `google.rpc.ErrorInfo`, or for parameters one
-    /// `google.rpc.BadRequest`. The other errors of JSON-RPC have none.
+    /// The error details: an array with one `google.rpc.ErrorInfo`, or one `google.rpc.BadRequest` for
+    /// invalid parameters. The other JSON-RPC errors have none.
     #[must_use]
     pub fn data(&self) -> Option<Value> {
         match self {
@@ -480,8 +411,9 @@ impl A2aError {
         }
     }
 
-    /// The body of the HTTP+JSON binding: `google.rpc.Status` under `error`. The text of 0.3 does not say what an error
-    /// looks like, and its clients know one by the number of JSON-RPC or by its name, so the body has these beside it.
+    /// The HTTP+JSON body: a `google.rpc.Status` under `error`. The 0.3 specification does not define the
+    /// error body, and 0.3 clients recognize errors by JSON-RPC code or by name, so the body of 0.3 contains
+    /// both in addition.
     #[must_use]
     pub fn rest_body(&self, version: Version, profile: ErrorProfile) -> Value {
         let details = self.data().unwrap_or_else(|| Value::Array(Vec::new()));
@@ -500,8 +432,8 @@ impl A2aError {
     }
 }
 
-/// The body of an error of the HTTP+JSON binding that has no row in the table, such as a missing
-/// credential (401, `UNAUTHENTICATED`). `details` is an array.
+/// The HTTP+JSON body of an error outside the table, such as missing credentials (401, `UNAUTHENTICATED`).
+/// `details` is an array.
 #[must_use]
 pub fn status_body(http_status: u16, status: &str, message: &str, details: Value) -> Value {
     let mut error = json!({ "code": http_status, "status": status, "message": message });

@@ -1,9 +1,9 @@
-//! What clients ask and what they are told, whatever the version and the binding, and how each is spelled.
+//! Requests and replies, independent of version and binding, and their documents in each version.
 //!
-//! A binding finds the operation, makes the parameters one JSON document, and reads a [`Request`] from it in the
-//! [`Form`] of its version. What it is given back, a [`Reply`] or the items of a stream, it writes in the same form.
-//! So an operation is the same in every binding by construction: only names and shapes differ, and those are here
-//! and below. The side of the client writes the former and reads the latter, by the same table.
+//! A binding determines the operation, turns the parameters into one JSON document, and decodes it as a
+//! [`Request`] in the [`Form`] of its version. It writes the [`Reply`], or the items of a stream, in the same
+//! form. An operation is therefore the same in every binding by construction: only names and shapes differ, and
+//! they are defined here and in the modules below. Our client uses the same table in the opposite direction.
 
 mod client;
 
@@ -24,19 +24,18 @@ use super::{
 };
 use crate::json::{Decode, DecodeError};
 
-/// How documents are spelled.
+/// The JSON shape of documents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Form {
-    /// 1.0, the same in every binding.
+    /// 1.0, identical in all bindings.
     V1_0,
     /// 0.3 in JSON-RPC.
     V0_3Rpc,
-    /// 0.3 in HTTP+JSON and gRPC: as its protocol buffers.
+    /// 0.3 in HTTP+JSON and gRPC: the JSON form of its protocol buffers.
     V0_3Proto,
 }
 
 impl Form {
-    /// The form of a version in JSON-RPC.
     #[must_use]
     pub const fn rpc(version: Version) -> Self {
         match version {
@@ -45,7 +44,6 @@ impl Form {
         }
     }
 
-    /// The form of a version in HTTP+JSON and gRPC.
     #[must_use]
     pub const fn proto(version: Version) -> Self {
         match version {
@@ -54,8 +52,8 @@ impl Form {
         }
     }
 
-    /// The form of an operation in HTTP+JSON: that of the version's protocol buffers, but for the card, which is close
-    /// to the document of JSON-RPC (in 0.3 [`http_card`](v03::http_card)).
+    /// The form of an operation in HTTP+JSON. It is the form of the version's protocol buffers, except for
+    /// the agent card, which resembles the JSON-RPC document (for 0.3 see [`http_card`](v03::http_card)).
     #[must_use]
     pub const fn http(operation: Operation, version: Version) -> Self {
         match operation {
@@ -74,39 +72,27 @@ impl Form {
     }
 }
 
-/// What a client asks.
+/// A decoded request of a client.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Request {
-    /// To take a message.
     SendMessage(SendMessageRequest),
-    /// To take a message and stream what follows.
     SendStreamingMessage(SendMessageRequest),
-    /// A task.
     GetTask(GetTaskRequest),
-    /// A page of tasks.
     ListTasks(ListTasksRequest),
-    /// To cancel a task.
     CancelTask(CancelTaskRequest),
-    /// To stream a task.
     SubscribeToTask(SubscribeToTaskRequest),
-    /// To add a push configuration.
     CreatePushConfig(TaskPushNotificationConfig),
-    /// A push configuration.
     GetPushConfig {
-        /// Its task.
         task_id: String,
-        /// Its id; absent, in 0.3 alone, means the one the server chooses.
+        /// `None` lets the server choose; only 0.3 over JSON-RPC allows it.
         id: Option<String>,
     },
-    /// A page of push configurations.
     ListPushConfigs(ListTaskPushNotificationConfigsRequest),
-    /// To remove a push configuration.
     DeletePushConfig(DeleteTaskPushNotificationConfigRequest),
-    /// The card for authenticated clients.
     GetExtendedAgentCard(GetExtendedAgentCardRequest),
 }
 
-/// Reads a document as one of three types, each of which becomes the first.
+/// Decodes a document as `New`, or as one of its 0.3 forms, and converts it to `New`.
 fn read<New, Rpc>(form: Form, value: Value) -> Result<New, DecodeError>
 where
     New: Decode,
@@ -121,10 +107,10 @@ where
 }
 
 impl Request {
-    /// Reads the parameters of an operation.
+    /// Decodes the parameters of an operation.
     ///
     /// # Errors
-    /// Names the first field that does not fit.
+    /// Returns the first field that is missing or invalid.
     pub fn decode(operation: Operation, form: Form, value: Value) -> Result<Self, DecodeError> {
         Ok(match operation {
             Operation::SendMessage => Self::SendMessage(read::<_, v03::MessageSendParams>(form, value)?),
@@ -176,26 +162,18 @@ fn get_push_config(form: Form, value: Value) -> Result<Request, DecodeError> {
     Ok(Request::GetPushConfig { task_id, id })
 }
 
-/// What a client is told at once.
+/// The reply to a request. Streams consist of [`StreamResponse`] items instead.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reply {
-    /// What became of a message.
     Sent(SendMessageResponse),
-    /// A task.
     Task(Task),
-    /// A page of tasks.
     Tasks(ListTasksResponse),
-    /// A push configuration.
     PushConfig(TaskPushNotificationConfig),
-    /// A page of push configurations.
     PushConfigs(ListTaskPushNotificationConfigsResponse),
-    /// A push configuration is gone.
     Deleted,
-    /// The card for authenticated clients.
     Card(AgentCard),
 }
 
-/// A document to write.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Spelled {
@@ -218,7 +196,7 @@ enum Spelled {
     ProtoItem(Proto<(StreamResponse, bool)>),
 }
 
-/// Something spelled in a form, ready to be written.
+/// A document in a form, ready to be serialized.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
 pub struct Document(Spelled);
@@ -245,7 +223,6 @@ impl Serialize for Proto<(StreamResponse, bool)> {
 }
 
 impl Reply {
-    /// Spells the reply.
     #[must_use]
     pub fn into_document(self, form: Form) -> Document {
         Document(match (form, self) {
@@ -254,7 +231,7 @@ impl Reply {
             (Form::V0_3Rpc, Self::Sent(sent)) => Spelled::OldSent(sent.into()),
             (Form::V1_0, Self::Task(task)) => Spelled::Task(task),
             (Form::V0_3Rpc, Self::Task(task)) => Spelled::OldTask(task.into()),
-            // 0.3 has no such method in JSON-RPC, so it has no spelling of its own.
+            // In 0.3, JSON-RPC has no such method, so the 1.0 document is used.
             (Form::V1_0 | Form::V0_3Rpc, Self::Tasks(tasks)) => Spelled::Tasks(tasks),
             (Form::V1_0, Self::PushConfig(config)) => Spelled::PushConfig(config),
             (Form::V0_3Rpc, Self::PushConfig(config)) => Spelled::OldPushConfig(config.into()),
@@ -271,7 +248,7 @@ impl Reply {
 }
 
 impl Document {
-    /// Spells an item of a stream. `is_final` says that the stream ends after it, which 0.3 tells.
+    /// Converts an item of a stream. `is_final` marks the last item of the stream, which 0.3 puts into the document.
     #[must_use]
     pub fn item(item: StreamResponse, is_final: bool, form: Form) -> Self {
         Self(match form {
@@ -297,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_the_same_however_it_is_spelled() {
+    fn all_forms_of_a_request_decode_equally() {
         let config = json!({"url": "https://e.com"});
         for (operation, new, rpc, proto) in [
             (
@@ -367,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_needs_a_task() {
+    fn push_configuration_requires_a_task() {
         for (form, document) in [
             (Form::V1_0, json!({"url": "https://e.com"})),
             (
@@ -384,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_are_spelled() {
+    fn replies_are_written_in_each_form() {
         let page = Reply::PushConfigs(ListTaskPushNotificationConfigsResponse::default());
         for (reply, wanted) in [
             (&page, [json!({"configs": []}), json!([]), json!({"configs": []})]),
@@ -396,7 +373,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_that_is_read_panics(document in arbitrary::hostile_value()) {
+        fn decoding_never_panics(document in arbitrary::hostile_value()) {
             for operation in Operation::ALL {
                 for form in FORMS {
                     let _ = Request::decode(*operation, form, document.clone());
@@ -405,7 +382,7 @@ mod tests {
         }
 
         #[test]
-        fn a_task_is_wrapped_where_messages_are(task in arbitrary::task()) {
+        fn send_result_is_wrapped_except_in_0_3_rpc(task in arbitrary::task()) {
             let sent = Reply::Sent(SendMessageResponse::Task(task.clone()));
             let task = Reply::Task(task);
             for form in FORMS {

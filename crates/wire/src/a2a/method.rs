@@ -1,30 +1,28 @@
-//! The operations of A2A, their names in JSON-RPC and gRPC in both versions, and the versions themselves.
+//! The A2A operations with their JSON-RPC and gRPC names in both versions, and the versions themselves.
 //!
-//! A JSON-RPC request is dispatched by its method name alone, a gRPC request by its service and method; the
-//! version header is only checked against them (A2A 1.0 section 3.6). The paths of the HTTP+JSON binding are in
-//! [`paths`](super::paths).
+//! A JSON-RPC request is dispatched by its method name alone, a gRPC request by service and method; the version
+//! header is only checked against them (A2A 1.0 section 3.6). The HTTP+JSON paths are in [`paths`](super::paths).
 
 use super::error::A2aError;
 use crate::json::named;
 
 named! {
-    /// A version of the protocol, named as in the card and the `A2A-Version` header.
+    /// A protocol version, named as in the agent card and in the `A2A-Version` header.
     pub enum Version: "a protocol version spoken here" {
-        /// 0.3, which is also meant when a client says nothing.
+        /// Also the version of a request without a version header.
         V0_3 = "0.3",
-        /// 1.0.
         V1_0 = "1.0",
     }
 }
 
-/// The header, or query parameter, that names the version of a request.
+/// The header, or query parameter, with the version of a request.
 pub const VERSION_HEADER: &str = "A2A-Version";
 
-/// The headers that name the extensions a client asks for, those of 1.0 and of 0.3.
+/// The headers with the extensions a client activates, of 1.0 and of 0.3.
 pub const EXTENSIONS_HEADERS: [&str; 2] = ["A2A-Extensions", "X-A2A-Extensions"];
 
 impl Version {
-    /// The package of the version's protocol buffers.
+    /// The protocol buffers package of the version.
     #[must_use]
     pub const fn package(self) -> &'static str {
         match self {
@@ -33,10 +31,10 @@ impl Version {
         }
     }
 
-    /// Reads the version a request names. Missing or empty means 0.3; a patch number is ignored.
+    /// Parses the version of a request. Missing or empty means 0.3; a patch number is ignored.
     ///
     /// # Errors
-    /// `VersionNotSupported` for any other version, and for what is no version.
+    /// Returns `VersionNotSupported` for any other version and for malformed text.
     pub fn from_header(header: Option<&str>) -> Result<Self, A2aError> {
         let text = header.unwrap_or_default().trim();
         if text.is_empty() {
@@ -57,17 +55,17 @@ impl Version {
 
 macro_rules! operations {
     ($($(#[$doc:meta])* $name:ident: $new:literal, $old:expr, $old_grpc:expr;)+) => {
-        /// An operation of A2A, whatever its binding and version.
+        /// An operation of A2A, independent of binding and version.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Operation {
             $($(#[$doc])* $name,)+
         }
 
         impl Operation {
-            /// Every operation, in the order of the specification.
+            /// All operations, in the order of the specification.
             pub const ALL: &'static [Self] = &[$(Self::$name,)+];
 
-            /// The name of the method in a version; none if the version lacks the operation.
+            /// The JSON-RPC method in a version; `None` if JSON-RPC lacks the operation.
             #[must_use]
             pub const fn rpc_method(self, version: Version) -> Option<&'static str> {
                 match (version, self) {
@@ -76,7 +74,7 @@ macro_rules! operations {
                 }
             }
 
-            /// The name of the method of the gRPC service; none if the version lacks the operation there.
+            /// The gRPC method in a version; `None` if gRPC lacks the operation.
             #[must_use]
             pub const fn grpc_method(self, version: Version) -> Option<&'static str> {
                 match (version, self) {
@@ -89,37 +87,27 @@ macro_rules! operations {
 }
 
 operations! {
-    /// Sends a message and answers with a task or a message.
     SendMessage: "SendMessage", Some("message/send"), Some("SendMessage");
-    /// Sends a message and streams what follows.
     SendStreamingMessage: "SendStreamingMessage", Some("message/stream"), Some("SendStreamingMessage");
-    /// Reads a task.
     GetTask: "GetTask", Some("tasks/get"), Some("GetTask");
-    /// Lists tasks; 0.3 has it in the HTTP+JSON binding alone.
+    /// In 0.3 only the HTTP+JSON binding has it.
     ListTasks: "ListTasks", None, None;
-    /// Cancels a task.
     CancelTask: "CancelTask", Some("tasks/cancel"), Some("CancelTask");
-    /// Streams a task from now on.
+    /// Streams the updates of a task from now on.
     SubscribeToTask: "SubscribeToTask", Some("tasks/resubscribe"), Some("TaskSubscription");
-    /// Adds a push configuration.
     CreatePushConfig: "CreateTaskPushNotificationConfig", Some("tasks/pushNotificationConfig/set"),
         Some("CreateTaskPushNotificationConfig");
-    /// Reads a push configuration.
     GetPushConfig: "GetTaskPushNotificationConfig", Some("tasks/pushNotificationConfig/get"),
         Some("GetTaskPushNotificationConfig");
-    /// Lists the push configurations of a task.
     ListPushConfigs: "ListTaskPushNotificationConfigs", Some("tasks/pushNotificationConfig/list"),
         Some("ListTaskPushNotificationConfig");
-    /// Removes a push configuration.
     DeletePushConfig: "DeleteTaskPushNotificationConfig", Some("tasks/pushNotificationConfig/delete"),
         Some("DeleteTaskPushNotificationConfig");
-    /// Reads the card for authenticated clients.
     GetExtendedAgentCard: "GetExtendedAgentCard", Some("agent/getAuthenticatedExtendedCard"),
         Some("GetAgentCard");
 }
 
 impl Operation {
-    /// Finds the operation and the version a method name belongs to.
     #[must_use]
     pub fn from_rpc_method(name: &str) -> Option<(Self, Version)> {
         for version in Version::ALL {
@@ -132,14 +120,12 @@ impl Operation {
         None
     }
 
-    /// Finds the operation of a method of a version's gRPC service.
     #[must_use]
     pub fn from_grpc_method(version: Version, name: &str) -> Option<Self> {
         let mut all = Self::ALL.iter().copied();
         all.find(|operation| operation.grpc_method(version) == Some(name))
     }
 
-    /// Claims that the answer is a stream of events.
     #[must_use]
     pub const fn is_streaming(self) -> bool {
         match self {
@@ -162,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_method_name_tells_operation_and_version() {
+    fn rpc_method_determines_operation_and_version() {
         for operation in Operation::ALL {
             for version in Version::ALL {
                 if let Some(name) = operation.rpc_method(*version) {
@@ -180,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_client_speaks_0_3() {
+    fn missing_version_header_means_0_3() {
         for (header, wanted) in [
             (None, Version::V0_3),
             (Some(""), Version::V0_3),
@@ -196,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_refused_with_those_spoken() {
+    fn unsupported_version_error_lists_supported_versions() {
         for header in [
             "1", "1.1", "2.0", "0.2.6", "1.0.", "1.0.x", "1.0.1.2", "v1.0", "1.0,0.3", "01.0",
         ] {

@@ -1,7 +1,7 @@
-//! The paths of the HTTP+JSON binding, in both versions, below the address of an interface.
+//! The paths of the HTTP+JSON binding in both versions, relative to the address of an interface.
 //!
-//! One table serves whoever answers requests and whoever makes them. The versions differ in where the paths begin
-//! ([`prefix`]), in one path, and in how a path becomes a field of the request ([`bind`]). Segments come decoded:
+//! The server and the client use the same table. The versions differ in the prefix of all paths ([`prefix`]),
+//! in one path, and in the request field that a path sets ([`bind`]). Segments must be percent-decoded first:
 //! some clients write the colon of a verb as `%3A`.
 
 use serde_json::Value;
@@ -9,19 +9,14 @@ use serde_json::Value;
 use super::method::{Operation, Version};
 use crate::json::{DecodeError, Object};
 
-/// An HTTP method of the binding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verb {
-    /// Reads.
     Get,
-    /// Sends.
     Post,
-    /// Removes.
     Delete,
 }
 
 impl Verb {
-    /// The name, as in a request line.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -31,7 +26,6 @@ impl Verb {
         }
     }
 
-    /// Reads a name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::Get, Self::Post, Self::Delete]
@@ -40,13 +34,13 @@ impl Verb {
     }
 }
 
-/// Where an operation is: its verbs, the preferred one first, and its path.
+/// The location of an operation: its verbs, the preferred one first, and its path.
 #[derive(Debug)]
 struct Row {
     operation: Operation,
     verbs: &'static [Verb],
     path: &'static str,
-    /// The path in 0.3, where it is another one.
+    /// The path in 0.3, where it differs.
     old_path: Option<&'static str>,
 }
 
@@ -68,7 +62,7 @@ const ROWS: [Row; 11] = [
     row(Operation::ListTasks, &[Verb::Get], "tasks"),
     row(Operation::GetTask, &[Verb::Get], "tasks/{task}"),
     row(Operation::CancelTask, &[Verb::Post], "tasks/{task}:cancel"),
-    // The text of the specification says POST, its protocol buffers GET.
+    // The specification's text says POST, its protocol buffers GET.
     row(
         Operation::SubscribeToTask,
         &[Verb::Post, Verb::Get],
@@ -95,7 +89,7 @@ impl Row {
     }
 }
 
-/// What comes between the address of an interface and the paths of a version.
+/// The path segment between the address of an interface and the paths of a version.
 #[must_use]
 pub const fn prefix(version: Version) -> Option<&'static str> {
     match version {
@@ -104,27 +98,22 @@ pub const fn prefix(version: Version) -> Option<&'static str> {
     }
 }
 
-/// What a path names.
+/// The ids that a path contains.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Names {
-    /// The task.
     pub task: Option<String>,
-    /// The push configuration.
     pub config: Option<String>,
 }
 
-/// What is at a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// The operation, and the template of its path; none if the path takes other verbs.
+    /// The operation and its path template; `None` if the path exists but not with this verb.
     pub operation: Option<(Operation, &'static str)>,
-    /// What the path names.
     pub names: Names,
-    /// The verbs the path takes.
     pub verbs: Vec<Verb>,
 }
 
-/// Finds what is at a path of a version; none if nothing is.
+/// Looks up a path of a version; returns `None` if the path does not exist.
 #[must_use]
 pub fn find(version: Version, verb: Option<Verb>, segments: &[impl AsRef<str>]) -> Option<Found> {
     let mut found: Option<Found> = None;
@@ -142,14 +131,15 @@ pub fn find(version: Version, verb: Option<Verb>, segments: &[impl AsRef<str>]) 
             found.operation = Some((row.operation, row.path(version)));
         }
     }
-    // What is posted to a name with a colon is asked for an operation, and there is none of that name.
+    // A POST to a last segment with a colon calls a custom method; an unknown one does not exist, so 405
+    // would be wrong.
     let is_unknown = |found: &Found| found.operation.is_none() && !found.verbs.contains(&Verb::Post);
     let has_colon = segments.last().is_some_and(|last| last.as_ref().contains(':'));
     found.filter(|found| !(verb == Some(Verb::Post) && has_colon && is_unknown(found)))
 }
 
-/// Compares segments with a template. A parameter takes any text, colons too, but for one that ends in a verb the table
-/// has at this place: there the last colon begins it.
+/// Matches segments against a template. A parameter accepts any text, colons included. If the text ends in a
+/// verb that the table defines at this place, the last colon separates that verb.
 fn matches(template: &str, segments: &[impl AsRef<str>]) -> Option<Names> {
     let mut names = Names::default();
     let mut wanted = template.split('/');
@@ -173,17 +163,17 @@ fn matches(template: &str, segments: &[impl AsRef<str>]) -> Option<Names> {
     wanted.next().is_none().then_some(names)
 }
 
-/// Claims that a path of the table is a template and a verb, and that a segment ends in that verb.
+/// Returns `true` if the table has `template` followed by a verb, and the segment ends in that verb.
 fn ends_in_verb(template: &str, segment: &str) -> bool {
     let mut endings = ROWS.iter().filter_map(|row| row.path.strip_prefix(template));
     endings.any(|ending| ending.starts_with(':') && segment.ends_with(ending))
 }
 
-/// Puts what a path names into the request, under the names of the version: fields of their own in 1.0, resource
-/// names in 0.3.
+/// Copies the ids of a path into the request, under the field names of the version: separate fields in 1.0,
+/// resource names in 0.3.
 ///
 /// # Errors
-/// When the request names something else itself.
+/// Returns an error if the request already contains a different value.
 pub fn bind(
     version: Version,
     operation: Operation,
@@ -225,7 +215,7 @@ pub fn bind(
     }
 }
 
-/// Takes out of a request what its path says, for a query: the reverse of [`bind`].
+/// Removes from a request the fields that its path carries, before the rest becomes a query: the reverse of [`bind`].
 pub fn unbind(version: Version, names: &Names, request: &mut Object) {
     let fields: &[&str] = match (version, &names.task) {
         (_, None) => &[],
@@ -251,7 +241,7 @@ fn put(request: &mut Object, field: &str, value: &str) -> Result<(), DecodeError
     }
 }
 
-/// The verbs of an operation, the preferred one first: an agent may take only the other.
+/// The verbs of an operation, the preferred one first. Some agents support only the other one.
 #[must_use]
 pub fn verbs(operation: Operation) -> &'static [Verb] {
     row_of(operation).verbs
@@ -262,8 +252,8 @@ fn row_of(operation: Operation) -> &'static Row {
     row.expect("the table has a row for every operation")
 }
 
-/// The verb and the path of an operation, to call it by, below the address of an interface and without a first
-/// slash. A name is written with its reserved characters escaped.
+/// The verb and the path that call an operation, relative to the address of an interface and without a
+/// leading slash. Reserved characters in ids are percent-encoded.
 #[must_use]
 pub fn path_of(version: Version, operation: Operation, names: &Names) -> (Verb, String) {
     let row = row_of(operation);
@@ -315,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_names_an_operation() {
+    fn paths_resolve_to_operations() {
         use Verb::{Delete, Get, Post};
         use Version::{V0_3, V1_0};
         for (version, verb, path, wanted) in [
@@ -359,7 +349,7 @@ mod tests {
             ),
             (V1_0, Get, "tasks/t:cancel", "takes [Post]"),
             (V1_0, Post, "tasks/:cancel", "nothing"),
-            // Other colons belong to the name.
+            // Other colons are part of the id.
             (V1_0, Get, "tasks/t:fly", "GetTask t:fly"),
             (V1_0, Post, "tasks/t:fly", "nothing"),
             (V1_0, Post, "tasks/t/pushNotificationConfigs/c:fly", "nothing"),
@@ -411,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn every_operation_has_a_path_that_leads_to_it() {
+    fn written_paths_resolve_to_their_operation() {
         for version in Version::ALL {
             for operation in Operation::ALL {
                 let names = Names {
@@ -439,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_path_says_is_no_query() {
+    fn path_fields_are_left_out_of_the_query() {
         for version in Version::ALL {
             for (operation, config) in [
                 (Operation::GetTask, None),
@@ -463,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn names_become_fields() {
+    fn path_ids_become_request_fields() {
         let names = |config: Option<&str>| Names {
             task: Some("t".to_owned()),
             config: config.map(str::to_owned),

@@ -1,9 +1,9 @@
-//! The request that is sent most, read in one go: `SendMessage` of 1.0 by JSON-RPC, a message of texts.
+//! A fast path for the most frequent request: `SendMessage` of 1.0 over JSON-RPC, with text parts only.
 //!
-//! Any request can be read as a tree of JSON, which is then taken apart; that tree costs more than all that is made of
-//! it. Here the bytes are read straight into the request. What this does not know, and what is wrong in any way, it
-//! leaves alone: that is read the other way, which also says what is wrong. So this never says no, and what it reads
-//! is what would have been read there.
+//! The general decoder builds a JSON tree and takes it apart; building the tree costs more than everything done
+//! with it afterwards. This module deserializes the bytes directly into the request. It returns `None` for
+//! anything it does not support and for anything invalid; the caller then uses the general decoder, which also
+//! produces the errors. Any request that this module accepts, the general decoder decodes to the same value.
 
 use std::{fmt, marker::PhantomData};
 
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::json::Object;
 
-/// Reads a request; `None` says nothing about it.
+/// Decodes a request; `None` means that the general decoder must decide.
 #[must_use]
 pub fn send_message(body: &[u8]) -> Option<(Id, SendMessageRequest)> {
     let Members(Envelope {
@@ -150,12 +150,12 @@ impl Configuration {
     }
 }
 
-/// An empty text means the same as none, as in ProtoJSON.
+/// As in ProtoJSON, an empty string counts as absent.
 fn text(text: Option<String>) -> Option<String> {
     text.filter(|text| !text.is_empty())
 }
 
-/// Read as any value and not as an object, whose members the parser would take as they are written.
+/// Takes a [`Value`], because deserializing an [`Object`] directly would keep its members as they are written.
 fn object(value: Option<Value>) -> Option<Object> {
     match value {
         None => Some(Object::new()),
@@ -164,7 +164,7 @@ fn object(value: Option<Value>) -> Option<Object> {
     }
 }
 
-/// What is read of an object and of nothing else: by itself a type of named members also takes an array of their values.
+/// Accepts an object only: a derived `Deserialize` would also accept an array of the member values.
 struct Members<T>(T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Members<T> {
@@ -187,7 +187,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Members<T> {
     }
 }
 
-/// An id that is a text or an integer.
+/// An id that is a string or an integer.
 struct PlainId(Id);
 
 impl<'de> Deserialize<'de> for PlainId {
@@ -229,7 +229,7 @@ mod tests {
         json::Decode as _,
     };
 
-    /// What the other way reads.
+    /// Decodes with the general decoder.
     fn read(body: &[u8]) -> Option<(Id, SendMessageRequest)> {
         let Request { id, method, params } = Request::parse(body).ok()?;
         assert_eq!(method, "SendMessage");
@@ -240,7 +240,7 @@ mod tests {
         json!({"jsonrpc": "2.0", "id": "1", "method": "SendMessage", "params": params})
     }
 
-    /// The objects of a request, inner ones first, and their members in the order of the types above.
+    /// The objects of a request, inner ones first, and their members in declaration order.
     const OBJECTS: [(&str, &[&str]); 5] = [
         (
             "/params/message/parts/0",
@@ -267,7 +267,7 @@ mod tests {
         ("", &["jsonrpc", "id", "method", "params"]),
     ];
 
-    /// Writes those objects whose bit is set as arrays of what their members are.
+    /// Replaces the objects selected by the bits of `which` with arrays of their member values.
     fn as_arrays(mut document: Value, which: u8) -> Value {
         for (bit, (pointer, names)) in OBJECTS.iter().enumerate() {
             if which & (1 << bit) != 0
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_of_texts_is_read_in_one_go() {
+    fn text_messages_take_the_fast_path() {
         let bare =
             json!({"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi \"\u{e4}\n"}]}});
         let full = json!({
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_left_alone() {
+    fn other_requests_are_left_to_the_general_decoder() {
         let sound =
             call(&json!({"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "x"}]}}));
         for (pointer, value) in [
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn arrays_are_no_objects() {
+    fn arrays_are_not_accepted_as_objects() {
         let sound = call(&json!({
             "message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi"}]},
             "configuration": {"returnImmediately": true},
@@ -359,7 +359,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn both_ways_read_the_same(
+        fn fast_path_agrees_with_the_general_decoder(
             message in arbitrary::message(),
             configuration in arbitrary::hostile_value(),
             metadata in arbitrary::json_value(),
@@ -378,7 +378,7 @@ mod tests {
         }
 
         #[test]
-        fn both_ways_read_the_same_of_anything(params in arbitrary::hostile_value()) {
+        fn fast_path_agrees_on_arbitrary_input(params in arbitrary::hostile_value()) {
             let body = call(&params).to_string().into_bytes();
             if let Some(plain) = send_message(&body) {
                 prop_assert_eq!(Some(plain), read(&body));

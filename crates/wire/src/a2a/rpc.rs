@@ -1,9 +1,9 @@
 //! The JSON-RPC 2.0 envelope of A2A (A2A 1.0 section 9).
 //!
-//! A body is read once: what is no JSON is a parse error (-32700), what is JSON and no request is an
-//! invalid request (-32600), and either names the id it should be answered under. Batches are refused.
-//! Every request is answered: the protocol has no notifications, so a request without an id is answered
-//! with `null`. Parameters stay undecoded until the method is known.
+//! A body that is not JSON is a parse error (-32700); JSON that is not a request is an invalid request
+//! (-32600). Both errors carry the id to respond with. Batches are rejected. A2A has no notifications, so
+//! every request gets a response, with a `null` id if the request has none. Parameters stay undecoded until
+//! the method is known.
 
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::Value;
@@ -14,13 +14,10 @@ use crate::json::{self, Decode, DecodeError, Fields, Object};
 /// The id of a request, as the client wrote it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Id {
-    /// A text.
     Text(String),
-    /// An integer.
     Int(i128),
-    /// `null`.
     Null,
-    /// None was given, or none could be read.
+    /// No id was given, or it could not be read.
     Absent,
 }
 
@@ -52,33 +49,28 @@ impl Serialize for Id {
     }
 }
 
-/// A request whose envelope is sound.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
-    /// What to answer under.
     pub id: Id,
-    /// The name of the method, known or not.
     pub method: String,
-    /// The parameters, if any were given.
     pub params: Option<Value>,
 }
 
-/// A body that is no request, and what to answer it with.
+/// A body that is not a request, and the error to respond with.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("read a request: {error}")]
 pub struct Rejection {
-    /// What to answer under; [`Id::Absent`] if it could not be read.
+    /// The id to respond with; [`Id::Absent`] if it could not be read.
     pub id: Id,
-    /// Why.
     #[source]
     pub error: A2aError,
 }
 
 impl Request {
-    /// Reads a body.
+    /// Parses a body.
     ///
     /// # Errors
-    /// A parse error or an invalid request, with the id to answer under.
+    /// Returns a parse error or an invalid request, with the id to respond with.
     pub fn parse(body: &[u8]) -> Result<Self, Rejection> {
         let value = json::parse(body).map_err(|_| Rejection {
             id: Id::Absent,
@@ -114,10 +106,10 @@ impl Request {
     }
 }
 
-/// Decodes the parameters of a request; absent ones are an empty object.
+/// Decodes the parameters of a request; absent means an empty object.
 ///
 /// # Errors
-/// Invalid parameters, naming the field.
+/// Returns invalid parameters, with the offending field.
 pub fn decode_params<T: Decode>(params: Option<Value>) -> Result<T, A2aError> {
     let params = params.filter(|params| !params.is_null());
     Ok(T::decode(params.unwrap_or_else(|| Value::Object(Object::new())))?)
@@ -167,7 +159,7 @@ impl Serialize for Failure<'_> {
     }
 }
 
-/// Appends a successful response. A result that does not serialise becomes an internal error.
+/// Appends a successful response. A result that fails to serialize becomes an internal error.
 pub fn encode_result_into<T: Serialize>(out: &mut Vec<u8>, id: &Id, result: &T) {
     let start = out.len();
     if serde_json::to_writer(&mut *out, &Success { id, result }).is_err() {
@@ -176,13 +168,12 @@ pub fn encode_result_into<T: Serialize>(out: &mut Vec<u8>, id: &Id, result: &T) 
     }
 }
 
-/// Appends an error response, with the code the version knows.
+/// Appends an error response, with the error code of the version.
 pub fn encode_error_into(out: &mut Vec<u8>, id: &Id, error: &A2aError, version: Version) {
     serde_json::to_writer(out, &Failure { id, error, version })
         .expect("an error is text and numbers, and a vector takes every byte");
 }
 
-/// A successful response.
 #[must_use]
 pub fn encode_result<T: Serialize>(id: &Id, result: &T) -> Vec<u8> {
     let mut out = Vec::with_capacity(256);
@@ -190,7 +181,7 @@ pub fn encode_result<T: Serialize>(id: &Id, result: &T) -> Vec<u8> {
     out
 }
 
-/// An error response, with the code the version knows.
+/// Encodes an error response, with the error code of the version.
 #[must_use]
 pub fn encode_error(id: &Id, error: &A2aError, version: Version) -> Vec<u8> {
     let mut out = Vec::with_capacity(256);
@@ -198,10 +189,10 @@ pub fn encode_error(id: &Id, error: &A2aError, version: Version) -> Vec<u8> {
     out
 }
 
-/// A request of our own.
+/// Encodes a request that we send.
 ///
 /// # Errors
-/// When the parameters do not serialise.
+/// Returns an error if the parameters do not serialize.
 pub fn encode_request<T: Serialize>(id: &Id, method: &str, params: &T) -> Result<Vec<u8>, serde_json::Error> {
     struct Call<'a, T> {
         id: &'a Id,
@@ -221,32 +212,28 @@ pub fn encode_request<T: Serialize>(id: &Id, method: &str, params: &T) -> Result
     serde_json::to_vec(&Call { id, method, params })
 }
 
-/// A response to a request of our own.
+/// The response to a request we sent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Response {
-    /// The id of the request.
     pub id: Id,
-    /// The result, or what the agent says went wrong.
     pub outcome: Result<Value, RemoteError>,
 }
 
-/// An error another agent answered with. Its text is not ours and not trusted.
+/// An error that a remote agent responded with. Its text is untrusted.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("remote error {code}")]
 pub struct RemoteError {
-    /// The JSON-RPC code; see [`Kind::from_code`](super::error::Kind::from_code).
     pub code: i64,
-    /// The text.
     pub message: String,
-    /// The details, of any shape.
+    /// The details, in any shape.
     pub data: Option<Value>,
 }
 
 impl Response {
-    /// Reads a body.
+    /// Parses a body.
     ///
     /// # Errors
-    /// When it is no JSON-RPC response.
+    /// Returns an error if the body is not a JSON-RPC response.
     pub fn parse(body: &[u8]) -> Result<Self, json::BodyError> {
         json::from_slice(body)
     }
@@ -263,7 +250,7 @@ impl Decode for Response {
             (Some(error), None | Some(Value::Null)) => Err(error),
             (None, Some(result)) => Ok(result),
             (Some(_), Some(_)) => return Err(DecodeError::invalid("must have only one of result, error")),
-            // Some servers leave a null out, as where something was removed.
+            // Some servers omit a `null` result, for example after a deletion.
             (None, None) => Ok(Value::Null),
         };
         Ok(Self { id, outcome })
@@ -298,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sound_request_is_taken_apart() {
+    fn valid_requests_are_parsed() {
         for (id, wanted) in [
             ("\"a\"", Id::Text("a".into())),
             ("7", Id::Int(7)),
@@ -319,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_without_an_id_is_answered_with_null() {
+    fn requests_without_an_id_are_answered_with_null() {
         let request = Request::parse(br#"{"jsonrpc":"2.0","method":"x","extra":1}"#).unwrap();
         assert_eq!(request.id, Id::Absent);
         assert_eq!(request.params, None);
@@ -330,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_is_a_parse_error() {
+    fn invalid_json_is_a_parse_error() {
         let bodies: &[&[u8]] = &[
             b"",
             b"{",
@@ -357,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_refused_under_its_id() {
+    fn invalid_requests_are_rejected_with_their_id() {
         for (body, id) in [
             ("[]", Id::Absent),
             (r#"[{"jsonrpc":"2.0","id":1,"method":"x"}]"#, Id::Absent),
@@ -380,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_parameters_are_an_empty_object() {
+    fn absent_parameters_decode_as_an_empty_object() {
         for params in [None, Some(Value::Null), Some(json!({}))] {
             assert!(decode_params::<GetExtendedAgentCardRequest>(params.clone()).is_ok());
             let error = decode_params::<GetTaskRequest>(params).unwrap_err();
@@ -391,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_echoes_the_id() {
+    fn error_responses_echo_the_id() {
         let error = A2aError::task_not_found("t");
         let body: Value =
             serde_json::from_slice(&encode_error(&Id::Text("q".into()), &error, Version::V1_0)).unwrap();
@@ -409,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_that_does_not_serialise_is_an_internal_error() {
+    fn unserializable_result_is_an_internal_error() {
         let unprintable = std::collections::BTreeMap::from([((1, 2), 3)]);
         let body: Value = serde_json::from_slice(&encode_result(&Id::Int(1), &unprintable)).unwrap();
         assert_eq!(body["error"]["code"], -32603);
@@ -417,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_is_a_result_or_an_error() {
+    fn responses_hold_a_result_or_an_error() {
         let bare = Response::parse(br#"{"jsonrpc":"2.0","id":3}"#).unwrap();
         assert_eq!(bare.outcome, Ok(Value::Null));
         let ok = Response::parse(br#"{"jsonrpc":"2.0","id":3,"result":null}"#).unwrap();
@@ -440,7 +427,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_body_panics(body in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn parsing_never_panics(body in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = Request::parse(&body);
             let _ = Response::parse(&body);
         }

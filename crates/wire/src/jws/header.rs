@@ -1,4 +1,4 @@
-//! What a signed text claims about its signature.
+//! The protected header of a signature, and the compact serialization.
 
 use std::{fmt, str::FromStr};
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize, de::IgnoredAny};
 
 use super::JwsError;
 
-/// An algorithm of a key pair.
+/// A signature algorithm. Only asymmetric algorithms exist here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Algorithm {
     /// Ed25519.
@@ -18,20 +18,19 @@ pub enum Algorithm {
     Es384,
     /// RSA PKCS #1 v1.5 with SHA-256.
     Rs256,
-    /// The same with SHA-384.
+    /// RSA PKCS #1 v1.5 with SHA-384.
     Rs384,
-    /// The same with SHA-512.
+    /// RSA PKCS #1 v1.5 with SHA-512.
     Rs512,
     /// RSA PSS with SHA-256.
     Ps256,
-    /// The same with SHA-384.
+    /// RSA PSS with SHA-384.
     Ps384,
-    /// The same with SHA-512.
+    /// RSA PSS with SHA-512.
     Ps512,
 }
 
 impl Algorithm {
-    /// Every algorithm.
     pub const ALL: [Self; 9] = [
         Self::EdDsa,
         Self::Es256,
@@ -44,7 +43,7 @@ impl Algorithm {
         Self::Ps512,
     ];
 
-    /// The registered name.
+    /// The registered name (RFC 7518, RFC 8037).
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -71,23 +70,20 @@ impl FromStr for Algorithm {
     type Err = JwsError;
 
     fn from_str(name: &str) -> Result<Self, JwsError> {
-        // RFC 9864 gave the only curve of EdDSA in use a name of its own.
+        // RFC 9864 registered `Ed25519` for the only EdDSA curve in use.
         let name = if name == "Ed25519" { "EdDSA" } else { name };
         let found = Self::ALL.into_iter().find(|known| known.name() == name);
         found.ok_or(JwsError::Algorithm)
     }
 }
 
-/// The protected header of a signature, as far as it is used.
+/// The members of a protected header that wopr uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
-    /// How it was made.
     pub algorithm: Algorithm,
-    /// Which key made it.
     pub kid: Option<String>,
-    /// What the whole is.
     pub typ: Option<String>,
-    /// Where the key can be found, by the word of whoever signed.
+    /// The URL of the key set, as claimed by the signer.
     pub jku: Option<String>,
 }
 
@@ -116,10 +112,10 @@ struct Written<'a> {
 }
 
 impl Header {
-    /// Reads a protected header.
+    /// Parses a protected header in base64url.
     ///
     /// # Errors
-    /// It is malformed, names no algorithm of a key pair, or has `crit`.
+    /// Returns an error if the header is malformed, names no asymmetric algorithm, or contains `crit`.
     pub fn decode(protected: &str) -> Result<Self, JwsError> {
         let bytes = URL_SAFE_NO_PAD
             .decode(protected)
@@ -136,7 +132,7 @@ impl Header {
         })
     }
 
-    /// Writes it, members in order.
+    /// Encodes the header in base64url, with its members in a fixed order.
     #[must_use]
     pub fn encode(&self) -> String {
         let written = Written {
@@ -150,24 +146,22 @@ impl Header {
     }
 }
 
-/// A signed text in its compact form, taken apart and not yet believed.
+/// A parsed compact serialization whose signature is not verified yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Compact<'a> {
-    /// What it claims.
     pub header: Header,
-    /// What was signed.
+    /// The signing input: `header.payload`, still in base64url.
     pub message: &'a [u8],
-    /// What it says, if the signature holds.
+    /// The decoded payload. Do not trust it before the signature is verified.
     pub payload: Vec<u8>,
-    /// By which.
     pub signature: Vec<u8>,
 }
 
 impl<'a> Compact<'a> {
-    /// Takes apart `header.payload.signature` of at most `limit` bytes.
+    /// Parses `header.payload.signature` of at most `limit` bytes.
     ///
     /// # Errors
-    /// The text or its header is malformed or refused.
+    /// Returns an error if the text or its header is malformed or not accepted.
     pub fn parse(text: &'a str, limit: usize) -> Result<Self, JwsError> {
         if text.len() > limit {
             return Err(JwsError::Malformed);
@@ -175,7 +169,7 @@ impl<'a> Compact<'a> {
         let (message, signature) = text.rsplit_once('.').ok_or(JwsError::Malformed)?;
         let (header, payload) = message.split_once('.').ok_or(JwsError::Malformed)?;
         let decode = |part: &str| URL_SAFE_NO_PAD.decode(part).map_err(|_| JwsError::Malformed);
-        // A third dot would be in the payload and is no letter of base64url.
+        // A third dot would be part of the payload, where base64url does not allow it.
         Ok(Self {
             header: Header::decode(header)?,
             message: message.as_bytes(),
@@ -194,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_is_read_as_it_was_written() {
+    fn headers_round_trip() {
         let header = Header {
             algorithm: Algorithm::Es256,
             kid: Some("k1".to_owned()),
@@ -210,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_headers_are_refused() {
+    fn hostile_headers_are_rejected() {
         for (json, error) in [
             (r#"{"alg":"none"}"#, JwsError::Algorithm),
             (r#"{"alg":"None"}"#, JwsError::Algorithm),
@@ -246,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_compact_text_has_three_parts() {
+    fn compact_form_has_three_parts() {
         let header = protected(r#"{"alg":"EdDSA"}"#);
         let text = format!("{header}.e30.AAAA");
         let parsed = Compact::parse(&text, 1_000).unwrap();

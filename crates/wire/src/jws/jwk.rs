@@ -1,49 +1,46 @@
-//! Public keys as JSON (RFC 7517), and sets of them.
+//! Public keys in JSON (RFC 7517), and key sets.
 //!
-//! Only public members are known, so a set that carries private ones by mistake does not spread them.
+//! [`Jwk`] has public members only, so a key set that leaks private members by mistake does not spread them.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Algorithm, JwsError, PublicKey};
 
-/// Keys of a set that are looked at; a set with more is no issuer's.
+/// A set with more keys than this is rejected.
 const MAX_KEYS: usize = 64;
 
-/// A public key.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Jwk {
     /// `OKP`, `EC` or `RSA`.
     pub kty: String,
-    /// The curve.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub crv: Option<String>,
-    /// The first coordinate, or the whole point.
+    /// The x coordinate of an EC point, or the whole public key of an OKP key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub x: Option<String>,
-    /// The second coordinate.
+    /// The y coordinate of an EC point.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub y: Option<String>,
-    /// The modulus.
+    /// RSA modulus.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub n: Option<String>,
-    /// The exponent.
+    /// RSA exponent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub e: Option<String>,
-    /// Its name in its set.
+    /// The id of the key within its set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kid: Option<String>,
-    /// The one algorithm it is for.
+    /// The only algorithm the key may be used with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alg: Option<String>,
     /// `sig` for signatures.
     #[serde(default, rename = "use", skip_serializing_if = "Option::is_none")]
     pub public_use: Option<String>,
-    /// What it may do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_ops: Option<Vec<String>>,
 }
 
-/// A set of public keys, of which those that can check signatures are kept.
+/// The keys of a set that can verify signatures.
 #[derive(Debug, Clone, Default)]
 pub struct JwkSet {
     keys: Vec<PublicKey>,
@@ -55,10 +52,11 @@ struct Keys {
 }
 
 impl JwkSet {
-    /// Reads a set. Keys of other kinds, for other uses or malformed are left out, as the RFC has it.
+    /// Parses a key set. Keys that are malformed, of an unknown type or for another use are ignored, as RFC
+    /// 7517 section 5 recommends.
     ///
     /// # Errors
-    /// It is no set, or one with too many keys.
+    /// Returns an error if the document is not a key set, or has too many keys.
     pub fn parse(json: &[u8]) -> Result<Self, JwsError> {
         let set: Keys = serde_json::from_slice(json).map_err(|_| JwsError::Key)?;
         if set.keys.len() > MAX_KEYS {
@@ -73,14 +71,14 @@ impl JwkSet {
         })
     }
 
-    /// Whether no key of it can check anything.
+    /// Returns `true` if no key of the set can verify a signature.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// The keys that a signature may have been made by: those with its id, or, where it names none, the only key of
-    /// the set that knows its algorithm.
+    /// The keys that may have made a signature: those with its key id, or, if the signature has no key id,
+    /// the only key of the set that supports its algorithm.
     pub fn candidates(&self, kid: Option<&str>, algorithm: Algorithm) -> impl Iterator<Item = &PublicKey> {
         let fitting = move |key: &&PublicKey| key.takes(algorithm);
         let n_fitting = self.keys.iter().filter(fitting).count();

@@ -1,4 +1,4 @@
-//! Checking a signature with a public key.
+//! Signature verification with a public key.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use ring::signature::{
@@ -9,16 +9,15 @@ use ring::signature::{
 
 use super::{Algorithm, Jwk, JwsError};
 
-/// The marker of an uncompressed point.
+/// The first byte of an uncompressed point (SEC 1).
 const UNCOMPRESSED: u8 = 4;
-/// The least and the most bits of a modulus.
+/// The permitted modulus sizes in bits.
 const RSA_BITS: std::ops::RangeInclusive<usize> = 2_048..=8_192;
 
-/// A public key that can check signatures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicKey {
     kid: Option<String>,
-    /// The one algorithm its owner allows, if it says so.
+    /// The algorithm the owner restricts the key to, if any.
     only: Option<Algorithm>,
     material: Material,
 }
@@ -32,10 +31,10 @@ enum Material {
 }
 
 impl PublicKey {
-    /// Reads a key.
+    /// Parses a key.
     ///
     /// # Errors
-    /// It is of no kind known here, malformed, too weak, or not for signatures.
+    /// Returns an error if the key is malformed, too weak, of an unknown type, or not for signatures.
     pub fn from_jwk(jwk: &Jwk) -> Result<Self, JwsError> {
         let is_for_signatures = jwk.public_use.as_deref().is_none_or(|used| used == "sig")
             && (jwk.key_ops.as_ref()).is_none_or(|ops| ops.iter().any(|op| op == "verify"));
@@ -64,13 +63,12 @@ impl PublicKey {
         Ok(key)
     }
 
-    /// Its name in its set.
+    /// The id of the key within its set.
     #[must_use]
     pub fn kid(&self) -> Option<&str> {
         self.kid.as_deref()
     }
 
-    /// Whether it can be used with an algorithm.
     #[must_use]
     pub fn takes(&self, algorithm: Algorithm) -> bool {
         let fits = match algorithm {
@@ -87,10 +85,9 @@ impl PublicKey {
         fits && self.only.is_none_or(|only| only == algorithm)
     }
 
-    /// Checks a signature.
     ///
     /// # Errors
-    /// The key is not for that algorithm, or the signature is not of this message by this key.
+    /// Returns an error if the key does not support the algorithm, or the signature does not match.
     pub fn verify(&self, algorithm: Algorithm, message: &[u8], signature: &[u8]) -> Result<(), JwsError> {
         if !self.takes(algorithm) {
             return Err(JwsError::KeyType);
@@ -135,7 +132,7 @@ fn bytes(text: Option<&str>, len: usize) -> Result<Vec<u8>, JwsError> {
     }
 }
 
-/// A point as `ring` reads it, which also checks that it is on its curve.
+/// Encodes an uncompressed point for `ring`, which checks that it is on the curve when it verifies.
 fn point(jwk: &Jwk, len: usize) -> Result<Vec<u8>, JwsError> {
     let mut point = vec![UNCOMPRESSED];
     point.extend(bytes(jwk.x.as_deref(), len)?);
@@ -144,7 +141,7 @@ fn point(jwk: &Jwk, len: usize) -> Result<Vec<u8>, JwsError> {
 }
 
 fn rsa(jwk: &Jwk) -> Result<Material, JwsError> {
-    // Some issuers write a leading zero, which no number here may have.
+    // Some issuers add a leading zero byte, which `ring` does not accept.
     let number = |text: Option<&str>| -> Result<Vec<u8>, JwsError> {
         let bytes = decode(text)?;
         Ok(bytes.into_iter().skip_while(|byte| *byte == 0).collect())

@@ -1,14 +1,15 @@
-//! JSON Web Signatures (RFC 7515) by key pairs: reading them, checking them, and making the two kinds this host makes.
+//! JSON Web Signatures (RFC 7515) with asymmetric keys: parsing, verification, and signing with the two
+//! algorithms this host uses.
 //!
 //! ```text
-//!   header (what a text claims)  -->  jwk (the key it names, of a set)  -->  key (the check itself, by `ring`)
-//!                                                                           sign (our own keys)
+//!   header (the algorithm and key id claimed)  -->  jwk (a key set)  -->  key (verification, by `ring`)
+//!                                                                         sign (our own keys)
 //! ```
 //!
-//! Only asymmetric algorithms have a name here, so neither `none` nor an HMAC over a public key can be asked for, and
-//! a key is only ever used with an algorithm of its own type. A header with `crit` is refused, because nothing that
-//! could be critical is understood. What a payload means, and whether its signer is anyone to trust, is decided by
-//! those who call this.
+//! [`Algorithm`] has asymmetric algorithms only, so an attacker can request neither `none` nor an HMAC over a
+//! public key, and a key is only used with algorithms of its own type. A header with `crit` is rejected,
+//! because no critical extension is supported. Interpreting the payload and deciding whether to trust the
+//! signer are left to the caller.
 
 mod header;
 mod jwk;
@@ -20,28 +21,26 @@ pub use jwk::{Jwk, JwkSet};
 pub use key::PublicKey;
 pub use sign::SigningKey;
 
-/// Why a signature counts for nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum JwsError {
-    /// Not three parts of base64url, or longer than the caller takes.
+    /// Not three base64url parts, or longer than the caller's limit.
     #[error("read a signed text")]
     Malformed,
-    /// The header is no object, repeats a member or has one of the wrong type.
+    /// The header is not an object, repeats a member, or has a member of the wrong type.
     #[error("read the header of a signature")]
     Header,
-    /// `none`, an HMAC, or nothing anyone registered.
+    /// `none`, an HMAC, or an unregistered algorithm.
     #[error("accept the algorithm of a signature")]
     Algorithm,
-    /// The header demands what is not understood here.
+    /// The header has `crit`; no critical extension is supported.
     #[error("understand a critical header")]
     Critical,
     /// The key is of another type, or for another use.
     #[error("use a key with another algorithm")]
     KeyType,
-    /// The key is not one: wrong lengths, or too weak.
+    /// The key is malformed, has the wrong length, or is too weak.
     #[error("read a key")]
     Key,
-    /// The signature is of another text or by another key.
     #[error("verify a signature")]
     Signature,
 }

@@ -1,7 +1,7 @@
-//! Key pairs of our own.
+//! Our own signing keys.
 //!
-//! A pair is made from 32 secret bytes and nothing else, and signs without randomness: the same key and the same text
-//! give the same signature, in every process that has the key.
+//! A key pair is derived from 32 secret bytes and signs without randomness: every process with the key
+//! produces the same signature for the same text.
 
 use std::fmt;
 
@@ -11,7 +11,6 @@ use ring::signature::{Ed25519KeyPair, KeyPair as _};
 
 use super::{Algorithm, Header, Jwk, JwsError};
 
-/// A key pair with its name.
 pub struct SigningKey {
     kid: String,
     pair: Pair,
@@ -23,10 +22,10 @@ enum Pair {
 }
 
 impl SigningKey {
-    /// A pair of Ed25519.
+    /// Creates an Ed25519 key pair.
     ///
     /// # Errors
-    /// None in practice: any 32 bytes are a seed.
+    /// Never fails in practice: any 32 bytes are a valid seed.
     pub fn ed25519(kid: impl Into<String>, seed: &[u8; 32]) -> Result<Self, JwsError> {
         let pair = Ed25519KeyPair::from_seed_unchecked(seed).map_err(|_| JwsError::Key)?;
         Ok(Self {
@@ -35,10 +34,10 @@ impl SigningKey {
         })
     }
 
-    /// A pair of P-256.
+    /// Creates a P-256 key pair.
     ///
     /// # Errors
-    /// The bytes are no scalar of the curve, which happens once in 2^32: derive others.
+    /// Returns an error if the bytes are not a valid scalar, with probability 2^-32: derive other bytes.
     pub fn p256(kid: impl Into<String>, scalar: &[u8; 32]) -> Result<Self, JwsError> {
         let pair = p256::ecdsa::SigningKey::from_slice(scalar).map_err(|_| JwsError::Key)?;
         Ok(Self {
@@ -47,13 +46,11 @@ impl SigningKey {
         })
     }
 
-    /// The name.
     #[must_use]
     pub fn kid(&self) -> &str {
         &self.kid
     }
 
-    /// How it signs.
     #[must_use]
     pub const fn algorithm(&self) -> Algorithm {
         match self.pair {
@@ -62,7 +59,7 @@ impl SigningKey {
         }
     }
 
-    /// The public half, for a set.
+    /// The public key, for publication in a key set.
     #[must_use]
     pub fn jwk(&self) -> Jwk {
         let text = |bytes: &[u8]| Some(URL_SAFE_NO_PAD.encode(bytes));
@@ -92,7 +89,7 @@ impl SigningKey {
         }
     }
 
-    /// The protected header of what it signs.
+    /// The protected header of signatures by this key.
     #[must_use]
     pub fn header(&self, typ: &str, jku: Option<&str>) -> Header {
         Header {
@@ -103,7 +100,7 @@ impl SigningKey {
         }
     }
 
-    /// Signs `protected.payload`, both in base64url already; gives the signature in base64url.
+    /// Signs `protected.payload`, both in base64url, and returns the signature in base64url.
     #[must_use]
     pub fn sign(&self, protected: &str, payload: &str) -> String {
         let message = format!("{protected}.{payload}");

@@ -1,4 +1,4 @@
-//! Signatures against the examples of the RFCs, against each other, and against what attackers try.
+//! Signatures against the RFC examples, against each other, and against known attacks.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
@@ -52,7 +52,7 @@ fn examples() -> [(&'static str, Value); 3] {
 }
 
 #[test]
-fn the_examples_of_the_rfcs_hold_with_their_own_keys_only() {
+fn rfc_examples_verify_with_their_own_keys_only() {
     for (n, (text, _)) in examples().into_iter().enumerate() {
         for (m, (_, jwk)) in examples().into_iter().enumerate() {
             assert_eq!(verify(&key(&jwk), text).is_ok(), n == m, "{text}");
@@ -65,7 +65,7 @@ fn the_examples_of_the_rfcs_hold_with_their_own_keys_only() {
 }
 
 #[test]
-fn ed25519_signs_as_the_example_does() {
+fn ed25519_reproduces_the_rfc_signature() {
     let seed = URL_SAFE_NO_PAD
         .decode("nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A")
         .unwrap();
@@ -77,7 +77,7 @@ fn ed25519_signs_as_the_example_does() {
 }
 
 #[test]
-fn a_changed_bit_anywhere_breaks_a_signature() {
+fn any_flipped_bit_invalidates_a_signature() {
     for (text, jwk) in examples() {
         let key = key(&jwk);
         let parts: Vec<Vec<u8>> = text
@@ -111,7 +111,7 @@ fn a_changed_bit_anywhere_breaks_a_signature() {
 }
 
 #[test]
-fn our_own_signatures_are_stable_and_verify() {
+fn our_signatures_are_deterministic_and_verify() {
     let keys = [
         SigningKey::ed25519("a", &[7; 32]).unwrap(),
         SigningKey::p256("b", &[7; 32]).unwrap(),
@@ -136,7 +136,7 @@ fn our_own_signatures_are_stable_and_verify() {
 }
 
 #[test]
-fn a_key_is_used_with_its_own_algorithm_alone() {
+fn keys_only_verify_their_own_algorithms() {
     for (jwk, taken) in [
         (es256_key(), vec![Algorithm::Es256]),
         (eddsa_key(), vec![Algorithm::EdDsa]),
@@ -174,7 +174,7 @@ fn a_key_is_used_with_its_own_algorithm_alone() {
             }
         }
     }
-    // An RSA key said to be for PSS does not check PKCS #1, and no key is a secret of an HMAC.
+    // A key restricted to PSS must not verify PKCS #1, and no key may serve as an HMAC secret.
     let mut pss = rs256_key();
     pss["alg"] = json!("PS256");
     assert_eq!(verify(&key(&pss), RS256), Err(JwsError::KeyType));
@@ -183,7 +183,7 @@ fn a_key_is_used_with_its_own_algorithm_alone() {
 }
 
 #[test]
-fn keys_that_are_none_are_refused() {
+fn invalid_keys_are_rejected() {
     let with = |mut jwk: Value, name: &str, value: Value| {
         jwk[name] = value;
         jwk
@@ -208,7 +208,7 @@ fn keys_that_are_none_are_refused() {
     ] {
         assert_eq!(PublicKey::from_jwk(&self::jwk(&jwk)), Err(error), "{jwk}");
     }
-    // A point off its curve is a key until it is used.
+    // A point off the curve parses as a key and fails when it is used.
     let off = with(
         es256_key(),
         "y",
@@ -218,7 +218,7 @@ fn keys_that_are_none_are_refused() {
 }
 
 #[test]
-fn a_set_keeps_what_can_check_and_finds_it_by_name() {
+fn set_keeps_usable_keys_and_finds_them_by_id() {
     let named = |mut jwk: Value, kid: &str| {
         jwk["kid"] = json!(kid);
         jwk

@@ -1,6 +1,6 @@
-//! Cancelling, pausing, resuming, resolving and forking (OpenWOP v1 sections 6.1, 13.6 and 16.1).
+//! Cancel, pause, resume, resolve and fork (OpenWOP v1 sections 6.1, 13.6 and 16.1).
 //!
-//! Only the body of a single cancel is open; every other body refuses unknown fields.
+//! The body of a single cancel accepts unknown fields; all other bodies reject them.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -14,15 +14,14 @@ use crate::{
     time::Timestamp,
 };
 
-/// The most runs one bulk cancel may name.
+/// The maximum number of runs in a bulk cancel.
 pub const MAX_BULK_RUNS: usize = 100;
-/// The most characters a bulk cancel's reason may have.
 const MAX_REASON_CHARS: usize = 512;
 
-/// The body of `POST /v1/runs/{runId}/cancel`.
+/// The body of `POST /v1/runs/{runId}/cancel`. Unknown fields are ignored.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct CancelRequest {
-    /// Why, for the log.
+    /// For the log.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -35,23 +34,21 @@ impl Decode for CancelRequest {
     }
 }
 
-/// The answer to a cancel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CancelResponse {
-    /// The run.
     pub run_id: String,
-    /// `cancelled`, `cancelling`, or where a finished run already stood.
+    /// `cancelled`, `cancelling`, or the status of a run that had already ended.
     pub status: RunStatus,
 }
 
-/// The body of `POST /v1/runs:bulk-cancel`. Closed.
+/// The body of `POST /v1/runs:bulk-cancel`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BulkCancelRequest {
     /// 1 to 100 runs.
     pub run_ids: Vec<String>,
-    /// Why, at most 512 characters.
+    /// At most 512 characters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -78,24 +75,24 @@ impl Decode for BulkCancelRequest {
     }
 }
 
-/// What became of one run of a bulk cancel.
+/// The outcome for one run of a bulk cancel.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BulkCancelItem {
-    /// The run, as the caller named it.
+    /// The id as the caller sent it.
     pub run_id: String,
-    /// Claims that the run is, or soon will be, cancelled.
+    /// The run is cancelled or will be.
     pub ok: bool,
-    /// Where it stands, if `ok`.
+    /// Set if `ok`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<RunStatus>,
-    /// Why not, if not `ok`: `not_found`, `forbidden`, `run_terminal` or `validation_error`.
+    /// Set if not `ok`: `not_found`, `forbidden`, `run_terminal` or `validation_error`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ErrorEnvelope>,
 }
 
 impl BulkCancelItem {
-    /// A run that is, or soon will be, cancelled.
+    /// A run that is cancelled or will be.
     #[must_use]
     pub fn done(run_id: impl Into<String>, status: RunStatus) -> Self {
         Self {
@@ -118,31 +115,30 @@ impl BulkCancelItem {
     }
 }
 
-/// The answer to a bulk cancel, in the order of the request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BulkCancelResponse {
-    /// One item for each run named.
+    /// One item per run, in the order of the request.
     pub results: Vec<BulkCancelItem>,
 }
 
 named! {
-    /// What a pause does with the node that is running.
+    /// The treatment of the running node during a pause.
     pub enum DrainPolicy: "immediate or drain-current-node" {
-        /// Stops without waiting for it.
+        /// Stops without waiting for the node.
         Immediate = "immediate",
-        /// Lets it finish.
+        /// Lets the node finish.
         DrainCurrentNode = "drain-current-node",
     }
 }
 
-/// The body of `POST /v1/runs/{runId}:pause`. Closed.
+/// The body of `POST /v1/runs/{runId}:pause`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PauseRequest {
-    /// Why, for the log.
+    /// For the log.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// `drain-current-node` when absent.
+    /// Defaults to `drain-current-node`.
     pub drain_policy: DrainPolicy,
 }
 
@@ -151,7 +147,8 @@ impl Decode for PauseRequest {
         let mut fields = Fields::of(value)?;
         let request = Self {
             reason: fields.optional("reason")?,
-            // The schema knows an absent policy and no null, and guessing what null means would stop a run.
+            // The schema allows an absent policy but not `null`. Guessing the meaning of `null` could stop a
+            // running node.
             drain_policy: match fields.take("drainPolicy") {
                 None => DrainPolicy::DrainCurrentNode,
                 Some(policy) => DrainPolicy::decode(policy).map_err(|error| error.in_field("drainPolicy"))?,
@@ -162,23 +159,20 @@ impl Decode for PauseRequest {
     }
 }
 
-/// The answer to a pause.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PauseResponse {
-    /// The run.
     pub run_id: String,
-    /// `paused`.
+    /// Always `paused`.
     pub status: RunStatus,
-    /// Since when.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused_at: Option<Timestamp>,
 }
 
-/// The body of `POST /v1/runs/{runId}:resume`. Closed.
+/// The body of `POST /v1/runs/{runId}:resume`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct ResumeRequest {
-    /// Why, for the log.
+    /// For the log.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -192,26 +186,23 @@ impl Decode for ResumeRequest {
     }
 }
 
-/// The answer to a resume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ResumeResponse {
-    /// The run.
     pub run_id: String,
-    /// `running`.
+    /// Always `running`.
     pub status: RunStatus,
-    /// Since when.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumed_at: Option<Timestamp>,
 }
 
-/// The body that answers an interrupt, by node or by token. Closed.
+/// The body that resolves an interrupt, by node or by token.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ResolveInterruptRequest {
-    /// The answer. It must be there and may be `null`.
+    /// Required, but may be `null`.
     pub resume_value: Value,
-    /// The interrupt that is answered; whichever is open at the node where absent.
+    /// Absent selects the interrupt that is open at the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interrupt_id: Option<String>,
 }
@@ -231,37 +222,33 @@ impl Decode for ResolveInterruptRequest {
     }
 }
 
-/// The answer to a resolved interrupt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ResolveInterruptResponse {
-    /// The run.
     pub run_id: String,
-    /// The node that waited.
+    /// The node that raised the interrupt.
     pub node_id: String,
-    /// Where the run stands now.
+    /// The status of the run after the interrupt is resolved.
     pub status: RunStatus,
 }
 
 named! {
-    /// What a fork is for.
     pub enum ForkMode: "replay or branch" {
         /// Runs again with recorded outcomes.
         Replay = "replay",
-        /// Goes on differently from a point.
+        /// Continues from a point with different options.
         Branch = "branch",
     }
 }
 
-/// The body of `POST /v1/runs/{runId}:fork`. Closed. What a mode requires of the other fields is checked.
+/// The body of `POST /v1/runs/{runId}:fork`. Decoding checks what the mode requires of the other fields.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ForkRequest {
-    /// What the fork is for.
     pub mode: ForkMode,
-    /// The first sequence that is executed again: 0 when a replay names none.
+    /// The first sequence to execute again; defaults to 0 for a replay.
     pub from_seq: u64,
-    /// Options that differ from the source's; only a branch may have any.
+    /// Options that differ from the source run; only a branch may have any.
     #[serde(skip_serializing_if = "RunOptions::is_empty")]
     pub run_options_overlay: RunOptions,
 }
@@ -290,22 +277,19 @@ impl Decode for ForkRequest {
     }
 }
 
-/// The part of a create request a branch may override.
+/// The fields of a create request that a branch may override.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct RunOptions {
-    /// Overrides for the run.
     #[serde(skip_serializing_if = "Object::is_empty")]
     pub configurable: Object,
-    /// Labels.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// Free-form data.
     #[serde(skip_serializing_if = "Object::is_empty")]
     pub metadata: Object,
 }
 
 impl RunOptions {
-    /// Claims that nothing is overridden.
+    /// Returns `true` if nothing is overridden.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.configurable.is_empty() && self.tags.is_empty() && self.metadata.is_empty()
@@ -325,21 +309,18 @@ impl Decode for RunOptions {
     }
 }
 
-/// The answer to a fork.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ForkResponse {
     /// The new run.
     pub run_id: String,
-    /// The run it was made from.
     pub source_run_id: String,
-    /// The first sequence that is executed again.
+    /// The first sequence to execute again.
     pub from_seq: u64,
-    /// What it is for.
     pub mode: ForkMode,
-    /// Where it stood when accepted.
+    /// The status at acceptance.
     pub status: RunStatus,
-    /// Where its events are, absolute.
+    /// An absolute URL.
     pub events_url: String,
 }
 
@@ -364,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_single_cancel_is_open() {
+    fn only_single_cancel_accepts_unknown_fields() {
         assert_eq!(
             CancelRequest::decode(json!({"reason": "x", "y": 1}))
                 .unwrap()
@@ -391,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_may_be_null_but_not_absent() {
+    fn resume_value_may_be_null_but_not_absent() {
         let request = ResolveInterruptRequest::decode(json!({"resumeValue": null})).unwrap();
         assert_eq!(request.resume_value, Value::Null);
         assert_eq!(
@@ -401,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_blank_body_is_an_empty_request() {
+    fn blank_body_is_an_empty_request() {
         for body in [&b""[..], b" \r\n", b"{}"] {
             let pause: PauseRequest = from_slice_or_empty(body).unwrap();
             assert_eq!(
@@ -419,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bulk_cancel_has_limits() {
+    fn bulk_cancel_limits_are_enforced() {
         let ids = |n: usize| json!({"runIds": vec!["r"; n]});
         assert!(BulkCancelRequest::decode(ids(100)).is_ok());
         for (body, wanted) in [
@@ -441,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fork_is_checked_by_its_mode() {
+    fn fork_fields_are_validated_against_the_mode() {
         let replay = ForkRequest::decode(json!({"mode": "replay"})).unwrap();
         assert_eq!(replay.from_seq, 0);
         let overlay = json!({"mode": "branch", "fromSeq": 3, "runOptionsOverlay": {"tags": ["x"]}});

@@ -1,24 +1,23 @@
-//! The error envelope (OpenWOP v1 section 5): closed, so everything extra goes into `details`.
+//! The error envelope (OpenWOP v1 section 5). It is closed, so all additional data goes into `details`.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::json::{BodyError, DecodeError, Object};
 
-/// The body of every answer that is not a success.
+/// The body of every unsuccessful response.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ErrorEnvelope {
     /// A stable code such as `validation_error`.
     pub error: String,
-    /// A text for people, without internals.
+    /// A human-readable message without internal information.
     pub message: String,
-    /// Facts that depend on the code.
+    /// Data specific to the code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<Object>,
 }
 
 impl ErrorEnvelope {
-    /// Makes an envelope without details.
     #[must_use]
     pub fn new(error: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
@@ -28,7 +27,6 @@ impl ErrorEnvelope {
         }
     }
 
-    /// Adds a detail.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.details
@@ -64,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_extra_stands_beside_the_code_and_the_message() {
+    fn envelope_has_only_error_message_and_details() {
         let envelope = ErrorEnvelope::new("not_found", "no such run");
         assert_eq!(
             serde_json::to_string(&envelope).unwrap(),

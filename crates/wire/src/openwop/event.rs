@@ -6,37 +6,34 @@ use serde_json::Value;
 use super::run::RunStatus;
 use crate::time::Timestamp;
 
-/// The version of the contract of every event type.
+/// The contract version of all event types.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// An event as clients see it. Closed: no other fields.
+/// An event as clients see it. No other fields are allowed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunEventDoc {
-    /// Names the event; opaque and globally unique.
+    /// Opaque and globally unique.
     pub event_id: String,
-    /// The run.
     pub run_id: String,
-    /// The node, for events about one.
+    /// Set for events about a node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_id: Option<String>,
-    /// The type, such as `run.started`.
+    /// Such as `run.started`.
     #[serde(rename = "type")]
     pub event_type: String,
-    /// Its place in the log, from 0 without gaps.
+    /// The position in the log, from 0 without gaps.
     pub sequence: u64,
-    /// When it was recorded.
     pub timestamp: Timestamp,
-    /// The version of the type's contract; [`SCHEMA_VERSION`] in what we write.
+    /// The contract version of the event type; [`SCHEMA_VERSION`] in the events we write.
     #[serde(default = "schema_version")]
     pub schema_version: u32,
-    /// The engine that recorded it; a string here, unlike in discovery.
+    /// The engine that recorded the event. A string, unlike in discovery.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine_version: Option<String>,
-    /// The event that caused it, already in the log.
+    /// The earlier event that caused this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub causation_id: Option<String>,
-    /// What happened; its shape depends on the type.
     pub payload: Value,
 }
 
@@ -44,22 +41,19 @@ const fn schema_version() -> u32 {
     SCHEMA_VERSION
 }
 
-/// The answer to a poll: both documented bodies in one.
+/// The poll response, which combines the two bodies that the specification documents.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PollResponse {
-    /// The run.
     pub run_id: String,
     /// The events after the cursor, in order.
     pub events: Vec<RunEventDoc>,
-    /// Claims that no event will follow.
+    /// No further events will follow.
     pub is_complete: bool,
-    /// The cursor for the next poll; absent while the log and the cursor are empty.
+    /// The cursor for the next poll; absent while both the log and the cursor are empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_event_seq: Option<u64>,
-    /// Where the run stands.
     pub run_status: RunStatus,
-    /// Claims that the run has ended.
     pub is_terminal: bool,
 }
 
@@ -70,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_has_the_published_fields() {
+    fn event_matches_the_published_fields() {
         let event = RunEventDoc {
             event_id: "evt_1".into(),
             run_id: "run_1".into(),
@@ -93,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_poll_answers_in_both_dialects() {
+    fn poll_response_combines_both_documented_bodies() {
         let poll = PollResponse {
             run_id: "r".into(),
             events: vec![],

@@ -1,8 +1,8 @@
-//! OpenWOP v1: the bodies of its REST surface, its event documents and its stream modes.
+//! OpenWOP v1: the bodies of its REST API, its event documents and its stream modes.
 //!
-//! Request bodies are read by [`Decode`](crate::json::Decode); the closed ones refuse unknown fields.
-//! Responses and events are written by `serde`, and read back tolerantly by clients of ours. Routes,
-//! statuses and the discovery document belong to the server; v2 is not here yet.
+//! [`Decode`](crate::json::Decode) reads request bodies; closed bodies reject unknown fields. `serde` writes
+//! responses and events, and our own clients read them back tolerantly. Routes, statuses and the discovery
+//! document belong to the server. v2 is not implemented.
 
 pub mod control;
 pub mod error;
@@ -25,7 +25,7 @@ mod tests {
     };
     use crate::time::Timestamp;
 
-    /// A published schema, if the fixtures lie beside the project. References to agents are cut off.
+    /// A published schema with references to agents removed; `None` if the fixtures are not next to the project.
     fn published(name: &str) -> Option<Value> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let file = format!("../shared/fixtures/openwop/schemas/v1/{name}.schema.json");
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn our_documents_follow_the_published_schemas() {
+    fn our_documents_match_the_published_schemas() {
         let now = Timestamp::from_millis(1_767_323_045_006);
         for status in RunStatus::ALL {
             let snapshot = RunSnapshot {

@@ -1,4 +1,4 @@
-//! Creating a run and reading it (OpenWOP v1 sections 7 and 8).
+//! Creating and reading runs (OpenWOP v1 sections 7 and 8).
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -8,41 +8,33 @@ use crate::{
     time::Timestamp,
 };
 
-/// The most tags a run may have.
 const MAX_TAGS: usize = 100;
-/// The most characters a tag may have.
 const MAX_TAG_CHARS: usize = 256;
-/// The most characters an id in a path or body may have.
+/// For ids in paths and bodies.
 const MAX_ID_CHARS: usize = 128;
 
 named! {
-    /// Where a run stands (section 8.1).
+    /// OpenWOP v1 section 8.1.
     pub enum RunStatus: "a run status" {
-        /// Accepted, not begun.
+        /// Accepted but not started.
         Pending = "pending",
-        /// Nodes are running or may run.
+        /// Nodes are running or ready to run.
         Running = "running",
-        /// Paused on request.
         Paused = "paused",
-        /// Waits for an approval.
         WaitingApproval = "waiting-approval",
-        /// Waits for an answer.
         WaitingInput = "waiting-input",
-        /// Waits for an external event.
+        /// Waiting for an external event.
         WaitingExternal = "waiting-external",
-        /// Ended well.
         Completed = "completed",
-        /// Ended badly.
         Failed = "failed",
-        /// A cancel was accepted and is spreading.
+        /// A cancel was accepted and has not reached all nodes yet.
         Cancelling = "cancelling",
-        /// Ended on request.
         Cancelled = "cancelled",
     }
 }
 
 impl RunStatus {
-    /// Claims that the run never changes again.
+    /// Returns `true` for statuses that never change again.
     #[must_use]
     pub const fn is_terminal(self) -> bool {
         match self {
@@ -58,32 +50,30 @@ impl RunStatus {
     }
 }
 
-/// The body of `POST /v1/runs`. Closed: unknown fields are refused.
+/// The body of `POST /v1/runs`. Unknown fields are rejected.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CreateRunRequest {
-    /// The workflow, 1 to 128 characters; absent only when `mode` is `eval`.
+    /// 1 to 128 characters; absent only if `mode` is `eval`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workflow_id: Option<String>,
-    /// The inputs by variable.
+    /// Inputs by variable name.
     #[serde(skip_serializing_if = "Object::is_empty")]
     pub inputs: Object,
-    /// The tenant the caller means; the credential decides.
+    /// The tenant the caller expects; the credential determines the actual one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant_id: Option<String>,
-    /// The scope of deduplication.
+    /// The scope for deduplication.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope_id: Option<String>,
-    /// Where to post interrupt addresses.
+    /// The URL that receives the interrupt callback URLs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub callback_url: Option<String>,
-    /// Where the data must stay.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub residency: Option<Residency>,
-    /// How to run; only `eval` is defined.
+    /// Only `eval` is defined.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
-    /// The suite of an evaluation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eval_suite_ref: Option<String>,
     /// The agent under evaluation.
@@ -92,7 +82,7 @@ pub struct CreateRunRequest {
     /// Overrides for this run (section 7.8).
     #[serde(skip_serializing_if = "Object::is_empty")]
     pub configurable: Object,
-    /// At most 100 labels of 1 to 256 characters.
+    /// At most 100 tags of 1 to 256 characters.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
     /// Free-form data that never affects execution.
@@ -141,7 +131,6 @@ pub(super) fn check_id(id: &str) -> Result<(), DecodeError> {
     Ok(())
 }
 
-/// Reads and checks `tags`.
 pub(super) fn tags(fields: &mut Fields) -> Result<Vec<String>, DecodeError> {
     let tags: Vec<String> = fields.or_default("tags")?;
     if tags.len() > MAX_TAGS {
@@ -156,10 +145,9 @@ pub(super) fn tags(fields: &mut Fields) -> Result<Vec<String>, DecodeError> {
     Ok(tags)
 }
 
-/// Where the data of a run must stay.
+/// The region where the data of a run must stay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Residency {
-    /// The region.
     pub region: String,
 }
 
@@ -172,117 +160,101 @@ impl Decode for Residency {
     }
 }
 
-/// The answer to `POST /v1/runs`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CreateRunResponse {
-    /// The run.
     pub run_id: String,
-    /// Where it stood when accepted; never a terminal status.
+    /// The status at acceptance; never terminal.
     pub status: RunStatus,
-    /// Where its events are, absolute.
+    /// An absolute URL.
     pub events_url: String,
-    /// Where its snapshot is, absolute.
+    /// An absolute URL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status_url: Option<String>,
 }
 
-/// Who owns a run; opaque ids only.
+/// The owner of a run, as opaque ids.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Owner {
-    /// The tenant.
     pub tenant: String,
     /// A part of the tenant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<String>,
-    /// Who acted.
+    /// The user or service that acted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub principal: Option<String>,
 }
 
-/// Why a run failed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunError {
     /// A stable code.
     pub code: String,
-    /// A text for people; never empty.
+    /// A human-readable message; never empty.
     pub message: String,
-    /// Facts that depend on the code.
+    /// Data specific to the code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<Object>,
 }
 
-/// A child as its parent shows it.
+/// A child run in the snapshot of its parent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ChildRun {
-    /// The child.
     pub run_id: String,
-    /// Where it stands.
     pub status: RunStatus,
 }
 
-/// The open interrupt of a suspended run (section 13.7); also the answer to an inspection by token.
+/// The open interrupt of a suspended run (section 13.7); also the response to an inspection by token.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InterruptView {
-    /// The interrupt.
     pub interrupt_id: String,
-    /// The node that raised it.
+    /// The node that raised the interrupt.
     pub node_id: String,
-    /// Its kind, such as `approval`.
+    /// Such as `approval`.
     pub kind: String,
-    /// Its deterministic key.
+    /// The deterministic key of the interrupt.
     pub key: String,
-    /// What is asked; its shape depends on the kind.
+    /// The question; its shape depends on the kind.
     pub data: Value,
-    /// What an answer must look like, as a JSON Schema.
+    /// The JSON Schema of a valid answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume_schema: Option<Value>,
-    /// Since when.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested_at: Option<Timestamp>,
-    /// When the token ends.
+    /// When the token expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
-    /// A token that resolves it, for callers who may.
+    /// A token that resolves the interrupt, for callers with permission.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupt_token: Option<String>,
-    /// The address with that token.
+    /// The URL that contains the token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callback_url: Option<String>,
 }
 
-/// A run as of one moment (section 8.3). Readers ignore what they do not know.
+/// A run at one point in time (section 8.3). Clients ignore unknown fields.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunSnapshot {
-    /// The run.
     pub run_id: String,
-    /// Its workflow.
     pub workflow_id: String,
-    /// Where it stands.
     pub status: RunStatus,
-    /// Who owns it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
-    /// The run that made this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_run_id: Option<String>,
-    /// The node of that run.
+    /// The node of the parent run that started this run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_node_id: Option<String>,
-    /// The runs this one made.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub child_runs: Vec<ChildRun>,
-    /// The node that waits.
+    /// The waiting node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current_node_id: Option<String>,
-    /// When it began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
-    /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Timestamp>,
     /// The active agent, as an `AgentRef`.
@@ -291,56 +263,49 @@ pub struct RunSnapshot {
     /// The supervising agent, as an `AgentRef`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_orchestrator: Option<Object>,
-    /// What was passed in.
     #[serde(default)]
     pub inputs: Object,
-    /// The variables as they are now.
     #[serde(default)]
     pub variables: Object,
-    /// The state of each node, shaped by the host.
+    /// Node states in the format of this host.
     #[serde(default, skip_serializing_if = "Object::is_empty")]
     pub node_states: Object,
-    /// The channels, when the workflow has any.
     #[serde(default, skip_serializing_if = "Object::is_empty")]
     pub channels: Object,
-    /// The names of variables, channels and nodes whose value has content from outside (a field of this host).
+    /// The names of variables, channels and nodes whose values contain external content. An extension of this host.
     #[serde(default, skip_serializing_if = "Object::is_empty")]
     pub untrusted: Object,
-    /// What the run waits for.
+    /// The first of `interrupts`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupt: Option<InterruptView>,
-    /// Everything the run waits for, the first asked first; `interrupt` is the first of them.
+    /// All open interrupts, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub interrupts: Vec<InterruptView>,
-    /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<RunError>,
-    /// The engine it was started under; the published schemas disagree on its type, so it is usually
-    /// left out (section 29, row 11).
+    /// The engine that started the run. Usually omitted, because the published schemas disagree on its type
+    /// (section 29, row 11).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine_version: Option<String>,
-    /// The version of the log's contract.
+    /// The contract version of the event log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_log_schema_version: Option<u32>,
-    /// Labels of the caller.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// Free-form data of the caller.
     #[serde(default, skip_serializing_if = "Object::is_empty")]
     pub metadata: Object,
-    /// Overrides for this run.
     #[serde(default, skip_serializing_if = "Object::is_empty")]
     pub configurable: Object,
-    /// Cost and the like.
+    /// Cost and similar metrics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<Object>,
-    /// The sequence it was taken at; only in `state.snapshot` stream events.
+    /// The sequence of the snapshot; only in `state.snapshot` stream events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_seq: Option<u64>,
 }
 
 impl RunSnapshot {
-    /// A snapshot with nothing but what is required.
+    /// A snapshot with the required fields only.
     #[must_use]
     pub fn new(run_id: impl Into<String>, workflow_id: impl Into<String>, status: RunStatus) -> Self {
         Self {
@@ -388,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minimal_request_has_empty_overlays() {
+    fn minimal_request_has_empty_defaults() {
         let request = CreateRunRequest::decode(json!({"workflowId": "w"})).unwrap();
         let wanted = CreateRunRequest {
             workflow_id: Some("w".into()),
@@ -398,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_request_is_read_and_written_back() {
+    fn full_request_round_trips() {
         let body = json!({
             "workflowId": "w", "inputs": {"a": null}, "tenantId": "t", "scopeId": "s",
             "callbackUrl": "https://x.example", "residency": {"region": "eu"}, "mode": "eval",
@@ -410,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_breaks_a_rule_names_the_field() {
+    fn invalid_request_fields_are_named() {
         for (body, wanted) in [
             (json!({}), "workflowId is required"),
             (
@@ -467,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_always_shows_inputs_and_variables() {
+    fn snapshot_always_has_inputs_and_variables() {
         let snapshot = RunSnapshot::new("r", "w", RunStatus::WaitingApproval);
         let value = serde_json::to_value(&snapshot).unwrap();
         assert_eq!(

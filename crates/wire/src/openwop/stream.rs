@@ -1,7 +1,7 @@
-//! Stream modes and which events each of them shows (OpenWOP v1 section 12).
+//! Stream modes and the events that each mode includes (OpenWOP v1 section 12).
 //!
-//! Pure functions over the names of event types. The projections themselves (snapshots in `values`,
-//! chunks in `messages`) are made by the server.
+//! This module has pure functions over event type names. The server creates the projections: snapshots in
+//! `values` and chunks in `messages`.
 
 use std::time::Duration;
 
@@ -9,35 +9,34 @@ use super::error::ErrorEnvelope;
 use crate::json::named;
 
 named! {
-    /// A way to look at the events of a run.
     pub enum StreamMode: "a stream mode" {
-        /// What moves a run on.
+        /// Events that advance the run.
         Updates = "updates",
-        /// A snapshot after each such event.
+        /// A snapshot after each event that advances the run.
         Values = "values",
         /// Chunks of generated text.
         Messages = "messages",
-        /// Every event.
+        /// All events.
         Debug = "debug",
     }
 }
 
-/// The longest time events may be held back for a batch.
+/// The maximum time to buffer events for a batch.
 pub const MAX_BUFFER: Duration = Duration::from_millis(5_000);
 
-/// How long a poll waits when it does not say.
+/// The timeout of a poll without a `timeout` parameter.
 const DEFAULT_POLL: Duration = Duration::from_secs(30);
 
-/// The tier of an event type: which modes show it.
+/// Determines which modes include an event type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tier {
-    /// Moves a run on.
+    /// Advances the run.
     Update,
-    /// Shown as a snapshot, not as an update.
+    /// Included as a snapshot, not as an update.
     Snapshot,
     /// Generated text.
     Chunk,
-    /// Everything else, including types this build does not know.
+    /// Everything else, including event types unknown to this build.
     Debug,
 }
 
@@ -64,7 +63,7 @@ fn tier(event_type: &str) -> Tier {
         | "interrupt.resolved"
         | "artifact.created" => Tier::Update,
         "node.started" => Tier::Snapshot,
-        // The log holds `output.chunk`; streams show it as `ai.message.chunk`.
+        // The log stores `output.chunk`; streams call it `ai.message.chunk`.
         "output.chunk" | "ai.message.chunk" => Tier::Chunk,
         _ if event_type.starts_with("eval.") || event_type.starts_with("deployment.") => Tier::Update,
         _ => Tier::Debug,
@@ -72,7 +71,7 @@ fn tier(event_type: &str) -> Tier {
 }
 
 impl StreamMode {
-    /// Claims that this mode shows an event of a type, as itself or as a snapshot (section 12.2).
+    /// Returns `true` if this mode includes an event type, as an event or as a snapshot (section 12.2).
     #[must_use]
     pub fn admits(self, event_type: &str) -> bool {
         match (self, tier(event_type)) {
@@ -87,7 +86,7 @@ impl StreamMode {
     }
 }
 
-/// Claims that an event ends a batch at once (section 12.3).
+/// Returns `true` if an event ends its batch immediately (section 12.3).
 #[must_use]
 pub fn forces_flush(event_type: &str) -> bool {
     matches!(
@@ -96,9 +95,9 @@ pub fn forces_flush(event_type: &str) -> bool {
     )
 }
 
-/// The modes of one stream: one, or a union without `values`.
+/// The modes of a stream: a single mode, or several without `values`.
 ///
-/// Invariant: not empty, and `Values` only alone.
+/// Invariant: not empty, and `Values` never combines with other modes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamModes {
     updates: bool,
@@ -118,28 +117,23 @@ impl Default for StreamModes {
     }
 }
 
-/// Why a parameter of a stream is refused.
+/// An invalid parameter of a stream or poll.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
-    /// A mode is not known.
     #[error("unknown streamMode '{0}'")]
     UnknownMode(String),
-    /// `values` was asked for together with another mode.
     #[error("streamMode 'values' cannot be combined")]
     ValuesCombined,
-    /// The buffer time is no integer from 0 to 5000.
     #[error("bufferMs must be an integer from 0 to 5000")]
     Buffer,
-    /// The cursor of a poll is no sequence.
     #[error("lastSequence must be a non-negative integer")]
     Cursor,
-    /// The waiting time of a poll is no number of seconds.
     #[error("timeout must be an integer from 1 to 60")]
     Timeout,
 }
 
 impl StreamError {
-    /// The query parameter at fault.
+    /// The invalid query parameter.
     #[must_use]
     pub const fn parameter(&self) -> &'static str {
         match self {
@@ -167,10 +161,10 @@ impl From<StreamError> for ErrorEnvelope {
 }
 
 impl StreamModes {
-    /// Reads `streamMode`: one mode, or several joined by commas. Absent means `updates`.
+    /// Parses `streamMode`: one mode, or several separated by commas. Absent means `updates`.
     ///
     /// # Errors
-    /// When a mode is unknown, or `values` is not alone.
+    /// Returns an error if a mode is unknown, or if `values` is combined with another mode.
     pub fn parse(parameter: Option<&str>) -> Result<Self, StreamError> {
         let Some(parameter) = parameter else {
             return Ok(Self::default());
@@ -196,13 +190,13 @@ impl StreamModes {
         Ok(modes)
     }
 
-    /// Claims that snapshots are wanted instead of events.
+    /// Returns `true` if the stream sends snapshots instead of events.
     #[must_use]
     pub const fn is_values(self) -> bool {
         self.values
     }
 
-    /// Claims that more than one mode is wanted, so that events are named after the mode.
+    /// Returns `true` if the stream has several modes, so that events are named after their mode.
     #[must_use]
     pub fn is_mixed(self) -> bool {
         [self.updates, self.messages, self.debug]
@@ -212,7 +206,7 @@ impl StreamModes {
             > 1
     }
 
-    /// The first wanted mode that shows an event of a type; none if the stream skips it.
+    /// The first mode of the stream that includes an event type; `None` if the stream skips it.
     #[must_use]
     pub fn admitting(self, event_type: &str) -> Option<StreamMode> {
         [
@@ -226,10 +220,10 @@ impl StreamModes {
     }
 }
 
-/// Reads `bufferMs`; absent means no buffering.
+/// Parses `bufferMs`; absent means no buffering.
 ///
 /// # Errors
-/// When it is no integer from 0 to 5000.
+/// Returns an error if the value is not an integer from 0 to 5000.
 pub fn parse_buffer(parameter: Option<&str>) -> Result<Duration, StreamError> {
     let Some(parameter) = parameter else {
         return Ok(Duration::ZERO);
@@ -246,17 +240,17 @@ pub fn parse_buffer(parameter: Option<&str>) -> Result<Duration, StreamError> {
 /// The query of a poll (section 12.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PollQuery {
-    /// Only events after this sequence; none means from the start.
+    /// Only events after this sequence; `None` means from the start.
     pub after: Option<u64>,
-    /// How long to wait for the first event.
+    /// The maximum time to wait for the first event.
     pub timeout: Duration,
 }
 
 impl PollQuery {
-    /// Reads `lastSequence` (or its alias `since`) and `timeout`, which is 30 seconds when absent.
+    /// Parses `lastSequence` (or its alias `since`) and `timeout`, which defaults to 30 seconds.
     ///
     /// # Errors
-    /// When the cursor is no sequence, or the time lies outside 1 to 60 seconds.
+    /// Returns an error if the cursor is not a sequence, or the timeout is not 1 to 60 seconds.
     pub fn parse(last_sequence: Option<&str>, timeout: Option<&str>) -> Result<Self, StreamError> {
         let after = match last_sequence {
             None => None,
@@ -273,7 +267,7 @@ impl PollQuery {
     }
 }
 
-/// Reads decimal digits and nothing else; `u64::from_str` would take a leading plus.
+/// Parses decimal digits only; `u64::from_str` would accept a leading plus.
 fn whole_number(text: &str) -> Option<u64> {
     if !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
@@ -286,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_mode_shows_its_tier() {
+    fn modes_include_their_tiers() {
         for (event_type, updates, values, messages) in [
             ("run.started", true, true, false),
             ("run.completed", true, true, false),
@@ -342,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_mode_is_told_what_is_supported() {
+    fn unknown_mode_error_lists_supported_modes() {
         for (parameter, error) in [
             ("", StreamError::UnknownMode(String::new())),
             ("all", StreamError::UnknownMode("all".into())),
@@ -365,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_time_is_bounded() {
+    fn buffer_time_is_limited() {
         assert_eq!(parse_buffer(None), Ok(Duration::ZERO));
         assert_eq!(parse_buffer(Some("0")), Ok(Duration::ZERO));
         assert_eq!(parse_buffer(Some("5000")), Ok(MAX_BUFFER));
@@ -379,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_poll_has_a_cursor_and_a_patience() {
+    fn poll_parses_cursor_and_timeout() {
         let parsed = PollQuery::parse(None, None).unwrap();
         assert_eq!(
             parsed,

@@ -1,5 +1,5 @@
-//! The durable record of an A2A task (OpenWOP v1 section 27.9, RFC 0100): a closed document without
-//! inputs, outputs or credentials.
+//! The durable record of an A2A task (OpenWOP v1 section 27.9, RFC 0100): a closed document without inputs,
+//! outputs or credentials.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -11,23 +11,19 @@ use crate::{
 };
 
 named! {
-    /// The stored vocabulary of task states, in the spelling of A2A 0.3.
+    /// The stored task states, with the names of A2A 0.3.
     pub enum StoredTaskState: "a task state" {
-        /// Accepted, not begun.
+        /// Accepted but not started.
         Submitted = "submitted",
-        /// Being worked on.
         Working = "working",
-        /// Waits for a message.
+        /// Waiting for a message from the client.
         InputRequired = "input-required",
-        /// Waits for credentials; never made from a run.
+        /// Waiting for credentials; no run status maps to it.
         AuthRequired = "auth-required",
-        /// Ended well.
         Completed = "completed",
-        /// Ended badly.
         Failed = "failed",
-        /// Ended on request.
         Canceled = "canceled",
-        /// Declined; made only from a run that failed as rejected.
+        /// Only for a run that failed as rejected.
         Rejected = "rejected",
     }
 }
@@ -49,43 +45,39 @@ impl From<RunStatus> for StoredTaskState {
 }
 
 named! {
-    /// What a task in `input-required` waits for.
+    /// The input that a task in `input-required` waits for.
     pub enum StoredInterruptKind: "approval or clarification" {
         /// A decision.
         Approval = "approval",
-        /// An answer, or an external event.
+        /// An answer or an external event.
         Clarification = "clarification",
     }
 }
 
-/// The record of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct A2aTaskState {
-    /// The task; the same as the run.
+    /// Equal to the run id.
     pub task_id: String,
-    /// The run.
     pub run_id: String,
-    /// The context the client gave or was given.
+    /// Chosen by the client, or generated for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context_id: Option<String>,
-    /// The state.
     pub state: StoredTaskState,
-    /// What it waits for, if it does.
+    /// Set only in `input-required`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interrupt_kind: Option<StoredInterruptKind>,
     /// When the state last changed.
     pub updated_at: Timestamp,
-    /// The latest push configuration.
+    /// The most recent push configuration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub push_config: Option<PushConfig>,
 }
 
-/// A push configuration, without its secrets.
+/// A push configuration without its secrets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PushConfig {
-    /// Where to post.
     pub url: String,
     /// A digest of the token, at most 32 characters.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -137,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_has_the_published_fields() {
+    fn record_matches_the_published_fields() {
         let record = json!({
             "taskId": "run_x", "runId": "run_x", "contextId": "ctx_42", "state": "input-required",
             "interruptKind": "approval", "updatedAt": "2026-06-13T19:00:00.000Z",
@@ -163,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_closed() {
+    fn unknown_record_fields_are_rejected() {
         let record = json!({"taskId": "a", "runId": "a", "state": "working",
             "updatedAt": "2026-06-13T19:00:00Z"});
         assert!(A2aTaskState::decode(record.clone()).is_ok());
@@ -184,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn every_run_status_has_a_task_state() {
+    fn every_run_status_maps_to_a_task_state() {
         let states: Vec<_> = RunStatus::ALL
             .iter()
             .map(|status| StoredTaskState::from(*status).as_str())

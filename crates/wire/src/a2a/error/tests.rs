@@ -1,9 +1,9 @@
-//! The table of errors, and what clients of each version read.
+//! The error table, and the error representation in each version.
 
 use super::*;
 
 #[test]
-fn the_profiles_differ_where_the_revisions_do() {
+fn profiles_differ_where_the_revisions_differ() {
     let differing: Vec<_> = Kind::ALL
         .iter()
         .map(|kind| {
@@ -29,7 +29,7 @@ fn the_profiles_differ_where_the_revisions_do() {
 }
 
 #[test]
-fn codes_and_reasons_find_their_row() {
+fn codes_and_reasons_resolve_to_their_row() {
     for kind in Kind::ALL {
         assert_eq!(Kind::from_code(kind.code()), Some(*kind));
         assert_eq!(Kind::from_reason(kind.reason()), Some(*kind));
@@ -61,7 +61,7 @@ fn details_are_an_array_of_typed_objects() {
 }
 
 #[test]
-fn a_rest_body_is_a_status() {
+fn http_body_is_a_status() {
     assert_eq!(
         A2aError::unsupported("the task has ended").rest_body(Version::V1_0, ErrorProfile::V1_0_0),
         json!({ "error": {
@@ -82,7 +82,7 @@ fn a_rest_body_is_a_status() {
 }
 
 #[test]
-fn an_old_client_reads_the_number_of_json_rpc() {
+fn http_body_for_0_3_contains_the_json_rpc_code() {
     let error = A2aError::unsupported("the task has ended");
     let new = error.rest_body(Version::V1_0, ErrorProfile::V1_0_1);
     let old = error.rest_body(Version::V0_3, ErrorProfile::V1_0_1);
@@ -96,7 +96,7 @@ fn an_old_client_reads_the_number_of_json_rpc() {
 }
 
 #[test]
-fn an_old_client_of_grpc_reads_a_name() {
+fn grpc_message_for_0_3_starts_with_the_name() {
     let error = A2aError::task_not_found("t");
     assert_eq!(error.grpc_message(Version::V1_0), "task not found");
     assert_eq!(
@@ -106,7 +106,7 @@ fn an_old_client_of_grpc_reads_a_name() {
 }
 
 #[test]
-fn an_old_client_sees_only_codes_it_knows() {
+fn clients_of_0_3_get_only_codes_of_0_3() {
     let required = A2aError::ExtensionSupportRequired { uri: "urn:x".into() };
     assert_eq!(required.code_in(Version::V1_0), -32008);
     assert_eq!(required.code_in(Version::V0_3), -32004);

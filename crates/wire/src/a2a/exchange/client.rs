@@ -1,7 +1,8 @@
-//! The other side of the same table: requests written, replies read.
+//! The client side of the same table: writes requests and decodes replies.
 //!
-//! What is written here is what [`Request::decode`] reads, and what [`Reply::into_document`] writes is read here; tests
-//! hold each against the other. Replies come from anybody, so what was not asked for is refused by its field.
+//! [`Request::decode`] reads what this module writes, and this module reads what [`Reply::into_document`]
+//! writes; tests check each pair. Replies are untrusted input, so an unexpected reply is rejected with the
+//! name of the offending field.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -21,7 +22,6 @@ use super::{
 use crate::json::{Decode, DecodeError, Object};
 
 impl Request {
-    /// What is asked for.
     #[must_use]
     pub const fn operation(&self) -> Operation {
         match self {
@@ -39,7 +39,7 @@ impl Request {
         }
     }
 
-    /// What a path to it names.
+    /// The names that the path of the request contains.
     #[must_use]
     pub fn names(&self) -> Names {
         let (task, config) = match self {
@@ -61,7 +61,7 @@ impl Request {
         }
     }
 
-    /// Names the tenant that the interface declares. 0.3 has no place for it.
+    /// Sets the tenant that the agent's interface declares. 0.3 has no field for it.
     #[must_use]
     pub fn with_tenant(mut self, name: Option<String>) -> Self {
         match &mut self {
@@ -71,7 +71,7 @@ impl Request {
             Self::CancelTask(request) => request.tenant = name,
             Self::SubscribeToTask(request) => request.tenant = name,
             Self::CreatePushConfig(config) => config.tenant = name,
-            // It grants nothing, so who reads one configuration has no use for it.
+            // A tenant grants nothing, so this variant does not carry one.
             Self::GetPushConfig { .. } => {}
             Self::ListPushConfigs(request) => request.tenant = name,
             Self::DeletePushConfig(request) => request.tenant = name,
@@ -80,10 +80,11 @@ impl Request {
         self
     }
 
-    /// Spells the parameters.
+    /// Converts the parameters to a document.
     ///
     /// # Errors
-    /// When the form cannot say it: a push configuration without an id is asked for in 0.3 over JSON-RPC alone.
+    /// Returns an error if the form cannot express the request: only 0.3 over JSON-RPC can request a push
+    /// configuration without an id.
     pub fn into_document(self, form: Form) -> Result<Object, DecodeError> {
         match self {
             Self::SendMessage(request) | Self::SendStreamingMessage(request) => match form {
@@ -97,7 +98,7 @@ impl Request {
                 Form::V0_3Proto => object(&Proto(&request)),
             },
             Self::ListTasks(request) => match form {
-                // 0.3 has no such method in JSON-RPC, so it has no spelling of its own.
+                // In 0.3, JSON-RPC has no such method, so the 1.0 document is used.
                 Form::V1_0 | Form::V0_3Rpc => object(&request),
                 Form::V0_3Proto => object(&Proto(&request)),
             },
@@ -153,7 +154,7 @@ fn get_push_config(task_id: String, id: Option<String>, form: Form) -> Result<Ob
     }
 }
 
-/// Writes a document that is an object by its type.
+/// Serializes a type that always serializes to an object.
 fn object(value: &impl Serialize) -> Result<Object, DecodeError> {
     let value = serde_json::to_value(value)
         .map_err(|error| DecodeError::invalid(format!("cannot be written: {error}")))?;
@@ -161,10 +162,10 @@ fn object(value: &impl Serialize) -> Result<Object, DecodeError> {
 }
 
 impl Reply {
-    /// Reads the reply to an operation. That of a streaming one is read by [`read_item`].
+    /// Decodes the reply to an operation. For streaming operations use [`read_item`] instead.
     ///
     /// # Errors
-    /// Names the first field that does not fit.
+    /// Returns the first field that is missing or invalid.
     pub fn decode(operation: Operation, form: Form, value: Value) -> Result<Self, DecodeError> {
         Ok(match operation {
             Operation::SendMessage | Operation::SendStreamingMessage => {
@@ -191,7 +192,7 @@ impl Reply {
                 }
                 Form::V0_3Proto => Proto::decode(value)?.0,
             }),
-            // Agents answer with nothing, null or an empty object, and none of them says more.
+            // Agents reply with no body, `null` or an empty object; none carries information.
             Operation::DeletePushConfig => Self::Deleted,
             Operation::GetExtendedAgentCard => Self::Card(read::<AgentCard, v03::AgentCard>(form, value)?),
         })
@@ -206,10 +207,10 @@ fn push_config(form: Form, value: Value) -> Result<TaskPushNotificationConfig, D
     }
 }
 
-/// Reads an item of a stream.
+/// Decodes an item of a stream.
 ///
 /// # Errors
-/// Names the first field that does not fit.
+/// Returns the first field that is missing or invalid.
 pub fn read_item(form: Form, value: Value) -> Result<StreamResponse, DecodeError> {
     read::<StreamResponse, v03::StreamEvent>(form, value)
 }
@@ -327,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_reads_what_a_client_writes() {
+    fn server_reads_requests_of_our_client() {
         for request in requests() {
             for form in FORMS {
                 let document = request.clone().into_document(form).unwrap();
@@ -343,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_survives_the_bytes() {
+    fn requests_round_trip_through_protobuf() {
         for request in requests() {
             for version in Version::ALL {
                 let form = Form::proto(*version);
@@ -360,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_without_an_id_is_asked_for_in_one_form() {
+    fn only_0_3_rpc_requests_a_configuration_without_an_id() {
         let request = Request::GetPushConfig {
             task_id: "t".to_owned(),
             id: None,
@@ -372,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_is_named_where_there_is_a_place() {
+    fn tenant_is_written_where_the_request_has_a_field_for_it() {
         for request in requests() {
             let request = request.with_tenant(Some("acme".to_owned()));
             let document = request.clone().into_document(Form::V1_0).unwrap();
@@ -384,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_reads_what_a_server_writes() {
+    fn our_client_reads_replies_of_the_server() {
         let page = ListTaskPushNotificationConfigsResponse {
             configs: vec![config()],
             next_page_token: String::new(),
@@ -408,7 +409,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_that_is_read_panics(document in arbitrary::hostile_value()) {
+        fn decoding_never_panics(document in arbitrary::hostile_value()) {
             for form in FORMS {
                 for operation in Operation::ALL {
                     let _ = Reply::decode(*operation, form, document.clone());
@@ -418,8 +419,8 @@ mod tests {
         }
 
         #[test]
-        fn tasks_come_back(task in arbitrary::task()) {
-            // What a form cannot say is lost on the way there, and nothing more on the way back.
+        fn tasks_round_trip(task in arbitrary::task()) {
+            // The first round trip loses what the form cannot express; the second loses nothing.
             for form in FORMS {
                 let written = |reply: Reply| serde_json::to_value(reply.into_document(form)).unwrap();
                 let reply = |operation, document| Reply::decode(operation, form, document).unwrap();
@@ -440,7 +441,7 @@ mod tests {
         }
 
         #[test]
-        fn items_come_back(item in arbitrary::stream_response()) {
+        fn stream_items_round_trip(item in arbitrary::stream_response()) {
             for form in FORMS {
                 let written = |item| serde_json::to_value(Document::item(item, false, form)).unwrap();
                 let once = read_item(form, written(item.clone())).unwrap();

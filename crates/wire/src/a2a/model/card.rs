@@ -1,7 +1,7 @@
 //! The agent card (A2A 1.0 section 4.4).
 //!
-//! Required fields are always written, even when empty, which is also what signing needs; the rest only
-//! when set. Signing itself is not here.
+//! Required fields are always written, even when empty, as signatures need; optional fields only when set.
+//! This module does not sign cards.
 
 use std::collections::BTreeMap;
 
@@ -11,50 +11,38 @@ use serde_json::Value;
 use super::{Metadata, SecurityRequirement, SecurityScheme, is_false};
 use crate::json::{Decode, DecodeError, Fields, Object, deserialize_by_decode};
 
-/// The names of the bindings; others are allowed.
+/// Names of the standard bindings; other names are allowed.
 pub mod binding {
-    /// JSON-RPC 2.0 over HTTP.
     pub const JSONRPC: &str = "JSONRPC";
-    /// gRPC.
     pub const GRPC: &str = "GRPC";
-    /// HTTP with JSON bodies.
     pub const HTTP_JSON: &str = "HTTP+JSON";
 }
 
-/// What an agent says about itself.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentCard {
-    /// Its name for people.
     pub name: String,
-    /// What it does.
     pub description: String,
-    /// The release of the agent, not of the protocol.
+    /// The version of the agent, not of the protocol.
     pub version: String,
-    /// Where it can be reached, preferred first.
+    /// In order of preference.
     pub supported_interfaces: Vec<AgentInterface>,
-    /// Who runs it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provider: Option<AgentProvider>,
-    /// Where it is documented.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub documentation_url: Option<String>,
-    /// Where its icon is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub icon_url: Option<String>,
-    /// What it can do beyond the minimum.
     pub capabilities: AgentCapabilities,
-    /// The ways to authenticate, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub security_schemes: BTreeMap<String, SecurityScheme>,
-    /// What is required: any one of these.
+    /// A client must satisfy any one of these.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub security_requirements: Vec<SecurityRequirement>,
-    /// The media types it takes.
+    /// Media types.
     pub default_input_modes: Vec<String>,
-    /// The media types it gives.
+    /// Media types.
     pub default_output_modes: Vec<String>,
-    /// What it can be asked to do.
     pub skills: Vec<AgentSkill>,
     /// Signatures over the card without this field.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -83,17 +71,15 @@ impl Decode for AgentCard {
     }
 }
 
-/// One way to reach an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentInterface {
-    /// The address; for gRPC `host:port`.
+    /// For gRPC `host:port`.
     pub url: String,
-    /// The binding, see [`binding`].
+    /// One of [`binding`], or another name.
     pub protocol_binding: String,
-    /// The protocol version, such as `1.0`.
     pub protocol_version: String,
-    /// What the client must put into `tenant`.
+    /// Clients must send this value as `tenant`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
 }
@@ -110,13 +96,10 @@ impl Decode for AgentInterface {
     }
 }
 
-/// Who runs an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentProvider {
-    /// The organisation.
     pub organization: String,
-    /// Its site.
     pub url: String,
 }
 
@@ -130,20 +113,17 @@ impl Decode for AgentProvider {
     }
 }
 
-/// What an agent can do beyond the minimum. Absent means no.
+/// `None` means unsupported.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentCapabilities {
-    /// Streams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub streaming: Option<bool>,
-    /// Push notifications.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub push_notifications: Option<bool>,
-    /// Extensions of the protocol.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub extensions: Vec<AgentExtension>,
-    /// A longer card for authenticated clients.
+    /// A card with more details, for authenticated clients.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub extended_agent_card: Option<bool>,
 }
@@ -160,19 +140,17 @@ impl Decode for AgentCapabilities {
     }
 }
 
-/// An extension of the protocol. The same in both versions.
+/// Identical in both versions.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentExtension {
-    /// Names it.
     pub uri: String,
-    /// How this agent uses it.
+    /// How this agent uses the extension.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Claims that clients must use it.
+    /// Clients must use the extension.
     #[serde(skip_serializing_if = "is_false")]
     pub required: bool,
-    /// Its settings.
     #[serde(skip_serializing_if = "Object::is_empty")]
     pub params: Object,
 }
@@ -189,28 +167,22 @@ impl Decode for AgentExtension {
     }
 }
 
-/// Something an agent can be asked to do.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentSkill {
-    /// Names it.
     pub id: String,
-    /// Its name for people.
     pub name: String,
-    /// What it does.
     pub description: String,
-    /// Keywords.
     pub tags: Vec<String>,
-    /// Example requests.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub examples: Vec<String>,
-    /// The media types it takes, instead of the card's.
+    /// Overrides the input modes of the card.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub input_modes: Vec<String>,
-    /// The media types it gives, instead of the card's.
+    /// Overrides the output modes of the card.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub output_modes: Vec<String>,
-    /// What it requires, instead of what the card requires.
+    /// Overrides the requirements of the card.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub security_requirements: Vec<SecurityRequirement>,
 }
@@ -231,13 +203,13 @@ impl Decode for AgentSkill {
     }
 }
 
-/// A detached JSON Web Signature over a card. The same in both versions.
+/// A detached JSON Web Signature over a card. Identical in both versions.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentCardSignature {
-    /// The protected header, base64url.
+    /// The protected header, in base64url.
     pub protected: String,
-    /// The signature, base64url.
+    /// The signature, in base64url.
     pub signature: String,
     /// The unprotected header.
     #[serde(skip_serializing_if = "Metadata::is_empty")]

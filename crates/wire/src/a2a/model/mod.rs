@@ -1,19 +1,13 @@
-//! The A2A 1.0 model: tasks, messages, parts, events, requests and agent cards.
+//! The A2A 1.0 model: tasks, messages, parts, events, requests and agent cards, in JSON only.
 //!
-//! Reading follows ProtoJSON: unknown fields are ignored, absent and `null` fields take their default,
-//! names are camelCase, enums are read by name. Writing omits default values, except where the
-//! specification requires a field. Every union is read as exactly one of its members.
+//! Decoding follows ProtoJSON: unknown fields are ignored, absent and `null` fields take their default, names
+//! are camelCase, and enums are decoded by name. Encoding omits default values, except where the
+//! specification requires a field. A union must have exactly one of its members.
 //!
-//! These are our own structs. The official crate (`a2a-lf` 0.4.2) was read and set aside, because:
-//! - its part takes the first of several contents, and drops a `filename`, `mediaType` or `metadata` of
-//!   the wrong type, where the protocol allows exactly one and we owe the client a field violation;
-//! - its maps are hash maps, so the same card or task serialises differently from one process to the
-//!   next, and a promise here is equal bytes;
-//! - its times are written with as many digits as they have, not with milliseconds;
-//! - its unions are read through cloned values, so an error inside names no field, and a large message
-//!   is copied several times.
-//!
-//! Only JSON is read and written here: no protocol buffers, no snake_case names, no numeric enums.
+//! We do not use the official crate (`a2a-lf` 0.4.2). It accepts a part with several contents and drops
+//! fields of the wrong type, where we owe the client a field violation. Its hash maps serialize in random
+//! order, but we promise equal bytes for equal values. It writes timestamps with varying precision. It
+//! decodes unions through cloned values, so errors name no field and large messages are copied several times.
 
 mod card;
 mod push;
@@ -47,7 +41,7 @@ pub use task::{
 pub(crate) use push::check_scheme;
 pub(crate) use task::{decode_base64, encode_base64};
 
-/// Free-form data of a client or agent; empty means absent.
+/// Free-form data of a client or an agent; empty means absent.
 pub type Metadata = crate::json::Object;
 
 #[expect(

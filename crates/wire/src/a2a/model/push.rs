@@ -1,8 +1,8 @@
 //! Push notification configurations (A2A 1.0 section 4.3).
 //!
-//! Tokens and credentials end up in HTTP headers, so control characters in them are refused here. They
-//! are [`Secret`]: written on the wire, never shown by `Debug`. Whether a URL may be called is the
-//! egress gate's question.
+//! Tokens and credentials become HTTP headers, so control characters in them are rejected. They are
+//! [`Secret`]: serialized, but hidden by `Debug`. This module does not check URLs; the egress gate decides
+//! which may be called.
 
 use std::fmt;
 
@@ -12,16 +12,16 @@ use serde_json::Value;
 use super::request::page_size;
 use crate::json::{Decode, DecodeError, Fields, deserialize_by_decode};
 
-/// A text that `Debug` does not show.
+/// A string that `Debug` hides.
 #[derive(Clone, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Wraps a text; it must fit an HTTP header.
+    /// Wraps a string that must be valid in an HTTP header.
     ///
     /// # Errors
-    /// When it has control characters, which could smuggle a header.
+    /// Returns an error if the string contains control characters, which could inject a header.
     pub fn new(text: impl Into<String>) -> Result<Self, DecodeError> {
         let text = text.into();
         if text.chars().any(char::is_control) {
@@ -30,7 +30,6 @@ impl Secret {
         Ok(Self(text))
     }
 
-    /// The text itself.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
@@ -49,13 +48,12 @@ impl Decode for Secret {
     }
 }
 
-/// How to authenticate to the receiver: `Authorization: {scheme} {credentials}`.
+/// Sent to the receiver as `Authorization: {scheme} {credentials}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AuthenticationInfo {
-    /// The HTTP scheme, such as `Bearer`.
+    /// The HTTP authentication scheme, such as `Bearer`.
     pub scheme: String,
-    /// What goes after it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub credentials: Option<Secret>,
 }
@@ -80,34 +78,31 @@ pub(crate) fn check_scheme(scheme: &str) -> Result<(), DecodeError> {
     Ok(())
 }
 
-/// Where and how to push the updates of a task. Also the request and the response that create one.
+/// Where and how to push the updates of a task; also the request that creates the configuration, and its response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TaskPushNotificationConfig {
-    /// The tenant the client addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// Names the configuration within its task; the server makes one when absent.
+    /// The id within the task; the server generates one if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// The task; absent only when sent along with the message that makes it.
+    /// Absent only in the configuration of a `SendMessage` request, which creates the task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task_id: Option<String>,
-    /// Where to post.
     pub url: String,
-    /// What the receiver recognises the notification by.
+    /// The receiver uses it to recognize notifications.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<Secret>,
-    /// How to authenticate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub authentication: Option<AuthenticationInfo>,
 }
 
 impl TaskPushNotificationConfig {
-    /// The task, which `CreateTaskPushNotificationConfig` requires.
+    /// The task id, which `CreateTaskPushNotificationConfig` requires.
     ///
     /// # Errors
-    /// A field violation of `taskId` when it is absent.
+    /// Returns a field violation of `taskId` if it is absent.
     pub fn require_task_id(&self) -> Result<&str, DecodeError> {
         self.task_id
             .as_deref()
@@ -131,16 +126,12 @@ impl Decode for TaskPushNotificationConfig {
     }
 }
 
-/// `GetTaskPushNotificationConfig`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GetTaskPushNotificationConfigRequest {
-    /// The tenant the client addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// The task.
     pub task_id: String,
-    /// The configuration.
     pub id: String,
 }
 
@@ -155,16 +146,12 @@ impl Decode for GetTaskPushNotificationConfigRequest {
     }
 }
 
-/// `DeleteTaskPushNotificationConfig`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeleteTaskPushNotificationConfigRequest {
-    /// The tenant the client addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// The task.
     pub task_id: String,
-    /// The configuration.
     pub id: String,
 }
 
@@ -179,19 +166,16 @@ impl Decode for DeleteTaskPushNotificationConfigRequest {
     }
 }
 
-/// `ListTaskPushNotificationConfigs`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ListTaskPushNotificationConfigsRequest {
-    /// The tenant the client addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// The task.
     pub task_id: String,
-    /// At most so many, 1 to 100.
+    /// 1 to 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub page_size: Option<u32>,
-    /// Where the page before this one ended.
+    /// The `next_page_token` of the previous page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub page_token: Option<String>,
 }
@@ -208,13 +192,11 @@ impl Decode for ListTaskPushNotificationConfigsRequest {
     }
 }
 
-/// A page of configurations.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ListTaskPushNotificationConfigsResponse {
-    /// The configurations.
     pub configs: Vec<TaskPushNotificationConfig>,
-    /// What to ask for next; empty on the last page.
+    /// Empty on the last page.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub next_page_token: String,
 }

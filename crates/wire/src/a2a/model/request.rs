@@ -1,7 +1,7 @@
-//! The requests and responses of the task operations (A2A 1.0 section 3).
+//! Requests and responses of the task operations (A2A 1.0 section 3).
 //!
-//! Numbers are checked when read: a negative history length or a page size outside 1 to 100 is a field
-//! violation. A `tenant` is a hint of the client and grants nothing.
+//! Decoding checks numbers: a negative history length or a page size outside 1 to 100 is a field violation.
+//! The client chooses `tenant`, so it grants nothing.
 
 use std::borrow::Cow;
 
@@ -14,22 +14,18 @@ use crate::{
     time::Timestamp,
 };
 
-/// The largest page a client may ask for.
 const MAX_PAGE_SIZE: u32 = 100;
 
-/// `SendMessage` and `SendStreamingMessage`.
+/// Parameters of `SendMessage` and `SendStreamingMessage`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SendMessageRequest {
-    /// The tenant the client addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// The message, with at least one part.
+    /// Must have at least one part.
     pub message: Message,
-    /// How to answer.
     #[serde(skip_serializing_if = "is_default")]
     pub configuration: SendMessageConfiguration,
-    /// Free-form data.
     #[serde(skip_serializing_if = "Metadata::is_empty")]
     pub metadata: Metadata,
 }
@@ -55,20 +51,19 @@ fn with_parts(message: Message) -> Result<Message, DecodeError> {
     Ok(message)
 }
 
-/// How the agent should answer a message.
+/// Options for the reply to a message.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SendMessageConfiguration {
-    /// The media types the client understands; empty means any.
+    /// Media types the client accepts; empty means any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub accepted_output_modes: Vec<String>,
-    /// Where to push the updates of the task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task_push_notification_config: Option<TaskPushNotificationConfig>,
-    /// How many of the latest messages to include: all the agent likes when absent, none for 0.
+    /// The number of most recent messages to include; absent lets the agent choose.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub history_length: Option<u32>,
-    /// Claims that the client does not wait until the task ends or asks for something.
+    /// Return at once instead of waiting until the task ends or is interrupted.
     #[serde(skip_serializing_if = "is_false")]
     pub return_immediately: bool,
 }
@@ -90,13 +85,13 @@ impl Decode for SendMessageConfiguration {
     }
 }
 
-/// The answer to a message; on the wire exactly one member.
+/// On the wire, an object with exactly one member.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SendMessageResponse {
-    /// The message became, or continued, a task.
+    /// The task that the message created or continued.
     Task(Task),
-    /// The agent answered without a task.
+    /// The agent replied without a task.
     Message(Message),
 }
 
@@ -112,16 +107,12 @@ impl Decode for SendMessageResponse {
     }
 }
 
-/// `GetTask`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GetTaskRequest {
-    /// The tenant the client addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// The task.
     pub id: String,
-    /// How many of the latest messages to include.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub history_length: Option<u32>,
 }
@@ -137,32 +128,28 @@ impl Decode for GetTaskRequest {
     }
 }
 
-/// `ListTasks`.
+/// A task must match all filters.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ListTasksRequest {
-    /// The tenant the client addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// Only tasks of this context.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context_id: Option<String>,
-    /// Only tasks in this state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<TaskState>,
-    /// At most so many tasks, 1 to 100.
+    /// 1 to 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub page_size: Option<u32>,
-    /// Where the page before this one ended.
+    /// The `next_page_token` of the previous page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub page_token: Option<String>,
-    /// How many of the latest messages to include in each task.
+    /// The number of most recent messages to include per task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub history_length: Option<u32>,
-    /// Only tasks whose status changed at this time or later.
+    /// Only tasks whose status changed at or after this time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status_timestamp_after: Option<Timestamp>,
-    /// Claims that artifacts are wanted too.
     #[serde(skip_serializing_if = "is_false")]
     pub include_artifacts: bool,
 }
@@ -189,7 +176,6 @@ impl Decode for ListTasksRequest {
     }
 }
 
-/// Reads `pageSize`, which must lie between 1 and 100.
 pub(super) fn page_size(fields: &mut Fields) -> Result<Option<u32>, DecodeError> {
     let size: Option<u32> = fields.optional("pageSize")?;
     if size.is_some_and(|size| size == 0 || size > MAX_PAGE_SIZE) {
@@ -202,13 +188,13 @@ pub(super) fn page_size(fields: &mut Fields) -> Result<Option<u32>, DecodeError>
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ListTasksResponse {
-    /// The tasks, latest change first.
+    /// Most recently changed first.
     pub tasks: Vec<Task>,
-    /// What to ask for next; empty on the last page.
+    /// Empty on the last page.
     pub next_page_token: String,
-    /// How many tasks a page holds at most.
+    /// The maximum size of the page.
     pub page_size: u32,
-    /// How many tasks there are before paging.
+    /// The number of matching tasks on all pages.
     pub total_size: u64,
 }
 
@@ -224,16 +210,12 @@ impl Decode for ListTasksResponse {
     }
 }
 
-/// `CancelTask`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CancelTaskRequest {
-    /// The tenant the client addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// The task.
     pub id: String,
-    /// Free-form data.
     #[serde(skip_serializing_if = "Metadata::is_empty")]
     pub metadata: Metadata,
 }
@@ -249,14 +231,11 @@ impl Decode for CancelTaskRequest {
     }
 }
 
-/// `SubscribeToTask`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SubscribeToTaskRequest {
-    /// The tenant the client addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// The task.
     pub id: String,
 }
 
@@ -270,11 +249,10 @@ impl Decode for SubscribeToTaskRequest {
     }
 }
 
-/// `GetExtendedAgentCard`; often sent without parameters.
+/// Clients often send no parameters.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GetExtendedAgentCardRequest {
-    /// The tenant the client addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
 }
@@ -287,10 +265,10 @@ impl Decode for GetExtendedAgentCardRequest {
     }
 }
 
-/// Turns decoded query parameters of the HTTP+JSON binding into the object the requests are read from.
+/// Converts decoded query parameters of the HTTP+JSON binding to the object that requests are decoded from.
 ///
-/// Numbers and booleans are told by the names of their fields; what does not parse stays text, so
-/// decoding reports it under its name. Of a repeated name the last one counts.
+/// The field name determines which values are numbers or booleans. A value that does not parse stays a
+/// string, so that decoding reports it under its name. If a name repeats, the last value wins.
 pub fn query_object<'a, K, V>(pairs: impl IntoIterator<Item = (K, V)>) -> Value
 where
     K: Into<Cow<'a, str>>,

@@ -1,7 +1,7 @@
 //! Security schemes and requirements of an agent card (A2A 1.0 section 4.5).
 //!
-//! A scheme is an object with one member that names its kind; a flow likewise. The flows are shared with
-//! 0.3, where only the wrapping differs.
+//! A scheme is an object whose only member names its kind, and so is an OAuth flow. Most types are shared
+//! with 0.3, where only the wrapping differs.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use serde_json::Value;
 use super::is_false;
 use crate::json::{Decode, DecodeError, Fields, deserialize_by_decode};
 
-/// Schemes that must all be satisfied, each with its scopes.
+/// Schemes that must all be satisfied.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SecurityRequirement {
-    /// Scopes by the name of the scheme.
+    /// Scopes by scheme name.
     pub schemes: BTreeMap<String, Vec<String>>,
 }
 
@@ -56,22 +56,17 @@ impl Decode for SecurityRequirement {
     }
 }
 
-/// A way to authenticate; on the wire exactly one member.
+/// On the wire, an object with exactly one member.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub enum SecurityScheme {
-    /// A key in a header, query parameter or cookie.
     #[serde(rename = "apiKeySecurityScheme")]
     ApiKey(ApiKeySecurityScheme),
-    /// An HTTP authentication scheme.
     #[serde(rename = "httpAuthSecurityScheme")]
     HttpAuth(HttpAuthSecurityScheme),
-    /// OAuth 2.0.
     #[serde(rename = "oauth2SecurityScheme")]
     OAuth2(OAuth2SecurityScheme),
-    /// OpenID Connect.
     #[serde(rename = "openIdConnectSecurityScheme")]
     OpenIdConnect(OpenIdConnectSecurityScheme),
-    /// A client certificate.
     #[serde(rename = "mtlsSecurityScheme")]
     MutualTls(MutualTlsSecurityScheme),
 }
@@ -99,16 +94,13 @@ impl Decode for SecurityScheme {
     }
 }
 
-/// A key in a header, query parameter or cookie.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ApiKeySecurityScheme {
-    /// What it is for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// `header`, `query` or `cookie`.
     pub location: String,
-    /// The name of the header, parameter or cookie.
     pub name: String,
 }
 
@@ -123,16 +115,15 @@ impl Decode for ApiKeySecurityScheme {
     }
 }
 
-/// An HTTP authentication scheme. The same in both versions.
+/// Identical in both versions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HttpAuthSecurityScheme {
-    /// What it is for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// The scheme, such as `Bearer`.
     pub scheme: String,
-    /// What a bearer token looks like, such as `JWT`.
+    /// The format of the bearer token, such as `JWT`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bearer_format: Option<String>,
 }
@@ -148,17 +139,15 @@ impl Decode for HttpAuthSecurityScheme {
     }
 }
 
-/// OAuth 2.0.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OAuth2SecurityScheme {
-    /// What it is for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// The flow; absent when the card names none that is known here.
+    /// `None` if the card has only unknown flows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flows: Option<OAuthFlow>,
-    /// Where the server describes itself (RFC 8414).
+    /// The authorization server metadata (RFC 8414).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oauth2_metadata_url: Option<String>,
 }
@@ -182,14 +171,12 @@ fn is_empty_object(value: &Value) -> bool {
     value.as_object().is_some_and(serde_json::Map::is_empty)
 }
 
-/// OpenID Connect. The same in both versions.
+/// Identical in both versions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OpenIdConnectSecurityScheme {
-    /// What it is for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// The discovery document.
     pub open_id_connect_url: String,
 }
 
@@ -203,11 +190,10 @@ impl Decode for OpenIdConnectSecurityScheme {
     }
 }
 
-/// A client certificate. The same in both versions.
+/// Identical in both versions.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MutualTlsSecurityScheme {
-    /// What it is for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
 }
@@ -220,19 +206,17 @@ impl Decode for MutualTlsSecurityScheme {
     }
 }
 
-/// An OAuth 2.0 flow; on the wire exactly one member.
+/// On the wire, an object with exactly one member.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum OAuthFlow {
-    /// Authorization code.
     AuthorizationCode(AuthorizationCodeOAuthFlow),
-    /// Client credentials.
     ClientCredentials(ClientCredentialsOAuthFlow),
-    /// Device code (RFC 8628); 0.3 does not know it.
+    /// RFC 8628. Not in 0.3.
     DeviceCode(DeviceCodeOAuthFlow),
-    /// Implicit; deprecated.
+    /// Deprecated.
     Implicit(ImplicitOAuthFlow),
-    /// Password; deprecated.
+    /// Deprecated.
     Password(PasswordOAuthFlow),
 }
 
@@ -257,20 +241,16 @@ impl Decode for OAuthFlow {
     }
 }
 
-/// The authorization code flow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AuthorizationCodeOAuthFlow {
-    /// Where the user consents.
     pub authorization_url: String,
-    /// Where tokens are given.
     pub token_url: String,
-    /// Where tokens are renewed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refresh_url: Option<String>,
-    /// Scopes and what they mean.
+    /// Descriptions by scope.
     pub scopes: BTreeMap<String, String>,
-    /// Claims that PKCE (RFC 7636) is required; 0.3 does not know it.
+    /// PKCE (RFC 7636) is required. Not in 0.3.
     #[serde(skip_serializing_if = "is_false")]
     pub pkce_required: bool,
 }
@@ -288,16 +268,13 @@ impl Decode for AuthorizationCodeOAuthFlow {
     }
 }
 
-/// The client credentials flow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClientCredentialsOAuthFlow {
-    /// Where tokens are given.
     pub token_url: String,
-    /// Where tokens are renewed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refresh_url: Option<String>,
-    /// Scopes and what they mean.
+    /// Descriptions by scope.
     pub scopes: BTreeMap<String, String>,
 }
 
@@ -312,18 +289,14 @@ impl Decode for ClientCredentialsOAuthFlow {
     }
 }
 
-/// The device code flow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeviceCodeOAuthFlow {
-    /// Where a device asks for its code.
     pub device_authorization_url: String,
-    /// Where tokens are given.
     pub token_url: String,
-    /// Where tokens are renewed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refresh_url: Option<String>,
-    /// Scopes and what they mean.
+    /// Descriptions by scope.
     pub scopes: BTreeMap<String, String>,
 }
 
@@ -339,16 +312,14 @@ impl Decode for DeviceCodeOAuthFlow {
     }
 }
 
-/// The implicit flow; deprecated.
+/// Deprecated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ImplicitOAuthFlow {
-    /// Where the user consents.
     pub authorization_url: String,
-    /// Where tokens are renewed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refresh_url: Option<String>,
-    /// Scopes and what they mean.
+    /// Descriptions by scope.
     pub scopes: BTreeMap<String, String>,
 }
 
@@ -363,16 +334,14 @@ impl Decode for ImplicitOAuthFlow {
     }
 }
 
-/// The password flow; deprecated.
+/// Deprecated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PasswordOAuthFlow {
-    /// Where tokens are given.
     pub token_url: String,
-    /// Where tokens are renewed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refresh_url: Option<String>,
-    /// Scopes and what they mean.
+    /// Descriptions by scope.
     pub scopes: BTreeMap<String, String>,
 }
 

@@ -1,4 +1,4 @@
-//! Golden documents, refusals and round trips of the model.
+//! Golden documents, rejected documents and round trips of the model.
 
 use std::fmt::Debug;
 
@@ -13,7 +13,6 @@ use crate::{
     time::Timestamp,
 };
 
-/// Reads a document and writes the same one.
 fn golden<T: Decode + Serialize>(document: &Value) -> T {
     let read = T::decode(document.clone()).unwrap();
     assert_eq!(&serde_json::to_value(&read).unwrap(), document);
@@ -29,7 +28,7 @@ fn message_json() -> Value {
 }
 
 #[test]
-fn a_full_task_is_read_and_written() {
+fn full_task_round_trips() {
     let task: Task = golden(&json!({
         "id": "t", "contextId": "c",
         "status": {
@@ -67,7 +66,7 @@ fn a_full_task_is_read_and_written() {
 }
 
 #[test]
-fn members_come_in_a_fixed_order() {
+fn member_order_is_stable() {
     let task = Task {
         id: "t".into(),
         context_id: "c".into(),
@@ -90,7 +89,7 @@ fn members_come_in_a_fixed_order() {
 }
 
 #[test]
-fn unknown_absent_and_null_fields_are_fine() {
+fn unknown_absent_and_null_fields_are_ignored() {
     let request = SendMessageRequest::decode(json!({
         "tenant": "", "configuration": null, "metadata": null, "new": {"x": 1},
         "message": {
@@ -114,7 +113,7 @@ fn unknown_absent_and_null_fields_are_fine() {
 }
 
 #[test]
-fn a_configuration_is_read_in_both_spellings() {
+fn send_configuration_accepts_the_0_3_push_field() {
     let request: SendMessageRequest = golden(&json!({
         "tenant": "acme", "message": message_json(), "metadata": {"k": 1},
         "configuration": {
@@ -135,7 +134,7 @@ fn a_configuration_is_read_in_both_spellings() {
 }
 
 #[test]
-fn what_a_message_breaks_is_named() {
+fn invalid_message_fields_are_named() {
     for (name, value, wanted) in [
         ("messageId", json!(null), "message.messageId is required"),
         ("messageId", json!(""), "message.messageId must not be empty"),
@@ -210,7 +209,7 @@ fn what_a_message_breaks_is_named() {
 }
 
 #[test]
-fn a_violation_reaches_the_client_with_its_field() {
+fn decode_errors_become_field_violations() {
     let error = SendMessageRequest::decode(json!({"message": {}})).unwrap_err();
     let error = crate::a2a::error::A2aError::from(error);
     assert_eq!(error.code(), -32602);
@@ -221,7 +220,7 @@ fn a_violation_reaches_the_client_with_its_field() {
 }
 
 #[test]
-fn base64_is_read_in_every_form() {
+fn base64_is_decoded_in_all_variants() {
     for text in ["+/8=", "+/8", "-_8=", "-_8"] {
         let part = Part::decode(json!({"raw": text})).unwrap();
         assert_eq!(part.content, PartContent::Raw(vec![0xfb, 0xff]), "{text}");
@@ -230,7 +229,7 @@ fn base64_is_read_in_every_form() {
 }
 
 #[test]
-fn a_stream_item_has_exactly_one_member() {
+fn stream_item_must_have_exactly_one_member() {
     let item: StreamResponse = golden(&json!({"statusUpdate": {
         "taskId": "t", "contextId": "c", "status": {"state": "TASK_STATE_COMPLETED"},
     }}));
@@ -255,7 +254,7 @@ fn a_stream_item_has_exactly_one_member() {
 }
 
 #[test]
-fn a_list_request_is_checked() {
+fn list_request_fields_are_validated() {
     let query = [
         ("contextId", "c"),
         ("status", "TASK_STATE_WORKING"),
@@ -299,7 +298,7 @@ fn a_list_request_is_checked() {
 }
 
 #[test]
-fn a_list_response_always_has_its_four_fields() {
+fn list_response_always_has_all_four_fields() {
     let empty = ListTasksResponse {
         tasks: vec![],
         next_page_token: String::new(),
@@ -313,7 +312,7 @@ fn a_list_response_always_has_its_four_fields() {
 }
 
 #[test]
-fn a_push_configuration_cannot_smuggle_headers() {
+fn push_configuration_cannot_inject_headers() {
     golden::<TaskPushNotificationConfig>(&json!({"taskId": "t", "url": "https://x.example"}));
     for (document, wanted) in [
         (json!({}), "url is required"),
@@ -384,7 +383,7 @@ fn card_json() -> Value {
 }
 
 #[test]
-fn a_full_card_is_read_and_written() {
+fn full_card_round_trips() {
     golden::<AgentCard>(&card_json());
 }
 
@@ -396,7 +395,7 @@ fn required_fields_of_a_card_are_written_even_when_empty() {
         json!({"name": "n", "description": "", "version": "", "supportedInterfaces": [], "capabilities": {},
             "defaultInputModes": [], "defaultOutputModes": [], "skills": []})
     );
-    // ProtoJSON leaves an empty list of scopes out.
+    // ProtoJSON omits an empty list of scopes.
     let requirement = SecurityRequirement::decode(json!({"schemes": {"key": {}}})).unwrap();
     assert_eq!(
         serde_json::to_value(requirement).unwrap(),
@@ -405,7 +404,7 @@ fn required_fields_of_a_card_are_written_even_when_empty() {
 }
 
 #[test]
-fn what_a_card_breaks_is_named() {
+fn invalid_card_fields_are_named() {
     for (pointer, value, wanted) in [
         (
             "/supportedInterfaces",
@@ -441,7 +440,7 @@ fn what_a_card_breaks_is_named() {
 }
 
 #[test]
-fn a_huge_text_is_only_a_text() {
+fn large_text_part_is_decoded() {
     let text = "é\\n".repeat(1_000_000);
     let body =
         format!(r#"{{"message":{{"messageId":"m","role":"ROLE_USER","parts":[{{"text":"{text}"}}]}}}}"#);
@@ -453,7 +452,7 @@ fn a_huge_text_is_only_a_text() {
 }
 
 #[test]
-fn other_libraries_can_read_through_serde() {
+fn model_types_implement_deserialize() {
     let task: Result<Task, _> = serde_json::from_str(r#"{"id":"t","status":{"state":"TASK_STATE_LOST"}}"#);
     assert_eq!(
         task.unwrap_err().to_string(),
@@ -463,13 +462,13 @@ fn other_libraries_can_read_through_serde() {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read_back(item in arbitrary::stream_response()) {
+    fn stream_items_round_trip(item in arbitrary::stream_response()) {
         let bytes = serde_json::to_vec(&item).unwrap();
         prop_assert_eq!(from_slice::<StreamResponse>(&bytes).unwrap(), item);
     }
 
     #[test]
-    fn what_was_read_once_is_stable(value in arbitrary::hostile_value()) {
+    fn decoded_values_round_trip(value in arbitrary::hostile_value()) {
         stable::<SendMessageRequest>(&value);
         stable::<StreamResponse>(&value);
         stable::<Task>(&value);

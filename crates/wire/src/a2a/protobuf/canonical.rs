@@ -1,14 +1,14 @@
-//! The spellings that readers of this JSON have to take, beside the one that writers use.
+//! Normalizes the alternative JSON spellings that a ProtoJSON reader must accept.
 //!
-//! A field may come under its name in the protocol buffers (`message_id`), an enumeration by its number, an integer
-//! as text. The SDKs that speak 0.3 over HTTP write the first of these. Free-form data is not looked into.
+//! A field may use its `.proto` name (`message_id`), an enum its number, and an integer a string. SDKs that
+//! speak 0.3 over HTTP use the first of these. Free-form data is left unchanged.
 
 use serde_json::Value;
 
 use super::schema::{Kind, Message, Shape};
 use crate::json::Object;
 
-/// Respells a document. What does not fit the table stays as it is, for whoever reads it to refuse.
+/// Normalizes a document. Values that do not match the table stay unchanged, for the decoder to reject.
 pub fn canonical(message: &Message, object: &mut Object) {
     for field in message.fields {
         if field.name != field.json

@@ -1,14 +1,15 @@
-//! The protocol buffers of A2A as tables, and what follows from them.
+//! The protocol buffers of A2A as tables, and a codec driven by them.
 //!
-//! A table says what a `.proto` file says: numbers, names, kinds. From it documents are read from bytes ([`read`]) and
-//! written to them ([`write()`]), JSON of clients who use other spellings is made canonical ([`canonical`]), and a server
-//! can describe itself. The document between is the JSON of the version's [`Form`](super::exchange::Form), so a binding
-//! in bytes has every check, error and conversion that the bindings in JSON have, and none of its own.
+//! A table holds what a `.proto` file holds: numbers, names and types. The tables drive decoding ([`read`]),
+//! encoding ([`write()`]), normalization of alternative JSON spellings ([`canonical`]), and server
+//! reflection. The codec converts between bytes and the JSON of the version's
+//! [`Form`](super::exchange::Form), so a binary binding gets all checks, errors and conversions of the JSON
+//! bindings and needs none of its own.
 //!
-//! Reading is safe against any bytes: nesting is bounded as in other implementations, and what a document costs in
-//! memory is a small multiple of its size. What bytes say and JSON cannot (a number that is none, a time outside the
-//! years 1 to 9999) is refused by its path. What JSON says and bytes cannot: integers in free-form data beyond 2^53,
-//! which lose their last digits, because all numbers are doubles there.
+//! Decoding is safe on arbitrary bytes: nesting depth is limited, and a document takes a small multiple of
+//! its size in memory. Values that JSON cannot represent (non-finite numbers, timestamps outside the years 1
+//! to 9999) are rejected with their path. Integers beyond 2^53 in free-form data lose precision, because
+//! protocol buffers store them as doubles.
 
 mod canonical;
 mod read;
@@ -26,23 +27,19 @@ pub use write::write;
 
 use super::method::{Operation, Version};
 
-/// A method of a version's gRPC service.
 #[derive(Debug, Clone, Copy)]
 pub struct Method {
-    /// What it does.
     pub operation: Operation,
-    /// Its name.
     pub name: &'static str,
-    /// What it takes.
     pub request: &'static Message,
-    /// What it gives, once or, in a stream, over and over.
+    /// The response, or the type of each item if the method streams.
     pub response: &'static Message,
 }
 
-/// The name of the service in either package.
+/// The name of the service in both packages.
 pub const SERVICE: &str = "A2AService";
 
-/// The method of an operation; none if the version's service lacks it.
+/// The method of an operation; `None` if the version's service lacks it.
 #[must_use]
 pub fn method(version: Version, operation: Operation) -> Option<Method> {
     let name = operation.grpc_method(version)?;
@@ -58,14 +55,13 @@ pub fn method(version: Version, operation: Operation) -> Option<Method> {
     })
 }
 
-/// Every method of a version's service.
 pub fn methods(version: Version) -> impl Iterator<Item = Method> {
     Operation::ALL
         .iter()
         .filter_map(move |operation| method(version, *operation))
 }
 
-/// Every message of a version's package, those used by others first.
+/// All messages of a version's package, dependencies first.
 #[must_use]
 pub fn messages(version: Version) -> Vec<&'static Message> {
     let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! From bytes to JSON.
+//! Decoding bytes to JSON.
 
 use std::cell::Cell;
 
@@ -10,30 +10,31 @@ use crate::{
     json::{DecodeError, Object},
 };
 
-/// Messages within messages, as deep as other implementations go. A level of free-form data is up to three.
+/// The nesting limit for messages, the same as in other implementations. A level of free-form data takes up
+/// to three.
 const MAX_DEPTH: u32 = 100;
-/// Doubles beyond this are no longer whole numbers of their own.
+/// Above 2^53, doubles no longer represent every integer.
 const MAX_WHOLE: f64 = 9_007_199_254_740_992.0;
 
-/// What an object takes in memory, beside what is in it.
+/// Approximate memory of an object without its members, in bytes.
 const OBJECT: usize = 640;
-/// What any other value takes.
+/// Approximate memory of any other value, in bytes.
 const VALUE: usize = 40;
 
-/// Reads a message as its JSON. Fields that are not in the table are skipped; a default that is told means the same
-/// as one that is not.
+/// Decodes a message to its JSON. Fields outside the table are skipped. Explicit default values are omitted,
+/// as if the field were absent.
 ///
 /// # Errors
-/// When the bytes are no such message, or say what JSON cannot.
+/// Returns an error if the bytes are not a valid message, or contain a value that JSON cannot represent.
 pub fn read(message: &Message, bytes: &[u8]) -> Result<Object, DecodeError> {
     read_within(message, bytes, usize::MAX).map(|(object, _)| object)
 }
 
-/// The same, and roughly how many bytes the JSON takes beside its texts: a few bytes of a message can become an object of
-/// hundreds. It stops where these are more than `most`.
+/// Like [`read`], but also returns the approximate memory of the JSON in bytes, without its strings: a few bytes
+/// of a message can become an object of several hundred. Decoding stops as soon as the memory exceeds `most`.
 ///
 /// # Errors
-/// See [`read`]; also when there are too many values.
+/// Returns the errors of [`read`], and an error if the memory exceeds `most`.
 pub fn read_within(message: &Message, bytes: &[u8], most: usize) -> Result<(Object, usize), DecodeError> {
     let mut object = Object::new();
     let left = Cell::new(most);
@@ -45,7 +46,7 @@ pub fn read_within(message: &Message, bytes: &[u8], most: usize) -> Result<(Obje
     Ok((object, most - left.get()))
 }
 
-/// How deep a message may still nest, and how much all that is read may still take.
+/// The remaining nesting depth and the remaining memory, which all levels share.
 #[derive(Debug, Clone, Copy)]
 struct Level<'l> {
     depth: u32,
@@ -53,7 +54,7 @@ struct Level<'l> {
 }
 
 impl Level<'_> {
-    /// Within a message that becomes something of a size.
+    /// Enters a nested message whose JSON takes `n_bytes`.
     fn deeper(self, n_bytes: usize) -> Result<Self, DecodeError> {
         let depth = self.depth.checked_sub(1);
         let depth = depth.ok_or_else(|| DecodeError::invalid("is nested too deeply"))?;
@@ -61,7 +62,7 @@ impl Level<'_> {
         Ok(Self { depth, ..self })
     }
 
-    /// Something becomes a value of a size.
+    /// Charges `n_bytes` for a value.
     fn take(self, n_bytes: usize) -> Result<(), DecodeError> {
         let left = self.left.get().checked_sub(n_bytes);
         let left = left.ok_or_else(|| DecodeError::invalid("holds too many values"))?;
@@ -70,7 +71,7 @@ impl Level<'_> {
     }
 }
 
-/// How a value is delimited.
+/// The wire type of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wire {
     Varint,
@@ -85,7 +86,7 @@ fn malformed() -> DecodeError {
     DecodeError::invalid("is not a protocol buffer of this type")
 }
 
-/// The rest of a message.
+/// The undecoded rest of a message.
 struct Reader<'b>(&'b [u8]);
 
 impl<'b> Reader<'b> {
@@ -102,7 +103,7 @@ impl<'b> Reader<'b> {
                 return Err(malformed());
             };
             let bits = u64::from(byte & 0x7f);
-            // The tenth byte has room for one bit.
+            // Only one bit of the tenth byte fits into 64 bits.
             if shift == 63 && bits > 1 {
                 return Err(malformed());
             }
@@ -114,7 +115,7 @@ impl<'b> Reader<'b> {
         Err(malformed())
     }
 
-    /// The next field's number and form; none at the end.
+    /// The number and wire type of the next field; `None` at the end.
     fn key(&mut self) -> Result<Option<(u32, Wire)>, DecodeError> {
         if self.0.is_empty() {
             return Ok(None);
@@ -140,7 +141,6 @@ impl<'b> Reader<'b> {
         self.take(n)
     }
 
-    /// Skips the value of a field nobody knows.
     fn skip(&mut self, number: u32, wire: Wire, level: Level<'_>) -> Result<(), DecodeError> {
         match wire {
             Wire::Varint => self.varint().map(drop),
@@ -161,7 +161,7 @@ impl<'b> Reader<'b> {
     }
 }
 
-/// Reads the fields of a message into what was read of it before: told twice, a message is put together.
+/// Decodes the fields of a message into an object that may already have members: a repeated message is merged.
 fn merge(message: &Message, object: &mut Object, bytes: &[u8], level: Level<'_>) -> Result<(), DecodeError> {
     let level = level.deeper(OBJECT)?;
     let mut reader = Reader(bytes);
@@ -176,7 +176,7 @@ fn merge(message: &Message, object: &mut Object, bytes: &[u8], level: Level<'_>)
     Ok(())
 }
 
-/// Reads one value of a field and puts it where it belongs.
+/// Decodes one value of a field and adds it to `object`.
 fn value(
     message: &Message,
     field: &Field,
@@ -212,21 +212,21 @@ fn value(
             members.insert(key, member);
         }
         Shape::OneOf(group) => {
-            // The last one told counts, and takes the place of the others.
+            // The last member of a oneof wins and replaces the others.
             for other in message.fields {
                 if other.shape == Shape::OneOf(group) && other.number != field.number {
                     object.remove(other.json);
                 }
             }
-            let mut told = object.remove(field.json).unwrap_or_default();
-            single(field.kind, &mut told, reader, level)?;
-            object.insert(field.json.to_owned(), told);
+            let mut current = object.remove(field.json).unwrap_or_default();
+            single(field.kind, &mut current, reader, level)?;
+            object.insert(field.json.to_owned(), current);
         }
         Shape::Optional | Shape::One => {
-            let mut told = object.remove(field.json).unwrap_or_default();
-            single(field.kind, &mut told, reader, level)?;
-            if field.shape == Shape::Optional || !is_default(field.kind, &told) {
-                object.insert(field.json.to_owned(), told);
+            let mut current = object.remove(field.json).unwrap_or_default();
+            single(field.kind, &mut current, reader, level)?;
+            if field.shape == Shape::Optional || !is_default(field.kind, &current) {
+                object.insert(field.json.to_owned(), current);
             }
         }
     }
@@ -242,7 +242,7 @@ const fn wire_of(kind: Kind) -> Wire {
     }
 }
 
-/// Claims that a value of a field without presence says nothing.
+/// Returns `true` if a field without presence has its default value, so it can be omitted.
 fn is_default(kind: Kind, value: &Value) -> bool {
     match kind {
         Kind::Text | Kind::Bytes => value == "",
@@ -253,7 +253,7 @@ fn is_default(kind: Kind, value: &Value) -> bool {
     }
 }
 
-/// Reads a value in the place of what was told before.
+/// Decodes a value into `place`, which holds the previous value of the field, if any.
 fn single(
     kind: Kind,
     place: &mut Value,
@@ -300,7 +300,7 @@ fn text(bytes: &[u8]) -> Result<String, DecodeError> {
     Ok(text.to_owned())
 }
 
-/// Takes the low bits, as the format has it: negative numbers come with sixty-four.
+/// Takes the low 32 bits: negative numbers are encoded with 64 bits.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "the high bits of an int32 repeat its sign"
@@ -309,7 +309,7 @@ const fn int32(number: u64) -> i32 {
     number as i32
 }
 
-/// Reads an entry of a map: a name and a value, either of which may be absent.
+/// Decodes a map entry, whose key and value may both be absent.
 fn entry(kind: Kind, bytes: &[u8], level: Level<'_>) -> Result<(String, Value), DecodeError> {
     let level = level.deeper(VALUE)?;
     let mut reader = Reader(bytes);
@@ -335,7 +335,7 @@ fn entry(kind: Kind, bytes: &[u8], level: Level<'_>) -> Result<(String, Value), 
     Ok((key, value))
 }
 
-/// Reads a `google.protobuf.Struct`: its one field is a map of values.
+/// Decodes a `google.protobuf.Struct`, whose only field is a map of values.
 fn members(object: &mut Object, bytes: &[u8], level: Level<'_>) -> Result<(), DecodeError> {
     let level = level.deeper(OBJECT)?;
     let mut reader = Reader(bytes);
@@ -352,7 +352,7 @@ fn members(object: &mut Object, bytes: &[u8], level: Level<'_>) -> Result<(), De
     Ok(())
 }
 
-/// Reads a `google.protobuf.Value`; one that holds nothing is null.
+/// Decodes a `google.protobuf.Value`; an empty one is `null`.
 fn any(bytes: &[u8], level: Level<'_>) -> Result<Value, DecodeError> {
     let level = level.deeper(VALUE)?;
     let mut reader = Reader(bytes);
@@ -399,7 +399,7 @@ fn any(bytes: &[u8], level: Level<'_>) -> Result<Value, DecodeError> {
     Ok(value)
 }
 
-/// Reads a `google.protobuf.ListValue`.
+/// Decodes a `google.protobuf.ListValue`.
 fn elements(list: &mut Vec<Value>, bytes: &[u8], level: Level<'_>) -> Result<(), DecodeError> {
     let level = level.deeper(VALUE)?;
     let mut reader = Reader(bytes);
@@ -416,7 +416,7 @@ fn elements(list: &mut Vec<Value>, bytes: &[u8], level: Level<'_>) -> Result<(),
     Ok(())
 }
 
-/// A whole number is written as one, as it was before somebody's client made a double of it.
+/// Returns a whole number as an integer: the sending client had to convert it to a double.
 fn number_of(number: f64) -> Result<Number, DecodeError> {
     if number.fract() == 0.0 && number.abs() < MAX_WHOLE {
         #[expect(clippy::cast_possible_truncation, reason = "the bound was just checked")]
@@ -425,7 +425,7 @@ fn number_of(number: f64) -> Result<Number, DecodeError> {
     Number::from_f64(number).ok_or_else(|| DecodeError::invalid("must be a finite number"))
 }
 
-/// Reads a `google.protobuf.Timestamp`: seconds and nanoseconds.
+/// Decodes a `google.protobuf.Timestamp`.
 fn timestamp(bytes: &[u8], level: Level<'_>) -> Result<Value, DecodeError> {
     let (mut seconds, mut nanos) = (0_i64, 0_i32);
     let mut reader = Reader(bytes);

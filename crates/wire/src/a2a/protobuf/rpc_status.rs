@@ -1,4 +1,4 @@
-//! `google.rpc.Status` in bytes, as gRPC carries the details of an error.
+//! The binary `google.rpc.Status` that carries error details in gRPC.
 
 use serde_json::{Value, json};
 
@@ -50,8 +50,8 @@ static FIELD_VIOLATION: Message = message(
     &[field(1, "field", Kind::Text), field(2, "description", Kind::Text)],
 );
 
-/// Writes a status. `details` are the objects of [`A2aError::data`](crate::a2a::error::A2aError::data), each with its
-/// `@type`; one of a type that is not here is left out.
+/// Encodes a status. `details` are the objects of [`A2aError::data`](crate::a2a::error::A2aError::data), each
+/// with its `@type`; objects of an unknown type are left out.
 #[must_use]
 pub fn rpc_status(code: i32, message: &str, details: &[Value]) -> Vec<u8> {
     let details: Vec<Value> = details.iter().filter_map(any).collect();
@@ -74,7 +74,7 @@ fn any(detail: &Value) -> Option<Value> {
     Some(json!({ "typeUrl": type_url, "value": value }))
 }
 
-/// Reads the reason out of a status of anybody's, if there is one.
+/// Extracts the reason from a status of any peer, if it has one.
 #[must_use]
 pub fn status_reason(bytes: &[u8]) -> Option<String> {
     let mut status = read(&STATUS, bytes).ok()?;
@@ -100,7 +100,7 @@ mod tests {
     use crate::a2a::error::A2aError;
 
     #[test]
-    fn a_reason_comes_back() {
+    fn reason_round_trips() {
         let data = A2aError::task_not_found("t").data().unwrap();
         let status = rpc_status(5, "no such task", data.as_array().unwrap());
         assert_eq!(status_reason(&status).as_deref(), Some("TASK_NOT_FOUND"));

@@ -1,88 +1,78 @@
-//! What a table is made of.
+//! The elements of the tables.
 
-/// The one message that belongs to another package.
+/// The only message of another package.
 pub(super) static EMPTY: Message = message("google.protobuf.Empty", &[]);
 
-/// A message type.
 #[derive(Debug)]
 pub struct Message {
-    /// Its name within the package; with dots, if it is of another one.
+    /// The name within the package; fully qualified if it belongs to another package.
     pub name: &'static str,
-    /// Its fields, in the order they are written in.
+    /// In the order in which they are written.
     pub fields: &'static [Field],
 }
 
-/// A field of a message.
 #[derive(Debug, Clone, Copy)]
 pub struct Field {
-    /// Its number in bytes.
     pub number: u32,
-    /// Its name in the protocol buffers.
+    /// The name in the `.proto` file.
     pub name: &'static str,
-    /// Its name in JSON.
     pub json: &'static str,
-    /// What it holds.
     pub kind: Kind,
-    /// How many of it there are, and what it means to be absent.
     pub shape: Shape,
 }
 
-/// What a field holds.
+/// The type of a field.
 #[derive(Debug, Clone, Copy)]
 pub enum Kind {
     /// `string`
     Text,
-    /// `bytes`, in JSON as base64
+    /// `bytes`, base64 in JSON
     Bytes,
     /// `bool`
     Bool,
     /// `int32`
     Int32,
-    /// An enumeration, in JSON by name.
+    /// An enum, by name in JSON.
     Enum(&'static Enum),
-    /// Another message.
     Message(&'static Message),
     /// `google.protobuf.Struct`, any JSON object
     Struct,
-    /// `google.protobuf.Value`, any JSON
+    /// `google.protobuf.Value`, any JSON value
     Value,
-    /// `google.protobuf.Timestamp`, in JSON as RFC 3339
+    /// `google.protobuf.Timestamp`, RFC 3339 in JSON
     Timestamp,
 }
 
-/// How many values a field has.
+/// The cardinality and presence of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
-    /// One; absent means the default.
+    /// A single value; absent means the default.
     One,
-    /// One or none, which differs from the default.
+    /// A single value with presence: absent differs from the default.
     Optional,
-    /// A list.
+    /// `repeated`
     Many,
-    /// An object whose members are of the kind.
+    /// `map<string, _>`, an object in JSON
     Map,
-    /// One or none, and with it none of the others of the group.
+    /// A member of the named oneof: at most one of them is present.
     OneOf(&'static str),
 }
 
-/// An enumeration.
 #[derive(Debug)]
 pub struct Enum {
-    /// Its name within the package.
+    /// The name within the package.
     pub name: &'static str,
-    /// Its values by their numbers, from 0 on.
+    /// The names of the values, numbered from 0.
     pub values: &'static [&'static str],
 }
 
 impl Enum {
-    /// The name of a number.
     #[must_use]
     pub fn name_of(&self, number: i32) -> Option<&'static str> {
         let index = usize::try_from(number).ok()?;
         self.values.get(index).copied()
     }
 
-    /// The number of a name.
     #[must_use]
     pub fn number_of(&self, name: &str) -> Option<i32> {
         let index = self.values.iter().position(|value| *value == name)?;
@@ -91,13 +81,12 @@ impl Enum {
 }
 
 impl Message {
-    /// Finds a field by its number.
     #[must_use]
     pub fn field(&self, number: u32) -> Option<&'static Field> {
         self.fields.iter().find(|field| field.number == number)
     }
 
-    /// Adds this message and those it uses, each once.
+    /// Adds this message and its dependencies, each once.
     pub(super) fn collect(&'static self, all: &mut Vec<&'static Self>) {
         if all.iter().any(|known| known.name == self.name) {
             return;
@@ -115,7 +104,7 @@ pub(super) const fn message(name: &'static str, fields: &'static [Field]) -> Mes
     Message { name, fields }
 }
 
-/// A field under another name in JSON.
+/// A field whose JSON name differs from its name.
 pub(super) const fn named(number: u32, name: &'static str, json: &'static str, kind: Kind) -> Field {
     Field {
         number,
@@ -126,7 +115,7 @@ pub(super) const fn named(number: u32, name: &'static str, json: &'static str, k
     }
 }
 
-/// A field whose name is one word.
+/// A field with the same name in JSON.
 pub(super) const fn field(number: u32, name: &'static str, kind: Kind) -> Field {
     named(number, name, name, kind)
 }
@@ -161,7 +150,8 @@ impl Field {
     }
 }
 
-/// The messages that both versions have alike. They are made in each, because what they use differs.
+/// Messages that are identical in both versions. Each version needs its own, because the messages they refer
+/// to differ.
 macro_rules! alike {
     () => {
         static ROLE: Enum = Enum {

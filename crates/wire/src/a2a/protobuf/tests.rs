@@ -1,4 +1,4 @@
-//! The tables against the types of others, and reading against any bytes.
+//! The tables against the types of other implementations, and the reader against arbitrary bytes.
 
 use std::collections::HashSet;
 
@@ -28,7 +28,7 @@ fn find(version: Version, name: &str) -> &'static Message {
     all.into_iter().find(|message| message.name == name).unwrap()
 }
 
-/// Free-form data as it comes out of bytes, where every number is a double.
+/// Converts numbers in free-form data to doubles, as the binary encoding does.
 fn doubled(value: &mut Value) {
     match value {
         Value::Number(number) => {
@@ -51,7 +51,7 @@ fn document(item: StreamResponse, form: Form) -> Value {
 }
 
 #[test]
-fn a_field_has_one_number_and_one_name_of_each_kind() {
+fn field_numbers_and_names_are_unique() {
     for version in Version::ALL {
         let mut names = HashSet::new();
         for message in messages(*version) {
@@ -69,7 +69,7 @@ fn a_field_has_one_number_and_one_name_of_each_kind() {
                     };
                     camel.push_str(&(first + rest));
                 }
-                // The three that 0.3 renames.
+                // The three names that differ in 0.3.
                 let is_renamed = ["update", "request", "msg"].contains(&field.name);
                 assert_eq!(
                     field.json,
@@ -82,9 +82,9 @@ fn a_field_has_one_number_and_one_name_of_each_kind() {
     }
 }
 
-/// Bytes that the SDK for Python wrote, and the JSON it wrote them from.
+/// Bytes from the Python SDK, with the JSON they encode.
 #[test]
-fn documents_of_0_3_read_as_their_sdk_means_them() {
+fn documents_of_the_0_3_sdk_are_decoded() {
     for (name, bytes, wanted) in [
         (
             "Task",
@@ -172,7 +172,7 @@ fn documents_of_0_3_read_as_their_sdk_means_them() {
 }
 
 #[test]
-fn what_json_cannot_say_is_refused_by_its_path() {
+fn values_json_cannot_represent_are_rejected_with_their_path() {
     let message = find(Version::V1_0, "Message");
     let number = |number: f64| proto::Message {
         metadata: Some(prost_struct("n", prost_number(number))),
@@ -234,8 +234,8 @@ fn prost_timestamp(seconds: i64, nanos: i32) -> prost_types::Timestamp {
 }
 
 #[test]
-fn nesting_is_bounded() {
-    // Lists within lists: two messages for each level. Made by hand, for who would encode it as deep as that.
+fn nesting_depth_is_limited() {
+    // Nested lists, with two messages per level. Encoded by hand to reach depths that no client would encode.
     let wrap = |number: u8, inner: &[u8]| {
         let mut out = vec![number << 3 | 2];
         let mut length = inner.len();
@@ -272,7 +272,7 @@ fn nesting_is_bounded() {
 }
 
 #[test]
-fn the_last_word_counts_and_messages_are_put_together() {
+fn last_oneof_member_wins_and_messages_merge() {
     let part = find(Version::V1_0, "Part");
     let bytes = [
         write(part, object(&json!({"text": "x", "filename": "a"}))).unwrap(),
@@ -304,7 +304,7 @@ fn the_last_word_counts_and_messages_are_put_together() {
 }
 
 #[test]
-fn nothing_is_dropped_in_silence() {
+fn members_outside_the_table_are_rejected() {
     let task = find(Version::V1_0, "Task");
     for (document, wanted) in [
         (json!({"id": "t", "more": 1}), "more is not in the table"),
@@ -327,7 +327,7 @@ fn nothing_is_dropped_in_silence() {
 }
 
 #[test]
-fn other_spellings_are_made_canonical() {
+fn alternative_spellings_become_canonical() {
     for (version, name, given, wanted) in [
         (
             Version::V0_3,
@@ -353,7 +353,7 @@ fn other_spellings_are_made_canonical() {
             json!({"state": 3, "unknown": 1, "message": "odd"}),
             json!({"state": "TASK_STATE_COMPLETED", "unknown": 1, "message": "odd"}),
         ),
-        // The one that is right already stays.
+        // A canonical name is kept and wins over another spelling.
         (
             Version::V1_0,
             "GetTaskRequest",
@@ -368,7 +368,7 @@ fn other_spellings_are_made_canonical() {
 }
 
 #[test]
-fn a_status_carries_its_details() {
+fn rpc_status_contains_its_details() {
     let details = crate::a2a::error::A2aError::task_not_found("t").data().unwrap();
     let bytes = rpc_status(5, "task not found", details.as_array().unwrap());
     let text = String::from_utf8_lossy(&bytes);
@@ -390,7 +390,7 @@ fn a_status_carries_its_details() {
 
 proptest! {
     #[test]
-    fn the_official_types_read_what_is_written_and_the_reverse(item in arbitrary::stream_response()) {
+    fn encoding_is_compatible_with_the_official_types(item in arbitrary::stream_response()) {
         let mut document = document(item, Form::V1_0);
         let message = find(Version::V1_0, "StreamResponse");
         let ours = write(message, object(&document)).unwrap();
@@ -399,7 +399,7 @@ proptest! {
         let back = read(message, &theirs.encode_to_vec()).unwrap();
         prop_assert_eq!(&back, &read(message, &ours).unwrap());
 
-        // Their JSON of these bytes means what the document they were written from means.
+        // The JSON of the official types means the same as our document.
         let json = protojson::StreamResponse::decode(ours.as_slice()).unwrap();
         let mut json = serde_json::to_value(json).unwrap();
         doubled(&mut json);
@@ -410,7 +410,7 @@ proptest! {
     }
 
     #[test]
-    fn what_0_3_can_say_comes_back_from_bytes(item in arbitrary::stream_response()) {
+    fn stream_items_of_0_3_round_trip(item in arbitrary::stream_response()) {
         let mut document = document(item, Form::V0_3Proto);
         let message = find(Version::V0_3, "StreamResponse");
         let bytes = write(message, object(&document)).unwrap();
@@ -421,11 +421,11 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_break_the_reader(bytes in vec(any::<u8>(), 0..200)) {
+    fn arbitrary_bytes_never_panic(bytes in vec(any::<u8>(), 0..200)) {
         for version in Version::ALL {
             for message in messages(*version) {
                 if let Ok(object) = read(message, &bytes) {
-                    // What was read can be written, but for numbers of enumerations nobody knows.
+                    // Decoded documents can be written again, except for unknown enum numbers.
                     let _ = write(message, &object);
                 }
             }
@@ -433,7 +433,7 @@ proptest! {
     }
 
     #[test]
-    fn a_message_cut_off_is_refused_or_shorter(item in arbitrary::stream_response(), at in 0.0..1.0_f64) {
+    fn truncated_messages_never_panic(item in arbitrary::stream_response(), at in 0.0..1.0_f64) {
         let document = document(item, Form::V1_0);
         let message = find(Version::V1_0, "StreamResponse");
         let mut bytes = write(message, object(&document)).unwrap();
@@ -445,13 +445,13 @@ proptest! {
 }
 
 #[test]
-fn what_a_message_becomes_is_bounded_while_it_is_read() {
+fn decoded_size_is_limited() {
     let message = find(Version::V1_0, "SendMessageRequest");
     let data = vec![json!({ "": 0 }); 1_000];
     let many = json!({ "message": { "messageId": "m", "parts": [{ "data": data }] } });
     let bytes = write(message, object(&many)).unwrap();
-    let (told, n_bytes) = read_within(message, &bytes, usize::MAX).unwrap();
-    assert_eq!(told["message"]["messageId"], "m");
+    let (decoded, n_bytes) = read_within(message, &bytes, usize::MAX).unwrap();
+    assert_eq!(decoded["message"]["messageId"], "m");
     assert!((640_000..1_000_000).contains(&n_bytes), "{n_bytes}");
     assert_eq!(read_within(message, &bytes, n_bytes).unwrap().1, n_bytes);
     let refused = read_within(message, &bytes, n_bytes - 1).unwrap_err();

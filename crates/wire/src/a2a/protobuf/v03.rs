@@ -1,4 +1,4 @@
-//! The package `a2a.v1`, of version 0.3.
+//! The package `a2a.v1` of version 0.3.
 
 use super::{
     super::method::Operation,
@@ -302,7 +302,7 @@ static AUTHORIZATION_CODE: Message = message(
     ],
 );
 
-/// What the method of an operation takes and gives; none if there is no such method.
+/// The request and response messages of an operation; `None` if the service has no method for it.
 pub(super) const fn method(operation: Operation) -> Option<(&'static Message, &'static Message)> {
     Some(match operation {
         Operation::SendMessage => (&SEND_MESSAGE_REQUEST, &SEND_MESSAGE_RESPONSE),

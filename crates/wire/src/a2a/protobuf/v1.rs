@@ -1,4 +1,4 @@
-//! The package `lf.a2a.v1`, of version 1.0.
+//! The package `lf.a2a.v1` of version 1.0.
 
 use super::{
     super::method::Operation,
@@ -350,7 +350,7 @@ static DEVICE_CODE: Message = message(
     ],
 );
 
-/// What the method of an operation takes and gives.
+/// The request and response messages of an operation.
 pub(super) const fn method(operation: Operation) -> (&'static Message, &'static Message) {
     match operation {
         Operation::SendMessage => (&SEND_MESSAGE_REQUEST, &SEND_MESSAGE_RESPONSE),

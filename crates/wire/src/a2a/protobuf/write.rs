@@ -1,4 +1,4 @@
-//! From JSON to bytes.
+//! Encoding JSON to bytes.
 
 use serde_json::Value;
 
@@ -9,15 +9,15 @@ use crate::{
     time::Timestamp,
 };
 
-/// How a value is delimited.
+/// Wire types.
 const VARINT: u32 = 0;
 const FIXED64: u32 = 1;
 const BYTES: u32 = 2;
 
-/// Writes a message from its JSON. Every member must be in the table: what is dropped silently is missed later.
+/// Encodes a message from its JSON. A member outside the table is an error, so that no data is lost silently.
 ///
 /// # Errors
-/// When a member is not in the table, or does not fit.
+/// Returns an error if a member is not in the table or does not fit its field.
 pub fn write(message: &Message, object: &Object) -> Result<Vec<u8>, DecodeError> {
     let mut out = Vec::new();
     fields(message, object, &mut out)?;
@@ -76,7 +76,7 @@ fn field_value(
     }
 }
 
-/// Claims that a value need not be written where absence means it.
+/// Returns `true` if a value equals the default that an absent field has, so it can be omitted.
 fn is_default(kind: Kind, value: &Value) -> bool {
     match kind {
         Kind::Text | Kind::Bytes => value == "",
@@ -105,7 +105,7 @@ fn single(number: u32, kind: Kind, value: &Value, out: &mut Vec<u8>) -> Result<(
                 .as_i64()
                 .ok_or_else(|| DecodeError::wrong_type("an integer"))?;
             tag(number, VARINT, out);
-            // Counts of tasks may be larger than the format allows; the largest it can say is the truest.
+            // A number of tasks may exceed int32; send the nearest value that fits.
             varint(
                 number_of.clamp(i32::MIN.into(), i32::MAX.into()).cast_unsigned(),
                 out,
@@ -134,8 +134,8 @@ fn single(number: u32, kind: Kind, value: &Value, out: &mut Vec<u8>) -> Result<(
     Ok(())
 }
 
-/// The seconds since the Unix epoch and the nanoseconds after them of RFC 3339 text: as fine as the text is, though the
-/// model is as fine as milliseconds.
+/// Splits an RFC 3339 timestamp into seconds since the Unix epoch and nanoseconds. Keeps the precision of the
+/// text, although the model has milliseconds.
 fn instant(text: &str) -> Result<(i64, u32), DecodeError> {
     let invalid = || DecodeError::invalid("must be an instant");
     Timestamp::parse(text).map_err(|_| invalid())?;
@@ -156,7 +156,7 @@ fn object(value: &Value) -> Result<&Object, DecodeError> {
         .ok_or_else(|| DecodeError::wrong_type("an object"))
 }
 
-/// Writes a `google.protobuf.Struct`.
+/// Encodes a `google.protobuf.Struct`.
 fn members(members: &Object, out: &mut Vec<u8>) -> Result<(), DecodeError> {
     for (name, member) in members {
         nested(1, out, |out| {
@@ -167,7 +167,7 @@ fn members(members: &Object, out: &mut Vec<u8>) -> Result<(), DecodeError> {
     Ok(())
 }
 
-/// Writes a `google.protobuf.Value`.
+/// Encodes a `google.protobuf.Value`.
 fn any(value: &Value, out: &mut Vec<u8>) -> Result<(), DecodeError> {
     match value {
         Value::Null => {
@@ -220,7 +220,7 @@ fn bytes(number: u32, bytes: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(bytes);
 }
 
-/// Writes a message within a message. Its length is known only afterwards, and is put in before it then.
+/// Encodes a nested message. Its length prefix is inserted afterwards, when the length is known.
 fn nested(
     number: u32,
     out: &mut Vec<u8>,

@@ -14,50 +14,41 @@ use crate::json::{Decode, DecodeError, Fields, deserialize_by_decode, named};
 /// Schemes that must all be satisfied, each with its scopes.
 pub type SecurityRequirement = BTreeMap<String, Vec<String>>;
 
-/// What an agent says about itself.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentCard {
-    /// The version of the protocol, such as `0.3.0`.
+    /// Such as `0.3.0`.
     pub protocol_version: String,
-    /// Its name for people.
     pub name: String,
-    /// What it does.
     pub description: String,
-    /// The release of the agent.
+    /// The version of the agent.
     pub version: String,
-    /// Where it can be reached by the preferred transport.
+    /// The endpoint of the preferred transport.
     pub url: String,
     /// The transport at `url`; absent means JSON-RPC.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preferred_transport: Option<String>,
-    /// Every way to reach it; should repeat the preferred one.
+    /// All interfaces; should include the preferred one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub additional_interfaces: Vec<AgentInterface>,
-    /// Who runs it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provider: Option<AgentProvider>,
-    /// Where it is documented.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub documentation_url: Option<String>,
-    /// Where its icon is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub icon_url: Option<String>,
-    /// What it can do beyond the minimum.
     pub capabilities: AgentCapabilities,
-    /// The ways to authenticate, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub security_schemes: BTreeMap<String, SecurityScheme>,
-    /// What is required: any one of these.
+    /// A client must satisfy any one of these.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub security: Vec<SecurityRequirement>,
-    /// The media types it takes.
+    /// Media types.
     pub default_input_modes: Vec<String>,
-    /// The media types it gives.
+    /// Media types.
     pub default_output_modes: Vec<String>,
-    /// What it can be asked to do.
     pub skills: Vec<AgentSkill>,
-    /// Claims that authenticated clients can have a longer card.
+    /// Authenticated clients can fetch a card with more details.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub supports_authenticated_extended_card: Option<bool>,
     /// Signatures over the card without this field.
@@ -91,12 +82,9 @@ impl Decode for AgentCard {
     }
 }
 
-/// One way to reach an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AgentInterface {
-    /// The address.
     pub url: String,
-    /// The transport.
     pub transport: String,
 }
 
@@ -110,20 +98,17 @@ impl Decode for AgentInterface {
     }
 }
 
-/// What an agent can do beyond the minimum. Absent means no.
+/// `None` means unsupported.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentCapabilities {
-    /// Streams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub streaming: Option<bool>,
-    /// Push notifications.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub push_notifications: Option<bool>,
-    /// A history of status changes; 1.0 does not know it.
+    /// Not in 1.0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state_transition_history: Option<bool>,
-    /// Extensions of the protocol.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub extensions: Vec<AgentExtension>,
 }
@@ -140,28 +125,22 @@ impl Decode for AgentCapabilities {
     }
 }
 
-/// Something an agent can be asked to do.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentSkill {
-    /// Names it.
     pub id: String,
-    /// Its name for people.
     pub name: String,
-    /// What it does.
     pub description: String,
-    /// Keywords.
     pub tags: Vec<String>,
-    /// Example requests.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub examples: Vec<String>,
-    /// The media types it takes, instead of the card's.
+    /// Overrides the input modes of the card.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub input_modes: Vec<String>,
-    /// The media types it gives, instead of the card's.
+    /// Overrides the output modes of the card.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub output_modes: Vec<String>,
-    /// What it requires, instead of what the card requires.
+    /// Overrides the requirements of the card.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub security: Vec<SecurityRequirement>,
 }
@@ -182,23 +161,18 @@ impl Decode for AgentSkill {
     }
 }
 
-/// A way to authenticate, told apart by `type`.
+/// Distinguished by `type`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "type")]
 pub enum SecurityScheme {
-    /// A key in a header, query parameter or cookie.
     #[serde(rename = "apiKey")]
     ApiKey(ApiKeySecurityScheme),
-    /// An HTTP authentication scheme.
     #[serde(rename = "http")]
     Http(HttpAuthSecurityScheme),
-    /// OAuth 2.0.
     #[serde(rename = "oauth2")]
     OAuth2(Box<OAuth2SecurityScheme>),
-    /// OpenID Connect.
     #[serde(rename = "openIdConnect")]
     OpenIdConnect(OpenIdConnectSecurityScheme),
-    /// A client certificate.
     #[serde(rename = "mutualTLS")]
     MutualTls(MutualTlsSecurityScheme),
 }
@@ -228,27 +202,20 @@ impl Decode for SecurityScheme {
 }
 
 named! {
-    /// Where an API key goes.
     pub enum ApiKeyLocation: "header, query or cookie" {
-        /// Into a header.
         Header = "header",
-        /// Into a query parameter.
         Query = "query",
-        /// Into a cookie.
         Cookie = "cookie",
     }
 }
 
-/// A key in a header, query parameter or cookie.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ApiKeySecurityScheme {
-    /// What it is for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Where the key goes.
     #[serde(rename = "in")]
     pub location: ApiKeyLocation,
-    /// The name of the header, parameter or cookie.
+    /// The name of the header, query parameter or cookie.
     pub name: String,
 }
 
@@ -263,16 +230,13 @@ impl Decode for ApiKeySecurityScheme {
     }
 }
 
-/// OAuth 2.0.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OAuth2SecurityScheme {
-    /// What it is for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// The flows.
     pub flows: OAuthFlows,
-    /// Where the server describes itself.
+    /// The authorization server metadata (RFC 8414).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oauth2_metadata_url: Option<String>,
 }
@@ -288,20 +252,16 @@ impl Decode for OAuth2SecurityScheme {
     }
 }
 
-/// The flows of an OAuth 2.0 scheme, any number of them.
+/// The flows of an OAuth 2.0 scheme; any number may be set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OAuthFlows {
-    /// Authorization code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub authorization_code: Option<AuthorizationCodeOAuthFlow>,
-    /// Client credentials.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_credentials: Option<ClientCredentialsOAuthFlow>,
-    /// Implicit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub implicit: Option<ImplicitOAuthFlow>,
-    /// Password.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub password: Option<PasswordOAuthFlow>,
 }
@@ -318,18 +278,15 @@ impl Decode for OAuthFlows {
     }
 }
 
-/// The authorization code flow, which cannot require PKCE here.
+/// Unlike in 1.0, it cannot require PKCE.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AuthorizationCodeOAuthFlow {
-    /// Where the user consents.
     pub authorization_url: String,
-    /// Where tokens are given.
     pub token_url: String,
-    /// Where tokens are renewed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refresh_url: Option<String>,
-    /// Scopes and what they mean.
+    /// Descriptions by scope.
     pub scopes: BTreeMap<String, String>,
 }
 

@@ -1,5 +1,5 @@
-//! Conversions of tasks, events, requests and push configurations. All of them are total; what is lost is
-//! listed in the head of the parent module.
+//! Conversions of tasks, events, requests and push configurations. All of them are total; the parent module
+//! lists what they lose.
 
 use serde_json::Value;
 
@@ -12,9 +12,9 @@ use super::{
 };
 use crate::json::Object;
 
-/// Marks a data part that boxes a value which is no object.
+/// Marks a data part that wraps a value other than an object.
 const COMPAT_FLAG: &str = "data_part_compat";
-/// The member of the box.
+/// The member that holds the wrapped value.
 const COMPAT_VALUE: &str = "value";
 
 impl From<TaskState> for model::TaskState {
@@ -95,7 +95,7 @@ impl From<Part> for model::Part {
     }
 }
 
-/// Takes a value out of the object [`boxed`] put it into, if it is in one.
+/// Unwraps a value that [`boxed`] wrapped; other data is returned unchanged.
 pub(super) fn unbox_data(mut data: Object, mut metadata: model::Metadata) -> model::Part {
     let is_box = metadata.get(COMPAT_FLAG) == Some(&Value::Bool(true)) && data.len() == 1;
     let boxed = if is_box { data.remove(COMPAT_VALUE) } else { None };
@@ -112,7 +112,7 @@ pub(super) fn unbox_data(mut data: Object, mut metadata: model::Metadata) -> mod
     }
 }
 
-/// Puts a value that is no object into one, and says so in the metadata.
+/// Wraps a value other than an object, and marks it in the metadata.
 pub(super) fn boxed(value: Value, mut metadata: model::Metadata) -> (Object, model::Metadata) {
     metadata.insert(COMPAT_FLAG.to_owned(), Value::Bool(true));
     (Object::from_iter([(COMPAT_VALUE.to_owned(), value)]), metadata)
@@ -264,8 +264,8 @@ impl From<TaskStatusUpdateEvent> for model::TaskStatusUpdateEvent {
 }
 
 impl TaskStatusUpdateEvent {
-    /// Converts an event of the model. `is_final` says that the stream ends after it, which is so in a
-    /// terminal state and, for a stream that closes there, when input is required.
+    /// Converts an event of the model. `is_final` marks the last event of a stream that closes before the
+    /// task ends, such as at `input-required`; an event with a terminal state is always final.
     #[must_use]
     pub fn from_model(event: model::TaskStatusUpdateEvent, is_final: bool) -> Self {
         Self {
@@ -450,7 +450,7 @@ impl From<model::SubscribeToTaskRequest> for TaskIdParams {
     }
 }
 
-/// A configuration of the model, with its task if that is known.
+/// Converts a configuration to the model, with its task if known.
 pub(super) fn with_task(
     task_id: Option<String>,
     config: PushNotificationConfig,
@@ -496,7 +496,7 @@ impl From<TaskPushNotificationConfig> for model::TaskPushNotificationConfig {
 }
 
 impl From<model::TaskPushNotificationConfig> for TaskPushNotificationConfig {
-    /// A configuration without a task, which only a send request has, gets an empty task id.
+    /// A configuration without a task, which only send requests have, gets an empty task id.
     fn from(mut config: model::TaskPushNotificationConfig) -> Self {
         Self {
             task_id: config.task_id.take().unwrap_or_default(),

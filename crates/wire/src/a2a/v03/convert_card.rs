@@ -1,4 +1,4 @@
-//! Conversions of the agent card, and the card that readers of both versions understand.
+//! Conversions of the agent card, and a card that clients of both versions can read.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use super::{
     proto::Proto,
 };
 
-/// The version a converted card claims.
+/// The protocol version of a converted card.
 const CARD_VERSION: &str = "0.3.0";
 
 fn speaks_v03(interface: &model::AgentInterface) -> bool {
@@ -17,7 +17,7 @@ fn speaks_v03(interface: &model::AgentInterface) -> bool {
 }
 
 impl From<model::AgentCard> for AgentCard {
-    /// The interfaces are those of version 0.x, or all if there are none. The first is the preferred one.
+    /// Takes the interfaces of version 0.x, or all if there are none. The first one is the preferred one.
     fn from(card: model::AgentCard) -> Self {
         let has_old = card.supported_interfaces.iter().any(speaks_v03);
         let interfaces: Vec<AgentInterface> = card
@@ -67,7 +67,7 @@ impl From<model::AgentCard> for AgentCard {
 }
 
 impl From<AgentCard> for model::AgentCard {
-    /// The preferred interface comes first, then the additional ones that differ from it.
+    /// The preferred interface comes first, followed by the additional ones that differ from it.
     fn from(card: AgentCard) -> Self {
         let version = major_minor(&card.protocol_version);
         let preferred = AgentInterface {
@@ -118,7 +118,7 @@ impl From<AgentCard> for model::AgentCard {
     }
 }
 
-/// Cuts a patch number off a version.
+/// Strips the patch number of a version.
 fn major_minor(version: &str) -> String {
     match version.match_indices('.').nth(1) {
         Some((dot, _)) => version[..dot].to_owned(),
@@ -171,7 +171,7 @@ impl From<model::SecurityScheme> for SecurityScheme {
         match scheme {
             model::SecurityScheme::ApiKey(key) => Self::ApiKey(ApiKeySecurityScheme {
                 description: key.description,
-                // 1.0 has an open text here; what 0.3 has no word for is most likely a header.
+                // 1.0 allows any text here; a value that 0.3 does not define most likely means a header.
                 location: ApiKeyLocation::from_name(&key.location).unwrap_or(ApiKeyLocation::Header),
                 name: key.name,
             }),
@@ -245,10 +245,11 @@ impl OAuthFlows {
     }
 }
 
-/// The card of 0.3 over HTTP+JSON: that of JSON-RPC, whose security schemes have the member beside their own that the
-/// protocol buffers put them into. Of the SDKs that speak 0.3 some read the one over this binding and some the other.
+/// The 0.3 card for HTTP+JSON: the card of JSON-RPC, whose security schemes additionally have the wrapped
+/// form of the protocol buffers. Some 0.3 SDKs read one form over this binding, some the other.
 ///
 /// # Errors
+/// Never fails in practice: a card consists of strings, numbers and maps with string keys.
 /// Never in practice: a card consists of text, numbers and maps by text.
 pub fn http_card(card: &model::AgentCard) -> Result<Value, serde_json::Error> {
     let mut document = serde_json::to_value(AgentCard::from(card.clone()))?;
@@ -262,14 +263,14 @@ pub fn http_card(card: &model::AgentCard) -> Result<Value, serde_json::Error> {
     Ok(document)
 }
 
-/// Merges the cards of both versions into one document that readers of either understand.
+/// Merges the cards of both versions into one document that clients of either version can read.
 ///
-/// Objects are merged member by member and arrays element by element, because the versions share some
-/// names (`capabilities`, `securitySchemes`, `skills`) with different members below. Where both have a
-/// value, that of 1.0 stays. Signatures are left out: they would cover only one of the two readings.
+/// Objects are merged by member and arrays by element, because the versions share some names (`capabilities`,
+/// `securitySchemes`, `skills`) with different members inside. If both have a value, the value of 1.0 wins.
+/// Signatures are left out, because they would cover only one of the two readings.
 ///
 /// # Errors
-/// Never in practice: both cards consist of text, numbers and maps by text.
+/// Never fails in practice: both cards consist of strings, numbers and maps with string keys.
 pub fn union_card(card: &model::AgentCard, old: &AgentCard) -> Result<Value, serde_json::Error> {
     let mut union = serde_json::to_value(card)?;
     merge(&mut union, serde_json::to_value(old)?);
@@ -296,7 +297,7 @@ fn merge(into: &mut Value, from: Value) {
                 merge(present, value);
             }
         }
-        // Both have it, and it is not a pair of containers of one shape: 1.0 stays.
+        // Neither two objects nor two arrays of the same length: keep the value of 1.0.
         _ => {}
     }
 }

@@ -1,23 +1,23 @@
 //! The A2A 0.3 codec: the JSON of its JSON-RPC binding, and total conversions to and from the model.
 //!
-//! Reading is strict where the 0.3 schema requires something (`messageId`, `role`, `parts`, ids, the `kind` of events)
-//! and ignores what it does not know. Every value that was read converts to the model, and every value of
-//! the model converts back. What does not survive the way:
+//! Decoding requires what the 0.3 schema requires (`messageId`, `role`, `parts`, ids, the `kind` of events)
+//! and ignores unknown fields. Every decoded value converts to the model, and every model value converts
+//! back. Conversions change or lose the following:
 //!
 //! | 0.3 | 1.0 | note |
 //! | --- | --- | --- |
-//! | data part holds an object | any JSON value | others travel as `{"value": x}` and `metadata.data_part_compat` |
-//! | no media type or file name on text and data | on every part | dropped on the way to 0.3 |
-//! | `final` on status updates | none | made from what the caller knows about its stream |
-//! | `blocking`, absent means blocking | `returnImmediately`, absent means blocking | inverted, always written |
+//! | data part holds an object | any JSON value | other values become `{"value": x}`, marked by `metadata.data_part_compat` |
+//! | no media type or file name on text and data | on every part | dropped in 0.3 |
+//! | `final` on status updates | none | set by the caller, who knows its stream |
+//! | `blocking`, default `true` | `returnImmediately`, default `false` | inverted, always written |
 //! | `unknown` | unspecified | |
-//! | several `schemes` of a push receiver | one `scheme` | the first; none means no authentication |
-//! | several OAuth flows in a scheme | one | the first in the order of the schema |
-//! | no device code flow, no PKCE flag | both | dropped on the way to 0.3 |
-//! | `stateTransitionHistory` | none | dropped on the way to 1.0 |
-//! | no `tenant` | `tenant` | dropped on the way to 0.3 |
+//! | several `schemes` of a push receiver | one `scheme` | the first is kept; none means no authentication |
+//! | several OAuth flows in a scheme | one | the first in schema order is kept |
+//! | no device code flow, no PKCE flag | both | dropped in 0.3 |
+//! | `stateTransitionHistory` | none | dropped in 1.0 |
+//! | no `tenant` | `tenant` | dropped in 0.3 |
 //!
-//! The HTTP+JSON and gRPC bindings of 0.3 use another shape, that of its protocol buffers: see [`proto`].
+//! The HTTP+JSON and gRPC bindings of 0.3 use the shape of its protocol buffers instead: see [`proto`].
 
 mod card;
 mod convert;

@@ -1,4 +1,4 @@
-//! The parameters of the 0.3 methods, and its push configurations.
+//! Parameters of the 0.3 methods, and push configurations.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -9,16 +9,14 @@ use super::{
 };
 use crate::json::{Decode, DecodeError, Fields, deserialize_by_decode};
 
-/// `message/send` and `message/stream`.
+/// Parameters of `message/send` and `message/stream`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MessageSendParams {
-    /// The message, with at least one part.
+    /// Must have at least one part.
     pub message: Message,
-    /// How to answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub configuration: Option<MessageSendConfiguration>,
-    /// Free-form data.
     #[serde(skip_serializing_if = "Metadata::is_empty")]
     pub metadata: Metadata,
 }
@@ -39,20 +37,17 @@ impl Decode for MessageSendParams {
     }
 }
 
-/// How the agent should answer a message.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MessageSendConfiguration {
-    /// The media types the client understands.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub accepted_output_modes: Vec<String>,
-    /// How many of the latest messages to include.
+    /// The number of most recent messages to include.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub history_length: Option<u32>,
-    /// Where to push the updates of the task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub push_notification_config: Option<PushNotificationConfig>,
-    /// Claims that the client waits; absent means it does.
+    /// The client waits for the result; absent means `true`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocking: Option<bool>,
 }
@@ -69,16 +64,14 @@ impl Decode for MessageSendConfiguration {
     }
 }
 
-/// `tasks/get`.
+/// Parameters of `tasks/get`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TaskQueryParams {
-    /// The task.
     pub id: String,
-    /// How many of the latest messages to include.
+    /// The number of most recent messages to include.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub history_length: Option<u32>,
-    /// Free-form data.
     #[serde(skip_serializing_if = "Metadata::is_empty")]
     pub metadata: Metadata,
 }
@@ -94,13 +87,11 @@ impl Decode for TaskQueryParams {
     }
 }
 
-/// `tasks/cancel` and `tasks/resubscribe`.
+/// Parameters of `tasks/cancel` and `tasks/resubscribe`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TaskIdParams {
-    /// The task.
     pub id: String,
-    /// Free-form data.
     #[serde(skip_serializing_if = "Metadata::is_empty")]
     pub metadata: Metadata,
 }
@@ -115,19 +106,16 @@ impl Decode for TaskIdParams {
     }
 }
 
-/// Where and how to push.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PushNotificationConfig {
-    /// Names the configuration within its task.
+    /// The id within the task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// Where to post.
     pub url: String,
-    /// What the receiver recognises the notification by.
+    /// The receiver uses it to recognize notifications.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<Secret>,
-    /// How to authenticate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub authentication: Option<PushNotificationAuthenticationInfo>,
 }
@@ -146,13 +134,12 @@ impl Decode for PushNotificationConfig {
     }
 }
 
-/// How to authenticate to the receiver of a push.
+/// Sent to the receiver as `Authorization: {scheme} {credentials}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PushNotificationAuthenticationInfo {
-    /// The schemes the receiver takes; the first is used.
+    /// Schemes the receiver accepts; the first is used.
     pub schemes: Vec<String>,
-    /// What goes after the scheme.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub credentials: Option<Secret>,
 }
@@ -171,14 +158,12 @@ impl Decode for PushNotificationAuthenticationInfo {
     }
 }
 
-/// A push configuration and its task: the parameters and the result of `set`, the result of `get`, and an
-/// element of the result of `list`.
+/// A push configuration with its task: parameters and result of `set`, result of `get`, and element of the
+/// result of `list`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TaskPushNotificationConfig {
-    /// The task.
     pub task_id: String,
-    /// The configuration.
     pub push_notification_config: PushNotificationConfig,
 }
 
@@ -192,13 +177,11 @@ impl Decode for TaskPushNotificationConfig {
     }
 }
 
-/// `tasks/pushNotificationConfig/get`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GetPushNotificationConfigParams {
-    /// The task.
     pub id: String,
-    /// The configuration; absent means the one the server chooses, which 1.0 does not know.
+    /// Absent lets the server choose. Required in 1.0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub push_notification_config_id: Option<String>,
 }
@@ -213,11 +196,9 @@ impl Decode for GetPushNotificationConfigParams {
     }
 }
 
-/// `tasks/pushNotificationConfig/list`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ListPushNotificationConfigParams {
-    /// The task.
     pub id: String,
 }
 
@@ -229,13 +210,10 @@ impl Decode for ListPushNotificationConfigParams {
     }
 }
 
-/// `tasks/pushNotificationConfig/delete`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeletePushNotificationConfigParams {
-    /// The task.
     pub id: String,
-    /// The configuration.
     pub push_notification_config_id: String,
 }
 

@@ -1,5 +1,5 @@
-//! Tasks, messages, parts, artifacts and events as 0.3 writes them, told apart by `kind`. A message where nothing else
-//! can be, and a part, are taken without it too.
+//! Tasks, messages, parts, artifacts and events of 0.3, distinguished by `kind`. Decoding does not require
+//! `kind` on parts, nor on a message where nothing else is possible.
 
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -11,56 +11,42 @@ use crate::{
 };
 
 named! {
-    /// Where a task stands.
     pub enum TaskState: "a task state of A2A 0.3" {
-        /// Accepted, not begun.
+        /// Accepted but not started.
         Submitted = "submitted",
-        /// Being worked on.
         Working = "working",
-        /// Waits for a message.
+        /// Waiting for a message from the client.
         InputRequired = "input-required",
-        /// Ended well.
         Completed = "completed",
-        /// Ended on request.
         Canceled = "canceled",
-        /// Ended badly.
         Failed = "failed",
-        /// Declined by the agent.
         Rejected = "rejected",
-        /// Waits for credentials.
+        /// Waiting for credentials from the client.
         AuthRequired = "auth-required",
-        /// Not known.
+        /// The state is not known.
         Unknown = "unknown",
     }
 }
 
 named! {
-    /// Who sent a message.
     pub enum Role: "user or agent" {
-        /// The client.
         User = "user",
-        /// The agent.
         Agent = "agent",
     }
 }
 
-/// A unit of work of an agent.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "kind", rename = "task", rename_all = "camelCase")]
 pub struct Task {
-    /// Names the task.
     pub id: String,
-    /// Groups tasks and messages.
+    /// Groups related tasks and messages.
     pub context_id: String,
-    /// Where the task stands.
     pub status: TaskStatus,
-    /// What the task has produced.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub artifacts: Vec<Artifact>,
-    /// The messages exchanged so far.
+    /// Oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<Message>,
-    /// Free-form data.
     #[serde(skip_serializing_if = "Metadata::is_empty")]
     pub metadata: Metadata,
 }
@@ -80,15 +66,12 @@ impl Decode for Task {
     }
 }
 
-/// The state of a task, since when, and what the agent says about it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TaskStatus {
-    /// The state.
     pub state: TaskState,
-    /// What the agent says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<Message>,
-    /// Since when. The schema asks for any text, so what is no instant is read as absent.
+    /// The schema allows any text, so text that is not a timestamp decodes as absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<Timestamp>,
 }
@@ -105,29 +88,22 @@ impl Decode for TaskStatus {
     }
 }
 
-/// One turn of a conversation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "kind", rename = "message", rename_all = "camelCase")]
 pub struct Message {
-    /// Names the message.
     pub message_id: String,
-    /// The context it belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context_id: Option<String>,
-    /// The task it belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task_id: Option<String>,
-    /// Who sent it.
     pub role: Role,
-    /// Its content. At least one part in a request.
+    /// Requests must have at least one part.
     pub parts: Vec<Part>,
-    /// Free-form data.
     #[serde(skip_serializing_if = "Metadata::is_empty")]
     pub metadata: Metadata,
-    /// The URIs of the extensions it uses.
+    /// URIs of the extensions that this message uses.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub extensions: Vec<String>,
-    /// Other tasks it refers to.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reference_task_ids: Vec<String>,
 }
@@ -135,7 +111,7 @@ pub struct Message {
 impl Decode for Message {
     fn decode(value: Value) -> Result<Self, DecodeError> {
         let mut fields = Fields::of(value)?;
-        // Where a message is wanted nothing else can be meant, and the specification's own examples leave it out.
+        // No other kind is possible here, and the examples in the specification omit it.
         fields.literal_if_any("kind", "message")?;
         Ok(Self {
             message_id: fields.required_text("messageId")?,
@@ -150,34 +126,25 @@ impl Decode for Message {
     }
 }
 
-/// The kinds of parts, each named as the member that has its content.
+/// The kinds of parts. Each is also the name of the member with the content.
 const PART_KINDS: [&str; 3] = ["text", "file", "data"];
 
-/// A piece of content.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Part {
-    /// Text.
     Text {
-        /// The text.
         text: String,
-        /// Free-form data.
         #[serde(skip_serializing_if = "Metadata::is_empty")]
         metadata: Metadata,
     },
-    /// A file.
     File {
-        /// The file.
         file: FileContent,
-        /// Free-form data.
         #[serde(skip_serializing_if = "Metadata::is_empty")]
         metadata: Metadata,
     },
-    /// Structured data.
     Data {
-        /// The data, always an object.
+        /// Always an object.
         data: Object,
-        /// Free-form data.
         #[serde(skip_serializing_if = "Metadata::is_empty")]
         metadata: Metadata,
     },
@@ -188,7 +155,7 @@ impl Decode for Part {
         let mut fields = Fields::of(value)?;
         let kind: Option<String> = fields.optional("kind")?;
         let metadata = fields.or_default("metadata")?;
-        // A part that does not say what it is shows it, by the one member it has.
+        // Without a kind, the only content member determines it.
         let (kind, content) = match kind {
             None => fields.exactly_one(&PART_KINDS)?,
             Some(kind) => {
@@ -207,29 +174,25 @@ impl Decode for Part {
     }
 }
 
-/// A file, inline or elsewhere.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FileContent {
-    /// Its name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Its media type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mime_type: Option<String>,
-    /// Its bytes, or where they are.
+    /// The content, or its location.
     #[serde(flatten)]
     pub body: FileBody,
 }
 
-/// The bytes of a file, or where they are; on the wire exactly one member.
+/// The bytes of a file, or their location; on the wire exactly one member.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FileBody {
-    /// The bytes, on the wire in base64.
+    /// Base64 on the wire.
     #[serde(serialize_with = "as_base64")]
     Bytes(Vec<u8>),
-    /// Where they are.
     Uri(String),
 }
 
@@ -255,24 +218,19 @@ impl Decode for FileContent {
     }
 }
 
-/// Something a task has produced.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Artifact {
-    /// Names the artifact within its task.
+    /// Unique within the task.
     pub artifact_id: String,
-    /// A name for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// A description for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Its content.
     pub parts: Vec<Part>,
-    /// Free-form data.
     #[serde(skip_serializing_if = "Metadata::is_empty")]
     pub metadata: Metadata,
-    /// The URIs of the extensions it uses.
+    /// URIs of the extensions that this artifact uses.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub extensions: Vec<String>,
 }
@@ -291,20 +249,15 @@ impl Decode for Artifact {
     }
 }
 
-/// Tells that the status of a task changed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "kind", rename = "status-update", rename_all = "camelCase")]
 pub struct TaskStatusUpdateEvent {
-    /// The task.
     pub task_id: String,
-    /// Its context.
     pub context_id: String,
-    /// The new status.
     pub status: TaskStatus,
-    /// Claims that the stream ends here.
+    /// The stream ends with this event.
     #[serde(rename = "final")]
     pub is_final: bool,
-    /// Free-form data.
     #[serde(skip_serializing_if = "Metadata::is_empty")]
     pub metadata: Metadata,
 }
@@ -323,21 +276,16 @@ impl Decode for TaskStatusUpdateEvent {
     }
 }
 
-/// Tells that an artifact was made or grew.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "kind", rename = "artifact-update", rename_all = "camelCase")]
 pub struct TaskArtifactUpdateEvent {
-    /// The task.
     pub task_id: String,
-    /// Its context.
     pub context_id: String,
-    /// The artifact, or the next piece of it.
+    /// The whole artifact, or its next chunk.
     pub artifact: Artifact,
-    /// Claims that the parts belong after those sent before.
+    /// The parts extend the artifact previously sent with this id.
     pub append: bool,
-    /// Claims that the artifact is whole now.
     pub last_chunk: bool,
-    /// Free-form data.
     #[serde(skip_serializing_if = "Metadata::is_empty")]
     pub metadata: Metadata,
 }
@@ -357,13 +305,13 @@ impl Decode for TaskArtifactUpdateEvent {
     }
 }
 
-/// The answer to `message/send`: a bare task or message.
+/// The result of `message/send`: a bare task or message.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum SendResult {
-    /// The message became, or continued, a task.
+    /// The task that the message created or continued.
     Task(Task),
-    /// The agent answered without a task.
+    /// The agent replied without a task.
     Message(Message),
 }
 
@@ -377,17 +325,14 @@ impl Decode for SendResult {
     }
 }
 
-/// One item of a stream, and the body of a push notification.
+/// An item of a stream, and the body of a push notification.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum StreamEvent {
-    /// The whole task.
     Task(Task),
-    /// A message that is not about a task.
+    /// A reply without a task.
     Message(Message),
-    /// A change of status.
     StatusUpdate(TaskStatusUpdateEvent),
-    /// A new or longer artifact.
     ArtifactUpdate(TaskArtifactUpdateEvent),
 }
 

@@ -1,4 +1,4 @@
-//! Golden documents, refusals, conversions and conformance to the published schema of 0.3.
+//! Golden documents, rejected documents, conversions, and conformance to the published 0.3 schema.
 
 use std::{fmt::Debug, path::Path};
 
@@ -45,7 +45,7 @@ fn task_json() -> Value {
 }
 
 #[test]
-fn a_task_survives_the_way_through_the_model() {
+fn task_round_trips_through_the_model() {
     let task: Task = golden(&task_json());
     let model = model::Task::from(task.clone());
     assert_eq!(
@@ -74,7 +74,7 @@ fn a_task_survives_the_way_through_the_model() {
 }
 
 #[test]
-fn every_state_has_a_counterpart() {
+fn every_state_converts_to_the_model() {
     let pairs: Vec<_> = TaskState::ALL
         .iter()
         .map(|state| (state.as_str(), model::TaskState::from(*state).as_str()))
@@ -99,7 +99,7 @@ fn every_state_has_a_counterpart() {
 }
 
 #[test]
-fn what_a_message_breaks_is_named() {
+fn invalid_message_fields_are_named() {
     for (name, value, wanted) in [
         ("kind", json!("task"), "message.kind must be \"message\""),
         ("messageId", json!(null), "message.messageId is required"),
@@ -175,7 +175,7 @@ fn what_a_message_breaks_is_named() {
 }
 
 #[test]
-fn a_message_and_its_parts_are_known_without_their_kinds() {
+fn kind_is_optional_for_messages_and_parts() {
     let message = json!({"messageId": "m", "role": "user", "parts": [
         {"text": "x", "metadata": {"k": 1}},
         {"kind": null, "file": {"uri": "https://example.com/x"}},
@@ -190,7 +190,7 @@ fn a_message_and_its_parts_are_known_without_their_kinds() {
 }
 
 #[test]
-fn silence_about_blocking_means_waiting() {
+fn absent_blocking_means_blocking() {
     for (blocking, return_immediately, written_back) in [
         (json!(null), false, true),
         (json!(true), false, true),
@@ -211,7 +211,7 @@ fn silence_about_blocking_means_waiting() {
 }
 
 #[test]
-fn data_that_is_no_object_travels_in_a_box() {
+fn non_object_data_is_wrapped_in_an_object() {
     for value in [
         json!(null),
         json!(1),
@@ -248,7 +248,7 @@ fn data_that_is_no_object_travels_in_a_box() {
 }
 
 #[test]
-fn a_status_update_is_final_at_the_end_or_where_the_stream_closes() {
+fn status_update_is_final_when_the_task_ends_or_the_stream_closes() {
     for (state, closes, is_final) in [
         (model::TaskState::Working, false, false),
         (model::TaskState::InputRequired, false, false),
@@ -277,7 +277,7 @@ fn a_status_update_is_final_at_the_end_or_where_the_stream_closes() {
 }
 
 #[test]
-fn items_of_a_stream_are_told_apart_by_kind() {
+fn kind_selects_the_stream_item_type() {
     golden::<StreamEvent>(&task_json());
     golden::<StreamEvent>(&message_json());
     golden::<StreamEvent>(
@@ -306,7 +306,7 @@ fn items_of_a_stream_are_told_apart_by_kind() {
 }
 
 #[test]
-fn an_odd_timestamp_of_an_old_agent_is_dropped() {
+fn invalid_timestamp_decodes_as_absent() {
     for text in ["2026-01-02 at noon", "2026-01-02T03:04:05.006", ""] {
         let status = TaskStatus::decode(json!({"state": "working", "timestamp": text})).unwrap();
         assert_eq!(status.timestamp, None, "{text}");
@@ -314,7 +314,7 @@ fn an_odd_timestamp_of_an_old_agent_is_dropped() {
 }
 
 #[test]
-fn a_push_configuration_keeps_its_first_scheme() {
+fn push_configuration_keeps_its_first_scheme() {
     let old = json!({"taskId": "t", "pushNotificationConfig": {
         "id": "p", "url": "u", "token": "k", "authentication": {"schemes": ["Bearer", "Basic"], "credentials": "x"},
     }});
@@ -369,7 +369,7 @@ fn card_json() -> Value {
 }
 
 #[test]
-fn a_card_survives_the_way_through_the_model() {
+fn card_round_trips_through_the_model() {
     let card: AgentCard = golden(&card_json());
     let model = model::AgentCard::from(card.clone());
     let interfaces: Vec<_> = model
@@ -394,7 +394,7 @@ fn a_card_survives_the_way_through_the_model() {
 }
 
 #[test]
-fn only_old_interfaces_are_shown_to_old_clients() {
+fn card_for_0_3_lists_only_0_3_interfaces() {
     let interface = |url: &str, version: &str| model::AgentInterface {
         url: url.into(),
         protocol_binding: model::binding::JSONRPC.into(),
@@ -413,7 +413,7 @@ fn only_old_interfaces_are_shown_to_old_clients() {
 }
 
 #[test]
-fn what_0_3_has_no_word_for_is_dropped() {
+fn features_unknown_to_0_3_are_dropped() {
     let device = model::SecurityScheme::decode(json!({"oauth2SecurityScheme": {"flows": {"deviceCode": {
         "deviceAuthorizationUrl": "d", "tokenUrl": "t", "scopes": {}}}}}))
     .unwrap();
@@ -427,7 +427,7 @@ fn what_0_3_has_no_word_for_is_dropped() {
 }
 
 #[test]
-fn a_union_card_reads_as_either_version() {
+fn union_card_decodes_as_either_version() {
     let old = AgentCard::decode(card_json()).unwrap();
     let new = model::AgentCard::from(old.clone());
     let union = union_card(&new, &old).unwrap();
@@ -444,7 +444,7 @@ fn a_union_card_reads_as_either_version() {
 }
 
 #[test]
-fn a_card_over_http_has_its_schemes_in_both_shapes() {
+fn http_card_has_security_schemes_in_both_shapes() {
     let old = AgentCard::decode(card_json()).unwrap();
     let new = model::AgentCard::from(old.clone());
     let mut card = http_card(&new).unwrap();
@@ -470,7 +470,7 @@ fn a_card_over_http_has_its_schemes_in_both_shapes() {
 
 proptest! {
     #[test]
-    fn items_survive_the_way_through_0_3(item in arbitrary::stream_response(), closes in any::<bool>()) {
+    fn stream_items_round_trip_through_0_3(item in arbitrary::stream_response(), closes in any::<bool>()) {
         let old = StreamEvent::from_model(item.clone(), closes);
         let bytes = serde_json::to_vec(&old).unwrap();
         prop_assert_eq!(&crate::json::from_slice::<StreamEvent>(&bytes).unwrap(), &old);
@@ -481,7 +481,7 @@ proptest! {
     }
 
     #[test]
-    fn no_value_breaks_the_codec(value in arbitrary::hostile_value()) {
+    fn arbitrary_values_convert_stably(value in arbitrary::hostile_value()) {
         if let Ok(event) = StreamEvent::decode(value.clone()) {
             let back = StreamEvent::from_model(event.clone().into(), false);
             let again = StreamEvent::from_model(back.clone().into(), false);
@@ -498,7 +498,7 @@ proptest! {
     }
 }
 
-/// Removes from an item what the way through 0.3 loses.
+/// Removes what a conversion to 0.3 loses.
 fn without_lost(mut item: model::StreamResponse) -> model::StreamResponse {
     let strip = |parts: &mut Vec<model::Part>| {
         for part in parts {
@@ -533,7 +533,7 @@ fn without_lost(mut item: model::StreamResponse) -> model::StreamResponse {
     item
 }
 
-/// The published schema of 0.3, if the fixtures lie beside the project.
+/// The published 0.3 schema; `None` if the fixtures are not next to the project.
 fn published_schema() -> Option<Value> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let text = std::fs::read(root.join("../shared/fixtures/a2a/a2a-0.3.0.schema.json")).ok()?;
@@ -541,7 +541,7 @@ fn published_schema() -> Option<Value> {
 }
 
 #[test]
-fn our_documents_follow_the_published_schema() {
+fn our_documents_match_the_published_schema() {
     let Some(schema) = published_schema() else {
         println!("skipped: the published A2A 0.3 schema is not beside the project");
         return;

@@ -1,4 +1,4 @@
-//! Writing requests, whose resources have names.
+//! Encoding requests, which identify resources by name.
 
 use serde::{Serialize, Serializer};
 
@@ -60,7 +60,7 @@ impl Serialize for Proto<&GetTaskRequest> {
 }
 
 impl Serialize for Proto<&ListTasksRequest> {
-    /// The protocol buffers have no such request; it is the one of 1.0, with a state as 0.3 spells it.
+    /// The protocol buffers define no such request. This is the request of 1.0 with the state names of 0.3.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let request = self.0;
         object(serializer, |members| {
@@ -90,11 +90,11 @@ impl Serialize for Proto<&SubscribeToTaskRequest> {
     }
 }
 
-/// A push configuration that is to be made. One that is there is written otherwise.
+/// A push configuration to be created. An existing one is written in a different shape.
 #[derive(Debug)]
 pub(in super::super::super) struct NewConfig<'a>(pub(in super::super::super) &'a TaskPushNotificationConfig);
 
-/// The configuration within the request, whose name is the server's to give but may not be empty with some.
+/// The configuration within a create request. The server assigns its name, but some servers reject an empty one.
 struct Inner<'a>(&'a TaskPushNotificationConfig);
 
 impl Serialize for Inner<'_> {

@@ -1,4 +1,4 @@
-//! The agent card, which only gRPC gives in this shape.
+//! The agent card in this shape, which only the gRPC binding uses.
 
 use serde::{Serialize, Serializer, ser::Error as _};
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use crate::json::{Decode, DecodeError, Object};
 impl Decode for Proto<model::AgentCard> {
     fn decode(value: Value) -> Result<Self, DecodeError> {
         let mut members = Object::decode(value)?;
-        // What JSON-RPC demands and bytes leave out when it is empty.
+        // The binary encoding omits empty fields that the JSON-RPC document requires.
         for (name, empty) in [
             ("protocolVersion", json!("0.3.0")),
             ("name", json!("")),
@@ -27,7 +27,8 @@ impl Decode for Proto<model::AgentCard> {
         }
         let mut wrapped = |name: &str| members.remove(name).filter(|value| !value.is_null());
         let (schemes, security) = (wrapped("securitySchemes"), wrapped("security"));
-        // Those of skills only narrow what the card asks for, and whoever calls learns that from the refusal.
+        // Drop the security of skills. It only narrows the security of the card, and a caller who lacks it
+        // gets an error anyway.
         for skill in members
             .get_mut("skills")
             .and_then(Value::as_array_mut)
@@ -56,7 +57,7 @@ impl Decode for Proto<model::AgentCard> {
 }
 
 impl Serialize for Proto<&model::AgentCard> {
-    /// As in JSON-RPC, but for what concerns security: schemes and requirements are wrapped as in 1.0.
+    /// Like the JSON-RPC document, except that security schemes and requirements are wrapped as in 1.0.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         value(self.0).map_err(S::Error::custom)?.serialize(serializer)
     }
@@ -84,7 +85,7 @@ fn value(card: &model::AgentCard) -> Result<Value, serde_json::Error> {
     Ok(value)
 }
 
-/// Takes away what 0.3 does not know: the device code flow, and the flag that asks for PKCE.
+/// Removes what 0.3 does not define: the device code flow and the PKCE flag.
 fn without_new_flows(scheme: &mut Value) {
     let flows = scheme.pointer_mut("/oauth2SecurityScheme/flows");
     if let Some(flows) = flows.and_then(Value::as_object_mut) {

@@ -1,4 +1,4 @@
-//! Reading tasks, messages and events, and what else a server answers.
+//! Decoding tasks, messages, events and the other responses of a server.
 
 use serde_json::Value;
 
@@ -16,15 +16,14 @@ use super::{
 };
 use crate::json::{Decode, DecodeError, Fields, Object};
 
-/// The one state 1.0 spells differently.
+/// The only state whose name differs from 1.0.
 pub(super) const CANCELLED: &str = "TASK_STATE_CANCELLED";
 
-/// Takes the mark off a list.
+/// Unwraps the elements of a list.
 fn each<T>(list: Vec<Proto<T>>) -> Vec<T> {
     list.into_iter().map(|Proto(value)| value).collect()
 }
 
-/// Reads a member that may be absent.
 fn optional<T>(fields: &mut Fields, name: &str) -> Result<Option<T>, DecodeError>
 where
     Proto<T>: Decode,
@@ -32,7 +31,6 @@ where
     Ok(fields.optional::<Proto<T>>(name)?.map(|Proto(value)| value))
 }
 
-/// Reads a member that must be there.
 pub(super) fn required<T>(fields: &mut Fields, name: &str) -> Result<T, DecodeError>
 where
     Proto<T>: Decode,
@@ -146,7 +144,7 @@ impl Decode for Proto<Task> {
 }
 
 impl Decode for Proto<TaskStatusUpdateEvent> {
-    /// Whether the stream ends is left to the state.
+    /// Ignores `final`: the model derives the end of the stream from the task state.
     fn decode(value: Value) -> Result<Self, DecodeError> {
         let mut fields = Fields::of(value)?;
         Ok(Self(TaskStatusUpdateEvent {
@@ -210,7 +208,7 @@ impl Decode for Proto<ListTasksResponse> {
     }
 }
 
-/// Reads a push configuration that a server has, which its name says is of which task.
+/// Decodes an existing push configuration, whose `name` contains the task and the id.
 pub(in super::super::super) fn known_config(value: Value) -> Result<TaskPushNotificationConfig, DecodeError> {
     let mut fields = Fields::of(value)?;
     let Proto(config) = fields.required::<Proto<PushNotificationConfig>>("pushNotificationConfig")?;

@@ -1,4 +1,4 @@
-//! Reading requests, whose resources have names: `tasks/{id}` and `tasks/{id}/pushNotificationConfigs/{id}`.
+//! Decoding requests, which identify resources by name: `tasks/{id}` and `tasks/{id}/pushNotificationConfigs/{id}`.
 
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ impl Decode for Proto<SendMessageRequest> {
             let error = DecodeError::invalid("must have at least one part");
             return Err(error.in_field("content").in_field("message"));
         }
-        // Absent, it is as if it were there and empty: nobody waits.
+        // An absent configuration means the same as an empty one: non-blocking.
         let configuration = fields.optional::<Proto<_>>("configuration")?;
         let Proto(configuration) = match configuration {
             Some(configuration) => configuration,
@@ -55,7 +55,7 @@ impl Decode for Proto<SendMessageConfiguration> {
 }
 
 impl Decode for Proto<PushNotificationConfig> {
-    /// As in JSON-RPC, but that an empty list is absent here.
+    /// Like the JSON-RPC document, except that an empty list may be absent.
     fn decode(mut value: Value) -> Result<Self, DecodeError> {
         if let Some(authentication) = value.get_mut("authentication").and_then(Value::as_object_mut) {
             authentication.entry("schemes").or_insert_with(|| json!([]));
@@ -64,7 +64,7 @@ impl Decode for Proto<PushNotificationConfig> {
     }
 }
 
-/// Reads the name of a task.
+/// Parses the name of a task.
 fn task_name(name: &str) -> Result<String, DecodeError> {
     match name.strip_prefix("tasks/") {
         Some(task) if !task.is_empty() && !task.contains('/') => Ok(task.to_owned()),
@@ -72,7 +72,7 @@ fn task_name(name: &str) -> Result<String, DecodeError> {
     }
 }
 
-/// Reads the name of a push configuration.
+/// Parses the name of a push configuration.
 pub(super) fn config_name(name: &str) -> Result<(String, String), DecodeError> {
     let parts: Vec<_> = name.split('/').collect();
     match parts.as_slice() {
@@ -85,13 +85,13 @@ pub(super) fn config_name(name: &str) -> Result<(String, String), DecodeError> {
     }
 }
 
-/// Reads the task a member names.
+/// Takes a member that holds the name of a task.
 fn task(fields: &mut Fields, field: &str) -> Result<String, DecodeError> {
     let name: String = fields.required(field)?;
     task_name(&name).map_err(|error| error.in_field(field))
 }
 
-/// Reads the push configuration that `name` names: its task and its own id.
+/// Takes the name of a push configuration: its task and its own id.
 pub(in super::super::super) fn config(value: Value) -> Result<(String, String), DecodeError> {
     let name: String = Fields::of(value)?.required("name")?;
     config_name(&name).map_err(|error| error.in_field("name"))
@@ -109,7 +109,7 @@ impl Decode for Proto<GetTaskRequest> {
 }
 
 impl Decode for Proto<ListTasksRequest> {
-    /// The protocol buffers have no such request; it is the one of 1.0, with a state as 0.3 spells it.
+    /// The protocol buffers define no such request. This is the request of 1.0 with the state names of 0.3.
     fn decode(mut value: Value) -> Result<Self, DecodeError> {
         let named = value.get_mut("status").filter(|status| **status != "");
         if let Some(status) = named {
@@ -141,8 +141,8 @@ impl Decode for Proto<SubscribeToTaskRequest> {
 }
 
 impl Decode for Proto<TaskPushNotificationConfig> {
-    /// Reads a request to create one in both forms that are about: the whole request (`parent`, `configId`,
-    /// `config`), or the configuration alone, where the task is named as well.
+    /// Decodes both forms of a create request in use: the complete request (`parent`, `configId`, `config`),
+    /// or the configuration alone with the task in `parent`.
     fn decode(value: Value) -> Result<Self, DecodeError> {
         let mut fields = Fields::of(value)?;
         let task = task(&mut fields, "parent")?;
@@ -157,7 +157,7 @@ impl Decode for Proto<TaskPushNotificationConfig> {
             fields.required("pushNotificationConfig")?
         };
         let Proto(mut config) = config;
-        // What a client puts into `name` is its guess: the id is the server's or one of these two.
+        // Ignore the `name` a client sends: the id comes from `configId`, from the configuration, or from the server.
         config.id = id.or(config.id);
         Ok(Self(with_task(Some(task), config)))
     }

@@ -1,4 +1,4 @@
-//! Golden documents, refusals, and the way through this shape and back.
+//! Golden documents, rejected documents and round trips of this shape.
 
 use proptest::prelude::*;
 use serde::Serialize;
@@ -45,7 +45,7 @@ fn message_json() -> Value {
 }
 
 #[test]
-fn a_task_is_spelled_as_the_protocol_buffers_do() {
+fn task_uses_the_names_of_the_protocol_buffers() {
     let document = json!({
         "id": "t", "contextId": "c",
         "status": {
@@ -71,7 +71,7 @@ fn a_task_is_spelled_as_the_protocol_buffers_do() {
 }
 
 #[test]
-fn every_state_has_a_name() {
+fn task_states_round_trip() {
     for state in TaskState::ALL {
         let name = write::state_name(*state);
         assert_eq!(read::<TaskState>(json!(name)), *state);
@@ -81,7 +81,7 @@ fn every_state_has_a_name() {
 }
 
 #[test]
-fn a_client_that_does_not_say_so_does_not_wait() {
+fn absent_blocking_means_non_blocking() {
     for (configuration, waits) in [
         (Value::Null, false),
         (json!({}), false),
@@ -98,7 +98,7 @@ fn a_client_that_does_not_say_so_does_not_wait() {
 }
 
 #[test]
-fn a_push_configuration_comes_in_two_forms() {
+fn push_configuration_is_accepted_in_two_forms() {
     let config =
         json!({"url": "https://example.com/hook", "token": "t", "authentication": {"schemes": ["Bearer"]}});
     let whole = json!({
@@ -127,7 +127,7 @@ fn a_push_configuration_comes_in_two_forms() {
 }
 
 #[test]
-fn resources_have_names() {
+fn requests_identify_resources_by_name() {
     assert_eq!(
         read::<GetTaskRequest>(json!({"name": "tasks/t", "historyLength": 0})).history_length,
         Some(0)
@@ -167,7 +167,7 @@ fn resources_have_names() {
 }
 
 #[test]
-fn a_list_is_asked_for_by_the_names_of_0_3() {
+fn list_request_uses_the_state_names_of_0_3() {
     let list: ListTasksRequest = read(json!({"status": "TASK_STATE_CANCELLED", "pageSize": 3}));
     assert_eq!(
         (list.status, list.page_size),
@@ -181,7 +181,7 @@ fn a_list_is_asked_for_by_the_names_of_0_3() {
 }
 
 #[test]
-fn errors_name_the_field() {
+fn decode_errors_name_the_field() {
     for (document, wanted) in [
         (json!({}), "message is required"),
         (json!([]), "document must be an object"),
@@ -221,7 +221,7 @@ fn errors_name_the_field() {
 }
 
 #[test]
-fn a_card_wraps_its_security() {
+fn card_wraps_its_security_schemes() {
     let card = json!({
         "name": "n", "description": "d", "version": "1",
         "supportedInterfaces": [
@@ -266,7 +266,7 @@ fn a_card_wraps_its_security() {
 }
 
 #[test]
-fn a_card_comes_back_but_for_what_skills_ask() {
+fn card_round_trips_without_security_of_skills() {
     let card = json!({
         "name": "n", "description": "d", "version": "1",
         "supportedInterfaces": [{"url": "e.com:443", "protocolBinding": "GRPC", "protocolVersion": "0.3"}],
@@ -278,7 +278,7 @@ fn a_card_comes_back_but_for_what_skills_ask() {
     });
     let card = model::AgentCard::decode(card).unwrap();
     assert_eq!(read::<model::AgentCard>(written(&card)), card);
-    // Bytes leave out what is empty.
+    // The binary encoding omits empty fields.
     let bare: model::AgentCard = read(json!({"url": "u", "skills": [{"id": "s", "security": [7]}]}));
     assert_eq!((bare.name.as_str(), bare.skills.len()), ("", 1));
     assert!(
@@ -286,7 +286,7 @@ fn a_card_comes_back_but_for_what_skills_ask() {
     );
 }
 
-/// What this shape cannot say, taken away.
+/// Removes the fields this shape cannot express.
 fn plain_part(mut part: Part) -> Part {
     if let PartContent::Text(_) | PartContent::Data(_) = part.content {
         part.media_type = None;
@@ -330,14 +330,14 @@ fn plain_item(item: StreamResponse) -> StreamResponse {
 
 proptest! {
     #[test]
-    fn what_can_be_said_comes_back(item in arbitrary::stream_response(), is_final: bool) {
+    fn stream_items_round_trip(item in arbitrary::stream_response(), is_final: bool) {
         let item = plain_item(item);
         let document = serde_json::to_value(Proto((&item, is_final))).unwrap();
         prop_assert_eq!(read::<StreamResponse>(document), item);
     }
 
     #[test]
-    fn a_message_comes_back(message in arbitrary::message()) {
+    fn messages_round_trip(message in arbitrary::message()) {
         let message = plain_message(message);
         prop_assert_eq!(read::<Message>(written(&message)), message);
     }

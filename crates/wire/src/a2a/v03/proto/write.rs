@@ -1,4 +1,4 @@
-//! Writing tasks, messages, events and push configurations.
+//! Encoding tasks, messages, events and push configurations.
 
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::Value;
@@ -16,7 +16,7 @@ use super::{
     Proto,
 };
 
-/// How a state is spelled; all but one as in 1.0.
+/// The name of a state; all but one are the same as in 1.0.
 pub(super) const fn state_name(state: TaskState) -> &'static str {
     match state {
         TaskState::Canceled => super::read::CANCELLED,
@@ -31,7 +31,7 @@ pub(super) const fn state_name(state: TaskState) -> &'static str {
     }
 }
 
-/// A list whose elements are spelled so.
+/// A list whose elements are encoded in this shape.
 struct Each<'a, T>(&'a [T]);
 
 impl<'a, T> Serialize for Each<'a, T>
@@ -43,7 +43,7 @@ where
     }
 }
 
-/// Writes members that are absent when they say nothing.
+/// Writes members and omits empty ones.
 pub(super) struct Members<M>(M);
 
 impl<M: SerializeMap> Members<M> {
@@ -97,7 +97,7 @@ pub(super) fn object<S: Serializer>(
     members.0.end()
 }
 
-/// An object with one member.
+/// Writes an object with a single member.
 pub(super) fn only<S: Serializer>(
     serializer: S,
     name: &'static str,
@@ -209,7 +209,7 @@ impl Serialize for Proto<&Task> {
     }
 }
 
-/// A status update, and whether the stream ends after it.
+/// A status update; the flag marks the last item of the stream.
 impl Serialize for Proto<(&TaskStatusUpdateEvent, bool)> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let (event, is_final) = self.0;
@@ -242,7 +242,7 @@ impl Serialize for Proto<&TaskArtifactUpdateEvent> {
     }
 }
 
-/// An item of a stream, and whether the stream ends after it.
+/// A stream item; the flag marks the last item of the stream.
 impl Serialize for Proto<(&StreamResponse, bool)> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let (item, is_final) = self.0;
@@ -266,7 +266,7 @@ impl Serialize for Proto<&SendMessageResponse> {
     }
 }
 
-/// The protocol buffers have no such page; it is the one of 1.0, with tasks as 0.3 has them.
+/// The protocol buffers define no such response. This is the response of 1.0 with tasks in the shape of 0.3.
 impl Serialize for Proto<&ListTasksResponse> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let page = self.0;
