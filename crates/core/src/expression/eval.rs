@@ -423,7 +423,8 @@ pub(super) fn contains<'a>(container: &Val<'a>, value: &Val<'a>, meter: &Meter<'
     }
 }
 
-/// The cost of a substring search: the needle is preprocessed first, unless it is longer than the text.
+/// The cost of a substring search: the needle is preprocessed first. Callers do not search for a needle that is longer
+/// than the text: except in `contains`, the standard library would preprocess it all the same.
 pub(super) fn searching(text: &str, wanted: &str) -> u64 {
     let prepared = if wanted.len() > text.len() {
         0

@@ -105,6 +105,10 @@ pub(super) fn replace<'a>(mut call: Call<'a, '_, '_>) -> Result<Val<'a>> {
     let meter = call.meter;
     call.done()?;
     let (text, from, to) = (text.as_str(), from.as_str(), to.as_str());
+    if from.len() > text.len() {
+        meter.bytes(2 * text.len())?;
+        return Ok(Val::text(text.to_owned()));
+    }
     // The text is searched twice.
     meter.charge(2 * searching(text, from))?;
     let grown = text.matches(from).count().saturating_mul(to.len());
@@ -142,6 +146,7 @@ pub(super) fn split<'a>(mut call: Call<'a, '_, '_>) -> Result<Val<'a>> {
         Ok(())
     };
     match &at {
+        Some(at) if at.as_str().len() > text.len() => push(text)?,
         Some(at) => {
             meter.charge(searching(text, at.as_str()))?;
             for part in text.splitn(most, at.as_str()) {
