@@ -4,6 +4,7 @@
 
 mod adr;
 mod corpus;
+mod faces;
 mod finding;
 mod links;
 mod machine;
@@ -18,9 +19,10 @@ use self::finding::Finding;
 use self::tree::Tree;
 use crate::plan::Outcome;
 
-const RULES: [fn(&Tree) -> Vec<Finding>; 7] = [
+const RULES: [fn(&Tree) -> Vec<Finding>; 8] = [
     adr::check,
     corpus::check,
+    faces::check,
     links::check,
     machine::check,
     manifests::check,

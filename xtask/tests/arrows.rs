@@ -22,6 +22,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "wopr-server",
         &[
+            "wopr-app",
             "wopr-connect",
             "wopr-engine",
             "wopr-store",
@@ -33,6 +34,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "wopr-connect",
         &["wopr-engine", "wopr-store", "wopr-core", "wopr-wire"],
     ),
+    ("wopr-app", &["wopr-engine", "wopr-store", "wopr-core"]),
     ("wopr-engine", &["wopr-store", "wopr-core"]),
     ("wopr-store", &["wopr-core"]),
     ("wopr-core", &[]),

@@ -35,10 +35,12 @@ pub use start_run::NewRun;
 
 // What use cases take and return beside their own types.
 pub use wopr_engine::{
-    AUTH_REQUIRED_WORKFLOW, Decided, Done, Events, Idempotency, NewMessage, NewSubscription, Opened,
-    RegisterError, Registered, SideRows, Tail, View, WorkflowLimit, asks_for_authentication, task_state,
+    AUTH_REQUIRED_WORKFLOW, Decided, Delivery, Done, Events, Idempotency, NewMessage, NewSubscription,
+    Notifier, Opened, RegisterError, Registered, SideRows, Tail, Undelivered, View, WorkflowLimit,
+    asks_for_authentication, task_state,
 };
 pub use wopr_store::{
     BlobRow, DeliveryCursor, DeliveryFilter, DeliveryRow, IdempotencyKey, IdempotencyRecord, KeyRow,
     MessageRow, PushRow, Put, RunFilter, Summary, TaskCursor, TaskFilter, TaskInterrupt, TaskRow, TaskState,
+    Update,
 };

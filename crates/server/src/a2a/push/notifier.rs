@@ -3,10 +3,9 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::HeaderValue;
+use wopr_app::{Delivery, Undelivered, Update, View};
 use wopr_connect::{Push, egress::Gate, push, secret_header};
 use wopr_core::Recorded;
-use wopr_engine::{Delivery, Undelivered, View};
-use wopr_store::Update;
 use wopr_wire::a2a::method::Version;
 
 use super::{
@@ -83,7 +82,7 @@ fn undelivered(reason: &str) -> Undelivered {
 }
 
 #[async_trait]
-impl wopr_engine::Notifier for Notifier {
+impl wopr_app::Notifier for Notifier {
     fn updates(&self, before: &View, events: &[Recorded]) -> Vec<Update> {
         update::updates(before, events)
     }

@@ -6,9 +6,8 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use wopr_app::{TaskState as StoredState, Update, View};
 use wopr_core::{Event, Object, Recorded, RunKey, Timestamp};
-use wopr_engine::View;
-use wopr_store::{TaskState as StoredState, Update};
 use wopr_wire::a2a::{
     method::Version,
     model::{Artifact, StreamResponse, Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent},
