@@ -6,8 +6,8 @@ COPY . .
 # The caches stay on the build host; only the binary leaves this stage.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
-    cargo build --locked --release --package wopr \
-    && install -D target/release/wopr /out/wopr
+    cargo build --locked --profile dist --package wopr \
+    && install -D target/dist/wopr /out/wopr
 
 FROM debian:bookworm-slim
 # Outbound TLS verifies against the system's roots. Copied, so that the image needs no package installed.
