@@ -1,14 +1,14 @@
-//! A message as the answer to what a task waits for.
+//! Reads the answer to an open interrupt from a message.
 //!
 //! | in the message | approval | clarification | anything else |
 //! | --- | --- | --- | --- |
-//! | `metadata.openwop.action`, `metadata.openwop.interrupt` | as it is | as it is | as it is |
-//! | data | `action`, or `approve` | `answers`, or the answers themselves | as it is |
-//! | text | accept, approve, yes, reject, no; else a question to the asker, where offered | the answer to the one question | custom only |
+//! | `metadata.openwop.action`, `metadata.openwop.interrupt` | unchanged | unchanged | unchanged |
+//! | data | `action`, or `approve` | `answers`, or the answers themselves | unchanged |
+//! | text | accept, approve, yes, reject, no; else a question to the requester, if `ask` is offered | the answer to the only question | custom only |
 //!
-//! Nothing is guessed: what fits no row is refused, naming what would fit, and nothing changes; so is a message whose
-//! parts and metadata say different things, while they may repeat each other. Whether an action is offered, contradicts
-//! itself, or matches its schema is checked by the kernel again.
+//! A message that fits no row is rejected with an error that names the accepted forms, and nothing changes. A
+//! message whose parts and metadata contradict each other is rejected, too; repeating a value is allowed. The
+//! kernel checks again that an action is offered, is consistent and matches its schema.
 
 use serde_json::{Value, json};
 use wopr_core::{ApprovalAction, InterruptKind, Object};
@@ -19,27 +19,23 @@ use wopr_wire::a2a::{
 
 use super::metadata::{find, interrupt};
 
-/// What a task waits for.
+/// An open interrupt of a task.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asked<'a> {
-    /// The kind.
     pub(super) kind: InterruptKind,
-    /// The question.
+    /// The interrupt's data: its actions or questions.
     pub(super) data: &'a Value,
 }
 
-/// Which interrupt a message answers; empty means the only one that is open.
+/// The interrupt that a message answers. If empty, the only open one.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Selector {
-    /// By its id.
     pub(super) interrupt: Option<String>,
-    /// By its node.
     pub(super) node: Option<String>,
-    /// By a token for it.
     pub(super) token: Option<String>,
 }
 
-/// Reads which interrupt a message answers.
+/// Reads which interrupt a message selects.
 pub(super) fn selector(message: &Message) -> Result<Selector, A2aError> {
     let fields = interrupt(&message.metadata);
     let text = |name: &str| match fields.get(name) {
@@ -67,7 +63,6 @@ pub(super) fn selector(message: &Message) -> Result<Selector, A2aError> {
     })
 }
 
-/// Reads the answer a message gives.
 pub(super) fn read(message: &Message, asked: Asked<'_>) -> Result<Value, A2aError> {
     let said = Said::of(message).map_err(|both| both.refused(asked))?;
     let mut fields = by_metadata(&message.metadata)?.map_err(|both| both.refused(asked))?;
@@ -87,16 +82,15 @@ pub(super) fn read(message: &Message, asked: Asked<'_>) -> Result<Value, A2aErro
     }
 }
 
-/// The content of a message that can be an answer.
+/// The content of a message that can form an answer.
 struct Said {
     text: Option<String>,
-    /// Objects, merged.
     data: Object,
-    /// The datum that is no object.
+    /// A data part that is not an object.
     other: Option<Value>,
 }
 
-/// A message says two things where one can be meant.
+/// A message has two different values where one is expected.
 struct Contradiction(String);
 
 impl Contradiction {
@@ -105,7 +99,7 @@ impl Contradiction {
     }
 }
 
-/// Adds members to those of other parts; what is said twice must be the same.
+/// Merges members of another part. A member that occurs in both must have the same value.
 fn merge(into: &mut Object, from: Object) -> Result<(), Contradiction> {
     for (name, value) in from {
         match into.get(&name) {
@@ -156,7 +150,7 @@ impl Said {
     }
 }
 
-/// The answer in the metadata; empty if the metadata only selects, or says nothing.
+/// Reads the answer from the metadata. Empty if the metadata only selects an interrupt or has no such keys.
 fn by_metadata(metadata: &Metadata) -> Result<Result<Object, Contradiction>, A2aError> {
     let mut fields = interrupt(metadata);
     fields.remove("interruptId");
@@ -226,7 +220,7 @@ fn by_fields(mut fields: Object, asked: Asked<'_>, said: &Said) -> Result<Value,
     }
 }
 
-/// A datum that is no object.
+/// Reads the answer from a data part that is not an object.
 fn by_value(value: &Value, asked: Asked<'_>) -> Result<Value, A2aError> {
     match asked.kind {
         InterruptKind::Approval | InterruptKind::ExternalEvent => {
@@ -260,7 +254,7 @@ fn by_text(text: &str, asked: Asked<'_>) -> Result<Value, A2aError> {
     }
 }
 
-/// What a word alone decides.
+/// Maps a one-word text to its action.
 fn keyword(words: &str) -> Option<ApprovalAction> {
     match words.to_lowercase().as_str() {
         "accept" | "approve" | "yes" => Some(ApprovalAction::Accept),
@@ -269,7 +263,8 @@ fn keyword(words: &str) -> Option<ApprovalAction> {
     }
 }
 
-/// Claims that the fields decide the opposite of a word. Words are no more than a comment where nothing is decided.
+/// Returns `true` if the fields decide the opposite of the keyword. If they decide nothing, text is only a
+/// comment.
 fn opposes(spoken: ApprovalAction, fields: &Object) -> bool {
     let text = |name: &str| fields.get(name).and_then(Value::as_str);
     let decided = match (text("action"), text("decision"), fields.get("approve")) {
@@ -281,17 +276,14 @@ fn opposes(spoken: ApprovalAction, fields: &Object) -> bool {
     decided != (spoken == ApprovalAction::Accept)
 }
 
-/// A question of a clarification.
 pub(super) struct Question<'a> {
-    /// Its id.
     pub(super) id: &'a str,
-    /// Its text.
     pub(super) text: &'a str,
     wants: Option<&'a str>,
 }
 
 impl Question<'_> {
-    /// A text as the answer: a number or a truth value where the question's schema wants one.
+    /// Converts a text answer to a number or a boolean if the question's schema asks for one.
     fn typed(&self, text: &str) -> Value {
         let parsed = match self.wants {
             Some("integer" | "number") => serde_json::from_str(text).ok().filter(Value::is_number),
@@ -302,7 +294,6 @@ impl Question<'_> {
     }
 }
 
-/// The questions of a clarification.
 pub(super) fn questions(data: &Value) -> Vec<Question<'_>> {
     let list = data.get("questions").and_then(Value::as_array);
     list.into_iter()
@@ -317,7 +308,6 @@ pub(super) fn questions(data: &Value) -> Vec<Question<'_>> {
         .collect()
 }
 
-/// The names of the actions an approval offers.
 fn offered(data: &Value) -> Vec<&str> {
     let list = data.get("actions").and_then(Value::as_array);
     list.into_iter().flatten().filter_map(Value::as_str).collect()
@@ -327,7 +317,7 @@ fn offers(data: &Value, action: ApprovalAction) -> bool {
     offered(data).contains(&action.as_str())
 }
 
-/// The error that says what an answer would have been.
+/// Builds the error, with a hint at the accepted answers.
 fn refused(asked: Asked<'_>, why: &str) -> A2aError {
     let hint = match asked.kind {
         InterruptKind::Approval => format!("the actions offered are {}", offered(asked.data).join(", ")),

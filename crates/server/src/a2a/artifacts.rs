@@ -1,10 +1,10 @@
-//! Artifacts of a run as A2A has them.
+//! Converts the artifacts of a run to A2A artifacts.
 //!
-//! The content of an artifact is a text or JSON. JSON with the one member `file`, or `files`, is files: each is
-//! `{"url"}`, `{"bytes"}` in base64 or `{"blob"}`, the reference under which the bytes of a message came into the run,
-//! with `name` and `mediaType`. So what a run was sent as `inputs.files` it can give back as it is.
+//! The content of an artifact is text or JSON. A JSON object whose only member is `file` or `files` holds
+//! files. Each file is `{"url"}`, `{"bytes"}` in base64 or `{"blob"}`, with `name` and `mediaType`. `blob`
+//! refers to bytes that arrived in a message, so a run can return its `inputs.files` unchanged.
 //!
-//! Readers without `artifacts:read` get an artifact whose only part is the address where its content is read.
+//! Readers without `artifacts:read` get an artifact whose only part is the URL of its content.
 
 use serde_json::{Value, json};
 use wopr_app::{App, Error as AppError, Mask, REDACTED, View};
@@ -17,24 +17,23 @@ use wopr_wire::{
 use super::{error::Error, metadata::wrap};
 use crate::Host;
 
-/// Events read at once while artifacts are collected.
 const PAGE: u64 = 256;
 
-/// The artifacts of a run, the one that is being said last, as far as it is.
+/// Returns the run's artifacts, followed by those still being streamed with their text so far.
 pub(super) async fn of_run(host: &Host, view: &View, mask: &Mask) -> Result<Vec<Artifact>, Error> {
     let app = host.app();
     let places: Vec<u64> = view.run.artifacts.iter().map(|artifact| artifact.seq.0).collect();
     let mut artifacts = Vec::with_capacity(places.len());
     let mut rest = places.as_slice();
     while let Some(&first) = rest.first() {
-        // As many of the next ones as one page may reach.
+        // Cover as many of the next artifacts as fit in one page.
         let these = rest.iter().take_while(|place| **place < first + PAGE);
         let last = these.last().copied().unwrap_or(first);
         let limit = usize::try_from(last - first + 1).unwrap_or(usize::MAX);
         let Some(page) = app.events(&view.key, Seq(first), limit).await? else {
             break;
         };
-        // It may end earlier where they are large.
+        // A page of large events may end earlier.
         let Some(last) = page.events.last().map(|recorded| recorded.seq.0) else {
             break;
         };
@@ -44,7 +43,7 @@ pub(super) async fn of_run(host: &Host, view: &View, mask: &Mask) -> Result<Vec<
         }
     }
     for streaming in view.run.streaming(&view.plan) {
-        // There is no address of it yet.
+        // An unfinished artifact has no URL yet.
         if mask.keeps_contents() {
             break;
         }
@@ -61,7 +60,7 @@ pub(super) async fn of_run(host: &Host, view: &View, mask: &Mask) -> Result<Vec<
     Ok(artifacts)
 }
 
-/// The artifact an event tells of.
+/// Returns the artifact that an event created, if any.
 pub(super) async fn created(
     host: &Host,
     key: &RunKey,
@@ -86,7 +85,7 @@ pub(super) async fn created(
     Ok(Some(artifact(id.clone(), artifact_type, name, parts)))
 }
 
-/// A piece of an artifact that is being said.
+/// A chunk of an artifact that is still being streamed.
 pub(super) fn piece(mask: &Mask, node: &NodeId, text: &str) -> Part {
     if mask.hides_output(node, "text") {
         Part::text(REDACTED)
@@ -95,9 +94,9 @@ pub(super) fn piece(mask: &Mask, node: &NodeId, text: &str) -> Part {
     }
 }
 
-/// Where the content of an artifact is read.
+/// Links to the content of an artifact.
 pub(super) fn address(public_url: &str, run: &RunKey, id: &str) -> Part {
-    // Both ids are of characters that stand in a path as they are, but for what a node may be called.
+    // An artifact id contains a node id, which may need escaping in a path. A run id never does.
     let escaped: String = url::form_urlencoded::byte_serialize(id.as_bytes()).collect();
     let url = format!(
         "{public_url}/v1/runs/{}/artifacts/{}",
@@ -109,7 +108,6 @@ pub(super) fn address(public_url: &str, run: &RunKey, id: &str) -> Part {
     part
 }
 
-/// An artifact with these parts.
 pub(super) fn artifact(id: String, artifact_type: &str, name: &str, parts: Vec<Part>) -> Artifact {
     let mut about = Object::new();
     about.insert("artifactType".to_owned(), artifact_type.into());
@@ -131,7 +129,7 @@ async fn parts(app: &App, key: &RunKey, content: &Value) -> Result<Vec<Part>, Ap
     for file in files(content) {
         match file_part(app, key, file).await? {
             Some(part) => parts.push(part),
-            // What is no file after all is shown as it is.
+            // One entry is not a file, so show the content as plain data.
             None => return Ok(vec![Part::data(content.clone())]),
         }
     }
@@ -141,7 +139,7 @@ async fn parts(app: &App, key: &RunKey, content: &Value) -> Result<Vec<Part>, Ap
     Ok(parts)
 }
 
-/// The files that content consists of; none if it is anything else.
+/// Returns the files in the content; empty if the content is anything else.
 fn files(content: &Value) -> &[Value] {
     let Some(members) = content.as_object().filter(|members| members.len() == 1) else {
         return &[];
@@ -182,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_content_that_is_nothing_else_is_files() {
+    fn only_objects_with_one_file_member_hold_files() {
         for (content, n) in [
             (json!({"file": {"url": "https://a.example"}}), 1),
             (json!({"files": [{}, {}]}), 2),

@@ -1,10 +1,10 @@
-//! The agent card: what a client of either version reads first.
+//! The agent card, the first document that a client of either version reads.
 //!
-//! It is made from the workflows that messages are routed to and from the registry discovery shows, whenever one of the
-//! former has changed, so it names nothing that does not work. The public card shows the workflows that the operator gave,
-//! and those that a caller of the default tenant registered with `metadata.public: true`; all others are on the extended
-//! card of their tenant alone. Without a version header it is one document both versions read, or what
-//! `a2a.card_version` says.
+//! The card is built from the registered workflows and the capabilities in the discovery registry, and
+//! rebuilt when a workflow changes. The public card lists the operator's workflows and those that a caller of
+//! the default tenant registered with `metadata.public: true`. All other workflows appear only on the
+//! extended card of their tenant. Without a version header, the card is one document that clients of both
+//! versions can read, unless `a2a.card_version` says otherwise.
 
 use std::collections::HashMap;
 
@@ -36,40 +36,40 @@ use crate::{
     hex::hex,
 };
 
-/// How long a client may keep a card.
+/// How long a client may cache a public card.
 const CACHE_CONTROL: &str = "public, max-age=60";
-/// The same for a card that is its reader's own, who may lose a scope at any time.
+/// An extended card must be revalidated, because its reader may lose a scope at any time.
 const OWN_CACHE_CONTROL: &str = "private, no-cache";
-/// The forms of a date in a header: the first is written, all are read (RFC 9110, section 5.6.7).
+/// Date formats in headers. We send the first and accept all (RFC 9110, section 5.6.7).
 const DATES: [&str; 3] = [
     "%a, %d %b %Y %H:%M:%S GMT",
     "%A, %d-%b-%y %H:%M:%S GMT",
     "%a %b %e %H:%M:%S %Y",
 ];
-/// How long a verifier may keep the keys: as long as they are safe to be missed after a change.
+/// How long a verifier may cache the keys. A new key may stay unknown to it that long.
 const KEYS_CACHE_CONTROL: &str = "public, max-age=600";
 /// The tag of a skill whose workflow has none.
 const TAG: &str = "workflow";
-/// Characters of the card's hash in its `ETag`.
+/// Number of characters of the card's hash in its `ETag`.
 const ETAG_LEN: usize = 32;
 
-/// Cards kept as they are sent. Each form of each is one; those of a workflow are small.
+/// Maximum number of encoded cards to cache. Each form of a card is one entry; cards of one workflow are
+/// small.
 const MAX_MADE: usize = 256;
 
-/// Which form of the card is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Form {
-    /// For readers of either version.
+    /// One document for clients of either version.
     Union,
-    /// For those of one.
+    /// For clients of one version.
     Pure(Version),
-    /// For those of 0.3 over HTTP+JSON.
+    /// For 0.3 clients over HTTP+JSON.
     OldHttp,
 }
 
 impl Form {
-    /// The form a reader asks for, or by default the configured one. A reader of a version that is not spoken here
-    /// finds in the card which are.
+    /// Selects the form by the version header, or by the configuration. A client that asks for an unsupported
+    /// version gets the configured form, which lists the supported versions.
     fn of(host: &Host, headers: &HeaderMap) -> Self {
         let named = headers.get(VERSION_HEADER).and_then(|value| value.to_str().ok());
         let named = named.filter(|text| !text.trim().is_empty());
@@ -85,10 +85,10 @@ impl Form {
     }
 }
 
-/// The cards of this host as they were sent last, and when each last changed, as far as this process knows.
+/// Cache of the cards last sent, with the time each one last changed as observed by this process.
 #[derive(Debug, Default)]
 pub(super) struct Cards {
-    /// Holds one entry per card that exists.
+    /// One entry per existing card.
     known: Mutex<HashMap<Option<WorkflowId>, Known>>,
     made: Mutex<HashMap<(Option<WorkflowId>, Form), Made>>,
 }
@@ -99,10 +99,10 @@ struct Known {
     since: jiff::Timestamp,
 }
 
-/// A card in the form it is sent in. All that it is made from besides workflows is the same as long as a host lives.
+/// An encoded card. Workflows are the only part of its content that can change while the host runs.
 #[derive(Debug, Clone)]
 struct Made {
-    /// The state of the workflows it was made from.
+    /// The workflows generation that it was built from.
     generation: u64,
     body: Bytes,
     etag: String,
@@ -110,14 +110,15 @@ struct Made {
 }
 
 impl Cards {
-    /// A card in a form; none if there is no such card.
+    /// Returns the card in a form, or `None` if the workflow has no card.
     fn get(
         &self,
         host: &Host,
         workflow: Option<&WorkflowId>,
         form: Form,
     ) -> Result<Option<Made>, serde_json::Error> {
-        // Before they are read: what changes in between is noticed the next time.
+        // Read the generation before the workflows, so that a change in between is noticed by the next
+        // request.
         let generation = host.app().workflows_generation();
         let place = (workflow.cloned(), form);
         if let Some(made) = self.made.lock().get(&place)
@@ -150,7 +151,7 @@ impl Cards {
         Ok(Some(made))
     }
 
-    /// The time since when a card has this hash.
+    /// Returns the time at which the card first had this hash.
     fn since(&self, card: Option<&WorkflowId>, hash: &str) -> jiff::Timestamp {
         let mut known = self.known.lock();
         let fresh = || Known {
@@ -159,7 +160,8 @@ impl Cards {
         };
         let entry = known.entry(card.cloned()).or_insert_with(fresh);
         if entry.hash != hash {
-            // Dates in headers have no fractions: of two changes within a second the later gets the next.
+            // HTTP dates have no fractions of a second, so a second change within one second gets the next
+            // second.
             let later = entry.since.as_second() + 1;
             let later = jiff::Timestamp::from_second(later).unwrap_or(entry.since);
             *entry = fresh();
@@ -169,26 +171,21 @@ impl Cards {
     }
 }
 
-/// Who reads a card.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Readers<'a> {
-    /// Whoever asks.
     Everybody,
-    /// Callers of a tenant.
+    /// Any caller of the tenant.
     Tenant(&'a TenantId),
 }
 
-/// Which card, and for whom.
 pub(super) struct Subject<'a> {
-    /// The caller that reads the card.
     pub(super) readers: Readers<'a>,
-    /// The one workflow it is about, or all.
+    /// The only workflow on the card, or `None` for all.
     pub(super) workflow: Option<&'a WorkflowId>,
-    /// Whether the reader may start runs; without that there are no skills.
+    /// If `false`, the card lists no skills.
     pub(super) may_start: bool,
 }
 
-/// Answers a request for the keys that verify signed cards; without signatures there are none to publish.
 pub(super) fn keys(host: &Host) -> Response {
     let Some(signer) = host.card_signer() else {
         return super::transport::nothing("cards of this host are not signed");
@@ -199,7 +196,6 @@ pub(super) fn keys(host: &Host) -> Response {
     response
 }
 
-/// Answers a request for the card of the host, or of one workflow.
 pub(super) fn respond(
     host: &Host,
     cards: &Cards,
@@ -232,7 +228,7 @@ pub(super) fn respond(
     response
 }
 
-/// Answers with the card of a caller, which no other may be shown (A2A 1.0 section 13.3).
+/// Answers with a card that only this caller may see (A2A 1.0 section 13.3).
 pub(super) fn of_caller(headers: &HeaderMap, body: Vec<u8>) -> Response {
     let etag = format!("\"{}\"", hash(&body));
     let is_known = is_known(headers, &etag).unwrap_or(false);
@@ -243,7 +239,7 @@ pub(super) fn of_caller(headers: &HeaderMap, body: Vec<u8>) -> Response {
     response
 }
 
-/// A card, or word that the reader has it.
+/// Responds with the card, or with 304 if the client already has it.
 fn unless(is_known: bool, body: Bytes) -> Response {
     if is_known {
         let mut response = Response::new(Body::empty());
@@ -255,7 +251,7 @@ fn unless(is_known: bool, body: Bytes) -> Response {
     response
 }
 
-/// Whether a reader has what has this tag; none if it does not say what it has.
+/// Compares `If-None-Match` with a tag. `None` if the header is missing.
 fn is_known(headers: &HeaderMap, etag: &str) -> Option<bool> {
     let tags = headers.get_all(header::IF_NONE_MATCH);
     tags.iter().next()?;
@@ -266,14 +262,13 @@ fn is_known(headers: &HeaderMap, etag: &str) -> Option<bool> {
     Some(tags.any(|tag| tag == "*" || tag == etag))
 }
 
-/// Claims that a reader has what has not changed since then. What is no date says nothing.
+/// Returns `true` if the card has not changed since `If-Modified-Since`. Ignores a value that is not a date.
 fn is_as_old(headers: &HeaderMap, since: jiff::Timestamp) -> bool {
     let value = headers.get(header::IF_MODIFIED_SINCE);
     let read = value.and_then(|value| value.to_str().ok()).and_then(http_date);
     read.is_some_and(|read| since.as_second() <= read.as_second())
 }
 
-/// A date of a header.
 fn http_date(text: &str) -> Option<jiff::Timestamp> {
     let read = |form: &&str| jiff::civil::DateTime::strptime(*form, text.trim()).ok();
     let date = DATES.iter().find_map(read)?;
@@ -303,7 +298,7 @@ fn encode(host: &Host, card: &AgentCard, form: Form) -> Result<Vec<u8>, serde_js
     serde_json::to_vec(&document)
 }
 
-/// A card without signatures, in the form it will be sent in.
+/// Builds an unsigned card in the form in which it is sent.
 fn document(card: &AgentCard, form: Form) -> Result<Value, serde_json::Error> {
     let old = || v03::AgentCard::from(card.clone());
     match form {
@@ -314,13 +309,13 @@ fn document(card: &AgentCard, form: Form) -> Result<Value, serde_json::Error> {
     }
 }
 
-/// A card as 0.3 has it over HTTP+JSON, with the signatures of that form.
+/// Encodes a card for 0.3 over HTTP+JSON, with the signatures of that form.
 pub(super) fn old_http(host: &Host, mut card: AgentCard) -> Result<Vec<u8>, serde_json::Error> {
     card.signatures.clear();
     encode(host, &card, Form::OldHttp)
 }
 
-/// A card with the signatures of the form one version gives it.
+/// Signs a card in the form of one version.
 pub(super) fn signed(
     host: &Host,
     mut card: AgentCard,
@@ -332,7 +327,7 @@ pub(super) fn signed(
     Ok(card)
 }
 
-/// The card of the host, or of one workflow; none if that is no skill.
+/// Builds the card of the host, or of one workflow. `None` if the workflow is not a skill.
 pub(super) fn card(host: &Host, subject: &Subject<'_>) -> Option<AgentCard> {
     let workflow = subject.workflow;
     let plans = match subject.readers {
@@ -362,7 +357,7 @@ pub(super) fn card(host: &Host, subject: &Subject<'_>) -> Option<AgentCard> {
     };
     let capabilities = host.discovery().capabilities();
     let served = capabilities.a2a_interfaces.iter();
-    // An address of gRPC has no path, so a workflow has none of its own.
+    // A gRPC address has no path, so a single workflow cannot have one.
     let served = served.filter(|(binding, _)| workflow.is_none() || *binding != Binding::Grpc);
     let interfaces = served.map(|(binding, version)| AgentInterface {
         url: match binding {
@@ -403,7 +398,7 @@ pub(super) fn card(host: &Host, subject: &Subject<'_>) -> Option<AgentCard> {
     })
 }
 
-/// Host and port of an origin, as clients of gRPC are told an address.
+/// Converts an origin to the `host:port` that gRPC clients expect.
 fn authority(origin: &str) -> String {
     let Ok(url) = Url::parse(origin) else {
         return origin.to_owned();
@@ -415,7 +410,7 @@ fn authority(origin: &str) -> String {
     }
 }
 
-/// An extension; none is required.
+/// Describes an extension. We require none.
 fn extension(extension: &Extension) -> AgentExtension {
     AgentExtension {
         uri: extension.uri.to_owned(),
@@ -425,7 +420,7 @@ fn extension(extension: &Extension) -> AgentExtension {
     }
 }
 
-/// A workflow as a skill.
+/// Describes a workflow as a skill.
 fn skill(plan: &Plan) -> AgentSkill {
     let definition = &plan.definition;
     let texts = |name: &str| -> Vec<String> {
@@ -493,7 +488,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_card_is_made_once_until_workflows_change() {
+    async fn card_is_cached_until_a_workflow_changes() {
         let host = host().await;
         host.app()
             .register_workflow(None, workflow("one"))
@@ -508,7 +503,7 @@ mod tests {
         let union = made(None, Form::Union).expect("a card");
         let pure = made(None, Form::Pure(Version::V1_0)).expect("a card");
         assert_ne!(union, pure);
-        // The very same bytes, not only equal ones.
+        // The cache must return the same bytes, not merely equal ones.
         let again = made(None, Form::Union).expect("a card");
         assert_eq!(again.as_ptr(), union.as_ptr());
         assert_eq!(made(Some("two"), Form::Union), None);
@@ -526,7 +521,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_more_cards_are_kept_than_may_be() {
+    async fn card_cache_is_bounded() {
         let host = host().await;
         let cards = Cards::default();
         for n in 0..MAX_MADE + 10 {
@@ -542,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_of_headers_are_read_in_all_their_forms() {
+    fn parses_all_http_date_formats() {
         let wanted = jiff::Timestamp::from_second(784_111_777).unwrap();
         for text in [
             "Sun, 06 Nov 1994 08:49:37 GMT",
@@ -566,7 +561,7 @@ mod tests {
     }
 
     #[test]
-    fn two_changes_within_a_second_have_two_dates() {
+    fn two_changes_within_a_second_get_two_dates() {
         let cards = Cards::default();
         let dates: Vec<_> = ["a", "a", "b", "c", "c"]
             .map(|hash| cards.since(None, hash).as_second())

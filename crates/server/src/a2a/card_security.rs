@@ -1,7 +1,7 @@
-//! How to authenticate, as a card tells it: from what the host accepts now, not from a list beside it.
+//! The security section of a card, derived from what the host accepts now.
 //!
-//! Any one of the requirements suffices. Each names the scopes a caller needs to send messages and to read tasks with
-//! their artifacts; the descriptions of the schemes name those of the other operations.
+//! Any one of the requirements suffices. Each lists the scopes needed to send messages and to read tasks with
+//! their artifacts. The descriptions of the schemes list the scopes of the other operations.
 
 use std::collections::BTreeMap;
 
@@ -16,27 +16,24 @@ use crate::{
     config::Oidc,
 };
 
-/// What sending messages and reading tasks, artifacts included, needs.
+/// The scopes needed to send messages and to read tasks and artifacts.
 const NEEDED: [Scope; 3] = [Scope::RunsCreate, Scope::RunsRead, Scope::ArtifactsRead];
-/// Which operation needs which scope.
 const SCOPES: &str = "Sending a message needs runs:create; reading, listing and following tasks and having their \
                       updates pushed, runs:read; the content of artifacts and files, artifacts:read; cancelling, \
                       runs:cancel; answering what a task asks, approvals:respond.";
 
-/// The scheme of this host's own keys.
+/// API keys of this host.
 const API_KEY: &str = "bearer";
-/// The scheme of client certificates.
+/// Client certificates.
 const CERTIFICATE: &str = "mtls";
-/// The scheme of an issuer's tokens.
+/// Tokens of an OpenID Connect issuer.
 const OIDC: &str = "oidc";
 
-/// The two members of a card that say how to authenticate.
 pub(super) struct Security {
     pub(super) schemes: BTreeMap<String, SecurityScheme>,
     pub(super) requirements: Vec<SecurityRequirement>,
 }
 
-/// What a host accepts.
 pub(super) fn of(host: &Host) -> Security {
     let mut accepted = Vec::new();
     if !host.auth().is_empty() {
@@ -82,7 +79,7 @@ fn needed() -> Vec<String> {
     NEEDED.map(|scope| scope.as_str().to_owned()).to_vec()
 }
 
-/// What to ask an issuer for, so that a token may send and read: those of its scopes that mean that here.
+/// The issuer's scopes that a client must request so that its token may send messages and read tasks.
 fn issuer_scopes(oidc: &Oidc) -> Vec<String> {
     if oidc.scopes.is_empty() {
         return needed();

@@ -1,8 +1,8 @@
-//! Signing cards, and publishing the keys that verify them.
+//! Signs agent cards and publishes the keys that verify them.
 //!
-//! Every key is derived from the master key, so all replicas sign alike, nothing is stored, and a signature is the
-//! same each time: a card's `ETag` does not move with it. Every generation in the configuration signs and is
-//! published, which is how keys are replaced with overlap.
+//! Every key is derived from the master key, so nothing is stored and all replicas sign alike. Signatures are
+//! deterministic, so a card's `ETag` is stable. Every generation in the configuration signs and is published;
+//! keys are rotated by configuring both the old and the new generation for a while.
 
 use std::collections::HashMap;
 
@@ -21,25 +21,24 @@ use crate::{
     secrets::Secrets,
 };
 
-/// Cards whose signatures are kept; each form of each card is one.
+/// Maximum number of cards whose signatures are cached. Each form of a card counts.
 const MAX_KEPT: usize = 256;
-/// Bytes that are no scalar of P-256 are this rare once, and twice they are not met.
+/// Attempts to derive a P-256 key. Even one derived value outside the scalar range is very unlikely.
 const TRIES: u32 = 4;
 
-/// Signs cards.
 #[derive(Debug)]
 pub struct CardSigner {
     keys: Vec<SigningKey>,
     jku: String,
-    /// Signatures by the hash of what they cover: making them costs more than a card.
+    /// Signatures by the hash of the signed document. Signing costs more than building a card.
     made: Mutex<HashMap<[u8; 32], Vec<AgentCardSignature>>>,
 }
 
 impl CardSigner {
-    /// The signer a configuration asks for, if it does.
+    /// Creates a signer if the configuration asks for signatures.
     ///
     /// # Errors
-    /// None in practice: a key cannot be made.
+    /// If a key cannot be derived, which does not happen in practice.
     pub(crate) fn new(config: &A2a, secrets: &Secrets, origin: &str) -> Result<Option<Self>, JwsError> {
         let mut keys = Vec::new();
         for generation in &config.card_keys {
@@ -55,14 +54,14 @@ impl CardSigner {
         Ok((!signer.keys.is_empty()).then_some(signer))
     }
 
-    /// The published key set.
+    /// The published JSON Web Key Set.
     #[must_use]
     pub(crate) fn key_set(&self) -> Bytes {
         let keys: Vec<_> = self.keys.iter().map(SigningKey::jwk).collect();
         Bytes::from(json!({ "keys": keys }).to_string())
     }
 
-    /// Signs a card as it will be sent.
+    /// Signs a card in the form in which it is sent.
     pub(super) fn sign(&self, document: &Value) -> Vec<AgentCardSignature> {
         let hash: [u8; 32] = Sha256::digest(document.to_string().as_bytes()).into();
         if let Some(signatures) = self.made.lock().get(&hash) {

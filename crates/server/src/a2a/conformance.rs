@@ -1,13 +1,13 @@
-//! The skill that conformance kits talk to, in conformance mode only.
+//! The skill that conformance kits test, served only in conformance mode.
 //!
-//! Kits expect an agent that does what the id of a message says, and some put it into the first word of the text. Each
-//! behavior is a small workflow of its own; one of them is public, and a message for it starts the one that its id asks
-//! for, else the one that its text asks for. The kits of 0.3 and of 1.0 disagree on messages that ask for nothing, so
-//! those go by version: 1.0 completes, 0.3 asks, again and again. An answer is steered in the same way. Kits reuse
-//! message ids, so the skill does not deduplicate by them.
+//! A kit selects the agent's behavior by the prefix of a message id, or by the first word of the text. Each
+//! behavior is a small workflow. Only one of them is public; a message for it starts the workflow that the
+//! message id selects, or else the one that the text selects. The kits of 0.3 and 1.0 disagree on messages
+//! that select nothing: in 1.0 the task completes, in 0.3 it asks for input again and again. Answers select
+//! behavior in the same way. Kits reuse message ids, so the skill does not deduplicate by them.
 //!
-//! All of them begin with a node that does not compile elsewhere, so they are gone when the mode is, though the store
-//! remembers them.
+//! Every workflow begins with a node type that compiles only in conformance mode. The workflows disappear
+//! when the mode is turned off, although they remain in the store.
 
 use serde_json::{Value, json};
 use wopr_app::{App, RegisterError};
@@ -22,12 +22,11 @@ use crate::{
     config::default_tenant,
 };
 
-/// What the completing behaviour says.
+/// The output of the completing behavior.
 const HELLO: &str = "Hello from TCK";
-/// How long the patient behaviour works, in milliseconds.
+/// How long the slow behavior works, in milliseconds.
 const WORK_MS: u64 = 4_200;
 
-/// What a workflow of the skill does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Behavior {
     Complete,
@@ -72,7 +71,7 @@ const ALL: [Behavior; 16] = [
     Approve,
 ];
 
-/// How ids of messages begin, and what is done then; the longest that fits decides.
+/// Behavior by message id prefix. The longest matching prefix wins.
 const STEERED: [(&str, Behavior); 19] = [
     ("tck-complete-task", Complete),
     ("tck-artifact-text", ArtifactText),
@@ -94,7 +93,7 @@ const STEERED: [(&str, Behavior); 19] = [
     ("tck-stream-artifact-chunked", Chunked),
     (PATIENT, Work),
 ];
-/// First words of a text, and what is done where the id of the message says nothing.
+/// Behavior by the first word of the text, used if the message id selects nothing.
 const WORDS: [(&str, Behavior); 5] = [
     ("auth", Auth),
     ("fail", Fail),
@@ -102,13 +101,13 @@ const WORDS: [(&str, Behavior); 5] = [
     ("multi", AskTwice),
     ("reject", Reject),
 ];
-/// The question of the clarifications here.
+/// The question id of the clarifications.
 const QUESTION: &str = "input";
-/// The one beginning that means the same to the kits of both versions.
+/// The only prefix that has the same meaning in the kits of both versions.
 const PATIENT: &str = "test-resubscribe-message-id";
 
 impl Behavior {
-    /// Names its workflow; the one that completes is the skill.
+    /// The workflow id. The completing workflow is the public skill.
     const fn id(self) -> &'static str {
         match self {
             Complete => "a2a-conformance",
@@ -134,7 +133,8 @@ impl Behavior {
         WorkflowId::parse(self.id()).expect("the table holds ids of workflows")
     }
 
-    /// What an answer to a question asks for, as the conditions of [`Self::definition`] read it.
+    /// The word that stands for this behavior in an answer, as the conditions in [`Self::definition`] expect
+    /// it.
     const fn word(self) -> &'static str {
         match self {
             Ask | AskAgain | AskTwice => "again",
@@ -154,7 +154,7 @@ impl Behavior {
         }
     }
 
-    /// Its nodes after the first, each with its type, its settings and what it is given; one after the other.
+    /// The nodes after the first, in order.
     fn nodes(self) -> Vec<Value> {
         let hello = || node("say", "core.template", &json!({ "template": HELLO }));
         let text = |id: &str, text: &str| artifact(node(id, "core.template", &json!({ "template": text })));
@@ -221,7 +221,7 @@ impl Behavior {
         }
     }
 
-    /// How its result is told besides as artifacts.
+    /// The form of the reply: a message, a status, or artifacts.
     const fn reply(self) -> &'static str {
         match self {
             Self::Message => "message",
@@ -235,7 +235,7 @@ impl Behavior {
         let mut nodes = vec![node("start", "conformance.start", &json!({}))];
         nodes.extend(self.nodes());
         let edge = |n: usize, from: &Value, to: &Value| json!({ "id": format!("e{n}"), "sourceNodeId": from["id"], "targetNodeId": to["id"] });
-        // Nodes after the end are where a steered answer leads instead.
+        // Nodes from `again` on are reached only through a steered answer.
         let n_chained = nodes.iter().position(|node| node["id"] == "again");
         let n_chained = n_chained.filter(|_| self != AskAgain).unwrap_or(nodes.len());
         let pairs = nodes[..n_chained].windows(2).enumerate();
@@ -280,7 +280,7 @@ fn node(id: &str, type_id: &str, config: &Value) -> Value {
     })
 }
 
-/// A node whose outputs are what it is given.
+/// A node that outputs its inputs.
 fn given(id: &str, values: &Value) -> Value {
     let mut node = node(id, "core.identity", &json!({}));
     for (name, value) in values.as_object().into_iter().flatten() {
@@ -294,12 +294,12 @@ fn artifact(mut node: Value) -> Value {
     node
 }
 
-/// The skill.
+/// The public skill.
 pub(crate) fn skill() -> WorkflowId {
     Complete.workflow()
 }
 
-/// Who calls without a credential, where that is let in.
+/// The caller for requests without a credential, in open conformance mode.
 pub(crate) fn caller() -> Caller {
     Caller {
         key_id: "conformance".into(),
@@ -310,7 +310,7 @@ pub(crate) fn caller() -> Caller {
     }
 }
 
-/// States that the suite wants a task in, and what brings it there.
+/// Task states that the test suite asks for, and the workflows that reach them.
 pub(crate) const SCENARIOS: [(&str, &str); 5] = [
     ("paused-at-approval", Approve.id()),
     ("paused-at-clarification", Ask.id()),
@@ -319,19 +319,19 @@ pub(crate) const SCENARIOS: [(&str, &str); 5] = [
     ("rejected", Reject.id()),
 ];
 
-/// The workflow that brings a task into a state; none for a state that is not in the table.
+/// The workflow that brings a task into a state, or `None` for an unknown state.
 pub(crate) fn scenario(name: &str) -> Option<WorkflowId> {
     let (_, id) = SCENARIOS.iter().find(|(known, _)| *known == name)?;
     WorkflowId::parse(id).ok()
 }
 
-/// What a text asks for by how it begins; the longest beginning decides.
+/// Finds the longest prefix in [`STEERED`] that a text begins with.
 fn steered(text: &str) -> Option<(&'static str, Behavior)> {
     let asked = STEERED.iter().filter(|(prefix, _)| text.starts_with(prefix));
     asked.max_by_key(|(prefix, _)| prefix.len()).copied()
 }
 
-/// What the first word of a message's text asks for.
+/// Reads the behavior from the first word of a message's text.
 fn spoken(message: &Message) -> Option<Behavior> {
     let text = message.parts.iter().find_map(|part| match &part.content {
         PartContent::Text(text) => Some(text),
@@ -344,15 +344,15 @@ fn spoken(message: &Message) -> Option<Behavior> {
     known.or_else(|| steered(word).map(|(_, behavior)| behavior))
 }
 
-/// What a message asks for; none if neither its id nor its text says so.
+/// Reads the behavior from a message's id or text.
 fn asked(version: Version, message: &Message) -> Option<Behavior> {
     let by_id = steered(&message.message_id);
-    // Of the ids, those of the kit for 1.0 mean nothing in 0.3.
+    // Version 0.3 ignores the id prefixes of the 1.0 kit.
     let by_id = by_id.filter(|(prefix, _)| version == Version::V1_0 || *prefix == PATIENT);
     by_id.map(|(_, behavior)| behavior).or_else(|| spoken(message))
 }
 
-/// The workflow that a message for the skill starts.
+/// Selects the workflow that a message for the skill starts.
 pub(crate) fn steer(version: Version, message: &Message) -> WorkflowId {
     let by_default = match version {
         Version::V1_0 => Complete,
@@ -361,12 +361,12 @@ pub(crate) fn steer(version: Version, message: &Message) -> WorkflowId {
     asked(version, message).unwrap_or(by_default).workflow()
 }
 
-/// Whether a workflow belongs to the skill, so that ids of messages to it may be used again.
+/// Returns `true` if the workflow belongs to the skill, so message ids to it may be reused.
 pub(crate) fn is_own(plan: &Plan) -> bool {
     ALL.iter().any(|behavior| behavior.id() == plan.id().as_str())
 }
 
-/// The answer that a message is to a question of the skill; none if it is read like any other.
+/// The answer that a message gives to a question of the skill. `None` if the usual rules apply.
 pub(crate) fn answer(version: Version, plan: &Plan, message: &Message) -> Option<Value> {
     let steers = [Ask, AskTwice]
         .iter()
@@ -375,10 +375,10 @@ pub(crate) fn answer(version: Version, plan: &Plan, message: &Message) -> Option
     steers.then(|| json!({ "answers": { QUESTION: word } }))
 }
 
-/// Makes the workflows of the skill known to a host in conformance mode.
+/// Registers the workflows of the skill.
 ///
 /// # Errors
-/// The store does not take them.
+/// If the store rejects a workflow.
 pub(crate) async fn register(app: &App) -> Result<(), RegisterError> {
     for behavior in ALL {
         match app.register_workflow(None, behavior.definition()).await {
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_word_steers_where_the_id_says_nothing() {
+    fn first_word_selects_behavior_if_id_does_not() {
         for (text, new, old) in [
             ("fail, please", Fail, Fail),
             ("Auth", Auth, Auth),
@@ -419,13 +419,13 @@ mod tests {
             assert_eq!(steer(Version::V1_0, &message), new.workflow(), "{text}");
             assert_eq!(steer(Version::V0_3, &message), old.workflow(), "{text}");
         }
-        // The id comes first.
+        // The id takes precedence.
         let both = message("tck-complete-task-1", "fail");
         assert_eq!(steer(Version::V1_0, &both), Complete.workflow());
     }
 
     #[test]
-    fn an_answer_is_steered_like_a_first_message() {
+    fn answer_selects_behavior_like_a_first_message() {
         let ask = wopr_core::Definition::parse(Ask.definition()).unwrap();
         let ask = Plan::compile(ask, wopr_core::NodeTypes { conformance: true }).unwrap();
         let word = |id: &str, text: &str| {
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_beginning_decides_and_versions_differ_on_the_rest() {
+    fn longest_prefix_wins_and_defaults_differ_by_version() {
         for (id, new, old) in [
             ("tck-complete-task-1", Complete, AskAgain),
             ("tck-artifact-file-7f", ArtifactFile, AskAgain),
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_it_compiles_outside_the_mode() {
+    fn conformance_workflows_compile_only_in_conformance_mode() {
         for behavior in ALL {
             let compile = |conformance| {
                 let definition = wopr_core::Definition::parse(behavior.definition()).unwrap();

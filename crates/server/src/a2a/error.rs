@@ -1,4 +1,4 @@
-//! Why an operation did not happen, apart from any binding: what each refusal of the kernel is to a client.
+//! Errors of A2A operations, independent of the binding, and the mapping from application errors to them.
 
 use wopr_app::{Error as AppError, Forbidden};
 use wopr_core::Refusal;
@@ -7,29 +7,26 @@ use wopr_wire::a2a::error::A2aError;
 use super::{projection::task_word, select};
 use crate::auth::Scope;
 
-/// Why an operation did not happen.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Error {
-    /// An error of the protocol.
     #[error(transparent)]
     A2a(#[from] A2aError),
-    /// The caller lacks a scope.
     #[error("act without the scope {}", .0.as_str())]
     Forbidden(Scope),
-    /// The store does not take this now.
+    /// The host cannot serve the request now; a client may retry.
     #[error("reach the store")]
     Unavailable,
 }
 
 impl Error {
-    /// What a client is told whose task has as many configurations as it may have.
+    /// The task has the maximum number of push configurations.
     pub(super) fn full(most: usize) -> Self {
         A2aError::unsupported(format!("a task has at most {most} push configurations")).into()
     }
 }
 
 impl From<AppError> for Error {
-    /// What went wrong inside goes to the log, not to the client.
+    /// Internal details go to the log, not to the client.
     fn from(error: AppError) -> Self {
         match error {
             AppError::NoWorkflow => A2aError::invalid_param(select::FIELD, "is not the id of a skill").into(),
@@ -53,7 +50,7 @@ impl From<AppError> for Error {
     }
 }
 
-/// What a refusal of the kernel is to a client.
+/// Maps a refusal of the run to its A2A error.
 fn refused(refusal: Refusal) -> A2aError {
     match refusal {
         Refusal::InvalidInput { field, rule } => {

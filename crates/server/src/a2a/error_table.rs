@@ -1,4 +1,4 @@
-//! The table of errors of A2A, row by row as its texts have it, against what each binding answers in both profiles.
+//! The A2A error table, checked against the answers of every binding in both error profiles.
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -15,8 +15,8 @@ use crate::{
     config::{Config, ErrorProfile, Key, Secret, StoreUrl},
 };
 
-/// A row: the error, its code, its reason, and by profile (1.0.1, then 1.0.0) the status of HTTP with its name, and
-/// that of gRPC.
+/// The error, its JSON-RPC code, its reason, and for each profile (1.0.1, then 1.0.0) the HTTP status with
+/// its name and the gRPC code.
 type Row = (A2aError, i64, &'static str, [(u16, &'static str, i32); 2]);
 
 fn rows() -> Vec<Row> {
@@ -25,7 +25,7 @@ fn rows() -> Vec<Row> {
     let same = |row: (u16, &'static str, i32)| [row, row];
     let precondition = || same((400, "FAILED_PRECONDITION", 9));
     let argument = || same((400, "INVALID_ARGUMENT", 3));
-    // What 1.0.0 called unimplemented 1.0.1 calls a precondition.
+    // 1.0.0 used `UNIMPLEMENTED` where 1.0.1 uses `FAILED_PRECONDITION`.
     let unimplemented = || [(400, "FAILED_PRECONDITION", 9), (400, "UNIMPLEMENTED", 12)];
     vec![
         (
@@ -136,7 +136,7 @@ async fn host(profile: ErrorProfile) -> std::sync::Arc<Host> {
     Host::open(config).await.unwrap()
 }
 
-/// Holds the details of an error against its row: of an error of A2A, its reason; of a request that does not fit, where.
+/// Checks the details: the reason of an A2A error, or the violated field of an invalid request.
 fn check_details(details: &Value, error: &A2aError, reason: &str) {
     let list = details
         .as_array()
@@ -166,7 +166,7 @@ fn check_details(details: &Value, error: &A2aError, reason: &str) {
 }
 
 #[test]
-fn no_row_is_missing() {
+fn table_covers_every_kind() {
     for kind in Kind::ALL {
         let n = rows().iter().filter(|(error, ..)| error.kind() == *kind).count();
         assert_eq!(n, 1, "{kind:?}");
@@ -174,7 +174,7 @@ fn no_row_is_missing() {
 }
 
 #[tokio::test]
-async fn every_error_is_told_in_every_binding_as_its_profile_has_it() {
+async fn every_binding_encodes_every_error_by_profile() {
     for (index, profile) in [ErrorProfile::V1_0_1, ErrorProfile::V1_0_0]
         .into_iter()
         .enumerate()
@@ -200,7 +200,7 @@ async fn every_error_is_told_in_every_binding_as_its_profile_has_it() {
                 check_details(&shown["details"], &error, reason);
             }
 
-            // Of the same code in 0.3, with the name its clients know before the text.
+            // In 0.3 the code is the same, and the text begins with the error's 0.3 name.
             let old = status::of(&host, &Error::A2a(error.clone()), Version::V0_3);
             assert_eq!(old.code() as i32, grpc, "{about}");
             assert_eq!(old.message(), format!("{}: {error}", error.old_name()));
@@ -222,7 +222,7 @@ async fn every_error_is_told_in_every_binding_as_its_profile_has_it() {
                     (&envelope["jsonrpc"], &envelope["id"]),
                     (&json!("2.0"), &json!(7))
                 );
-                // 0.3 has no names for the last two of A2A's own.
+                // 0.3 does not define the last two A2A error codes.
                 let told = match (version, code) {
                     (Version::V0_3, -32008 | -32009) => error.code_in(Version::V0_3),
                     _ => code,

@@ -1,8 +1,8 @@
-//! The extended card: what this caller may use, instead of what every caller shares.
+//! The extended card: the skills available to one caller.
 //!
-//! It names the skills of the caller's own tenant, and none for a caller who may not start a run: a skill that cannot
-//! be asked for is no skill of that caller. A `tenant` in the request selects nothing. A host that admits callers without
-//! a credential (open conformance mode) has no extended card: it would be public.
+//! It lists the skills of the caller's tenant, and none if the caller may not start runs. The request's
+//! `tenant` is ignored. A host that admits anonymous callers (open conformance mode) has no extended card,
+//! because the card would be public.
 
 use wopr_wire::a2a::{error::A2aError, model::AgentCard};
 
@@ -14,7 +14,7 @@ use super::{
 use crate::auth::Scope;
 
 impl Service {
-    /// Describes this agent to its caller.
+    /// Builds the extended card for the caller.
     pub(super) fn extended_card(&self, call: &Call) -> Result<AgentCard, Error> {
         if !self.host.discovery().capabilities().a2a_extended_card {
             return Err(A2aError::unsupported("this host has no extended card").into());

@@ -1,11 +1,12 @@
 //! The messages of a task, in the order they were exchanged.
 //!
-//! What clients sent is stored beside the log; what the agent said is derived from it: every question it asked,
-//! but the one that is its status message now. A stored message says where the log ended after the append that
-//! took it, and it came first in that append, so its place is that of the answer the append begins with.
+//! Client messages are stored beside the log. Agent messages are derived from the log: every question that
+//! the agent asked, except the one that is now its status message. A stored message records the head of the
+//! log after the append that accepted it. It came first in that append, so it is placed at the answer event with
+//! which the append begins.
 //!
-//! A message is kept without what the workflow marks as sensitive, so that no reader can see that. The bytes of its
-//! files are shown to readers of artifacts; others see references.
+//! A message is stored without values that the workflow marks as sensitive, so no reader can see them.
+//! Readers of artifacts see the bytes of files; others see references.
 
 use std::sync::Arc;
 
@@ -20,16 +21,15 @@ use wopr_wire::{
 use super::{error::Error, inputs, question, send};
 use crate::auth::Caller;
 
-/// Events read at once.
 const PAGE: usize = 256;
-/// Pages read at most: what the agent said before them is left out.
+/// Maximum number of pages to read. Earlier agent messages are left out.
 const MAX_PAGES: usize = 16;
-/// Starts the id of a message that an answer of this run came with.
+/// Id prefix of a message that answered this run.
 const ANSWER: &str = "m:";
-/// Starts the id of a message whose answer went to a child, so that no event of this run begins with it.
+/// Id prefix of a message whose answer went to a child run, so that no event of this run marks its place.
 const FORWARDED: &str = "f:";
 
-/// A message to keep with the append that takes it.
+/// Builds the row to store with the append that accepts the message.
 pub(super) fn row(message: &Message, name: &str, is_forwarded: bool) -> Result<NewMessage, Error> {
     let body = serde_json::to_vec(&*inputs::referring(message, name))
         .map_err(|error| AppError::Internal(format!("message {name}: {error}")))?;
@@ -40,7 +40,7 @@ pub(super) fn row(message: &Message, name: &str, is_forwarded: bool) -> Result<N
     })
 }
 
-/// Whether a stored message has this name.
+/// Returns `true` if a stored message has this name.
 pub(super) fn is_named(row: &MessageRow, name: &str) -> bool {
     let kept = row
         .id
@@ -49,24 +49,22 @@ pub(super) fn is_named(row: &MessageRow, name: &str) -> bool {
     kept == Some(name)
 }
 
-/// What part of a conversation is wanted.
+/// Selects a part of the conversation.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted<'a> {
-    /// The run.
     pub(super) key: &'a RunKey,
-    /// Its context.
     pub(super) context: &'a str,
-    /// What the agent said from here on is left out.
+    /// Agent messages from this event on are left out.
     pub(super) until: Seq,
-    /// The agent's message that is shown as the status.
+    /// The id of the agent message shown as the status.
     pub(super) current: Option<&'a str>,
-    /// How many of the latest messages.
+    /// Maximum number of messages; the latest are returned.
     pub(super) n: usize,
-    /// Whether the bytes of files are shown.
+    /// Show the bytes of files.
     pub(super) reads_files: bool,
 }
 
-/// A message that begins a run, as it is kept and shown.
+/// Masks a message that starts a run.
 pub(super) fn beginning(plan: &Arc<Plan>, message: &Message) -> Message {
     let mask = Mask::of(plan);
     let mut message = message.clone();
@@ -87,7 +85,7 @@ pub(super) fn beginning(plan: &Arc<Plan>, message: &Message) -> Message {
     message
 }
 
-/// A message that answers a node, as it is kept and shown. Where the node is not known, it is any of the workflow.
+/// Masks a message that answers a node. If the node is unknown, any sensitive node of the workflow counts.
 pub(super) fn answering(plan: &Arc<Plan>, node: Option<&NodeId>, message: &Message) -> Message {
     let mask = Mask::of(plan);
     let is_kept = match node {
@@ -97,13 +95,13 @@ pub(super) fn answering(plan: &Arc<Plan>, node: Option<&NodeId>, message: &Messa
     let mut message = message.clone();
     if is_kept {
         message.parts = vec![Part::text(REDACTED)];
-        // An answer may be there, too.
+        // The metadata may contain the answer, too.
         message.metadata.retain(|name, _| !name.starts_with("openwop"));
     }
     message
 }
 
-/// A message that its sender is shown right away.
+/// Prepares a message that is returned to its sender right away.
 pub(super) fn own(caller: &Caller, message: Message) -> Message {
     if reads_artifacts(caller) {
         return message;
@@ -114,8 +112,8 @@ pub(super) fn own(caller: &Caller, message: Message) -> Message {
     message
 }
 
-/// Takes what a reviewer put in the place of an artifact out of a message, wherever a key is written that may be read
-/// as that: nested or dotted, in data or in metadata.
+/// Removes artifact content edited by a reviewer from a message. The key may be nested or dotted, in data or in
+/// metadata.
 fn without_contents(message: &mut Message) {
     for part in &mut message.parts {
         if let PartContent::Data(data) = &mut part.content {
@@ -158,7 +156,7 @@ pub(super) async fn read(app: &App, wanted: Wanted<'_>) -> Result<Vec<Message>, 
     for (seq, message) in said.messages {
         placed.push((seq, true, Exchanged::Said(message)));
     }
-    // Stable: messages of one place stay in the order of the store.
+    // The sort is stable, so messages at the same place keep the store's order.
     placed.sort_by_key(|(place, is_said, _)| (*place, *is_said));
     let first = placed.len().saturating_sub(n);
     let mut messages = Vec::with_capacity(placed.len() - first);
@@ -176,7 +174,7 @@ enum Exchanged {
     Said(Message),
 }
 
-/// Where a stored message stands among the events.
+/// The place of a stored message among the events.
 fn place(row: &MessageRow, answers: &[u64]) -> u64 {
     if row.id.starts_with(FORWARDED) {
         return row.seq.0;
@@ -187,11 +185,11 @@ fn place(row: &MessageRow, answers: &[u64]) -> u64 {
 
 struct Said {
     messages: Vec<(u64, Message)>,
-    /// Events that an answer begins with.
+    /// Events with which an append of an answer begins.
     answers: Vec<u64>,
 }
 
-/// What the agent said, from the end of the log backwards.
+/// Derives the agent's messages, reading the log backwards.
 async fn said(app: &App, wanted: Wanted<'_>, rows: &[MessageRow]) -> Result<Said, AppError> {
     let Wanted {
         key,
@@ -230,7 +228,7 @@ async fn said(app: &App, wanted: Wanted<'_>, rows: &[MessageRow]) -> Result<Said
     Ok(said)
 }
 
-/// Claims that a message may have led to the event, and that none comes before it in the same append.
+/// Returns `true` if a message may have caused the event. Such an event is the first of its append.
 fn is_answer(recorded: &Recorded) -> bool {
     match &recorded.event {
         Event::InterruptResolved { .. } | Event::ApprovalVoted { .. } => true,
@@ -239,7 +237,7 @@ fn is_answer(recorded: &Recorded) -> bool {
     }
 }
 
-/// A stored message, with the bytes of its files for whoever reads them.
+/// Decodes a stored message, with the bytes of its files if the reader may see them.
 async fn restore(app: &App, key: &RunKey, row: &MessageRow, reads_files: bool) -> Result<Message, Error> {
     let mut message: Message = json::from_slice(&row.body)
         .map_err(|error| AppError::Internal(format!("message {} of {key}: {error}", row.id)))?;
@@ -263,13 +261,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_stands_where_its_append_began() {
+    fn message_is_placed_where_its_append_begins() {
         let row = |id: &str, seq| MessageRow {
             id: id.to_owned(),
             seq: Seq(seq),
             body: Vec::new(),
         };
-        // Begun, asked at 4, answered by an append of 8 to 15 that asks again at 12.
+        // The run starts, asks at 4, and is answered by an append of events 8 to 15 that asks again at 12.
         let answers = [8, 20];
         assert_eq!(place(&row("m:1", 8), &answers), 0);
         assert_eq!(place(&row("m:2", 16), &answers), 8);

@@ -1,7 +1,7 @@
-//! What every binding looks at before it knows the operation: who calls, in which version, and how long the body is.
+//! Request checks that every binding makes before it knows the operation: caller, version and body size.
 //!
-//! The bindings differ in how they say no, so what is refused here is an error, and the binding's to show. HTTP/2
-//! metadata of gRPC are the same fields.
+//! The bindings report rejections differently, so this module returns errors and leaves their form to the
+//! binding. gRPC metadata are the same fields as HTTP headers.
 
 use axum::body::{Body, Bytes};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
@@ -19,10 +19,10 @@ use crate::{
     credential_id::CredentialId,
 };
 
-/// The header a client names the last event it saw in.
+/// The header that names the last event a client saw.
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// Reads the body, bounded in size and time.
+/// Reads the body, limited in size and time.
 pub(super) async fn read_body(
     host: &Host,
     caller: &Caller,
@@ -35,7 +35,7 @@ pub(super) async fn read_body(
     body::read(body, CredentialId::caller(caller), limit, timeout).await
 }
 
-/// Takes what a JSON body will take of the memory, before it is parsed.
+/// Reserves the memory that a JSON body will need, before it is parsed.
 pub(super) fn weigh(host: &Host, caller: &Caller, text: &[u8]) -> Result<Weight, BodyError> {
     body::weigh(
         text,
@@ -44,7 +44,7 @@ pub(super) fn weigh(host: &Host, caller: &Caller, text: &[u8]) -> Result<Weight,
     )
 }
 
-/// The version a client asks for, by header or by query parameter.
+/// Reads the version from the header or the query parameter.
 pub(super) fn asked_version(uri: &Uri, headers: &HeaderMap) -> Result<Version, A2aError> {
     if let Some(value) = headers.get(VERSION_HEADER) {
         let text = value.to_str().map_err(|_| A2aError::version_not_supported("?"))?;
@@ -57,7 +57,7 @@ pub(super) fn asked_version(uri: &Uri, headers: &HeaderMap) -> Result<Version, A
     Version::from_header(named.map(|(_, value)| value))
 }
 
-/// Demands that a client asks for the version of the address it calls. One that says nothing asks for 0.3.
+/// Requires that the client asks for the version of the address it calls. A missing version means 0.3.
 pub(super) fn demand_version(uri: &Uri, headers: &HeaderMap, spoken: Version) -> Result<(), A2aError> {
     let asked = asked_version(uri, headers)?;
     if asked == spoken {
@@ -69,7 +69,7 @@ pub(super) fn demand_version(uri: &Uri, headers: &HeaderMap, spoken: Version) ->
     })
 }
 
-/// What an operation needs to know of its call.
+/// Collects the context of a call for its operation.
 pub(super) fn call(
     caller: Caller,
     interface: Option<WorkflowId>,
@@ -85,12 +85,12 @@ pub(super) fn call(
     })
 }
 
-/// The trace context, which by now is this host's own span.
+/// The request's trace context, which has been replaced by this host's own span.
 fn trace_of(headers: &HeaderMap) -> Option<String> {
     headers.get("traceparent")?.to_str().ok().map(ToOwned::to_owned)
 }
 
-/// The last event a client saw; text that names none is a mistake, not a fresh start.
+/// Reads the last event that a client saw. Invalid text is an error, not a fresh start.
 fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, A2aError> {
     let Some(value) = headers.get(LAST_EVENT_ID) else {
         return Ok(None);
@@ -108,7 +108,7 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, A2aError> {
     }
 }
 
-/// Claims that a body is compressed, or encoded in another way that is not undone here.
+/// Returns `true` if the body has a content coding; we decode none.
 pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
     let values = headers.get_all(header::CONTENT_ENCODING);
     let codings = values
@@ -118,7 +118,7 @@ pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
     codings.any(|coding| !coding.is_empty() && !coding.eq_ignore_ascii_case(b"identity"))
 }
 
-/// Demands a media type of this protocol.
+/// Requires a JSON media type.
 pub(super) fn demand_json(headers: &HeaderMap) -> Result<(), A2aError> {
     let value = headers.get(header::CONTENT_TYPE);
     let essence = value
@@ -135,7 +135,7 @@ pub(super) fn demand_json(headers: &HeaderMap) -> Result<(), A2aError> {
     })
 }
 
-/// The header that tells a client which of the extensions it asked for are in use, under the name it used.
+/// The response header that lists the activated extensions, under the name the client used.
 pub(super) fn activated(headers: &HeaderMap) -> Option<(HeaderName, HeaderValue)> {
     for name in EXTENSIONS_HEADERS {
         let asked = headers
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_is_that_of_the_header_then_of_the_query() {
+    fn header_version_precedes_query_version() {
         let version = |uri: &str, pairs: &[(&str, &str)]| {
             let uri: Uri = uri.parse().unwrap();
             asked_version(&uri, &headers(pairs)).map_err(|error| error.code())
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_coding_other_than_none_is_seen() {
+    fn detects_content_codings() {
         for (value, wanted) in [
             ("identity", false),
             ("", false),
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn extensions_in_use_are_told_under_the_name_they_were_asked_for() {
+    fn activated_extensions_use_the_requested_header_name() {
         let known = EXTENSIONS[0].uri;
         for name in ["a2a-extensions", "x-a2a-extensions"] {
             let (told, value) = activated(&headers(&[(name, &format!("urn:other, {known}"))])).unwrap();

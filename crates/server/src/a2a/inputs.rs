@@ -1,8 +1,9 @@
-//! A message as the inputs of a run.
+//! Converts a message to the inputs of a run.
 //!
-//! Texts, joined by line breaks, become `prompt`; objects are merged into the inputs, later ones win; what data there
-//! is besides becomes the list `data`, which stands where its last value does if an object has a `data` too; files
-//! become entries of `files`. Bytes are kept beside the log and referred to; an address is passed on and never fetched.
+//! Texts, joined by line breaks, become `prompt`. Objects are merged into the inputs; later ones win. Other
+//! data values become the list `data`; if an object has a `data` member too, the one that comes last in the
+//! message wins. Files become entries of `files`. Bytes are stored beside the log and referred to; a URL is
+//! passed on and never fetched.
 
 use std::borrow::Cow;
 
@@ -11,21 +12,19 @@ use wopr_app::BlobRow;
 use wopr_core::Object;
 use wopr_wire::a2a::model::{Message, Part, PartContent};
 
-/// The scheme of a reference to bytes kept beside the log, in messages as they are stored.
+/// The URL scheme of a reference to stored bytes in a stored message.
 const SCHEME: &str = "wopr-blob:";
-/// The media type of bytes whose sender did not say.
+/// The media type of bytes without one.
 const OCTETS: &str = "application/octet-stream";
 
-/// A message taken apart.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Inputs {
-    /// What the run is given.
     pub(super) inputs: Object,
-    /// The bytes it refers to.
+    /// The bytes that the inputs refer to.
     pub(super) blobs: Vec<BlobRow>,
 }
 
-/// Takes a message apart. `name` starts the ids of its blobs.
+/// Converts a message. `name` is the prefix of the blob ids.
 pub(super) fn read(message: &Message, name: &str) -> Inputs {
     let mut prompt: Option<String> = None;
     let mut data = Object::new();
@@ -81,7 +80,6 @@ pub(super) fn read(message: &Message, name: &str) -> Inputs {
     Inputs { inputs, blobs }
 }
 
-/// The bytes in a message, for one whose parts are not inputs.
 pub(super) fn blobs(message: &Message, name: &str) -> Vec<BlobRow> {
     let raw = message
         .parts
@@ -94,7 +92,7 @@ pub(super) fn blobs(message: &Message, name: &str) -> Vec<BlobRow> {
     raw.collect()
 }
 
-/// A message with references in the place of bytes: the form it is stored in.
+/// Replaces bytes by references, which is the form a message is stored in.
 pub(super) fn referring<'m>(message: &'m Message, name: &str) -> Cow<'m, Message> {
     let has_bytes = |part: &Part| matches!(part.content, PartContent::Raw(_));
     if !message.parts.iter().any(has_bytes) {
@@ -109,7 +107,7 @@ pub(super) fn referring<'m>(message: &'m Message, name: &str) -> Cow<'m, Message
     Cow::Owned(message)
 }
 
-/// The blob a stored part refers to.
+/// The id of the blob that a stored part refers to.
 pub(super) fn reference(part: &Part) -> Option<&str> {
     match &part.content {
         PartContent::Url(url) => url.strip_prefix(SCHEME),
@@ -153,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_become_inputs() {
+    fn converts_parts_to_inputs() {
         for (parts, wanted) in [
             (json!([{"text": "a"}]), json!({"prompt": "a"})),
             (json!([{"text": "a"}, {"text": "b"}]), json!({"prompt": "a\nb"})),
@@ -194,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_kept_apart_from_the_message() {
+    fn bytes_are_stored_apart_from_the_message() {
         let sent = message(&json!([{"text": "a"}, {"raw": "aGk=", "mediaType": "text/plain"}]));
         let rows = blobs(&sent, "n");
         assert_eq!(rows, read(&sent, "n").blobs);

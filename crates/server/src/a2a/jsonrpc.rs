@@ -1,9 +1,10 @@
 //! The JSON-RPC binding of both versions, on one address.
 //!
-//! The name of a method tells its version: 0.3 has slashes, 1.0 capitals. The version header must agree, and a
-//! missing one means 0.3, so a 1.0 method without it is refused rather than guessed. Requests of 0.3 are converted
-//! on the way in and results on the way out; in between there is one model. Errors answer 200, as JSON-RPC over HTTP does.
-//! A request without an id is judged by its method and its parameters first, and refused in any case.
+//! The method name selects the version: 0.3 uses slashes, 1.0 capitalized names. The version header must
+//! agree. A missing header means 0.3, so a 1.0 method without it is rejected. Requests of 0.3 are converted
+//! on the way in and results on the way out, so there is only one model. Errors have status 200, as is usual
+//! for JSON-RPC over HTTP. A request without an id is always rejected, after its method and parameters have
+//! been checked.
 
 use axum::{body::Body, response::Response};
 use http::{HeaderMap, StatusCode, request::Parts};
@@ -35,14 +36,13 @@ use crate::{
     auth::{self, Caller},
 };
 
-/// An error, and what a client of which version is told of it under which id.
+/// An error, with the request id and the version in which to report it.
 struct Refused {
     id: Id,
     version: Version,
     error: Error,
 }
 
-/// Answers a request to an interface.
 pub(super) async fn respond(host: Arc<Host>, interface: Interface, head: Parts, body: Body) -> Response {
     let caller = match auth::caller(&head.extensions) {
         Ok(caller) => caller,
@@ -63,7 +63,7 @@ pub(super) async fn respond(host: Arc<Host>, interface: Interface, head: Parts, 
         Ok(asked) => asked,
         Err(refused) => return refuse(&refused),
     };
-    // Nothing of them is needed while the answer waits for the disk.
+    // Free the request while the answer waits for the disk.
     drop((head, body));
     let Asked { id, call, request } = asked;
     let version = call.version;
@@ -88,7 +88,7 @@ pub(super) async fn respond(host: Arc<Host>, interface: Interface, head: Parts, 
     }
 }
 
-/// What a client asks, and under which id.
+/// A decoded request.
 struct Asked {
     id: Id,
     call: Call,
@@ -128,19 +128,19 @@ fn read(head: &Parts, body: &[u8], caller: Caller, interface: Interface) -> Resu
     };
     let mut read = read();
     if id == Id::Absent && read.is_ok() {
-        // Nobody would hear of what a notification did, and no method here is one.
+        // No A2A method is a notification: its client would never see the result.
         let detail = "id is required: notifications are not taken".to_owned();
         read = Err(A2aError::InvalidRequest { detail });
     }
     asked_by(id, version, read)
 }
 
-/// Reads members that are spelt as in the protocol buffers (`history_length`), as HTTP+JSON does.
+/// Converts member names in protobuf spelling (`history_length`), which HTTP+JSON accepts as well.
 fn respell(version: Version, operation: Operation, params: &mut Value) {
     let Value::Object(members) = params else { return };
     match (version, protobuf::method(version, operation)) {
         (Version::V1_0, Some(method)) => protobuf::canonical(method.request, members),
-        // The parameters of 0.3 have a shape of their own here.
+        // The parameters of 0.3 do not have the shape of its protobuf messages.
         (Version::V0_3, _) | (Version::V1_0, None) => json::camel_names(members),
     }
 }
@@ -160,7 +160,7 @@ fn asked_by(
     }
 }
 
-/// A request that names an operation.
+/// A request whose method is known.
 struct Envelope {
     id: Id,
     operation: Operation,
@@ -173,7 +173,7 @@ fn read_envelope(
     body: &[u8],
     asked: Result<&Version, &A2aError>,
 ) -> Result<Envelope, Refused> {
-    // An error before the method is known is told in the version asked for; both know these codes.
+    // Errors before the method is known use the requested version; both versions have these codes.
     let spoken = asked.copied().unwrap_or(Version::V1_0);
     let parsed = Request::parse(body);
     if let Err(error) = ingress::demand_json(headers) {

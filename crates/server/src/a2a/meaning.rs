@@ -1,8 +1,8 @@
-//! Which open question a message answers: the one it names, or the only one its sender can mean.
+//! Selects the open interrupt that a message answers: the one it names, or the only one its sender can mean.
 //!
-//! A message that names none counts only where a single question is open and nobody else has settled one since the
-//! sender's last message or, where this process remembers it, the sender's last read. Otherwise "approve" could
-//! approve what its sender never saw.
+//! A message that names none is accepted only if a single interrupt is open, and nobody else has resolved one
+//! since the sender's last message or, if this process remembers it, the sender's last read. Otherwise
+//! "approve" could approve something that the sender never saw.
 
 use serde::Deserialize;
 use wopr_app::{AskedAt, Looked, View};
@@ -19,14 +19,14 @@ use super::{
 };
 use crate::{auth::Caller, tokens::Claims};
 
-/// Messages that are looked through for the sender's last one.
+/// Maximum number of messages to search for the sender's last one.
 const MAX_MESSAGES: usize = 100;
 
-/// Where a message names its question.
+/// The field in which a message names its interrupt.
 const FIELD: &str = "message.metadata.openwop.interrupt";
 
 impl Service {
-    /// The one of a run's open questions that a message answers.
+    /// Selects the open interrupt that a message answers.
     pub(super) async fn meant(
         &self,
         caller: &Caller,
@@ -73,7 +73,6 @@ impl Service {
         Ok(meant)
     }
 
-    /// What a token is for.
     fn claims_of(&self, token: &str) -> Result<Claims, A2aError> {
         let now = self.host.app().now();
         self.host.tokens().open(token, now).map_err(|_| {
@@ -84,7 +83,7 @@ impl Service {
         })
     }
 
-    /// Whether somebody else has settled a question since the caller last looked.
+    /// Returns `true` if somebody else has resolved an interrupt since the caller last looked.
     async fn is_stale(
         &self,
         caller: &Caller,
@@ -100,7 +99,7 @@ impl Service {
         Ok(self.host.app().is_stale(view, &meant.way, looked).await?)
     }
 
-    /// Where the log ended when the caller's last message was taken.
+    /// The head of the log when the caller's last message was accepted.
     async fn last_said(&self, caller: &Caller, view: &View) -> Result<Seq, Error> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -116,7 +115,7 @@ impl Service {
     }
 }
 
-/// Claims that a token is for a question.
+/// Returns `true` if the token belongs to this interrupt.
 fn is_for(claims: &Claims, asked: Option<&AskedAt>) -> bool {
     asked.is_some_and(|asked| {
         asked.key == claims.key && asked.step.node == claims.node && asked.step.ordinal == claims.ordinal

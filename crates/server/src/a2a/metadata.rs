@@ -1,5 +1,5 @@
-//! Our keys in metadata: found in a client's, nested (`{"openwop":{"action":…}}`) or dotted (`openwop.action`), and
-//! put into what it is told, nested.
+//! Our keys in metadata. Clients may nest them (`{"openwop":{"action":…}}`) or write them dotted
+//! (`openwop.action`); we write them nested.
 
 use serde_json::Value;
 use wopr_wire::{a2a::model::Metadata, json::Object};
@@ -24,7 +24,7 @@ pub(super) fn find<'m>(metadata: &'m Metadata, path: &[&str]) -> Option<&'m Valu
     None
 }
 
-/// Collects the members of `openwop.interrupt`, however they are written.
+/// Collects the members of `openwop.interrupt`, nested or dotted.
 pub(super) fn interrupt(metadata: &Metadata) -> Object {
     const NAMES: [&str; 12] = [
         "interruptId",
@@ -49,7 +49,7 @@ pub(super) fn interrupt(metadata: &Metadata) -> Object {
         .collect()
 }
 
-/// Puts members under `openwop`.
+/// Nests members under `openwop`.
 pub(super) fn wrap(about: Object) -> Metadata {
     let mut metadata = Metadata::new();
     metadata.insert("openwop".to_owned(), Value::Object(about));
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nested_and_dotted_keys_are_the_same() {
+    fn nested_and_dotted_keys_are_equivalent() {
         for document in [
             json!({"openwop": {"interrupt": {"action": "accept"}}}),
             json!({"openwop": {"interrupt.action": "accept"}}),

@@ -1,4 +1,4 @@
-//! The A2A face: runs as tasks, in versions 0.3 and 1.0, over JSON-RPC, HTTP+JSON and gRPC.
+//! The A2A API: runs as tasks, in versions 0.3 and 1.0, over JSON-RPC, HTTP+JSON and gRPC.
 //!
 //! ```text
 //!   routes -> jsonrpc, rest, grpc -- decode, encode --.        ingress, transport: what the bindings share
@@ -7,14 +7,14 @@
 //!                                                     v
 //!   card      tasks (get, list, cancel) . send . stream . push . extended
 //!    |              |          |        |         |
-//!    |           render     history   select    projection      views of a run, and messages as commands;
-//!    |              '--- question ---'  inputs, answer          all but `question` and `history` pure
+//!    |           render     history   select    projection      runs to tasks, and messages to commands;
+//!    |              '--- question ---'  inputs, answer          pure, except `question` and `history`
 //!    v                         v
 //!   Engine: workflows       Engine: views, events, commands
 //! ```
 //!
-//! A task is a view of a run under the same id, so nothing here survives, or has to survive, a restart. Which
-//! message was taken already, what clients said and the bytes they sent commit with the run's own events.
+//! A task is a view of a run under the same id, so this module keeps no durable state of its own. Message ids
+//! (for deduplication), client messages and their bytes commit with the run's own events.
 
 mod answer;
 mod artifacts;
@@ -67,7 +67,6 @@ pub use supported::{
 };
 pub(crate) use transport::unavailable;
 
-/// The face.
 #[derive(Debug)]
 pub(crate) struct Face {
     host: Arc<Host>,
@@ -75,7 +74,7 @@ pub(crate) struct Face {
     services: grpc::Services,
 }
 
-/// What of this face a request is for.
+/// Where in this API a request goes.
 #[derive(Debug)]
 pub(crate) struct Wanted(Way);
 
@@ -86,7 +85,6 @@ enum Way {
 }
 
 impl Face {
-    /// Serves the tasks of a host.
     pub(crate) fn new(host: &Arc<Host>) -> Self {
         Self {
             services: grpc::Services::new(host),
@@ -95,7 +93,7 @@ impl Face {
         }
     }
 
-    /// What of this face a request is for; none if it is another's.
+    /// Returns the target of a request, or `None` if the request belongs to another API.
     pub(crate) fn wanted(&self, request: &mut Request) -> Option<Wanted> {
         let way = if is_grpc(request.headers()) {
             Way::Grpc
@@ -103,20 +101,20 @@ impl Face {
             Way::Http(routes::find(request.method(), request.uri().path())?)
         };
         let config = self.host.config();
-        // What is not of this face stays closed.
+        // Open conformance mode admits anonymous callers to this API only.
         if config.conformance && config.conformance_open {
             auth::admit(request.extensions_mut(), conformance::caller);
         }
         Some(Wanted(way))
     }
 
-    /// Answers a request for this face. What the operations of each binding need is kept apart: together it is many
-    /// kilobytes, which every request would otherwise be copied with.
+    /// Answers a request for this API. The futures of the bindings are boxed separately: inline they would
+    /// add many kilobytes to the future of every request.
     pub(crate) async fn answer(&self, wanted: Wanted, request: Request) -> Response {
         let host = Arc::clone(&self.host);
         let place = match wanted.0 {
             Way::Grpc => {
-                // What there is in extensions is about events over HTTP.
+                // Extensions only concern events over HTTP.
                 return Box::pin(grpc::respond(host, &self.services, request)).await;
             }
             Way::Http(place) => place,
@@ -144,7 +142,7 @@ impl Face {
     }
 }
 
-/// Tells which of the extensions a client asked for are in use.
+/// Adds the header that lists the activated extensions.
 fn with_extensions(mut response: Response, activated: Option<(HeaderName, HeaderValue)>) -> Response {
     if let Some((name, value)) = activated {
         response.headers_mut().insert(name, value);

@@ -1,8 +1,8 @@
-//! Media types: what a skill takes and gives, and whether a message fits.
+//! Media types that a skill accepts and returns.
 //!
-//! A workflow says so in `metadata.a2a.inputModes` and `outputModes`; what it does not say is as on the card of the
-//! host. A type may end in `/*`, and `*/*` is any. What a sender does not say is not checked: bytes without a type
-//! may be anything.
+//! A workflow declares them in `metadata.a2a.inputModes` and `outputModes`; without a declaration, the modes
+//! on the host's card apply. A type may end in `/*`, and `*/*` matches any type. Bytes without a media type
+//! are not checked.
 
 use std::borrow::Cow;
 
@@ -18,17 +18,14 @@ use super::supported::{INPUT_MODES, OUTPUT_MODES};
 const TEXT: &str = "text/plain";
 const JSON: &str = "application/json";
 
-/// The media types of a skill.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Modes {
-    /// What it takes, if it says so.
     input: Option<Vec<String>>,
-    /// What it gives, if it says so.
     output: Option<Vec<String>>,
 }
 
 impl Modes {
-    /// What a workflow says of itself.
+    /// Reads the declaration of a workflow.
     pub(super) fn of(plan: &Plan) -> Self {
         let about = plan.definition.metadata.get("a2a");
         let list = |name: &str| {
@@ -42,7 +39,7 @@ impl Modes {
         }
     }
 
-    /// What the card says of the skill; nothing where it is as the host's.
+    /// The input and output modes for the card; empty if they are the host's.
     pub(super) fn told(self) -> (Vec<String>, Vec<String>) {
         (self.input.unwrap_or_default(), self.output.unwrap_or_default())
     }
@@ -55,13 +52,13 @@ impl Modes {
         named(self.output.as_deref(), &OUTPUT_MODES)
     }
 
-    /// Checks that every part of a message has a type that the skill takes.
+    /// Checks that the skill accepts the media type of every part.
     pub(super) fn check_message(&self, message: &Message) -> Result<(), A2aError> {
         let taken = self.input();
         let takes = |mode: &str| taken.iter().any(|known| fits(known, mode));
         for (index, part) in message.parts.iter().enumerate() {
             let said = part.media_type.as_deref();
-            // Text of any type is text, and so is data JSON.
+            // Accept text parts for `text/plain` and data parts for JSON, whatever their declared type.
             let is_taken = match (&part.content, said) {
                 (PartContent::Text(_), said) => takes(TEXT) || said.is_some_and(takes),
                 (PartContent::Data(_), said) => takes(JSON) || said.is_some_and(takes),
@@ -80,7 +77,7 @@ impl Modes {
         Ok(())
     }
 
-    /// Checks that a client takes something of what the skill gives.
+    /// Checks that the client accepts at least one type that the skill returns.
     pub(super) fn check_accepted(&self, accepted: &[String]) -> Result<(), A2aError> {
         let given = self.output();
         let is_wanted = |given: &&str| accepted.iter().any(|mode| fits(mode, given) || fits(given, mode));
@@ -100,7 +97,7 @@ fn named<'a>(own: Option<&'a [String]>, host: &[&'a str]) -> Vec<&'a str> {
     own.map_or_else(|| host.to_vec(), |own| own.iter().map(String::as_str).collect())
 }
 
-/// Claims that a type is one of those a range names. `text` and `json` are what early clients call the two types.
+/// Returns `true` if a type is in a range. `text` and `json` are the names used by early clients.
 fn fits(range: &str, mode: &str) -> bool {
     let (range, mode) = (essence(range), essence(mode));
     range == "*/*" || range == mode || {
@@ -146,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn output_modes_are_matched() {
+    fn matches_output_modes() {
         for (given, accepted, wanted) in [
             (&[][..], &[][..], true),
             (&[], &["text/plain"], true),
@@ -167,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_held_against_what_a_skill_takes() {
+    fn checks_parts_against_input_modes() {
         for (taken, part, wanted) in [
             (&[][..], json!({"text": "a"}), true),
             (&[], json!({"text": "a", "mediaType": "text/markdown"}), true),

@@ -1,5 +1,4 @@
-//! Pages of lists: how large they become, and their tokens, which tell where the one before ended in a form only this
-//! host reads.
+//! Pages of lists: their size limit, and opaque page tokens that encode where the previous page ended.
 
 use std::io;
 
@@ -8,15 +7,14 @@ use wopr_app::TaskCursor;
 use wopr_core::{RunId, Timestamp};
 use wopr_wire::a2a::{error::A2aError, model::Task};
 
-/// The form of a token; one of another form is refused, not misread.
+/// The version of the token format. Tokens of another version are rejected.
 const VERSION: &str = "1";
 
-/// The token of the page after a task.
+/// The token for the page that starts after a task.
 pub(super) fn encode(updated_at: Timestamp, run: &RunId) -> String {
     URL_SAFE_NO_PAD.encode(format!("{VERSION}:{}:{run}", updated_at.millis()))
 }
 
-/// Reads a token.
 pub(super) fn decode(token: &str) -> Result<TaskCursor, A2aError> {
     parse(token).ok_or_else(|| A2aError::invalid_param("pageToken", "is not a token of this host"))
 }
@@ -34,17 +32,17 @@ fn parse(token: &str) -> Option<TaskCursor> {
     })
 }
 
-/// The bytes a task takes as text.
+/// The size of a task as JSON, in bytes.
 pub(super) fn size_of(task: &Task) -> usize {
     let mut counted = Counted(0);
     match serde_json::to_writer(&mut counted, task) {
         Ok(()) => counted.0,
-        // Whoever writes it will say so.
+        // The error will surface when the task is written.
         Err(_) => 0,
     }
 }
 
-/// Takes bytes, and keeps only how many.
+/// A writer that only counts bytes.
 struct Counted(usize);
 
 impl io::Write for Counted {
@@ -63,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_comes_back() {
+    fn token_roundtrips() {
         let run = RunId::parse("run_0123456789abcdef").unwrap();
         let at = Timestamp::from_millis(1_700_000_000_123);
         let token = encode(at, &run);

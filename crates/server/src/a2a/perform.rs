@@ -1,4 +1,4 @@
-//! The table of operations: from what a client asks to what it is told, for every binding alike.
+//! Dispatches operations to their handlers, for every binding.
 
 use wopr_wire::a2a::{
     error::A2aError,
@@ -13,16 +13,13 @@ use super::{
     supported::PUSH_NOTIFICATIONS,
 };
 
-/// What an operation gives.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// Everything at once.
     Reply(Box<Reply>),
-    /// A stream of a task.
     Stream(Box<TaskStream>),
 }
 
-/// Refuses what this host does not offer, before anything of the request is read.
+/// Rejects an operation that this host does not offer, before the request is decoded.
 pub(super) fn demand_offered(operation: Operation) -> Result<(), A2aError> {
     match operation {
         Operation::CreatePushConfig
@@ -48,8 +45,8 @@ pub(super) fn demand_offered(operation: Operation) -> Result<(), A2aError> {
 }
 
 impl Service {
-    /// Does what a client asks. Each operation is a piece of memory of its own: together they are many kilobytes, which
-    /// every request would carry through every layer above.
+    /// Performs an operation. Each handler's future is boxed separately: inline they would add many kilobytes
+    /// to the future of every request.
     pub(super) async fn perform(&self, call: &Call, request: Request) -> Result<Answer, Error> {
         let reply = match request {
             Request::SendMessage(request) => Reply::Sent(Box::pin(self.send(call, request)).await?),

@@ -1,8 +1,9 @@
-//! What a run's status, context and times are as a task's, and which events a client of the task is told of.
+//! Maps a run's status, context and times to those of a task, and events to task updates.
 //!
-//! [`TaskProjection`] is the fold of a log that matters here: what is asked, and whether the run is paused, cancelling
-//! or over. It is small, so a stream keeps one instead of a run. Folding a log up to an event and looking at a
-//! run of that length give the same projection, which is why a snapshot and the updates after it fit together.
+//! [`TaskProjection`] folds the part of the log that matters here: open interrupts, and whether the run is
+//! paused, cancelling or over. It is small, so a stream keeps one instead of a run. Folding a log up to an
+//! event gives the same projection as reading a run at that event, so a snapshot and the updates after it are
+//! consistent.
 
 use wopr_app::{
     OpenInterrupts, TaskState as StoredState, View, Waiting, asks_for_authentication, task_state,
@@ -10,12 +11,12 @@ use wopr_app::{
 use wopr_core::{Event, Failure, Plan, Run, RunStatus, StepId, Timestamp};
 use wopr_wire::{a2a::model::TaskState, time};
 
-/// The state of a task whose run has a status, and has failed with an error if it has.
+/// The state of a task by its run's status and error.
 pub(super) fn state_of(status: RunStatus, error: Option<&Failure>) -> TaskState {
     wire_state(task_state(status, error, None).0)
 }
 
-/// The state as 1.0 names it.
+/// The 1.0 name of a stored state.
 pub(super) const fn wire_state(state: StoredState) -> TaskState {
     match state {
         StoredState::Submitted => TaskState::Submitted,
@@ -29,7 +30,7 @@ pub(super) const fn wire_state(state: StoredState) -> TaskState {
     }
 }
 
-/// The state as rows keep it; none for a state no task ever has.
+/// The stored form of a state, or `None` for a state that no task has.
 pub(super) const fn stored_state(state: TaskState) -> Option<StoredState> {
     match state {
         TaskState::Unspecified => None,
@@ -44,7 +45,7 @@ pub(super) const fn stored_state(state: TaskState) -> Option<StoredState> {
     }
 }
 
-/// How this protocol spells a status.
+/// The A2A spelling of a status.
 pub(super) const fn task_word(status: RunStatus) -> &'static str {
     match status {
         RunStatus::Cancelled => "canceled",
@@ -60,23 +61,22 @@ pub(super) const fn task_word(status: RunStatus) -> &'static str {
     }
 }
 
-/// Claims that the client of a run has something to do, or nothing more to expect.
+/// Returns `true` if the run waits for its client or is over.
 pub(super) const fn is_settled(status: RunStatus) -> bool {
     status.is_terminal() || status.is_waiting()
 }
 
-/// The context of a run: its own, or for one that was not begun by a message its id.
+/// The run's context, or its id if no message started it.
 pub(super) fn context_of(view: &View) -> String {
     let context = (view.run.started.as_ref()).and_then(|started| started.context.clone());
     context.unwrap_or_else(|| view.key.run.to_string())
 }
 
-/// A time as clients see it.
 pub(super) fn wire_time(time: Timestamp) -> time::Timestamp {
     time::Timestamp::from_millis(time.millis())
 }
 
-/// Where a run stands, as far as a client of its task can tell.
+/// The state of a run as far as a task's clients can observe it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct TaskProjection {
     waiting: OpenInterrupts,
@@ -84,31 +84,28 @@ pub(super) struct TaskProjection {
     is_paused: bool,
     is_cancelling: bool,
     ended: Option<RunStatus>,
-    /// What it failed with.
     error: Option<Failure>,
-    /// Why it was cancelled.
     cancel_reason: Option<String>,
-    /// Executions that are saying a text piece by piece.
+    /// Steps that are streaming text.
     streaming: Vec<StepId>,
-    /// What it asks for is a credential.
+    /// The workflow asks for credentials, so the task requires authentication.
     asks_auth: bool,
 }
 
-/// What an event is to a client of the task.
+/// The effect of an event on the task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
-    /// Nothing.
     None,
-    /// The status is another, or is the same for another reason.
+    /// The status changed, or the reason for it did.
     Status,
-    /// There is an artifact.
+    /// An artifact was created.
     Artifact,
-    /// An artifact, if it becomes one, has another piece.
+    /// An artifact that is being streamed grew.
     Piece,
 }
 
 impl TaskProjection {
-    /// The projection of a run before its first event.
+    /// The projection before the first event.
     pub(super) fn new(plan: &Plan) -> Self {
         Self {
             asks_auth: asks_for_authentication(plan),
@@ -116,7 +113,7 @@ impl TaskProjection {
         }
     }
 
-    /// The projection of a run as of its head.
+    /// The projection at the head of a run.
     pub(super) fn of(run: &Run, plan: &Plan) -> Self {
         Self {
             waiting: OpenInterrupts::of(run, plan),
@@ -131,7 +128,6 @@ impl TaskProjection {
         }
     }
 
-    /// OpenWOP's status.
     pub(super) fn status(&self) -> RunStatus {
         match (self.ended, self.waiting.as_slice().first()) {
             (Some(status), _) => status,
@@ -143,7 +139,6 @@ impl TaskProjection {
         }
     }
 
-    /// The task's state.
     pub(super) fn state(&self) -> TaskState {
         match state_of(self.status(), self.error.as_ref()) {
             TaskState::InputRequired if self.asks_auth => TaskState::AuthRequired,
@@ -151,17 +146,16 @@ impl TaskProjection {
         }
     }
 
-    /// What it failed with.
     pub(super) fn error(&self) -> Option<&Failure> {
         self.error.as_ref()
     }
 
-    /// Why it was cancelled, if anybody said so.
+    /// The reason for the cancellation, if one was given.
     pub(super) fn cancel_reason(&self) -> Option<&str> {
         self.cancel_reason.as_deref()
     }
 
-    /// What is asked, if the run waits.
+    /// Open interrupts, if the run waits.
     pub(super) fn asked(&self) -> &[Waiting] {
         if self.status().is_waiting() {
             self.waiting.as_slice()
@@ -170,7 +164,7 @@ impl TaskProjection {
         }
     }
 
-    /// Folds an event in and says what it is to a client: at most one update.
+    /// Folds an event and returns its effect: at most one update.
     pub(super) fn apply(&mut self, event: &Event) -> Change {
         let is_other_question = self.waiting.apply(event);
         match event {
@@ -204,7 +198,8 @@ impl TaskProjection {
             Event::InterruptRequested { .. }
             | Event::InterruptResolved { .. }
             | Event::NodeSuspended { child: Some(_), .. } => Change::Status,
-            // A node's own answer closed its interrupt before; a mirrored one closes here, or where its node ends.
+            // A node's own interrupt closed with its answer. One mirrored from a child closes here or when
+            // its node ends.
             Event::NodeResumed { step, .. }
             | Event::NodeCompleted { step, .. }
             | Event::NodeFailed { step, .. } => {
@@ -215,12 +210,13 @@ impl TaskProjection {
                     Change::None
                 }
             }
-            // Only a cancel does this, and tells of itself; the task does not go back to work in between.
+            // Only a cancellation does this, and it has an update of its own. The task does not return to
+            // work in between.
             Event::NodeCancelled { step, .. } => {
                 self.is_said(step);
                 Change::None
             }
-            // What was said piece by piece is not said again.
+            // A streamed artifact has been sent already.
             Event::ArtifactCreated { step, .. } if self.is_said(step) => Change::None,
             Event::ArtifactCreated { .. } => Change::Artifact,
             Event::OutputChunk { step, .. } => {
@@ -245,7 +241,7 @@ impl TaskProjection {
         }
     }
 
-    /// Ends a streamed text; whether there was one.
+    /// Ends a stream of text. Returns `true` if there was one.
     fn is_said(&mut self, step: &StepId) -> bool {
         let before = self.streaming.len();
         self.streaming.retain(|streaming| streaming != step);

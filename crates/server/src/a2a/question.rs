@@ -1,7 +1,8 @@
-//! What a run asks, and where: at one of its own nodes, or at a node of a child, or of a child's child.
+//! Open interrupts of a run, including those of its descendants.
 //!
-//! A task shows every question that is open, those of children as the children have them now. A stream tells of
-//! events, whose questions may have been answered since: they are looked up in the child's log, from its end backwards.
+//! A task shows every open interrupt; those of children are read from the children. A stream shows events,
+//! whose interrupts may have been resolved since. Those are looked up in the child's log, from its end
+//! backwards.
 
 use serde_json::{Value, json};
 use wopr_app::{App, AskedAt, Error as AppError, MAX_SHOWN, Open, View, Waiting, within};
@@ -10,19 +11,19 @@ use wopr_wire::a2a::model::{Message, Part, Role};
 
 use super::answer::{Asked, questions};
 
-/// What a run asks.
+/// An open interrupt.
 #[derive(Debug, Clone)]
 pub(super) struct Question {
-    /// Where this run waits.
+    /// The node at which this run waits.
     pub(super) waiting: Waiting,
-    /// Where it is asked; none if it is not asked there any more.
+    /// The node that requested the interrupt. `None` if it is no longer open there.
     pub(super) asked: Option<AskedAt>,
-    /// The children on the way to it, each with how far its log was read.
+    /// The descendants between the run and that node, each with the position up to which its log was read.
     pub(super) way: Vec<(RunKey, Seq)>,
 }
 
 impl Question {
-    /// The question, for reading an answer to it.
+    /// The part of the interrupt that is needed to read an answer.
     pub(super) fn for_answer(&self) -> Asked<'_> {
         Asked {
             kind: self.waiting.kind,
@@ -30,7 +31,8 @@ impl Question {
         }
     }
 
-    /// `metadata.openwop.interrupt`. Its kind is OpenWOP's; the durable record has but two words (RFC 0100).
+    /// Builds `metadata.openwop.interrupt`. Its kind is OpenWOP's; the durable record has only two kinds (RFC
+    /// 0100).
     pub(super) fn metadata(&self) -> Value {
         let mut interrupt = json!({
             "kind": self.waiting.kind.as_str(),
@@ -43,7 +45,7 @@ impl Question {
         interrupt
     }
 
-    /// What the agent says when it asks. The same question is always the same message.
+    /// Builds the agent's message. The same interrupt always has the same message id.
     pub(super) fn message(&self, run: &str, context: &str) -> Message {
         let mut parts = vec![Part::text(self.text())];
         if let Some(asked) = &self.asked {
@@ -80,7 +82,7 @@ fn join<'t>(lines: impl Iterator<Item = &'t str>) -> Option<String> {
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
-/// What an event of this run asks, if it does.
+/// Returns the interrupt that an event of this run requested, if any.
 pub(super) async fn asked_by(
     app: &App,
     key: &RunKey,
@@ -115,7 +117,7 @@ pub(super) async fn asked_by(
     }
 }
 
-/// Every question a run waits for, the first asked first.
+/// Lists the open interrupts of a run, oldest first.
 pub(super) async fn open(app: &App, view: &View) -> Result<Vec<Question>, AppError> {
     let mut questions = Vec::new();
     for open in view.run.interrupts(&view.plan) {
@@ -124,7 +126,7 @@ pub(super) async fn open(app: &App, view: &View) -> Result<Vec<Question>, AppErr
         }
         let asked = app.questions_at(view, &open).await?;
         if asked.is_empty() {
-            // The child has its answer, and the run has not heard of it.
+            // The child has its answer, but the run has not received the child's message yet.
             questions.push(Question {
                 waiting: Waiting::from(&open),
                 asked: None,
@@ -137,7 +139,7 @@ pub(super) async fn open(app: &App, view: &View) -> Result<Vec<Question>, AppErr
     Ok(questions)
 }
 
-/// What a child asks now besides the question that its parent mirrors.
+/// Lists the open interrupts of a child other than the one its parent mirrors.
 pub(super) async fn beside(app: &App, view: &View, mirrored: &Waiting) -> Result<Vec<Question>, AppError> {
     let mut open = view.run.interrupts(&view.plan);
     let Some(open) = open.find(|open| Waiting::from(open) == *mirrored) else {
@@ -173,7 +175,7 @@ impl From<Open> for Question {
     }
 }
 
-/// What a run waits for, from its log.
+/// Looks up an interrupt in the log.
 pub(super) async fn in_log(app: &App, key: &RunKey, waiting: &Waiting) -> Result<Question, AppError> {
     let (asked, way) = match &waiting.child {
         None => {

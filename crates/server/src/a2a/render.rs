@@ -1,8 +1,8 @@
-//! A run as a task.
+//! Renders a run as a task.
 //!
-//! Everything here comes from a view of the run, and from its log only what the view does not hold: the contents
-//! of artifacts, the messages exchanged, and for a working task the time since when. A run that ended or asked
-//! something in the append that created it is shown without reading anything.
+//! Almost everything comes from a view of the run. Only the content of artifacts, the messages, and the time
+//! since when a task has been working need further reads. A run that ended or asked something in the append
+//! that created it needs none.
 
 use serde_json::json;
 use wopr_app::{Mask, View, reads_artifacts};
@@ -27,31 +27,28 @@ use crate::{
     tokens::Claims,
 };
 
-/// Messages of a task shown at most.
+/// Maximum number of messages in a task.
 pub(super) const MAX_HISTORY: u32 = 100;
 
-/// How much of a task is shown.
+/// Selects the parts of a task to render.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shown {
-    /// How many of the latest messages; all there is room for where absent.
+    /// Maximum number of messages; the latest are kept. `None` means [`MAX_HISTORY`].
     pub(super) history: Option<u32>,
-    /// Whether artifacts are.
     pub(super) artifacts: bool,
 }
 
 impl Shown {
-    /// How many messages are shown.
     pub(super) fn n_messages(self) -> usize {
         self.history.unwrap_or(MAX_HISTORY).min(MAX_HISTORY) as usize
     }
 }
 
 impl Service {
-    /// The task of a run.
     pub(super) async fn task(&self, caller: &Caller, view: &View, shown: Shown) -> Result<Task, Error> {
         let mut task = self.bare_task(caller, view, shown).await?;
         let n = shown.n_messages();
-        // Whoever only starts, answers or cancels sees what became of that, and not what others said.
+        // A caller without `runs:read` sees the outcome of its own request, not the messages of others.
         if n > 0 && caller.may(Scope::RunsRead) {
             let said = task
                 .status
@@ -71,7 +68,7 @@ impl Service {
         Ok(task)
     }
 
-    /// The task of a run that the message just created: the message is all its history.
+    /// Renders the task of a run just created by a message; that message is the whole history.
     pub(super) async fn new_task(
         &self,
         caller: &Caller,
@@ -127,7 +124,7 @@ impl Service {
         })
     }
 
-    /// `metadata.openwop` of a task or an update.
+    /// Builds `metadata.openwop` of a task or an update.
     pub(super) fn about(
         &self,
         caller: &Caller,
@@ -170,7 +167,7 @@ impl Service {
         about
     }
 
-    /// A token for a question, for a caller who may answer it.
+    /// Creates an interrupt token if the caller may answer.
     fn token(&self, caller: &Caller, question: &Question) -> Option<String> {
         let asked = question.asked.as_ref()?;
         if !caller.may(Scope::ApprovalsRespond) {
@@ -184,7 +181,7 @@ impl Service {
         Some(token.text)
     }
 
-    /// Since when the task is in its state.
+    /// The time at which the task entered its state.
     async fn since(&self, view: &View, question: Option<&Question>) -> Result<Timestamp, Error> {
         let run = &view.run;
         if let Some(ended_at) = run.ended_at {
@@ -197,7 +194,7 @@ impl Service {
             return Ok(view.summary.created_at);
         }
         let error = run.error.as_ref().map(|(error, _)| error);
-        // The row keeps what the fold does not: when the state was reached, however much happened since.
+        // Only the task row keeps this time; later events do not change it.
         let row = self.host.app().task(&view.key).await?;
         Ok(match row {
             Some((row, _)) if wire_state(row.state) == state_of(run.status, error) => row.updated_at,
@@ -206,21 +203,19 @@ impl Service {
     }
 }
 
-/// What the agent says with a status.
+/// The agent's message in a status.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Words<'a> {
-    /// Nothing.
     None,
-    /// What it asks.
+    /// An interrupt.
     Asks(&'a Question),
-    /// Why it failed, or declined.
+    /// The reason for the failure or the rejection.
     Fails(&'a Failure),
-    /// Its result.
     Says(&'a str),
 }
 
 impl<'a> Words<'a> {
-    /// The first of these that there is.
+    /// Returns the first of these that is present.
     pub(super) fn of(
         question: Option<&'a Question>,
         error: Option<&'a Failure>,
@@ -235,7 +230,6 @@ impl<'a> Words<'a> {
     }
 }
 
-/// The status of a task: its state, since when, and what the agent says.
 pub(super) fn status(
     key: &RunKey,
     context: &str,

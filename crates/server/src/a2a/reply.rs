@@ -1,8 +1,9 @@
-//! How a workflow wants its result told, besides as artifacts.
+//! The form in which a workflow's result is returned, in addition to artifacts.
 //!
-//! `metadata.a2a.reply` says so: `task` is the rule. With `status` the task also says its text in the message of its
-//! last status. With `message` a message is answered by a message and no task is shown, if the run completes while
-//! its sender waits; a run that asks, fails or takes longer is a task like any other.
+//! The workflow selects it in `metadata.a2a.reply`. The default is `task`. With `status`, the message of the
+//! final status contains the text result, too. With `message`, the client gets a message instead of a task,
+//! provided the run completes while the client waits. A run that asks for input, fails or takes longer is
+//! shown as a task.
 
 use serde_json::Value;
 use wopr_app::View;
@@ -12,19 +13,18 @@ use wopr_wire::a2a::model::{Artifact, Message, Part, Role};
 use super::{metadata::wrap, projection::context_of};
 use wopr_app::Mask;
 
-/// How a result is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reply {
-    /// By the artifacts of the task.
+    /// Only artifacts.
     Task,
-    /// By the last status too.
+    /// Artifacts and the message of the final status.
     Status,
-    /// By a message in the place of the task.
+    /// A message instead of a task.
     Message,
 }
 
 impl Reply {
-    /// What a workflow wants; a word that is none of these is the rule.
+    /// Reads the workflow's choice. An unknown word means the default.
     pub(super) fn of(plan: &Plan) -> Self {
         let about = plan.definition.metadata.get("a2a");
         match about.and_then(|about| about.get("reply")).and_then(Value::as_str) {
@@ -35,7 +35,7 @@ impl Reply {
     }
 }
 
-/// What a run that completed says with its last status, if it wants to and its workflow does not keep it to itself.
+/// The text for the final status of a completed run, if the workflow wants one and the text may be shown.
 pub(super) fn last_words(plan: &Plan, mask: &Mask, outputs: Option<&Object>) -> Option<String> {
     if Reply::of(plan) != Reply::Status {
         return None;
@@ -48,12 +48,13 @@ pub(super) fn last_words(plan: &Plan, mask: &Mask, outputs: Option<&Object>) -> 
     text?.as_str().map(str::to_owned)
 }
 
-/// Claims that a run is answered by a message.
+/// Returns `true` if the client gets a message instead of a task.
 pub(super) fn is_message(view: &View) -> bool {
     view.run.status == RunStatus::Completed && Reply::of(&view.plan) == Reply::Message
 }
 
-/// The message a run is answered by: its artifacts, or else the outputs it does not keep to itself. The same run always says the same.
+/// Builds the message from the artifacts, or if there are none, from the outputs that may be shown. The same
+/// run always gives the same message.
 pub(super) fn message(view: &View, artifacts: Vec<Artifact>) -> Message {
     let mut parts: Vec<_> = artifacts
         .into_iter()

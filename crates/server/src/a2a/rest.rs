@@ -1,9 +1,9 @@
 //! The HTTP+JSON binding of both versions.
 //!
-//! The path tells the operation and the version, which the version header must agree with: a missing one means 0.3,
-//! so a path of 1.0 without it is refused rather than guessed. Path, query and body become one document, which is
-//! read as in any other binding. Errors are `google.rpc.Status`; what goes wrong before the first event of a stream is
-//! such an error too.
+//! The path selects the operation and the version. The version header must agree; a missing one means 0.3, so
+//! a 1.0 path without it is rejected. Path, query and body are combined into one document, which is then
+//! decoded as in any other binding. Errors are `google.rpc.Status`, including those that occur before the
+//! first event of a stream.
 
 use std::sync::Arc;
 
@@ -38,10 +38,11 @@ use super::{
 };
 use crate::{Host, auth, telemetry::Handled};
 
-/// The media type of the protocol. `application/json` is answered by default: every client reads it.
+/// The A2A media type. Responses default to `application/json`, which every client can read.
 const A2A_JSON: &str = "application/a2a+json";
 
-/// Answers a request to a path of the binding, errors too in the media type of the protocol for who names it.
+/// Answers a request to a path of the binding. Responses and errors use the A2A media type if the client
+/// accepts it by name.
 pub(super) async fn respond(host: Arc<Host>, place: Rest, head: &Parts, body: Body) -> Response {
     let mut response = answer(host, place, head, body).await;
     let told = response.headers().get(header::CONTENT_TYPE);
@@ -119,7 +120,8 @@ async fn answer(host: Arc<Host>, place: Rest, head: &Parts, body: Body) -> Respo
     response
 }
 
-/// Nothing is at a path below an interface; who may not call does not learn even that.
+/// Responds to an unknown path below an interface. A caller that fails authentication does not learn that the
+/// path is unknown.
 pub(super) fn nothing(extensions: &Extensions) -> Response {
     match auth::caller(extensions) {
         Ok(_) => transport::nothing("there is no such operation"),
@@ -127,7 +129,7 @@ pub(super) fn nothing(extensions: &Extensions) -> Response {
     }
 }
 
-/// Whether an operation has all it needs in its path.
+/// Returns `true` if the operation needs no body.
 const fn may_be_blank(operation: Operation) -> bool {
     match operation {
         Operation::CancelTask | Operation::SubscribeToTask => true,
@@ -143,11 +145,11 @@ const fn may_be_blank(operation: Operation) -> bool {
     }
 }
 
-/// Makes one document of what the path, the query and the body say.
+/// Combines path, query and body into one document.
 fn document(place: &Rest, operation: Operation, head: &Parts, body: &Bytes) -> Result<Value, Error> {
     let mut object = if Verb::from_name(head.method.as_str()) == Some(Verb::Post) {
         let mut object = read_object(operation, &head.headers, body)?;
-        // Readers of this JSON have to take other spellings too, and the SDKs use them.
+        // The JSON mapping requires readers to accept alternative member names, and the SDKs use them.
         if let Some(method) = protobuf::method(place.version, operation) {
             protobuf::canonical(method.request, &mut object);
         }
@@ -173,7 +175,7 @@ fn read_object(operation: Operation, headers: &HeaderMap, body: &Bytes) -> Resul
     Ok(json::from_slice(body)?)
 }
 
-/// The path and the request name the same tenant, or only one does. It selects nothing either way.
+/// Requires that path and body name the same tenant if both do. The tenant selects nothing.
 fn bind_tenant(tenant: &str, request: &mut Object) -> Result<(), DecodeError> {
     let given = request.insert("tenant".to_owned(), tenant.into());
     match given {
@@ -199,7 +201,7 @@ fn reply_response(headers: &HeaderMap, operation: Operation, body: Vec<u8>) -> R
     }
 }
 
-/// Whether a client names the media type of the protocol among those it takes.
+/// Returns `true` if the client accepts the A2A media type by name.
 fn accepts_a2a_json(headers: &HeaderMap) -> bool {
     headers
         .get_all(header::ACCEPT)
@@ -221,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_media_type_of_the_protocol_is_given_to_who_names_it() {
+    fn a2a_media_type_is_used_only_if_named() {
         for (accept, wanted) in [
             ("application/a2a+json", true),
             ("text/html, Application/A2A+JSON;q=0.5", true),

@@ -1,18 +1,18 @@
-//! What of this face is at a path.
+//! The routes of the A2A API.
 //!
 //! ```text
 //!   /.well-known/agent-card.json                  the card
-//!   /.well-known/jwks.json                        the keys that verify it, where it is signed
+//!   /.well-known/jwks.json                        the keys that verify it, if it is signed
 //!   /a2a                 /a2a/w/{workflow}         an interface: JSON-RPC by POST
 //!     /.well-known/agent-card.json                its card
 //!     /message:send, /tasks/{id}, ...             HTTP+JSON, 1.0
 //!     /{tenant}/message:send, ...                 the same; the tenant selects nothing
 //!     /v1/message:send, ...                       HTTP+JSON, 0.3
-//!   /v1/message:send, /v1/tasks/{id}, /v1/card     HTTP+JSON, 0.3, beside the runs of the other face
+//!   /v1/message:send, /v1/tasks/{id}, /v1/card     HTTP+JSON, 0.3, next to OpenWOP's runs
 //! ```
 //!
-//! Matching is done here and not by axum, whose matcher can neither split a segment at its colon nor decode one
-//! first. What is nowhere in this table belongs to the other face.
+//! Paths are matched here because axum's matcher can neither split a segment at its colon nor decode one
+//! first. Paths that are not in this table belong to the OpenWOP API.
 
 use std::borrow::Cow;
 
@@ -26,53 +26,45 @@ use wopr_wire::a2a::{
 use super::supported::{Binding, is_served};
 use crate::path;
 
-/// Where every interface begins.
+/// The path prefix of every interface.
 const ROOT: &str = "a2a";
-/// What comes before a workflow with an interface of its own.
+/// Precedes the workflow that has an interface of its own.
 const WORKFLOW: &str = "w";
-/// Where a card is, below an interface or the origin.
+/// The path of a card, below an interface or the origin.
 const CARD: [&str; 2] = [".well-known", "agent-card.json"];
-/// Where the keys are that verify it, below the origin.
+/// The path of the keys that verify cards, below the origin.
 const KEYS: [&str; 2] = [".well-known", "jwks.json"];
 
-/// An address agents are called by: of one workflow, or of all.
+/// An address for agents: that of one workflow, or of all.
 pub(super) type Interface = Option<WorkflowId>;
 
-/// What is at a path.
+/// The target of a path.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// The card of an interface.
     Card(Interface),
-    /// The keys that verify cards.
     Keys,
-    /// JSON-RPC.
     Rpc(Interface),
-    /// HTTP+JSON.
     Rest(Rest),
-    /// Nothing, below an interface.
+    /// An unknown path below an interface.
     Nothing,
-    /// The interface of what cannot be a workflow.
+    /// An interface whose name cannot be a workflow.
     NoAgent,
 }
 
-/// A path of the HTTP+JSON binding.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Rest {
-    /// The interface it is below.
     pub(super) interface: Interface,
-    /// The version that has this path.
+    /// The version that defines this path.
     pub(super) version: Version,
-    /// What the path calls the tenant.
+    /// The tenant in the path.
     pub(super) tenant: Option<String>,
-    /// The operation and the template of its path; none if the path does not take the verb.
+    /// The operation and the template of its path. `None` if the path does not support the verb.
     pub(super) operation: Option<(Operation, &'static str)>,
-    /// What the path names.
     pub(super) names: Names,
-    /// The verbs the path takes.
     pub(super) verbs: Vec<Verb>,
 }
 
-/// Finds what is at a path; none if it is none of this face's.
+/// Finds the target of a path. `None` if the path does not belong to this API.
 pub(super) fn find(method: &Method, path: &str) -> Option<Place> {
     let segments = path::decode(path)?;
     let segments: Vec<&str> = segments.iter().map(Cow::as_ref).collect();
@@ -82,7 +74,7 @@ pub(super) fn find(method: &Method, path: &str) -> Option<Place> {
         keys if keys == KEYS => Some(Place::Keys),
         ["v1", "a2a", "agent.json"] => Some(Place::Card(None)),
         ["v1", "a2a"] => Some(Place::Rpc(None)),
-        // Only what is there: the rest of this prefix is the other face's.
+        // Match only what exists: other paths with this prefix belong to OpenWOP.
         ["v1", rest @ ..] => old(None, verb, rest).map(Place::Rest),
         [ROOT, WORKFLOW, workflow, rest @ ..] => Some(match WorkflowId::parse(workflow) {
             Ok(workflow) => below(Some(workflow), verb, rest),
@@ -93,7 +85,7 @@ pub(super) fn find(method: &Method, path: &str) -> Option<Place> {
     }
 }
 
-/// Finds what is below an interface.
+/// Finds the target of a path below an interface.
 fn below(interface: Interface, verb: Option<Verb>, segments: &[&str]) -> Place {
     match segments {
         [] | [""] => return Place::Rpc(interface),
@@ -148,7 +140,7 @@ fn at(
 mod tests {
     use super::*;
 
-    /// In short: the interface, the version, the tenant, the operation and its names.
+    /// A short form: interface, version, tenant, operation and its names.
     fn short(method: &Method, path: &str) -> String {
         let name = |interface: Interface| interface.map_or("-".to_owned(), |workflow| workflow.to_string());
         match find(method, path) {
@@ -171,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_has_one_meaning() {
+    fn matches_paths() {
         let (get, post) = (Method::GET, Method::POST);
         for (method, path, wanted) in [
             (&get, "/.well-known/agent-card.json", "card -"),
@@ -195,7 +187,7 @@ mod tests {
             (&get, "/a2a/tasks", "- 1.0 ListTasks ,,"),
             (&get, "/a2a/acme/tasks", "- 1.0 ListTasks acme,,"),
             (&get, "/a2a/tasks/t", "- 1.0 GetTask ,t,"),
-            // A tenant of this name can only be called by the body.
+            // A tenant named `tasks` must be given in the body.
             (&get, "/a2a/tasks/tasks", "- 1.0 GetTask ,tasks,"),
             (&post, "/a2a/tasks/t:cancel", "- 1.0 CancelTask ,t,"),
             (

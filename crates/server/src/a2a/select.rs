@@ -1,8 +1,8 @@
-//! Which workflow a message is for.
+//! Selects the workflow for a message.
 //!
-//! The message says so, or the request around it, or the address it was sent to, or the host's default: the first
-//! that speaks decides. Whether that workflow exists is not looked at here, nor whether it is the only one, which is
-//! meant where nothing speaks.
+//! The message, the request, the address and the host's default are tried in this order; the first one that
+//! names a workflow decides. The caller checks that the workflow exists, and falls back to the only skill if
+//! nothing names one.
 
 use serde_json::Value;
 use wopr_core::WorkflowId;
@@ -13,27 +13,26 @@ use wopr_wire::a2a::{
 
 use super::metadata::find;
 
-/// Keys that name a workflow, the first wins.
+/// Keys that name a workflow. The first match wins.
 const KEYS: [&[&str]; 3] = [&["openwop", "workflowId"], &["skillId"], &["openwop", "skillId"]];
 
-/// Where a message that names no workflow should.
+/// The field to report if no workflow is named.
 pub(super) const FIELD: &str = "message.metadata.openwop.workflowId";
 
-/// A workflow, and where it was named.
+/// A selected workflow and the place that named it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Choice {
-    /// The workflow.
     pub(super) workflow: WorkflowId,
-    /// The field, for the error if there is no such workflow.
+    /// The field to report if there is no such workflow.
     pub(super) field: String,
 }
 
-/// What the metadata of a request names as its workflow, whatever it is.
+/// The value that names a workflow in the request's metadata; it may have any type.
 pub(super) fn named(request: &Metadata) -> Option<&Value> {
     KEYS.iter().find_map(|key| find(request, key))
 }
 
-/// Chooses the workflow; none if nothing names one.
+/// Selects the workflow. `None` if nothing names one.
 pub(super) fn choose(
     message: &Message,
     request: &Metadata,
@@ -89,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn the_message_comes_before_the_request_the_address_and_the_default() {
+    fn message_precedes_request_address_and_default() {
         for (message, request, interface, default, wanted) in [
             (json!({}), json!({}), None, None, "-"),
             (json!({}), json!({}), None, Some("d"), "d"),

@@ -1,12 +1,12 @@
-//! Messages: the start of a task, or the answer to what one asks.
+//! Handles messages, which start a task or answer its interrupt.
 //!
-//! A message is taken once. Its id, with whoever sent it and what it was sent to, is the key of an idempotency
-//! record that commits with the run or the answer; a repeat waits like the first and shows the task as it is by
-//! then, also after a restart. The same id with another content is refused.
+//! Each message takes effect once. The message id, the principal and the target form the key of an
+//! idempotency record that commits with the run or the answer. A repeated message waits like the first one
+//! and returns the current task, even after a restart. Reusing an id with different content is rejected.
 //!
-//! An answer that goes on to a child is two appends: the child's, with the answer and the record, and the task's, with
-//! the message. Nobody is told that it was taken before both are durable, and a repeat makes up for a second one that
-//! did not happen.
+//! An answer to a child's interrupt takes two appends: first the child's, with the answer and the idempotency
+//! record, then the task's, with the message. The client gets a response only when both are durable. If the
+//! second append is missing, a repeated message adds it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -41,57 +41,53 @@ use super::{
 };
 use crate::auth::{Caller, Scope};
 
-/// Most characters of an id a client makes.
+/// Maximum characters in an id chosen by a client.
 const MAX_ID: usize = 256;
-/// Most characters of a run's tag.
+/// Maximum characters in a tag of a run.
 const MAX_TAG: usize = 256;
-/// Skills named in an error.
 const MAX_LISTED: usize = 20;
 
-/// What became of a message.
+/// The result of accepting a message.
 #[derive(Debug)]
 pub(super) enum Sent {
-    /// It began a task.
+    /// The message started a task.
     New {
         /// The run as of its first append.
         view: Box<View>,
-        /// The message with its ids.
+        /// The message with its task and context ids.
         message: Message,
     },
-    /// It answered one.
+    /// The message answered an interrupt.
     Answered {
-        /// The run before.
+        /// The run before the answer.
         before: Box<View>,
-        /// The run after, unless a child of it was answered.
+        /// The run after the answer; `None` if a child was answered.
         after: Option<Box<View>>,
-        /// What was answered.
+        /// The interrupt that was answered.
         waiting: Waiting,
-        /// What the task asks still.
+        /// The interrupts that remain open.
         left: Left,
     },
-    /// It had been taken before.
-    Repeated {
-        /// The run.
-        key: RunKey,
-    },
+    /// The message had been accepted before.
+    Repeated { key: RunKey },
 }
 
-/// What a task asks after an answer was taken.
+/// Open interrupts of a task after an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Left {
-    /// The same: a vote or a question is no answer.
+    /// The same interrupt remains open, after a vote or a question.
     Same,
-    /// Nothing.
     None,
-    /// Other questions.
+    /// Other interrupts are open.
     Others,
-    /// Other questions, and no event of the task tells of the answer: its log mirrors another question of the child.
+    /// Other interrupts are open, but the task has no event for the answer: its log mirrors another interrupt
+    /// of the child.
     Mirrored,
 }
 
 impl Service {
-    /// Takes a message and answers with its task, by default once that ended or asks something. A message whose run
-    /// ends at once needs but a part of this; what others need besides is kept apart.
+    /// Accepts a message and returns its task, by default once the task has ended or waits for input. The code
+    /// for other cases is boxed separately, so that a message whose run ends at once has a small future.
     pub(super) async fn send(
         &self,
         call: &Call,
@@ -112,7 +108,7 @@ impl Service {
                 return Ok(SendMessageResponse::Task(task));
             }
             Sent::New { view, .. } => {
-                // What is large is not kept while nothing happens.
+                // Free the view before waiting.
                 let key = { *view }.key;
                 Box::pin(self.settled(&key, None)).await?
             }
@@ -140,7 +136,7 @@ impl Service {
         Box::pin(self.told(caller, &view, shown)).await
     }
 
-    /// The task of a run, or the message it is answered by.
+    /// The task of a run, or the message that replaces it.
     async fn told(&self, caller: &Caller, view: &View, shown: Shown) -> Result<SendMessageResponse, Error> {
         if reply::is_message(view) && reads_result(caller, view) {
             let mask = Mask::for_caller(view, caller);
@@ -150,7 +146,7 @@ impl Service {
         Ok(SendMessageResponse::Task(self.task(caller, view, shown).await?))
     }
 
-    /// Takes a message. `is_log_unread` claims that a new run's log is not read next, as in [`SideRows`].
+    /// Accepts a message. `is_log_unread` has the same meaning as in [`SideRows`].
     pub(super) async fn accept(
         &self,
         call: &Call,
@@ -163,7 +159,7 @@ impl Service {
         }
         match request.message.task_id.clone() {
             None => self.begin(call, request, is_log_unread).await,
-            // The larger half by far, which a message that begins a task need not carry.
+            // Boxed because it is by far the larger branch.
             Some(task) => Box::pin(self.answer(call, &task, request)).await,
         }
     }
@@ -175,7 +171,7 @@ impl Service {
         is_log_unread: bool,
     ) -> Result<Sent, Error> {
         require(&call.caller, Scope::RunsCreate)?;
-        // What the request itself says decides as the message does which workflow is meant.
+        // The digest includes the request's metadata, because they can select the workflow, too.
         let once = self.once(call, None, &request.message, &request.metadata)?;
         let key = once.key.clone();
         let digest = once.digest.clone();
@@ -183,7 +179,8 @@ impl Service {
             Err(Error::A2a(refused)) => refused,
             other => return other,
         };
-        // What was taken once stays taken, though this host may not take it now: its skills change.
+        // A message that was accepted stays accepted, even if this host would reject it now because its skills
+        // changed.
         let app = self.host.app();
         match app.recorded(&key).await? {
             Some(record) if record.digest == digest => self.repeated(&call.caller, record.run),
@@ -333,7 +330,8 @@ impl Service {
             None => answer::read(&message, question.for_answer())?,
         };
 
-        // Straight to whoever asks, and for this question alone: a child may ask another one by now.
+        // Send the answer directly to the run that asks, and only for this interrupt: the child may have
+        // opened another one by now.
         let given = Resolve {
             node: asked.step.node.clone(),
             ordinal: Some(asked.step.ordinal),
@@ -344,7 +342,7 @@ impl Service {
             authority: Authority::Credential((*caller.membership).clone()),
             is_untrusted: true,
         };
-        // The batch of an answer that goes on to a child is the child's; the message belongs to this task.
+        // An answer to a child commits in the child's batch, but the message belongs to this task.
         let with_it = if asked.key == view.key {
             kept.side_rows(false, &view.plan, Some(&asked.step.node))?
         } else {
@@ -370,7 +368,7 @@ impl Service {
             Ok(Done::Fresh(after)) => after,
             Ok(Done::Replayed(record)) => return self.answered_before(&record, &kept).await,
             Err(AppError::Refused(refusal)) => {
-                // The same message may have been taken since it was looked for.
+                // The same message may have been accepted in the meantime.
                 let taken = app.recorded(&repeat.0).await?;
                 return match taken {
                     Some(record) if record.digest == repeat.1 => self.answered_before(&record, &kept).await,
@@ -399,7 +397,7 @@ impl Service {
         })
     }
 
-    /// Completes what a message did that had been taken before.
+    /// Completes a message that had been accepted before.
     async fn answered_before(&self, record: &IdempotencyRecord, kept: &Kept<'_>) -> Result<Sent, Error> {
         // The record commits with the answer, so it names the run that was answered.
         if let Some(run) = record.run.as_ref().filter(|run| **run != kept.key.run) {
@@ -411,7 +409,7 @@ impl Service {
         })
     }
 
-    /// Keeps a message with its task whose answer went to a child. One that is kept already stays as it is.
+    /// Stores a message whose answer went to a child. A message that is already stored stays unchanged.
     async fn keep(&self, kept: &Kept<'_>, plan: &Arc<Plan>, node: Option<&NodeId>) -> Result<(), Error> {
         let nothing = Command::RunMessages(Vec::new());
         let app = self.host.app();
@@ -420,7 +418,8 @@ impl Service {
         Ok(())
     }
 
-    /// Waits until a run has ended or asks something, other than what has just been answered; but not for ever.
+    /// Waits until the run has ended or has an open interrupt other than `answered`. Gives up after the
+    /// timeout, or when the host stops.
     pub(super) async fn settled(&self, key: &RunKey, answered: Option<&Waiting>) -> Result<View, Error> {
         let is_fresh = |view: &View| {
             let mut open = view.run.interrupts(&view.plan);
@@ -440,7 +439,7 @@ impl Service {
         self.host.config().a2a.blocking_timeout.as_duration()
     }
 
-    /// A run that is known to exist.
+    /// Reads a run that is known to exist.
     pub(super) async fn view(&self, key: &RunKey) -> Result<View, Error> {
         let view = self.host.app().view(key).await?;
         view.ok_or_else(|| A2aError::task_not_found(key.run.as_str()).into())
@@ -455,13 +454,13 @@ impl Service {
         Ok(Sent::Repeated { key })
     }
 
-    /// A workflow this caller may start by a message.
+    /// Finds a workflow that the caller may start with a message.
     async fn skill(&self, caller: &Caller, workflow: &WorkflowId) -> Result<Option<Arc<Plan>>, Error> {
         let plan = self.host.app().find_workflow(&caller.tenant, workflow).await?;
         Ok(plan.filter(|plan| plan.definition.is_public()))
     }
 
-    /// The skill a message means that names none, because there is no other.
+    /// The only skill of the tenant, for messages that name none.
     fn only_skill(&self, caller: &Caller) -> Option<Choice> {
         let plans = self.host.app().workflows(&caller.tenant);
         let mut skills = plans.iter().filter(|plan| plan.definition.is_public());
@@ -517,23 +516,23 @@ impl Service {
             },
             digest: digest(&[&canonical]),
             expires_at: self.host.app().idempotency_expiry(),
-            // What a repeat sees is the task as it is by then.
+            // A repeated message returns the current task, so no response is stored.
             respond: Arc::new(|_| Vec::new()),
         })
     }
 }
 
-/// An answer, for the history of its task.
+/// A message that is stored in its task's history.
 struct Kept<'m> {
     key: &'m RunKey,
     context: &'m str,
     message: &'m Message,
-    /// See [`name`].
+    /// The stored name, see [`name`].
     name: String,
 }
 
 impl Kept<'_> {
-    /// What commits with the answer to a node of a workflow.
+    /// The rows that commit with the answer to a node.
     fn side_rows(
         &self,
         is_forwarded: bool,
@@ -551,18 +550,18 @@ impl Kept<'_> {
     }
 }
 
-/// Claims that a question is open still, in the view of whichever run asks it.
+/// Returns `true` if an interrupt is still open. `after` is a view of the run that requested it.
 fn is_asked(after: &View, asked: &AskedAt) -> bool {
     let mut open = after.run.interrupts(&after.plan);
     open.any(|open| *open.node == asked.step.node && open.ordinal == asked.step.ordinal)
 }
 
-/// A name for a message within a run that no other principal's message can have.
+/// The name of a message within its run. Messages of different principals never share a name.
 pub(super) fn name(caller: &Caller, message: &Message) -> String {
     name_of(caller, &message.message_id)
 }
 
-/// The same for a message's id.
+/// Like [`name`], for a message id.
 pub(super) fn name_of(caller: &Caller, message_id: &str) -> String {
     let mut name = digest(&[caller.principal.as_str().as_bytes(), b"\0", message_id.as_bytes()]);
     name.truncate(22);
@@ -577,7 +576,7 @@ fn digest(parts: &[&[u8]]) -> String {
     URL_SAFE_NO_PAD.encode(hasher.finalize())
 }
 
-/// A context of its own for a task. It grows with time like the run's id, so that indexes grow at their end.
+/// Derives a context id from the run id. It grows with time, so that indexes grow at their end.
 fn new_context(run: &RunId) -> String {
     let id = run.as_str();
     format!("ctx_{}", id.strip_prefix("run_").unwrap_or(id))
@@ -585,7 +584,7 @@ fn new_context(run: &RunId) -> String {
 
 fn tag(id: &str) -> String {
     let mut tag = ["a2a:", id].concat();
-    // No text has more characters than bytes.
+    // A text never has more characters than bytes.
     if tag.len() > MAX_TAG
         && let Some((end, _)) = tag.char_indices().nth(MAX_TAG)
     {
@@ -609,7 +608,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tags_are_cut_at_a_character() {
+    fn tags_are_truncated_at_a_character() {
         assert_eq!(tag("m"), "a2a:m");
         let long = tag(&"ä".repeat(300));
         assert_eq!(long.chars().count(), MAX_TAG);

@@ -1,10 +1,11 @@
-//! What every operation of A2A on runs begins with, in the 1.0 model and apart from any binding: the call, and which
-//! runs it may see.
+//! The basis of every A2A operation, in the 1.0 model and independent of the binding: the call, and access to
+//! runs.
 //!
-//! A binding knows who calls and which address was used, decodes a request, has one operation done and encodes what it
-//! gives. A task is a view of a run: nothing is kept here, so every answer is as durable as the log. A task of another
-//! tenant, or of another principal where tasks are private, does not exist for a caller, and no `tenant` in a request
-//! selects one. A scope that is missing is named. What a task shows passes a [`Mask`](wopr_app::Mask).
+//! A binding authenticates the caller, decodes the request, calls one operation and encodes its result. A
+//! task is a view of a run and this module stores nothing, so every answer is as durable as the log. Tasks of
+//! other tenants, and of other principals if tasks are private, do not exist for a caller; no `tenant` in a
+//! request changes that. An error names the missing scope. The content of a task passes through a
+//! [`Mask`](wopr_app::Mask).
 
 use std::sync::Arc;
 
@@ -18,53 +19,50 @@ use crate::{
     auth::{Caller, Scope},
 };
 
-/// Who calls, and how.
+/// The context of a request.
 #[derive(Debug, Clone)]
 pub(super) struct Call {
-    /// Who.
     pub(super) caller: Caller,
-    /// The workflow whose address was used.
+    /// The workflow whose address was used, if any.
     pub(super) interface: Option<WorkflowId>,
-    /// The version that is spoken, for what is signed in the form it is sent in.
+    /// The version of the request; signatures depend on it.
     pub(super) version: Version,
-    /// The event a broken stream ended with.
+    /// The last event that the client saw before its stream broke.
     pub(super) last_event_id: Option<u64>,
-    /// This request's place in its trace.
+    /// The W3C trace context of the request.
     pub(super) trace: Option<String>,
 }
 
-/// The operations.
 #[derive(Debug, Clone)]
 pub(super) struct Service {
     pub(super) host: Arc<Host>,
 }
 
 impl Service {
-    /// Serves the tasks of a host.
     pub(super) fn new(host: Arc<Host>) -> Self {
         Self { host }
     }
 
-    /// The run of a task that the caller reads.
+    /// Finds the run of a task that the caller may read.
     pub(super) async fn visible(&self, call: &Call, id: &str) -> Result<View, Error> {
         self.find(call, id, Scope::RunsRead).await
     }
 
-    /// The run of a task that the caller does something with. A missing scope is said before anything is looked up, so
-    /// it tells nothing of the task.
+    /// Finds the run of a task. A missing scope is reported before any lookup, so the error reveals nothing
+    /// about the task.
     pub(super) async fn find(&self, call: &Call, id: &str, scope: Scope) -> Result<View, Error> {
         let found = self.host.app().find_run(&call.caller, id, scope).await;
         found.map_err(|error| task_error(id, error))
     }
 
-    /// The run of a task that the caller is about to command, loaded once.
+    /// Loads the run of a task for a command.
     pub(super) async fn open(&self, call: &Call, id: &str, scope: Scope) -> Result<Opened, Error> {
         let opened = self.host.app().open_run(&call.caller, id, scope).await;
         opened.map_err(|error| task_error(id, error))
     }
 }
 
-/// An unknown run is an unknown task, by the id that the client sent.
+/// Reports an unknown run as an unknown task, with the id that the client sent.
 fn task_error(id: &str, error: AppError) -> Error {
     match error {
         AppError::NoRun => A2aError::task_not_found(id).into(),
@@ -72,13 +70,12 @@ fn task_error(id: &str, error: AppError) -> Error {
     }
 }
 
-/// Whether a caller is told what a run came to, besides that it ended. Who only answers or cancels the run of another
-/// is not.
+/// Returns `true` if the caller may see a run's result. Without `runs:read`, callers see the results of their
+/// own runs only.
 pub(super) fn reads_result(caller: &Caller, view: &View) -> bool {
     caller.may(Scope::RunsRead) || view.summary.principal == caller.principal
 }
 
-/// Demands a scope.
 pub(super) fn require(caller: &Caller, scope: Scope) -> Result<(), Error> {
     caller
         .require(scope)

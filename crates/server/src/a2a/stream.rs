@@ -1,9 +1,9 @@
-//! Streams of a task: a snapshot, then what happened since, event by event.
+//! Streams of a task: a snapshot, followed by an update per event.
 //!
-//! A stream reads the log by cursor, a page at a time, so it holds one page however far behind its client is, and
-//! any number of them see the same updates under the same ids: the places of the events in the log. The snapshot
-//! is the task up to the cursor, so nothing is missed between the two and nothing said twice. A wake-up only saves
-//! a poll.
+//! A stream reads the log by cursor, one page at a time, so it holds a single page however far behind its
+//! client is. All streams of a task send the same updates with the same ids, which are the events' positions
+//! in the log. The snapshot is the task as of the cursor, so no update is missed or sent twice. Wake-ups only
+//! avoid polling delays; correctness does not depend on them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -36,39 +36,36 @@ use crate::{
     paging::{self, CHUNK, Pace},
 };
 
-/// Events read at once, while they are small.
+/// Events to read per page while they are small.
 const PAGE: usize = 64;
 
-/// One item of a stream.
 #[derive(Debug)]
 pub(super) struct Item {
-    /// The event it shows; a snapshot shows none.
+    /// The sequence number of the event; `None` for a snapshot.
     pub(super) id: Option<u64>,
-    /// What a client sees.
     pub(super) response: StreamResponse,
-    /// Claims that the stream ends with it.
+    /// The stream ends with this item.
     pub(super) is_final: bool,
 }
 
-/// What a stream has to say next.
+/// The next output of a stream.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// These, in order.
+    /// Items to send in order.
     Items(Vec<Item>),
-    /// That it is still there.
+    /// Nothing happened; keep the connection alive.
     KeepAlive,
 }
 
-/// Whether a stream outlives a question.
+/// Selects when a stream ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// It ends where its message's work rests: with the task, or with a question.
+    /// Ends with the task, or when the task waits for input.
     Send,
-    /// It ends with the task.
+    /// Ends with the task.
     Follow,
 }
 
-/// A stream of a task.
 #[derive(Debug)]
 pub(super) struct TaskStream {
     service: Service,
@@ -84,11 +81,11 @@ pub(super) struct TaskStream {
     cursor: Seq,
     pace: Pace,
     projection: TaskProjection,
-    /// Said first, by who has taken it.
+    /// The item to send first, until [`Self::opening`] takes it.
     first: Option<Item>,
-    /// A log of this length rests, whatever its last update was.
+    /// At this position, the stream ends if the task waits or is over, even if no event there says so.
     rests_at: Option<Seq>,
-    /// It goes on where a client's broken stream ended.
+    /// Continues a client's broken stream.
     is_resumed: bool,
     is_done: bool,
     keep_alive: Duration,
@@ -96,7 +93,7 @@ pub(super) struct TaskStream {
 }
 
 impl Service {
-    /// Takes a message and streams its task from then on.
+    /// Accepts a message and streams its task.
     pub(super) async fn send_stream(
         &self,
         call: &Call,
@@ -150,7 +147,7 @@ impl Service {
         }
     }
 
-    /// A stream of a task for a message that was taken before.
+    /// Streams the task of a message that was accepted before.
     async fn repeated_stream(&self, call: &Call, key: &RunKey, shown: Shown) -> Result<TaskStream, Error> {
         let view = self.view(key).await?;
         if Reply::of(&view.plan) == Reply::Message {
@@ -163,7 +160,7 @@ impl Service {
         Ok(stream)
     }
 
-    /// A stream of the one message a run is answered by; of its task, if it does not come to one.
+    /// Streams the message that replaces a task, or the task if the run does not complete.
     async fn message_stream(&self, call: &Call, key: &RunKey, shown: Shown) -> Result<TaskStream, Error> {
         let view = self.settled(key, None).await?;
         let mut stream = self.stream(call, &view, Mode::Send);
@@ -183,7 +180,7 @@ impl Service {
         Ok(stream)
     }
 
-    /// Streams a task from now on, or from where a broken stream ended.
+    /// Streams a task from now on, or from the last event of a broken stream.
     pub(super) async fn subscribe(
         &self,
         call: &Call,
@@ -207,7 +204,7 @@ impl Service {
         Ok(stream)
     }
 
-    /// A stream that goes on where a view ends.
+    /// A stream that continues where a view ends.
     fn stream(&self, call: &Call, view: &View, mode: Mode) -> TaskStream {
         TaskStream {
             service: self.clone(),
@@ -232,7 +229,7 @@ impl Service {
         }
     }
 
-    /// A new task as it was accepted: before its first event.
+    /// A new task as it was accepted, before its first event.
     fn submitted(&self, call: &Call, view: &View, message: Message, shown: Shown) -> Task {
         let context_id = context_of(view);
         let mut about = self.about(&call.caller, &TaskProjection::new(&view.plan), &[]);
@@ -256,7 +253,7 @@ impl Service {
         }
     }
 
-    /// A task as it was when it took an answer: it works again, if that was all it asked.
+    /// The task as of the answer. If no interrupt remains open, its state is working.
     async fn accepted(
         &self,
         call: &Call,
@@ -300,7 +297,7 @@ impl Service {
 }
 
 impl TaskStream {
-    /// Whose it is.
+    /// The credential that the stream's memory is charged to.
     pub(super) fn credential(&self) -> CredentialId {
         CredentialId::caller(&self.caller)
     }
@@ -313,7 +310,7 @@ impl TaskStream {
         });
     }
 
-    /// Goes back to the event after the last one a client saw; a snapshot is not needed then.
+    /// Resumes after the last event that a client saw, without a snapshot.
     async fn go_back(&mut self, last: u64, head: Seq) -> Result<(), Error> {
         let from = Seq(last.saturating_add(1).min(head.0));
         self.is_resumed = true;
@@ -332,25 +329,25 @@ impl TaskStream {
         Ok(())
     }
 
-    /// Claims that everything was said, and the stream was not broken off.
+    /// Returns `true` if the stream is complete, and `false` if it was interrupted.
     pub(super) const fn is_over(&self) -> bool {
         self.is_done
     }
 
-    /// Claims that it ended though its task goes on and the host does: its client comes back for the rest.
+    /// Returns `true` if the stream failed while the task and the host continue. The client should resume.
     pub(super) fn was_broken(&self) -> bool {
         !self.is_done && !*self.closing.borrow()
     }
 
-    /// What it begins with, which is asked for before all else; none where it goes on after a last event.
+    /// Takes the first item; call this before [`Self::next`]. `None` for a resumed stream.
     pub(super) const fn opening(&mut self) -> Option<Item> {
         self.first.take()
     }
 
-    /// Waits for what is next after the [opening](Self::opening); none at the end.
+    /// Waits for the next step after the [opening](Self::opening). `None` at the end.
     ///
     /// # Cancel safety
-    /// A dropped call may lose items. Streams are only dropped whole.
+    /// Not cancel safe: dropping the future may lose items. Streams are only dropped as a whole.
     pub(super) async fn next(&mut self) -> Option<Step> {
         while !self.is_done && !*self.closing.borrow() {
             match self.read().await {
@@ -366,7 +363,7 @@ impl TaskStream {
                 }
                 Ok(Some(_)) => {}
                 Err(error) => {
-                    // The client comes back with the id of the last event it saw.
+                    // The client resumes with the id of the last event it saw.
                     tracing::warn!(run = %self.key, %error, "a2a stream broken off");
                     return None;
                 }
@@ -387,8 +384,8 @@ impl TaskStream {
         None
     }
 
-    /// Reads on: the updates of up to a page of events or a chunk of bytes, empty where there is nothing new to say;
-    /// `None` where something has to be said before it is this stream's turn.
+    /// Reads updates from at most one page of events or one chunk of bytes; empty if there is nothing new.
+    /// `None` if a keep-alive is due before the stream gets its turn to read.
     async fn read(&mut self) -> Result<Option<Vec<Item>>, Error> {
         let mut items = Vec::new();
         loop {
@@ -407,7 +404,7 @@ impl TaskStream {
                 self.cursor = recorded.seq.next();
                 n_bytes += paging::json_size(&recorded.event);
                 items.extend(self.item(recorded).await?);
-                // What is left of the page is read again.
+                // The rest of the page is read again.
                 if self.is_done || n_bytes >= CHUNK {
                     break;
                 }
@@ -418,7 +415,7 @@ impl TaskStream {
             }
             if self.cursor >= page.head {
                 items.extend(self.rest().await?);
-                // A client that had seen the end already is told nothing more.
+                // A client that has already seen the end gets nothing more.
                 self.is_done |= self.projection.state().is_terminal();
                 return Ok(Some(items));
             }
@@ -428,10 +425,10 @@ impl TaskStream {
         }
     }
 
-    /// What an event is to the client.
+    /// Converts an event to an item.
     async fn item(&mut self, recorded: &Recorded) -> Result<Option<Item>, Error> {
         let change = match (self.projection.apply(&recorded.event), &recorded.event) {
-            // Who is not shown the pieces is told of the whole.
+            // A client that must not see chunks gets the finished artifact.
             (Change::None, Event::ArtifactCreated { .. }) if self.mask.keeps_contents() => Change::Artifact,
             (change, _) => change,
         };
@@ -468,7 +465,7 @@ impl TaskStream {
         }))
     }
 
-    /// The piece of an artifact that an event is; none if its node makes no artifact.
+    /// Converts an output chunk. `None` if its node creates no artifact.
     fn piece(&self, recorded: &Recorded) -> Option<TaskArtifactUpdateEvent> {
         let Event::OutputChunk {
             step,
@@ -495,7 +492,7 @@ impl TaskStream {
         })
     }
 
-    /// The last word of a stream that rests without an event that says so: after a vote, or for a repeat.
+    /// The last item of a stream that ends without an event, after a vote or for a repeated message.
     async fn rest(&mut self) -> Result<Option<Item>, Error> {
         if self.rests_at.is_none_or(|head| self.cursor < head) {
             return Ok(None);
@@ -505,7 +502,7 @@ impl TaskStream {
             return Ok(None);
         }
         self.is_done = true;
-        // Who comes back with the last event it saw has seen this.
+        // A client that resumes has seen this state already.
         if self.is_resumed {
             return Ok(None);
         }
@@ -516,7 +513,7 @@ impl TaskStream {
         }))
     }
 
-    /// The projection as an update, because of an event or as it is.
+    /// Builds a status update, caused by an event or for the current state.
     async fn update(&self, because: Option<&Recorded>) -> Result<TaskStatusUpdateEvent, Error> {
         let app = self.service.host.app();
         let mut questions: Vec<Question> = Vec::new();

@@ -1,4 +1,4 @@
-//! Reading, listing and cancelling tasks.
+//! Reads, lists and cancels tasks.
 
 use wopr_app::{Error as AppError, SideRows, TaskFilter, TaskRow};
 use wopr_core::{Refusal, RunId, RunKey, TenantId};
@@ -16,15 +16,14 @@ use super::{
 };
 use crate::auth::Scope;
 
-/// Tasks on a page of a list whose client does not say.
 const PAGE_SIZE: u32 = 50;
-/// Bytes of a page beyond which it ends early, as text: what clients of gRPC take by default, with room to spare.
+/// A page ends early beyond this size in bytes of JSON. gRPC clients accept 4 MiB by default; this leaves a
+/// margin.
 const PAGE_BYTES: usize = 2 << 20;
-/// The reason of a run cancelled through this face (RFC 0100).
+/// The reason of runs cancelled through A2A (RFC 0100).
 const CANCEL_REASON: &str = "cross_protocol_cancel";
 
 impl Service {
-    /// Reads a task.
     pub(super) async fn get(&self, call: &Call, request: GetTaskRequest) -> Result<Task, Error> {
         let view = self.visible(call, &request.id).await?;
         let shown = Shown {
@@ -34,8 +33,8 @@ impl Service {
         self.task(&call.caller, &view, shown).await
     }
 
-    /// Lists the tasks a caller sees, the latest change first. Their messages are shown only where asked for, and a
-    /// page of large ones has fewer of them than was asked for.
+    /// Lists the tasks that a caller may see, most recently changed first. Messages are included only on
+    /// request. A page of large tasks may hold fewer than the client asked for.
     pub(super) async fn list(
         &self,
         call: &Call,
@@ -92,7 +91,8 @@ impl Service {
         })
     }
 
-    /// The run whose id a client takes for a context, because one that no message began has no other.
+    /// Finds a run by its id used as a context, which runs not started by a message have instead of their
+    /// own.
     async fn without_context(
         &self,
         tenant: &TenantId,
@@ -102,7 +102,7 @@ impl Service {
         let Some(Ok(run)) = named else { return Ok(None) };
         let app = self.host.app();
         let key = RunKey::new(tenant.clone(), run);
-        // Whose it is comes first, as where a task is read.
+        // Check the owner first, as when reading a task.
         if let Some(owner) = &filter.principal {
             let summary = app.summary(&key).await?;
             if summary.is_none_or(|(summary, _)| summary.principal != *owner) {
@@ -118,7 +118,7 @@ impl Service {
         Ok(fits.then_some((key.run, row)))
     }
 
-    /// Cancels a task. It is working while its children still end.
+    /// Cancels a task. The task is working until its children have ended.
     pub(super) async fn cancel(&self, call: &Call, request: CancelTaskRequest) -> Result<Task, Error> {
         let view = self.find(call, &request.id, Scope::RunsCancel).await?;
         let not_cancelable = || A2aError::TaskNotCancelable {
@@ -132,7 +132,7 @@ impl Service {
         let cancelling = app.cancel_run(&call.caller, &view.key, reason, SideRows::default());
         let view = match cancelling.await {
             Ok(wopr_app::Done::Fresh(view)) => view,
-            // A cancel carries no key, so nothing is replayed.
+            // A cancellation has no idempotency key, so it is never replayed.
             Ok(wopr_app::Done::Replayed(_)) => view,
             Err(AppError::Refused(Refusal::Terminal(_))) => return Err(not_cancelable().into()),
             Err(error) => return Err(error.into()),

@@ -1,7 +1,7 @@
-//! What the face answers at the level of HTTP: who may not call, and what is in the way before a request is read.
+//! HTTP responses that all bindings share: authentication failures, and errors before the request is decoded.
 //!
-//! These have no place in an envelope of a binding, so every binding shares them. Their body is that of the
-//! HTTP+JSON binding, `google.rpc.Status` under `error`.
+//! These errors have no place in the envelope of a binding. Their body is that of the HTTP+JSON binding:
+//! `google.rpc.Status` under `error`.
 
 use axum::{
     body::{Body, Bytes},
@@ -31,13 +31,13 @@ use crate::{
     config,
 };
 
-/// How long a client should wait when the store does not answer, in seconds.
+/// The time in seconds that a client should wait before it retries.
 pub(super) const RETRY_AFTER: u64 = 1;
-/// A comment that keeps a stream open. No empty line follows it, which some readers, httpx-sse among them, take for
-/// an event without data once they have seen an id.
+/// A comment that keeps a stream open. No empty line follows it: once some readers, such as httpx-sse, have
+/// seen an id, they take an empty line for an event without data.
 const KEEP_ALIVE: &[u8] = b":keepalive\n";
 
-/// The revision whose statuses this host answers with.
+/// The specification revision that selects error statuses.
 pub(super) fn profile(host: &Host) -> ErrorProfile {
     match host.config().a2a.error_profile {
         config::ErrorProfile::V1_0_0 => ErrorProfile::V1_0_0,
@@ -45,7 +45,6 @@ pub(super) fn profile(host: &Host) -> ErrorProfile {
     }
 }
 
-/// JSON under a status.
 pub(super) fn json_response(status: StatusCode, body: Vec<u8>) -> Response {
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
@@ -54,7 +53,7 @@ pub(super) fn json_response(status: StatusCode, body: Vec<u8>) -> Response {
     response
 }
 
-/// An error of the table as the HTTP+JSON binding shows it.
+/// An A2A error in the HTTP+JSON binding.
 pub(super) fn error_response(host: &Host, error: &A2aError, version: Version) -> Response {
     let profile = profile(host);
     let status = StatusCode::from_u16(error.http_status(profile));
@@ -62,13 +61,13 @@ pub(super) fn error_response(host: &Host, error: &A2aError, version: Version) ->
     json_response(status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), body)
 }
 
-/// An error that has no row in the table.
+/// An error that is not in the A2A error table.
 pub(super) fn status_response(status: StatusCode, name: &str, message: &str) -> Response {
     let body = status_body(status.as_u16(), name, message, Value::Array(Vec::new()));
     json_response(status, body.to_string().into_bytes())
 }
 
-/// 401: the request has no caller.
+/// 401: authentication failed.
 pub(super) fn unauthenticated(error: AuthError) -> Response {
     let message = match error {
         AuthError::Missing => "a bearer credential is required",
@@ -81,7 +80,6 @@ pub(super) fn unauthenticated(error: AuthError) -> Response {
     response
 }
 
-/// 403: the caller lacks a scope.
 pub(super) fn forbidden(scope: Scope) -> Response {
     let message = format!("the credential lacks the scope {}", scope.as_str());
     let mut response = status_response(StatusCode::FORBIDDEN, "PERMISSION_DENIED", &message);
@@ -95,7 +93,7 @@ pub(super) fn forbidden(scope: Scope) -> Response {
     response
 }
 
-/// Whatever kept an operation from being done, as the HTTP+JSON binding shows it.
+/// Any error of an operation in the HTTP+JSON binding.
 pub(super) fn refuse(host: &Host, error: &Error, version: Version) -> Response {
     match error {
         Error::A2a(error) => error_response(host, error, version),
@@ -104,7 +102,7 @@ pub(super) fn refuse(host: &Host, error: &Error, version: Version) -> Response {
     }
 }
 
-/// There is no body to read a request from.
+/// The request body could not be read.
 pub(super) fn no_body(error: BodyError) -> Response {
     let mut response = match error {
         BodyError::TooLarge => status_response(
@@ -134,7 +132,7 @@ pub(super) fn no_body(error: BodyError) -> Response {
     response
 }
 
-/// 415: the body is compressed, which nothing here is.
+/// 415: the body is compressed, which we do not support.
 pub(super) fn encoded() -> Response {
     let mut response = status_response(
         StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -146,12 +144,12 @@ pub(super) fn encoded() -> Response {
     response
 }
 
-/// 404: nothing is at the path.
+/// 404: the path is unknown.
 pub(super) fn nothing(message: &str) -> Response {
     status_response(StatusCode::NOT_FOUND, "NOT_FOUND", message)
 }
 
-/// 405: the path takes other verbs.
+/// 405: the path supports other verbs.
 pub(super) fn not_allowed(verbs: &[Verb], message: &str) -> Response {
     let mut response = status_response(StatusCode::METHOD_NOT_ALLOWED, "UNIMPLEMENTED", message);
     let names: Vec<_> = verbs.iter().map(|verb| verb.as_str()).collect();
@@ -161,13 +159,14 @@ pub(super) fn not_allowed(verbs: &[Verb], message: &str) -> Response {
     response
 }
 
-/// A stream ends where its task goes on. Its body is broken off with this, so that nobody takes it for the end.
+/// Ends the body of a stream with an error while its task continues, so that the client does not take it for
+/// the end.
 #[derive(Debug, thiserror::Error)]
 #[error("tell the rest of a stream")]
 struct BrokenOff;
 
-/// A stream as server-sent events, each as `write` appends it. What it begins with has its room before there is a head:
-/// who finds none is told so, and comes again.
+/// A stream of server-sent events, encoded by `write`. Memory for the first item is reserved before the
+/// response begins, so a failure is reported as 503 and the client can retry.
 pub(super) async fn event_stream(
     mut stream: TaskStream,
     mut write: impl FnMut(&mut Vec<u8>, Item) + Send + 'static,
@@ -183,17 +182,17 @@ pub(super) async fn event_stream(
         let (mut stream, mut write) = running?;
         let next = match stream.next().await {
             Some(Step::KeepAlive) => Ok(Bytes::from_static(KEEP_ALIVE)),
-            // Where there is no room the client comes back with its last id.
+            // On memory shortage, the client resumes with its last id.
             Some(Step::Items(items)) => held_events(&stream, &mut write, items)
                 .await
                 .map_err(|Crowded| BrokenOff),
             None if stream.was_broken() => Err(BrokenOff),
             None => return None,
         };
-        // After an error there is nothing more.
+        // Nothing follows an error.
         let goes_on = next.is_ok();
         if !goes_on {
-            // What was said so far is sent: a body that fails at once takes it along.
+            // Let the body flush: a body that fails at once discards what it has not sent.
             tokio::task::yield_now().await;
         }
         Some((next, goes_on.then_some((stream, write))))
@@ -203,7 +202,7 @@ pub(super) async fn event_stream(
     for (name, value) in [
         (header::CONTENT_TYPE, sse::CONTENT_TYPE),
         (header::CACHE_CONTROL, "no-cache"),
-        // Proxies that buffer would hold updates back.
+        // Keep proxies from buffering updates.
         (HeaderName::from_static("x-accel-buffering"), "no"),
     ] {
         response
@@ -213,7 +212,7 @@ pub(super) async fn event_stream(
     response
 }
 
-/// Events of a stream as bytes that have their room.
+/// Encodes events and reserves memory for them.
 async fn held_events(
     stream: &TaskStream,
     write: &mut impl FnMut(&mut Vec<u8>, Item),
@@ -226,7 +225,7 @@ async fn held_events(
     answers::held(stream.credential(), Bytes::from(out)).await
 }
 
-/// 503: the store does not take this now, or there is no room for an answer.
+/// 503: the store is unavailable, or there is no memory for the answer.
 pub(crate) fn unavailable() -> Response {
     let mut response = status_response(
         StatusCode::SERVICE_UNAVAILABLE,

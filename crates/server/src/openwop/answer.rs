@@ -1,14 +1,12 @@
-//! What handlers answer with: documents, and that a known one is current.
+//! Builds the responses of handlers: JSON documents, and 304 for a document the client already has.
 
 use axum::{body::Body, response::Response};
 use http::{HeaderValue, StatusCode, header};
 
 use super::problem::Problem;
 
-/// What a handler answers.
 pub(super) type Answer = Result<Response, Problem>;
 
-/// A JSON answer.
 pub(super) fn json_response(status: StatusCode, body: &impl serde::Serialize) -> Answer {
     match serde_json::to_vec(body) {
         Ok(bytes) => Ok(bytes_response(status, bytes)),
@@ -19,7 +17,8 @@ pub(super) fn json_response(status: StatusCode, body: &impl serde::Serialize) ->
     }
 }
 
-/// A JSON answer of ready bytes. Answers about runs are the caller's alone.
+/// A JSON response from encoded bytes. Only the caller may cache it, because it may be about the caller's
+/// runs.
 pub(super) fn bytes_response(status: StatusCode, bytes: impl Into<Body>) -> Response {
     let mut response = Response::new(bytes.into());
     *response.status_mut() = status;
@@ -32,7 +31,7 @@ pub(super) fn bytes_response(status: StatusCode, bytes: impl Into<Body>) -> Resp
     response
 }
 
-/// 304 under an entity tag.
+/// 304 with an entity tag.
 pub(super) fn not_modified(etag: &HeaderValue) -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NOT_MODIFIED;
@@ -40,7 +39,6 @@ pub(super) fn not_modified(etag: &HeaderValue) -> Response {
     response
 }
 
-/// An entity tag.
 pub(super) fn etag(text: &str) -> HeaderValue {
     HeaderValue::from_str(&format!("\"{text}\"")).expect("an entity tag is made of hexadecimal digits")
 }

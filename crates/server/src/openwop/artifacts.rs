@@ -1,4 +1,4 @@
-//! Artifacts of a run. Their content is in the event that made them; nothing is stored twice.
+//! Artifacts of a run. Their content is in the event that created them, so nothing is stored twice.
 
 use futures_util::{FutureExt as _, future::BoxFuture};
 use http::StatusCode;
@@ -14,7 +14,7 @@ use super::{
     render::{self, Mask},
 };
 
-/// Artifacts of a run that are listed; the newest of more.
+/// Maximum number of artifacts in a list. The newest are kept.
 const MAX_LISTED: usize = 200;
 
 #[derive(Debug, Serialize)]
@@ -75,7 +75,7 @@ fn no_artifact() -> Problem {
     Problem::not_found("no such artifact")
 }
 
-/// An artifact, with its content as a mask leaves it.
+/// Reads an artifact from its event. Without a mask, the content is left out.
 fn read(key: &RunKey, recorded: Recorded, mask: Option<&Mask>) -> Option<Artifact> {
     let Event::ArtifactCreated {
         step,

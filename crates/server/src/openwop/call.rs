@@ -1,4 +1,4 @@
-//! A request that passed the door, as handlers see it.
+//! An authenticated request, as handlers see it.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -16,17 +16,17 @@ use super::{
 };
 use crate::{Host, auth::Caller};
 
-/// A handler.
 pub(super) type Handler = fn(Call) -> BoxFuture<'static, Answer>;
 
-/// A request that passed the door.
+/// A request that passed authentication and the scope check.
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) host: Arc<Host>,
     pub(super) route: &'static Route,
-    /// What the face says of its routes.
+    /// The OpenAPI document of this API.
     pub(super) openapi: Bytes,
-    /// Present on every route that is not public, and on a public one if the request has a valid credential.
+    /// Present on every route that is not public, and on a public route if the request has a valid
+    /// credential.
     pub(super) caller: Option<Caller>,
     pub(super) params: Vec<String>,
     pub(super) uri: Uri,
@@ -35,30 +35,28 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// Who calls.
     pub(super) fn caller(&self) -> &Caller {
         self.caller
             .as_ref()
             .expect("only public routes are called without a caller")
     }
 
-    /// The path parameter at a place.
     pub(super) fn param(&self, index: usize) -> &str {
         self.params.get(index).map_or("", String::as_str)
     }
 
-    /// Path parameters, in order.
     pub(super) fn params(&self) -> &[String] {
         &self.params
     }
 
-    /// The run the path names, as the caller's: what cannot be a run's id is an unknown run.
+    /// The run named by the path, in the caller's tenant. An invalid run id counts as an unknown run.
     fn run(&self) -> Result<RunKey, Problem> {
         let run = RunId::parse(self.param(0)).map_err(|_| no_run())?;
         Ok(RunKey::new(self.caller().tenant.clone(), run))
     }
 
-    /// The run the path names, if the caller sees it: one of others looks like an unknown one where runs are private.
+    /// Like [`Self::run`], if the caller may see the run. If runs are private, runs of others look like
+    /// unknown ones.
     pub(super) async fn visible_run(&self) -> Result<RunKey, Problem> {
         let key = self.run()?;
         if self.host.app().sees(self.caller(), &key).await? {
@@ -75,17 +73,16 @@ impl Call {
             .map(|(_, value)| value)
     }
 
-    /// Every query parameter.
     pub(super) fn queries(&self) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
         form_urlencoded::parse(self.uri.query().unwrap_or("").as_bytes())
     }
 
-    /// A header field that is plain text.
+    /// A header value, if it is visible ASCII.
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
-    /// The body as the wanted document; a blank one counts as `{}` where the route allows it.
+    /// Decodes the body. If the route's body is optional, a blank one counts as `{}`.
     pub(super) fn decode<T: Decode>(&self) -> Result<T, Problem> {
         let value = match self.route.input {
             Input::None | Input::Optional(_) => json::from_slice_or_empty(&self.body),
@@ -94,7 +91,7 @@ impl Call {
         Ok(value?)
     }
 
-    /// Whether the request names this version of what it asks for already.
+    /// Returns `true` if `If-None-Match` contains the tag.
     pub(super) fn has_current(&self, etag: &str) -> bool {
         let Some(known) = self.header("if-none-match") else {
             return false;

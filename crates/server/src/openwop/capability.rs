@@ -1,7 +1,7 @@
-//! The capability registry: what this host can do, told once.
+//! The capability registry: the single list of what this host can do.
 //!
-//! The discovery document is built from it, and so are the A2A card's flags and which routes exist. What is not
-//! true is not in it.
+//! The discovery document, the flags of the A2A card and the set of routes are derived from it. It contains
+//! only what is implemented.
 
 use std::sync::Arc;
 
@@ -22,16 +22,16 @@ use crate::{
     hex::hex,
 };
 
-/// Ids the conformance suite asks for begin so.
+/// Id prefixes of the workflows that the conformance suite asks for.
 const FIXTURES: [&str; 2] = ["conformance-", "openwop-smoke-"];
 
-/// Fixtures that complete here as plain workflows, without what they are about and nothing in them tells.
+/// Fixtures that would complete without the behavior they test, although their definition does not reveal it.
 const PRETENDERS: [&str; 1] = [
-    // Makes a claim about `X-Force-Engine-Version`.
+    // Expects behavior of `X-Force-Engine-Version`.
     "conformance-version-fold",
 ];
 
-/// Types whose `config` says nothing to this host.
+/// Node types whose `config` this host ignores.
 const PASSES: [&str; 6] = [
     "core.noop",
     "core.identity",
@@ -41,31 +41,27 @@ const PASSES: [&str; 6] = [
     "core.conditional",
 ];
 
-/// What this host can do.
 #[derive(Debug, Clone)]
 pub struct Capabilities {
-    /// Whether conformance nodes and seams exist.
+    /// Conformance nodes and test hooks exist.
     pub is_conformance: bool,
-    /// Bindings and versions of A2A that are served, the preferred first.
+    /// The A2A bindings and versions served, in order of preference.
     pub a2a_interfaces: &'static [(a2a::Binding, Version)],
-    /// Whether A2A tasks can be streamed.
+    /// A2A tasks support streaming.
     pub a2a_streaming: bool,
-    /// Whether A2A tasks can be pushed.
     pub a2a_push: bool,
-    /// Whether callers get an A2A card of their own.
     pub a2a_extended_card: bool,
-    /// The largest request body.
     pub max_body_bytes: usize,
-    /// Node executions of a run.
+    /// Maximum number of node executions per run.
     pub max_node_executions: u32,
-    /// Milliseconds of a run, if bounded.
+    /// Maximum duration of a run in milliseconds, if limited.
     pub max_run_duration_ms: Option<u64>,
-    /// Seconds an idempotency key is remembered.
+    /// Retention of idempotency keys, in seconds.
     pub idempotency_seconds: u64,
 }
 
 impl Capabilities {
-    /// What a configuration makes of this binary.
+    /// Derives the capabilities from the configuration.
     #[must_use]
     pub fn of(config: &Config) -> Self {
         Self {
@@ -81,7 +77,7 @@ impl Capabilities {
         }
     }
 
-    /// The versions of A2A, the preferred first.
+    /// The A2A versions, in order of preference.
     fn a2a_versions(&self) -> Vec<&'static str> {
         let mut versions = Vec::new();
         for (_, version) in self.a2a_interfaces {
@@ -92,7 +88,6 @@ impl Capabilities {
         versions
     }
 
-    /// The address of the A2A card.
     #[must_use]
     pub fn agent_card_url(origin: &str) -> String {
         format!("{origin}{}", a2a::CARD_PATH)
@@ -177,22 +172,21 @@ impl Capabilities {
         if let (Some(document), Some(families)) = (document.as_object_mut(), families.as_object()) {
             document.extend(families.clone());
         }
-        // Readers before RFC 0073 look for the families here.
+        // Clients written before RFC 0073 look for the families here.
         document["capabilities"] = families;
         document
     }
 }
 
-/// The discovery document as bytes, ready to send.
+/// The encoded discovery document.
 #[derive(Debug)]
 pub(crate) struct Document {
-    /// The workflows it was made from.
+    /// The workflows generation that it was built from.
     generation: u64,
     pub(crate) bytes: Bytes,
     pub(crate) etag: HeaderValue,
 }
 
-/// What is advertised, ready to send.
 #[derive(Debug)]
 pub struct Discovery {
     capabilities: Capabilities,
@@ -211,13 +205,12 @@ impl Discovery {
         }
     }
 
-    /// The registry.
     #[must_use]
     pub fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
 
-    /// The document. In conformance mode it lists fixtures, and is made anew when workflows have changed.
+    /// The current document. In conformance mode it lists fixtures and is rebuilt after workflows change.
     pub(crate) fn document(&self, app: &App) -> Arc<Document> {
         let known = Arc::clone(&self.document.read());
         if !self.capabilities.is_conformance || known.generation == app.workflows_generation() {
@@ -230,7 +223,7 @@ impl Discovery {
 }
 
 fn render(capabilities: &Capabilities, origin: &str, app: &App) -> Document {
-    // Read first: what changes meanwhile is seen at the next look.
+    // Read the generation first, so that a change during rendering is noticed by the next request.
     let generation = app.workflows_generation();
     let mut document = capabilities.document(origin);
     if capabilities.is_conformance {
@@ -245,8 +238,9 @@ fn render(capabilities: &Capabilities, origin: &str, app: &App) -> Document {
     }
 }
 
-/// Every loaded fixture that does what it is about: its nodes are offered, or it would not be here; its children are here
-/// too; what else it says it needs is advertised; and no node of it asks for what is not done.
+/// Lists the loaded fixtures that work as intended: their children are loaded, the capabilities they require
+/// are advertised, and no node asks for something that the host ignores. A fixture with unsupported node
+/// types would not be loaded at all.
 fn fixtures(app: &App, document: &Value) -> Vec<String> {
     let plans = app.workflows(&default_tenant());
     let is_known = |id: &WorkflowId| plans.iter().any(|plan| plan.id() == id);
@@ -266,7 +260,8 @@ fn fixtures(app: &App, document: &Value) -> Vec<String> {
         .collect()
 }
 
-/// Whether every `metadata.requires…` is met. Packs and agents of a workspace never are: there are none here.
+/// Returns `true` if every `metadata.requires…` is met. Requirements other than capabilities (packs,
+/// workspace agents) are never met.
 fn needs_only(plan: &Plan, document: &Value) -> bool {
     let is_advertised = |path: &str| {
         let path = path.trim_start_matches("capabilities.").replace('.', "/");
@@ -280,8 +275,8 @@ fn needs_only(plan: &Plan, document: &Value) -> bool {
         .all(|(name, value)| name == "requiresCapability" && value.as_str().is_some_and(is_advertised))
 }
 
-/// Whether a node does what its document asks for. Agents are not run here, so a node pinned to one is a node like any
-/// other; and some types take any `config` and make nothing of it.
+/// Returns `true` if the host does everything the node asks for. It does not run agents, and some node types
+/// accept any `config` but ignore it.
 fn is_done_as_asked(node: &Node) -> bool {
     let is_ignored = PASSES.contains(&node.type_id.as_str()) && !node.config.is_empty();
     node.agent.is_none() && !is_ignored

@@ -1,4 +1,4 @@
-//! Cancelling, pausing and resuming.
+//! Cancels, pauses and resumes runs.
 
 use futures_util::{
     FutureExt as _,
@@ -42,7 +42,7 @@ pub(super) fn one(call: Call) -> BoxFuture<'static, Answer> {
             .cancel_run(call.caller(), &key, request.reason, side_rows);
         match cancelling.await {
             Ok(done) => idempotency::answer(&call, &done, respond).await,
-            // Nothing to do and nothing wrong: the run stays as it is.
+            // Cancelling a run that has ended succeeds without effect.
             Err(AppError::Refused(Refusal::Terminal(status))) => {
                 Ok(bytes_response(StatusCode::OK, cancelled(&key.run, status)))
             }
@@ -78,7 +78,7 @@ pub(super) fn bulk(call: Call) -> BoxFuture<'static, Answer> {
                 problem
             }
         })?;
-        // All at once, so that they share commits; each run is its own decision.
+        // Cancel all runs concurrently, so that they share commits. Each run is decided separately.
         let reason = &request.reason;
         let items = request
             .run_ids
@@ -89,7 +89,8 @@ pub(super) fn bulk(call: Call) -> BoxFuture<'static, Answer> {
         let results = items.into_iter().map(|(item, _)| item).collect();
         let body = status_body(&BulkCancelResponse { results });
         match once {
-            // What we could not do now is done by a repeat, which harms none of those that are cancelled.
+            // Results with server errors are not recorded, so that a repeated request retries them. It does not
+            // affect runs that are already cancelled.
             Some(once) if is_settled => once.remember(&call, StatusCode::OK, body).await,
             Some(_) | None => Ok(bytes_response(StatusCode::OK, body)),
         }
@@ -97,7 +98,7 @@ pub(super) fn bulk(call: Call) -> BoxFuture<'static, Answer> {
     .boxed()
 }
 
-/// Cancels one; also says whether a repeat would find the same, because the host did not fail.
+/// Cancels one run. The flag is `false` for a server error, which a repeated request should retry.
 async fn bulk_item(call: &Call, id: String, reason: Option<String>) -> (BulkCancelItem, bool) {
     let refused = |id: String, problem: Problem| {
         let is_settled = !problem.status.is_server_error();
@@ -169,7 +170,7 @@ pub(super) fn resume(call: Call) -> BoxFuture<'static, Answer> {
         let key = call.visible_run().await?;
         let once = idempotency::Request::of(&call)?;
         let request: ResumeRequest = call.decode()?;
-        // It may have gone on to its end in the same append; what was asked for was that it runs.
+        // The run may already have ended in the same append, but the response confirms that it was resumed.
         let respond = |view: &View| {
             let response = ResumeResponse {
                 run_id: view.key.run.to_string(),
@@ -192,7 +193,7 @@ pub(super) fn resume(call: Call) -> BoxFuture<'static, Answer> {
     .boxed()
 }
 
-/// A run without events can be neither paused nor resumed; the answer carries its status like any other.
+/// A run without events can be neither paused nor resumed. The error carries its status.
 fn not_begun(error: AppError, status: RunStatus) -> AppError {
     match error {
         AppError::Refused(Refusal::WrongState) => Refusal::NotPausable(status).into(),

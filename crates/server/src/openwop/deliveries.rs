@@ -1,7 +1,7 @@
-//! Deliveries of push notifications: what waits, and what was given up and can be tried again. A host extension.
+//! Deliveries of push notifications: pending ones, and failed ones that can be retried. A host extension.
 //!
-//! They show which receiver did not take which event and why, as far as an operator may know it: neither where the
-//! receiver is nor what it was sent.
+//! A delivery shows which subscription failed to accept which event, and the error as far as operators may
+//! see it. It shows neither the URL nor the body.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use futures_util::{FutureExt as _, future::BoxFuture};
@@ -22,9 +22,7 @@ use super::{
     render,
 };
 
-/// Deliveries on a page of a list whose client does not say.
 const DEFAULT_PAGE: usize = 50;
-/// Deliveries on a page at most.
 const MAX_PAGE: usize = 100;
 
 #[derive(Debug, Serialize)]
@@ -32,7 +30,7 @@ const MAX_PAGE: usize = 100;
 struct Delivery {
     run_id: String,
     config_id: String,
-    /// The event it tells of.
+    /// The sequence number of the event to deliver.
     sequence: u64,
     /// `waiting` or `given-up`.
     state: &'static str,
@@ -52,7 +50,7 @@ struct List {
     next_cursor: Option<String>,
 }
 
-/// The body of `POST /v1/host/wopr/deliveries:retry`. Closed.
+/// The body of `POST /v1/host/wopr/deliveries:retry`. Unknown members are rejected.
 #[derive(Debug)]
 struct Retry {
     run_id: String,
@@ -147,7 +145,7 @@ fn shown(delivery: wopr_app::DeliveryRow) -> Delivery {
 
 fn cursor(delivery: &wopr_app::DeliveryRow) -> String {
     let place = (delivery.run.run.as_str(), &delivery.push, delivery.seq.0);
-    // Text and a number always serialise.
+    // A tuple of strings and a number always serializes.
     URL_SAFE_NO_PAD.encode(serde_json::to_vec(&place).unwrap_or_default())
 }
 

@@ -1,7 +1,7 @@
-//! From a request to a handler: matching, credentials, scopes, bodies; in this order, for every route alike.
+//! Dispatches requests to handlers: route, credential, scopes and body, in this order for every route.
 //!
-//! Who may not call learns nothing about routes: below `/v1` a missing credential is answered before anything
-//! else is looked at. Bodies are read only after that, bounded in size and time.
+//! Below `/v1`, a missing credential is reported before an unknown path or method, so unauthenticated clients
+//! learn nothing about the routes. Bodies are read after that, limited in size and time.
 
 use std::sync::Arc;
 
@@ -28,19 +28,17 @@ use crate::{
     telemetry::Handled,
 };
 
-/// The largest body of a request that needs no credential but a token.
+/// Maximum body size of requests that need only a token.
 const MAX_PUBLIC: usize = 256 << 10;
 
-/// The face.
 #[derive(Debug)]
 pub(crate) struct Face {
     host: Arc<Host>,
-    /// What it says of its routes, made once.
+    /// The OpenAPI document, rendered once.
     openapi: Bytes,
 }
 
 impl Face {
-    /// Serves the runs of a host.
     pub(crate) fn new(host: &Arc<Host>) -> Self {
         let document = openapi::document(host.public_url(), host.config().conformance);
         Self {
@@ -49,7 +47,6 @@ impl Face {
         }
     }
 
-    /// Answers every request this face gets.
     pub(crate) async fn answer(&self, request: Request) -> Response {
         let host = Arc::clone(&self.host);
         let (parts, body) = request.into_parts();
@@ -102,7 +99,7 @@ impl Face {
     }
 }
 
-/// Why nothing is at a path: first who asks, then whether it is there by another method.
+/// The error for a path without a matching route: authentication first, then whether another method exists.
 fn refuse(extensions: &Extensions, path: &str, allowed: &[Method]) -> Problem {
     if routes::is_versioned(path)
         && let Err(error) = auth::caller(extensions)
@@ -128,7 +125,7 @@ fn refuse(extensions: &Extensions, path: &str, allowed: &[Method]) -> Problem {
     }
 }
 
-/// Looks at the credential, before anything is read of the body.
+/// Checks the credential before the body is read.
 fn admit(
     host: &Host,
     route: &Route,
@@ -206,7 +203,7 @@ fn too_many_values(limit: usize) -> Problem {
     .with("maxParsedBodyBytes", wopr_connect::parsed_limit(limit))
 }
 
-/// JSON, or no type at all; where there is a page, its form too.
+/// Accepts JSON or no media type, and on routes with a page also forms.
 fn check_media_type(route: &Route, headers: &HeaderMap) -> Result<(), Problem> {
     if route.is_page && page::is_form(headers) {
         return Ok(());

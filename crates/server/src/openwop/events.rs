@@ -1,10 +1,11 @@
-//! Streaming a run's log as server-sent events (section 12).
+//! Streams a run's log as server-sent events (section 12).
 //!
-//! A stream reads the store by cursor and is woken by hints, so it sees every event once and in order, however
-//! it was created: the suffix after `Last-Event-ID`, then whatever comes. It ends after the terminal event, which the
-//! comment `:end` follows in every mode, with the host, or with its reader; where the store does not answer it is broken
-//! off, so that nobody takes that for the end of the run; a slow reader holds one chunk and stops reading the store. A large event is a chunk
-//! of its own, rendered once for all streams that send it at the time.
+//! A stream reads the store by cursor, and hints wake it up. It therefore sends every event once and in
+//! order, beginning after `Last-Event-ID`. After the terminal event it sends the comment `:end`, in every
+//! mode, and ends. It also ends when the host stops or the client disconnects. If the store fails, the stream
+//! is aborted so that the client does not take it for the end of the run. A slow client holds a single chunk,
+//! and nothing is read for it meanwhile. A large event is a chunk of its own, which all streams that send it
+//! at the same time share.
 
 use std::{mem, sync::Arc, time::Duration};
 
@@ -37,12 +38,12 @@ use crate::{
     telemetry::OpenStream,
 };
 
-/// Events read at once, while they are small.
+/// Events to read per page while they are small.
 const PAGE: usize = 128;
-/// The comment that ends the stream of a run that has ended.
+/// Ends the stream of a run that has ended.
 const END: &[u8] = b":end\n";
 
-/// The stream ends before the run does: the store does not answer.
+/// The stream ended before the run did because the store failed.
 #[derive(Debug, thiserror::Error)]
 #[error("the event stream was broken off")]
 struct BrokenOff;
@@ -56,14 +57,14 @@ pub(super) fn stream(call: Call) -> BoxFuture<'static, Answer> {
         let buffer = parse_buffer(call.query("bufferMs").as_deref())?;
         let after = resume_point(&call, &key);
         if wants_json(&call) {
-            // Without a mode of its own a JSON reader sees the whole log, as a poll does.
+            // Without an explicit mode, a JSON client gets the whole log, as in a poll.
             let is_filtered = mode.is_some();
             let admits =
                 |recorded: &Recorded| !is_filtered || modes.admitting(event_type(&recorded.event)).is_some();
             return poll::now(&call, &key, after, admits).await;
         }
         let mut follow = Follow::open(&call, key, modes, buffer, after).await?;
-        // Where the store does not answer there is no stream, and its client is told so.
+        // Read before responding, so that a store failure is reported as an error status.
         follow.first = follow.read_chunk().await?.chunk;
         let chunks = stream::unfold(follow, |mut follow| async move {
             match follow.next_chunk().await {
@@ -71,7 +72,7 @@ pub(super) fn stream(call: Call) -> BoxFuture<'static, Answer> {
                 Ok(None) => None,
                 Err(broken) => {
                     follow.is_over = true;
-                    // What was said so far is sent: a body that fails at once takes it along.
+                    // Let the body flush: a body that fails at once discards what it has not sent.
                     tokio::task::yield_now().await;
                     Some((Err(broken), follow))
                 }
@@ -84,14 +85,15 @@ pub(super) fn stream(call: Call) -> BoxFuture<'static, Answer> {
             header::CACHE_CONTROL,
             HeaderValue::from_static("no-cache, no-transform"),
         );
-        // Proxies that buffer would hold events back.
+        // Keep proxies from buffering events.
         headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
         Ok(response)
     }
     .boxed()
 }
 
-/// The sequence to resume after: `Last-Event-ID` holds it, or an event's id; anything else starts anew.
+/// Reads the sequence number to resume after. `Last-Event-ID` holds the number or an event id; anything else
+/// starts from the beginning.
 fn resume_point(call: &Call, key: &RunKey) -> Option<u64> {
     let id = call.header("last-event-id")?.trim();
     let number = match id.strip_prefix(key.run.as_str()) {
@@ -104,7 +106,7 @@ fn resume_point(call: &Call, key: &RunKey) -> Option<u64> {
     number.parse().ok()
 }
 
-/// JSON is named and an event stream is not.
+/// Returns `true` if `Accept` names JSON but not an event stream.
 fn wants_json(call: &Call) -> bool {
     let mut has_json = false;
     for value in call.headers.get_all(header::ACCEPT) {
@@ -122,7 +124,7 @@ fn wants_json(call: &Call) -> bool {
 
 static NOTHING: Mask = Mask::nothing();
 
-/// Finds out once what a run's workflow keeps from a reader.
+/// Computes the mask of a run on first use.
 #[derive(Debug)]
 pub(super) struct Masking {
     reads_artifacts: bool,
@@ -130,7 +132,6 @@ pub(super) struct Masking {
 }
 
 impl Masking {
-    /// For what a caller reads.
     pub(super) fn new(caller: &Caller) -> Self {
         Self {
             reads_artifacts: reads_artifacts(caller),
@@ -138,7 +139,7 @@ impl Masking {
         }
     }
 
-    /// The mask of a run, given the first event that is about to be shown; none if the run was removed meanwhile.
+    /// The mask of a run, given the first event to show. `None` if the run has been removed.
     pub(super) async fn of(
         &mut self,
         app: &App,
@@ -147,7 +148,7 @@ impl Masking {
     ) -> Result<Option<&Mask>, AppError> {
         match (&mut self.mask, first) {
             (Some(_), _) => {}
-            // Nothing to show, nothing to hide, and nothing to remember.
+            // Nothing to hide yet; decide when there is an event.
             (None, None) => return Ok(Some(&NOTHING)),
             (mask @ None, Some(first)) => {
                 *mask = find_mask(app, key, first, self.reads_artifacts).await?;
@@ -157,8 +158,8 @@ impl Masking {
     }
 }
 
-/// The start of a log names the version, which is the current one most of the time. A run that was removed has no
-/// mask: without knowing what its workflow keeps to itself nothing of it may be shown.
+/// Finds the workflow version to derive the mask from. The first event names it; otherwise the run's summary
+/// does. A removed run has no mask, and nothing of it may be shown without one.
 async fn find_mask(
     app: &App,
     key: &RunKey,
@@ -185,15 +186,14 @@ async fn find_mask(
     Ok(view.map(|view| Mask::for_reader(&view.plan, reads_artifacts)))
 }
 
-/// One reader of one run.
+/// One client of one run's stream.
 #[derive(Debug)]
 struct Follow {
     host: Arc<Host>,
     key: RunKey,
-    /// `None` if nothing is ever added to the log.
+    /// `None` if the log can no longer grow.
     tail: Option<Tail>,
     closing: watch::Receiver<bool>,
-    /// The next event to read.
     next: Seq,
     pace: Pace,
     modes: StreamModes,
@@ -202,10 +202,10 @@ struct Follow {
     batch: Batch,
     keepalive: Duration,
     sent_at: Instant,
-    /// Read before the answer began.
+    /// Read before the response began.
     first: Option<Bytes>,
     is_over: bool,
-    /// It has shown the end of the run, and not only its own.
+    /// The end of the run has been sent, not only the end of the stream.
     has_ended: bool,
     _open: OpenStream,
 }
@@ -214,26 +214,25 @@ struct Follow {
 #[derive(Debug)]
 struct Values {
     view: View,
-    /// The first event that is shown; what is before it is only folded in.
+    /// Earlier events are folded but not shown.
     shown_from: Seq,
 }
 
-/// What a read gave.
 #[derive(Debug)]
 enum Read {
-    /// Small events, written out or held back; there may be more right away.
-    Page { is_full: bool },
-    /// A large event.
+    /// Small events, written out or held back. If full, more may be available.
+    Page {
+        is_full: bool,
+    },
     Large(Bytes),
-    /// It was not this stream's turn before something had to be said.
+    /// A keep-alive is due before the stream gets its turn to read.
     Later,
 }
 
-/// What a read gave to send.
 #[derive(Debug)]
 struct ReadChunk {
     chunk: Option<Bytes>,
-    /// There may be more right away.
+    /// More may be available.
     is_full: bool,
 }
 
@@ -265,7 +264,7 @@ impl Follow {
                 (Some(tail), head)
             }
         };
-        // A cursor past the end, of another log or a lost database, must not hide what is to come.
+        // A cursor past the end (of another log, or a lost database) must not hide future events.
         let shown_from = after.map_or(Seq(0), |after| Seq(after.saturating_add(1)).min(head));
         let values = if modes.is_values() {
             let view = app.view(&key).await?.ok_or_else(no_run)?;
@@ -273,7 +272,7 @@ impl Follow {
         } else {
             None
         };
-        // Snapshots are folds, so those read the log from its start.
+        // Snapshots are folds, so they read the log from its start.
         let next = if values.is_some() { Seq(0) } else { shown_from };
         Ok(Self {
             closing: host.closing(),
@@ -301,7 +300,7 @@ impl Follow {
         })
     }
 
-    /// The next bytes of the stream; `None` ends it.
+    /// The next chunk of the stream; `None` ends it.
     async fn next_chunk(&mut self) -> Result<Option<Bytes>, BrokenOff> {
         if let Some(first) = self.first.take() {
             return Ok(Some(first));
@@ -311,7 +310,7 @@ impl Follow {
                 return Ok(None);
             }
             let read = self.read_chunk().await.map_err(|error| {
-                // The reader comes back with its last id and loses nothing.
+                // The client resumes with its last id and loses nothing.
                 tracing::warn!(%error, run = %self.key, "event stream broken off");
                 BrokenOff
             })?;
@@ -327,12 +326,12 @@ impl Follow {
         }
     }
 
-    /// Reads once, and waits for nothing but its turn.
+    /// Reads once, waiting only for its turn.
     async fn read_chunk(&mut self) -> Result<ReadChunk, AppError> {
         let mut out = Vec::new();
         let (chunk, is_full) = match self.read(&mut out).await? {
             Read::Large(chunk) => {
-                // Making it took a while, and others wait for the thread.
+                // Rendering took a while; let other tasks run.
                 tokio::task::yield_now().await;
                 (Some(chunk), true)
             }
@@ -351,9 +350,9 @@ impl Follow {
         Ok(ReadChunk { chunk, is_full })
     }
 
-    /// Shows one page, or what of it makes a chunk: the rest is read again.
+    /// Shows one page, or the part of it that fills a chunk. The rest is read again.
     async fn read(&mut self, out: &mut Vec<u8>) -> Result<Read, AppError> {
-        // The end of such a run is small and in memory already.
+        // The end of a recently ended run is small and cached.
         if let Some(ended) = self.host.app().ended(&self.key)
             && let Some(events) = ended.from(self.next)
         {
@@ -373,7 +372,7 @@ impl Follow {
         let limit = self.pace.limit();
         let page = self.host.app().events(&self.key, self.next, limit).await?;
         let Some(Events { events, head, status }) = page else {
-            // Removed meanwhile.
+            // The run has been removed.
             self.is_over = true;
             return Ok(Read::Page { is_full: false });
         };
@@ -381,7 +380,7 @@ impl Follow {
         self.show(&events, head, status, is_full, out).await
     }
 
-    /// Writes out events that were read as of a head and status, or what of them makes a chunk.
+    /// Writes events, up to a full chunk. `head` and `status` are as of the read.
     async fn show(
         &mut self,
         events: &[Recorded],
@@ -397,7 +396,7 @@ impl Follow {
             .of(self.host.app(), &self.key, events.first())
             .await?;
         let Some(mask) = mask else {
-            // Removed since its events were read.
+            // The run has been removed since its events were read.
             self.is_over = true;
             return Ok(Read::Page { is_full: false });
         };
@@ -416,7 +415,7 @@ impl Follow {
                     let frame = paging::share(&self.key, recorded.seq, shown, frame);
                     return Ok(Read::Large(frame));
                 }
-                // It comes alone, next time.
+                // It becomes a chunk of its own in the next read.
                 out.truncate(start);
                 self.next = recorded.seq;
                 return Ok(Read::Page { is_full: true });
@@ -427,7 +426,7 @@ impl Follow {
                 break;
             }
         }
-        // A batch that has become large is not worth waiting for.
+        // Do not hold back a large batch.
         self.batch.is_due |= self.batch.items.len() >= CHUNK;
         self.has_ended = status.is_terminal() && self.next >= head;
         self.is_over = self.has_ended;
@@ -435,19 +434,19 @@ impl Follow {
         Ok(Read::Page { is_full })
     }
 
-    /// The frame of an event is the same for every stream of these modes.
+    /// Returns `true` if the frames are the same for every stream with these modes.
     fn is_shareable(&self) -> bool {
         self.values.is_none() && self.batch.wait.is_zero()
     }
 
-    /// Waits for a hint, for a batch to be due, or until a comment is due. A chunk, or `None` for the end, if the
-    /// wait ends with one.
+    /// Waits for a hint, a due batch or a due keep-alive. Returns a chunk to send, or `Some(None)` if the
+    /// stream ends.
     async fn wait(&mut self) -> Option<Option<Bytes>> {
         let keepalive_at = self.sent_at + self.keepalive;
         let batch_at = self.batch.since.map(|since| since + self.batch.wait);
         let until = batch_at.map_or(keepalive_at, |batch_at| batch_at.min(keepalive_at));
         tokio::select! {
-            // `wait_for` also sees a stop that began before this stream.
+            // `wait_for` also sees a shutdown that began before this stream.
             _ = self.closing.wait_for(|is_closing| *is_closing) => return Some(None),
             () = changed(self.tail.as_mut()) => return None,
             () = tokio::time::sleep_until(until) => {}
@@ -461,7 +460,7 @@ impl Follow {
     }
 }
 
-/// Waits until a log may have grown.
+/// Waits until the log may have grown.
 async fn changed(tail: Option<&mut Tail>) {
     match tail {
         Some(tail) => tail.changed().await,
@@ -469,7 +468,7 @@ async fn changed(tail: Option<&mut Tail>) {
     }
 }
 
-/// Shows an event as itself, if a wanted mode admits it.
+/// Writes an event if one of the modes admits it.
 fn show(
     recorded: &Recorded,
     key: &RunKey,
@@ -483,7 +482,7 @@ fn show(
     let doc = render::event(recorded, key, mask);
     let shown_as = match (modes.is_mixed(), mode, name) {
         (true, ..) => mode.as_str(),
-        // What a node says is called so where only that is streamed.
+        // A node's output has this name if only that mode is streamed.
         (false, StreamMode::Messages, "output.chunk") => "ai.message.chunk",
         (false, ..) => name,
     };
@@ -496,8 +495,8 @@ impl Values {
         Self { view, shown_from }
     }
 
-    /// Folds an event in and shows the run as of it, if it moved the run on. A resumed stream begins with the run
-    /// as of the event it resumes after.
+    /// Folds an event, and writes a snapshot if the run progressed. A resumed stream begins with the run as
+    /// of the event that it resumes after.
     fn show(
         &mut self,
         recorded: &Recorded,
@@ -554,7 +553,7 @@ impl Batch {
         }
     }
 
-    /// Writes what is held back, if it is time.
+    /// Writes the batch if it is due.
     fn flush(&mut self, is_over: bool, out: &mut Vec<u8>) {
         if self.items.is_empty() || !(is_over || self.is_due) {
             return;
@@ -588,7 +587,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn events_of_a_run_that_is_removed_after_they_were_read_are_not_shown() {
+    async fn events_of_a_removed_run_are_not_shown() {
         let mut config = Config {
             store: StoreUrl::Memory,
             ..Config::default()
@@ -621,7 +620,7 @@ mod tests {
         engine.create(create).await.unwrap();
         let page = app.events(&key, Seq(0), 2).await.unwrap().unwrap();
         let removed = key.sibling(RunId::parse("run_0123456789abcdef").unwrap());
-        // The start names a version that is not the current one by now; what follows names none.
+        // The first event names a version that is no longer current; the others name none.
         app.register_workflow(None, workflow("2")).await.unwrap();
         for first in &page.events {
             for (key, is_there) in [(&key, true), (&removed, false)] {

@@ -1,9 +1,10 @@
-//! `Idempotency-Key` (OpenWOP v1 section 17.1): a request that takes effect once.
+//! `Idempotency-Key` (OpenWOP v1 section 17.1): requests that take effect once.
 //!
-//! The record is named by tenant, principal, route and the hashed key; the digest covers the path's parameters
-//! and the body in canonical form. Where a request appends, the record commits with it and the store decides
-//! between concurrent ones. What fails is not recorded: a repeat gets the same refusal, or takes effect. A record
-//! outlives its run: a repeat finds nothing then, and does not take effect again.
+//! A record is identified by tenant, principal, route and the hashed key. Its digest covers the path
+//! parameters and the body in canonical form. If the request appends to a run, the record commits with the
+//! append and the store decides between concurrent requests. Failures are not recorded, so a repeated request
+//! is evaluated again. A record outlives its run; a repeated request then gets 404 and does not take effect
+//! again.
 
 use std::sync::Arc;
 
@@ -25,10 +26,10 @@ use crate::{auth::hash_hex, hex::hex, tokens::Claims};
 
 static REPLAY: HeaderName = HeaderName::from_static("openwop-idempotent-replay");
 
-/// The longest key.
+/// Maximum key length in bytes.
 const MAX_KEY: usize = 255;
 
-/// A request that is to take effect once.
+/// A request with an idempotency key.
 #[derive(Debug, Clone)]
 pub(super) struct Request {
     key: IdempotencyKey,
@@ -36,7 +37,7 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// Reads the header; `None` if there is none.
+    /// Reads the header; `None` if it is missing.
     pub(super) fn of(call: &Call) -> Result<Option<Self>, Problem> {
         let Some(key) = key(call)? else { return Ok(None) };
         let caller = call.caller();
@@ -52,7 +53,7 @@ impl Request {
         }))
     }
 
-    /// The same for an answer by a token: each interrupt has keys of its own, and so has each holder of a token for it.
+    /// Like [`Self::of`], for an answer by token. Keys are separate for each interrupt and each token holder.
     pub(super) fn of_holder(
         call: &Call,
         claims: &Claims,
@@ -78,7 +79,7 @@ impl Request {
         }))
     }
 
-    /// What makes the engine record the request with its append.
+    /// The side rows that record the request with the engine's append.
     pub(super) fn side_rows(
         this: Option<Self>,
         call: &Call,
@@ -99,7 +100,7 @@ impl Request {
         }
     }
 
-    /// The recorded answer, if the request took effect before.
+    /// Returns the recorded response if the request took effect before.
     pub(super) async fn replay(&self, call: &Call) -> Result<Option<Response>, Problem> {
         match call.host.app().recorded(&self.key).await? {
             None => Ok(None),
@@ -107,7 +108,8 @@ impl Request {
         }
     }
 
-    /// Records a request that needed no append of its own; the answer is the first one's.
+    /// Records a request that needs no append. If a concurrent request was recorded first, returns its
+    /// response.
     pub(super) async fn remember(self, call: &Call, status: StatusCode, body: Vec<u8>) -> Answer {
         let record = IdempotencyRecord {
             key: self.key.clone(),
@@ -131,7 +133,7 @@ impl Request {
     }
 }
 
-/// The answer to a command: fresh, or the recorded one.
+/// Responds to a command, with a new or the recorded response.
 pub(super) async fn answer(
     call: &Call,
     done: &Done,
@@ -146,7 +148,7 @@ pub(super) async fn answer(
     }
 }
 
-/// What the header says.
+/// Reads and validates the header.
 fn key(call: &Call) -> Result<Option<&str>, Problem> {
     let mut given = call.headers.get_all("idempotency-key").iter();
     let Some(value) = given.next() else {
@@ -178,7 +180,7 @@ fn digest(params: &[String], body: &Value) -> String {
         hasher.update((param.len() as u64).to_be_bytes());
         hasher.update(param.as_bytes());
     }
-    // Members are ordered and texts have one spelling, so equal documents have equal bytes.
+    // Members are sorted and strings have one encoding, so equal documents have equal bytes.
     hasher.update(body.to_string().as_bytes());
     hex(&hasher.finalize())
 }

@@ -1,8 +1,8 @@
-//! An interrupt as a page: the same token, the same rules and the same statuses as for JSON clients.
+//! The HTML page of an interrupt, with the same tokens, rules and statuses as for JSON clients.
 //!
-//! A form is checked for where it comes from, turned into the answer a JSON client would send, and resolved by the
-//! same command. Then the browser is sent back to the page (303), which says what became of the question: reloading
-//! it sends nothing again.
+//! A form must not come from another site. It is converted to the answer that a JSON client would send, and
+//! resolved by the same command. The response redirects the browser back to the page (303), which shows the
+//! outcome; reloading the page resubmits nothing.
 
 use axum::{body::Body, response::Response};
 use http::{HeaderValue, StatusCode, header};
@@ -27,7 +27,7 @@ use crate::{
     tokens::{Claims, Holder, Intent},
 };
 
-/// Events read at once while an answer is looked for, and how often.
+/// Events per page and maximum number of pages to search for an answer.
 const PAGE: usize = 256;
 const MAX_PAGES: u64 = 8;
 
@@ -37,7 +37,7 @@ impl From<FormError> for Problem {
     }
 }
 
-/// A problem as a page.
+/// Renders a problem as a page.
 pub(super) fn problem(problem: Problem) -> Response {
     let Problem {
         status,
@@ -49,7 +49,7 @@ pub(super) fn problem(problem: Problem) -> Response {
     response
 }
 
-/// The page of a token's interrupt.
+/// Shows the interrupt of a token.
 pub(super) async fn show(call: &Call) -> Answer {
     let (claims, expires_at) = open(call)?;
     let view = load(call, &claims).await?;
@@ -59,7 +59,7 @@ pub(super) async fn show(call: &Call) -> Answer {
     }
 }
 
-/// A form that answers a token's interrupt.
+/// Resolves the interrupt of a token with a form.
 pub(super) async fn submit(call: &Call) -> Answer {
     let (claims, expires_at) = open(call)?;
     if claims.intent == Intent::Inspect {
@@ -69,7 +69,7 @@ pub(super) async fn submit(call: &Call) -> Answer {
         return Err(Problem::forbidden("the form was sent by another site"));
     }
     let is_page = page::prefers_html(&call.headers);
-    // A client that leaves its JSON unnamed, as curl does, means no form.
+    // A JSON body with a form's media type is a mistake, e.g. of curl, which sends it by default.
     if !is_page && call.body.trim_ascii_start().first() == Some(&b'{') {
         return Err(dispatch::unsupported_media_type());
     }
@@ -105,7 +105,7 @@ pub(super) async fn submit(call: &Call) -> Answer {
     Err(refused)
 }
 
-/// Back to the page. The reference is relative, so it holds behind a proxy that adds a path.
+/// Redirects to the page. The reference is relative, so it also works behind a proxy that adds a path prefix.
 fn see_other(call: &Call) -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SEE_OTHER;
@@ -128,7 +128,7 @@ async fn load(call: &Call, claims: &Claims) -> Result<View, Problem> {
     view.ok_or_else(no_interrupt)
 }
 
-/// The interrupt as its page shows it; `None` if it is not open any more.
+/// The open interrupt for the page; `None` if it is closed.
 async fn gate<'v>(
     call: &Call,
     claims: &'v Claims,
@@ -139,7 +139,7 @@ async fn gate<'v>(
         return Ok(None);
     };
     let named = open.data.get("artifactId").and_then(Value::as_str);
-    // A gate that names none has its own id there.
+    // A gate without an artifact has its own node id there.
     let named = named.filter(|id| *id != claims.node.as_str());
     let artifact = match (open.data.get("artifactData"), named) {
         (Some(content), _) if !content.is_null() => Some(given(content, &open.data)),
@@ -169,7 +169,7 @@ async fn gate<'v>(
     }))
 }
 
-/// What the claimed execution of a node asks.
+/// The open interrupt that the token's claims name.
 fn asked<'v>(view: &'v View, claims: &Claims) -> Option<&'v Open> {
     let open = view
         .run
@@ -181,7 +181,7 @@ fn asked<'v>(view: &'v View, claims: &Claims) -> Option<&'v Open> {
     }
 }
 
-/// Content that the definition gives.
+/// An artifact whose content is in the interrupt's data.
 fn given(content: &Value, data: &Value) -> Artifact {
     let text = |name: &str| data.get(name).and_then(Value::as_str).unwrap_or("").to_owned();
     Artifact {
@@ -194,16 +194,16 @@ fn given(content: &Value, data: &Value) -> Artifact {
     }
 }
 
-/// An artifact of the run, with what its node says of its trust. A reference stands for the content where the token
-/// was given to somebody who reads no artifacts.
+/// An artifact of the run, with its content trust. If the token's holder may not read artifacts, a reference
+/// replaces the content.
 async fn artifact(call: &Call, view: &View, holder: &Holder, id: &str) -> Result<Option<Artifact>, AppError> {
     let Some(known) = view.run.artifact(id) else {
         return Ok(None);
     };
     let mask = Mask::of(&view.plan);
     let mut found = None;
-    // The node's completion follows its artifact and says where the content came from. One by one: a page may end with an
-    // artifact that is large.
+    // The node's completion, right after its artifact, records the origin of the content. Read the events one
+    // by one: a page may end with a large artifact.
     for seq in [known.seq, known.seq.next()] {
         let page = call.host.app().events(&view.key, seq, 1).await?;
         let Some(recorded) = page.and_then(|page| page.events.into_iter().next()) else {
@@ -257,7 +257,7 @@ fn is_untrusted(trust: Option<&Value>) -> bool {
     trust.and_then(Value::as_str) == Some("untrusted")
 }
 
-/// What approvers asked at a gate so far, unless the workflow keeps that to itself.
+/// Questions that approvers asked at a gate, unless the workflow marks them as sensitive.
 fn exchanges(view: &View, node: &NodeId) -> Vec<String> {
     if Mask::of(&view.plan).hides_answers(node) {
         return Vec::new();
@@ -270,7 +270,7 @@ fn exchanges(view: &View, node: &NodeId) -> Vec<String> {
         .collect()
 }
 
-/// The page of an interrupt that is not open any more, under the status that JSON clients get.
+/// The page of an interrupt that is no longer open, with the status that JSON clients get.
 async fn closed(call: &Call, claims: &Claims, view: &View) -> Answer {
     let status = interrupts::closed(view).status;
     let answer = answered(call, claims, view).await?;
@@ -285,7 +285,7 @@ async fn closed(call: &Call, claims: &Claims, view: &View) -> Answer {
     Ok(page::respond(status, page))
 }
 
-/// How and when the interrupt was answered, if the end of the log still says so.
+/// Finds the answer and its time, if it is near enough to the end of the log.
 async fn answered(
     call: &Call,
     claims: &Claims,

@@ -1,4 +1,4 @@
-//! Answering interrupts: by run and node with a credential, or by a token that is one.
+//! Resolves interrupts: by run and node with a credential, or by token.
 
 use futures_util::{FutureExt as _, future::BoxFuture};
 use http::StatusCode;
@@ -33,14 +33,15 @@ use crate::{
     tokens::{Claims, Holder, Intent},
 };
 
-/// In whose name an answer is recorded that came by a token without a name: whoever read it may have passed it on.
+/// The principal recorded for an answer by a token without a name; whoever received the token may have passed
+/// it on.
 const TOKEN_HOLDER: &str = "interrupt-token";
 
-/// In whose name an answer counts, if not its sender's. Voting for others takes a key that manages keys, or the
-/// conformance mode, whose suite has a single credential.
+/// Returns the principal in whose name an answer counts, if it is not the caller. Voting for others requires
+/// `keys:manage`, or conformance mode, because the suite has a single credential.
 ///
 /// # Errors
-/// The sender may not vote for others.
+/// If the caller may not vote for others.
 pub fn voter(host: &Host, caller: &Caller, value: &Value) -> Result<Option<String>, Problem> {
     let voter = value.get("voter").and_then(Value::as_str);
     let Some(voter) = voter.filter(|voter| *voter != caller.principal.as_str()) else {
@@ -54,7 +55,7 @@ pub fn voter(host: &Host, caller: &Caller, value: &Value) -> Result<Option<Strin
     }
 }
 
-/// The roles and groups of another principal of the caller's tenant.
+/// The roles and groups of a principal in the caller's tenant.
 fn membership(host: &Host, caller: &Caller, principal: &str) -> Membership {
     let principal = PrincipalId::parse(principal);
     principal
@@ -136,8 +137,9 @@ async fn answer(call: &Call, value: Value, interrupt: Option<String>) -> Answer 
     }
 }
 
-/// The question that an answer means that names none: the only open one at its node, if nobody else has settled one
-/// there since the caller looked. The answer is bound to it, so that it cannot reach another that is asked meanwhile.
+/// Finds the interrupt for an answer that names none: the only open one at its node, provided nobody else has
+/// resolved one there since the caller looked. The answer is bound to this interrupt, so it cannot reach one
+/// that is opened meanwhile.
 async fn meant(call: &Call, view: &View, node: &NodeId) -> Result<String, Problem> {
     let app = call.host.app();
     let mut open = Vec::new();
@@ -150,8 +152,8 @@ async fn meant(call: &Call, view: &View, node: &NodeId) -> Result<String, Proble
     }
     let only = match open.as_slice() {
         [only] => only,
-        // What is not open has no answer to take, and the kernel knows why: the child has its answer, or the node had
-        // it in its latest execution, or never asked.
+        // The run refuses an answer to a closed interrupt with the right error: the child's interrupt was
+        // resolved, the node's latest execution was, or the node never asked.
         [] => {
             let latest = view.run.latest_ordinal(&view.plan, node).unwrap_or(u32::MAX);
             return Ok(mirrored.unwrap_or_else(|| format!("{node}:{latest}")));
@@ -183,7 +185,7 @@ async fn meant(call: &Call, view: &View, node: &NodeId) -> Result<String, Proble
     Ok(only.id.clone())
 }
 
-/// An interrupt of a run that has ended otherwise has its answer, as far as a latecomer is concerned.
+/// Once a run has ended, its interrupts count as resolved.
 fn late(error: AppError) -> AppError {
     match error {
         AppError::Refused(Refusal::Terminal(_)) => Refusal::AlreadyResolved.into(),
@@ -193,7 +195,8 @@ fn late(error: AppError) -> AppError {
 }
 
 fn resolved(run: &RunId, node: &str, view: &View) -> Vec<u8> {
-    // An answer that went to a child says how that child stands; the parent hears of it next.
+    // If a child was answered and has ended, its parent is still running: it has yet to process the child's
+    // end.
     let status = if view.key.run != *run && view.run.status.is_terminal() {
         RunStatus::Running
     } else {
@@ -226,14 +229,14 @@ pub(super) fn inspect(call: Call) -> BoxFuture<'static, Answer> {
             Some(_) | None => None,
         };
         let mut shown = shown.ok_or_else(|| closed(&view))?;
-        // As in the document the token came with: until when it answers.
+        // The expiry of the token, as in the document that contained it.
         shown.expires_at = Some(render::time(expires_at));
         json_response(StatusCode::OK, &shown)
     }
     .boxed()
 }
 
-/// Why the interrupt of a true token is open no more.
+/// The error for a valid token whose interrupt is no longer open.
 pub(super) fn closed(view: &View) -> Problem {
     if view.run.cancelled_by_parent.is_some() {
         Refusal::InterruptGone.into()
@@ -248,7 +251,7 @@ pub(super) fn resolve_by_token(call: Call) -> BoxFuture<'static, Answer> {
         if page::is_form(&call.headers) {
             return interrupt_page::submit(&call).await;
         }
-        // The token comes first: who has none learns nothing about bodies.
+        // Check the token first: a client without one learns nothing about bodies.
         let app = call.host.app();
         let claims = call.host.tokens().open(call.param(0), app.now())?;
         if claims.intent == Intent::Inspect {
@@ -266,7 +269,7 @@ pub(super) fn resolve_by_token(call: Call) -> BoxFuture<'static, Answer> {
     .boxed()
 }
 
-/// Answers what a token is for, in the name of its holder.
+/// Resolves the interrupt of a token in the name of its holder.
 pub(super) async fn answer_by_token(call: &Call, claims: Claims, value: Value) -> Answer {
     // The conformance suite has a single credential for all of its voters.
     let given = value.get("voter").and_then(Value::as_str);
@@ -290,7 +293,8 @@ pub(super) async fn answer_by_token(call: &Call, claims: Claims, value: Value) -
         node: node.clone(),
         ordinal: Some(ordinal),
         interrupt: None,
-        // A token votes as the principal it was made for, so that nobody votes twice by reading one.
+        // A token votes as the principal it was created for, so that a caller who obtains a token gets no
+        // second vote.
         voter: Some(voter),
         value,
         by,
@@ -308,7 +312,8 @@ pub(super) async fn answer_by_token(call: &Call, claims: Claims, value: Value) -
     }
 }
 
-/// A cancelled run has invalidated its tokens: 409, or 410 if a parent's cancel did (section 13.7).
+/// Maps errors of a token answer. A cancelled run invalidates its tokens: 409, or 410 if a parent cancelled
+/// it (section 13.7).
 async fn invalidated(host: &Host, key: &RunKey, error: AppError) -> Problem {
     match error {
         AppError::NoRun => no_interrupt(),
@@ -323,14 +328,14 @@ async fn invalidated(host: &Host, key: &RunKey, error: AppError) -> Problem {
     }
 }
 
-/// The body of `POST /v1/host/wopr/interrupt-tokens`. Closed.
+/// The body of `POST /v1/host/wopr/interrupt-tokens`. Unknown members are rejected.
 #[derive(Debug)]
 struct MintToken {
     run: String,
     node: String,
     interrupt: Option<String>,
     principal: Option<String>,
-    /// What the principal is, if neither a key nor a certificate says so.
+    /// Additional roles and groups of the principal, beyond those of its keys and certificates.
     membership: Membership,
     intent: Intent,
 }
@@ -399,7 +404,7 @@ pub(super) fn mint(call: Call) -> BoxFuture<'static, Answer> {
         }
         let is_own = principal == caller.principal && membership.covers(&request.membership);
         membership.extend(&request.membership);
-        // As with voting for others: whoever manages keys could make one for them anyway.
+        // As with voting for others: a caller who manages keys could create a key for them anyway.
         if !is_own && !caller.may(Scope::KeysManage) {
             return Err(Problem::forbidden("the credential may not mint tokens for others")
                 .with("scopeRequired", Scope::KeysManage.as_str()));
@@ -445,7 +450,6 @@ pub(super) fn mint(call: Call) -> BoxFuture<'static, Answer> {
     .boxed()
 }
 
-/// An open interrupt in a list.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Item {
@@ -463,7 +467,7 @@ struct List {
     next_cursor: Option<String>,
 }
 
-/// `GET /v1/interrupts`: pages are of runs, so one may hold more or fewer interrupts than its limit.
+/// `GET /v1/interrupts`: `limit` counts runs, so a page may hold more or fewer interrupts.
 pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
     async move {
         let Page { limit, after } = Page::of(&call)?;
@@ -493,7 +497,7 @@ pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
                 .app()
                 .last_reads()
                 .note_view(&view, &call.caller().principal);
-            // What a child asks is listed once, at the child.
+            // An interrupt of a child is listed once, at the child.
             for open in view.run.interrupts(&view.plan) {
                 let Some(interrupt) = waiting::here(&view, open.node) else {
                     continue;

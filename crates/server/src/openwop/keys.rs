@@ -1,7 +1,7 @@
-//! API keys of a tenant: a host extension, so that rotating a key takes no restart.
+//! API keys of a tenant. A host extension, so that rotating a key needs no restart.
 //!
-//! Nobody makes a key that can do more than their own, or that opens another tenant. Names, roles and groups are the
-//! maker's to give: whoever manages keys says who the tenant's principals are.
+//! A key can grant only scopes its creator holds, and only in the creator's tenant. The creator may assign
+//! any principal, roles and groups: callers that manage keys decide who the tenant's principals are.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use futures_util::{FutureExt as _, future::BoxFuture};
@@ -28,7 +28,7 @@ use crate::{
 
 const MAX_ID: usize = 64;
 
-/// The body of `POST /v1/host/wopr/keys`. Closed.
+/// The body of `POST /v1/host/wopr/keys`. Unknown members are rejected.
 #[derive(Debug)]
 struct CreateKey {
     id: Option<String>,
@@ -66,7 +66,7 @@ struct Key {
     created_at: Timestamp,
     #[serde(skip_serializing_if = "Option::is_none")]
     revoked_at: Option<Timestamp>,
-    /// Only in the answer that makes the key.
+    /// Only in the response that creates the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     secret: Option<String>,
 }
@@ -95,7 +95,7 @@ impl Key {
 pub(super) fn create(call: Call) -> BoxFuture<'static, Answer> {
     async move {
         if call.headers.contains_key("idempotency-key") {
-            // A repeat would need the secret, which is not kept.
+            // A repeated response would need the secret, which is not stored.
             return Err(Problem::field(
                 "Idempotency-Key",
                 "is not taken here: name the key by id",
@@ -191,7 +191,7 @@ pub(super) fn revoke(call: Call) -> BoxFuture<'static, Answer> {
         if !app.keys(tenant).await?.iter().any(|row| row.id == id) {
             return Err(Problem::not_found("no such key"));
         }
-        // Revoking twice changes nothing, and says so by saying the same.
+        // Revoking is idempotent.
         app.revoke_key(tenant, id).await?;
         call.host.auth().catch_up().await.map_err(AppError::from)?;
         tracing::info!(key = %id, %tenant, by = %call.caller().key_id, "api key revoked");

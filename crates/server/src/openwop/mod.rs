@@ -1,13 +1,14 @@
-//! The OpenWOP v1 face: REST and server-sent events.
+//! The OpenWOP v1 API: REST and server-sent events.
 //!
 //! ```text
-//!   request -> dispatch (routes, who, may they, body) -> call -> a handler -> engine command or read
-//!                                                                  |
-//!   answer <- problem (errors) or render (views) <-----------------'
+//!   request -> dispatch (route, credential, scopes, body) -> call -> a handler -> engine command or read
+//!                                                                        |
+//!   answer <- problem (errors) or render (views) <-----------------------'
 //! ```
 //!
-//! One table of routes drives matching, credentials and the OpenAPI document; one table maps errors to codes;
-//! one seam renders runs and events. The capability registry says what is advertised.
+//! A single table of routes drives matching, authorization and the OpenAPI document. A single table maps
+//! errors to codes, and a single module renders runs and events. The capability registry decides what is
+//! advertised.
 
 mod answer;
 mod artifacts;
@@ -43,12 +44,12 @@ pub use waiting::{here, open_interrupts};
 
 pub(crate) use dispatch::Face;
 
-/// There is no room for an answer.
+/// 503: there is no memory for the answer.
 pub(crate) fn unavailable() -> axum::response::Response {
     Problem::unavailable(1).response()
 }
 
-/// Method, path and whether a credential is needed, of every route: for tests that try each of them.
+/// Method, path and whether a credential is required, for every route. Tests use it to try each route.
 #[must_use]
 pub fn routes() -> Vec<(http::Method, &'static str, bool)> {
     let is_public =

@@ -1,6 +1,6 @@
-//! The OpenAPI document, made from the table of routes.
+//! The OpenAPI document, generated from the table of routes.
 //!
-//! Made from the same table as the router, it cannot describe a route that is not there or miss one that is.
+//! The router uses the same table, so the document cannot list a missing route or omit an existing one.
 //! Deriving it from handler signatures would need macros on types of another crate and would still not know
 //! scopes; here both are data.
 
@@ -14,7 +14,7 @@ use super::{
 
 const FORM: &str = "application/x-www-form-urlencoded";
 
-/// What the form of a page holds.
+/// The schema of an interrupt page's form.
 fn form() -> Value {
     json!({
         "type": "object",
@@ -30,7 +30,7 @@ fn form() -> Value {
     })
 }
 
-/// What a status means on every route.
+/// The description of a status, common to all routes.
 fn meaning(status: u16) -> &'static str {
     match status {
         200 => "The answer.",
@@ -56,7 +56,6 @@ fn meaning(status: u16) -> &'static str {
     }
 }
 
-/// The document for a host at this origin.
 pub(super) fn document(origin: &str, is_conformance: bool) -> Value {
     let mut paths: Map<String, Value> = Map::new();
     for route in ROUTES {
@@ -202,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reference_leads_somewhere_and_every_schema_is_used() {
+    fn references_resolve_and_schemas_are_used() {
         let document = document("http://localhost", true);
         let mut found = Vec::new();
         references(&document, &mut found);
@@ -217,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn every_route_is_described_with_its_scopes() {
+    fn document_describes_every_route_with_its_scopes() {
         let document = document("http://localhost", true);
         for route in ROUTES {
             let method = route.verb.method().as_str().to_ascii_lowercase();

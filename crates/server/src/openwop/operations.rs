@@ -1,4 +1,4 @@
-//! What needs no credential: what the host is, and how it does.
+//! Public endpoints: discovery, the OpenAPI document, health and metrics.
 
 use axum::{
     body::{Body, Bytes},
@@ -57,7 +57,7 @@ pub(super) fn ready(call: Call) -> BoxFuture<'static, Answer> {
             return Err(Problem::unavailable(1));
         }
         if let Err(why) = call.host.app().ready().await {
-            // Damage too: somebody else may take the requests meanwhile.
+            // Report damage as unavailable, too, so that another instance can take the requests.
             tracing::warn!(%why, "not ready");
             return Err(Problem::unavailable(1));
         }
@@ -71,7 +71,7 @@ pub(super) fn metrics(call: Call) -> BoxFuture<'static, Answer> {
     async move {
         let host = &call.host;
         let render = |metrics: &Metrics| metrics.render(&host.app().stats(), host.store_stats().as_ref());
-        // Rendering takes the processor, so strangers share a text for a moment.
+        // Rendering is CPU-bound, so unauthenticated clients share a recently rendered text.
         let text = match call.caller {
             Some(_) => Bytes::from(render(host.metrics())),
             None => host.metrics().rendered(render),

@@ -1,4 +1,4 @@
-//! Polling a run's log (section 12.4), and the same body for JSON readers of the stream's address.
+//! Polls a run's log (section 12.4). JSON clients of the stream's address get the same body.
 
 use std::time::Duration;
 
@@ -21,9 +21,9 @@ use super::{
 };
 use crate::paging;
 
-/// Events of one answer; `isComplete` stays false while there are more.
+/// Maximum number of events in a response. `isComplete` stays false while there are more.
 const MAX_EVENTS: usize = 1_000;
-/// And their bytes, give or take the last event or a page of small ones.
+/// Approximate maximum size of a response in bytes. The last event, or a page of small ones, may exceed it.
 const MAX_BYTES: usize = 4 << 20;
 
 /// `GET /v1/runs/{runId}/events/poll`
@@ -32,7 +32,7 @@ pub(super) fn poll(call: Call) -> BoxFuture<'static, Answer> {
         let key = call.visible_run().await?;
         let cursor = call.query("lastSequence").or_else(|| call.query("since"));
         let query = PollQuery::parse(cursor.as_deref(), call.query("timeout").as_deref())?;
-        // Known modes are accepted; a poll shows every event whatever they are.
+        // The mode is validated but has no effect: a poll returns every event.
         StreamModes::parse(call.query("streamMode").as_deref())?;
         let read = wait(&call, &key, query.after, query.timeout).await?;
         respond(&call, &key, query.after, read, |_| true).await
@@ -40,7 +40,7 @@ pub(super) fn poll(call: Call) -> BoxFuture<'static, Answer> {
     .boxed()
 }
 
-/// Reads once something is after the cursor, the run has ended, or the time is up.
+/// Reads once there are events after the cursor, the run has ended, or the timeout has passed.
 async fn wait(call: &Call, key: &RunKey, after: Option<u64>, timeout: Duration) -> Result<Events, Problem> {
     let app = call.host.app();
     let from = first(after);
@@ -65,7 +65,7 @@ async fn wait(call: &Call, key: &RunKey, after: Option<u64>, timeout: Duration) 
     }
 }
 
-/// Everything after a cursor, at once: what JSON readers of the stream get.
+/// Returns all events after a cursor without waiting, for JSON clients of the stream's address.
 pub(super) async fn now(
     call: &Call,
     key: &RunKey,
@@ -92,7 +92,7 @@ async fn respond(
     let mask = masking.of(call.host.app(), key, events.first()).await?;
     let mask = mask.ok_or_else(no_run)?;
     let last = events.last().map(|event| event.seq.0);
-    // Past the end there is nothing; the cursor goes back to the end, so that nothing to come is missed.
+    // A cursor past the end moves back to the end, so that no future event is missed.
     let known = head.0.checked_sub(1);
     let cursor = last.or_else(|| after.and_then(|after| known.map(|known| after.min(known))));
     if let Some(last) = last {

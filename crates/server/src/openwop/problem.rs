@@ -1,8 +1,8 @@
-//! Errors as clients see them: one table from what went wrong to status, code and details.
+//! Errors as clients see them: maps every failure to a status, a code and details.
 //!
-//! A problem never carries internals; those go to the log where it is made. Refusals of the kernel, failures of
-//! the engine and the store, and mistakes in a request all pass through here, so that a code means the same on
-//! every route.
+//! A problem never carries internal details; those are logged where the problem is created. Refusals of a
+//! run, failures of the engine and the store, and invalid requests all pass through this module, so a code
+//! has the same meaning on every route.
 
 use std::borrow::Cow;
 
@@ -21,24 +21,20 @@ use crate::{
     tokens::TokenError,
 };
 
-/// How long a client should wait when the store cannot answer, in seconds.
+/// The time in seconds that a client should wait before it retries.
 const RETRY_AFTER: u64 = 1;
-/// Problems of one definition that are listed; the text names the first.
+/// Maximum number of listed problems of a definition. The message contains the first one.
 const MAX_LISTED: usize = 100;
 
-/// An error answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Problem {
-    /// The status.
     pub status: StatusCode,
-    /// The body.
     pub envelope: ErrorEnvelope,
-    /// Further header fields; a list, because a map would make every error large.
+    /// Additional header fields. A list, because a map would make every `Result` large.
     pub headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl Problem {
-    /// A problem without details.
     #[must_use]
     pub fn new(status: StatusCode, code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
         Self {
@@ -48,51 +44,49 @@ impl Problem {
         }
     }
 
-    /// Adds a detail.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.envelope = self.envelope.with(name, value);
         self
     }
 
-    /// Adds a header field.
     #[must_use]
     pub fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.push((name, value));
         self
     }
 
-    /// 400: the request breaks a rule.
+    /// 400: the request is invalid.
     #[must_use]
     pub fn invalid(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "validation_error", message)
     }
 
-    /// 400, naming the field.
+    /// 400 that names the field.
     #[must_use]
     pub fn field(name: &str, rule: &str) -> Self {
         Self::invalid(format!("{name} {rule}")).with("field", name)
     }
 
-    /// 404: there is no such thing, or it is not the caller's; the two look the same.
+    /// 404: the resource does not exist, or the caller may not see it. Both look the same.
     #[must_use]
     pub fn not_found(what: &'static str) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found", what)
     }
 
-    /// 501: a part of the protocol this host does not have.
+    /// 501: this host does not support this part of the protocol.
     #[must_use]
     pub fn not_provided(message: &'static str) -> Self {
         Self::new(StatusCode::NOT_IMPLEMENTED, "capability_not_provided", message)
     }
 
-    /// 403: the run, or another resource, is not for this caller.
+    /// 403: the caller may not do this.
     #[must_use]
     pub fn forbidden(message: &'static str) -> Self {
         Self::new(StatusCode::FORBIDDEN, "forbidden", message)
     }
 
-    /// 500; what happened is in the log.
+    /// 500; details are in the log.
     #[must_use]
     pub fn internal() -> Self {
         Self::new(
@@ -102,7 +96,7 @@ impl Problem {
         )
     }
 
-    /// 503, with the same delay in the header and in the details.
+    /// 503, with the delay in the header and in the details.
     #[must_use]
     pub fn unavailable(retry_after: u64) -> Self {
         Self::new(
@@ -114,7 +108,6 @@ impl Problem {
         .header(header::RETRY_AFTER, HeaderValue::from(retry_after))
     }
 
-    /// The answer.
     #[must_use]
     pub fn response(self) -> Response {
         let body = serde_json::to_vec(&self.envelope).expect("an envelope of JSON values serialises");
@@ -174,7 +167,7 @@ impl From<StreamError> for Problem {
     }
 }
 
-/// A mistake in the request.
+/// 400 for an invalid request.
 fn error_of(envelope: ErrorEnvelope) -> Problem {
     Problem {
         status: StatusCode::BAD_REQUEST,
@@ -192,12 +185,11 @@ impl From<TokenError> for Problem {
     }
 }
 
-/// 404 for a run.
 pub(super) fn no_run() -> Problem {
     Problem::not_found("no such run")
 }
 
-/// 404 for an interrupt that never was, or is not the caller's.
+/// 404: the interrupt never existed, or the caller may not see it.
 pub(crate) fn no_interrupt() -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "interrupt_not_found", "no such interrupt")
 }
@@ -297,7 +289,7 @@ impl From<RegisterError> for Problem {
     }
 }
 
-/// A problem or a warning of a definition, as answers list it.
+/// A problem or a warning of a definition, as responses list it.
 pub(super) fn listed_problem(problem: &wopr_core::Problem) -> Value {
     let mut listed = json!({ "place": problem.place, "rule": problem.rule, "pointer": problem.pointer });
     if let Some(hint) = &problem.hint {

@@ -1,42 +1,39 @@
-//! What a route is: who may call it, what it reads, what it answers and by whom.
+//! The definition of a route: access, input, responses and handler.
 
 use http::Method;
 
 use super::call::Handler;
 use crate::auth::Scope;
 
-/// Who may call a route.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Access {
-    /// Anyone.
+    /// Requires no credential.
     Public,
-    /// Whoever has the interrupt token that the path names.
+    /// Requires the interrupt token in the path.
     Token,
-    /// Callers with all of these scopes.
+    /// Requires all of these scopes.
     Scopes(&'static [Scope]),
 }
 
-/// What a route reads.
+/// The request body of a route.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Input {
-    /// Nothing; a body is not looked at.
+    /// No body; one that is sent is ignored.
     None,
     /// A document of this schema.
     Required(&'static str),
-    /// The same, where a blank body means `{}`.
+    /// A document of this schema, or a blank body for `{}`.
     Optional(&'static str),
 }
 
-/// When a route exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Exists {
-    /// Always.
     Always,
-    /// In conformance mode; else the path is unknown.
+    /// Exists only in conformance mode; otherwise the path is unknown.
     Conformance,
 }
 
-/// A query parameter or header field, for the document.
+/// A query parameter or header field, for the OpenAPI document.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Param {
     pub(super) name: &'static str,
@@ -44,16 +41,15 @@ pub(super) struct Param {
     pub(super) about: &'static str,
 }
 
-/// A successful answer, for the document.
+/// A successful response, for the OpenAPI document.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Success {
     pub(super) status: u16,
     pub(super) media: &'static str,
-    /// A name in the document's schemas.
+    /// The name of a schema in the OpenAPI document.
     pub(super) schema: Option<&'static str>,
 }
 
-/// A method of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Verb {
     Get,
@@ -71,7 +67,6 @@ impl Verb {
     }
 }
 
-/// A route.
 #[derive(Clone, Copy)]
 pub(super) struct Route {
     pub(super) verb: Verb,
@@ -81,7 +76,7 @@ pub(super) struct Route {
     pub(super) access: Access,
     pub(super) input: Input,
     pub(super) exists: Exists,
-    /// Whether browsers get it as a page, and may answer by a form.
+    /// Browsers get an HTML page and may submit a form.
     pub(super) is_page: bool,
     pub(super) params: &'static [Param],
     pub(super) success: Success,

@@ -1,8 +1,8 @@
-//! Finding the route of a request.
+//! Finds the route of a request.
 //!
-//! Matching is done here and not by axum, whose matcher cannot split a segment: OpenWOP's verbs
+//! Paths are matched here because axum's matcher cannot split a segment: OpenWOP's verbs
 //! (`/v1/runs/{runId}:pause`) share one with a parameter. Segments are compared after percent-decoding, so an
-//! encoded colon is a colon.
+//! encoded colon equals a colon.
 
 use std::sync::LazyLock;
 
@@ -14,22 +14,20 @@ use super::{
 };
 use crate::path::decode;
 
-/// What matching found.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) route: Option<&'static Route>,
     pub(super) params: Vec<String>,
-    /// Methods of the path, if only the method did not match.
+    /// The methods of the path, if only the method did not match.
     pub(super) allowed: Vec<Method>,
 }
 
-/// A segment of a template.
 #[derive(Debug)]
 enum Segment {
     Literal(&'static str),
-    /// A parameter before a fixed ending; without an ending it takes anything but a verb.
+    /// A parameter with a fixed suffix. With an empty suffix, it matches anything except a verb.
     Param(&'static str),
-    /// A parameter that takes anything.
+    /// A parameter that matches anything.
     Any,
 }
 
@@ -51,7 +49,7 @@ impl Segment {
     fn read(text: &'static str) -> Self {
         match text.strip_prefix('{').and_then(|rest| rest.split_once('}')) {
             None => Self::Literal(text),
-            // Verbs belong to runs; ids of nodes and artifacts may hold colons.
+            // Only run ids are followed by verbs; ids of nodes and artifacts may contain colons.
             Some(("runId", suffix)) => Self::Param(suffix),
             Some((_, _)) => Self::Any,
         }
@@ -69,7 +67,7 @@ impl Segment {
     }
 }
 
-/// Finds the route of a request; `HEAD` is `GET` without the body.
+/// Finds the route of a request. `HEAD` matches like `GET`.
 pub(super) fn find(method: &Method, path: &str, is_conformance: bool) -> Found {
     let mut found = Found {
         route: None,
@@ -96,7 +94,7 @@ pub(super) fn find(method: &Method, path: &str, is_conformance: bool) -> Found {
         }
         if template.route.verb.method() == *wanted {
             found.route = Some(template.route);
-            // Only now are they copied: most templates do not match.
+            // Copy the parameters only after a match: most templates do not match.
             let params = pairs().filter_map(|(wanted, given)| wanted.take(given).flatten());
             found.params = params.map(str::to_owned).collect();
             return found;
@@ -106,7 +104,7 @@ pub(super) fn find(method: &Method, path: &str, is_conformance: bool) -> Found {
     found
 }
 
-/// The reason a path is answered with 501, if it is.
+/// The reason for a 501, if the path belongs to an unsupported part of the protocol.
 pub(super) fn not_provided(path: &str) -> Option<&'static str> {
     let segments = decode(path)?;
     let fits = |pattern: &str| {
@@ -132,7 +130,7 @@ pub(super) fn not_provided(path: &str) -> Option<&'static str> {
         .map(|(_, reason)| *reason)
 }
 
-/// Whether a path is below `/v1`, where nothing is shown without a credential.
+/// Returns `true` if the path is below `/v1`, where a missing credential is reported before an unknown path.
 pub(super) fn is_versioned(path: &str) -> bool {
     decode(path).is_none_or(|segments| segments.first().is_some_and(|first| first == "v1"))
 }
@@ -149,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn verbs_and_parameters_share_a_segment() {
+    fn matches_verbs_after_parameters() {
         let run = |id| Some((id, vec!["run_1".to_owned()]));
         assert_eq!(found(&Method::POST, "/v1/runs/run_1:pause"), run("pauseRun"));
         assert_eq!(found(&Method::POST, "/v1/runs/run_1%3Apause"), run("pauseRun"));
@@ -171,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_the_table_is_not_found() {
+    fn unknown_paths_are_not_found() {
         for path in [
             "/v1/runs/run_1:fly",
             "/v1/runs/:pause",
@@ -197,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn known_gaps_are_named() {
+    fn unsupported_paths_have_a_reason() {
         assert!(not_provided("/v1/runs/run_1:fork").is_some());
         assert!(not_provided("/v1/webhooks/x").is_some());
         for path in [
@@ -214,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_have_names_of_their_own() {
+    fn operation_ids_and_paths_are_unique() {
         let mut ids = HashSet::new();
         let mut places = HashSet::new();
         for route in ROUTES {

@@ -1,4 +1,4 @@
-//! Starting, listing and reading runs.
+//! Starts, lists and reads runs.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use futures_util::{FutureExt as _, future::BoxFuture};
@@ -24,7 +24,7 @@ use super::{
 };
 use crate::hex::hex;
 
-/// Children that a snapshot lists; a run may have many more, which are listed by `parentRunId`.
+/// Maximum number of children in a snapshot. Clients list all children by `parentRunId`.
 const MAX_CHILDREN: usize = 100;
 const DEFAULT_PAGE: usize = 50;
 const MAX_PAGE: usize = 100;
@@ -60,7 +60,7 @@ pub(super) fn create(call: Call) -> BoxFuture<'static, Answer> {
     .boxed()
 }
 
-/// The answer at acceptance: what became of the run since is read at its address.
+/// The response to a new run. It always has the status pending; clients read the current status at its URL.
 fn accepted(origin: &str, run: &RunId) -> Vec<u8> {
     let status_url = format!("{origin}/v1/runs/{run}");
     let response = CreateRunResponse {
@@ -72,7 +72,7 @@ fn accepted(origin: &str, run: &RunId) -> Vec<u8> {
     serde_json::to_vec(&response).expect("a response of texts serialises")
 }
 
-/// Headers that change what a create means and that this host does not honour are refused, not ignored.
+/// Rejects headers that would change the meaning of the request but are not supported.
 fn refuse_headers(call: &Call) -> Result<(), Problem> {
     if call.headers.contains_key("x-dedup") {
         return Err(Problem::not_provided("deduplication by X-Dedup is not provided"));
@@ -87,7 +87,7 @@ fn refuse_headers(call: &Call) -> Result<(), Problem> {
     Ok(())
 }
 
-/// What is left of a request once every part of it is known to be honoured.
+/// A validated request; the host supports everything in it.
 struct Checked {
     workflow: WorkflowId,
     inputs: Object,
@@ -101,7 +101,7 @@ fn check(call: &Call, request: CreateRunRequest) -> Result<Checked, Problem> {
         workflow_id,
         inputs,
         tenant_id,
-        // Only names the claim of X-Dedup, which is refused above.
+        // `scopeId` is only used with X-Dedup, which is rejected above.
         scope_id: _,
         callback_url,
         residency,
@@ -154,7 +154,7 @@ fn check(call: &Call, request: CreateRunRequest) -> Result<Checked, Problem> {
     })
 }
 
-/// Members of `RunConfigurable` that are optional, which the official client sends as null where they are not set.
+/// Optional members of `RunConfigurable`. The official client sends unset ones as null.
 const RESERVED: [&str; 13] = [
     "ai",
     "budget",
@@ -171,7 +171,7 @@ const RESERVED: [&str; 13] = [
     "temperature",
 ];
 
-/// Takes null for absent in the reserved members; a workflow's own members may mean something by it.
+/// Removes nulls from reserved members. A workflow's own members may give null a meaning.
 fn drop_nulls(configurable: &mut Object) {
     let is_reserved = |name: &str| RESERVED.contains(&name) || name.starts_with("ai.");
     configurable.retain(|name, value| !(value.is_null() && is_reserved(name)));
@@ -180,7 +180,7 @@ fn drop_nulls(configurable: &mut Object) {
     }
 }
 
-/// Reserved overrides that need what this host does not have.
+/// Rejects reserved overrides that need unsupported features.
 fn check_configurable(configurable: &Object) -> Result<(), Problem> {
     if configurable.contains_key("mockProvider") {
         return Err(Problem::new(
@@ -235,9 +235,9 @@ pub(super) fn show(call: Call) -> BoxFuture<'static, Answer> {
     .boxed()
 }
 
-/// The entity tag of a snapshot: the log's head, and what does not come from the log.
+/// The entity tag of a snapshot: the head of the log, and a hash of the parts that do not come from the log.
 fn version(view: &View, snapshot: &RunSnapshot, mask: &Mask) -> Result<HeaderValue, Problem> {
-    // What is kept from one reader of a log's head is shown to another.
+    // Readers with and without access to contents see different documents.
     let head = match mask.keeps_contents() {
         false => format!("{:x}", view.run.head.0),
         true => format!("{:x}r", view.run.head.0),
@@ -250,7 +250,7 @@ fn version(view: &View, snapshot: &RunSnapshot, mask: &Mask) -> Result<HeaderVal
         hasher.update(child.run_id.as_bytes());
         hasher.update(child.status.as_str().as_bytes());
     }
-    // A child may ask something else before its parent hears of it, and a token is replaced before it ends.
+    // A child may open another interrupt before its parent knows, and tokens are replaced before they expire.
     let interrupt = serde_json::to_vec(&snapshot.interrupts).map_err(|error| {
         tracing::error!(%error, "interrupt does not serialise");
         Problem::internal()
@@ -259,7 +259,7 @@ fn version(view: &View, snapshot: &RunSnapshot, mask: &Mask) -> Result<HeaderVal
     Ok(etag(&format!("{head}-{}", hex(&hasher.finalize()[..8]))))
 }
 
-/// The oldest children of a run, with their statuses as of now.
+/// The oldest children of a run, with their current statuses.
 async fn children(call: &Call, view: &View) -> Result<Vec<ChildRun>, Problem> {
     let children = call.host.app().children(view, MAX_CHILDREN).await?;
     let shown = children.into_iter().map(|(run, status)| ChildRun {
@@ -269,7 +269,6 @@ async fn children(call: &Call, view: &View) -> Result<Vec<ChildRun>, Problem> {
     Ok(shown.collect())
 }
 
-/// A run in a list.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Item {
@@ -366,7 +365,6 @@ pub(super) fn list(call: Call) -> BoxFuture<'static, Answer> {
     .boxed()
 }
 
-/// Which page of a list of runs is asked for.
 pub(super) struct Page {
     pub(super) limit: usize,
     pub(super) after: Option<RunId>,
@@ -393,7 +391,7 @@ impl Page {
     }
 }
 
-/// A place in a list of runs, as clients see it.
+/// An opaque cursor for a list of runs.
 pub(super) fn cursor(run: &RunId) -> String {
     URL_SAFE_NO_PAD.encode(run.as_str())
 }
@@ -403,12 +401,12 @@ fn read_cursor(text: &str) -> Option<RunId> {
     RunId::parse(std::str::from_utf8(&bytes).ok()?).ok()
 }
 
-/// The answer to a change of a run.
+/// Encodes the response to a command.
 pub(super) fn status_body(response: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(response).expect("a response of texts serialises")
 }
 
-/// A document that was checked to be an object, for bodies that are the answer itself.
+/// Parses the body as an object, for endpoints whose body is the answer itself.
 pub(super) fn any_object(call: &Call) -> Result<Value, Problem> {
     let value = json::parse(&call.body)?;
     if value.is_object() {

@@ -1,7 +1,7 @@
-//! Seams of conformance mode: what the suite asks of a host besides its API (RFC 0100).
+//! Test hooks of conformance mode, which the suite uses in addition to the API (RFC 0100).
 //!
-//! They begin what the suite wants to look at and judge addresses as registrations do. Nothing here is reachable
-//! outside the mode, and everything asks for the scopes that the API asks for.
+//! They start the workflows that the suite inspects, and validate URLs like regular registrations. None of
+//! them exists outside conformance mode, and each requires the same scopes as the API.
 
 use futures_util::{FutureExt as _, future::BoxFuture};
 use http::StatusCode;
@@ -80,7 +80,7 @@ pub(super) fn set_variables(call: Call) -> BoxFuture<'static, Answer> {
     async move {
         let key = call.visible_run().await?;
         let app = call.host.app();
-        // Whether there is such a run comes before what is asked of it.
+        // Report an unknown run before an invalid body.
         app.view(&key).await?.ok_or_else(no_run)?;
         let request: SetVariables = call.decode()?;
         let names: Vec<_> = request.variables.keys().cloned().collect();
@@ -94,7 +94,7 @@ pub(super) fn set_variables(call: Call) -> BoxFuture<'static, Answer> {
     .boxed()
 }
 
-/// The body of `POST /v1/host/sample/a2a/tasks/push-config`; what else a configuration has is left alone.
+/// The body of `POST /v1/host/sample/a2a/tasks/push-config`. Other members of a configuration are ignored.
 #[derive(Debug)]
 struct Register {
     task_id: String,
@@ -113,7 +113,7 @@ impl Decode for Register {
 
 /// `POST /v1/host/sample/a2a/tasks/push-config`
 ///
-/// The address comes first: to the suite, not found means that there is no such seam.
+/// Checks the URL before the task: the suite takes 404 to mean that the hook does not exist.
 pub(super) fn register_push(call: Call) -> BoxFuture<'static, Answer> {
     async move {
         let request: Register = call.decode()?;
@@ -123,7 +123,7 @@ pub(super) fn register_push(call: Call) -> BoxFuture<'static, Answer> {
         })?;
         let run = RunId::parse(&request.task_id).map_err(|_| tasks::no_task())?;
         let key = RunKey::new(call.caller().tenant.clone(), run);
-        // Whether the caller sees it, before anything is kept.
+        // Check access before anything is stored.
         if !call.host.app().sees(call.caller(), &key).await? {
             return Err(tasks::no_task());
         }

@@ -1,8 +1,7 @@
-//! The schemas of the OpenAPI document. Tests hold the host's answers to them.
+//! The schemas of the OpenAPI document. Tests validate the host's responses against them.
 
 use serde_json::{Map, Value, json};
 
-/// Every schema by name.
 pub(super) fn all() -> Value {
     let mut schemas = Map::new();
     for part in [workflows(), runs(), events(), control(), interrupts(), host()] {
@@ -37,7 +36,7 @@ fn list_of(schema: &str) -> Value {
     json!({ "type": "array", "items": to(schema) })
 }
 
-/// An object schema; a closed one takes no other members.
+/// An object schema. A closed one allows no other members.
 fn shape(required: &[&str], properties: Value, is_closed: bool) -> Value {
     let mut schema = object();
     schema["properties"] = properties;

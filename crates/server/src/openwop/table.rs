@@ -1,7 +1,7 @@
-//! The table of routes: what the router matches and the OpenAPI document describes.
+//! The table of routes, which the router matches and the OpenAPI document describes.
 //!
-//! One table, because two would drift apart. A route says who may call it, what it reads and what it answers;
-//! nothing else in this face decides any of these.
+//! A single table keeps router and document consistent. Each route defines its access, input and responses;
+//! no other module of this API decides any of these.
 
 use super::{
     artifacts,
@@ -54,7 +54,7 @@ impl Route {
         Self { summary, ..self }
     }
 
-    /// Demands the interrupt token that the path names.
+    /// Requires the interrupt token in the path.
     const fn by_token(self) -> Self {
         Self {
             access: Access::Token,
@@ -179,7 +179,6 @@ const POLL: &[Param] = &[
     query("streamMode", "Accepted; a poll is never filtered."),
 ];
 
-/// Every route of this face.
 pub(super) static ROUTES: &[Route] = &[
     get("/.well-known/openwop", "getCapabilities", operations::discovery)
         .about("What this host can do.")
@@ -438,8 +437,8 @@ pub(super) static ROUTES: &[Route] = &[
     .fails(&[400, 404, 409, 413, 415, 503]),
 ];
 
-/// Parts of the protocol this host does not have and that must be answered with 501 (section 5.4). `*` stands
-/// for one segment, a final `/**` for anything below.
+/// Parts of the protocol that this host does not support and must answer with 501 (section 5.4). `*` matches
+/// one segment, and a final `/**` anything below.
 pub(super) const NOT_PROVIDED: &[(&str, &str)] = &[
     ("/v1/runs/*:fork", "forking runs is not provided"),
     ("/v1/runs/*/annotations", "annotations are not provided"),

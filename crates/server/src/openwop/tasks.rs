@@ -1,4 +1,4 @@
-//! The read seam of stored A2A task states (RFC 0100): a closed record without inputs, outputs or secrets.
+//! Reads stored A2A task states (RFC 0100): a fixed record without inputs, outputs or secrets.
 
 use futures_util::{FutureExt as _, future::BoxFuture};
 use http::StatusCode;
@@ -22,12 +22,12 @@ pub(super) fn show(call: Call) -> BoxFuture<'static, Answer> {
     .boxed()
 }
 
-/// There is no such task, or it is not the caller's.
+/// 404: the task does not exist, or the caller may not see it.
 pub(super) fn no_task() -> Problem {
     Problem::not_found("no such task")
 }
 
-/// Says of a task what was said of its run.
+/// Turns the error for an unknown run into one for an unknown task.
 fn as_task(problem: Problem) -> Problem {
     if problem.status == StatusCode::NOT_FOUND {
         no_task()
@@ -36,8 +36,7 @@ fn as_task(problem: Problem) -> Problem {
     }
 }
 
-/// The record of a task that the caller sees. Of its push configurations it shows the one set last that the caller
-/// manages.
+/// The record of a task, with the push configuration set last among those that the caller manages.
 pub(super) async fn record(call: &Call, key: &RunKey) -> Result<A2aTaskState, Problem> {
     let app = call.host.app();
     let (row, _) = app.task(key).await?.ok_or_else(no_task)?;
@@ -69,16 +68,16 @@ pub(super) async fn record(call: &Call, key: &RunKey) -> Result<A2aTaskState, Pr
     })
 }
 
-/// What the record shows of a configuration; none of one that the caller does not manage.
+/// The visible part of a push configuration. `None` if the caller does not manage it.
 fn push_config(call: &Call, key: &RunKey, row: &PushRow) -> Result<Option<PushConfig>, Problem> {
     let cipher = call.host.cipher();
-    let receiver = cipher.open(key, &row.id, &row.body).map_err(|error| {
+    let subscription = cipher.open(key, &row.id, &row.body).map_err(|error| {
         tracing::error!(run = %key, push = row.id, %error, "push configuration not readable");
         Problem::internal()
     })?;
-    Ok(receiver.is_managed_by(call.caller()).then(|| PushConfig {
-        url: receiver.shown_url(),
-        token_fingerprint: cipher.fingerprint(&receiver),
+    Ok(subscription.is_managed_by(call.caller()).then(|| PushConfig {
+        url: subscription.shown_url(),
+        token_fingerprint: cipher.fingerprint(&subscription),
     }))
 }
 

@@ -1,7 +1,7 @@
-//! What a run waits for, as a document: the question, wherever it is asked, and a token to answer it.
+//! Renders open interrupts, each with a token to answer it.
 //!
-//! A parent mirrors what its child asks. Its document shows the parent's node, because that is where an answer may
-//! be sent, and the child's question; the token is for the run that asks.
+//! A parent mirrors the interrupts of its children. The parent's document shows the parent's node, to which
+//! an answer may be sent, with the data of the child's interrupt. The token belongs to the run that asks.
 
 use serde_json::Value;
 use wopr_app::{Error as AppError, MAX_SHOWN, Open, View, question_here};
@@ -15,9 +15,8 @@ use crate::{
     tokens::Claims,
 };
 
-/// Every interrupt a run waits for, the first asked first, with a token each for a caller who may answer. What
-/// children ask stands at the node that mirrors it.
-///
+/// Lists the open interrupts of a run, oldest first. Callers who may answer get a token for each. Interrupts
+/// of children appear at the node that mirrors them.
 pub async fn open_interrupts(
     host: &Host,
     view: &View,
@@ -29,7 +28,7 @@ pub async fn open_interrupts(
             break;
         }
         let asked = host.app().questions_at(view, &open).await?;
-        // The child may have moved on since the parent heard of it.
+        // The child may have moved on before the parent received its message.
         if let (true, Asked::Child(_, kind, id)) = (asked.is_empty(), open.asked) {
             shown.push(bare(open.node, kind.as_str(), id));
         }
@@ -41,14 +40,14 @@ pub async fn open_interrupts(
     Ok(shown)
 }
 
-/// Notes that a caller was shown runs up to a place of their logs.
+/// Records that a caller was shown runs up to a position in their logs.
 fn note(host: &Host, caller: &Caller, way: &[(RunKey, Seq)]) {
     for (run, head) in way {
         host.app().last_reads().note(run, &caller.principal, *head);
     }
 }
 
-/// The first open interrupt that shows at a node of a run, or the one of that id.
+/// The first open interrupt shown at a node, or the one with the given id.
 pub(super) async fn asked_at(
     host: &Host,
     view: &View,
@@ -68,11 +67,11 @@ pub(super) async fn asked_at(
     Ok(None)
 }
 
-/// An open interrupt as callers see it, without a token.
+/// An open interrupt without a token.
 fn shown(open: &Open) -> InterruptView {
     let mut shown = bare(&open.shown_at.node, open.kind.as_str(), &open.id);
     shown.data = open.asked.data.clone();
-    // The artifact is the child's: its parent may have another one of the same id.
+    // The artifact belongs to the child; the parent may have another one with the same id.
     if open.child.is_some()
         && let Some(data) = shown.data.as_object_mut()
         && data.contains_key("artifactId")

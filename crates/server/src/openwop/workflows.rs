@@ -1,4 +1,4 @@
-//! Registering and reading workflow definitions.
+//! Registers and reads workflow definitions.
 
 use std::{fmt::Display, sync::LazyLock};
 
@@ -23,10 +23,9 @@ use super::{
 
 static VERSION: HeaderName = HeaderName::from_static("openwop-workflow-version");
 
-/// The media type of JSON Schemas.
 pub(super) const SCHEMA_TYPE: &str = "application/schema+json";
 
-/// The JSON Schema of definitions, ready to send.
+/// The encoded JSON Schema of definitions.
 struct Schema {
     bytes: Bytes,
     tag: HeaderValue,
@@ -59,12 +58,12 @@ struct Item<'a> {
     name: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     description: Option<&'a str>,
-    /// The author's label.
+    /// The author's version label.
     version: &'a str,
-    /// The content's hash, which runs are pinned to.
+    /// The content hash that runs are pinned to.
     content_version: &'a str,
     is_active: bool,
-    /// What the author hardly means, told at registration alone.
+    /// Likely mistakes in the definition; only in the response to a registration.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<Value>,
 }
@@ -111,7 +110,8 @@ pub(super) fn register(call: Call) -> BoxFuture<'static, Answer> {
             return located(&call, response).await;
         }
         let (app, tenant) = (call.host.app(), &call.caller().tenant);
-        // Reading, compiling and judging a definition take as long as its author likes, so each is done in turn.
+        // The cost of parsing, compiling and checking depends on the definition, so each step takes its turn
+        // among the tenant's other work.
         let reading = {
             let (body, tenant) = (call.body.clone(), tenant.clone());
             move || read(&body, &tenant)
@@ -136,7 +136,7 @@ pub(super) fn register(call: Call) -> BoxFuture<'static, Answer> {
     .boxed()
 }
 
-/// Reads a definition that a tenant may register, as far as the faces judge that.
+/// Parses a definition and checks the rules that apply to every API.
 fn read(body: &[u8], tenant: &TenantId) -> Result<Value, Problem> {
     let document = json::parse(body)?;
     refuse_gated(&document)?;
@@ -154,7 +154,7 @@ fn read(body: &[u8], tenant: &TenantId) -> Result<Value, Problem> {
     Ok(document)
 }
 
-/// What headers say of a registration, which its answer says too.
+/// The part of a registration's response that is repeated in headers.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Registered {
@@ -162,7 +162,7 @@ struct Registered {
     content_version: String,
 }
 
-/// Adds where a workflow is and in which version to the answer to its registration, be it fresh or a recorded one.
+/// Adds location and version headers to the response of a registration, whether new or replayed.
 async fn located(call: &Call, response: Response) -> Answer {
     let (mut head, body) = response.into_parts();
     let unreadable = |error: &dyn Display| {

@@ -1,5 +1,5 @@
-//! What a question is about, shown so that it cannot do anything: text as Markdown, files by their names, all else as
-//! JSON. What is shown is bounded, and a note says when something was left out.
+//! Displays untrusted content safely: text as Markdown, files by name, everything else as JSON. The output is
+//! limited, and a note says if something was left out.
 
 use std::io;
 
@@ -8,25 +8,23 @@ use serde_json::Value;
 
 use super::{fields::lines, markdown};
 
-/// The most of a text that is shown.
+/// Maximum bytes of a displayed text.
 pub(crate) const MAX_SHOWN: usize = 64 << 10;
-/// The most files that are listed.
+/// Maximum number of listed files.
 const MAX_FILES: usize = 50;
 
-/// Something a run made.
 #[derive(Debug, Clone)]
 pub(crate) struct Artifact {
     pub(crate) id: String,
     pub(crate) name: String,
     pub(crate) artifact_type: String,
     pub(crate) content: Value,
-    /// Whether the workflow keeps a part of it from views.
+    /// Part of the content is redacted.
     pub(crate) is_redacted: bool,
-    /// Whether another agent or a peer wrote it.
+    /// The content came from another agent or peer.
     pub(crate) is_untrusted: bool,
 }
 
-/// A text to be edited, and how it is read back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Editable {
     pub(crate) text: String,
@@ -34,7 +32,7 @@ pub(crate) struct Editable {
 }
 
 impl Artifact {
-    /// The artifact under a heading of its own.
+    /// The artifact in a section with its own heading.
     pub(crate) fn show(&self) -> Markup {
         html! {
             section aria-labelledby="about" {
@@ -48,7 +46,7 @@ impl Artifact {
         }
     }
 
-    /// The content as a text to edit; `None` where a text cannot stand for all of it.
+    /// The content as an editable text. `None` if the text would not contain all of it.
     pub(crate) fn editable(&self) -> Option<Editable> {
         if self.is_redacted {
             return None;
@@ -64,7 +62,6 @@ impl Artifact {
     }
 }
 
-/// Content by its shape.
 fn show(content: &Value) -> Markup {
     match content {
         Value::String(text) => show_text(text),
@@ -100,7 +97,7 @@ fn show_text(text: &str) -> Markup {
     }
 }
 
-/// Files by name: their content is not loaded into the page.
+/// Lists files by name; their content is not loaded.
 fn show_files(files: &[Value]) -> Markup {
     let text = |file: &Value, name: &str| file.get(name).and_then(Value::as_str).map(str::to_owned);
     html! {
@@ -117,7 +114,7 @@ fn show_files(files: &[Value]) -> Markup {
     }
 }
 
-/// The files that content consists of; none if it is anything else.
+/// The files in the content; empty if the content is anything else.
 fn files(content: &Value) -> &[Value] {
     let Some(members) = content.as_object().filter(|members| members.len() == 1) else {
         return &[];
@@ -139,7 +136,7 @@ fn cut_note() -> Markup {
     html! { p.note { "This is only the beginning: the page shows " (MAX_SHOWN / 1024) " KiB. The artifact has all of it." } }
 }
 
-/// The beginning of a text, and whether there is more.
+/// Truncates a text. Returns `true` if it was longer.
 pub(super) fn cut(text: &str) -> (&str, bool) {
     if text.len() <= MAX_SHOWN {
         (text, false)
@@ -148,14 +145,14 @@ pub(super) fn cut(text: &str) -> (&str, bool) {
     }
 }
 
-/// JSON with indentation, and whether it was cut.
+/// Indented JSON, and whether it was truncated.
 pub(super) fn pretty(value: &Value) -> (String, bool) {
     let mut out = Beginning(Vec::new());
     let is_cut = serde_json::to_writer_pretty(&mut out, value).is_err();
     (String::from_utf8_lossy(&out.0).into_owned(), is_cut)
 }
 
-/// Takes the beginning of what is written and refuses the rest.
+/// A writer that keeps the beginning and then fails.
 struct Beginning(Vec<u8>);
 
 impl io::Write for Beginning {
@@ -195,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_markdown_with_its_source() {
+    fn shows_text_as_markdown_with_source() {
         let page = shown(json!("**bold** <b>"));
         assert!(page.contains("<p><strong>bold</strong> &lt;b&gt;</p>"), "{page}");
         assert!(
@@ -218,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn large_content_is_cut_with_a_note() {
+    fn large_content_is_truncated_with_a_note() {
         for content in [
             json!("é".repeat(MAX_SHOWN)),
             json!(vec!["é"; MAX_SHOWN]),
@@ -232,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_listed_and_not_loaded() {
+    fn files_are_listed_but_not_loaded() {
         let page = shown(json!({ "files": [
             { "url": "https://a.example/<x>", "name": "a.pdf", "mediaType": "application/pdf" },
             { "bytes": "QUJD" },
@@ -249,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn redacted_content_is_not_edited() {
+    fn redacted_content_is_not_editable() {
         let artifact = Artifact {
             is_redacted: true,
             ..artifact(json!("[REDACTED]"))

@@ -1,7 +1,8 @@
-//! Inputs made of JSON Schemas, and what a browser sends back.
+//! Form inputs derived from JSON Schemas, and the values that a browser submits.
 //!
-//! A schema decides how a question is asked: a choice, yes or no, a number, lines, a text, or JSON for what no input can
-//! express. The answer gets the type its schema wants; whether it satisfies the schema is the kernel's to say.
+//! The schema selects the input: a choice, yes or no, a number, lines, a text, or JSON for anything that no
+//! input can express. An answer is converted to the schema's type. Validation against the schema is left to
+//! the run.
 
 use std::borrow::Cow;
 
@@ -11,17 +12,17 @@ use url::form_urlencoded;
 
 use super::content::pretty;
 
-/// The most fields of a form that is read: a hundred questions, some of them with several answers.
+/// Maximum number of submitted fields: about a hundred questions, some with several answers.
 const MAX_FIELDS: usize = 1_000;
-/// Choices up to this number are shown at once, more of them in a list to open.
+/// Up to this number, all choices are visible; more are put into a drop-down list.
 const MAX_SHOWN_CHOICES: usize = 7;
-/// From this length on a text has several lines.
+/// A text whose maximum length is at least this gets a multi-line input.
 const LONG: u64 = 160;
 
-/// What a form may hold besides `answers[ID]`.
+/// Accepted field names besides `answers[ID]`.
 const KNOWN: [&str; 4] = ["action", "feedback", "edited", "value"];
 
-/// Why a form is not taken.
+/// The form cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FormError {
     #[error("the form has more than {MAX_FIELDS} fields")]
@@ -32,12 +33,10 @@ pub(crate) enum FormError {
     Twice(&'static str),
 }
 
-/// A form that was sent.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Form(Vec<(String, String)>);
 
 impl Form {
-    /// Reads `application/x-www-form-urlencoded`.
     pub(crate) fn parse(body: &[u8]) -> Result<Self, FormError> {
         let mut fields = Vec::new();
         for (name, value) in form_urlencoded::parse(body) {
@@ -59,18 +58,17 @@ impl Form {
         Ok(Self(fields))
     }
 
-    /// A field that stands once and is not blank.
+    /// A field that is not blank.
     pub(crate) fn text(&self, name: &str) -> Option<&str> {
         self.raw(name).filter(|text| !text.trim().is_empty())
     }
 
-    /// A field as it is.
+    /// The first value of a field, unchanged.
     pub(crate) fn raw(&self, name: &str) -> Option<&str> {
         let field = self.0.iter().find(|(known, _)| known == name);
         field.map(|(_, value)| value.as_str())
     }
 
-    /// What was answered to a question.
     fn answers(&self, id: &str) -> Vec<&str> {
         let to_it = |(name, _): &&(String, String)| answer_id(name) == Some(id);
         self.0
@@ -80,7 +78,7 @@ impl Form {
             .collect()
     }
 
-    /// Ids of the questions that it answers.
+    /// The question ids of all answers.
     pub(crate) fn ids(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|(name, _)| answer_id(name))
     }
@@ -91,7 +89,8 @@ fn answer_id(name: &str) -> Option<&str> {
     name.strip_prefix("answers[")?.strip_suffix(']')
 }
 
-/// A text as it comes back from a form: browsers end lines with CR LF, whatever ended them before, and know no NUL.
+/// Normalizes line endings and NUL, so that a text survives a form unchanged: browsers submit every line
+/// ending as CR LF, and cannot submit NUL.
 pub(super) fn lines(value: Cow<'_, str>) -> String {
     if value.contains(['\r', '\0']) {
         value
@@ -103,21 +102,20 @@ pub(super) fn lines(value: Cow<'_, str>) -> String {
     }
 }
 
-/// A question with its input.
 #[derive(Debug)]
 pub(crate) struct Field<'a> {
     pub(crate) id: &'a str,
     question: &'a str,
     schema: Option<&'a Value>,
     kind: Kind<'a>,
-    /// Whether it may be left out, which means null.
+    /// An empty answer means null.
     is_optional: bool,
 }
 
-/// How a question is asked.
+/// The kind of input for a question.
 #[derive(Debug)]
 enum Kind<'a> {
-    /// One line, of this type of input.
+    /// A single line; the value of the input's `type` attribute.
     Line(&'static str),
     Text,
     Number {
@@ -126,7 +124,7 @@ enum Kind<'a> {
     YesOrNo,
     One(Vec<Choice<'a>>),
     Several(Vec<Choice<'a>>),
-    /// One text a line.
+    /// One string per line.
     Lines,
     Json,
 }
@@ -138,7 +136,7 @@ struct Choice<'a> {
 }
 
 impl<'a> Field<'a> {
-    /// A question of a clarification; `None` if it is none.
+    /// Builds the field of a clarification's question; `None` if the question is malformed.
     pub(crate) fn of(question: &'a Value) -> Option<Self> {
         let schema = question.get("schema").filter(|schema| schema.is_object());
         Some(Self {
@@ -150,10 +148,10 @@ impl<'a> Field<'a> {
         })
     }
 
-    /// The answer of a form.
+    /// Reads the answer from a form.
     ///
     /// # Errors
-    /// What is wrong with it, for a person.
+    /// A message for the user that says what is wrong with the answer.
     pub(crate) fn read(&self, form: &Form) -> Result<Value, String> {
         let given = form.answers(self.id);
         let question = if self.question.is_empty() {
@@ -203,7 +201,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// The input, with what was given before.
+    /// Renders the input, filled with the submitted values if there are any.
     pub(crate) fn show(&self, index: usize, given: Option<&Form>) -> Markup {
         let name = format!("answers[{}]", self.id);
         let id = format!("answer-{index}");
@@ -350,7 +348,6 @@ fn pick(choices: &[Choice<'_>], text: &str) -> Option<Value> {
     Some(choice.value.clone())
 }
 
-/// The types a schema names.
 fn types(schema: &Value) -> Vec<&str> {
     match schema.get("type") {
         Some(Value::String(one)) => vec![one],
@@ -420,7 +417,6 @@ fn text(schema: &Value) -> Kind<'_> {
     }
 }
 
-/// The values a schema lists.
 fn choices(schema: &Value) -> Option<Vec<Choice<'_>>> {
     let plain = |value| Choice {
         label: label(value),

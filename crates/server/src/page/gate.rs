@@ -1,7 +1,7 @@
-//! The page of an interrupt: what is asked, about what, until when, and the form that answers.
+//! The page of an open interrupt: the question, its subject and deadline, and the answer form.
 //!
-//! The form is read back into the answer that a JSON client would send, so both are judged by one rule. Nothing here
-//! decides whether an answer counts.
+//! The form is converted to the answer that a JSON client would send, so both follow the same rules. This
+//! module does not decide whether an answer is accepted.
 
 use http::StatusCode;
 use maud::{Markup, html};
@@ -15,9 +15,9 @@ use super::{
     fields::{Field, Form},
 };
 
-/// Approvers that are named.
+/// Maximum number of approvers listed by name.
 const MAX_NAMED: usize = 20;
-/// The most questions of approvers that are shown, the newest.
+/// Maximum number of approvers' questions shown; the newest are kept.
 const MAX_EXCHANGES: usize = 20;
 
 /// An open interrupt, as its page shows it.
@@ -25,38 +25,35 @@ const MAX_EXCHANGES: usize = 20;
 pub(crate) struct Gate<'a> {
     /// The workflow's name.
     pub(crate) workflow: &'a str,
-    /// The node that asks.
     pub(crate) node: &'a str,
     pub(crate) kind: InterruptKind,
     pub(crate) data: &'a Value,
-    /// Whether its texts were made while the run held content from outside.
+    /// The run held content from outside when the interrupt was created.
     pub(crate) is_untrusted: bool,
-    /// What it is about.
+    /// The artifact to review.
     pub(crate) artifact: Option<Artifact>,
     pub(crate) requested_at: Option<Timestamp>,
-    /// Until when the link answers.
+    /// The expiry of the link.
     pub(crate) expires_at: Timestamp,
     pub(crate) now: Timestamp,
-    /// Votes so far.
     pub(crate) votes: Vec<ApprovalAction>,
-    /// That of whoever holds the link.
+    /// The vote of the link's holder.
     pub(crate) own_vote: Option<ApprovalAction>,
-    /// What approvers asked so far.
+    /// Questions that approvers asked so far.
     pub(crate) exchanges: Vec<String>,
-    /// Whom the link was made for, if it names somebody.
+    /// The principal for whom the link was created, if any.
     pub(crate) holder: Option<&'a str>,
-    /// Why this link only shows the question, if it does.
+    /// The reason why this link cannot answer, if it cannot.
     pub(crate) only_shown: Option<&'static str>,
 }
 
-/// A form that was refused.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Refused<'a> {
     pub(crate) form: &'a Form,
     pub(crate) why: &'a str,
 }
 
-/// The actions of an approval, in words.
+/// Names, labels and button styles of the approval actions.
 const ACTIONS: [(&str, &str, Option<&str>); 5] = [
     ("accept", "Accept", Some("main")),
     ("edit-accept", "Accept with my edits", None),
@@ -66,7 +63,7 @@ const ACTIONS: [(&str, &str, Option<&str>); 5] = [
 ];
 
 impl Gate<'_> {
-    /// The page, after a refused form with what it held.
+    /// Renders the page. After a rejected form, the inputs keep the submitted values.
     pub(crate) fn page(&self, refused: Option<Refused<'_>>) -> Markup {
         let title = self.title();
         let given = refused.map(|refused| refused.form);
@@ -96,10 +93,10 @@ impl Gate<'_> {
         document(&title, &body)
     }
 
-    /// The answer of a form, as a JSON client would give it.
+    /// Converts a form to the answer that a JSON client would send.
     ///
     /// # Errors
-    /// What is wrong with the form, for a person.
+    /// A message for the user that says what is wrong with the form.
     pub(crate) fn answer(&self, form: &Form) -> Result<Value, String> {
         match self.kind {
             InterruptKind::Approval => self.decision(form),
@@ -144,7 +141,7 @@ impl Gate<'_> {
                 let edited = self.edited(form)?;
                 answer.insert("editedArtifactData".to_owned(), edited);
             }
-            // Edits belong to the button beside them; another one would drop them without a word.
+            // Only `edit-accept` submits edits; any other action would silently discard them.
             _ if self.is_edited(form) => {
                 return Err(
                     "you changed the content: choose “Accept with my edits”, or undo the changes".to_owned(),
@@ -175,7 +172,7 @@ impl Gate<'_> {
         }
     }
 
-    /// What may be edited; an empty text where the gate is about nothing that is known.
+    /// The editable content. Empty if the gate has no known artifact.
     fn editable(&self) -> Option<Editable> {
         match &self.artifact {
             Some(artifact) => artifact.editable(),
@@ -334,7 +331,7 @@ impl Gate<'_> {
         }
     }
 
-    /// How long the link still answers.
+    /// The time until the link expires, in words.
     fn left(&self) -> String {
         let minutes = (self.expires_at.as_millis() - self.now.as_millis()).max(0) / 60_000;
         let (n, unit) = match minutes {
@@ -387,17 +384,16 @@ impl Gate<'_> {
     }
 }
 
-/// What became of an interrupt.
+/// An interrupt that is no longer open.
 #[derive(Debug, Clone)]
 pub(crate) enum Closed {
-    /// It has its answer: the action of an approval, and when.
+    /// The interrupt was resolved: the action of an approval, and the time.
     Answered(Option<(Option<&'static str>, Timestamp)>),
-    /// The run ended without one.
+    /// The run ended without an answer.
     Ended(&'static str),
 }
 
 impl Closed {
-    /// The page of an interrupt that is no longer open.
     pub(crate) fn page(&self, workflow: &str, node: &str) -> Markup {
         let (title, text) = match self {
             Self::Answered(answer) => {
@@ -436,7 +432,7 @@ impl Closed {
     }
 }
 
-/// What an action decided.
+/// Describes the outcome of an action.
 fn decided(action: &str) -> &'static str {
     match action {
         "accept" => "It was accepted. This link cannot change that.",
@@ -448,7 +444,7 @@ fn decided(action: &str) -> &'static str {
     }
 }
 
-/// The page of a refusal.
+/// The page for an error.
 pub(crate) fn refusal(status: StatusCode, code: &str, message: &str) -> Markup {
     let (title, text) = match (status, code) {
         (StatusCode::NOT_FOUND, _) => (
@@ -485,7 +481,7 @@ pub(crate) fn refusal(status: StatusCode, code: &str, message: &str) -> Markup {
     document(title, &body)
 }
 
-/// A vote, as its voter is told.
+/// Describes the voter's own vote.
 const fn voted(action: ApprovalAction) -> &'static str {
     match action {
         ApprovalAction::Accept => "accepted",
@@ -497,7 +493,7 @@ const fn voted(action: ApprovalAction) -> &'static str {
     }
 }
 
-/// Names, as many as are worth showing.
+/// Lists names, up to [`MAX_NAMED`].
 fn named(names: &[&str]) -> Markup {
     html! {
         @for (n, name) in names.iter().take(MAX_NAMED).enumerate() {
@@ -508,7 +504,7 @@ fn named(names: &[&str]) -> Markup {
     }
 }
 
-/// A moment, to the minute.
+/// A time, to the minute.
 fn moment(at: Timestamp) -> Markup {
     let text = at.to_string();
     let (date, clock) = (text.get(..10).unwrap_or(&text), text.get(11..16).unwrap_or(""));

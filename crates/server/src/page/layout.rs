@@ -1,4 +1,4 @@
-//! The document around every page, and the headers that fence it in.
+//! The HTML document around every page, and its security headers.
 
 use std::sync::LazyLock;
 
@@ -8,11 +8,11 @@ use http::{HeaderName, HeaderValue, StatusCode, header};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use sha2::{Digest as _, Sha256};
 
-/// The style of every page, part of the document: there is nothing else to load.
+/// The style of every page, inlined because pages load nothing.
 const STYLE: &str = include_str!("style.css");
 
-/// Nothing is loaded, no script runs, and the style is the one above. The form goes back to where it came from, and no
-/// other page may frame this one and have its buttons clicked.
+/// Allows no scripts and no loading, and only the inline style. Forms may be submitted only to this origin.
+/// Frames are forbidden to prevent clickjacking.
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     let hash = STANDARD.encode(Sha256::digest(STYLE.as_bytes()));
     let policy = format!(
@@ -21,7 +21,6 @@ static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     HeaderValue::from_str(&policy).expect("a policy is printable ASCII")
 });
 
-/// A whole document.
 pub(crate) fn document(title: &str, body: &Markup) -> Markup {
     html! {
         (DOCTYPE)
@@ -40,8 +39,8 @@ pub(crate) fn document(title: &str, body: &Markup) -> Markup {
     }
 }
 
-/// A page as an answer. It is for one reader: it is kept nowhere, and its address, which may be a credential, is told to
-/// nobody it links to.
+/// A page as a response. Nothing may cache it, and links must not send its address, which may be a
+/// credential, as referrer.
 pub(crate) fn respond(status: StatusCode, page: Markup) -> Response {
     let mut response = Response::new(Body::from(page.into_string()));
     *response.status_mut() = status;

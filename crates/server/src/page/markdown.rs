@@ -1,8 +1,8 @@
-//! Markdown of others, made safe.
+//! Renders untrusted Markdown safely.
 //!
-//! HTML in it is shown as text. A link keeps its address only if that is an absolute http, https or mailto one; nothing
-//! is loaded for an image, whose description and address stand in its place. Attributes that carry style are left out,
-//! for the content security policy forbids them. Nesting and the size of what is made are bounded.
+//! HTML is shown as text. A link keeps its address only if it is an absolute http, https or mailto URL.
+//! Images are not loaded; their description and address are shown instead. Style attributes are omitted
+//! because the content security policy forbids them. Nesting and output size are limited.
 
 use std::fmt;
 
@@ -10,12 +10,12 @@ use maud::{Markup, PreEscaped, html};
 use pulldown_cmark::{CowStr, Event, HeadingLevel, Options, Parser, Tag, TagEnd, html::write_html_fmt};
 use url::Url;
 
-/// Deepest nesting that is kept; what is deeper shows its text alone.
+/// Maximum nesting depth. Deeper elements are reduced to their text.
 const MAX_DEPTH: usize = 24;
-/// The most HTML that is made: a short table row can stand for thousands of empty cells.
+/// Maximum bytes of HTML: a short table row can produce thousands of empty cells.
 const MAX_HTML: usize = 1 << 20;
 
-/// Renders Markdown; `None` if it would make too large a page.
+/// Renders Markdown; `None` if the output would be too large.
 pub(super) fn render(source: &str) -> Option<Markup> {
     let options = Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TASKLISTS;
     let mut out = Bounded {
@@ -31,7 +31,7 @@ pub(super) fn render(source: &str) -> Option<Markup> {
     Some(PreEscaped(out.text))
 }
 
-/// A text that refuses to grow beyond its bound.
+/// A string buffer that fails beyond its limit.
 struct Bounded {
     text: String,
     most: usize,
@@ -47,17 +47,17 @@ impl fmt::Write for Bounded {
     }
 }
 
-/// What becomes of an element when it ends.
+/// The treatment of an element at its end.
 enum Open<'a> {
-    /// It ends as it began.
+    /// Ends normally.
     Kept,
-    /// Its text stands without it.
+    /// Only its text is kept.
     Dropped,
-    /// A text comes instead of its end.
+    /// Another event replaces its end.
     Replaced(Event<'a>),
 }
 
-/// Events that make harmless HTML.
+/// Replaces events that would produce unsafe HTML.
 struct Safe<'a, I> {
     events: I,
     open: Vec<Open<'a>>,
@@ -91,7 +91,7 @@ impl<'a, I: Iterator<Item = Event<'a>>> Iterator for Safe<'a, I> {
                     Some(Open::Dropped) | None => {}
                 },
                 Event::Html(text) | Event::InlineHtml(text) => return Some(Event::Text(text)),
-                // Lines of a plain text stay lines.
+                // Preserve the line breaks of plain text.
                 Event::SoftBreak => return Some(Event::HardBreak),
                 Event::TaskListMarker(is_done) => {
                     return Some(Event::Text(if is_done { "☑ " } else { "☐ " }.into()));
@@ -107,7 +107,7 @@ impl<'a, I: Iterator<Item = Event<'a>>> Iterator for Safe<'a, I> {
     }
 }
 
-/// How an element begins and ends.
+/// Decides how an element starts and ends.
 fn start(tag: Tag<'_>) -> (Open<'_>, Option<Event<'_>>) {
     match tag {
         Tag::Link { dest_url, .. } => match safe_address(&dest_url) {
@@ -133,7 +133,7 @@ fn start(tag: Tag<'_>) -> (Open<'_>, Option<Event<'_>>) {
             };
             (Open::Kept, Some(Event::Start(tag)))
         }
-        // Alignment would be a style attribute.
+        // Alignment would need a style attribute.
         Tag::Table(columns) => {
             let columns = vec![pulldown_cmark::Alignment::None; columns.len()];
             (Open::Kept, Some(Event::Start(Tag::Table(columns))))
@@ -146,7 +146,7 @@ fn start(tag: Tag<'_>) -> (Open<'_>, Option<Event<'_>>) {
     }
 }
 
-/// An address as a text.
+/// An address shown as text.
 fn addressed<'a>(address: &str) -> Event<'a> {
     if address.is_empty() {
         return Event::Text(CowStr::Borrowed(""));
@@ -159,7 +159,7 @@ fn safe_address(address: &str) -> Option<String> {
     matches!(url.scheme(), "http" | "https" | "mailto").then(|| url.to_string())
 }
 
-/// Headings of a text stand below those of the page.
+/// Moves headings below those of the page.
 const fn lower(level: HeadingLevel) -> HeadingLevel {
     match level {
         HeadingLevel::H1 => HeadingLevel::H3,
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn markdown_becomes_html_below_the_headings_of_the_page() {
+    fn headings_are_moved_below_those_of_the_page() {
         assert_eq!(
             html_of("# Brief\n\nOne\ntwo **three**\n\n1. a\n2. [b](https://a.example/?x=1&y=2)\n"),
             "<h3>Brief</h3>\n<p>One<br />\ntwo <strong>three</strong></p>\n<ol>\n<li>a</li>\n<li><a rel=\"noopener \
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_in_markdown_runs_loads_or_styles() {
+    fn markdown_cannot_run_load_or_style_anything() {
         for hostile in [
             "<script>alert(1)</script>",
             "a <img src=x onerror=alert(1)> b",
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_text_makes_no_huge_page() {
+    fn small_text_cannot_produce_a_huge_page() {
         let columns = 4_000;
         let source = format!(
             "{}\n{}\n{}",

@@ -1,14 +1,14 @@
-//! Pages for people: server-rendered HTML that works without JavaScript.
+//! HTML pages rendered on the server, which work without JavaScript.
 //!
 //! ```text
-//!   layout      the document around every page, its style, and the headers that fence it in
-//!   content     what somebody else wrote, made safe: Markdown, text, JSON, files
-//!   fields      inputs made of JSON Schemas, and what a browser sends back
-//!   gate        the page of an interrupt: what is asked, about what, and the form that answers
+//!   layout      the document around every page, its style and its security headers
+//!   content     untrusted content displayed safely: Markdown, text, JSON, files
+//!   fields      form inputs derived from JSON Schemas, and submitted values
+//!   gate        the page of an interrupt with its answer form
 //! ```
 //!
-//! Everything here is pure: it knows no store and no app. A page loads nothing from anywhere, runs no script, and
-//! says so in its content security policy; text that is not ours reaches it escaped.
+//! Everything here is pure and uses neither the store nor the app. Pages load nothing and run no scripts, and
+//! their content security policy enforces that. Text from outside is escaped.
 
 pub(crate) mod content;
 pub(crate) mod fields;

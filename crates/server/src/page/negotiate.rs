@@ -1,15 +1,15 @@
-//! Who gets a page, and whose form is taken.
+//! Content negotiation, and the origin check of submitted forms.
 
 use http::{HeaderMap, Uri, header};
 
-/// Whether `Accept` prefers HTML to JSON, as browsers do. Whoever has no preference gets JSON.
+/// Returns `true` if `Accept` prefers HTML to JSON, as browsers do. Without a preference, clients get JSON.
 pub(crate) fn prefers_html(headers: &HeaderMap) -> bool {
     let quality = |wanted: [&str; 3]| {
         let mut best = None;
         for value in headers.get_all(header::ACCEPT) {
             for range in value.to_str().unwrap_or("").split(',') {
                 let (name, q) = media_range(range);
-                // The more specific range decides, whatever its place.
+                // The more specific range wins, regardless of order.
                 let rank = wanted.iter().position(|wanted| name.eq_ignore_ascii_case(wanted));
                 if let Some(rank) = rank
                     && best.is_none_or(|(known, _)| rank < known)
@@ -41,7 +41,7 @@ fn media_range(text: &str) -> (&str, u32) {
     (name, q.map_or(1_000, |q| thousandths(q).unwrap_or(0)))
 }
 
-/// Whether a body is a form as browsers send it.
+/// Returns `true` if the body is a URL-encoded form.
 pub(crate) fn is_form(headers: &HeaderMap) -> bool {
     let value = headers.get(header::CONTENT_TYPE);
     let essence = value.and_then(|value| value.to_str().ok()).unwrap_or("");
@@ -49,10 +49,10 @@ pub(crate) fn is_form(headers: &HeaderMap) -> bool {
     essence.eq_ignore_ascii_case("application/x-www-form-urlencoded")
 }
 
-/// Whether another site sends this form. Browsers say where a form comes from; other clients say nothing.
+/// Returns `true` if another site submitted the form. Browsers send its origin; other clients do not.
 ///
-/// A page whose referrer policy is `no-referrer`, such as ours, sends `Origin: null` with its own forms, so `null` counts
-/// for neither side; browsers of today add `Sec-Fetch-Site`, which decides.
+/// Pages with the referrer policy `no-referrer`, such as ours, send `Origin: null` with their forms, so
+/// `null` is ignored. Current browsers also send `Sec-Fetch-Site`, which takes precedence.
 pub(crate) fn is_foreign(headers: &HeaderMap, public_url: &str) -> bool {
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     if let Some(site) = text("sec-fetch-site") {
@@ -68,7 +68,7 @@ pub(crate) fn is_foreign(headers: &HeaderMap, public_url: &str) -> bool {
     let is_public = ours.is_some_and(|ours| {
         ours.scheme_str() == origin.scheme_str() && ours.authority() == origin.authority()
     });
-    // The host may be reached by another name than the public one.
+    // The host may be reached by a name other than the public one.
     let is_asked = origin.authority().is_some_and(|authority| {
         text("host").is_some_and(|host| authority.as_str().eq_ignore_ascii_case(host))
     });
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn html_is_for_who_prefers_it() {
+    fn html_is_sent_only_if_preferred() {
         for accept in [
             &["text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"][..],
             &["text/html"],
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn forms_of_other_sites_are_foreign() {
+    fn detects_forms_of_other_sites() {
         let judge = |fields: &[(&'static str, &'static str)]| {
             let headers: HeaderMap = fields
                 .iter()

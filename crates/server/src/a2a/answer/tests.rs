@@ -1,4 +1,4 @@
-//! What messages say, by the kind of what is asked.
+//! Answers read from messages, by interrupt kind.
 
 use wopr_wire::json::Decode as _;
 
@@ -27,7 +27,7 @@ fn check(kind: InterruptKind, data: &Value, table: Vec<(Value, Value, Result<Val
 }
 
 #[test]
-fn an_approval_is_answered() {
+fn reads_approval_answers() {
     let data = json!({"actions": ["accept", "reject", "refine"]});
     let text = |text: &str| json!([{ "text": text }]);
     let none = json!({});
@@ -101,7 +101,7 @@ fn an_approval_is_answered() {
 }
 
 #[test]
-fn an_answer_that_contradicts_itself_is_refused() {
+fn contradicting_answer_is_rejected() {
     let none = json!({});
     let actions = json!({"actions": ["accept", "reject"]});
     check(
@@ -180,7 +180,7 @@ fn an_answer_that_contradicts_itself_is_refused() {
 }
 
 #[test]
-fn words_are_a_question_where_one_may_ask() {
+fn free_text_becomes_a_question_if_ask_is_offered() {
     let data = json!({"actions": ["accept", "ask"]});
     check(
         InterruptKind::Approval,
@@ -194,7 +194,7 @@ fn words_are_a_question_where_one_may_ask() {
 }
 
 #[test]
-fn questions_are_answered() {
+fn reads_clarification_answers() {
     let one = json!({"questions": [{"id": "n", "question": "how many?", "schema": {"type": "integer"}}]});
     let two = json!({"questions": [
         {"id": "a", "question": "a?"}, {"id": "b", "question": "b?"},
@@ -255,7 +255,7 @@ fn questions_are_answered() {
 }
 
 #[test]
-fn events_and_custom_values_go_through() {
+fn events_and_custom_values_pass_unchanged() {
     let none = json!({});
     check(
         InterruptKind::ExternalEvent,
@@ -285,7 +285,7 @@ fn events_and_custom_values_go_through() {
 }
 
 #[test]
-fn the_metadata_selects_an_interrupt() {
+fn metadata_selects_an_interrupt() {
     let text = json!([{"text": "yes"}]);
     let read = |metadata: Value| selector(&message(&text, &metadata));
     assert_eq!(read(json!({})).unwrap(), Selector::default());

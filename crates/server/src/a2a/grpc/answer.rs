@@ -1,8 +1,8 @@
-//! Answers on the wire: a message or many, then how the call ended.
+//! gRPC responses: one message or a stream of messages, followed by the status.
 //!
-//! An item of a stream is made when the client has room for it, so a slow reader holds one batch of them. A stream that
-//! ends with its task ends well; one that ends before, because the host stops or the store went silent, says so, and
-//! the client may subscribe again.
+//! A stream item is built only when the client has room for it, so a slow reader holds a single batch. A
+//! stream that ends with its task ends with `OK`. A stream that ends early, because the host stops or the
+//! store fails, ends with `UNAVAILABLE`, and the client may subscribe again.
 
 use std::{collections::VecDeque, convert::Infallible};
 
@@ -29,16 +29,16 @@ use super::{
 };
 use crate::answers::{self, Crowded};
 
-/// A call that ends before its first message.
+/// A response that ends before its first message.
 pub(super) fn refused(status: &Status) -> Response {
     let mut response = status.clone().into_http::<Body>();
-    // Written by us in full, so that it is the same whether a message came first or not.
+    // Set the exact content type, so that it is the same with and without messages.
     let grpc = HeaderValue::from_static(GRPC);
     response.headers_mut().insert(header::CONTENT_TYPE, grpc);
     response
 }
 
-/// Writes a document as the answer of a method.
+/// Encodes a document as the response of a method.
 pub(super) fn message(method: Method, document: &Document) -> Result<Bytes, Status> {
     let broken = |error: &dyn std::fmt::Display| {
         tracing::error!(method = method.name, %error, "a2a answer does not serialise");
@@ -52,23 +52,23 @@ pub(super) fn message(method: Method, document: &Document) -> Result<Bytes, Stat
     message::seal(&bytes)
 }
 
-/// A call with one answer.
+/// A response with one message.
 pub(super) fn once(message: Bytes) -> Response {
     response(stream::iter([Ok(message)]))
 }
 
-/// A stream that is read as it is written.
+/// A task stream that is encoded while the client reads it.
 struct Running {
     stream: TaskStream,
     method: Method,
     form: Form,
     deadline: Option<Instant>,
-    /// What was read and not yet written.
+    /// Items that were read but not yet written.
     ready: VecDeque<Item>,
 }
 
 impl Running {
-    /// An item as a message that has its room.
+    /// Encodes an item and reserves memory for it.
     async fn written(&self, item: Item) -> Result<Bytes, Status> {
         let item = Document::item(item.response, item.is_final, self.form);
         let message = message(self.method, &item)?;
@@ -77,7 +77,7 @@ impl Running {
             .map_err(|Crowded| status::unavailable())
     }
 
-    /// The next message; none at the end.
+    /// Returns the next message, or `None` at the end.
     async fn next(&mut self) -> Option<Result<Bytes, Status>> {
         loop {
             if let Some(item) = self.ready.pop_front() {
@@ -92,7 +92,7 @@ impl Running {
             };
             match step {
                 Some(Step::Items(items)) => self.ready.extend(items),
-                // HTTP/2 has pings of its own.
+                // HTTP/2 has its own pings.
                 Some(Step::KeepAlive) => {}
                 None if self.stream.is_over() => return None,
                 None => return Some(Err(status::broken_off())),
@@ -101,10 +101,11 @@ impl Running {
     }
 }
 
-/// A call whose answer is a stream.
+/// A streaming response.
 ///
 /// # Errors
-/// There is no room for what it begins with. The call ends before its first header then, and may be made again.
+/// If there is no memory for the first item. The call then ends before its first header, so the client can
+/// retry it.
 pub(super) async fn stream(
     mut stream: TaskStream,
     method: Method,
@@ -123,7 +124,7 @@ pub(super) async fn stream(
         Some(item) => Some(Ok(running.written(item).await?)),
         None => None,
     };
-    // After an error there is nothing more.
+    // Nothing follows an error.
     let rest = stream::unfold(Some(running), |running| async {
         let mut running = running?;
         let next = running.next().await?;
@@ -134,7 +135,7 @@ pub(super) async fn stream(
 }
 
 fn response(messages: impl Stream<Item = Result<Bytes, Status>> + Send + 'static) -> Response {
-    // The end is told once: by the first error, or after the last message.
+    // Send the trailers once: after the first error or after the last message.
     let frames = messages
         .map(Some)
         .chain(stream::iter([None]))
@@ -156,7 +157,6 @@ fn response(messages: impl Stream<Item = Result<Bytes, Status>> + Send + 'static
     response
 }
 
-/// A status as the trailers of an answer.
 fn trailers(status: &Status) -> HeaderMap {
     let mut trailers = HeaderMap::new();
     if let Err(error) = status.add_header(&mut trailers) {

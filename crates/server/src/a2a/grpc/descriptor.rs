@@ -1,4 +1,4 @@
-//! The services as reflection shows them: descriptors made from the tables the messages are read and written by.
+//! Service descriptors for reflection, built from the tables that encode and decode the messages.
 
 use prost_types::{
     DescriptorProto, EnumDescriptorProto, EnumValueDescriptorProto, FieldDescriptorProto,
@@ -22,7 +22,7 @@ const STRUCT: &str = "google/protobuf/struct.proto";
 const TIMESTAMP: &str = "google/protobuf/timestamp.proto";
 const EMPTY: &str = "google/protobuf/empty.proto";
 
-/// The reflection service in its two versions, which clients try by turns.
+/// The reflection service in both versions; clients try one after the other.
 pub(super) fn reflection() -> [(&'static str, Standard); 2] {
     const WHOLE: &str = "descriptors made here name their parts";
     let builder = || {
@@ -44,7 +44,7 @@ pub(super) fn reflection() -> [(&'static str, Standard); 2] {
     ]
 }
 
-/// Every file, those that others import included.
+/// Every file, including imports.
 fn files() -> FileDescriptorSet {
     let served = Version::ALL
         .iter()
@@ -54,7 +54,7 @@ fn files() -> FileDescriptorSet {
     FileDescriptorSet { file }
 }
 
-/// The file of a version.
+/// The descriptor file of a version.
 fn package(version: Version) -> FileDescriptorProto {
     let package = version.package();
     let messages = protobuf::messages(version);
@@ -96,7 +96,7 @@ fn service(version: Version) -> ServiceDescriptorProto {
     }
 }
 
-/// A name as descriptors refer to it: from the root, which a leading dot is.
+/// A fully qualified name, which starts with a dot in descriptors.
 fn full_name(package: &str, name: &str) -> String {
     if name.contains('.') {
         format!(".{name}")
@@ -126,7 +126,7 @@ fn message(package: &str, message: &Message) -> DescriptorProto {
             Shape::Many => described.set_label(Label::Repeated),
             Shape::OneOf(group) => described.oneof_index = index(&groups, group),
             Shape::Optional => {
-                // A group of its own, after those that are real.
+                // An optional field forms a synthetic `oneof`, which must follow the real ones.
                 let group = format!("_{}", field.name);
                 groups.push(group.clone());
                 described.oneof_index = index(&groups, &group);
@@ -194,7 +194,7 @@ fn kind(package: &str, kind: Kind) -> (Type, Option<String>) {
     }
 }
 
-/// The message a map is a list of.
+/// The entry message of a map field.
 fn entry(field: &Field, kind: Type, type_name: Option<String>) -> DescriptorProto {
     let mut name = String::new();
     for word in field.name.split('_') {
@@ -239,7 +239,7 @@ fn enumeration(name: &str, values: &[&str]) -> EnumDescriptorProto {
     }
 }
 
-/// The files of others that ours import, which a client of reflection asks for as well.
+/// The imported well-known files, which reflection clients request as well.
 fn well_known() -> Vec<FileDescriptorProto> {
     let file = |name: &str, message_type, enum_type| FileDescriptorProto {
         name: Some(name.to_owned()),

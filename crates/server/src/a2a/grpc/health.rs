@@ -1,7 +1,7 @@
-//! The standard health service: a host serves until it stops.
+//! The standard gRPC health service: the host serves until it stops.
 //!
-//! It is public, and a watch lasts, so those of clients without a credential are bounded, all together: nobody unknown
-//! holds more of this host than these.
+//! The service is public and a watch has no time limit, so the number of watches without a credential is
+//! bounded across all clients.
 
 use std::{convert::Infallible, pin::Pin, sync::Arc};
 
@@ -20,19 +20,17 @@ use wopr_wire::a2a::{method::Version, protobuf};
 use super::super::supported::{Binding, is_served};
 use crate::{Host, auth};
 
-/// Its name.
 pub(super) const NAME: &str = "grpc.health.v1.Health";
-/// Watches at once of clients without a credential.
+/// Maximum number of concurrent watches without a credential.
 const MAX_ANONYMOUS: usize = 64;
 
-/// Knows whether the host stops.
+/// Reports whether the host is stopping.
 #[derive(Debug)]
 struct Health {
     closing: watch::Receiver<bool>,
     anonymous: Arc<Semaphore>,
 }
 
-/// The service.
 pub(super) fn service(
     host: &Arc<Host>,
 ) -> impl Service<
@@ -50,7 +48,7 @@ pub(super) fn service(
     })
 }
 
-/// Whether a service is one of this host; no name means all of it.
+/// Returns `true` if the host has this service. An empty name stands for the whole host.
 fn is_known(name: &str) -> bool {
     let is_a2a = |version: &&Version| {
         is_served(Binding::Grpc, **version) && name == format!("{}.{}", version.package(), protobuf::SERVICE)
@@ -86,7 +84,8 @@ impl health_server::Health for Health {
         Ok(Response::new(told(status(*self.closing.borrow()))))
     }
 
-    /// Tells how it is now, and once more when the host stops; that ends the watch, because connections end then.
+    /// Sends the current status, and once more when the host stops. Then the watch ends, because connections
+    /// end.
     async fn watch(
         &self,
         request: tonic::Request<HealthCheckRequest>,
@@ -102,7 +101,7 @@ impl health_server::Health for Health {
         };
         let closing = self.closing.clone();
         let changes = stream::unfold((closing, None), move |(mut closing, said)| {
-            // As long as somebody listens.
+            // The stream holds its slot while the client listens.
             let _held = &slot;
             async move {
                 let is_closing = match said {

@@ -1,11 +1,10 @@
-//! How gRPC is told from everything else over HTTP: by its media type.
+//! Recognizes gRPC requests by their media type.
 
 use http::{HeaderMap, header};
 
-/// The media type of gRPC; a suffix names the encoding of messages.
+/// The gRPC media type. A suffix names the message encoding.
 pub(super) const GRPC: &str = "application/grpc";
 
-/// Claims that a request is one of gRPC.
 pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
     let value = headers.get(header::CONTENT_TYPE);
     value
@@ -19,7 +18,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_media_type_tells_grpc() {
+    fn recognizes_grpc_media_types() {
         for (value, wanted) in [
             ("application/grpc", true),
             ("application/grpc+proto", true),

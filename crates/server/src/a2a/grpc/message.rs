@@ -1,12 +1,12 @@
-//! One message on the wire: a byte that says whether it is compressed, its length, and itself.
+//! Message framing: a compression flag, the length, and the message.
 
 use axum::body::Bytes;
 use tonic::Status;
 
-/// The bytes before a message.
+/// Number of bytes before a message.
 pub(super) const HEAD: usize = 5;
 
-/// Takes the message out of a request that holds one and nothing else.
+/// Unwraps the message of a request that contains exactly one.
 pub(super) fn open(body: &Bytes) -> Result<&[u8], Status> {
     let Some((head, message)) = body.split_first_chunk::<HEAD>() else {
         return Err(Status::invalid_argument("the request holds no message"));
@@ -25,7 +25,7 @@ pub(super) fn open(body: &Bytes) -> Result<&[u8], Status> {
     Ok(message)
 }
 
-/// Puts a message on the wire.
+/// Frames a message.
 pub(super) fn seal(message: &[u8]) -> Result<Bytes, Status> {
     let length = u32::try_from(message.len());
     let length = length.map_err(|_| Status::out_of_range("the answer is larger than a message can be"))?;
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_comes_out_as_it_went_in() {
+    fn message_roundtrips() {
         for message in [&b""[..], b"x", &[7; 70_000]] {
             let sealed = seal(message).unwrap();
             assert_eq!(open(&sealed).unwrap(), message);
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_one_message_is_refused() {
+    fn body_without_exactly_one_message_is_rejected() {
         for (body, wanted) in [
             (&b""[..], Code::InvalidArgument),
             (b"\0\0\0\0", Code::InvalidArgument),

@@ -1,9 +1,10 @@
-//! The gRPC binding of both versions, on the port of HTTP: `lf.a2a.v1.A2AService` is 1.0, `a2a.v1.A2AService` 0.3.
+//! The gRPC binding on the HTTP port: `lf.a2a.v1.A2AService` for 1.0, `a2a.v1.A2AService` for 0.3.
 //!
-//! A request is one message, read whole within the limits of every other binding. It becomes the JSON document of its
-//! version and is handled as one; what comes back is written as bytes again. The package must agree with the metadata
-//! `a2a-version`, and a missing one means 0.3. Errors are a status with the details the other bindings show. A deadline
-//! ends the call, never the task. Beside it are the standard services for health and reflection, which are public.
+//! A request is one message, read in full within the limits of the other bindings. It is converted to the
+//! JSON document of its version and handled as such; the response is converted back. The package must agree
+//! with the metadata `a2a-version`; a missing version means 0.3. An error becomes a status with the same
+//! details as in the other bindings. A deadline ends the call, never the task. The standard health and
+//! reflection services are served as well; they are public.
 
 mod answer;
 mod descriptor;
@@ -48,18 +49,17 @@ use crate::{
     telemetry::Handled,
 };
 
-/// How long a client gives an answer to arrive.
+/// The time that a client waits for the response.
 const TIMEOUT: &str = "grpc-timeout";
-/// Longer than anybody waits: what is asked for beyond it is no deadline.
+/// A longer timeout counts as no deadline.
 const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Bytes of all requests of one call to a standard service.
+/// Maximum request bytes of one call to a standard service.
 const MAX_STANDARD: usize = 16 << 10;
 
-/// A service that is not ours.
+/// A standard service implemented by another crate.
 type Standard = BoxCloneSyncService<Request, http::Response<tonic::body::Body>, Infallible>;
 
-/// The services beside that of A2A, by their names.
 #[derive(Clone)]
 pub(super) struct Services(Vec<(&'static str, Standard)>);
 
@@ -79,7 +79,7 @@ impl Services {
     }
 }
 
-/// Answers a request of gRPC, whatever it asks for.
+/// Answers any gRPC request.
 pub(super) async fn respond(host: Arc<Host>, services: &Services, request: Request) -> Response {
     if request.version() != Http::HTTP_2 {
         return answer::refused(&Status::failed_precondition("gRPC needs HTTP/2"));
@@ -112,11 +112,12 @@ pub(super) async fn respond(host: Arc<Host>, services: &Services, request: Reque
     response
 }
 
-/// A body that ends when its client is silent for too long, and breaks where it has sent too much. The standard services
-/// are public, and one of them reads requests for as long as they come: without this, strangers could hold its calls by
-/// saying nothing, and fill the memory by saying a lot.
+/// Limits a request body: it ends when the client is silent for `timeout`, and fails beyond [`MAX_STANDARD`]
+/// bytes. The standard services are public, and reflection reads requests for as long as they arrive. Without
+/// these limits, anonymous clients could hold calls open by staying silent, or exhaust memory by sending
+/// without end.
 fn bounded(body: Body, timeout: Duration, is_strange: bool) -> Body {
-    // Whoever drips is given as long as for any other body.
+    // An anonymous client that sends slowly gets as long as for any other body.
     let end = is_strange.then(|| Instant::now() + timeout);
     let frames = stream::unfold((body, MAX_STANDARD), move |(mut body, left)| async move {
         let until = Instant::now() + timeout;
@@ -138,7 +139,7 @@ fn bounded(body: Body, timeout: Duration, is_strange: bool) -> Body {
     Body::new(StreamBody::new(frames))
 }
 
-/// The method of a service of ours.
+/// Finds a method of our services.
 fn find(service: &str, method: &str) -> Option<(Version, Method)> {
     let package = service.strip_suffix(protobuf::SERVICE)?.strip_suffix('.')?;
     let version = Version::ALL.iter().find(|version| version.package() == package)?;
@@ -149,7 +150,6 @@ fn find(service: &str, method: &str) -> Option<(Version, Method)> {
     Some((*version, protobuf::method(*version, operation)?))
 }
 
-/// Does what a method asks.
 async fn call(
     host: &Arc<Host>,
     version: Version,
@@ -200,7 +200,7 @@ async fn call(
     }
 }
 
-/// When a client stops waiting, as its timeout says: up to eight digits and a unit.
+/// Reads the client's deadline from `grpc-timeout`: up to eight digits and a unit.
 fn deadline(headers: &HeaderMap) -> Result<Option<Instant>, Status> {
     let Some(value) = headers.get(TIMEOUT) else {
         return Ok(None);
@@ -233,10 +233,10 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_ends_when_its_client_is_silent() {
+    async fn body_ends_when_client_is_silent() {
         let timeout = Duration::from_secs(5);
         let pieces = stream::unfold(0, |n| async move {
-            // sleep: the client becomes slower and slower, in virtual time
+            // sleep: the client slows down, in virtual time
             tokio::time::sleep(Duration::from_secs(n * 2)).await;
             Some((Ok::<_, Infallible>(Bytes::from(n.to_string())), n + 1))
         });
@@ -251,7 +251,7 @@ mod tests {
             "all"
         );
         let drips = stream::unfold((), |()| async {
-            // sleep: the client drips, in virtual time
+            // sleep: the client sends slowly, in virtual time
             tokio::time::sleep(Duration::from_secs(2)).await;
             Some((Ok::<_, Infallible>(Bytes::from_static(b"x")), ()))
         });
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn timeouts_are_read() {
+    fn parses_timeouts() {
         for (text, wanted) in [
             ("1H", Some(Duration::from_secs(3600))),
             ("2M", Some(Duration::from_secs(120))),
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_belongs_to_a_version() {
+    fn package_selects_version() {
         fn found(service: &str, method: &str) -> Option<(Version, Operation)> {
             find(service, method).map(|(version, found)| (version, found.operation))
         }

@@ -1,7 +1,7 @@
-//! What kept a call from being done, as a status of gRPC.
+//! Converts errors to gRPC statuses.
 //!
-//! A status travels in header fields, of which clients take 8 KiB, and an error may quote what a client sent: so texts
-//! are cut until it fits.
+//! A status travels in header fields, for which clients accept 8 KiB, and an error may quote the client's
+//! input. Texts are therefore truncated until the status fits.
 
 use http::HeaderMap;
 use serde_json::Value;
@@ -14,16 +14,16 @@ use super::super::{
 };
 use crate::{Host, auth::AuthError, body::BodyError};
 
-/// What the fields of a status may take, by the measure of HTTP/2; some room is left to what else is among them.
+/// Maximum size of the status fields, measured as HTTP/2 does. The rest of the 8 KiB is left for other
+/// fields.
 const MAX_FIELDS: usize = 7 << 10;
-/// What HTTP/2 counts for a field besides its name and value.
+/// Bytes that HTTP/2 counts per field in addition to its name and value.
 const FIELD_OVERHEAD: usize = 32;
-/// The most bytes of a text, tried in turn until a status fits.
+/// Maximum text lengths in bytes, tried in turn until a status fits.
 const CUTS: [usize; 5] = [1024, 512, 256, 128, 64];
-/// The most details of a kind, where not all fit.
+/// Maximum list length once truncation is needed.
 const MAX_MANY: usize = 8;
 
-/// An error of an operation.
 pub(in crate::a2a) fn of(host: &Host, error: &Error, version: Version) -> Status {
     match error {
         Error::A2a(error) => of_a2a(host, error, version),
@@ -34,7 +34,7 @@ pub(in crate::a2a) fn of(host: &Host, error: &Error, version: Version) -> Status
     }
 }
 
-/// The host cannot take this now.
+/// The host cannot serve the request now.
 pub(super) fn unavailable() -> Status {
     let mut status = Status::unavailable("the host cannot take this request now");
     let wait = MetadataValue::from(RETRY_AFTER);
@@ -50,7 +50,6 @@ fn of_a2a(host: &Host, error: &A2aError, version: Version) -> Status {
     )
 }
 
-/// A status with its details, cut as much as it has to be.
 fn fitting(code: i32, message: &str, data: Option<&Value>) -> Status {
     let mut status = whole(code, message, data);
     for most in CUTS {
@@ -72,7 +71,7 @@ fn whole(code: i32, message: &str, data: Option<&Value>) -> Status {
     Status::with_details(Code::from(code), message, details.into())
 }
 
-/// What a status takes among the fields of an answer.
+/// The size of the status in the response headers.
 fn fields_len(status: &Status) -> usize {
     let mut fields = HeaderMap::new();
     if status.add_header(&mut fields).is_err() {
@@ -84,7 +83,7 @@ fn fields_len(status: &Status) -> usize {
     fields.iter().map(field).sum()
 }
 
-/// The same with shorter texts, and fewer where there are many.
+/// Truncates the texts and lists of a value.
 fn shortened(value: &Value, most: usize) -> Value {
     match value {
         Value::String(text) => cut(text, most).into(),
@@ -105,12 +104,12 @@ fn shortened(value: &Value, most: usize) -> Value {
     }
 }
 
-/// The beginning of a text, at most so many bytes of whole characters.
+/// Truncates a text to at most `most` bytes, at a character boundary.
 fn cut(text: &str, most: usize) -> &str {
     &text[..text.floor_char_boundary(most)]
 }
 
-/// The request has no caller.
+/// Authentication failed.
 pub(super) fn unauthenticated(error: &AuthError) -> Status {
     let message = match error {
         AuthError::Missing => "a bearer credential is required",
@@ -120,7 +119,7 @@ pub(super) fn unauthenticated(error: &AuthError) -> Status {
     Status::unauthenticated(message)
 }
 
-/// There is no body to read a message from.
+/// The request body could not be read.
 pub(super) fn no_body(error: BodyError) -> Status {
     match error {
         BodyError::TooLarge => Status::resource_exhausted("the message is too large"),
@@ -131,12 +130,12 @@ pub(super) fn no_body(error: BodyError) -> Status {
     }
 }
 
-/// The deadline of the client has passed.
+/// The client's deadline has passed.
 pub(super) fn too_late() -> Status {
     Status::deadline_exceeded("the deadline has passed; the task goes on")
 }
 
-/// A stream ends before its task does.
+/// The stream ended before its task.
 pub(super) fn broken_off() -> Status {
     Status::unavailable("the stream was broken off; subscribe again")
 }
@@ -154,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_whole() {
+    fn short_status_is_not_truncated() {
         for error in [
             A2aError::task_not_found("t-1"),
             A2aError::invalid_param("message.parts", "ä".repeat(300)),
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_is_cut_between_characters() {
+    fn long_text_is_truncated_at_a_character_boundary() {
         for text in ["x", "ä", "\u{1f980}", "%", "\n"] {
             for n in [2_000, 10_000, 1 << 20] {
                 let text = text.repeat(n);

@@ -1,4 +1,4 @@
-//! Tables over every status and event, and that a log folds to what its run shows.
+//! Tables over every status and event, and equality of a folded log with its run.
 
 use serde_json::{Value, json};
 use wopr_core::{
@@ -75,7 +75,7 @@ fn paused() -> Event {
 }
 
 #[test]
-fn every_status_has_its_state() {
+fn maps_every_status_to_a_state() {
     let table = [
         ("pending", TaskState::Submitted),
         ("running", TaskState::Working),
@@ -98,7 +98,7 @@ fn every_status_has_its_state() {
 }
 
 #[test]
-fn only_a_run_that_declined_is_rejected() {
+fn only_declined_runs_are_rejected() {
     let mut projection = begun();
     let declined = Event::RunFailed {
         error: Failure::new(wopr_core::REJECTED, "no"),
@@ -117,7 +117,7 @@ fn only_a_run_that_declined_is_rejected() {
 }
 
 #[test]
-fn what_was_said_by_pieces_is_no_artifact_again() {
+fn streamed_text_is_not_sent_again_as_artifact() {
     let piece = |index, is_last| Event::OutputChunk {
         step: step("say"),
         index,
@@ -138,7 +138,7 @@ fn what_was_said_by_pieces_is_no_artifact_again() {
     assert_eq!(projection.apply(&made("say")), Change::None);
     assert_eq!(projection, begun());
     assert_eq!(projection.apply(&made("say")), Change::Artifact);
-    // Whatever ends its node ends it.
+    // The end of a node ends its stream, too.
     let cancelled = Event::NodeCancelled {
         step: step("say"),
         reason: String::new(),
@@ -149,7 +149,7 @@ fn what_was_said_by_pieces_is_no_artifact_again() {
 }
 
 #[test]
-fn stored_states_come_back() {
+fn stored_states_roundtrip() {
     for state in TaskState::ALL {
         assert_eq!(
             stored_state(*state).map(wire_state),
@@ -159,7 +159,7 @@ fn stored_states_come_back() {
 }
 
 #[test]
-fn an_event_is_at_most_one_update() {
+fn event_causes_at_most_one_update() {
     let quiet = |event: Event| (event, Change::None, RunStatus::Running);
     let table: Vec<(Event, Change, RunStatus)> = vec![
         (
@@ -300,7 +300,7 @@ fn an_event_is_at_most_one_update() {
 }
 
 #[test]
-fn what_is_still_asked_keeps_a_run_waiting() {
+fn open_interrupt_keeps_run_waiting() {
     let mut projection = begun();
     projection.apply(&asks("a", InterruptKind::Approval));
     projection.apply(&asks("b", InterruptKind::Clarification));
@@ -314,7 +314,7 @@ fn what_is_still_asked_keeps_a_run_waiting() {
 }
 
 #[test]
-fn a_pause_hides_what_is_asked_until_it_ends() {
+fn pause_hides_interrupts_until_resume() {
     let mut projection = begun();
     projection.apply(&asks("a", InterruptKind::Approval));
     projection.apply(&paused());
@@ -325,7 +325,7 @@ fn a_pause_hides_what_is_asked_until_it_ends() {
 }
 
 #[tokio::test]
-async fn a_log_folds_to_what_its_run_shows() {
+async fn folded_log_equals_projection_of_run() {
     let mut config = Config {
         store: StoreUrl::Memory,
         ..Config::default()
@@ -437,7 +437,7 @@ async fn a_log_folds_to_what_its_run_shows() {
 }
 
 #[test]
-fn a_child_s_question_goes_with_its_answer() {
+fn interrupt_of_child_closes_with_its_answer() {
     let mut projection = begun();
     projection.apply(&mirrors("sub"));
     assert_eq!(projection.asked()[0].id(), "sub:0/ask:0");

@@ -1,14 +1,14 @@
-//! Push notifications: who is told of a task, and what.
+//! Push notifications: task updates sent to subscribed URLs.
 //!
 //! ```text
-//!   service   create, get, list, delete; what comes along with a message
-//!   receiver  a configuration as it is kept: sealed, with nothing of it in the open
-//!   update    from events to what a receiver may know, and to a body of the version it registered with
-//!   notifier   the engine's port: both of these, and the way out
+//!   service        create, get, list, delete; configurations sent along with a message
+//!   subscription   a configuration as it is stored, encrypted
+//!   update         from events to what a subscriber may see, and to a body of its A2A version
+//!   notifier       implements the engine's port with the modules above, and sends
 //! ```
 //!
-//! When, in which order and how often is the engine's business. A body holds the state of the task and where artifacts
-//! are, never what anybody said.
+//! The engine decides when, in which order and how often to send. A body holds the state of the task and the
+//! URLs of artifacts, never the content of messages.
 
 mod notifier;
 mod service;

@@ -1,4 +1,5 @@
-//! The engine's notifier: opens the receiver, writes the body in its version, and sends it through the gate.
+//! The engine's notifier: opens the subscription, writes the body in its version, and sends it through the
+//! gate.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -13,7 +14,7 @@ use super::{
     update::{self, Kept},
 };
 
-/// Tells receivers of tasks.
+/// Delivers task updates to subscriptions.
 #[derive(Debug)]
 pub(crate) struct Notifier {
     cipher: SubscriptionCipher,
@@ -22,7 +23,6 @@ pub(crate) struct Notifier {
 }
 
 impl Notifier {
-    /// A notifier that goes out by a gate.
     pub(crate) const fn new(cipher: SubscriptionCipher, gate: Gate, public_url: String) -> Self {
         Self {
             cipher,
@@ -39,7 +39,7 @@ impl Notifier {
             seq,
             body,
         } = delivery;
-        let receiver = self.cipher.open(run, id, receiver).map_err(|error| {
+        let subscription = self.cipher.open(run, id, receiver).map_err(|error| {
             tracing::error!(%run, push = id, %error, "push configuration not readable");
             undelivered("could not open the configuration: the master key is another one, or it was changed")
         })?;
@@ -48,27 +48,27 @@ impl Notifier {
             undelivered("could not read the update")
         })?;
         let body = kept
-            .body(receiver.version, run, seq.0, &self.public_url)
+            .body(subscription.version, run, seq.0, &self.public_url)
             .map_err(|_| undelivered("could not write the update"))?;
         let header =
             |text: &str| secret_header(text).map_err(|_| undelivered("could not put a secret into a header"));
         Ok(Push {
-            url: receiver
+            url: subscription
                 .url
                 .parse()
                 .map_err(|_| undelivered("could not read the url"))?,
-            token: receiver.token.as_deref().map(header).transpose()?,
-            authorization: receiver.authorization().as_deref().map(header).transpose()?,
-            content_type: HeaderValue::from_static(content_type(&receiver)),
+            token: subscription.token.as_deref().map(header).transpose()?,
+            authorization: subscription.authorization().as_deref().map(header).transpose()?,
+            content_type: HeaderValue::from_static(content_type(&subscription)),
             body: Bytes::from(body),
             traceparent: kept.trace,
         })
     }
 }
 
-/// What the specification of each version names.
-const fn content_type(receiver: &Subscription) -> &'static str {
-    match receiver.version {
+/// The media type that the specification of each version requires.
+const fn content_type(subscription: &Subscription) -> &'static str {
+    match subscription.version {
         Version::V0_3 => "application/json",
         Version::V1_0 => "application/a2a+json",
     }

@@ -1,7 +1,8 @@
-//! The operations on push configurations, and those that come along with a message.
+//! Operations on push configurations, including those sent along with a message.
 //!
-//! They ask for what reading the task asks for: who may not read it finds no task. A URL is judged before anything is
-//! kept, without a look-up where that decides nothing; whether its addresses may be reached is judged at each push.
+//! They require the scopes for reading the task; without them the task is not found. A URL is checked before
+//! anything is stored, with no DNS lookup unless the result depends on it. Its addresses are checked at each
+//! push.
 
 use rand::{TryRngCore as _, rngs::OsRng};
 use sha2::{Digest, Sha256};
@@ -29,22 +30,22 @@ use crate::{
     hex::hex,
 };
 
-/// Most characters of a configuration's id.
+/// Maximum characters in the id of a configuration.
 const MAX_ID: usize = 128;
-/// Most bytes of a token, and of credentials.
+/// Maximum bytes of a token, and of credentials.
 const MAX_SECRET: usize = 4096;
 
-/// Where in a request a configuration is.
+/// Where a request contains the configuration.
 #[derive(Debug, Clone, Copy)]
 enum Place {
-    /// It is what the request is about.
+    /// The configuration is the request.
     Alone,
-    /// It comes along with a message.
+    /// The configuration accompanies a message.
     Along,
 }
 
 impl Place {
-    /// The name of a member, as the client wrote it.
+    /// The path of a member as the client wrote it.
     fn field(self, version: Version, member: &str) -> String {
         let config = match (self, version) {
             (Self::Alone, Version::V1_0) => return member.to_owned(),
@@ -57,7 +58,7 @@ impl Place {
 }
 
 impl Service {
-    /// Registers a configuration with a task, or sets the one of its id anew.
+    /// Registers a configuration with a task, or replaces the one with the same id.
     pub(in crate::a2a) async fn create_push(
         &self,
         call: &Call,
@@ -71,16 +72,16 @@ impl Service {
             None => random_id()?,
         };
         self.demand_managed(call, &view.key, &id).await?;
-        let receiver = self.judged(call, &config, &id, Place::Alone).await?;
-        let row = self.sealed(&view.key, id.clone(), &receiver)?;
+        let subscription = self.judged(call, &config, &id, Place::Alone).await?;
+        let row = self.sealed(&view.key, id.clone(), &subscription)?;
         match self.put(&view.key, row).await? {
-            Put::Added | Put::Replaced => Ok(receiver.shown(&view.key, &id)),
+            Put::Added | Put::Replaced => Ok(subscription.shown(&view.key, &id)),
             Put::Full => Err(Error::full(self.host.config().a2a.push_configs)),
             Put::Missing => Err(A2aError::task_not_found(task).into()),
         }
     }
 
-    /// Reads a configuration; without an id the one set last.
+    /// Reads a configuration; without an id, the one set last.
     pub(in crate::a2a) async fn get_push(
         &self,
         call: &Call,
@@ -91,20 +92,20 @@ impl Service {
         let rows = self.host.app().subscriptions(&view.key).await?;
         let mut is_kept = false;
         for row in rows.iter().rev().filter(|row| id.is_none_or(|id| row.id == id)) {
-            let receiver = self.opened(&view.key, row)?;
-            if receiver.is_managed_by(&call.caller) {
-                return Ok(receiver.shown(&view.key, &row.id));
+            let subscription = self.opened(&view.key, row)?;
+            if subscription.is_managed_by(&call.caller) {
+                return Ok(subscription.shown(&view.key, &row.id));
             }
             is_kept = true;
         }
         if is_kept {
             require(&call.caller, Scope::WebhooksManage)?;
         }
-        // The table of errors has no other word for a configuration that is not there.
+        // The error table has no other error for a missing configuration.
         Err(A2aError::task_not_found(task).into())
     }
 
-    /// Lists the configurations of a task that the caller manages, the one set first ahead.
+    /// Lists the task's configurations that the caller manages, in the order they were set.
     pub(in crate::a2a) async fn list_pushes(
         &self,
         call: &Call,
@@ -113,9 +114,9 @@ impl Service {
         let view = self.visible(call, &request.task_id).await?;
         let mut rows = Vec::new();
         for row in self.host.app().subscriptions(&view.key).await? {
-            let receiver = self.opened(&view.key, &row)?;
-            if receiver.is_managed_by(&call.caller) {
-                rows.push((row, receiver));
+            let subscription = self.opened(&view.key, &row)?;
+            if subscription.is_managed_by(&call.caller) {
+                rows.push((row, subscription));
             }
         }
         let from = match &request.page_token {
@@ -133,14 +134,14 @@ impl Service {
             Some((last, _)) if from + page.len() < rows.len() => last.id.clone(),
             Some(_) | None => String::new(),
         };
-        let shown = |(row, receiver): &&(PushRow, Subscription)| receiver.shown(&view.key, &row.id);
+        let shown = |(row, subscription): &&(PushRow, Subscription)| subscription.shown(&view.key, &row.id);
         Ok(ListTaskPushNotificationConfigsResponse {
             configs: page.iter().map(shown).collect(),
             next_page_token,
         })
     }
 
-    /// Removes a configuration and whatever still waits for it. Removing it twice is removing it once.
+    /// Removes a configuration and its pending deliveries. Idempotent.
     pub(in crate::a2a) async fn delete_push(
         &self,
         call: &Call,
@@ -152,7 +153,7 @@ impl Service {
         Ok(())
     }
 
-    /// The configuration that comes with a message, to be registered by the append that takes it.
+    /// Reads the configuration sent along with a message. The append that accepts the message registers it.
     pub(in crate::a2a) async fn push_along(
         &self,
         call: &Call,
@@ -162,18 +163,18 @@ impl Service {
     ) -> Result<Option<NewSubscription>, Error> {
         let Some(config) = config else { return Ok(None) };
         require(&call.caller, Scope::RunsRead)?;
-        // The same message names the same configuration, however often it is sent.
+        // Resending a message names the same configuration.
         let id = config.id.clone().unwrap_or_else(|| id_of(message_id));
         self.demand_managed(call, run, &id).await?;
-        let receiver = self.judged(call, config, &id, Place::Along).await?;
+        let subscription = self.judged(call, config, &id, Place::Along).await?;
         Ok(Some(NewSubscription {
             run: run.run.clone(),
-            row: self.sealed(run, id, &receiver)?,
+            row: self.sealed(run, id, &subscription)?,
             most: self.host.config().a2a.push_configs,
         }))
     }
 
-    /// Demands that a caller may replace or remove the configuration of an id, if there is one.
+    /// Requires that the caller may replace or remove the configuration with this id, if there is one.
     async fn demand_managed(&self, call: &Call, run: &RunKey, id: &str) -> Result<(), Error> {
         let rows = self.host.app().subscriptions(run).await?;
         let Some(row) = rows.iter().find(|row| row.id == id) else {
@@ -185,7 +186,7 @@ impl Service {
         require(&call.caller, Scope::WebhooksManage)
     }
 
-    /// Checks a configuration and reads it.
+    /// Validates a configuration.
     async fn judged(
         &self,
         call: &Call,
@@ -195,7 +196,7 @@ impl Service {
     ) -> Result<Subscription, Error> {
         let version = call.version;
         let refused = |member: &str, rule: &str| A2aError::invalid_param(place.field(version, member), rule);
-        // The proto of 0.3 names a configuration by a path.
+        // The protobuf form of 0.3 names a configuration by a path, so an id must not contain a slash.
         let is_id = |text: &str| {
             !text.is_empty()
                 && text.chars().count() <= MAX_ID
@@ -205,11 +206,11 @@ impl Service {
             let rule = "must be 1 to 128 characters without slashes and control characters";
             return Err(refused("id", rule).into());
         }
-        let receiver = Subscription::of(config, version, &call.caller.principal);
+        let subscription = Subscription::of(config, version, &call.caller.principal);
         let secrets = [
-            ("token", receiver.token.clone()),
-            ("authentication", receiver.scheme.clone()),
-            ("authentication", receiver.authorization()),
+            ("token", subscription.token.clone()),
+            ("authentication", subscription.scheme.clone()),
+            ("authentication", subscription.authorization()),
         ];
         for (member, secret) in secrets {
             let Some(secret) = secret else { continue };
@@ -220,17 +221,17 @@ impl Service {
                 return Err(refused(member, "cannot stand in a header").into());
             }
         }
-        let judged = self.host.gate().register(&receiver.url).await;
+        let judged = self.host.gate().register(&subscription.url).await;
         let url = judged
             .map_err(|refusal| refused("url", &format!("is refused: no notification may {refusal}")))?;
         Ok(Subscription {
             url: url.into(),
-            ..receiver
+            ..subscription
         })
     }
 
-    fn sealed(&self, run: &RunKey, id: String, receiver: &Subscription) -> Result<PushRow, Error> {
-        let body = self.host.cipher().seal(run, &id, receiver).map_err(|error| {
+    fn sealed(&self, run: &RunKey, id: String, subscription: &Subscription) -> Result<PushRow, Error> {
+        let body = self.host.cipher().seal(run, &id, subscription).map_err(|error| {
             tracing::error!(%error, "push configuration not sealed");
             A2aError::Internal
         })?;
@@ -253,11 +254,11 @@ impl Service {
     }
 }
 
-/// Registers a receiver without secrets, whose URL has been judged.
+/// Registers a subscription without secrets, whose URL has been checked.
 pub(crate) async fn set(host: &Host, caller: &Caller, run: &RunKey, url: Url) -> Result<Put, AppError> {
-    let receiver = Subscription::at(url, &caller.principal);
+    let subscription = Subscription::at(url, &caller.principal);
     let id = random_id().map_err(|_| AppError::Internal("no randomness for an id".to_owned()))?;
-    let sealed = host.cipher().seal(run, &id, &receiver);
+    let sealed = host.cipher().seal(run, &id, &subscription);
     let row = PushRow {
         id,
         body: sealed.map_err(|error| AppError::Internal(error.to_string()))?,

@@ -1,7 +1,9 @@
-//! A push configuration as it is kept: sealed whole, because its URL may carry secrets as well as its token does.
+//! A stored push configuration. It is encrypted as a whole, because its URL may carry secrets like its token
+//! does.
 //!
-//! What clients are shown of it again is where it leads, without the query, and by which scheme; a token only as a
-//! fingerprint, and credentials not at all. A caller manages those it registered, and with `webhooks:manage` all.
+//! Clients get back the URL without its query and the authentication scheme. They see a token only as a
+//! fingerprint, and credentials not at all. Callers manage the configurations they registered; callers with
+//! `webhooks:manage` manage all.
 
 use serde::{Deserialize, Serialize};
 use url::Url;
@@ -17,28 +19,25 @@ use crate::{
     secrets::{SealError, Secrets, Subkey},
 };
 
-/// Digits of a fingerprint; the record has room for 32.
+/// Hex digits of a fingerprint; the record has room for 32.
 const FINGERPRINT: usize = 16;
-/// What stands for a part of a URL that is not shown.
+/// Stands for a part of a URL that is not shown.
 const HIDDEN: &str = "REDACTED";
 
-/// Where to push, and how to be known there.
+/// Where to push, and how to authenticate there.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Subscription {
-    /// Bodies are written for this version.
+    /// The A2A version of the bodies.
     #[serde(with = "version")]
     pub(super) version: Version,
-    /// Who registered it.
     pub(super) owner: PrincipalId,
-    /// Where to.
     pub(super) url: String,
-    /// What it knows this host by.
+    /// Identifies this host to the receiving endpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) token: Option<String>,
-    /// The scheme of `Authorization`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) scheme: Option<String>,
-    /// What follows it.
+    /// The credentials after the scheme.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) credentials: Option<String>,
 }
@@ -71,7 +70,7 @@ mod version {
 }
 
 impl Subscription {
-    /// Reads what a client wants, to be told in a version.
+    /// Reads a client's configuration; `version` is the A2A version of the bodies.
     pub(super) fn of(config: &TaskPushNotificationConfig, version: Version, owner: &PrincipalId) -> Self {
         let authentication = config.authentication.as_ref();
         Self {
@@ -86,7 +85,7 @@ impl Subscription {
         }
     }
 
-    /// One that is told in 1.0 and has no secrets.
+    /// A subscription for 1.0 bodies, without secrets.
     pub(super) fn at(url: Url, owner: &PrincipalId) -> Self {
         Self {
             version: Version::V1_0,
@@ -98,7 +97,7 @@ impl Subscription {
         }
     }
 
-    /// Where it leads, without what may be a secret: the query, the fragment, and a name and password.
+    /// The URL without parts that may be secret: query, fragment, user name and password.
     pub(crate) fn shown_url(&self) -> String {
         let Ok(mut url) = Url::parse(&self.url) else {
             return String::new();
@@ -107,7 +106,7 @@ impl Subscription {
             url.set_query(Some(HIDDEN));
         }
         url.set_fragment(None);
-        // An address without a host has neither.
+        // A URL without a host has no user name or password.
         if url.password().is_some() || !url.username().is_empty() {
             let _ = url.set_password(None);
             let _ = url.set_username(HIDDEN);
@@ -115,18 +114,18 @@ impl Subscription {
         url.into()
     }
 
-    /// Whether a caller reads, replaces and removes it: its own, or anybody's with the scope for that.
+    /// Returns `true` if the caller may read, replace and remove this subscription.
     pub(crate) fn is_managed_by(&self, caller: &Caller) -> bool {
         self.owner == caller.principal || caller.may(Scope::WebhooksManage)
     }
 
-    /// The whole field `Authorization`, if there is one.
+    /// The value of the `Authorization` header.
     pub(super) fn authorization(&self) -> Option<String> {
         let (scheme, credentials) = (self.scheme.as_ref()?, self.credentials.as_ref()?);
         Some(format!("{scheme} {credentials}"))
     }
 
-    /// What a client is shown.
+    /// The configuration as clients see it.
     pub(super) fn shown(&self, run: &RunKey, id: &str) -> TaskPushNotificationConfig {
         TaskPushNotificationConfig {
             tenant: None,
@@ -142,7 +141,6 @@ impl Subscription {
     }
 }
 
-/// Keeps receivers to itself.
 #[derive(Debug, Clone)]
 pub(crate) struct SubscriptionCipher {
     seals: Subkey,
@@ -150,7 +148,6 @@ pub(crate) struct SubscriptionCipher {
 }
 
 impl SubscriptionCipher {
-    /// The cipher of a host.
     pub(crate) fn new(secrets: &Secrets) -> Self {
         Self {
             seals: secrets.subkey("push-receiver"),
@@ -158,33 +155,31 @@ impl SubscriptionCipher {
         }
     }
 
-    /// Seals a receiver for its place.
-    ///
-    /// # Errors
-    /// See [`SealError`].
-    pub(super) fn seal(&self, run: &RunKey, id: &str, receiver: &Subscription) -> Result<Vec<u8>, SealError> {
-        let text = serde_json::to_vec(receiver).map_err(|_| SealError::Forged)?;
+    /// Encrypts a subscription for its run and id.
+    pub(super) fn seal(
+        &self,
+        run: &RunKey,
+        id: &str,
+        subscription: &Subscription,
+    ) -> Result<Vec<u8>, SealError> {
+        let text = serde_json::to_vec(subscription).map_err(|_| SealError::Forged)?;
         self.seals.seal(&place(run, id), &text)
     }
 
-    /// Opens a receiver.
-    ///
-    /// # Errors
-    /// See [`SealError`].
     pub(crate) fn open(&self, run: &RunKey, id: &str, sealed: &[u8]) -> Result<Subscription, SealError> {
         let text = self.seals.open(&place(run, id), sealed)?;
         serde_json::from_slice(&text).map_err(|_| SealError::Forged)
     }
 
-    /// What tells two tokens apart and neither from itself.
-    pub(crate) fn fingerprint(&self, receiver: &Subscription) -> Option<String> {
-        let token = receiver.token.as_ref()?;
+    /// A keyed hash of the token: it distinguishes tokens without revealing them.
+    pub(crate) fn fingerprint(&self, subscription: &Subscription) -> Option<String> {
+        let token = subscription.token.as_ref()?;
         let digest = hex(&self.fingerprints.sign(token.as_bytes()));
         Some(digest.chars().take(FINGERPRINT).collect())
     }
 }
 
-/// Names a place unlike every other: no id holds a NUL.
+/// A unique name for a subscription: ids contain no NUL.
 fn place(run: &RunKey, id: &str) -> Vec<u8> {
     [run.tenant.as_str(), run.run.as_str(), id]
         .join("\0")

@@ -1,8 +1,8 @@
-//! What a receiver is told, and in which words.
+//! Task updates as they are pushed to subscribers.
 //!
-//! Of a log there is told what a stream of the task tells, in the same order, without what was said in it: the state,
-//! what kind of answer is waited for, and where an artifact can be read by whoever may. It is decided when the event is
-//! looked at first and kept, so that every attempt sends the same.
+//! The updates are those that a stream of the task sends, in the same order, but without content: the state,
+//! the kind of answer the task waits for, and the URLs of artifacts. They are computed when an event is first
+//! processed and then stored, so every attempt sends the same.
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -20,28 +20,27 @@ use crate::a2a::{
     projection::{Change, TaskProjection, stored_state, wire_state, wire_time},
 };
 
-/// What is kept of an update.
+/// The stored form of an update.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Kept {
     context: String,
-    /// When it happened, in milliseconds since the epoch.
+    /// The time of the event, in milliseconds since the epoch.
     at: i64,
-    /// The state, as rows spell it.
+    /// The state, as task rows spell it.
     state: String,
-    /// OpenWOP's status.
     status: String,
-    /// What kind of answer is waited for, in the words of the task's metadata.
+    /// The kind of answer the task waits for, as in the task's metadata.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     asks: Option<String>,
-    /// The artifact that there is now.
+    /// The id of the artifact that the event created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     artifact: Option<String>,
-    /// The trace that the run belongs to.
+    /// The W3C trace context of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) trace: Option<String>,
 }
 
-/// What events of a run are to those who are told of it.
+/// Converts events to the updates that subscribers get. `before` is the run before the first of them.
 pub(super) fn updates(before: &View, events: &[Recorded]) -> Vec<Update> {
     let mut started = before.run.started.as_deref();
     if let (None, Some(Event::RunStarted(begins))) = (started, events.first().map(|first| &first.event)) {
@@ -55,7 +54,7 @@ pub(super) fn updates(before: &View, events: &[Recorded]) -> Vec<Update> {
     for recorded in events {
         let change = projection.apply(&recorded.event);
         let artifact = match (&recorded.event, change) {
-            // Whoever saw no piece of it has to be told, however it came to be.
+            // Streamed chunks are not pushed, so report every finished artifact.
             (Event::ArtifactCreated { artifact, .. }, _) => Some(artifact.clone()),
             (_, Change::Status) => None,
             (_, Change::None | Change::Artifact | Change::Piece) => continue,
@@ -87,12 +86,11 @@ pub(super) fn updates(before: &View, events: &[Recorded]) -> Vec<Update> {
 }
 
 impl Kept {
-    /// Reads what [`updates`] kept.
     pub(super) fn read(body: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(body)
     }
 
-    /// The body of a push: a task in 0.3, an item of a stream in 1.0.
+    /// Builds the body of a push: a task in 0.3, a stream item in 1.0.
     pub(super) fn body(
         &self,
         version: Version,
@@ -143,7 +141,7 @@ impl Kept {
         }
     }
 
-    /// `metadata.openwop`. The sequence tells an update that came twice from two.
+    /// Builds `metadata.openwop`. The sequence number identifies duplicates.
     fn about(&self, seq: u64) -> Object {
         let mut about = Object::new();
         about.insert("sequence".to_owned(), seq.into());
@@ -155,7 +153,7 @@ impl Kept {
     }
 }
 
-/// An artifact without its content: where to read it.
+/// An artifact whose only part is the URL of its content.
 fn reference(run: &RunKey, id: &str, public_url: &str) -> Artifact {
     Artifact {
         artifact_id: id.to_owned(),

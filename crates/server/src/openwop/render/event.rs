@@ -1,7 +1,8 @@
-//! Events as OpenWOP v1 documents (section 10.6): each event of the kernel is exactly one of them.
+//! Renders events as OpenWOP v1 documents (section 10.6), one document per event.
 //!
-//! Payloads hold nothing that a replay could not repeat: no run id of their own, no clock but where the
-//! specification requires one. What v1 has no name for is a vendor event under `vendor.wopr.`.
+//! Payloads contain nothing that a replay could not reproduce: no run id of their own, and no clock except
+//! where the specification requires one. Events that v1 does not define are vendor events under
+//! `vendor.wopr.`.
 
 use serde_json::{Value, json};
 use wopr_core::{
@@ -13,13 +14,12 @@ use wopr_wire::openwop::event::{RunEventDoc, SCHEMA_VERSION};
 use super::{ENGINE_VERSION, Mask, time};
 use wopr_app::EDITED;
 
-/// The id of an event: its run and its sequence.
+/// The id of an event: run id and sequence number.
 #[must_use]
 pub fn event_id(key: &RunKey, seq: u64) -> String {
     format!("{}.{seq}", key.run)
 }
 
-/// Renders an event.
 #[must_use]
 pub fn event(recorded: &Recorded, key: &RunKey, mask: &Mask) -> RunEventDoc {
     let (node, mut payload) = payload(&recorded.event, key, mask);
@@ -40,7 +40,7 @@ pub fn event(recorded: &Recorded, key: &RunKey, mask: &Mask) -> RunEventDoc {
     }
 }
 
-/// Whether the published schema lets the payload of an event have further members.
+/// Returns `true` if the published schema allows additional members in the event's payload.
 const fn is_open(event: &Event) -> bool {
     !matches!(
         event,
@@ -48,7 +48,6 @@ const fn is_open(event: &Event) -> bool {
     )
 }
 
-/// The type of an event.
 #[must_use]
 pub const fn event_type(event: &Event) -> &'static str {
     match event {
@@ -83,7 +82,7 @@ pub const fn event_type(event: &Event) -> &'static str {
     }
 }
 
-/// An object made of the members that are there.
+/// Builds an object from the members that are present.
 struct Payload(Object);
 
 impl Payload {
@@ -91,7 +90,7 @@ impl Payload {
         Self(Object::new())
     }
 
-    /// Of a node's execution.
+    /// A payload that begins with the node id.
     fn node(step: &StepId) -> Self {
         Self::new().with("nodeId", step.node.as_str())
     }
@@ -113,7 +112,7 @@ impl Payload {
     }
 }
 
-/// The node an event is about, and its payload.
+/// The event's node and its payload.
 fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) {
     let of = |step: &StepId, payload: Payload| (Some(step.node.to_string()), payload.done());
     match event {
@@ -216,7 +215,7 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
                 value.as_ref().map(|value| mask.answer(&step.node, value)),
             ),
         ),
-        // Closed: the node is in the envelope only.
+        // The schema is closed: the node is in the envelope only.
         Event::NodeDispatched {
             step,
             child,
@@ -227,7 +226,7 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
                 .with("childRunId", child.as_str())
                 .with("childWorkflowId", workflow.as_str()),
         ),
-        // Closed, as the published schema has it: node and id are in the envelope and the key.
+        // The published schema is closed: node and id are in the envelope and the key.
         Event::InterruptRequested {
             step,
             kind,
@@ -323,7 +322,7 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
                 .maybe("nodeId", node.as_ref().map(NodeId::as_str));
             (node.as_ref().map(ToString::to_string), payload.done())
         }
-        // Closed: bounds of the channel are the definition's.
+        // The schema is closed: limits of the channel are in the definition.
         Event::ChannelWritten {
             channel,
             value,
@@ -341,7 +340,7 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
                 .with("writtenAt", time(*written_at).to_string());
             (Some(node.to_string()), payload.done())
         }
-        // The content is read at its own address.
+        // The content has its own URL.
         Event::ArtifactCreated {
             step,
             artifact,
@@ -365,7 +364,7 @@ fn payload(event: &Event, key: &RunKey, mask: &Mask) -> (Option<String>, Value) 
             step,
             Payload::node(step)
                 .with("runId", key.run.as_str())
-                // The pieces are the output port `text`.
+                // Chunks belong to the output port `text`.
                 .with(
                     "chunk",
                     mask.output(&step.node, "text", &Value::from(chunk.as_str())),
@@ -422,7 +421,7 @@ fn run_started(started: &RunStarted, key: &RunKey, mask: &Mask) -> Value {
         .done()
 }
 
-/// Answers by question, which become the output `answers`.
+/// Masks answers by question, which become the output `answers`.
 fn given(answers: &Object, step: &StepId, mask: &Mask) -> Object {
     let shown = |answer: &Value| mask.output(&step.node, "answers", answer);
     let answers = answers.iter();
@@ -431,7 +430,7 @@ fn given(answers: &Object, step: &StepId, mask: &Mask) -> Object {
         .collect()
 }
 
-/// What a reviewer said, which becomes the output `feedback`.
+/// Masks the reviewer's feedback, which becomes the output `feedback`.
 fn words(feedback: Option<&String>, step: &StepId, mask: &Mask) -> Option<Value> {
     feedback.map(|words| mask.output(&step.node, "feedback", &words.as_str().into()))
 }
@@ -456,7 +455,8 @@ fn resolved(
     let is_timeout = value.is_none() && by.is_none();
     if let Some(action) = action {
         payload = payload.with("action", action.as_str());
-        // Two axes (RFC 0183): a refinement decides nothing yet, so it has an action only.
+        // Action and decision are separate axes (RFC 0183). A refinement decides nothing yet, so it has only
+        // an action.
         match action {
             ApprovalAction::Accept => payload = payload.with("decision", "granted"),
             ApprovalAction::EditAccept => {
@@ -468,7 +468,7 @@ fn resolved(
                 payload = payload.with("decision", "rejected");
             }
             ApprovalAction::Refine => {
-                // The legacy `decision: rejected` with words is a refinement of the whole.
+                // The legacy `decision: rejected` with feedback is a refinement of the whole.
                 let words = part("feedback").or(part("comment")).or(part("reason"));
                 let legacy = || words.map(|text| json!({ "scope": "whole", "text": text }));
                 let refinement = part("refineFeedback").or_else(legacy).filter(|_| !hides_words);
@@ -485,7 +485,7 @@ fn resolved(
 
 fn approval_requested(step: &StepId, data: &Value) -> Payload {
     let part = |name: &str| data.get(name).filter(|part| !part.is_null()).cloned();
-    // What is offered is named `edit` here, and `edit-accept` when it is taken.
+    // The action is called `edit` when it is offered, and `edit-accept` when it is taken.
     let offered = |action: &Value| match action.as_str() {
         Some("edit-accept") => json!("edit"),
         _ => action.clone(),

@@ -1,7 +1,7 @@
-//! Views: runs and events as OpenWOP v1 shows them.
+//! Renders runs and events as OpenWOP v1 documents.
 //!
-//! This is the one seam where ids become texts and stored types become wire types. Rendering is pure: the same
-//! run or event gives the same document through the same mask, however often.
+//! This is the only place where ids become strings and stored types become wire types. Rendering is pure: the
+//! same run or event and the same mask always give the same document.
 
 mod event;
 mod snapshot;
@@ -13,12 +13,10 @@ pub use event::{event, event_id, event_type};
 pub use snapshot::snapshot;
 pub use wopr_app::Mask;
 
-/// The version of the app, as events carry it.
+/// The engine version in events.
 pub const ENGINE_VERSION: u32 = 1;
-/// The version of the log's contract.
 pub const EVENT_LOG_SCHEMA_VERSION: u32 = 2;
 
-/// A status as the wire types have it.
 #[must_use]
 pub const fn status(status: RunStatus) -> run::RunStatus {
     match status {
@@ -35,7 +33,6 @@ pub const fn status(status: RunStatus) -> run::RunStatus {
     }
 }
 
-/// A point in time as the wire types have it.
 #[must_use]
 pub const fn time(at: Timestamp) -> time::Timestamp {
     time::Timestamp::from_millis(at.millis())

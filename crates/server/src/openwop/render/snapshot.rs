@@ -1,4 +1,4 @@
-//! A run as one document (section 8.3), without what depends on who asks.
+//! Renders a run as one document (section 8.3), without the parts that depend on the caller.
 
 use serde_json::{Value, json};
 use wopr_app::{Summary, View};
@@ -7,8 +7,8 @@ use wopr_wire::openwop::run::{Owner, RunError, RunSnapshot};
 
 use super::{EVENT_LOG_SCHEMA_VERSION, Mask, status, time};
 
-/// Renders a run. Its interrupt and its children's statuses are added by who serves the document: the first
-/// depends on the caller, the second is not in the run's log.
+/// Renders a run. The handler adds interrupts, which depend on the caller, and the statuses of children,
+/// which are not in the run's log.
 #[must_use]
 pub fn snapshot(view: &View, mask: &Mask) -> RunSnapshot {
     let View {
@@ -44,7 +44,7 @@ pub fn snapshot(view: &View, mask: &Mask) -> RunSnapshot {
     snapshot
 }
 
-/// The names under which the run holds content from outside, by kind.
+/// Names of inputs, variables and so on that hold content from outside, by kind.
 fn untrusted(run: &Run) -> Object {
     match serde_json::to_value(&run.untrusted) {
         Ok(Value::Object(names)) => names,
@@ -82,7 +82,7 @@ fn error(run: &Run, plan: &Plan) -> Option<RunError> {
     if run.is_untrusted_failure(plan, failure, node.as_ref()) {
         details.insert(CONTENT_TRUST.to_owned(), UNTRUSTED.into());
     }
-    // The published schema wants a text that is not empty.
+    // The published schema requires a non-empty message.
     let message = if failure.message.is_empty() {
         failure.code.clone()
     } else {

@@ -1,4 +1,4 @@
-//! Schemas as inputs, and answers read back.
+//! Inputs derived from schemas, and answers read back.
 
 use serde_json::json;
 
@@ -26,7 +26,7 @@ fn input(schema: &Value) -> String {
 }
 
 #[test]
-fn an_answer_gets_the_type_its_schema_wants() {
+fn answer_has_the_type_of_its_schema() {
     let one_of = json!({ "oneOf": [{ "const": 1, "title": "One" }, { "const": "two" }] });
     for (schema, answers, wanted) in [
         (json!({ "type": "string" }), &["5"][..], json!("5")),
@@ -69,7 +69,7 @@ fn an_answer_gets_the_type_its_schema_wants() {
 }
 
 #[test]
-fn an_answer_of_another_type_is_refused_with_the_question() {
+fn answer_of_another_type_is_rejected() {
     for (schema, answers, why) in [
         (json!({ "type": "string" }), &[][..], "needs an answer"),
         (json!({ "type": "string" }), &["  "], "needs an answer"),
@@ -90,7 +90,7 @@ fn an_answer_of_another_type_is_refused_with_the_question() {
 }
 
 #[test]
-fn a_schema_decides_how_a_question_is_asked() {
+fn schema_selects_the_input() {
     for (schema, wanted) in [
         (json!({ "type": "string" }), "<input type=\"text\""),
         (
@@ -128,7 +128,7 @@ fn a_schema_decides_how_a_question_is_asked() {
 }
 
 #[test]
-fn only_what_may_be_null_is_optional() {
+fn only_nullable_fields_are_optional() {
     let required = input(&json!({ "type": "string" }));
     assert!(
         required.contains(" required") && !required.contains("(optional)"),
@@ -142,7 +142,7 @@ fn only_what_may_be_null_is_optional() {
 }
 
 #[test]
-fn a_question_without_schema_takes_any_text() {
+fn question_without_schema_accepts_any_text() {
     let question = json!({ "id": "q", "question": "How?" });
     let field = Field::of(&question).expect("a question");
     assert_eq!(field.read(&form(&[("answers[q]", "so")])), Ok(json!("so")));
@@ -150,7 +150,7 @@ fn a_question_without_schema_takes_any_text() {
 }
 
 #[test]
-fn what_was_given_is_shown_again_escaped() {
+fn submitted_values_are_escaped() {
     let hostile = "\"><script>";
     for schema in [json!({ "type": "string" }), json!({ "type": "object" })] {
         let question = json!({ "id": "q", "question": "How?", "schema": schema });
@@ -162,7 +162,7 @@ fn what_was_given_is_shown_again_escaped() {
 }
 
 #[test]
-fn forms_are_bounded_and_closed() {
+fn forms_are_bounded_and_reject_unknown_fields() {
     let many = "answers[a]=1&".repeat(MAX_FIELDS + 1);
     assert_eq!(Form::parse(many.as_bytes()), Err(FormError::TooMany));
     let unknown = FormError::Unknown("voter".to_owned());

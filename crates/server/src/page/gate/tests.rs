@@ -1,4 +1,4 @@
-//! Pages of interrupts, and forms as answers.
+//! Pages of interrupts, and answers from forms.
 
 use super::*;
 
@@ -43,7 +43,7 @@ fn sent(body: &str) -> Form {
 }
 
 #[test]
-fn buttons_are_the_offered_actions() {
+fn page_has_a_button_for_each_offered_action() {
     let data = approval();
     let page = gate(InterruptKind::Approval, &data).page(None).into_string();
     for action in ["accept", "reject", "refine", "ask", "edit-accept"] {
@@ -59,7 +59,7 @@ fn buttons_are_the_offered_actions() {
 }
 
 #[test]
-fn texts_of_others_are_escaped() {
+fn untrusted_texts_are_escaped() {
     let hostile = "</textarea><script>alert(1)</script>";
     let data = json!({
         "title": hostile, "description": hostile, "prompt": hostile, "approversList": [hostile],
@@ -83,7 +83,7 @@ fn texts_of_others_are_escaped() {
 }
 
 #[test]
-fn a_page_says_who_is_asked_and_until_when() {
+fn page_shows_approvers_and_expiry() {
     let data = json!({ "actions": ["accept"], "requiredApprovals": 3, "approversList": ["ada", "bo"] });
     let gate = Gate {
         votes: vec![ApprovalAction::Accept, ApprovalAction::Reject],
@@ -106,7 +106,7 @@ fn a_page_says_who_is_asked_and_until_when() {
 }
 
 #[test]
-fn a_page_names_every_kind_of_approver() {
+fn page_shows_every_kind_of_approver() {
     for (field, wanted) in [
         (
             "approverRefs",
@@ -132,9 +132,9 @@ fn a_page_names_every_kind_of_approver() {
     assert!(page.contains("whoever may answer"), "{page}");
 }
 
-/// Browsers turn every end of a line into CR LF, and send no NUL back.
+/// Browsers turn every line ending into CR LF and replace NUL.
 #[test]
-fn a_text_that_comes_back_as_it_was_shown_is_not_edited() {
+fn unchanged_text_is_not_an_edit() {
     let mut data = approval();
     data["actions"] = json!(["accept", "edit-accept"]);
     let gate = Gate {
@@ -146,7 +146,7 @@ fn a_text_that_comes_back_as_it_was_shown_is_not_edited() {
 }
 
 #[test]
-fn a_form_is_the_answer_a_json_client_would_send() {
+fn form_gives_the_same_answer_as_json() {
     let data = approval();
     let gate = Gate {
         artifact: Some(draft("one\ntwo".into())),
@@ -211,7 +211,7 @@ fn json_is_edited_as_json() {
 }
 
 #[test]
-fn content_too_large_to_edit_is_not_offered_for_it() {
+fn large_content_is_not_editable() {
     let data = approval();
     let gate = Gate {
         artifact: Some(draft("x".repeat(100_000).into())),
@@ -223,7 +223,7 @@ fn content_too_large_to_edit_is_not_offered_for_it() {
 }
 
 #[test]
-fn a_clarification_needs_every_answer() {
+fn clarification_requires_every_answer() {
     let data = json!({ "questions": [
         { "id": "size", "question": "Which size?", "schema": { "enum": ["small", "large"] } },
         { "id": "n", "question": "How many?", "schema": { "type": "integer" } },
@@ -248,7 +248,7 @@ fn a_clarification_needs_every_answer() {
 }
 
 #[test]
-fn other_interrupts_take_json() {
+fn other_interrupts_accept_json() {
     let data = json!({ "eventType": "paid", "correlation": {} });
     let gate = gate(InterruptKind::ExternalEvent, &data);
     assert_eq!(gate.answer(&sent("value={\"a\":1}")), Ok(json!({ "a": 1 })));
@@ -262,7 +262,7 @@ fn other_interrupts_take_json() {
 }
 
 #[test]
-fn a_link_for_looking_has_no_form() {
+fn inspect_link_has_no_form() {
     let data = approval();
     let gate = Gate {
         only_shown: Some("This link only shows the question."),
@@ -289,7 +289,7 @@ fn untrusted_questions_are_labelled() {
 }
 
 #[test]
-fn what_became_of_a_question_has_a_page() {
+fn closed_interrupts_have_a_page() {
     let at = Timestamp::from_millis(NOW);
     let text = |closed: Closed| closed.page("w", "gate").into_string();
     assert!(text(Closed::Answered(Some((Some("reject"), at)))).contains("It was rejected"));

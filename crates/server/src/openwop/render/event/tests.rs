@@ -49,7 +49,7 @@ fn resolved(kind: InterruptKind, value: Option<Value>, action: Option<ApprovalAc
     }
 }
 
-/// One event of each kind, and of each shape of those that have several.
+/// One event of each kind, and several for kinds with different shapes.
 fn samples() -> Vec<Event> {
     let node = || NodeId::parse("gate").unwrap();
     let child = || RunId::parse("run_child_0123456789").unwrap();
@@ -266,7 +266,7 @@ fn mask() -> Mask {
 }
 
 #[test]
-fn the_envelope_names_the_event_its_cause_and_its_node() {
+fn envelope_names_event_cause_and_node() {
     let doc = rendered(samples().swap_remove(9), &Mask::default());
     assert_eq!(doc.event_id, format!("{RUN}.7"));
     assert_eq!(doc.causation_id.as_deref(), Some(format!("{RUN}.3").as_str()));
@@ -282,10 +282,10 @@ fn the_envelope_names_the_event_its_cause_and_its_node() {
 }
 
 #[test]
-fn a_sensitive_variable_is_in_no_payload() {
+fn payloads_hide_sensitive_variables() {
     let mask = mask();
     for event in samples() {
-        // The content of an artifact is not in its event at all.
+        // The event of an artifact does not contain its content.
         let doc = rendered(event, &mask);
         assert!(!doc.payload.to_string().contains("4711"), "{}", doc.payload);
     }
@@ -293,7 +293,7 @@ fn a_sensitive_variable_is_in_no_payload() {
     assert_eq!(started["inputs"], json!({ "pin": "[REDACTED]", "open": 1 }));
 }
 
-/// A workflow whose marks are on the node `gate`, on a channel, or on both.
+/// A workflow with sensitive outputs on the node `gate`, sensitive channels, or both.
 fn marked(outputs: &Value, channels: &Value) -> Mask {
     let document = json!({
         "id": "w", "name": "w", "version": "1", "edges": [], "triggers": [], "metadata": {}, "settings": {},
@@ -304,7 +304,7 @@ fn marked(outputs: &Value, channels: &Value) -> Mask {
 }
 
 #[test]
-fn a_sensitive_channel_is_in_no_payload() {
+fn payloads_hide_sensitive_channels() {
     let event = || Event::ChannelWritten {
         channel: "pins".to_owned(),
         value: json!("4711"),
@@ -336,7 +336,7 @@ fn a_sensitive_channel_is_in_no_payload() {
 }
 
 #[test]
-fn a_sensitive_output_is_in_no_view() {
+fn views_hide_sensitive_outputs() {
     let mask = marked(&json!({ "pin": true, "text": true, "open": false }), &json!({}));
     let outputs = || object(json!({ "pin": "4711", "text": "4711", "open": 1 }));
     let kept = json!({ "pin": "[REDACTED]", "text": "[REDACTED]", "open": 1 });
@@ -364,7 +364,7 @@ fn a_sensitive_output_is_in_no_view() {
 }
 
 #[test]
-fn an_answer_that_becomes_a_sensitive_output_is_in_no_payload() {
+fn payloads_hide_answers_that_become_sensitive_outputs() {
     let ports = [
         "answers",
         "event",
@@ -429,7 +429,7 @@ fn an_answer_that_becomes_a_sensitive_output_is_in_no_payload() {
 }
 
 #[test]
-fn an_answer_is_told_on_two_axes() {
+fn answer_has_action_and_decision() {
     for (value, action, wanted) in [
         (
             Some(json!({ "action": "accept" })),
@@ -469,14 +469,14 @@ fn an_answer_is_told_on_two_axes() {
     }
 }
 
-/// A published schema, if it lies beside the project.
+/// A published schema, if the fixtures are available.
 fn published(name: &str) -> Option<Value> {
     let folder = "../../../shared/fixtures/openwop/schemas/v1";
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("{folder}/{name}.schema.json"));
     serde_json::from_slice(&fs::read(file).ok()?).ok()
 }
 
-/// Takes other documents in, so that nothing is looked for elsewhere.
+/// Inlines referenced documents, so that the validator fetches nothing.
 fn inline(schema: &mut Value, within: &str, found: &mut BTreeSet<String>) {
     match schema {
         Value::Object(members) => {
@@ -504,7 +504,7 @@ fn inline(schema: &mut Value, within: &str, found: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn payloads_follow_the_published_schemas() {
+fn payloads_match_published_schemas() {
     let Some(mut schemas) = published("run-event-payloads") else {
         println!("skipped: the published schemas are not beside the project");
         return;
