@@ -102,6 +102,48 @@ async fn a_run_that_was_just_decided_is_read_from_memory() {
     }
 }
 
+#[tokio::test]
+async fn an_answer_loads_its_run_once() {
+    let clock = Arc::new(Still(AtomicI64::new(SystemClock.now().millis())));
+    let store = Arc::new(Counting::default());
+    let server = Server::over_by(config(), store.clone(), clock.clone()).await;
+    let alice = server.v1();
+    for over_rest in [false, true] {
+        for names_it in [false, true] {
+            let skill = json!({ "metadata": { "skillId": "clarify" } });
+            let message = alice.text(&format!("m-{over_rest}-{names_it}"), "x", skill);
+            let began = alice.send(message).await;
+            let id = began["id"].as_str().unwrap();
+            let run = alice.get(&format!("/v1/runs/{id}")).await.json();
+            let interrupt = &run["interrupt"];
+            // What was just decided is read from memory; this is about what has waited for a while.
+            clock.0.fetch_add(LATER_MS, Relaxed);
+            store.take();
+            if over_rest {
+                let node = interrupt["nodeId"].as_str().unwrap();
+                let mut body = json!({ "resumeValue": "red" });
+                if names_it {
+                    body["interruptId"] = interrupt["interruptId"].clone();
+                }
+                let path = format!("/v1/runs/{id}/interrupts/{node}");
+                let answered = alice.clone().at(&path);
+                let answered = answered.raw("POST", body.to_string().as_bytes()).await;
+                assert_eq!(answered.status, 200, "{}", answered.json());
+            } else {
+                let about = json!({ "nodeId": interrupt["nodeId"], "interruptId": interrupt["interruptId"] });
+                let mut with = json!({ "taskId": id });
+                if names_it {
+                    with["metadata"] = json!({ "openwop": { "interrupt": about } });
+                }
+                alice.send(alice.text(&format!("a-{names_it}"), "red", with)).await;
+            }
+            let cost = store.take();
+            assert_eq!(cost.get("load_within"), Some(&1), "over REST: {over_rest}: {cost:?}");
+        }
+    }
+    server.stop().await;
+}
+
 /// The place of a run's last event.
 async fn run_head(client: &Client, id: &str) -> u64 {
     let poll = client
