@@ -1,18 +1,20 @@
-//! What a request holds from its first byte to the last byte of its answer, and who pays for it.
+//! Admission of requests: accounts for what a request holds from its first byte to the last byte of its
+//! response.
 //!
 //! ```text
-//!   head read -> recognized? -- yes --> a place among the requests of its tenant
-//!                     '-------- no ---> bytes of the strangers' memory, by address, until it is recognized
+//!   head read -> authenticated? -- yes --> a request permit of its tenant
+//!                       '--------- no ---> bytes of the unauthenticated budget, by network, until authenticated
 //! ```
 //!
-//! A stranger is whoever sent no credential, or one that is not known yet or never will be. Everything strangers make
-//! this host hold comes from one small budget: the state of a request, what may arrive of its body before somebody reads
-//! it, and its answer until the client has taken it. One address never has more than half, and a part is kept for
-//! addresses from which a caller came lately: those who wait for an approval, or whose token is not known yet, come from
-//! there. What finds no room is answered 503 in a head alone, which no window of the client can hold back. Probes have
-//! [places](crate::probes) of their own then.
+//! A request is unauthenticated if it has no credential, or one that is unknown or not checked yet. Everything
+//! that such requests make this host hold comes from one small budget: the state of a request, the body bytes
+//! that may arrive before they are read, and the response until the client has read it. A single network never
+//! gets more than half, and a part is reserved for networks from which a caller authenticated recently:
+//! approvers, and callers whose token is not checked yet, come from there. Without room, a request gets a 503
+//! without a body, which no flow-control window can hold back. Probes then have [slots](crate::probes) of their
+//! own.
 //!
-//! A slot is taken before the task of a request exists and goes with the last byte that was written for it.
+//! A slot is taken before the request's task exists and released with the last byte written for it.
 
 use std::sync::{Arc, LazyLock, OnceLock};
 
@@ -26,42 +28,41 @@ use wopr_connect::{Share, Shares};
 
 use crate::{auth::Caller, connection::Line, credential_id::CredentialId, probes::Probe};
 
-/// Bytes that the requests of strangers hold at once.
+/// Bytes held for unauthenticated requests.
 const MAX_STRANGERS: usize = 36 << 20;
-/// And beside these, from addresses from which a caller came lately.
+/// Additional bytes for networks from which a caller authenticated recently.
 const MAX_NEIGHBORS: usize = 12 << 20;
-/// What a request of a stranger counts beside its fields, its body and its answer: its task and its stream.
+/// Base cost of an unauthenticated request in bytes: its task and its stream.
 const STATE: usize = 12 << 10;
-/// What a field of a head takes beside its text.
+/// Bytes per header field in addition to its text.
 const FIELD: usize = 128;
-/// How many times what is left free one address may take of the strangers' memory: alone it has half.
+/// A network may take at most this multiple of the free budget; alone it gets half.
 const ADDRESS_TIMES_FREE: usize = 1;
 
-/// Requests of callers that are in flight at once, answers that were not taken yet included; or twice the connections
-/// there may be, if that is more.
+/// Maximum number of authenticated requests in flight, including unread responses; or twice the maximum number
+/// of connections, if that is more.
 const MAX_REQUESTS: usize = 16_384;
-/// How many times what is left free one tenant may have: alone it has three quarters.
+/// A tenant may take at most this multiple of the free permits; alone it gets three quarters.
 const TENANT_TIMES_FREE: usize = 3;
 
-/// What this process has.
+/// The budgets of this process.
 static STRANGERS: LazyLock<Arc<Shares<CredentialId>>> =
     LazyLock::new(|| Arc::new(Shares::new(MAX_STRANGERS, ADDRESS_TIMES_FREE)));
 static NEIGHBORS: LazyLock<Arc<Shares<CredentialId>>> =
     LazyLock::new(|| Arc::new(Shares::new(MAX_NEIGHBORS, ADDRESS_TIMES_FREE)));
 static REQUESTS: OnceLock<Arc<Shares<CredentialId>>> = OnceLock::new();
 
-/// The requests of callers in this process, which the first host in it sizes.
+/// The permits of authenticated requests. The first host in the process sets their number.
 pub(crate) fn requests(max_connections: usize) -> &'static Arc<Shares<CredentialId>> {
     let most = max_connections.saturating_mul(2).max(MAX_REQUESTS);
     REQUESTS.get_or_init(|| Arc::new(Shares::new(most, TENANT_TIMES_FREE)))
 }
 
-/// There is no room for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("take a request beside so many others")]
 pub(crate) struct NoRoom;
 
-/// The place of a request, until the last clone of it is dropped.
+/// The admission of a request, until the last clone is dropped.
 #[derive(Debug, Clone)]
 pub(crate) struct Slot(Arc<Mutex<Held>>);
 
@@ -72,18 +73,18 @@ struct Held {
     line: Line,
 }
 
-/// Where a request has its place.
+/// What a request is charged to.
 #[derive(Debug)]
 enum Place {
-    /// Among those of its tenant.
+    /// A permit of its tenant.
     Tenant { _share: Share<CredentialId> },
-    /// In the strangers' memory.
+    /// The unauthenticated budget.
     Memory(Memory),
-    /// Among the probes.
+    /// A probe slot.
     Probe { _probe: Probe },
 }
 
-/// What a stranger has of the memory: first of that of all, then of what is kept for addresses that are known.
+/// Bytes held by an unauthenticated request: from the common budget, then from the reserve for known networks.
 #[derive(Debug)]
 struct Memory {
     common: Share<CredentialId>,
@@ -108,10 +109,10 @@ impl Memory {
 }
 
 impl Slot {
-    /// Takes a place for a request, by who was recognized.
+    /// Admits a request, authenticated or not.
     ///
     /// # Errors
-    /// There is no room.
+    /// If there is no room.
     pub(crate) fn take<B: HttpBody>(
         line: &Line,
         caller: Option<&Caller>,
@@ -152,15 +153,14 @@ impl Slot {
         }))))
     }
 
-    /// Who pays.
     pub(crate) fn credential(&self) -> CredentialId {
         self.0.lock().credential
     }
 
-    /// Has the tenant of a caller pay who was recognized only later.
+    /// Charges the request to the tenant of a caller that was authenticated only now.
     ///
     /// # Errors
-    /// The tenant has no room; the slot is as it was.
+    /// If the tenant has no room; the slot stays unchanged.
     pub(crate) fn recognized(&self, caller: &Caller) -> Result<(), NoRoom> {
         let mut held = self.0.lock();
         if matches!(held.place, Place::Tenant { .. }) {
@@ -175,10 +175,10 @@ impl Slot {
         Ok(())
     }
 
-    /// Counts an answer of a stranger.
+    /// Charges the response of an unauthenticated request.
     ///
     /// # Errors
-    /// There is no room for it.
+    /// If there is no room for it.
     pub(crate) fn answers(&self, n_bytes: usize) -> Result<(), NoRoom> {
         let mut held = self.0.lock();
         let has_room = match &mut held.place {
@@ -199,14 +199,14 @@ impl Drop for Held {
     }
 }
 
-/// Who pays for a request that came over a connection; somebody without an address for any other.
+/// The credential that a request is charged to.
 pub(crate) fn asker_of(extensions: &Extensions) -> CredentialId {
     extensions
         .get::<Slot>()
         .map_or(CredentialId::nobody(), Slot::credential)
 }
 
-/// A share of the strangers' memory, or of what is kept of it for known addresses, that is empty yet.
+/// Opens an empty share of the unauthenticated budget, or of the reserve for known networks.
 pub(crate) fn share_of_stranger(credential: CredentialId) -> Share<CredentialId> {
     match credential {
         CredentialId::Neighbor(_) => NEIGHBORS.share(credential),
@@ -221,7 +221,7 @@ fn size_of_head(headers: &HeaderMap) -> usize {
         .sum()
 }
 
-/// What may arrive of a body before somebody reads it.
+/// The body bytes that may arrive before they are read.
 fn size_of_body(body: &impl HttpBody, window: usize) -> usize {
     if body.is_end_stream() {
         return 0;
@@ -230,7 +230,8 @@ fn size_of_body(body: &impl HttpBody, window: usize) -> usize {
     usize::try_from(upper).unwrap_or(usize::MAX).min(window)
 }
 
-/// Counts an answer for a stranger; one without room becomes a refusal, which knows of the request what the answer did.
+/// Charges a response to its unauthenticated request. Without room, returns a refusal with the response's
+/// extensions.
 pub(crate) fn answered(slot: &Slot, response: Response, refused: impl FnOnce() -> Response) -> Response {
     let n_bytes = response.body().size_hint().exact().unwrap_or(0);
     match slot.answers(usize::try_from(n_bytes).unwrap_or(usize::MAX)) {
@@ -244,7 +245,7 @@ pub(crate) fn answered(slot: &Slot, response: Response, refused: impl FnOnce() -
     }
 }
 
-/// 503 in a head alone: what has a body waits for its client, and holds more while it does.
+/// Returns a 503 without a body: a body would wait for the client and hold more memory meanwhile.
 pub(crate) fn refusal(is_http2: bool, is_grpc: bool) -> Response {
     let mut response = Response::new(Body::empty());
     let fields = response.headers_mut();
@@ -267,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_body_counts_as_far_as_it_may_arrive_unread() {
+    fn body_counts_up_to_the_receive_window() {
         assert_eq!(size_of_body(&Body::empty(), 1_000), 0);
         assert_eq!(size_of_body(&Body::from("text"), 1_000), 4);
         assert_eq!(size_of_body(&Body::from(vec![0; 2_000]), 1_000), 1_000);
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_a_head_alone() {
+    fn refusal_has_no_body() {
         let refused = refusal(true, true);
         assert_eq!(refused.status(), StatusCode::OK);
         assert_eq!(refused.headers()["grpc-status"], "14");

@@ -1,10 +1,10 @@
-//! Bounds the memory of large answers that clients have not read yet, for every face.
+//! Bounds the memory of large responses that clients have not read yet, for every face.
 //!
-//! An answer is in memory until its client has taken it. Small ones are bounded by the number of connections; the large
-//! ones of thousands of clients that ask and do not read would take far more than any machine has. A client that comes
-//! when there is no room is told to come again. No tenant has more than a part of the room, so whoever leaves all
-//! of that unread is in nobody's way. Of streams only what is large counts: the rest of what they tell is made when their
-//! client has taken what was before.
+//! A response stays in memory until its client has read it. The number of connections bounds small responses,
+//! but large responses to thousands of clients that do not read would exhaust the memory of any machine. If the
+//! budget is used up, the request is refused and the client has to retry. A single tenant gets only a share of
+//! the budget, so unread responses of one tenant do not block the others. Streams only count their large items:
+//! everything else is produced after the client has read what came before.
 
 use std::{
     collections::HashMap,
@@ -22,23 +22,23 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{body::shared, credential_id::CredentialId};
 
-/// The largest answer that does not count: each is bounded by the requests in flight.
+/// Responses up to this size do not count; the number of requests in flight bounds them.
 const SMALL: usize = 4 << 10;
-/// Bytes of large answers that this process holds at once.
+/// Bytes of large responses held by this process.
 const MAX_HELD: usize = 128 << 20;
-/// How many of them those to one tenant may have. An answer that is larger counts as much.
+/// Bytes held per tenant. A larger response counts as this many.
 const MAX_EACH: usize = MAX_HELD / 4;
-/// Tenants remembered before those that have nothing are forgotten.
+/// Number of tenants tracked before idle ones are removed.
 const MAX_IDLE: usize = 1_024;
-/// Bytes of answers that wait for room at once.
+/// Bytes of responses that wait for memory.
 const MAX_WAITING: usize = MAX_HELD / 4;
-/// How long an answer waits for others to be read.
+/// How long a response waits for memory.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What this process has.
+/// The budget of this process.
 static ROOM: LazyLock<Room> = LazyLock::new(|| Room::new(MAX_HELD, MAX_EACH, MAX_WAITING));
 
-/// One permit for each byte that may be held, of all and of each, and that may wait to be.
+/// One permit per byte: held in total, held per tenant, and waiting.
 #[derive(Debug)]
 struct Room {
     all: Arc<Semaphore>,
@@ -60,14 +60,14 @@ impl Room {
     fn of(&self, credential: CredentialId) -> Arc<Semaphore> {
         let mut credentials = self.credentials.lock();
         if credentials.len() >= MAX_IDLE {
-            // A share in use holds on to its semaphore.
+            // A tenant in use holds a clone of its semaphore.
             credentials.retain(|_, own| Arc::strong_count(own) > 1);
         }
         let own = credentials.entry(credential);
         Arc::clone(own.or_insert_with(|| Arc::new(Semaphore::new(self.each))))
     }
 
-    /// Waits for room, if what waits already is not too much.
+    /// Waits for memory, unless too many bytes are waiting already.
     async fn take(&self, credential: CredentialId, n_bytes: usize) -> Option<[OwnedSemaphorePermit; 2]> {
         let share = u32::try_from(n_bytes.min(self.each)).ok()?;
         let (own, all) = (self.of(credential), &self.all);
@@ -78,7 +78,7 @@ impl Room {
         if let Some(taken) = at_once() {
             return Some(taken);
         }
-        // What waits is there whole, however large it is.
+        // A waiting response is in memory in full, so its whole size counts.
         let waits = u32::try_from(n_bytes).ok()?;
         let _waiting = self.waiting.try_acquire_many(waits).ok()?;
         let own = Arc::clone(&own).acquire_many_owned(share).await.ok()?;
@@ -86,15 +86,15 @@ impl Room {
     }
 }
 
-/// The answers of others fill the memory there is for them.
+/// Other responses use up the budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("hold an answer beside so many others")]
 pub(crate) struct Crowded;
 
-/// The bytes of an answer with their share of the memory, until the last of them is written or their client is gone.
+/// Charges the bytes to the budget until the last of them is written or the client is gone.
 ///
 /// # Errors
-/// There is none.
+/// If the budget stays used up.
 pub(crate) async fn held(credential: CredentialId, bytes: Bytes) -> Result<Bytes, Crowded> {
     match bytes.len() > SMALL {
         true => Box::pin(count(&ROOM, credential, bytes)).await,
@@ -102,20 +102,20 @@ pub(crate) async fn held(credential: CredentialId, bytes: Bytes) -> Result<Bytes
     }
 }
 
-/// The same for an answer of HTTP. For one that finds no room `refusal` is told in its place, to which what is known of
-/// the request stays attached.
+/// Like [`held`], for an HTTP response. If the budget is used up, returns `refusal` instead, with the
+/// extensions of the original response.
 pub(crate) async fn held_response(
     credential: CredentialId,
     response: Response,
     refusal: fn() -> Response,
 ) -> Response {
     let is_large = |size| usize::try_from(size).map_or(true, |size| size > SMALL);
-    // A stream has no size, and is not counted.
+    // A stream has no exact size and is not charged.
     if !response.body().size_hint().exact().is_some_and(is_large) {
         return response;
     }
     let (mut head, body) = response.into_parts();
-    // All of it is there already, and in one piece.
+    // The body is complete and in one piece.
     let bytes = body.collect().await.map(Collected::to_bytes);
     let held = match bytes {
         Ok(bytes) => held(credential, bytes).await,
@@ -146,7 +146,7 @@ mod tests {
     const OTHER: CredentialId = CredentialId::number(2);
 
     #[tokio::test(start_paused = true)]
-    async fn large_answers_share_what_there_is_until_they_are_read() {
+    async fn large_responses_share_the_budget_until_read() {
         let room = Arc::new(Room::new(1_000, 1_000, 1_000));
         let answer = Bytes::from(vec![7; 600]);
         let first = count(&room, ONE, answer.clone()).await.unwrap();
@@ -155,7 +155,7 @@ mod tests {
         let body = Body::from(first);
         let bytes = body.collect().await.unwrap().to_bytes();
         assert_eq!(bytes, answer);
-        // The body is gone, and its bytes are not: they are what is in memory.
+        // The bytes outlive the body and are still in memory.
         assert_eq!(room.all.available_permits(), 400);
         let waits = tokio::spawn({
             let room = Arc::clone(&room);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_has_more_than_a_part_of_it() {
+    async fn a_tenant_gets_only_its_share() {
         let room = Room::new(1_000, 250, 1_000);
         let answer = || Bytes::from(vec![7; 200]);
         let _unread = count(&room, ONE, answer()).await.unwrap();
@@ -183,14 +183,14 @@ mod tests {
                     .unwrap(),
             );
         }
-        // Those that have nothing are forgotten, and nobody else.
+        // Only idle tenants are removed.
         assert!(room.credentials.lock().len() <= MAX_IDLE);
         assert_eq!(count(&room, ONE, answer()).await, Err(Crowded));
         assert_eq!(room.all.available_permits(), 800);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn few_wait_and_others_are_told_at_once() {
+    async fn waiting_is_bounded_and_excess_is_refused_at_once() {
         let room = Arc::new(Room::new(1_000, 1_000, 300));
         let answer = || Bytes::from(vec![7; 200]);
         let all = count(&room, OTHER, Bytes::from(vec![7; 1_000])).await.unwrap();
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_known_of_a_request_outlives_its_refusal() {
+    async fn a_refusal_keeps_the_extensions_of_the_response() {
         let mut response = Response::new(Body::from(vec![7; SMALL + 1]));
         response.extensions_mut().insert("known");
         let _all = ROOM.take(ONE, MAX_EACH).await.unwrap();

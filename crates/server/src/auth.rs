@@ -1,9 +1,9 @@
-//! Who calls, and what they may do.
+//! Authentication: which caller sends a request, and with which scopes.
 //!
-//! A caller presents a bearer secret. Only its SHA-256 is kept: secrets are random and long, so a slow hash
-//! would cost every request and protect nothing; a short one is warned about when it is loaded. Keys come
-//! from the configuration and from the store, whose changes are followed. Where an issuer is configured, its signed
-//! tokens are credentials too. Tenant and principal follow from the credential alone, never from a request.
+//! A client presents a bearer secret. Only its SHA-256 is stored: secrets are random and long, so a slow hash
+//! would cost every request and protect nothing. A short secret causes a warning at load. Keys come from the
+//! configuration and from the store, whose changes are followed. If an issuer is configured, its signed tokens
+//! are accepted too. Tenant and principal follow from the credential alone, never from the request.
 
 pub(crate) mod authenticate;
 mod certificates;
@@ -39,10 +39,10 @@ pub use keyring::{hash, hash_hex};
 pub use verdict::AuthError;
 pub use wopr_app::{Caller, Forbidden, Scope, Scopes};
 
-/// Longer than a connection lasts.
+/// Upper bound for a certificate's remaining lifetime; no connection lasts longer.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// Finds out who calls.
+/// Authenticates requests.
 #[derive(Debug)]
 pub struct Auth {
     keyring: Keyring,
@@ -51,7 +51,7 @@ pub struct Auth {
 }
 
 impl Auth {
-    /// Takes the configured keys, and the stored ones once they are asked for.
+    /// Accepts the configured keys.
     #[must_use]
     pub fn new(keys: &[config::Key]) -> Self {
         Self {
@@ -61,37 +61,34 @@ impl Auth {
         }
     }
 
-    /// Takes the keys of a store too, as they are now.
-    ///
-    /// # Errors
-    /// The store does not answer.
+    /// Also accepts the keys of a store, as of now.
     pub async fn with_store(mut self, store: &Arc<dyn Store>) -> Result<Self, ReadError> {
         self.keyring = self.keyring.with_store(store);
         self.keyring.catch_up().await?;
         Ok(self)
     }
 
-    /// Takes the tokens of an issuer too, if one is configured.
+    /// Also accepts tokens of an issuer, if one is configured.
     #[must_use]
     pub fn with_issuer(mut self, rules: Option<&config::Oidc>, gate: &Gate, clock: &Arc<dyn Clock>) -> Self {
         self.issuer = rules.map(|rules| Issuer::new(rules.clone(), gate.clone(), Arc::clone(clock)));
         self
     }
 
-    /// Takes client certificates too.
+    /// Also accepts client certificates.
     #[must_use]
     pub fn with_certificates(mut self, certificates: &[config::Certificate]) -> Self {
         self.certificates = Certificates::new(certificates);
         self
     }
 
-    /// Whether callers may be known by their certificates.
+    /// Returns `true` if client certificates can authenticate callers.
     #[must_use]
     pub fn has_certificates(&self) -> bool {
         !self.certificates.is_empty()
     }
 
-    /// Who has a client certificate that a handshake accepted, for as long as it lasts and is not refused.
+    /// Returns the caller of a client certificate that passed the handshake, until it expires or is refused.
     pub(crate) fn certified(
         &self,
         certificate: &CertificateDer<'_>,
@@ -100,13 +97,13 @@ impl Auth {
     ) -> Option<Certified> {
         let (caller, expires) = self.certificates.find(certificate)?;
         let lasts = u64::try_from(expires.millis().saturating_sub(now.millis())).unwrap_or(0);
-        // Of what lasts longer than anybody waits nobody sees the end.
+        // A deadline must not overflow; nothing waits longer than this.
         let lasts = Duration::from_millis(lasts).min(LONGEST);
         Some(Certified::new(caller, Instant::now() + lasts, is_refused))
     }
 
-    /// The roles and groups of a principal, as far as keys and certificates say. Those of an identity provider are known
-    /// only while it shows a token.
+    /// The roles and groups of a principal according to keys and certificates. Those from an identity provider
+    /// are known only while the principal presents a token.
     #[must_use]
     pub fn membership(&self, tenant: &TenantId, principal: &PrincipalId) -> Membership {
         let mut known = Membership::default();
@@ -115,27 +112,27 @@ impl Auth {
         known
     }
 
-    /// Whether no key opens anything.
+    /// Returns `true` if there are no keys.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.keyring.is_empty()
     }
 
-    /// Takes what changed in the store, by whomever, since it was last looked at.
+    /// Reads the changes in the store since the last read, including those of other processes.
     ///
     /// # Errors
-    /// The store does not answer; the keys are as before.
+    /// If the store does not answer; the keys stay as they were.
     pub async fn catch_up(&self) -> Result<(), ReadError> {
         self.keyring.catch_up().await
     }
 
-    /// Catches up on hints and now and then, and renews the keys of the issuer, until the host closes.
+    /// Follows the keys on hints and on a schedule, and refreshes the issuer's keys, until the host closes.
     pub(crate) async fn follow(self: Arc<Self>, closing: watch::Receiver<bool>) {
         let issuer = OptionFuture::from(self.issuer.as_ref().map(|issuer| issuer.follow(closing.clone())));
         tokio::join!(self.keyring.follow(closing), issuer);
     }
 
-    /// Finds the caller of a request by what is known here and now; `None` where the store or the issuer may know more.
+    /// Authenticates from memory; returns `None` if the store or the issuer may know the credential.
     pub(crate) fn recognize(&self, headers: &HeaderMap) -> Option<Result<Admitted, AuthError>> {
         let secret = match bearer(headers) {
             Ok(secret) => secret,
@@ -150,14 +147,14 @@ impl Auth {
         }
     }
 
-    /// Finds the caller of a request, asking the issuer for its keys if they are needed, and the store for a key that
-    /// another process may just have made.
+    /// Authenticates a request. Fetches the issuer's keys if needed, and asks the store for a key that another
+    /// process may just have created.
     pub(crate) async fn identify(&self, headers: &HeaderMap) -> Result<Admitted, AuthError> {
         let secret = bearer(headers)?;
         let found = self.keyring.lookup(secret);
         let (Err(AuthError::Unknown), Some(issuer)) = (&found, &self.issuer) else {
             return match found {
-                // Seldom needed, so no request carries its state; as below.
+                // Boxed here and below: it is rarely needed, and no request should carry its state.
                 Err(AuthError::Unknown) => Box::pin(self.keyring.look_again(secret)).await,
                 found => found,
             };
@@ -169,7 +166,7 @@ impl Auth {
     }
 }
 
-/// A caller for as long as a token is valid.
+/// Admits a caller for as long as its token is valid.
 fn until(caller: Caller, valid_for: Duration) -> Admitted {
     Admitted {
         caller,
@@ -177,7 +174,7 @@ fn until(caller: Caller, valid_for: Duration) -> Admitted {
     }
 }
 
-/// The one bearer credential of a request.
+/// Extracts the bearer credential; a request must have exactly one.
 fn bearer(headers: &HeaderMap) -> Result<&str, AuthError> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let value = values.next().ok_or(AuthError::Missing)?;
@@ -198,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_credential_is_one_bearer_secret() {
+    fn a_request_has_exactly_one_bearer_credential() {
         assert_eq!(bearer(&HeaderMap::new()), Err(AuthError::Missing));
         for (value, wanted) in [
             ("Bearer s1", Ok("s1")),

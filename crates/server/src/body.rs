@@ -1,13 +1,13 @@
-//! Reading the bodies of requests: bounded in size, in time, and all of them together in memory, for every face alike.
+//! Reads request bodies, with limits on size, time and total memory, for every face.
 //!
-//! No tenant has so much of the memory that nothing is left for others: the less is free, the less one may have. What
-//! strangers send comes out of their own memory.
+//! The more memory is in use, the less a single tenant may take, so no tenant can exhaust it. Bodies of
+//! unauthenticated clients come out of a separate budget.
 //!
-//! A text of many small values takes up to a hundred times its size once it is parsed. What it will take is known before,
-//! bounded as well, and counts until the request is answered.
+//! A document of many small values takes up to a hundred times its size once parsed. That size is estimated
+//! before parsing, is limited too, and counts until the request is answered.
 //!
-//! A body that is refused is refused at once. What is left of it is the connection's to see to, so that its client gets
-//! the answer though it is still sending.
+//! A refused body is refused at once. The connection drains the rest of it, so that a client that is still
+//! sending gets the response.
 
 use std::{
     sync::{Arc, LazyLock},
@@ -21,42 +21,39 @@ use wopr_engine::TIMES_DECIDED;
 
 use crate::{admission, credential_id::CredentialId};
 
-/// Bytes of bodies that this process holds at once, each until its request has been read. Ten thousand connections with
-/// bodies as large as allowed would take far more than any machine has.
+/// Bytes of bodies held by this process, each until its request has been read. Ten thousand connections with
+/// bodies of the maximum size would exhaust the memory of any machine.
 const MAX_HELD: usize = 96 << 20;
-/// What one body counts at most, so that a host which allows huge ones takes one now and then.
+/// Maximum bytes counted for one body, so that a host that allows huge bodies can still accept one.
 const MAX_COUNTED: usize = MAX_HELD / 2;
-/// How many times what is left free the bodies of one tenant may take: alone it has three quarters of the memory, and
-/// whoever comes then has more than a tenth.
+/// A tenant's bodies may take at most this multiple of the free memory: a tenant alone gets three quarters of
+/// it, and the next one still gets more than a tenth.
 const TIMES_FREE: usize = 3;
 
-/// What a parsed body takes beside its text counts from here on.
+/// A parsed body counts if its estimated size is at least this many bytes.
 const COUNTED_FROM: usize = 64 << 10;
-/// What this process has.
+/// The budget of this process.
 static MEMORY: LazyLock<Arc<Shares<CredentialId>>> =
     LazyLock::new(|| Arc::new(Shares::new(MAX_HELD, TIMES_FREE)));
 
-/// Why there is no body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BodyError {
-    /// It is larger than allowed.
     #[error("read a body beyond the limit")]
     TooLarge,
-    /// It holds so many values that it would take more memory than allowed.
+    /// The parsed document would take more memory than allowed.
     #[error("parse a body of so many values")]
     TooManyValues,
-    /// The client left.
+    /// The client closed the connection.
     #[error("read a body that was cut off")]
     CutOff,
-    /// It did not arrive in time.
     #[error("read a body in time")]
     Slow,
-    /// Those of other requests fill the memory there is for bodies.
+    /// Other bodies use up the budget.
     #[error("read a body beside so many others")]
     Busy,
 }
 
-/// Bytes with their share of the memory, which is given back with the last of them.
+/// Bytes and their share of the budget, which is returned when the last clone is dropped.
 struct Held<S> {
     bytes: Bytes,
     _share: S,
@@ -68,12 +65,12 @@ impl<S> AsRef<[u8]> for Held<S> {
     }
 }
 
-/// Bytes that give back their share of the memory with the last clone of them.
+/// Attaches a share to bytes; it is returned when the last clone is dropped.
 pub(crate) fn shared<S: Send + 'static>(bytes: Bytes, share: S) -> Bytes {
     Bytes::from_owner(Held { bytes, _share: share })
 }
 
-/// The share of whoever asks: strangers have a memory of their own.
+/// Opens a share for a client; unauthenticated clients have a separate budget.
 fn share_of(credential: CredentialId) -> Share<CredentialId> {
     match credential {
         CredentialId::Tenant(_) => MEMORY.share(credential),
@@ -81,20 +78,20 @@ fn share_of(credential: CredentialId) -> Share<CredentialId> {
     }
 }
 
-/// What a body takes of the memory once it is parsed, until this is dropped.
+/// The memory share of a parsed body, held until dropped.
 #[must_use]
 pub(crate) struct Weight {
     _share: Option<Share<CredentialId>>,
 }
 
-/// Looks how much a JSON text will take, and takes that of the memory, before it is parsed. `limit` is that of the text.
+/// Estimates the parsed size of a JSON text and charges it before parsing. `limit` is the limit of the text.
 pub(crate) fn weigh(text: &[u8], credential: CredentialId, limit: usize) -> Result<Weight, BodyError> {
     let n_parsed =
         wopr_connect::weigh(text, limit).map_err(|TooManyValues { .. }| BodyError::TooManyValues)?;
     weigh_parsed(text.len(), n_parsed, credential)
 }
 
-/// Takes what a text takes beside itself until its request is answered, where that is known by other means.
+/// Like [`weigh`], if the parsed size is already known.
 pub(crate) fn weigh_parsed(
     n_text: usize,
     n_parsed: usize,
@@ -112,7 +109,6 @@ pub(crate) fn weigh_parsed(
     }
 }
 
-/// Reads a body.
 pub(crate) async fn read(
     body: Body,
     credential: CredentialId,
@@ -145,7 +141,7 @@ async fn collect(body: Body, limit: usize, mut share: Share<CredentialId>) -> Re
         if !share.grow(counted) {
             return Err(BodyError::Busy);
         }
-        // Most bodies arrive in one piece, which is then not copied.
+        // Most bodies arrive in one piece and need no copy.
         match (&first, rest.is_empty()) {
             (None, true) => first = Some(chunk),
             _ => {
@@ -195,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_body_becomes_is_bounded_before_it_does() {
+    fn parsed_size_is_limited_before_parsing() {
         let limit = 1 << 20;
         let text = format!("[{}0]", "{\"\":0},".repeat(limit / 8));
         assert!(text.len() < limit);
@@ -216,7 +212,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_beyond_the_limit_holds_nothing() {
+    async fn a_body_beyond_the_limit_holds_no_memory() {
         let memory = Arc::new(Shares::new(100_000, TIMES_FREE));
         assert_eq!(
             of(&memory, 1, body(10)).await.map(|bytes| bytes.len()),
@@ -227,7 +223,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_takes_so_much_that_nothing_is_left_for_others() {
+    async fn no_tenant_can_exhaust_the_memory() {
         let memory = Arc::new(Shares::new(10_000, TIMES_FREE));
         let mut of_one = Vec::new();
         while let Ok(bytes) = of(&memory, 1, body(1)).await {
@@ -239,7 +235,7 @@ mod tests {
             of_other.push(bytes);
         }
         assert_eq!(of_other.len(), 2);
-        // Who has much gives way before he takes more.
+        // A tenant that holds much is refused before the others are.
         of_one.truncate(5);
         assert_eq!(of(&memory, 1, body(3)).await, Err(BodyError::Busy));
         assert!(of(&memory, 3, body(1)).await.is_ok());

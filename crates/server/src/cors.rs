@@ -1,17 +1,17 @@
-//! Which web pages may call this host from a browser, and what of an answer they may read.
+//! CORS: the web pages that may call this host from a browser, and the response headers they may read.
 //!
-//! A page is admitted by its origin. It may send any header: a browser does not decide which ones matter, and none of
-//! them is a credential that a browser adds by itself, for there are no cookies here.
+//! A page is allowed by its origin. It may send any header: there are no cookies here, so browsers add no
+//! credential to a request by themselves.
 
 use http::{HeaderName, HeaderValue, Method, header};
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 use crate::config::WebOrigin;
 
-/// How long a browser may remember what it was told.
+/// How long a browser may cache a preflight response.
 const MAX_AGE: std::time::Duration = std::time::Duration::from_secs(3600);
 
-/// What a page may read besides what every page may.
+/// Headers a page may read in addition to the CORS-safelisted ones.
 const EXPOSED: [HeaderName; 10] = [
     header::CONTENT_LOCATION,
     header::ETAG,
@@ -25,13 +25,13 @@ const EXPOSED: [HeaderName; 10] = [
     HeaderName::from_static("x-request-id"),
 ];
 
-/// The layer for these origins; none where no page may call.
+/// Returns the layer for these origins, or `None` if there are none.
 pub(crate) fn layer(origins: &[WebOrigin]) -> Option<CorsLayer> {
     if origins.is_empty() {
         return None;
     }
     let listed: Option<Vec<HeaderValue>> = origins.iter().map(WebOrigin::value).collect();
-    // One entry for any makes the list any.
+    // A single `*` allows every origin.
     let allowed = listed.map_or_else(AllowOrigin::any, AllowOrigin::list);
     Some(
         CorsLayer::new()

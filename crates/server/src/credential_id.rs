@@ -1,5 +1,5 @@
-//! The unit by which memory is shared: the tenant of a request, whichever key or token it uses, or its address if it
-//! has no credential.
+//! The unit by which memory is shared: the tenant of a request, whichever key or token it uses, or the client's
+//! network if it has no credential.
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher as _},
@@ -8,19 +8,19 @@ use std::{
 
 use crate::auth::Caller;
 
-/// A tenant or an address, by a hash: two that share one share a part.
+/// A hashed tenant or network. Two that collide share a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum CredentialId {
-    /// Everybody of a tenant.
+    /// All callers of a tenant.
     Tenant(u64),
-    /// Everybody at an address who was not recognized, or not yet.
+    /// All clients of a network that are not authenticated, or not yet.
     Stranger(u64),
-    /// The same at an address from which a caller came lately.
+    /// Like `Stranger`, on a network from which a caller authenticated recently.
     Neighbor(u64),
 }
 
-/// A network that one party is taken to have: an address of IPv4, and 64 bits of IPv6, which is the least that anybody
-/// is given.
+/// A network attributed to one party: an IPv4 address, or the first 64 bits of an IPv6 address, which is the
+/// smallest usual assignment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Network([u8; 8]);
 
@@ -28,7 +28,7 @@ impl Network {
     pub(crate) fn of(address: IpAddr) -> Self {
         let mut bytes = [0; 8];
         match address.to_canonical() {
-            // No address of IPv6 that is used begins so.
+            // No IPv6 address in use starts with four zero bytes.
             IpAddr::V4(address) => bytes[4..].copy_from_slice(&address.octets()),
             IpAddr::V6(address) => bytes.copy_from_slice(&address.octets()[..8]),
         }
@@ -37,22 +37,19 @@ impl Network {
 }
 
 impl CredentialId {
-    /// Whoever was let in.
     pub(crate) fn caller(caller: &Caller) -> Self {
         Self::Tenant(hash(&caller.tenant))
     }
 
-    /// Whoever is at an address.
     pub(crate) fn stranger(network: Network) -> Self {
         Self::Stranger(hash(&network))
     }
 
-    /// Whoever is at an address from which a caller came lately.
     pub(crate) fn neighbor(network: Network) -> Self {
         Self::Neighbor(hash(&network))
     }
 
-    /// Whoever came over no connection of this host.
+    /// For requests that did not arrive over a connection of this host.
     pub(crate) const fn nobody() -> Self {
         Self::Stranger(0)
     }
@@ -79,7 +76,7 @@ mod tests {
     use crate::auth::Scopes;
 
     #[test]
-    fn keys_of_one_tenant_are_one_asker() {
+    fn keys_of_one_tenant_share_a_credential_id() {
         let caller = |key: &str, tenant: &str| Caller {
             key_id: Arc::from(key),
             tenant: TenantId::parse(tenant).unwrap(),
@@ -93,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_ipv6_count_by_their_first_64_bits() {
+    fn ipv6_networks_are_64_bits() {
         let network = |text: &str| Network::of(text.parse().unwrap());
         assert_eq!(network("2001:db8:1:2::1"), network("2001:db8:1:2:ffff::9"));
         assert_ne!(network("2001:db8:1:2::1"), network("2001:db8:1:3::1"));

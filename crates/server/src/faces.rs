@@ -1,12 +1,12 @@
-//! From a request to a face: what surrounds every request, and who answers it.
+//! Routes requests to the faces, through the middleware around every request.
 //!
 //! ```text
-//!   cors -> observe -> door -> A2A, if it is in its table of paths
-//!                          '-> OpenWOP, which answers for unknown paths too
+//!   cors -> observe -> authenticate -> A2A, if the path is in its table
+//!                                  '-> OpenWOP, also for unknown paths
 //! ```
 //!
-//! These are plain calls. As layers of a router each of them would cost every request several allocations and copies
-//! of everything inside, which is as much as either face takes to read a request.
+//! The middleware consists of plain function calls. As router layers, each would cost every request several
+//! allocations and copies of everything inside it, as much as a face needs to parse a request.
 
 use std::{convert::Infallible, sync::Arc};
 
@@ -28,7 +28,6 @@ use crate::{
     openwop, telemetry,
 };
 
-/// Everything a host answers.
 #[derive(Debug, Clone)]
 pub struct Faces(Arc<Inner>);
 
@@ -41,7 +40,6 @@ struct Inner {
 }
 
 impl Faces {
-    /// The faces of a host.
     #[must_use]
     pub fn new(host: &Arc<Host>) -> Self {
         Self(Arc::new(Inner {
@@ -52,12 +50,11 @@ impl Faces {
         }))
     }
 
-    /// Finds the caller of a request as far as that is known here and now, and notes who it is.
+    /// Authenticates a request without waiting, and stores the caller in its extensions.
     pub(crate) fn recognize<B>(&self, request: &mut http::Request<B>) -> Option<Caller> {
         authenticate::recognize(&self.0.host, request)
     }
 
-    /// Answers a request.
     pub async fn answer(&self, request: Request) -> Response {
         let Some(cors) = &self.0.cors else {
             return self.observed(request).await;
@@ -90,7 +87,7 @@ impl Faces {
         }
         let (response, unavailable): (_, fn() -> Response) = match a2a.wanted(&mut request) {
             Some(wanted) => (a2a.answer(wanted, request).await, a2a::unavailable),
-            // Kept apart: it is kilobytes, which a request of the other face need not have.
+            // Boxed: the future takes kilobytes, which A2A requests do not need.
             None => (Box::pin(openwop.answer(request)).await, openwop::unavailable),
         };
         let response = match (caller, slot) {

@@ -1,6 +1,4 @@
-//! Bytes as text.
-
-/// Bytes as lowercase hexadecimal digits.
+/// Encodes bytes as lowercase hexadecimal digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut text = String::with_capacity(bytes.len() * 2);

@@ -1,9 +1,8 @@
-//! The composition root: from a configuration to everything a face needs.
+//! The composition root: builds everything the faces need from a configuration.
 //!
-//! A host owns one store and one engine. Opening it leaves nothing half done: whatever a start may be refused for is
-//! looked at before the store is opened, so that a refused start has changed nothing there, and what fails later closes
-//! what was opened before. Workflow files that do not hold are skipped, logged and listed, so that one bad file does not
-//! keep a host down.
+//! A host owns one store and one engine. Everything that can refuse a start is checked before the store is
+//! opened, so a refused start changes nothing there. A later failure closes what was opened before. Invalid
+//! workflow files are skipped, logged and listed, so that one bad file does not keep a host down.
 
 use std::{
     collections::HashMap,
@@ -37,56 +36,37 @@ use crate::{
     waiting::Waiting,
 };
 
-/// Why a host did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Nobody could call it.
     #[error("start without any api key: set WOPR_API_KEY or add [[auth.keys]] to the configuration")]
     NoKeys,
-    /// TLS cannot be set up.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The SQLite database cannot be opened.
     #[error("open the store")]
     Store(#[from] sqlite::OpenError),
-    /// The PostgreSQL database cannot be opened.
     #[error("open the store")]
     Postgres(#[from] postgres::OpenError),
-    /// The store does not answer.
     #[error("read the store")]
     Read(#[from] ReadError),
-    /// There is no master key.
     #[error(transparent)]
     Secrets(#[from] SecretsError),
-    /// The keys that sign cards cannot be made.
     #[error("make the keys that sign agent cards")]
     CardKeys(#[from] wopr_wire::jws::JwsError),
-    /// The engine did not start.
     #[error("start the engine")]
     Engine(#[from] wopr_engine::StartError),
-    /// A workflow folder cannot be read.
     #[error("read the workflow folder {}", path.display())]
-    Folder {
-        /// The folder.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// The store does not take the workflows.
+    Folder { path: PathBuf, source: io::Error },
     #[error("register workflows: {0}")]
     Workflows(String),
 }
 
-/// A workflow file that was skipped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejected {
-    /// The file.
     pub file: PathBuf,
-    /// Every rule it breaks, each with the place.
+    /// Every broken rule, with its position.
     pub problems: Vec<String>,
 }
 
-/// Everything the faces share.
 #[derive(Debug)]
 pub struct Host {
     config: Config,
@@ -109,13 +89,13 @@ pub struct Host {
     tls: Option<Arc<Tls>>,
 }
 
-/// The store by its type, for what the port does not have.
+/// The store by its concrete type, for operations outside the `Store` trait.
 #[derive(Debug)]
 enum Opened {
     Memory(Arc<MemoryStore>),
     Sqlite(Arc<SqliteStore>),
     Postgres(Arc<PostgresStore>),
-    /// Whoever gave it closes it.
+    /// The caller that passed the store closes it.
     Given(Arc<dyn Store>),
 }
 
@@ -160,7 +140,7 @@ impl Opened {
         }
     }
 
-    /// Whether there was no room for any write since it was opened.
+    /// Returns `true` if the disk has been full for every write since the store was opened.
     fn is_full(&self) -> bool {
         match self {
             Self::Sqlite(store) => store.is_full(),
@@ -179,18 +159,14 @@ impl Opened {
 
 impl Host {
     /// Opens the store, starts the engine and loads the workflow folders.
-    ///
-    /// # Errors
-    /// See [`StartError`].
     pub async fn open(config: Config) -> Result<Arc<Self>, StartError> {
         Self::open_with(config, steady()).await
     }
 
-    /// Like [`Host::open`], but waits for a PostgreSQL server that is not reached, with pauses, until the caller goes
-    /// away.
+    /// Like [`Host::open`], but retries with backoff while the PostgreSQL server is unreachable.
     ///
     /// # Errors
-    /// See [`StartError`]; what waiting does not mend.
+    /// Returns errors that a retry cannot fix.
     pub async fn open_when_reached(config: Config) -> Result<Arc<Self>, StartError> {
         let mut waiting = Waiting::new();
         loop {
@@ -204,18 +180,12 @@ impl Host {
         }
     }
 
-    /// Like [`Host::open`], by another clock.
-    ///
-    /// # Errors
-    /// See [`StartError`].
+    /// Like [`Host::open`], with another clock.
     pub async fn open_with(config: Config, clock: Arc<dyn Clock>) -> Result<Arc<Self>, StartError> {
         Self::open_on(config, clock, egress::Network::default()).await
     }
 
     /// Like [`Host::open_with`], on another network.
-    ///
-    /// # Errors
-    /// See [`StartError`].
     pub async fn open_on(
         config: Config,
         clock: Arc<dyn Clock>,
@@ -232,10 +202,7 @@ impl Host {
         Self::open_opened(config, store, files, tls, clock, network).await
     }
 
-    /// Like [`Host::open_with`], on a store that is open already, whatever the configuration names.
-    ///
-    /// # Errors
-    /// See [`StartError`].
+    /// Like [`Host::open_with`], but on a store that is already open; the configured URL is ignored.
     pub async fn open_over(
         config: Config,
         store: Arc<dyn Store>,
@@ -255,7 +222,7 @@ impl Host {
         clock: Arc<dyn Clock>,
         network: egress::Network,
     ) -> Result<Arc<Self>, StartError> {
-        // Kept apart: its state is large, and whoever opens a host would carry it.
+        // Boxed: the future is large and would otherwise be part of every caller's.
         match Box::pin(Self::build(config, &store, files, clock, network)).await {
             Ok(built) => {
                 let host = built.finish(store, tls);
@@ -360,97 +327,88 @@ impl Host {
         })
     }
 
-    /// The configuration in force.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The origin in every link, without a final slash.
+    /// The origin used in every link, without a trailing slash.
     #[must_use]
     pub fn public_url(&self) -> &str {
         &self.public_url
     }
 
-    /// The address that answers an interrupt by its token.
+    /// The URL that resolves an interrupt by its token.
     #[must_use]
     pub fn interrupt_url(&self, token: &Token) -> String {
         format!("{}/v1/interrupts/{}", self.public_url, token.text)
     }
 
-    /// The use cases.
     #[must_use]
     pub const fn app(&self) -> &App {
         &self.app
     }
 
-    /// The engine, for what opens and measures hosts. Faces go through [`Host::app`].
+    /// The engine, for code that opens or measures hosts. Faces go through [`Host::app`].
     #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// The keys.
     #[must_use]
     pub fn auth(&self) -> &Auth {
         &self.auth
     }
 
-    /// The master key's children.
     #[must_use]
     pub fn secrets(&self) -> &Secrets {
         &self.secrets
     }
 
-    /// Interrupt tokens.
     #[must_use]
     pub fn tokens(&self) -> &Tokens {
         &self.tokens
     }
 
-    /// What signs agent cards, if they are signed.
+    /// The signer of agent cards, if signing is configured.
     #[must_use]
     pub fn card_signer(&self) -> Option<&CardSigner> {
         self.card_signer.as_ref()
     }
 
-    /// What opens and seals push configurations.
     #[must_use]
     pub(crate) const fn cipher(&self) -> &SubscriptionCipher {
         &self.cipher
     }
 
-    /// What is counted.
     #[must_use]
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// What is advertised.
     #[must_use]
     pub fn discovery(&self) -> &Discovery {
         &self.discovery
     }
 
-    /// The way out of the process.
+    /// The gate for all outgoing connections.
     #[must_use]
     pub fn gate(&self) -> &egress::Gate {
         &self.gate
     }
 
-    /// The executors of effects.
     #[must_use]
     pub fn executors(&self) -> &Executors {
         &self.executors
     }
 
-    /// Workflow files that were skipped.
+    /// Workflow files that were skipped at startup.
     #[must_use]
     pub fn rejected(&self) -> &[Rejected] {
         &self.rejected
     }
 
-    /// What the database did, if there is one.
+    /// Statistics of the database, if there is one.
     #[must_use]
     pub fn store_stats(&self) -> Option<StoreStats> {
         match &self.store {
@@ -460,30 +418,28 @@ impl Host {
         }
     }
 
-    /// What those who connect agree on, if they speak TLS.
     #[must_use]
     pub fn tls(&self) -> Option<&Arc<Tls>> {
         self.tls.as_ref()
     }
 
-    /// Becomes `true` when the host stops: streams end then.
+    /// Becomes `true` when the host starts closing; streams end then.
     #[must_use]
     pub fn closing(&self) -> watch::Receiver<bool> {
         self.closing.subscribe()
     }
 
-    /// Tells streams to end and refuses to be ready.
+    /// Ends streams and makes the host report that it is not ready.
     pub fn begin_close(&self) {
         self.closing.send_replace(true);
     }
 
-    /// Whether the host is stopping.
     #[must_use]
     pub fn is_closing(&self) -> bool {
         *self.closing.borrow()
     }
 
-    /// Stops the engine and closes the store; whatever was acknowledged is on the disk already.
+    /// Stops the engine and closes the store. Acknowledged writes are already durable.
     pub async fn close(&self) {
         self.begin_close();
         let following = self.following_keys.lock().take();
@@ -496,27 +452,26 @@ impl Host {
     }
 }
 
-/// The machine's clock, which here does not go back.
+/// The system clock, made monotonic.
 fn steady() -> Arc<dyn Clock> {
     Arc::new(SteadyClock::over(Arc::new(SystemClock)))
 }
 
-/// Whether a store holds keys of its own.
+/// Returns `true` if a store holds API keys.
 async fn holds_keys(url: &StoreUrl) -> Result<bool, StartError> {
     match url {
         StoreUrl::Memory => Ok(false),
         StoreUrl::Sqlite(path) => {
             let path = path.clone();
             let holds = tokio::task::spawn_blocking(move || sqlite::holds_keys(&path)).await;
-            // A look without the lock may fail where opening does not, on a full disk for one. Opening says what is
-            // wrong, and the keys are looked for again after it.
+            // Reading without the lock may fail where opening succeeds, for instance on a full disk. Opening
+            // reports errors, and the keys are checked again afterwards.
             Ok(holds.expect("reading a store does not panic").unwrap_or(true))
         }
         StoreUrl::Postgres(url) => Ok(postgres::holds_keys(url.expose()).await?),
     }
 }
 
-/// A host without its store.
 struct Built {
     config: Config,
     app: App,
@@ -554,7 +509,7 @@ impl Built {
             config,
             public_url,
             app,
-            // Nothing can fail any more: whoever cannot start does not take up work either.
+            // Nothing can fail from here on: a host that cannot start must not take up work.
             engine: prepared.begin(),
             store,
             auth,
@@ -574,14 +529,14 @@ impl Built {
     }
 }
 
-/// A file of a workflow folder, as it was when the host started.
+/// A file of a workflow folder, as read at startup.
 struct WorkflowFile {
     path: PathBuf,
-    /// What it holds, as text and read, or why it cannot be read.
+    /// The text and the parsed document, or the error.
     document: Result<(String, Value), String>,
 }
 
-/// Reads every `*.json` of the folders, folder by folder, by name.
+/// Reads every `*.json`, folder by folder, sorted by name.
 fn read_folders(folders: &[PathBuf]) -> Result<Vec<WorkflowFile>, StartError> {
     let mut files = Vec::new();
     for folder in folders {
@@ -611,7 +566,7 @@ fn read_file(path: &Path) -> Result<(String, Value), String> {
     Ok((text, document))
 }
 
-/// Registers files as workflows of every tenant, and says which were skipped.
+/// Registers the files as workflows of every tenant and returns those that were skipped.
 async fn register_files(
     engine: &Engine,
     store: &Opened,
@@ -656,14 +611,14 @@ async fn register_file(
         Ok(registered) => Ok(registered),
         Err(RegisterError::Invalid(Problems(problems))) => {
             let places = locate(&text, &problems);
-            let told = problems.iter().zip(places).map(|(problem, place)| match place {
+            let lines = problems.iter().zip(places).map(|(problem, place)| match place {
                 Some(place) => format!("{}:{}: {problem}", place.line, place.column),
                 None => problem.to_string(),
             });
-            Err(Skip::Problems(told.collect()))
+            Err(Skip::Problems(lines.collect()))
         }
         Err(RegisterError::Full(limit)) => Err(Skip::Problems(vec![format!("workflow: {limit}")])),
-        // The version of before is served, and this one from the next start on.
+        // The stored version is served; this one is registered at the next start.
         Err(RegisterError::Unavailable(why)) if store.is_full() => {
             Err(Skip::Problems(vec![format!("store: {why}")]))
         }

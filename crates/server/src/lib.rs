@@ -1,8 +1,8 @@
-//! The composition root of wopr, and its faces.
+//! The composition root of wopr, and its protocol faces.
 //!
-//! [`Config`] says what is wanted, [`Host::open`] builds it, [`serve`] answers requests until it is told to stop.
-//! A face parses requests into commands and renders events and views; it keeps no state of a run. Whatever faces
-//! share lives here: who calls ([`auth`]), tokens, the master key, telemetry.
+//! [`Config`] describes a host, [`Host::open`] builds it, and [`serve`] answers requests until shutdown. A face
+//! parses requests into commands and renders events and views; it holds no run state. What the faces share
+//! lives here: authentication ([`auth`]), tokens, the master key and telemetry.
 
 pub mod a2a;
 mod admission;

@@ -1,10 +1,10 @@
-//! Reading logs in pages whose bytes are bounded, not only their events.
+//! Reads logs in pages that are limited in bytes, not only in events.
 //!
-//! An event may hold megabytes, and how many is not known before it is read. So a reader begins with one event and
-//! asks for twice as many while they stay small. Pages are read and rendered in turn, by a few readers at a time,
-//! so that many streams of large runs leave threads and memory to everybody else. Tenants take turns, and the one that
-//! has read least comes first, so many readers of one tenant do not hold up another. Nobody waits long for a turn:
-//! where the store does not answer, whoever has one keeps it, and the others are told soon.
+//! An event may hold megabytes, and its size is unknown until it is read. A reader therefore starts with one
+//! event and doubles the page while events stay small. Only a few readers read and render pages at a time, so
+//! that many streams of large runs leave threads and memory for other work. Tenants take turns, and the one
+//! that has read least comes first, so many readers of one tenant do not delay another. Waits are short: if the
+//! store does not answer, readers keep their turns, and the waiting requests soon time out.
 
 use std::{
     io,
@@ -25,25 +25,25 @@ use wopr_store::{
 };
 use wopr_wire::openwop::stream::StreamModes;
 
-/// A chunk of a stream ends with the event that brings it here. An event that is larger comes alone.
+/// A chunk of a stream ends with the event that reaches this size. A larger event is sent alone.
 pub(crate) const CHUNK: usize = 64 << 10;
-/// More pages than this are not in memory at once, however many threads there are.
+/// Maximum number of pages in memory, however many threads there are.
 const MAX_TURNS: usize = 8;
 
-/// How long a request waits for its turn before it is refused.
+/// How long a request waits for its turn.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Readers of one tenant that wait for a turn. Their requests are bounded, so only a host with more connections than
-/// the default ever has as many.
+/// Maximum number of waiting readers per tenant. Their requests are limited too, so only a host with more
+/// connections than the default can reach this.
 const MAX_WAITING: usize = 16_384;
 
 static READERS: LazyLock<Readers> = LazyLock::new(|| {
-    // Half of the threads stay free for everything else.
+    // Half of the threads stay free for other work.
     let threads = thread::available_parallelism().map_or(1, usize::from);
     Readers::new((threads / 2).clamp(1, MAX_TURNS))
 });
 
-/// Those who may read at the same time.
+/// Limits the number of concurrent readers.
 #[derive(Debug)]
 struct Readers(Turns);
 
@@ -55,7 +55,7 @@ impl Readers {
     async fn turn(&self, tenant: &TenantId, until: Instant) -> Option<Turn> {
         match timeout_at(until, self.0.take(tenant, 1)).await {
             Ok(Ok(turn)) => Some(turn),
-            // A stream comes back at once, so it is kept waiting as long as the others.
+            // A stream retries at once, so it waits here as long as the others.
             Ok(Err(Full)) => {
                 sleep_until(until).await;
                 None
@@ -72,18 +72,18 @@ impl Readers {
     }
 }
 
-/// Waits until a page of a tenant's run may be read, or until so late; hold the turn until the page is rendered and
-/// dropped.
+/// Waits until `until` for a turn to read a page of a tenant's run. Hold the turn until the page is rendered
+/// and dropped.
 pub(crate) async fn turn(tenant: &TenantId, until: Instant) -> Option<Turn> {
     READERS.turn(tenant, until).await
 }
 
-/// What a turn costs in which so many bytes were read: a tenant with large logs has fewer turns.
+/// The cost of a turn that read this many bytes: a tenant with large logs gets fewer turns.
 fn cost(n_bytes: usize) -> u64 {
     1 + (n_bytes / CHUNK) as u64
 }
 
-/// How many events to read next.
+/// The number of events to read next.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
     limit: usize,
@@ -91,17 +91,15 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Begins with one.
     pub(crate) const fn new(max: usize) -> Self {
         Self { limit: 1, max }
     }
 
-    /// The size of the next page.
     pub(crate) const fn limit(self) -> usize {
         self.limit
     }
 
-    /// Goes on after a page of so many bytes.
+    /// Adjusts the size after a page of `n_bytes`.
     pub(crate) fn read(&mut self, n_bytes: usize) {
         self.limit = if n_bytes >= CHUNK {
             1
@@ -111,7 +109,7 @@ impl Pace {
     }
 }
 
-/// The size of a document as JSON.
+/// The size of a document as JSON in bytes.
 pub(crate) fn json_size(document: &impl Serialize) -> usize {
     struct Counter(usize);
     impl io::Write for Counter {
@@ -126,13 +124,13 @@ pub(crate) fn json_size(document: &impl Serialize) -> usize {
     let mut counter = Counter(0);
     match serde_json::to_writer(&mut counter, document) {
         Ok(()) => counter.0,
-        // Whoever renders it says so.
+        // The renderer reports the error.
         Err(_) => 0,
     }
 }
 
-/// Reads from a position on, until there are so many events or so many bytes, whichever is first. Finds the store
-/// unavailable where too many others read.
+/// Reads events from a position until either limit is reached. Returns `Unavailable` if too many others are
+/// reading.
 pub(crate) async fn read(
     app: &App,
     key: &RunKey,
@@ -174,10 +172,10 @@ pub(crate) async fn read(
     Ok(Some(read))
 }
 
-/// In which modes an event is shown, and whether to a reader of artifacts.
+/// The modes an event is rendered in, and whether artifacts are shown.
 pub(crate) type Shown = (StreamModes, bool);
 
-/// A large frame that somebody is still sending.
+/// A large frame that a stream is still sending.
 struct Frame {
     key: RunKey,
     seq: Seq,
@@ -185,7 +183,7 @@ struct Frame {
     bytes: Weak<Vec<u8>>,
 }
 
-/// Large frames in flight: every stream that shows the same event the same way sends the same bytes.
+/// Large frames in flight. Streams that show the same event the same way share the bytes.
 static FRAMES: Mutex<Vec<Frame>> = Mutex::new(Vec::new());
 
 struct Shared(Arc<Vec<u8>>);
@@ -196,7 +194,7 @@ impl AsRef<[u8]> for Shared {
     }
 }
 
-/// Keeps a large frame findable for as long as it is being sent.
+/// Shares a large frame for as long as it is being sent.
 pub(crate) fn share(key: &RunKey, seq: Seq, shown: Shown, mut frame: Vec<u8>) -> Bytes {
     frame.shrink_to_fit();
     let frame = Arc::new(frame);
@@ -212,7 +210,7 @@ pub(crate) fn share(key: &RunKey, seq: Seq, shown: Shown, mut frame: Vec<u8>) ->
     Bytes::from_owner(Shared(frame))
 }
 
-/// Finds a large frame that another stream sends.
+/// Finds a large frame that another stream is sending.
 pub(crate) fn shared(key: &RunKey, seq: Seq, shown: Shown) -> Option<Bytes> {
     let frames = FRAMES.lock();
     let found = frames
@@ -229,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_grow_while_events_are_small() {
+    fn pages_double_while_events_are_small() {
         let mut pace = Pace::new(8);
         let mut limits = Vec::new();
         for n_bytes in [10, 10, 10, 10, CHUNK, 10] {
@@ -239,13 +237,13 @@ mod tests {
         assert_eq!(limits, [1, 2, 4, 8, 8, 1]);
     }
 
-    /// Has a tenant wait for many turns, each of which takes a while.
+    /// Makes a tenant wait for many turns, each of which takes a while.
     async fn crowd(readers: &Arc<Readers>, tenant: &TenantId) {
         for _ in 0..200 {
             let (readers, tenant) = (Arc::clone(readers), tenant.clone());
             tokio::spawn(async move {
                 let _turn = readers.0.take(&tenant, 1).await;
-                // sleep: how long a page is read, in virtual time
+                // sleep: the time to read a page, in virtual time
                 tokio::time::sleep(TIMEOUT / 20).await;
             });
             tokio::task::yield_now().await;
@@ -253,7 +251,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn many_readers_of_one_tenant_do_not_hold_up_another() {
+    async fn readers_of_one_tenant_do_not_delay_another() {
         let readers = Arc::new(Readers::new(1));
         let tenant = |name| TenantId::parse(name).unwrap();
         crowd(&readers, &tenant("busy")).await;
@@ -267,12 +265,12 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_costs_what_it_reads() {
+    fn cost_of_a_turn_grows_with_bytes_read() {
         assert_eq!((cost(0), cost(CHUNK - 1), cost(4 << 20)), (1, 1, 65));
     }
 
     #[test]
-    fn a_large_frame_is_shared_while_it_is_sent() {
+    fn large_frames_are_shared_while_in_flight() {
         let key = RunKey::new(
             TenantId::parse("t").unwrap(),
             RunId::parse("run_0123456789abcdef0123").unwrap(),
@@ -281,14 +279,14 @@ mod tests {
         let frame = share(&key, Seq(3), modes, b"frame".to_vec());
         assert_eq!(shared(&key, Seq(3), modes), Some(frame.clone()));
         assert_eq!(shared(&key, Seq(4), modes), None);
-        // What a reader of artifacts sees is not for others.
+        // A frame with artifacts must not be sent to readers who may not see them.
         assert_eq!(shared(&key, Seq(3), (modes.0, false)), None);
         drop(frame);
         assert_eq!(shared(&key, Seq(3), modes), None);
     }
 
     #[test]
-    fn sizes_are_those_of_the_text() {
+    fn json_size_is_the_length_of_the_text() {
         assert_eq!(json_size(&serde_json::json!({"a": [1, "b"]})), 13);
     }
 }

@@ -1,11 +1,11 @@
-//! Taking the path of a request apart, for faces that match it themselves.
+//! Decodes request paths for faces that match routes themselves.
 //!
-//! It is split before percent signs are taken away, so an encoded slash is part of a segment and an encoded colon is
-//! a colon.
+//! Paths are split before percent-decoding, so an encoded slash is part of a segment and an encoded colon is a
+//! colon.
 
 use std::borrow::Cow;
 
-/// Splits a path and takes percent signs apart; `None` if that is no text.
+/// Splits and percent-decodes a path; `None` if it is not valid UTF-8.
 pub(crate) fn decode(path: &str) -> Option<Vec<Cow<'_, str>>> {
     path.strip_prefix('/')?.split('/').map(decode_segment).collect()
 }
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_encoded_colon_is_a_colon_and_an_encoded_slash_no_slash() {
+    fn encoded_slashes_do_not_split_a_segment() {
         assert_eq!(decode("/a2a/message%3Asend").unwrap(), ["a2a", "message:send"]);
         assert_eq!(decode("/a%2Fb/%c3%a4").unwrap(), ["a/b", "ä"]);
         assert_eq!(decode("/").unwrap(), [""]);

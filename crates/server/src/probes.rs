@@ -1,8 +1,9 @@
-//! Places for probes: requests that only ask whether this host is alive or ready.
+//! Reserved slots for liveness and readiness probes.
 //!
-//! A supervisor restarts a host that does not answer, so its probes never compete with strangers for memory. They have a
-//! few places of their own. When all are taken, the connection that has held one for longest is closed, if that was
-//! long enough for a client that reads; no number of addresses can keep the places by leaving answers unread.
+//! A supervisor restarts a host that does not answer, so probes never compete with unauthenticated clients for
+//! memory. They have a few slots of their own. When all are taken, the connection that has held a slot longest
+//! is closed, if it had enough time to read its response. Clients that leave responses unread therefore cannot
+//! occupy the slots, however many addresses they use.
 
 use std::{
     collections::VecDeque,
@@ -17,14 +18,13 @@ use tokio::time::Instant;
 
 use crate::connection::Line;
 
-/// Probes that are answered at once, unread answers included.
+/// Maximum number of probes in flight, including unread responses.
 const MAX_PROBES: usize = 64;
-/// How long a probe keeps its place where others wait for it.
+/// How long a probe keeps its slot while others want it.
 const LONG: Duration = Duration::from_secs(1);
-/// The largest answer of a probe, a failure included.
+/// Maximum size of a probe's response, errors included, in bytes.
 const MAX_ANSWER: usize = 4 << 10;
 
-/// The places of this process.
 static PROBES: LazyLock<Arc<Probes>> = LazyLock::new(Arc::default);
 
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ struct Probes(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// In the order in which they were taken.
+    /// Oldest first.
     places: VecDeque<Place>,
     next: u64,
 }
@@ -44,7 +44,7 @@ struct Place {
     line: Line,
 }
 
-/// A place, until dropped.
+/// A slot, held until dropped.
 #[derive(Debug)]
 pub(crate) struct Probe {
     probes: Arc<Probes>,
@@ -52,12 +52,12 @@ pub(crate) struct Probe {
 }
 
 impl Probe {
-    /// Takes a place for a request, if it is a probe and there is or can be made room for it.
+    /// Takes a slot if the request is a probe and a slot is free or can be freed.
     pub(crate) fn take<B: Body>(line: &Line, request: &Request<B>) -> Option<Self> {
         is_probe(request).then(|| Probes::take(&PROBES, line))?
     }
 
-    /// Whether an answer is small enough to be one of a probe.
+    /// Returns `true` if a response of this size may use a probe's slot.
     pub(crate) const fn answers(n_bytes: usize) -> bool {
         n_bytes <= MAX_ANSWER
     }
@@ -95,7 +95,7 @@ impl Probes {
     }
 }
 
-/// Claims that a request is a probe: one without a body, so that all it holds is its head.
+/// Returns `true` for a probe without a body, which needs no memory beyond its head.
 fn is_probe<B: Body>(request: &Request<B>) -> bool {
     matches!(*request.method(), Method::GET | Method::HEAD)
         && matches!(request.uri().path(), "/healthz" | "/readyz")
@@ -112,7 +112,7 @@ mod tests {
     use crate::connection::{Bounds, Crowd};
 
     #[tokio::test(start_paused = true)]
-    async fn a_probe_takes_the_place_of_one_whose_answer_nobody_reads() {
+    async fn a_new_probe_evicts_an_unread_one() {
         let crowd = Arc::new(Crowd::new(Bounds { each: 0, all: 1_000 }));
         let seat = || crowd.arrive(IpAddr::from([192, 0, 2, 1])).unwrap();
         let probes = Arc::new(Probes::default());
@@ -127,7 +127,7 @@ mod tests {
             "they had no time yet"
         );
         tokio::time::advance(LONG).await;
-        // The first carries a caller's request too, which a probe does not end.
+        // The first connection also serves an authenticated request, so it must not be closed for a probe.
         stuck[0].line().begin_known();
         assert!(Probes::take(&probes, seat().line()).is_some());
         let has_left = |n: usize| stuck[n].line().told_to_leave().now_or_never().is_some();

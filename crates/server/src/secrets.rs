@@ -1,7 +1,8 @@
-//! The host's master key and what is derived from it.
+//! The host's master key and the keys derived from it.
 //!
-//! A subkey is HMAC-SHA256 of its purpose under the master key, so no two purposes share a key and the master
-//! key itself signs nothing. Each subkey has a short public id (`kid`) that goes with what it signed.
+//! A subkey is the HMAC-SHA256 of its purpose under the master key, so no two purposes share a key and the
+//! master key itself signs nothing. Each subkey has a short public id (`kid`) that accompanies everything it
+//! signs.
 
 use std::{
     fmt,
@@ -22,60 +23,46 @@ use crate::{
     hex::hex,
 };
 
-/// The length of the master key and of every subkey.
+/// Length of the master key and of every subkey.
 const KEY_BYTES: usize = 32;
-/// The length of a subkey's public id.
+/// Length of a subkey's public id.
 const KID_BYTES: usize = 8;
 
-/// The master key.
 #[derive(Clone)]
 pub struct Secrets([u8; KEY_BYTES]);
 
-/// A key for one purpose.
 #[derive(Clone)]
 pub struct Subkey {
     kid: String,
     bytes: [u8; KEY_BYTES],
 }
 
-/// Why a secret cannot be sealed or read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SealError {
-    /// The system has no randomness to give.
     #[error("draw a nonce from the system")]
     Entropy,
-    /// It was sealed under another master key.
     #[error("open what another master key sealed")]
     OtherKey,
-    /// It was changed, or belongs elsewhere.
+    /// The text was modified or sealed for another place.
     #[error("open what was not sealed here")]
     Forged,
 }
 
-/// Why there is no master key.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretsError {
-    /// The key is not 32 bytes of base64.
     #[error("read the master key from {0}: it must be 32 bytes in base64")]
     Malformed(String),
-    /// The key's file cannot be read or made.
     #[error("read or create the key file {}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// The system has no randomness to give.
+    File { path: PathBuf, source: io::Error },
     #[error("draw a master key from the system: {0}")]
     Entropy(String),
-    /// Several processes share the store, so none may make a key of its own.
+    /// Several processes share the store, so none of them may create a key.
     #[error("start on PostgreSQL without WOPR_MASTER_KEY or secrets.key_file")]
     Required,
 }
 
-/// The file beside a SQLite database that keeps its master key, where no setting names one. It lies beside the file, not
-/// beside a link to it, unless it was put there.
+/// The key file next to a SQLite database, used if no setting names one. If the database path is a link, the
+/// key file lies next to the target, unless only one next to the link exists.
 #[must_use]
 pub fn key_beside(database: &Path) -> PathBuf {
     let named = |database: &Path| {
@@ -92,10 +79,7 @@ pub fn key_beside(database: &Path) -> PathBuf {
 }
 
 impl Secrets {
-    /// Says whether [`Secrets::open`] will find a master key or may make one. Makes none.
-    ///
-    /// # Errors
-    /// See [`SecretsError`].
+    /// Checks that [`Secrets::open`] will find a master key or may create one. Creates none.
     pub(crate) fn check(config: &config::Secrets, store: &StoreUrl) -> Result<(), SecretsError> {
         let is_made_if_missing = config.master_key.is_none() && config.key_file.is_none();
         match store {
@@ -107,11 +91,8 @@ impl Secrets {
         }
     }
 
-    /// Finds the master key: the environment's, the configured file's, the one beside an SQLite database (made
-    /// if there is none), or a passing one for a store that passes too.
-    ///
-    /// # Errors
-    /// See [`SecretsError`].
+    /// Finds the master key: from the environment, from the configured file, or next to a SQLite database,
+    /// where it is created if missing. A memory store gets a temporary key.
     pub fn open(config: &config::Secrets, store: &StoreUrl) -> Result<Self, SecretsError> {
         if let Some(key) = &config.master_key {
             return Self::parse(key.expose(), "WOPR_MASTER_KEY");
@@ -135,7 +116,6 @@ impl Secrets {
         }
     }
 
-    /// Derives the key for a purpose.
     #[must_use]
     pub fn subkey(&self, purpose: &str) -> Subkey {
         let bytes = mac(&self.0, &["wopr/subkey/", purpose]);
@@ -181,13 +161,13 @@ impl Secrets {
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let mut file = options.open(&draft).map_err(failed)?;
         writeln!(file, "{}", STANDARD.encode(secrets.0)).map_err(failed)?;
-        // Tokens handed out from now on depend on it.
+        // Tokens issued from now on depend on the key.
         file.sync_all().map_err(failed)?;
-        // It gets its name whole: half a key, left by a process that was killed here, would end every later start.
-        // Nobody else makes one meanwhile, because the database is locked.
+        // Renamed atomically: a partial key left by a killed process would make every later start fail. The
+        // database is locked, so no other process creates a key meanwhile.
         fs::rename(&draft, path).map_err(failed)?;
         sync_folder(path).map_err(failed)?;
-        // Beside a database that had one it is another one, and this is how anybody hears of it.
+        // If the database had another key before, this line is the only hint for the operator.
         tracing::info!(
             path = %path.display(),
             "made a master key: tokens and secrets of another one are not read with it"
@@ -205,23 +185,19 @@ impl Secrets {
 }
 
 impl Subkey {
-    /// The public id.
     #[must_use]
     pub fn kid(&self) -> &str {
         &self.kid
     }
 
-    /// Secret bytes to make a key pair of; another counter gives others.
+    /// Secret bytes from which a key pair is made. Each counter gives different bytes.
     #[must_use]
     pub fn seed(&self, counter: u32) -> [u8; 32] {
         mac_bytes(&self.bytes, &[b"wopr/seed/", &counter.to_be_bytes()])
     }
 
-    /// Seals a secret that belongs to one place: nobody without the master key reads it, and it opens nowhere else.
-    /// Each place has a key of its own, so that no number of secrets makes nonces meet.
-    ///
-    /// # Errors
-    /// See [`SealError`].
+    /// Encrypts a secret for one place: it cannot be read without the master key or opened in another place.
+    /// Each place has its own key, so nonces cannot collide across places.
     pub(crate) fn seal(&self, place: &[u8], secret: &[u8]) -> Result<Vec<u8>, SealError> {
         let mut nonce = [0; NONCE_LEN];
         OsRng.try_fill_bytes(&mut nonce).map_err(|_| SealError::Entropy)?;
@@ -232,10 +208,7 @@ impl Subkey {
         Ok([self.kid.as_bytes(), &nonce, &text].concat())
     }
 
-    /// Opens what [`Subkey::seal`] made for the same place.
-    ///
-    /// # Errors
-    /// See [`SealError`].
+    /// Decrypts the output of [`Subkey::seal`] for the same place.
     pub(crate) fn open(&self, place: &[u8], sealed: &[u8]) -> Result<Vec<u8>, SealError> {
         let (kid, rest) = sealed.split_at_checked(KID_BYTES).ok_or(SealError::Forged)?;
         if kid != self.kid.as_bytes() {
@@ -257,14 +230,13 @@ impl Subkey {
         Ok(LessSafeKey::new(key))
     }
 
-    /// HMAC-SHA256 of a message.
     #[must_use]
     pub fn sign(&self, message: &[u8]) -> [u8; 32] {
         mac_bytes(&self.bytes, &[message])
     }
 }
 
-/// Makes the name of this file as durable as the file is.
+/// Makes the file's directory entry durable.
 fn sync_folder(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     fs::File::open(folder.unwrap_or_else(|| Path::new(".")))?.sync_all()
@@ -303,7 +275,7 @@ mod tests {
     use crate::config::Secret;
 
     #[test]
-    fn a_key_is_made_once_beside_the_database_and_only_for_its_owner() {
+    fn key_file_is_created_once_and_private() {
         let folder = tempfile::tempdir().unwrap();
         let store = StoreUrl::Sqlite(folder.path().join("a.db"));
         fs::write(
@@ -326,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_must_be_32_bytes_of_base64() {
+    fn master_key_must_be_32_bytes_of_base64() {
         let open = |text: &str| {
             let config = config::Secrets {
                 master_key: Some(Secret::new(text)),
@@ -346,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_opens_in_its_place_alone() {
+    fn sealed_secrets_open_only_in_their_place() {
         let key = Secrets([1; KEY_BYTES]).subkey("a");
         let sealed = key.seal(b"here", b"hush").unwrap();
         assert_ne!(sealed, key.seal(b"here", b"hush").unwrap());
@@ -364,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn purposes_do_not_share_keys() {
+    fn each_purpose_has_its_own_key() {
         let secrets = Secrets([1; KEY_BYTES]);
         let (a, b) = (secrets.subkey("a"), secrets.subkey("b"));
         assert_ne!(a.kid(), b.kid());

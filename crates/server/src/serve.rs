@@ -1,8 +1,8 @@
-//! The HTTP server: accepting connections, handing requests to the faces, and stopping in order.
+//! The HTTP server: accepts connections, passes requests to the faces, and shuts down gracefully.
 //!
-//! A stop has four steps: no new connections; streams end; requests in flight finish, but not for ever; the
-//! engine and the store close. Whatever was acknowledged is durable at every one of them, so all of them together take no
-//! longer than the grace period, whether or not the database answers.
+//! Shutdown has four steps: stop accepting; end streams; let requests in flight finish, within a limit; close
+//! the engine and the store. Acknowledged writes are durable throughout, so all steps together take no longer
+//! than the grace period, even if the database does not answer.
 
 use std::{convert::Infallible, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
@@ -21,34 +21,27 @@ use crate::{
     tls::{self, Tls},
 };
 
-/// Connections that may wait to be accepted; the system may allow fewer (`net.core.somaxconn`).
+/// Length of the accept queue; the system may allow less (`net.core.somaxconn`).
 const BACKLOG: u32 = 4_096;
-/// How long to wait after the system had no descriptor for another connection.
+/// Pause after the system ran out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Connections that are turned away are logged no more often than this.
-const TELL_AGAIN: Duration = Duration::from_secs(60);
+/// Minimum interval between log lines about refused connections.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What is kept of the grace period for the engine and the store, at most a fifth of it.
+/// Part of the grace period reserved for the engine and the store; at most a fifth of it.
 const CLOSING: Duration = Duration::from_secs(2);
 
-/// Why serving ended in error.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The address cannot be listened on.
     #[error("listen on {address}")]
-    Bind {
-        /// The address.
-        address: Listen,
-        /// Why.
-        source: io::Error,
-    },
+    Bind { address: Listen, source: io::Error },
 }
 
-/// Listens on the configured address and writes the one the system chose back into the configuration, so that
-/// links are right from the start.
+/// Listens on the configured address and writes the address that the system chose back into the configuration,
+/// so that links are correct from the start.
 ///
 /// # Errors
-/// The address is taken or not ours.
+/// If the address is in use or not local.
 pub async fn bind(config: &mut Config) -> Result<TcpListener, ServeError> {
     let address = config.server.listen;
     let failed = |source| ServeError::Bind { address, source };
@@ -57,24 +50,24 @@ pub async fn bind(config: &mut Config) -> Result<TcpListener, ServeError> {
     Ok(listener)
 }
 
-/// As [`TcpListener::bind`] does, with room for a crowd that comes at once: its 128 are fewer than clients after a
-/// restart, and those beyond are reset.
+/// Like [`TcpListener::bind`], with a longer accept queue: its 128 entries are too few for clients that
+/// reconnect after a restart, and the rest would be reset.
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => TcpSocket::new_v6()?,
     };
-    // A restart need not wait until the last connections of the one before are forgotten.
+    // A restart need not wait for sockets in TIME_WAIT.
     #[cfg(unix)]
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// Serves until `shutdown` is ready, then stops in order.
+/// Serves until `shutdown` is ready, then shuts down gracefully.
 ///
 /// # Errors
-/// None today; what can go wrong with one connection is that connection's.
+/// None today; errors of a connection only end that connection.
 pub async fn serve(
     host: Arc<Host>,
     listener: TcpListener,
@@ -83,17 +76,17 @@ pub async fn serve(
     let timeout = host.config().server.request_timeout.as_duration();
     let serves = Connections::new(Faces::new(&host), timeout);
     let tls = host.tls().cloned();
-    // They were read just now.
-    let mut looks = tokio::time::interval_at(Instant::now() + tls::RELOAD, tls::RELOAD);
+    // The files were read when the host opened.
+    let mut reload_ticks = tokio::time::interval_at(Instant::now() + tls::RELOAD, tls::RELOAD);
     let max_connections = host.config().server.max_connections;
     admission::requests(max_connections);
     let slots = Arc::new(Semaphore::new(max_connections));
     let crowd = Arc::new(Crowd::new(Bounds {
         each: host.config().server.max_unauthenticated_per_address,
-        // What is left over is for those who are known.
+        // The rest is reserved for authenticated connections.
         all: max_connections - max_connections / 4,
     }));
-    let mut turned_away = TurnedAway::default();
+    let mut refused_connections = RefusedConnections::default();
     let (stop, stopping) = watch::channel(false);
     let mut connections = JoinSet::new();
     let mut shutdown = pin!(shutdown);
@@ -105,11 +98,11 @@ pub async fn serve(
         let (accepted, slot) = tokio::select! {
             biased;
             () = &mut shutdown => break,
-            _ = looks.tick(), if tls.is_some() => {
-                look_again(tls.as_ref()).await;
+            _ = reload_ticks.tick(), if tls.is_some() => {
+                reload_tls(tls.as_ref()).await;
                 continue;
             }
-            // Those that have ended are let go of while others begin.
+            // Reaps connections that ended.
             Some(_) = connections.join_next() => continue,
             accepted = accepted => accepted,
         };
@@ -122,7 +115,7 @@ pub async fn serve(
             }
         };
         let Some(seat) = crowd.arrive(peer.ip()) else {
-            turned_away.note();
+            refused_connections.note();
             continue;
         };
         prepare(&stream);
@@ -131,7 +124,7 @@ pub async fn serve(
         connections.spawn(async move {
             match tls {
                 None => serves.serve(stream, seat.line(), stopping).await,
-                // Kept apart, as connections without TLS need none of its memory.
+                // Boxed: connections without TLS need none of its memory.
                 Some(tls) => Box::pin(encrypted(&host, &tls, serves, stream, seat.line(), stopping)).await,
             }
             drop((seat, slot));
@@ -162,17 +155,17 @@ pub async fn serve(
     Ok(())
 }
 
-/// Connections that found no place, told of once in a while.
+/// Counts refused connections and logs them once in a while.
 #[derive(Debug, Default)]
-struct TurnedAway {
+struct RefusedConnections {
     since: Option<Instant>,
     count: u64,
 }
 
-impl TurnedAway {
+impl RefusedConnections {
     fn note(&mut self) {
         self.count += 1;
-        if self.since.is_none_or(|since| since.elapsed() >= TELL_AGAIN) {
+        if self.since.is_none_or(|since| since.elapsed() >= LOG_INTERVAL) {
             tracing::warn!(
                 count = self.count,
                 "connections turned away, too many others are not authenticated; behind a reverse proxy set \
@@ -186,7 +179,7 @@ impl TurnedAway {
     }
 }
 
-/// Makes the handshake of a connection and serves what is inside.
+/// Performs the TLS handshake, then serves the connection.
 async fn encrypted(
     host: &Host,
     tls: &Tls,
@@ -219,14 +212,14 @@ async fn encrypted(
     }
 }
 
-/// Judges a client certificate anew whenever the authorities may have changed.
+/// Verifies a client certificate again whenever the trusted authorities may have changed.
 async fn judge(
     tls: &Tls,
     mut changes: watch::Receiver<u64>,
     chain: &[CertificateDer<'_>],
     refused: &watch::Sender<bool>,
 ) -> Infallible {
-    // Whatever changed between the handshake and now.
+    // Covers changes between the handshake and now.
     changes.mark_changed();
     while changes.changed().await.is_ok() {
         refused.send_replace(!tls.accepts_client(chain));
@@ -234,8 +227,8 @@ async fn judge(
     std::future::pending().await
 }
 
-/// Looks whether the files of TLS changed.
-async fn look_again(tls: Option<&Arc<Tls>>) {
+/// Reloads the TLS files if they changed.
+async fn reload_tls(tls: Option<&Arc<Tls>>) {
     let Some(tls) = tls.map(Arc::clone) else { return };
     match tokio::task::spawn_blocking(move || tls.reload()).await {
         Ok(Ok(true)) => tracing::info!("tls files read again"),
@@ -247,7 +240,7 @@ async fn look_again(tls: Option<&Arc<Tls>>) {
     }
 }
 
-/// Frames of a stream are small and must not wait for each other.
+/// Disables Nagle's algorithm: stream frames are small and must not wait for each other.
 fn prepare(stream: &TcpStream) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "connection without nodelay");

@@ -1,9 +1,9 @@
 //! TLS for incoming connections: rustls on `ring`, as for outbound calls.
 //!
-//! The files are read at the start, where a mistake is an error that names its file, and again when they change, where
-//! a mistake leaves what was. A connection keeps what the server showed when it was made; what its client showed is judged
-//! anew. Client certificates are asked for where there are authorities for them and never demanded: a key or a token is
-//! as good, and the card is public.
+//! The files are read at startup, where an error names its file, and again when they change, where an error
+//! leaves the last good files in use. A connection keeps the server certificate of its handshake, but its
+//! client certificate is verified again after each reload. Client certificates are requested if authorities are
+//! configured and never required: an API key or token is as good, and the agent card is public.
 
 use std::{
     fs,
@@ -28,66 +28,56 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use crate::{config, connection::Line};
 
-/// What a connection keeps of what it cannot send or was not read yet.
+/// Buffer limit per connection for unsent and unread data, in bytes.
 const MAX_BUFFER: usize = 16 << 10;
-/// How long a handshake may take. How many there are at once is bounded by the connections.
+/// Timeout of a handshake. The connection limit bounds the number of handshakes.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// How often the files are looked at.
+/// How often the files are checked for changes.
 pub(crate) const RELOAD: Duration = Duration::from_secs(30);
-/// What is spoken inside, the preferred one first.
+/// ALPN protocols, preferred one first.
 const H2: &[u8] = b"h2";
 const HTTP1: &[u8] = b"http/1.1";
 
-/// Why TLS cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The file is not there, or no PEM.
     #[error("read the {what} in {}", path.display())]
     Read {
-        /// What it should hold.
+        /// What the file should contain.
         what: &'static str,
-        /// The file.
         path: PathBuf,
-        /// Why.
         source: pem::Error,
     },
-    /// The file holds no certificate.
     #[error("find a certificate in {}", .0.display())]
     NoCertificate(PathBuf),
-    /// The certificate and the key do not go together, or one of them is of no use.
+    /// The certificate and the key do not match, or one of them is unusable.
     #[error("use the certificate in {} with its key", path.display())]
     Pair {
         /// The certificate's file.
         path: PathBuf,
-        /// Why.
         source: rustls::Error,
     },
-    /// No authority of clients can be made of the file.
     #[error("use the client authorities in {}", path.display())]
     Authorities {
-        /// The file.
         path: PathBuf,
-        /// Why.
         source: VerifierBuilderError,
     },
-    /// The library refuses its own defaults.
+    /// rustls refused its own defaults.
     #[error("set up tls")]
     Library(#[source] rustls::Error),
 }
 
-/// Accepts TLS.
 #[derive(Debug)]
 pub struct Tls {
     files: config::Tls,
     current: Mutex<Current>,
-    /// Grows when something was read that is of use.
+    /// Incremented whenever changed files were loaded.
     changes: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
 struct Current {
     config: Arc<ServerConfig>,
-    /// Judges certificates of clients, if they are asked for any.
+    /// Verifies client certificates, if any are requested.
     clients: Option<Arc<dyn ClientCertVerifier>>,
     /// Of the files as they were read.
     digest: [u8; 32],
@@ -95,11 +85,8 @@ struct Current {
 
 impl Tls {
     /// Reads the files.
-    ///
-    /// # Errors
-    /// See [`TlsError`].
     pub fn load(files: &config::Tls) -> Result<Self, TlsError> {
-        // Before the files: one that changes in between is read again.
+        // Before reading the files: one that changes in between is read again.
         let digest = digest(files);
         let (config, clients) = server_config(files)?;
         Ok(Self {
@@ -113,10 +100,10 @@ impl Tls {
         })
     }
 
-    /// Reads the files again if they changed; gives whether they did. Blocks on the disk.
+    /// Reloads the files if they changed; returns `true` if so. Blocks on the disk.
     ///
     /// # Errors
-    /// What is in them now is of no use; what was in them before stays in use.
+    /// If the changed files are unusable; the last good ones stay in use.
     pub fn reload(&self) -> Result<bool, TlsError> {
         let digest = digest(&self.files);
         if self.current.lock().digest == digest {
@@ -124,7 +111,7 @@ impl Tls {
         }
         let read = server_config(&self.files);
         let mut current = self.current.lock();
-        // A mistake is told once, not each time the files are looked at.
+        // An error is reported once, not on every check.
         current.digest = digest;
         let (config, clients) = read?;
         current.config = Arc::new(config);
@@ -134,12 +121,12 @@ impl Tls {
         Ok(true)
     }
 
-    /// Tells whenever the files were read again.
+    /// Notifies whenever changed files were loaded.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// Whether a client with this chain of certificates, its own first, would be let in now.
+    /// Returns `true` if a client with this certificate chain, leaf first, would be accepted now.
     pub(crate) fn accepts_client(&self, chain: &[CertificateDer<'_>]) -> bool {
         let clients = self.current.lock().clients.clone();
         let (Some(clients), Some((own, further))) = (clients, chain.split_first()) else {
@@ -148,7 +135,7 @@ impl Tls {
         clients.verify_client_cert(own, further, UnixTime::now()).is_ok()
     }
 
-    /// Makes a handshake; none if it fails or takes too long.
+    /// Performs a handshake; returns `None` if it fails or times out.
     pub(crate) async fn accept(&self, stream: TcpStream, line: &Line) -> Option<TlsStream<TcpStream>> {
         let handshake = async {
             let config = Arc::clone(&self.current.lock().config);
@@ -173,7 +160,7 @@ impl Tls {
 fn digest(files: &config::Tls) -> [u8; 32] {
     let mut hash = Sha256::new();
     for path in [Some(&files.cert), Some(&files.key), files.client_ca.as_ref()] {
-        // What cannot be read is an empty file here, and an error where it is used.
+        // An unreadable file hashes as empty here, and fails where it is used.
         let bytes = path.and_then(|path| fs::read(path).ok()).unwrap_or_default();
         hash.update((bytes.len() as u64).to_be_bytes());
         hash.update(bytes);
@@ -181,7 +168,7 @@ fn digest(files: &config::Tls) -> [u8; 32] {
     hash.finalize().into()
 }
 
-/// What a server shows, and what judges its clients.
+/// The server's configuration, and the verifier of client certificates.
 type Read = (ServerConfig, Option<Arc<dyn ClientCertVerifier>>);
 
 fn server_config(files: &config::Tls) -> Result<Read, TlsError> {

@@ -1,9 +1,9 @@
-//! Interrupt tokens (OpenWOP v1 section 13.7): the right to look at, or to answer, one interrupt.
+//! Interrupt tokens (OpenWOP v1 section 13.7): the right to inspect or resolve one interrupt.
 //!
-//! `base64url(payload) "." base64url(HMAC-SHA256(payload))`, both without padding; the MAC is over the JSON
-//! bytes of the payload. A token is minted when it is shown, lasts a while, never outlives its interrupt, and is
-//! stored nowhere: that it works once follows from the interrupt's own state. For a while the same one is minted again,
-//! so that a run that has not changed is shown alike, by whichever process and protocol.
+//! Format: `base64url(payload) "." base64url(HMAC-SHA256(payload))`, both without padding; the MAC covers the
+//! JSON bytes of the payload. A token is minted when it is shown, expires, never outlives its interrupt, and is
+//! not stored: the interrupt's own state makes it single-use. Within a time slot the same token is minted
+//! again, so that an unchanged run looks the same from every process and protocol.
 
 use std::fmt;
 
@@ -17,53 +17,48 @@ use wopr_wire::time;
 
 use crate::{auth::Caller, config::Period, secrets::Subkey};
 
-/// Parts of a token's time in which the same one is minted: it lasts for at least all but one of them.
+/// Number of time slots per token lifetime. A token lives at least the lifetime minus one slot.
 const PARTS: u64 = 16;
 
-/// No token of ours is longer, so nothing longer is decoded.
+/// Longer input is not decoded, as no valid token is longer.
 const MAX_TOKEN: usize = 4_096;
 
-/// What a token is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Intent {
-    /// Answering, and looking.
+    /// Resolving and inspecting.
     Resolve,
-    /// Looking only.
+    /// Only inspecting.
     Inspect,
 }
 
-/// The interrupt a token is for.
+/// The contents of a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claims {
-    /// The run that asks.
     pub key: RunKey,
-    /// The node that waits.
     pub node: NodeId,
-    /// Which execution of it.
+    /// The execution of the node.
     pub ordinal: u32,
-    /// What the token is for.
     pub intent: Intent,
-    /// Whose vote an answer by it is.
+    /// The principal whose vote counts.
     pub holder: Holder,
 }
 
-/// Whose token it is. Whoever presents it votes as this principal, however often and with whichever copy.
+/// The principal a token was issued for. Anyone who presents it votes as this principal; copies share one vote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// The principal.
     pub principal: PrincipalId,
-    /// Whether it was minted for this principal by name; otherwise the principal read it with the run and may have
-    /// passed it on, so the log does not name the principal as the one who answered.
+    /// The token was minted for this principal by name. Otherwise the principal read it with the run and may
+    /// have passed it on, so the log does not record the principal as the one who resolved the interrupt.
     pub is_named: bool,
-    /// Whether the gate named one of the principal's roles or groups when the token was made.
+    /// The gate named one of the principal's roles or groups when the token was minted.
     pub is_member: bool,
-    /// Whether the page it opens shows the contents of artifacts: whoever was given the token may read them.
+    /// The token's page shows the contents of artifacts, as its holder may read them.
     pub reads_artifacts: bool,
 }
 
 impl Claims {
-    /// What the token of a question opens that a caller is shown.
+    /// The claims of a token shown to a caller together with a question.
     pub(crate) fn of(asked: &AskedAt, caller: &Caller) -> Self {
         Self {
             key: asked.key.clone(),
@@ -76,7 +71,7 @@ impl Claims {
 }
 
 impl Holder {
-    /// A caller who is shown the token with the question it opens.
+    /// The holder for a caller who reads the token together with its question.
     #[must_use]
     pub fn reader(caller: &Caller, question: &Value) -> Self {
         Self {
@@ -88,12 +83,9 @@ impl Holder {
     }
 }
 
-/// A token with its end.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
-    /// What a client presents.
     pub text: String,
-    /// When it ends.
     pub expires_at: Timestamp,
 }
 
@@ -105,18 +97,17 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Why a text opens nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// Not a token of this host: 404, as for an interrupt that never was.
+    /// Not a token of this host. Answered with 404, as for an interrupt that never existed.
     #[error("recognise the token")]
     Unknown,
-    /// Its time is over: 410.
+    /// Answered with 410.
     #[error("accept an expired token")]
     Expired,
 }
 
-/// Mints and opens tokens.
+/// Mints and verifies tokens.
 #[derive(Debug)]
 pub struct Tokens {
     subkey: Subkey,
@@ -143,14 +134,13 @@ struct Payload {
 }
 
 impl Tokens {
-    /// Signs with a subkey; tokens last `ttl`.
     #[must_use]
     pub fn new(subkey: Subkey, ttl: Period) -> Self {
         Self { subkey, ttl }
     }
 
-    /// Makes a token that ends with the interrupt if that ends within the usual time, and otherwise after the usual
-    /// time or up to a sixteenth of it sooner.
+    /// Mints a token. It expires at `deadline` if that is within the token lifetime, and otherwise at the end
+    /// of the lifetime, or up to a sixteenth of it sooner.
     #[must_use]
     pub fn mint(&self, claims: &Claims, deadline: Option<Timestamp>, now: Timestamp) -> Token {
         let part = (self.ttl.as_millis() / PARTS).max(1);
@@ -180,15 +170,15 @@ impl Tokens {
         Token { text, expires_at }
     }
 
-    /// Reads a token.
+    /// Verifies a token.
     ///
     /// # Errors
-    /// See [`TokenError`]. Only who holds a true token learns that it has expired.
+    /// [`TokenError::Expired`] is only returned for genuine tokens.
     pub fn open(&self, text: &str, now: Timestamp) -> Result<Claims, TokenError> {
         self.open_until(text, now).map(|(claims, _)| claims)
     }
 
-    /// Reads a token and until when it opens anything.
+    /// Verifies a token and returns its expiry, too.
     ///
     /// # Errors
     /// Those of [`Tokens::open`].
@@ -269,7 +259,7 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_millis(1_000_000);
 
     #[test]
-    fn a_token_opens_what_it_was_minted_for() {
+    fn token_round_trips_its_claims() {
         let tokens = tokens(1);
         let token = tokens.mint(&claims(), None, NOW);
         assert_eq!(tokens.open(&token.text, NOW), Ok(claims()));
@@ -288,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_token_is_minted_again_for_a_while() {
+    fn tokens_are_identical_within_a_time_slot() {
         let tokens = tokens(1);
         let minted: Vec<_> = (0..60_000)
             .step_by(100)
@@ -299,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_ends_with_its_time_or_with_its_interrupt() {
+    fn expired_token_is_rejected() {
         let tokens = tokens(1);
         let token = tokens.mint(&claims(), Some(NOW.plus_millis(5)), NOW);
         assert_eq!(token.expires_at, NOW.plus_millis(5));
@@ -311,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_lasts_as_long_as_its_gate_if_that_is_within_its_time() {
+    fn expiry_is_the_deadline_within_the_token_lifetime() {
         let tokens = tokens(1);
         for left in [1, 59_000, 60_000] {
             let deadline = NOW.plus_millis(left);
@@ -323,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_unknown() {
+    fn forged_tokens_are_rejected_as_unknown() {
         let tokens = tokens(1);
         let token = tokens.mint(&claims(), None, NOW).text;
         let (payload, mac) = token.split_once('.').unwrap();

@@ -1,4 +1,4 @@
-//! The server from outside: real sockets, both embedded stores, nothing mocked.
+//! Black-box tests of the server: real sockets, both embedded stores, no mocks.
 #![expect(
     clippy::needless_pass_by_value,
     clippy::panic,

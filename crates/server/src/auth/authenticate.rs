@@ -1,7 +1,8 @@
-//! Who calls, asked once for each request, before any face sees it.
+//! Authenticates each request once, before it reaches a face.
 //!
-//! The answer goes with the request. A face decides whether it needs one: what is public is so for everybody, also for
-//! those whose credential is wrong. What is answered to a key lasts no longer than the key.
+//! The result travels with the request, and the face decides whether it needs a caller: public resources are
+//! public even for clients with a wrong credential. A response to an authenticated request lasts no longer than
+//! its credential.
 
 use axum::{extract::Request, response::Response};
 use http::{Extensions, HeaderMap};
@@ -14,23 +15,23 @@ use super::{
 };
 use crate::{Host, a2a};
 
-/// What was found out about a request.
+/// The result of authenticating a request.
 #[derive(Debug, Clone)]
 struct Verdict(Result<Caller, AuthError>);
 
-/// Who was recognized before the request was looked at further.
+/// A caller that was found without waiting.
 #[derive(Debug, Clone)]
 struct Recognized(Admitted);
 
-/// Who a request is from, if anybody, and how long the answer may last, if that is bounded.
+/// The caller of a request, if any, and how long the response may last, if limited.
 #[derive(Debug)]
 pub(crate) struct Identified {
     pub(crate) caller: Option<Caller>,
     pub(crate) validity: Option<Validity>,
 }
 
-/// Finds the caller of a request as far as that takes no waiting, and notes it there. Whoever is not found may be still
-/// by [`identify`], which asks the store and the issuer.
+/// Authenticates a request without waiting, and stores the caller in its extensions. If this returns `None`,
+/// [`identify`] may still find a caller, as it asks the store and the issuer.
 pub(crate) fn recognize<B>(host: &Host, request: &mut http::Request<B>) -> Option<Caller> {
     let found = host.auth().recognize(request.headers());
     let admitted = certified(host, request, found)?.ok()?;
@@ -39,9 +40,10 @@ pub(crate) fn recognize<B>(host: &Host, request: &mut http::Request<B>) -> Optio
     Some(caller)
 }
 
-/// Finds the caller of a request and notes it there, found or not. A credential in the request goes before the
-/// connection's certificate, also when it is wrong: who presents one means it. A certificate says nothing about a page in
-/// a browser, which sends it along whatever page asked.
+/// Authenticates a request and stores the result in its extensions. A credential in the request takes
+/// precedence over the connection's certificate, even a wrong one, because the client sent it on purpose. The
+/// certificate is ignored for requests made by pages of other origins, as browsers send it along with any
+/// page's request.
 pub(crate) async fn identify(host: &Host, request: &mut Request) -> Identified {
     let admitted = match request.extensions_mut().remove::<Recognized>() {
         Some(Recognized(admitted)) => Ok(admitted),
@@ -59,7 +61,7 @@ pub(crate) async fn identify(host: &Host, request: &mut Request) -> Identified {
     Identified { caller, validity }
 }
 
-/// What was found by a credential, or by the certificate of the connection where there is none.
+/// Falls back to the connection's certificate if the request has no credential.
 fn certified<B>(
     host: &Host,
     request: &http::Request<B>,
@@ -75,7 +77,7 @@ fn certified<B>(
     }
 }
 
-/// Claims that a page of another origin than this host's had the request made.
+/// Returns `true` if a page of another origin may have caused the request.
 fn is_of_page(headers: &HeaderMap, public_url: &str) -> bool {
     let is = |name: &str, own: &[&str]| {
         let mut values = headers.get_all(name).iter();
@@ -84,7 +86,7 @@ fn is_of_page(headers: &HeaderMap, public_url: &str) -> bool {
     is("origin", &[public_url]) || is("sec-fetch-site", &["none", "same-origin"])
 }
 
-/// Ends an answer with what bounds it.
+/// Ends a response when its credential is no longer valid.
 pub(crate) fn bound(answer: Response, validity: Option<Validity>) -> Response {
     match validity {
         Some(validity) => {
@@ -95,7 +97,7 @@ pub(crate) fn bound(answer: Response, validity: Option<Validity>) -> Response {
     }
 }
 
-/// Lets a request without a credential pass as somebody.
+/// Treats a request without a credential as one of `somebody`.
 pub(crate) fn admit(extensions: &mut Extensions, somebody: impl FnOnce() -> Caller) {
     if caller(extensions) == Err(AuthError::Missing) {
         extensions.insert(Verdict(Ok(somebody())));
@@ -105,7 +107,7 @@ pub(crate) fn admit(extensions: &mut Extensions, somebody: impl FnOnce() -> Call
 /// The caller of a request.
 ///
 /// # Errors
-/// See [`AuthError`]. A request that did not come through the door has none.
+/// If the request was not authenticated, or never passed authentication.
 pub fn caller(extensions: &Extensions) -> Result<Caller, AuthError> {
     let verdict = extensions.get::<Verdict>();
     verdict.map_or(Err(AuthError::Missing), |verdict| verdict.0.clone())
@@ -116,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_of_another_origin_is_told_by_what_browsers_send() {
+    fn pages_of_other_origins_are_detected_by_their_headers() {
         let own = "https://wopr.test";
         for (fields, wanted) in [
             (&[][..], false),

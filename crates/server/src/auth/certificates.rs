@@ -1,7 +1,8 @@
-//! Callers known by their client certificates.
+//! Callers authenticated by client certificates.
 //!
-//! That a certificate is valid and of an accepted authority was settled in the handshake; here it gets a name, and an
-//! end. The names are the alternative ones, compared exactly: the common name of a subject has no defined meaning.
+//! The TLS handshake has already checked that a certificate is valid and issued by an accepted authority. This
+//! module maps it to a caller and an expiry. Names are subject alternative names, compared exactly; the common
+//! name is not used, as it has no defined meaning.
 
 use std::sync::{
     Arc,
@@ -21,11 +22,11 @@ use super::{
 };
 use crate::{config, hex::hex};
 
-/// The certificates of a configuration.
+/// The configured certificates.
 #[derive(Debug, Default)]
 pub(super) struct Certificates {
     entries: Vec<Entry>,
-    /// Claims that a certificate without a readable end was logged: whoever has one comes again and again.
+    /// Set once a certificate with an unreadable expiry was logged; its client will keep coming back.
     is_logged: AtomicBool,
 }
 
@@ -36,7 +37,7 @@ struct Entry {
     caller: Caller,
 }
 
-/// Who was known by the certificate of a connection; goes with each of its requests.
+/// The caller of a connection's certificate; attached to each request of the connection.
 #[derive(Debug, Clone)]
 pub(crate) struct Certified {
     caller: Caller,
@@ -53,7 +54,7 @@ impl Certified {
         }
     }
 
-    /// The caller, if the certificate is as good as it was in the handshake.
+    /// Returns the caller if the certificate is still valid.
     pub(super) fn admitted(&self) -> Result<Admitted, AuthError> {
         if Instant::now() >= self.expires {
             return Err(AuthError::Expired);
@@ -94,7 +95,7 @@ impl Certificates {
         }
     }
 
-    /// Adds what the certificates of a principal say of it.
+    /// Adds the roles and groups that the certificates grant a principal.
     pub(super) fn add_membership(&self, tenant: &TenantId, principal: &PrincipalId, known: &mut Membership) {
         for Entry { caller, .. } in &self.entries {
             if caller.tenant == *tenant && caller.principal == *principal {
@@ -107,7 +108,7 @@ impl Certificates {
         self.entries.is_empty()
     }
 
-    /// Whose certificate it is, and when it expires. One that does not say so readably is nobody's.
+    /// Returns the caller and expiry of a certificate; `None` if the expiry cannot be read.
     pub(super) fn find(&self, certificate: &CertificateDer<'_>) -> Option<(Caller, Timestamp)> {
         let caller = self.caller(certificate)?;
         match expiry(certificate) {
@@ -125,7 +126,7 @@ impl Certificates {
         }
     }
 
-    /// By its fingerprint, else by the first name of it that is listed.
+    /// Finds the caller by fingerprint, then by the first configured alternative name.
     fn caller(&self, certificate: &CertificateDer<'_>) -> Option<Caller> {
         let print = hex(&Sha256::digest(certificate));
         let by_print = self
@@ -159,7 +160,7 @@ mod tests {
     use crate::auth::Scopes;
 
     #[test]
-    fn a_certificate_without_a_readable_end_is_nobodys_and_logged() {
+    fn unreadable_expiry_is_rejected_and_logged_once() {
         let certificate = CertificateDer::from_slice(b"no certificate");
         let certificates = Certificates::new(&[config::Certificate {
             id: "ops".to_owned(),

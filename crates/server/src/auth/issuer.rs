@@ -1,9 +1,10 @@
-//! The keys of a token issuer: fetched at the start, renewed before they are old, and fetched when a token needs others.
+//! The keys of a token issuer: fetched at startup, renewed before they expire, and fetched when a token needs
+//! others.
 //!
-//! A token that names an unknown key leads to one fetch, at most one in each `refresh` period, whoever sends how many
-//! of them. Keys are valid for an hour and renewed in the background before that, so that a caller is recognized without
-//! a fetch, also where strangers leave no room for requests that wait for one. While an issuer does not answer, the last
-//! good keys stay in use: an outage there must not become one here.
+//! Tokens with an unknown key cause at most one fetch per `refresh` period, however many clients send them.
+//! Keys are valid for an hour and renewed in the background before that, so that callers can be authenticated
+//! without a fetch even if unauthenticated clients use up the requests that may wait for one. While an issuer
+//! does not answer, the last good keys stay in use: its outage must not become ours.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,27 +24,26 @@ use super::{
 };
 use crate::config::Oidc;
 
-/// Keys older than this are fetched again before they are used.
+/// Older keys are fetched again before use.
 const MAX_AGE: Duration = Duration::from_secs(3_600);
-/// Keys older than this are renewed in the background.
+/// Older keys are renewed in the background.
 const RENEWAL_AGE: Duration = Duration::from_secs(2_700);
-/// How often their age is looked at while nobody uses them.
+/// How often the age of unused keys is checked.
 const LOOK: Duration = Duration::from_secs(60);
-/// How long a document of an issuer may take.
+/// Timeout for fetching a document of the issuer.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// The largest document of an issuer that is read.
+/// Maximum size of an issuer's document in bytes.
 const MAX_DOCUMENT: usize = 256 << 10;
 
-/// An issuer and what is known of its keys.
 #[derive(Debug)]
 pub(super) struct Issuer {
     rules: Oidc,
     gate: Gate,
     clock: Arc<dyn Clock>,
     known: RwLock<Known>,
-    /// Held by the one fetch under way.
+    /// Held during a fetch, so that only one is in flight.
     fetching: Mutex<()>,
-    /// Somebody used keys that are to be renewed.
+    /// Notified when keys that are due for renewal were used.
     is_aging: Notify,
 }
 
@@ -52,11 +52,9 @@ struct Known {
     keys: Arc<JwkSet>,
     fetched: Option<Timestamp>,
     tried: Option<Timestamp>,
-    /// The last fetch failed.
     is_failing: bool,
 }
 
-/// Why there are no new keys.
 #[derive(Debug, thiserror::Error)]
 enum FetchError {
     #[error("read the address {0}")]
@@ -91,7 +89,7 @@ impl Issuer {
         }
     }
 
-    /// Renews the keys before they are old, until the host closes.
+    /// Renews the keys before they expire, until the host closes.
     pub(super) async fn follow(&self, mut closing: watch::Receiver<bool>) {
         let renewing = async {
             loop {
@@ -102,7 +100,7 @@ impl Issuer {
                         () = tokio::time::sleep(LOOK) => {}
                     }
                 } else if !self.renew().await {
-                    // An issuer that does not answer is not asked more often by us than by tokens.
+                    // Waits, so that background renewal asks a failing issuer no more often than tokens do.
                     tokio::time::sleep(self.rules.refresh.as_duration()).await;
                 }
             }
@@ -113,8 +111,8 @@ impl Issuer {
         }
     }
 
-    /// Fetches the keys, unless somebody else does; claims that they are fresh. A failure does not keep a token from
-    /// asking at once: the issuer may have come up since.
+    /// Fetches the keys unless they are fresh; returns `true` if they are fresh now. After a failure a token
+    /// may still cause a fetch at once, as the issuer may be up again.
     async fn renew(&self) -> bool {
         let _fetching = self.fetching.lock().await;
         let fetched = self.known.read().fetched;
@@ -125,7 +123,7 @@ impl Issuer {
         self.take(fetched)
     }
 
-    /// Takes what was fetched, or keeps what there is.
+    /// Stores fetched keys, or keeps the current ones after a failure.
     fn take(&self, fetched: Result<JwkSet, FetchError>) -> bool {
         let mut known = self.known.write();
         known.is_failing = fetched.is_err();
@@ -144,11 +142,11 @@ impl Issuer {
         }
     }
 
-    /// Who a token speaks for, and for how long.
+    /// Returns the caller of a token and the token's remaining lifetime.
     pub(super) async fn caller(&self, token: &str) -> Result<(Caller, Duration), AuthError> {
         let result = self.judge(token).await;
         result.map_err(|rejected| {
-            // Not the client's to know in detail, but whoever sets this up needs it.
+            // The client gets no details, but the operator may need them.
             tracing::debug!(reason = %rejected, "bearer token rejected");
             if rejected == Rejected::Expired {
                 AuthError::Expired
@@ -158,8 +156,8 @@ impl Issuer {
         })
     }
 
-    /// The same by keys that are known and fresh, or the best there are while the issuer does not answer; `None` where
-    /// others may be needed.
+    /// Like [`Issuer::caller`], without waiting: uses fresh keys, or the last ones while the issuer does not
+    /// answer. Returns `None` if other keys may be needed.
     pub(super) fn recognize(&self, token: &str) -> Option<(Caller, Duration)> {
         let token = jwt::parse(&self.rules, token).ok()?;
         let known = self.known.read().clone();
@@ -177,7 +175,7 @@ impl Issuer {
         jwt::caller(&self.rules, &keys, &token, self.clock.time_of_day())
     }
 
-    /// The best keys there are for a token.
+    /// Returns the best available keys for a token, fetching them if needed.
     async fn keys_for(&self, token: &Compact<'_>) -> Arc<JwkSet> {
         let known = self.known.read().clone();
         let has_key = |known: &Known| {
@@ -192,7 +190,7 @@ impl Issuer {
         }
         let _fetching = match self.fetching.try_lock() {
             Ok(guard) => guard,
-            // Old keys do while somebody fetches new ones.
+            // Old keys are good enough while another task fetches new ones.
             Err(_) if has_key(&known) => return known.keys,
             Err(_) => self.fetching.lock().await,
         };
@@ -209,7 +207,8 @@ impl Issuer {
         Arc::clone(&known.keys)
     }
 
-    /// Whether a time is no longer ago than that. A clock that was put back makes every time too long ago.
+    /// Returns `true` if less than `period` has passed since `time`. If the clock was set back, returns
+    /// `false`.
     fn is_within(&self, period: Duration, time: Option<Timestamp>) -> bool {
         let ago = time.and_then(|time| u64::try_from(self.clock.time_of_day().millis() - time.millis()).ok());
         ago.is_some_and(|ago| Duration::from_millis(ago) < period)
@@ -221,7 +220,7 @@ impl Issuer {
             None => self.discover().await?,
         };
         let keys = JwkSet::parse(&self.get(&place).await?).map_err(|_| FetchError::Keys)?;
-        // An empty set would lock everybody out as surely as a broken one.
+        // An empty set would lock out everybody, as a broken one would.
         if keys.is_empty() {
             Err(FetchError::Keys)
         } else {

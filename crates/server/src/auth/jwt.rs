@@ -1,9 +1,8 @@
-//! From a signed token to a caller: what is checked, and what its claims mean here.
+//! Verifies signed tokens and maps their claims to callers.
 //!
-//! Pure: keys and time come in. The algorithm has to be among those configured, and the key is one for that algorithm;
-//! `iss`, `aud` and `exp` have to be there and right, `nbf` and `iat` right if they are there. A token that says it is
-//! of another kind (a logout or event token) opens nothing, whatever else it says. Scopes this host does not know are
-//! the business of others.
+//! Pure: keys and time are passed in. The algorithm must be configured, and the key must be for that algorithm;
+//! `iss`, `aud` and `exp` are required and checked, `nbf` and `iat` are checked if present. Tokens of another
+//! type (logout or event tokens) are rejected. Unknown scopes are ignored.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,16 +13,15 @@ use wopr_wire::jws::{Compact, JwkSet, JwsError};
 use super::{Caller, Scope, Scopes};
 use crate::config::Oidc;
 
-/// No token is longer: it has to fit into a header field of any proxy in between.
+/// Maximum token length: it has to fit into a header field of any proxy in between.
 const MAX_TOKEN: usize = 16 << 10;
-/// What tokens that open something say they are, in lower case and without `application/`.
+/// Accepted values of `typ`, in lower case and without `application/`.
 const TYPES: [&str; 2] = ["jwt", "at+jwt"];
-/// Names the way in, in logs.
+/// Identifies tokens in logs.
 const KEY_ID: &str = "oidc";
-/// The longest time a token is said to be accepted for.
+/// Upper bound of a token's remaining lifetime.
 const MAX_LEFT: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Why a token opens nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Rejected {
     #[error("{0}")]
@@ -50,7 +48,7 @@ pub(super) enum Rejected {
     Principal,
 }
 
-/// Takes a token apart as far as its key is known by it.
+/// Parses a token far enough to know which key it needs.
 pub(super) fn parse<'a>(rules: &Oidc, token: &'a str) -> Result<Compact<'a>, Rejected> {
     let parsed = Compact::parse(token, MAX_TOKEN)?;
     let header = &parsed.header;
@@ -69,7 +67,7 @@ pub(super) fn parse<'a>(rules: &Oidc, token: &'a str) -> Result<Compact<'a>, Rej
     }
 }
 
-/// Who a token speaks for.
+/// Verifies a token and returns its caller and remaining lifetime.
 pub(super) fn caller(
     rules: &Oidc,
     keys: &JwkSet,
@@ -108,7 +106,7 @@ pub(super) fn caller(
     Ok((caller, valid_for))
 }
 
-/// Checks the times, and says for how long the token is still accepted.
+/// Checks the time claims and returns the remaining lifetime.
 fn check_times(rules: &Oidc, claims: &Value, now: Timestamp) -> Result<Duration, Rejected> {
     let (now, leeway) = (
         now.millis() as f64 / 1_000.0,
@@ -123,12 +121,12 @@ fn check_times(rules: &Oidc, claims: &Value, now: Timestamp) -> Result<Duration,
             return Err(Rejected::Future);
         }
     }
-    // One that hardly ever expires is as good as one that never does.
+    // Clamped, as an `exp` in the far future would overflow.
     let left = (expires + leeway - now).clamp(0.0, MAX_LEFT.as_secs_f64());
     Ok(Duration::from_secs_f64(left))
 }
 
-/// Seconds since 1970, perhaps with a fraction.
+/// Parses seconds since 1970, with an optional fraction.
 fn time(claims: &Value, name: &str) -> Result<Option<f64>, Rejected> {
     match claims.get(name) {
         None => Ok(None),
@@ -167,7 +165,7 @@ fn scopes(rules: &Oidc, claims: &Value) -> Scopes {
     held
 }
 
-/// Roles and groups. What no gate could name is left out; what is too much for one caller is cut off.
+/// Returns roles and groups. Drops names that no gate could use, and truncates lists that are too long.
 fn membership(rules: &Oidc, claims: &Value) -> Membership {
     let names = |name: &Option<String>| {
         let found = name.as_ref().and_then(|name| claim(claims, name));
@@ -181,7 +179,7 @@ fn membership(rules: &Oidc, claims: &Value) -> Membership {
     }
 }
 
-/// A claim by its name, or deeper down by a JSON pointer (`/realm_access/roles`).
+/// Returns a claim by its name, or by a JSON pointer (`/realm_access/roles`).
 fn claim<'a>(claims: &'a Value, name: &str) -> Option<&'a Value> {
     if name.starts_with('/') {
         claims.pointer(name)
@@ -190,7 +188,7 @@ fn claim<'a>(claims: &'a Value, name: &str) -> Option<&'a Value> {
     }
 }
 
-/// A text, or every text of a list.
+/// Returns the string, or the strings of a list.
 fn texts(value: Option<&Value>) -> impl Iterator<Item = &str> {
     let list = match value {
         Some(Value::Array(list)) => list.as_slice(),

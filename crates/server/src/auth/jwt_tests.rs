@@ -1,4 +1,4 @@
-//! Tokens of a good issuer, and of everybody else.
+//! Valid tokens of the configured issuer, and invalid ones.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde_json::json;
@@ -9,7 +9,7 @@ use super::*;
 const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 const SECOND: i64 = 1_800_000_000;
 
-/// What PyJWT made of a key of its own, valid to the end of the century.
+/// A key and tokens made with PyJWT, valid until the end of the century.
 const RSA: &str = r#"{"kty": "RSA", "n": "jMUUOWbYOKt8VHHy9ufnnzifmiUxHBGiEcRHgdbJRz5lb6JWNWdcYiM_fsq8xuZuEPYQjpOLqlM_eoFr_3dnd-EIRnL0CsPgcJ64-C5OcDnasa4vK35OREJNlCRwkidpBxfdaBcojRW0HbrqyomSSErWabX4puRuVuRw5kSGqrKKdNIpWWfsooHnmLt_vLppNm-O_FGx0KUTon8CUKZkyiNaZUm1PAdGtX6zAeF707cV-iSxEH6GoHUAKk47SphSyLP3GUydIG1XQM6f9zRdkbLNISWjXRwgOmULg6dFSOBlMS4UeA6P8b_eK9Xo6TrQDnL8O1CRJVAFQEHXv558QQ", "e": "AQAB", "kid": "rsa"}"#;
 const RS256: &str = "eyJhbGciOiJSUzI1NiIsImtpZCI6InJzYSIsInR5cCI6IkpXVCJ9.eyJpc3MiOiJodHRwczovL2lzc3Vlci50ZXN0LyIsImF1ZCI6IndvcHIiLCJzdWIiOiJhZGEiLCJzY29wZSI6Im9wZW5pZCBydW5zOnJlYWQiLCJleHAiOjQxMDI0NDQ4MDAsImlhdCI6MTcwMDAwMDAwMH0.HDXNzjLHjV3S_bF-6eC_-fy3KEoYrPuTGaQzgGQloHc0Wf4a7cA1L5InOlAX-FknWBkL2FiANoX0-OQ2b1qk1-XhexCZ1ipVi_HD2ZErWcYjVqEG9ku1Qmire25JQEJ5vwcWl4P_efZ49Su_2c9ZIXmTIq3LQ11yzLR1QMgTCKKNgw9Xv9LMz7R74oc3eeU507bweVk1Uaw87tC_RhqgQNf9XryFe27vGS5mDPa3CR5w7rWj24gKoA7umxa_cepz9uMr0prVNA-6CpBBW0G_kIGqzDXdumDtnnWcLQQ5jtukvouaEUN5fmXiYMCHVc5oysOAeMK7Z3q4F5khsl8K4A";
 const PS256: &str = "eyJhbGciOiJQUzI1NiIsImtpZCI6InJzYSIsInR5cCI6IkpXVCJ9.eyJpc3MiOiJodHRwczovL2lzc3Vlci50ZXN0LyIsImF1ZCI6IndvcHIiLCJzdWIiOiJhZGEiLCJzY29wZSI6Im9wZW5pZCBydW5zOnJlYWQiLCJleHAiOjQxMDI0NDQ4MDAsImlhdCI6MTcwMDAwMDAwMH0.L6YyGEda1aWRky5ZaqIM4fNEbU_2K7e58TYMGkfnU3pqFNc3VwkrIvEatwzLOdGQV4FvQjebvvYivW3NnztPylRoZKtC48yvUzJSLZWCp_ipO-I510HiIs6zjsp2vTcOC4HLmGkBMu2OAA7W8PydZyVdNyfKZ5VzaCjK0YCkR5EcVMsDM1CVEDlcjUdZD1rzFFxVONOtuFq3Z0Wj_kMrbjjC5CZSkguXetB0U4yLtW3QpZdP_gdPx1Zn1UCeq8dFDRfHiJSH7Z0sO4JeTIwcqq9CnEX2w5aYW3R7bl3ESnHaST6kiAoO7GZaUlC2fyjh84RIvUvMuOmzngu9Ur17wA";
@@ -79,7 +79,7 @@ fn judge(rules: &Oidc, token: &str) -> Result<Caller, Rejected> {
 }
 
 #[test]
-fn a_good_token_is_its_caller() {
+fn valid_token_yields_its_caller() {
     let caller = judge(&plain(), &token(&claims())).unwrap();
     assert_eq!(
         (caller.tenant.as_str(), caller.principal.as_str()),
@@ -90,11 +90,11 @@ fn a_good_token_is_its_caller() {
 }
 
 #[test]
-fn tokens_of_another_library_are_read() {
+fn tokens_of_another_library_are_accepted() {
     let caller = judge(&plain(), RS256).unwrap();
     assert_eq!(caller.principal.as_str(), "ada");
     assert_eq!(caller.scopes.names(), ["runs:read"]);
-    // A good signature by an algorithm that is not configured.
+    // A valid signature by an algorithm that is not configured.
     assert_eq!(judge(&plain(), PS256), Err(Rejected::Algorithm));
     let mut pss = plain();
     pss.algorithms = vec!["PS256".parse().unwrap()];
@@ -103,7 +103,7 @@ fn tokens_of_another_library_are_read() {
 }
 
 #[test]
-fn claims_have_to_be_right() {
+fn invalid_claims_are_rejected() {
     for (claims, wanted) in [
         (without("iss"), Rejected::Issuer),
         (with("iss", json!("https://issuer.test")), Rejected::Issuer),
@@ -150,7 +150,7 @@ fn claims_have_to_be_right() {
 }
 
 #[test]
-fn hostile_headers_and_signatures_open_nothing() {
+fn hostile_headers_and_signatures_are_rejected() {
     let body = claims().to_string();
     let stranger = SigningKey::ed25519("k1", &[9; 32]).unwrap();
     let by = |header: Value, key: &SigningKey| signed(&header, body.as_bytes(), key);
@@ -187,7 +187,7 @@ fn hostile_headers_and_signatures_open_nothing() {
             "{header}"
         );
     }
-    // A key in the header, or an address of one, is the word of whoever made the token.
+    // A key in the header, or its URL, is chosen by the attacker.
     for header in [
         json!({"alg": "EdDSA", "kid": "k1", "jwk": stranger.jwk()}),
         json!({"alg": "EdDSA", "kid": "k1", "jku": "https://evil.test/jwks"}),
@@ -231,18 +231,18 @@ fn claims_are_mapped_as_configured() {
         admin = ["*"]
         "#,
     );
-    let mut told = claims();
-    told["org"] = json!({"id": "rival"});
-    told["email"] = json!("ada@example.test");
-    told["realm_access"] = json!({"roles": ["operator", "runs:read", 7, "unknown"]});
-    let caller = judge(&rules, &token(&told)).unwrap();
+    let mut claims = claims();
+    claims["org"] = json!({"id": "rival"});
+    claims["email"] = json!("ada@example.test");
+    claims["realm_access"] = json!({"roles": ["operator", "runs:read", 7, "unknown"]});
+    let caller = judge(&rules, &token(&claims)).unwrap();
     assert_eq!(
         (caller.tenant.as_str(), caller.principal.as_str()),
         ("rival", "sso:ada@example.test")
     );
     assert_eq!(caller.scopes.names(), ["runs:create", "runs:cancel"]);
-    told["realm_access"] = json!({"roles": "admin"});
-    assert_eq!(judge(&rules, &token(&told)).unwrap().scopes, Scopes::ALL);
+    claims["realm_access"] = json!({"roles": "admin"});
+    assert_eq!(judge(&rules, &token(&claims)).unwrap().scopes, Scopes::ALL);
     for id in [
         json!(null),
         json!(""),
@@ -250,10 +250,10 @@ fn claims_are_mapped_as_configured() {
         json!(7),
         json!("x".repeat(65)),
     ] {
-        told["org"] = json!({"id": id});
-        assert_eq!(judge(&rules, &token(&told)), Err(Rejected::Tenant), "{id}");
+        claims["org"] = json!({"id": id});
+        assert_eq!(judge(&rules, &token(&claims)), Err(Rejected::Tenant), "{id}");
     }
-    // Everything is never granted by a name alone.
+    // A `*` in a token does not grant every scope.
     let all = judge(&plain(), &token(&with("scope", json!("* runs:read")))).unwrap();
     assert_eq!(all.scopes.names(), ["runs:read"]);
     assert_eq!(
@@ -263,7 +263,7 @@ fn claims_are_mapped_as_configured() {
 }
 
 #[test]
-fn a_token_is_accepted_until_it_expires() {
+fn remaining_lifetime_includes_leeway_and_is_capped() {
     let rules = plain();
     let left = |expires: Value| {
         let token = token(&with("exp", expires));
@@ -276,7 +276,7 @@ fn a_token_is_accepted_until_it_expires() {
 }
 
 #[test]
-fn roles_and_groups_are_read_where_a_claim_is_configured() {
+fn roles_and_groups_come_from_configured_claims() {
     let mut claims = with("groups", json!(["board", "", 7, "x".repeat(300)]));
     claims["realm_access"] = json!({ "roles": "legal" });
     let caller = judge(&plain(), &token(&claims)).unwrap();

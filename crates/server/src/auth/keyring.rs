@@ -1,9 +1,9 @@
-//! The API keys of a host, and keeping them current, whoever changes them.
+//! The API keys of a host, kept up to date.
 //!
-//! Keys are looked up in memory. Those of the configuration never change. What any process of the store made or revoked
-//! is read on a hint, or with the next poll, and when a secret is not known: a key works everywhere as soon as it
-//! exists, and a revoked one nowhere for longer than a second after that. Nor does an answer that was begun with it go
-//! on: see [`Validity`]. While the store does not answer, the keys are those it last told of.
+//! Keys are looked up in memory. Configured keys never change. Keys that any process created or revoked in the
+//! store are read on a hint, on the next poll, and when a secret is unknown. A new key therefore works
+//! everywhere at once, and a revoked one stops working everywhere within a second, also for responses in
+//! progress: see [`Validity`]. While the store does not answer, the last known keys stay in use.
 
 use std::{
     collections::HashMap,
@@ -33,28 +33,27 @@ use super::{
 };
 use crate::{config, hex::hex};
 
-/// The longest a change of another process goes unnoticed.
+/// Maximum delay until a change of another process is noticed.
 const POLL: Duration = Duration::from_secs(1);
-/// The store is asked for unknown secrets no more often than this, so that guessing them costs it nothing.
-const ASK_AGAIN: Duration = Duration::from_millis(100);
-/// Secrets shorter than this are warned about.
+/// Minimum interval between store reads for unknown secrets, so that guessing does not load the store.
+const LOOKUP_INTERVAL: Duration = Duration::from_millis(100);
+/// Shorter secrets cause a warning.
 const SHORT_SECRET: usize = 16;
 
-/// The keys of a host.
 pub(super) struct Keyring {
     store: Option<Arc<dyn Store>>,
     configured: Vec<Entry>,
     stored: Mutex<Stored>,
     table: RwLock<Table>,
-    /// Rounds of looking again that have begun.
+    /// Number of store reads for unknown secrets that have begun.
     rounds: AtomicU64,
     looked: tokio::sync::Mutex<Looked>,
 }
 
-/// Keys by the first eight bytes of the secret's hash; the rest is compared in constant time.
+/// Keys by the first eight bytes of the secret's hash. The rest is compared in constant time.
 type Table = HashMap<u64, Vec<Entry>>;
 
-/// The stored keys by tenant and id, each as of the revision that changed it last.
+/// The stored keys by tenant and id, each with the revision that last changed it.
 #[derive(Default)]
 struct Stored {
     keys: HashMap<(TenantId, String), Known>,
@@ -64,7 +63,7 @@ struct Stored {
 struct Known {
     revision: Revision,
     row: KeyRow,
-    /// Becomes `true` when the key, as it is here, opens nothing any more.
+    /// Becomes `true` when this version of the key is revoked or replaced.
     is_over: watch::Sender<bool>,
 }
 
@@ -76,7 +75,7 @@ struct Entry {
     validity: Option<Validity>,
 }
 
-/// The last time somebody looked for an unknown secret.
+/// The last store read for an unknown secret.
 #[derive(Default)]
 struct Looked {
     at: Option<Instant>,
@@ -108,7 +107,7 @@ impl Keyring {
         self
     }
 
-    /// Reads the keys that have changed since the last time.
+    /// Reads the keys that changed since the last read.
     pub(super) async fn catch_up(&self) -> Result<(), ReadError> {
         if let Some(store) = &self.store {
             let seen = self.stored.lock().seen;
@@ -117,7 +116,7 @@ impl Keyring {
         Ok(())
     }
 
-    /// Takes stored keys that have changed. Of two versions of a key the later one stays, in whatever order they come.
+    /// Takes changed keys. The newest version of a key wins, in whatever order versions arrive.
     fn learn(&self, news: Vec<(Revision, KeyRow)>) {
         if news.is_empty() {
             return;
@@ -151,7 +150,7 @@ impl Keyring {
         table
     }
 
-    /// Adds what the keys of a principal say of it.
+    /// Adds the roles and groups that the keys grant a principal.
     pub(super) fn add_membership(&self, tenant: &TenantId, principal: &PrincipalId, known: &mut Membership) {
         for Entry {
             caller, is_revoked, ..
@@ -163,12 +162,12 @@ impl Keyring {
         }
     }
 
-    /// Whether nobody can call.
+    /// Returns `true` if there is no usable key.
     pub(super) fn is_empty(&self) -> bool {
         self.table.read().values().flatten().all(|entry| entry.is_revoked)
     }
 
-    /// Finds who has a secret, as far as is known here.
+    /// Looks up a secret in memory.
     pub(super) fn lookup(&self, secret: &str) -> Result<Admitted, AuthError> {
         let hash = hash(secret);
         let table = self.table.read();
@@ -190,15 +189,15 @@ impl Keyring {
         answer
     }
 
-    /// Finds who has a secret that was not known: a process may have made its key a moment ago.
+    /// Looks up an unknown secret in the store: another process may just have created its key.
     ///
-    /// However many ask at once, one look that began after they did serves them all.
+    /// Concurrent calls share one store read that began after all of them.
     pub(super) async fn look_again(&self, secret: &str) -> Result<Admitted, AuthError> {
         let asked = self.rounds.load(Ordering::SeqCst);
         let mut looked = self.looked.lock().await;
         if looked.round <= asked {
             if let Some(at) = looked.at {
-                tokio::time::sleep_until(at + ASK_AGAIN).await;
+                tokio::time::sleep_until(at + LOOKUP_INTERVAL).await;
             }
             let round = self.rounds.fetch_add(1, Ordering::SeqCst) + 1;
             looked.at = Some(Instant::now());
@@ -211,12 +210,12 @@ impl Keyring {
         self.lookup(secret)
     }
 
-    /// Catches up on hints and now and then, until the host closes.
+    /// Reads changes on hints and on a schedule, until the host closes.
     pub(super) async fn follow(&self, mut closing: watch::Receiver<bool>) {
         let mut hints = self.store.as_ref().and_then(|store| store.hints());
         let mut is_failing = false;
         loop {
-            let told = async {
+            let hinted = async {
                 let Some(hints) = &mut hints else {
                     return pending().await;
                 };
@@ -224,7 +223,7 @@ impl Keyring {
                     match hints.recv().await {
                         Ok(Hint::Run(_)) => {}
                         Ok(Hint::Registry | Hint::Any) | Err(RecvError::Lagged(_)) => return,
-                        // A store that is closed hints no more; the host closes too.
+                        // The store is closed, so the host is closing too.
                         Err(RecvError::Closed) => pending().await,
                     }
                 }
@@ -232,12 +231,12 @@ impl Keyring {
             tokio::select! {
                 biased;
                 _ = closing.wait_for(|closing| *closing) => return,
-                () = told => {}
+                () = hinted => {}
                 () = tokio::time::sleep(POLL) => {}
             }
             match self.catch_up().await {
                 Ok(()) => is_failing = false,
-                // Once, and not every second for as long as the store is away.
+                // Logged once per outage, not every second.
                 Err(error) if !is_failing => {
                     warn!(%error, "cannot read keys, they stay as they were");
                     is_failing = true;
@@ -316,13 +315,12 @@ fn prefix(hash: &[u8; 32]) -> u64 {
     u64::from_be_bytes(bytes)
 }
 
-/// SHA-256 of a secret.
 #[must_use]
 pub fn hash(secret: &str) -> [u8; 32] {
     Sha256::digest(secret.as_bytes()).into()
 }
 
-/// SHA-256 of a secret as the store keeps it.
+/// SHA-256 of a secret as stored: lowercase hex.
 #[must_use]
 pub fn hash_hex(secret: &str) -> String {
     hex(&hash(secret))
@@ -365,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_is_found_by_the_secret_alone() {
+    fn callers_are_found_by_secret() {
         let keyring = keyring(vec![(1, row("k1", "s1", false)), (2, row("k2", "s2", true))]);
         assert_eq!(ask(&keyring, "s1"), Ok("k1".to_owned()));
         assert_eq!(ask(&keyring, "s2"), Err(AuthError::Revoked));
@@ -373,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn the_later_version_of_a_key_stays() {
+    fn the_newest_version_of_a_key_wins() {
         let keyring = keyring(vec![(1, row("k1", "s1", false))]);
         learn(
             &keyring,
@@ -381,7 +379,7 @@ mod tests {
         );
         assert_eq!(ask(&keyring, "s1"), Err(AuthError::Revoked));
         assert_eq!(ask(&keyring, "s2"), Ok("k2".to_owned()));
-        // Read before the revocation, heard after it.
+        // An old version read before the revocation arrives after it.
         learn(&keyring, vec![(2, row("k1", "s1", false))]);
         assert_eq!(ask(&keyring, "s1"), Err(AuthError::Revoked));
         assert!(!keyring.is_empty());
@@ -390,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_two_tenants_with_one_id_stay_apart() {
+    fn tenants_may_use_the_same_key_id() {
         let mut theirs = row("k1", "s2", false);
         theirs.tenant = TenantId::parse("zeta").unwrap();
         let keyring = keyring(vec![(1, row("k1", "s1", false)), (2, theirs.clone())]);
@@ -406,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_ends_when_it_is_revoked_or_replaced() {
+    fn validity_ends_when_a_key_is_revoked_or_replaced() {
         let keyring = keyring(vec![(1, row("k1", "s1", false)), (2, row("k2", "s2", false))]);
         let validity = |secret| keyring.lookup(secret).unwrap().validity.unwrap();
         let (first, second) = (validity("s1"), validity("s2"));
@@ -419,7 +417,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_store_is_asked_for_unknown_secrets_but_not_often() {
+    async fn lookups_of_unknown_secrets_are_rate_limited() {
         let store = Arc::new(MemoryStore::new());
         let keyring = Keyring::new(&[]).with_store(&(Arc::clone(&store) as Arc<dyn Store>));
         let since = Instant::now();
@@ -430,6 +428,6 @@ mod tests {
         for found in futures_util::future::join_all(many).await {
             assert_eq!(&*found.unwrap().caller.key_id, "k1");
         }
-        assert_eq!(since.elapsed(), ASK_AGAIN, "one look for all");
+        assert_eq!(since.elapsed(), LOOKUP_INTERVAL, "one look for all");
     }
 }

@@ -1,8 +1,8 @@
-//! Answers that last no longer than the key they were asked with.
+//! Responses that end when their credential does.
 //!
-//! What a request may see was decided when it began. An answer that goes on for hours, as a stream of events does, has
-//! to end when its key is revoked or its token expires, whatever face it is from: so it is cut off here, at the door. Its
-//! client comes back and is told why it may not. A call of gRPC never ends without a status.
+//! Access is decided when a request begins. A long response, such as an event stream, must end when its key is
+//! revoked or its token expires, whichever face it comes from, so it is cut off here. The client reconnects and
+//! gets the reason as an error. A gRPC call always ends with a status.
 
 use std::{
     pin::Pin,
@@ -16,7 +16,7 @@ use http_body::{Frame, SizeHint};
 
 use super::verdict::Validity;
 
-/// A body that ends with a key.
+/// A body that ends when its credential does.
 pub(super) struct Lasting {
     /// `None` once it has ended.
     body: Option<Body>,
@@ -24,7 +24,7 @@ pub(super) struct Lasting {
     is_grpc: bool,
 }
 
-/// Bounds a body whose end is not in sight; any other is sent before long.
+/// Limits a body of unknown length; others are sent soon enough.
 pub(super) fn bound(body: Body, validity: Validity, is_grpc: bool) -> Body {
     if body.size_hint().exact().is_some() {
         return body;
@@ -36,7 +36,7 @@ pub(super) fn bound(body: Body, validity: Validity, is_grpc: bool) -> Body {
     })
 }
 
-/// How a call of gRPC ends whose key has ended.
+/// The trailers of a gRPC call whose credential is no longer valid.
 fn unauthenticated() -> HeaderMap {
     let mut trailers = HeaderMap::new();
     let message = HeaderValue::from_static("the credential is not accepted any more");

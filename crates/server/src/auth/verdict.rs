@@ -1,30 +1,28 @@
-//! What a credential is found to be: who calls and for how long, or why nobody does.
+//! The result of checking a credential: a caller and a validity, or an error.
 
 use tokio::{sync::watch, time::Instant};
 use wopr_app::Caller;
 
-/// Why a request has no caller: always 401.
+/// Why a request has no caller. Always answered with 401.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AuthError {
-    /// No `Authorization` header.
+    /// There is no `Authorization` header.
     #[error("find a credential in the request")]
     Missing,
-    /// A header that is not one `Bearer` secret.
+    /// The header is not exactly one `Bearer` secret.
     #[error("read the credential")]
     Malformed,
-    /// A secret of no key.
     #[error("recognise the credential")]
     Unknown,
-    /// A secret of a revoked key.
     #[error("accept a revoked credential")]
     Revoked,
-    /// A token or certificate whose time is over.
+    /// The token or certificate has expired.
     #[error("accept an expired credential")]
     Expired,
 }
 
 impl AuthError {
-    /// The stable code.
+    /// The stable error code.
     #[must_use]
     pub const fn code(self) -> &'static str {
         match self {
@@ -33,7 +31,7 @@ impl AuthError {
         }
     }
 
-    /// What a client is told in `WWW-Authenticate` (RFC 6750).
+    /// The value of `WWW-Authenticate` (RFC 6750).
     #[must_use]
     pub const fn challenge(self) -> &'static str {
         match self {
@@ -47,11 +45,10 @@ impl AuthError {
     }
 }
 
-/// A caller, and for how long.
 #[derive(Debug, Clone)]
 pub(crate) struct Admitted {
     pub(crate) caller: Caller,
-    /// `None` if nothing ends it while the host runs.
+    /// `None` if nothing invalidates the credential while the host runs.
     pub(crate) validity: Option<Validity>,
 }
 
@@ -64,28 +61,27 @@ impl From<Caller> for Admitted {
     }
 }
 
-/// Tells when a credential opens nothing any more.
+/// How long a credential stays valid.
 #[derive(Debug, Clone)]
 pub(crate) enum Validity {
-    /// When a key is revoked, or replaced by another of its id.
+    /// Until the key is revoked, or replaced under the same id.
     Key(watch::Receiver<bool>),
-    /// When a token has expired.
+    /// Until the token expires.
     Until(Instant),
-    /// When a certificate has expired, or its authority is not one of those accepted any more.
+    /// Until the certificate expires, or its authority is no longer accepted.
     Certificate {
-        /// When it expires.
         expires: Instant,
-        /// Becomes `true` when it is not accepted any more.
+        /// Becomes `true` when the certificate is no longer accepted.
         is_refused: watch::Receiver<bool>,
     },
 }
 
 impl Validity {
-    /// Returns then.
+    /// Waits until the credential is no longer valid.
     pub(super) async fn ended(self) {
         match self {
             Self::Key(mut is_over) => {
-                // A sender that is gone took its key along.
+                // A dropped sender means that the key was removed.
                 let _ = is_over.wait_for(|is_over| *is_over).await;
             }
             Self::Until(instant) => tokio::time::sleep_until(instant).await,

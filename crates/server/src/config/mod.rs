@@ -1,9 +1,8 @@
-//! The configuration of a host: every setting, its default, and where its value came from.
+//! The configuration of a host: every setting and its default.
 //!
-//! Precedence: flag, then environment, then file, then default. One table ([`SETTINGS`]) names every setting
-//! with its variable and how a text becomes its value, so flags and environment cannot disagree on a
-//! spelling. An error names the setting and its source. Reading files beyond the configuration itself
-//! (keys, workflows) is not done here.
+//! Precedence: flag, then environment, then file, then default. One table ([`SETTINGS`]) lists every setting
+//! with its variable and its parser, so flags and environment cannot disagree on a spelling. An error names the
+//! setting and its source. Reading other files (keys, workflows) is not done here.
 
 mod oidc;
 mod settings;
@@ -29,153 +28,126 @@ pub use types::{
     StoreUrl, WebOrigin,
 };
 
-/// Members of a list whose every member costs something on each card.
+/// Maximum length of lists whose items each enlarge every agent card.
 const MAX_LISTED: usize = 4;
-/// The least that `limits.max_workflow_bytes` may be.
+/// Minimum of `limits.max_workflow_bytes`.
 const LEAST_WORKFLOW_BYTES: usize = 1 << 20;
 
-/// The annotated example: every setting with its default.
+/// The annotated example file: every setting with its default.
 pub const EXAMPLE: &str = include_str!("../../../../wopr.toml");
 
-/// Everything that can be set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Where runs are kept.
     pub store: StoreUrl,
-    /// Folders of workflow definitions, shared by every tenant.
+    /// Folders of workflow definitions, shared by all tenants.
     pub workflows: Vec<PathBuf>,
-    /// The workflow of an A2A message that names none.
+    /// The workflow started by an A2A message that names none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_workflow: Option<WorkflowId>,
-    /// Whether conformance nodes and seams exist.
+    /// Enables conformance nodes and test seams.
     pub conformance: bool,
-    /// Whether A2A requests without a credential are let in, with every scope in the default tenant. For kits that
-    /// cannot send one; only in conformance mode.
+    /// Grants A2A requests without a credential every scope in the default tenant. For test kits that cannot
+    /// send one; only in conformance mode.
     pub conformance_open: bool,
-    /// Where conformance side effects are recorded.
+    /// The file that records conformance side effects.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conformance_ledger: Option<PathBuf>,
-    /// The HTTP server.
     pub server: Server,
-    /// Bounds of every run.
     pub limits: Limits,
-    /// Calls out.
     pub effects: Effects,
-    /// Who may call.
     pub auth: Auth,
-    /// The host's own secrets.
     pub secrets: Secrets,
-    /// Where outbound calls may go.
     pub egress: Egress,
-    /// The A2A face.
     pub a2a: A2a,
-    /// Idempotency keys.
     pub idempotency: Idempotency,
-    /// What is removed in time.
     pub retention: Retention,
-    /// Interrupt tokens.
     pub interrupts: Interrupts,
-    /// Logs.
     pub log: Log,
 }
 
-/// The HTTP server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Server {
-    /// The address to listen on; port 0 lets the system choose.
+    /// The address to listen on. With port 0 the system chooses a port.
     pub listen: Listen,
-    /// The origin in every link; from `listen` where absent.
+    /// The origin used in every link; derived from `listen` if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub public_url: Option<PublicUrl>,
-    /// The largest request body.
     pub max_body_bytes: usize,
-    /// How long the head and the body of a request may take to arrive.
+    /// Timeout for the head and the body of a request to arrive.
     pub request_timeout: Period,
-    /// Between two comments on a silent stream; at most 30 s by the specification.
+    /// Interval between comments on an idle stream; at most 30 s by the specification.
     pub sse_keepalive: Period,
-    /// How long a stop waits for requests in flight.
+    /// How long shutdown waits for requests in flight.
     pub shutdown_grace: Period,
-    /// Connections served at once; further ones wait.
+    /// Maximum number of concurrent connections; further ones wait.
     pub max_connections: usize,
-    /// Connections from one address (of IPv6: 64 bits) over which no caller was authenticated yet; 0 is no bound.
+    /// Maximum number of unauthenticated connections per IPv4 address or IPv6 /64; 0 means no limit.
     pub max_unauthenticated_per_address: usize,
-    /// Web pages that may call from a browser, by their origins.
+    /// Origins of web pages that may call from a browser.
     pub cors_origins: Vec<WebOrigin>,
-    /// TLS; without it the server speaks plain HTTP.
+    /// If absent, the server speaks plain HTTP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
 }
 
-/// Bounds of every run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Node executions before a run is stopped.
+    /// Maximum number of node executions per run.
     pub max_node_executions: u32,
-    /// Runs below one root, of all levels together.
+    /// Maximum number of runs below one root, on all levels.
     pub max_descendants: u64,
-    /// Current workflows of one tenant; the shared ones count as those of another.
+    /// Maximum number of current workflows per tenant. Shared workflows count separately.
     pub max_workflows: usize,
-    /// What the definitions of a tenant's current workflows may take once they are parsed.
+    /// Maximum size of a tenant's current workflow definitions once parsed.
     pub max_workflow_bytes: usize,
-    /// Time outside `waiting-*` and `paused` before a run is stopped; no bound where absent.
+    /// Maximum time a run may spend outside `waiting-*` and `paused`; unlimited if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_run_duration: Option<Period>,
 }
 
-/// Calls out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Effects {
-    /// How long another process waits for one that is silent before it takes over its calls.
+    /// How long a process must be silent before another one takes over its calls.
     pub lease: Period,
 }
 
-/// Who may call.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Auth {
-    /// Keys.
     pub keys: Vec<Key>,
-    /// Client certificates.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub certificates: Vec<Certificate>,
-    /// An issuer of tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oidc: Option<Oidc>,
 }
 
-/// An API key.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Key {
-    /// Names the key in logs.
+    /// Identifies the key in logs.
     pub id: String,
-    /// What a caller presents; this or its hash.
+    /// The bearer secret; exclusive with `secret_sha256`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<Secret>,
-    /// Lowercase hex SHA-256 of the secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_sha256: Option<String>,
-    /// The tenant it opens.
     pub tenant: TenantId,
-    /// Who uses it; the key's id where absent.
+    /// Defaults to the key's id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub principal: Option<PrincipalId>,
-    /// What it may do.
     pub scopes: Scopes,
-    /// Roles of who uses it, for gates that ask for one.
+    /// The principal's roles, for gates that require one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub roles: Vec<String>,
-    /// Groups of who uses it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
 }
 
 impl Key {
-    /// Roles and groups of who uses it.
     #[must_use]
     pub fn membership(&self) -> Membership {
         Membership {
@@ -185,81 +157,73 @@ impl Key {
     }
 }
 
-/// The host's own secrets.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Secrets {
-    /// A file with the master key: 32 bytes, base64.
+    /// A file with the master key: 32 bytes in base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_file: Option<PathBuf>,
-    /// The master key itself; only by `WOPR_MASTER_KEY`, so that it is never in a file of settings.
+    /// The master key itself. Only read from `WOPR_MASTER_KEY`, so that it is never in a configuration file.
     #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub master_key: Option<Secret>,
 }
 
-/// Where outbound calls may go.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Egress {
-    /// Address blocks that calls may reach although private, also without TLS.
+    /// Private address blocks that calls may reach, also without TLS.
     pub allow: Vec<CidrText>,
 }
 
-/// The A2A face.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct A2a {
-    /// How long a blocking send waits before it answers the current task.
+    /// How long a blocking send waits before it returns the current task.
     pub blocking_timeout: Period,
-    /// Whether only its creator sees a run, as a task and over REST.
+    /// Lets only a run's creator see it, as a task and over REST.
     pub private_tasks: bool,
-    /// Which revision's HTTP statuses errors have.
+    /// The A2A revision that decides the HTTP status of errors.
     pub error_profile: ErrorProfile,
-    /// Which card a client gets that names no version.
+    /// The card served to clients that name no version.
     pub card_version: CardVersion,
-    /// How cards are signed; not at all where empty.
+    /// Signature algorithms for cards; if empty, cards are not signed.
     pub card_signing: Vec<CardAlgorithm>,
-    /// The generations of signing keys in use, each derived from the master key.
+    /// Generations of signing keys in use, each derived from the master key.
     pub card_keys: Vec<u32>,
-    /// Push configurations a task may have.
+    /// Maximum number of push configurations per task.
     pub push_configs: usize,
-    /// How long a receiver may take to answer a push.
+    /// Timeout for a receiver to answer a push.
     pub push_timeout: Period,
-    /// How long a push is tried before it is given up.
+    /// How long a push is retried.
     pub push_give_up: Period,
 }
 
-/// Idempotency keys.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Idempotency {
-    /// How long a request is remembered.
+    /// How long an idempotency record is kept.
     pub retention: Period,
 }
 
-/// What is removed in time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Retention {
-    /// How long runs are kept after they and all that descend from them have ended.
+    /// How long runs are kept after they and all their descendants have ended.
     pub terminal_runs: Keep,
 }
 
-/// Interrupt tokens.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Interrupts {
-    /// How long a token lasts, or up to a sixteenth less; never longer than its interrupt.
+    /// Lifetime of a token, or up to a sixteenth less; never longer than its interrupt.
     pub token_ttl: Period,
 }
 
-/// Logs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Log {
-    /// Their form.
     pub format: LogFormat,
-    /// What is logged: a level, or directives such as `info,wopr::access=debug`.
+    /// A level, or directives such as `info,wopr::access=debug`.
     pub level: String,
 }
 
@@ -288,7 +252,7 @@ impl Default for Config {
 }
 
 impl Auth {
-    /// Whether callers may be known by anything but a key.
+    /// Returns `true` if callers can authenticate without an API key.
     #[must_use]
     pub fn has_others(&self) -> bool {
         self.oidc.is_some() || !self.certificates.is_empty()
@@ -296,7 +260,7 @@ impl Auth {
 }
 
 impl Server {
-    /// The origin a client on this machine reaches it by.
+    /// The origin under which a client on this machine reaches the server.
     #[must_use]
     pub fn origin(&self) -> String {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
@@ -382,14 +346,14 @@ impl Default for Log {
     }
 }
 
-/// What the command line says; it wins over everything else.
+/// Settings from the command line; they override everything else.
 #[derive(Debug, Clone, Default)]
 pub struct Overrides {
     /// Settings by name, as text: `("server.listen", "127.0.0.1:0")`.
     pub settings: Vec<(&'static str, String)>,
-    /// Workflow folders; if there are any, instead of those named elsewhere.
+    /// If not empty, replaces the folders named elsewhere.
     pub workflows: Vec<PathBuf>,
-    /// Further keys, such as the one `dev` makes.
+    /// Additional keys, such as the one that `dev` creates.
     pub keys: Vec<Key>,
 }
 
@@ -404,51 +368,30 @@ impl Overrides {
     }
 }
 
-/// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file cannot be read.
     #[error("read the configuration file {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// The file does not hold a configuration; the text names the line and the key.
+    Read { path: PathBuf, source: io::Error },
+    /// The file is no valid configuration. The reason names the line and the key.
     #[error("read the configuration file {}: {reason}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What the parser says.
-        reason: String,
-    },
-    /// A setting has a value it cannot have.
+    File { path: PathBuf, reason: String },
     #[error("read the setting {key} from {source_name}: {rule}")]
     Setting {
-        /// The setting.
         key: String,
-        /// The variable, or the flag.
+        /// The environment variable, or the command line.
         source_name: String,
-        /// What it must be.
         rule: String,
     },
-    /// Settings that do not fit together.
+    /// The settings contradict each other.
     #[error("accept the setting {key}: {rule}")]
-    Invalid {
-        /// The setting.
-        key: String,
-        /// What it must be.
-        rule: String,
-    },
+    Invalid { key: String, rule: String },
 }
 
-/// The longest a run takes in conformance mode where nothing else is said: the suite looks at the bound only where one is
-/// advertised.
+/// The default run duration limit in conformance mode. The suite tests the limit only if it is advertised.
 const CONFORMANCE_RUN_DURATION: Period = Period::from_secs(24 * 60 * 60);
 
 impl Config {
-    /// The longest a run takes, if that is bounded.
+    /// The maximum run duration, if there is one.
     #[must_use]
     pub fn max_run_duration(&self) -> Option<Period> {
         let by_mode = self.conformance.then_some(CONFORMANCE_RUN_DURATION);
@@ -458,7 +401,7 @@ impl Config {
     /// Reads the file if one is named, then the environment, then the flags.
     ///
     /// # Errors
-    /// See [`ConfigError`]. A named file that does not exist is an error.
+    /// Also if the named file does not exist.
     pub fn load(
         path: Option<&Path>,
         env: &dyn Fn(&str) -> Option<String>,
@@ -631,7 +574,7 @@ impl Config {
         Ok(())
     }
 
-    /// The origin in every link, without a final slash: the configured one, else the listen address with
+    /// The origin used in every link, without a trailing slash: the configured one, or the listen address, with
     /// `localhost` for an unspecified one. Never the `Host` header.
     #[must_use]
     pub fn public_url(&self) -> String {
@@ -641,16 +584,16 @@ impl Config {
         }
     }
 
-    /// The effective configuration as TOML; secrets are not in it.
+    /// The effective configuration as TOML, without secrets.
     ///
     /// # Errors
-    /// None in practice; a value that TOML cannot hold.
+    /// If TOML cannot represent a value; does not happen in practice.
     pub fn to_toml_redacted(&self) -> Result<String, toml::ser::Error> {
         toml::to_string_pretty(self)
     }
 }
 
-/// Whether a list has so many members at least, not many more, and none twice.
+/// Returns `true` if a list has `least` to [`MAX_LISTED`] items and no duplicates.
 fn is_set_of<T: PartialEq>(list: &[T], least: usize) -> bool {
     let is_new = |(index, item)| !list[..index].contains(item);
     (least..=MAX_LISTED).contains(&list.len()) && list.iter().enumerate().all(is_new)

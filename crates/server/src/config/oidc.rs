@@ -1,4 +1,4 @@
-//! Callers known to an identity provider: OAuth 2.0 access tokens and OpenID Connect, as signed JWTs.
+//! Callers known to an identity provider, by OAuth 2.0 or OpenID Connect access tokens (signed JWTs).
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
@@ -10,48 +10,45 @@ use wopr_wire::jws::Algorithm;
 use super::types::Period;
 use crate::auth::Scopes;
 
-/// An issuer whose tokens are accepted, and what its claims mean here.
+/// An issuer whose tokens are accepted, and how its claims are mapped.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Oidc {
-    /// Exactly what tokens have as `iss`; discovery starts from it.
+    /// The exact `iss` of tokens; also the base of the discovery URL.
     pub issuer: String,
-    /// A token is for this host if one of these is in its `aud`.
+    /// Accepted audiences: a token's `aud` must contain one of them.
     pub audience: Vec<String>,
-    /// Where the keys are; from the issuer's discovery document where absent.
+    /// The URL of the keys; taken from the issuer's discovery document if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jwks_url: Option<String>,
-    /// The signatures that are accepted.
     #[serde(default = "algorithms")]
     pub algorithms: Vec<TokenAlgorithm>,
-    /// The tenant of every token; this or `tenant_claim`.
+    /// The tenant of every token; exclusive with `tenant_claim`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<TenantId>,
-    /// The claim that names the tenant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant_claim: Option<String>,
-    /// The claim that names the principal.
     #[serde(default = "principal_claim")]
     pub principal_claim: String,
-    /// What goes before it, so that no principal of a key has the same name.
+    /// Prepended to the principal, so that it cannot collide with the principal of a key.
     #[serde(default)]
     pub principal_prefix: String,
-    /// The claim with the scopes: a text with spaces between, or a list.
+    /// The claim that holds the scopes: a space-separated string, or a list.
     #[serde(default = "scope_claim")]
     pub scope_claim: String,
-    /// The claim with the roles, for gates that ask for one: a text, or a list.
+    /// The claim that holds the roles, for gates that require one: a string, or a list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub roles_claim: Option<String>,
-    /// The claim with the groups: a text, or a list.
+    /// The claim that holds the groups: a string, or a list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub groups_claim: Option<String>,
-    /// What the issuer's scopes mean here; where empty, they are this host's own names.
+    /// Maps the issuer's scopes to ours. If empty, the issuer uses our names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub scopes: BTreeMap<String, Scopes>,
-    /// By how much clocks may differ.
+    /// Tolerated clock skew.
     #[serde(default = "leeway")]
     pub leeway: Period,
-    /// The least time between two fetches of the keys.
+    /// Minimum interval between fetches of the keys.
     #[serde(default = "refresh")]
     pub refresh: Period,
 }
@@ -76,17 +73,16 @@ const fn refresh() -> Period {
     Period::from_secs(10)
 }
 
-/// Where an issuer describes itself, below its name.
+/// The path of the discovery document below the issuer's URL.
 const DISCOVERY: &str = "/.well-known/openid-configuration";
 
 impl Oidc {
-    /// Where the issuer describes itself.
     #[must_use]
     pub fn discovery_url(&self) -> String {
         format!("{}{DISCOVERY}", self.issuer.trim_end_matches('/'))
     }
 
-    /// The setting that does not hold, with its rule.
+    /// Returns the first invalid setting with its rule.
     pub(super) fn problem(&self) -> Option<(&'static str, &'static str)> {
         let is_address = |text: &str| {
             Url::parse(text).is_ok_and(|url| matches!(url.scheme(), "https" | "http") && url.has_host())
@@ -117,7 +113,7 @@ impl Oidc {
     }
 }
 
-/// An algorithm of a key pair, by its name in JOSE.
+/// An asymmetric signature algorithm, by its JOSE name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct TokenAlgorithm(pub Algorithm);

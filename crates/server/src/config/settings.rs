@@ -1,4 +1,4 @@
-//! The table of settings: name, environment variable, and how a text becomes the value.
+//! The table of settings: name, environment variable and parser.
 
 use std::{env, path::PathBuf, str::FromStr};
 
@@ -7,14 +7,13 @@ use wopr_core::{TenantId, WorkflowId};
 use super::{Config, Key, Secret};
 use crate::auth::Scopes;
 
-/// One setting as flags and the environment see it.
+/// A setting that flags and the environment can set.
 #[derive(Clone, Copy)]
 pub struct Setting {
-    /// Its name in the file.
+    /// The name in the configuration file.
     pub key: &'static str,
-    /// Its environment variable.
     pub variable: &'static str,
-    /// Sets it from a text, or says what it must be.
+    /// Parses and sets the value; an error states the rule for values.
     pub set: fn(&mut Config, &str) -> Result<(), String>,
 }
 
@@ -24,12 +23,12 @@ impl std::fmt::Debug for Setting {
     }
 }
 
-/// The tenant of `WOPR_API_KEY`; shared workflows are seen by every tenant, so any would do here.
+/// The tenant of `WOPR_API_KEY`.
 pub(crate) fn default_tenant() -> TenantId {
     TenantId::parse("default").expect("the name of the default tenant holds")
 }
 
-/// Every setting but the list of keys, to which `WOPR_API_KEY` adds one.
+/// Every setting except the list of keys; `WOPR_API_KEY` adds one key.
 pub const SETTINGS: &[Setting] = &[
     setting("store", "WOPR_STORE", |c, t| put(&mut c.store, t)),
     setting("workflows", "WOPR_WORKFLOWS", |c, t| {
@@ -172,7 +171,6 @@ pub const SETTINGS: &[Setting] = &[
     }),
 ];
 
-/// The id of the key that `WOPR_API_KEY` adds.
 const ENV_KEY_ID: &str = "env";
 
 const fn setting(
@@ -193,7 +191,7 @@ fn some<T: FromStr<Err = String>>(place: &mut Option<T>, text: &str) -> Result<(
     Ok(())
 }
 
-/// Items with commas between them.
+/// Parses comma-separated items.
 fn list<T: FromStr<Err = String>>(place: &mut Vec<T>, text: &str) -> Result<(), String> {
     let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
     *place = items.map(str::parse).collect::<Result<_, _>>()?;

@@ -22,7 +22,7 @@ fn refused(file: Option<&str>, env: &[(&str, &str)], overrides: Overrides) -> St
 }
 
 #[test]
-fn the_example_is_the_default_and_mentions_every_setting() {
+fn the_example_equals_the_default_and_lists_every_setting() {
     let example: Config = toml::from_str(EXAMPLE).unwrap();
     assert_eq!(example, Config::default());
     for setting in SETTINGS {
@@ -30,7 +30,7 @@ fn the_example_is_the_default_and_mentions_every_setting() {
         let is_mentioned = EXAMPLE
             .lines()
             .any(|line| line.trim_start_matches("# ").starts_with(&format!("{name} =")));
-        // The master key has no place in a file.
+        // The master key must not be in a file.
         assert!(
             is_mentioned || setting.key == "secrets.master_key",
             "{}",
@@ -41,7 +41,7 @@ fn the_example_is_the_default_and_mentions_every_setting() {
 }
 
 #[test]
-fn every_setting_of_the_file_is_in_the_table() {
+fn the_table_lists_every_setting() {
     let full = Config {
         default_workflow: Some(WorkflowId::parse("w").unwrap()),
         conformance_ledger: Some("x".into()),
@@ -78,7 +78,7 @@ fn every_setting_of_the_file_is_in_the_table() {
 }
 
 #[test]
-fn a_flag_wins_over_the_environment_and_that_over_the_file() {
+fn flags_override_the_environment_which_overrides_the_file() {
     let file = "[server]\nlisten = \"127.0.0.1:1\"\nmax_body_bytes = 5000\n[log]\nlevel = \"warn\"";
     let env = [("WOPR_LISTEN", "127.0.0.1:2"), ("WOPR_LOG", "debug")];
     let flags = Overrides::default().with("server.listen", Some("127.0.0.1:3"));
@@ -149,7 +149,7 @@ fn an_error_names_the_setting_and_its_source() {
 }
 
 #[test]
-fn a_host_that_asks_for_no_credential_listens_to_its_own_machine_alone() {
+fn conformance_open_requires_a_loopback_address() {
     let check = |listen: &str, is_open: bool| {
         let open = if is_open { "true" } else { "false" };
         let env = [
@@ -182,14 +182,14 @@ fn a_host_that_asks_for_no_credential_listens_to_its_own_machine_alone() {
             "{refused}"
         );
     }
-    // Wherever the address comes from.
+    // The rule holds for flags too.
     let env = [("WOPR_CONFORMANCE", "true"), ("WOPR_CONFORMANCE_OPEN", "true")];
     let flag = Overrides::default().with("server.listen", Some("0.0.0.0:80"));
     assert!(refused(None, &env, flag).contains("conformance_open"));
 }
 
 #[test]
-fn a_printed_configuration_holds_no_secret_and_reads_back() {
+fn printed_configuration_is_redacted_and_parses_again() {
     let config = load(
         Some("[[auth.keys]]\nid = \"a\"\nsecret = \"hunter2hunter2\"\ntenant = \"t\"\nscopes = [\"*\"]"),
         &[
@@ -228,7 +228,7 @@ fn the_public_url_never_depends_on_a_request() {
 }
 
 #[test]
-fn periods_read_back_as_written() {
+fn periods_round_trip() {
     for text in ["250ms", "15s", "30m", "24h", "90s", "0s", "7d"] {
         let period: Period = text.parse().unwrap();
         let again: Period = period.to_string().parse().unwrap();

@@ -1,4 +1,4 @@
-//! TLS of the server, and callers known by their certificates.
+//! TLS of the server, and callers authenticated by client certificates.
 
 use std::path::PathBuf;
 
@@ -7,48 +7,44 @@ use wopr_core::{Membership, PrincipalId, TenantId};
 
 use crate::auth::Scopes;
 
-/// What the server shows and asks for in a handshake. The files are read again when they change.
+/// The server's TLS files. They are reloaded when they change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tls {
-    /// The certificate chain, PEM, the server's own first.
+    /// The certificate chain in PEM, leaf first.
     pub cert: PathBuf,
-    /// Its private key, PEM.
+    /// The private key in PEM.
     pub key: PathBuf,
-    /// The authorities whose client certificates are accepted, PEM; without them none is asked for.
+    /// The authorities whose client certificates are accepted, in PEM. If absent, no client certificate is
+    /// requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_ca: Option<PathBuf>,
 }
 
-/// A caller known by a client certificate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Certificate {
-    /// Names the certificate in logs.
+    /// Identifies the certificate in logs.
     pub id: String,
-    /// A DNS or URI name among the certificate's alternative names, exactly; this or the fingerprint.
+    /// A DNS or URI subject alternative name, compared exactly; exclusive with `fingerprint`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub san: Option<String>,
-    /// SHA-256 of the certificate, lowercase hex.
+    /// SHA-256 of the certificate in lowercase hex.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
-    /// The tenant it opens.
     pub tenant: TenantId,
-    /// Who uses it; the id where absent.
+    /// Defaults to the id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub principal: Option<PrincipalId>,
-    /// What it may do.
     pub scopes: Scopes,
-    /// Roles of who uses it, for gates that ask for one.
+    /// The principal's roles, for gates that require one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub roles: Vec<String>,
-    /// Groups of who uses it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
 }
 
 impl Certificate {
-    /// Roles and groups of who uses it.
     #[must_use]
     pub fn membership(&self) -> Membership {
         Membership {
@@ -57,7 +53,7 @@ impl Certificate {
         }
     }
 
-    /// What does not hold: the member, with its rule.
+    /// Returns the first invalid field with its rule.
     pub(super) fn problem(&self) -> Option<(&'static str, &'static str)> {
         let is_hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
         if self.id.is_empty() || self.id.chars().any(|c| c.is_control() || c.is_whitespace()) {

@@ -1,4 +1,4 @@
-//! Values of settings that are more than a text or a number, each checked when it is read.
+//! Types of settings that are more than a string or a number, each validated when it is parsed.
 
 use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use url::Url;
 use wopr_connect::egress::Cidr;
 
-/// Reads a type from a text and writes it as one.
+/// Implements the conversions from and to strings that serde uses.
 macro_rules! as_text {
     ($name:ident) => {
         impl TryFrom<String> for $name {
@@ -26,22 +26,21 @@ macro_rules! as_text {
     };
 }
 
-/// A text that is never shown.
+/// A string that is never shown.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(String);
 
 impl Secret {
-    /// What stands for a secret wherever it would be shown.
+    /// Replaces a secret wherever it would be shown.
     pub const REDACTED: &'static str = "[redacted]";
 
-    /// Wraps a text.
     #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// The text, for the one place that needs it.
+    /// Returns the secret, for the one place that needs it.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
@@ -60,19 +59,17 @@ impl Serialize for Secret {
     }
 }
 
-/// A length of time, written `250ms`, `15s`, `30m`, `24h` or `7d`.
+/// A duration, written `250ms`, `15s`, `30m`, `24h` or `7d`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Period(Duration);
 
 impl Period {
-    /// So many seconds.
     #[must_use]
     pub const fn from_secs(seconds: u64) -> Self {
         Self(Duration::from_secs(seconds))
     }
 
-    /// The duration.
     #[must_use]
     pub const fn as_duration(self) -> Duration {
         self.0
@@ -115,7 +112,7 @@ impl FromStr for Period {
 impl fmt::Display for Period {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = self.as_millis();
-        // The largest unit that is exact, so that a period reads back as it was written.
+        // The largest unit that is exact, so that a period round-trips.
         let fits = |unit: u64| millis.is_multiple_of(unit) && millis >= unit;
         match UNITS.iter().find(|(_, unit)| fits(*unit)) {
             Some((name, unit)) => write!(f, "{}{name}", millis / unit),
@@ -126,14 +123,12 @@ impl fmt::Display for Period {
 
 as_text!(Period);
 
-/// How long something is kept: `keep`, for ever, or a period.
+/// How long something is kept: `keep` for ever, or a period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Keep {
-    /// For ever.
     #[default]
     Forever,
-    /// For so long.
     For(Period),
 }
 
@@ -162,18 +157,17 @@ impl fmt::Display for Keep {
 
 as_text!(Keep);
 
-/// The address to listen on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Listen(pub SocketAddr);
 
 impl Listen {
-    /// Whether only clients on this machine reach it.
+    /// Returns `true` if only clients on this machine can reach it.
     pub(super) fn is_loopback(self) -> bool {
         self.0.ip().to_canonical().is_loopback()
     }
 
-    /// The origin a client on this machine reaches it by.
+    /// The origin under which a client on this machine reaches it.
     pub(super) fn origin(self, scheme: &str) -> String {
         if self.0.ip().is_unspecified() {
             format!("{scheme}://localhost:{}", self.0.port())
@@ -212,13 +206,12 @@ impl fmt::Display for Listen {
 
 as_text!(Listen);
 
-/// An http or https origin, possibly with a path prefix, without a final slash.
+/// An http or https URL without credentials, query, fragment or trailing slash; may have a path prefix.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PublicUrl(String);
 
 impl PublicUrl {
-    /// The text, without a final slash.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -252,7 +245,6 @@ impl fmt::Display for PublicUrl {
 
 as_text!(PublicUrl);
 
-/// Where runs are kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum StoreUrl {
@@ -260,7 +252,7 @@ pub enum StoreUrl {
     Sqlite(PathBuf),
     /// `memory:`; nothing survives the process.
     Memory,
-    /// `postgres://…`; the text may hold a password.
+    /// `postgres://…`; may contain a password.
     Postgres(Secret),
 }
 
@@ -293,7 +285,7 @@ impl fmt::Display for StoreUrl {
 
 as_text!(StoreUrl);
 
-/// An address block, kept as it was written.
+/// An address block, kept as written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct CidrText {
@@ -302,7 +294,6 @@ pub struct CidrText {
 }
 
 impl CidrText {
-    /// The block.
     #[must_use]
     pub fn cidr(&self) -> Cidr {
         self.cidr
@@ -336,14 +327,13 @@ as_text!(CidrText);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum WebOrigin {
-    /// Pages of any origin.
     Any,
-    /// Pages of this origin, as browsers write it.
+    /// The origin as browsers serialize it.
     One(HeaderValue),
 }
 
 impl WebOrigin {
-    /// The origin as browsers send it; none for any.
+    /// The origin as browsers send it; `None` for any.
     #[must_use]
     pub fn value(&self) -> Option<HeaderValue> {
         match self {
@@ -364,11 +354,11 @@ impl FromStr for WebOrigin {
             "must be * or an origin: a scheme, a host and perhaps a port, as in https://app.example.com";
         let url = Url::parse(text).map_err(|_| rule)?;
         let origin = url.origin();
-        // A star within a name would look as if it meant all that fit.
+        // A `*` within a name would look like a wildcard.
         if !origin.is_tuple() || !matches!(url.path(), "" | "/") || text.contains('*') {
             return Err(rule.to_owned());
         }
-        // A default port and capitals are gone then, as in what browsers send.
+        // Serializing drops a default port and uppercase letters, as browsers do.
         let origin = origin.ascii_serialization();
         if url.as_str().trim_end_matches('/') != origin {
             return Err(rule.to_owned());
@@ -388,11 +378,9 @@ impl fmt::Display for WebOrigin {
 
 as_text!(WebOrigin);
 
-/// The form of logs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people.
     #[default]
     Text,
     /// One JSON object per line.
@@ -411,13 +399,13 @@ impl FromStr for LogFormat {
     }
 }
 
-/// Which revision of A2A 1.0 decides the HTTP status of an error.
+/// The A2A 1.0 revision that decides the HTTP status of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum ErrorProfile {
-    /// 1.0.0: 409, 415 and 502 where that text says so.
+    /// Uses 409, 415 and 502 where the specification says so.
     #[serde(rename = "1.0.0")]
     V1_0_0,
-    /// 1.0.1: mostly 400.
+    /// Mostly 400.
     #[default]
     #[serde(rename = "1.0.1")]
     V1_0_1,
@@ -435,17 +423,17 @@ impl FromStr for ErrorProfile {
     }
 }
 
-/// Which card a client gets that names no version.
+/// The card served to clients that name no version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum CardVersion {
-    /// One document that clients of both versions read.
+    /// One document that clients of both versions can read.
     #[default]
     #[serde(rename = "union")]
     Union,
-    /// That of 1.0 alone.
+    /// Only the 1.0 card.
     #[serde(rename = "1.0")]
     V1_0,
-    /// That of 0.3 alone.
+    /// Only the 0.3 card.
     #[serde(rename = "0.3")]
     V0_3,
 }
@@ -463,10 +451,8 @@ impl FromStr for CardVersion {
     }
 }
 
-/// How cards can be signed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CardAlgorithm {
-    /// Ed25519.
     #[serde(rename = "EdDSA")]
     EdDsa,
     /// ECDSA on P-256.
@@ -475,7 +461,7 @@ pub enum CardAlgorithm {
 }
 
 impl CardAlgorithm {
-    /// The name in JOSE.
+    /// The JOSE name.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

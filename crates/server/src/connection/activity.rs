@@ -1,5 +1,5 @@
-//! What is in flight on a connection that carries many requests, so that one which carries none for long is closed, and
-//! one whose client takes nothing of its answers as well.
+//! Tracks the requests in flight on an HTTP/2 connection. An idle connection is closed, and so is one whose
+//! client does not read its responses.
 
 use std::{
     collections::HashMap,
@@ -14,16 +14,15 @@ use http_body::{Frame, SizeHint};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// The requests of a connection.
 #[derive(Debug)]
 pub(super) struct Activity(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
     n_open: usize,
-    /// When the last one began or ended.
+    /// When the last request began or ended.
     since: Instant,
-    /// Answers whose client has not asked for more, by number: since when.
+    /// Responses whose client has not asked for more, by number, with the time since when.
     unread: HashMap<u64, Instant>,
     n_answers: u64,
 }
@@ -39,12 +38,11 @@ impl Default for Activity {
     }
 }
 
-/// A request in flight, until it is dropped.
+/// A request in flight, until dropped.
 #[derive(Debug)]
 pub(super) struct Open(Arc<Activity>);
 
 impl Activity {
-    /// A request begins.
     pub(super) fn begin(self: &Arc<Self>) -> Open {
         let mut state = self.0.lock();
         state.n_open += 1;
@@ -52,7 +50,7 @@ impl Activity {
         Open(Arc::clone(self))
     }
 
-    /// Waits until nothing was in flight for a while.
+    /// Waits until no request has been in flight for `timeout`.
     pub(super) async fn rests(self: Arc<Self>, timeout: Duration) {
         loop {
             let until = {
@@ -62,7 +60,7 @@ impl Activity {
                 match state.n_open {
                     0 if until <= now => return,
                     0 => until,
-                    // Looked at again when it may have ended; there is no hurry.
+                    // Checked again after the timeout; there is no hurry.
                     _ => now + timeout,
                 }
             };
@@ -72,12 +70,12 @@ impl Activity {
 }
 
 impl Activity {
-    /// Claims that the client has taken nothing of one of its answers since then.
+    /// Returns `true` if the client has read nothing of some response since `then`.
     pub(super) fn is_unread_since(&self, then: Instant) -> bool {
         self.0.lock().unread.values().any(|since| *since <= then)
     }
 
-    /// Claims that the client has had no request since then.
+    /// Returns `true` if no request has been in flight since `then`.
     pub(super) fn is_idle_since(&self, then: Instant) -> bool {
         let state = self.0.lock();
         state.n_open == 0 && state.since <= then
@@ -92,15 +90,15 @@ impl Drop for Open {
     }
 }
 
-/// What is handed over of an answer at once. Whatever is handed over counts as read, though it may still wait for its
-/// client; so the pieces are small.
+/// Maximum size of a frame passed to the protocol. Such a frame counts as read, although it may still wait for
+/// the client, so frames are small.
 const PIECE: usize = 64 << 10;
 
-/// The body of an answer, in flight until the last piece of it has been handed over or it is dropped.
+/// A response body, in flight until its last frame was passed on or it is dropped.
 #[derive(Debug)]
 pub(super) struct Held {
     body: Body,
-    /// What the body gave and was not handed over yet.
+    /// Data that the body returned and that was not passed on yet.
     rest: Bytes,
     open: Open,
     number: u64,
@@ -141,7 +139,7 @@ impl HttpBody for Held {
         let polled = self.poll_piece(cx);
         let number = self.number;
         let mut state = self.open.0.0.lock();
-        // Nothing more is asked for before there is room for the piece that was handed over last.
+        // The protocol asks for more only once it has room for it.
         if polled.is_ready() {
             state.unread.insert(number, Instant::now());
         } else {
@@ -191,7 +189,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_rests_when_nothing_was_in_flight_for_a_while() {
+    async fn connection_is_idle_after_the_timeout_without_requests() {
         let timeout = Duration::from_secs(10);
         let activity = Arc::new(Activity::default());
         let begun = Instant::now();
@@ -210,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_large_answer_is_handed_over_in_pieces_and_is_in_flight_until_the_last() {
+    async fn large_body_is_split_and_in_flight_until_its_last_frame() {
         let activity = Arc::new(Activity::default());
         let sent: Vec<u8> = (0..PIECE * 2 + 10).map(|n| n.to_le_bytes()[0]).collect();
         let mut held = Held::new(Body::from(sent.clone()), activity.begin());

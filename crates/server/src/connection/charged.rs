@@ -1,8 +1,8 @@
-//! Answers that hold the slot of their request until the connection has written them.
+//! Response bodies that hold their request's admission slot until the connection has written them.
 //!
-//! The bytes of a body carry the slot, because a protocol keeps them after the body is gone. The head of an answer and
-//! the end of its stream are kept by the protocol as well; so a slot stays until the connection has written everything
-//! once after its answer was handed over.
+//! The bytes of a body carry the slot, because the protocol buffers them after the body is gone. It also
+//! buffers the head of a response and the end of its stream, so the slot is kept until the connection has
+//! flushed all output once after the body was dropped.
 
 use std::{
     pin::Pin,
@@ -15,7 +15,6 @@ use http_body::{Frame, SizeHint};
 use super::stall::Written;
 use crate::{admission::Slot, body::shared};
 
-/// A body with the slot of its request.
 #[derive(Debug)]
 pub(super) struct Charged {
     body: Body,

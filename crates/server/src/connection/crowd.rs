@@ -1,10 +1,10 @@
-//! Who is connected, and who has to leave when too many are.
+//! Limits unauthenticated connections and decides which one is closed when there are too many.
 //!
-//! A connection is strange until a request over it is recognized. Strange connections are bounded for each address and
-//! altogether, so that those of nobody leave room for callers; connections of callers are bounded by their whole number
-//! alone. Where a bound is reached, whoever has been silent for longest gives way to the newcomer, if that was long
-//! enough; where all are busy, whoever came first, if that is long ago; else the newcomer is turned away. An address from which a caller came lately may go beyond the
-//! bound of all addresses.
+//! A connection is unauthenticated ("strange") until a request on it is authenticated. Unauthenticated
+//! connections are limited per network and in total, which leaves room for callers; authenticated connections
+//! are only limited by `max_connections`. At a limit, a new connection replaces the one that has been silent
+//! longest, if that is long enough, or else the oldest one, if that is old enough; otherwise the new connection
+//! is refused. A network from which a caller authenticated recently may exceed the total.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -21,36 +21,39 @@ use tokio::{sync::Notify, time::Instant};
 
 use crate::{admission::NoRoom, credential_id::Network};
 
-/// How long a newcomer may be silent where others wait for its place: more than a round trip around the world.
+/// How long a new connection may be silent while others wait for its place: more than a round trip around the
+/// world.
 const SHORT: Duration = Duration::from_secs(1);
-/// How long a stranger keeps its place by being busy, where others wait for it.
+/// How long an unauthenticated connection keeps its place by being busy while others wait for it.
 const LONG: Duration = Duration::from_secs(30);
-/// For how long an address is known after a caller came from it.
+/// How long a network is remembered after a caller authenticated from it.
 const KNOWN: Duration = Duration::from_secs(3600);
-/// How many addresses are known at once; the one that was heard of least lately is forgotten.
+/// Maximum number of remembered networks; the least recently used one is forgotten.
 const MAX_KNOWN: usize = 4_096;
-/// Requests of strangers over one connection at once. More are refused, and end one that has no others.
+/// Maximum number of concurrent unauthenticated requests per connection. Further ones are refused, and the
+/// connection is closed if it carries no authenticated request.
 const MAX_STRANGE_REQUESTS: usize = 32;
-/// The same while connections are crowded: what a stranger sends at once is work before it can be held up.
+/// Like [`MAX_STRANGE_REQUESTS`], while there are many unauthenticated connections. Requests that arrive at
+/// once cause work before they can be paced.
 const MAX_CROWDED_REQUESTS: usize = 8;
-/// Strange connections that are no crowd.
+/// Up to this many unauthenticated connections, nothing is throttled.
 pub(super) const FREE: usize = 256;
 
-/// How many strange connections there may be.
+/// Limits of unauthenticated connections.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    /// From one address; 0 is no bound.
+    /// Per network; 0 means no limit.
     pub(crate) each: usize,
-    /// From all addresses that are not known.
+    /// In total, except for remembered networks.
     pub(crate) all: usize,
 }
 
-/// Everybody who is connected and strange.
+/// All unauthenticated connections.
 #[derive(Debug)]
 pub(crate) struct Crowd {
     bounds: Bounds,
     state: Mutex<State>,
-    /// A copy of what the state says, read for every piece that arrives.
+    /// A copy of the count in `state`, which is read for every piece that arrives.
     n_strange: AtomicUsize,
 }
 
@@ -62,7 +65,6 @@ struct State {
     next: u64,
 }
 
-/// A connection.
 #[derive(Debug)]
 struct Guest {
     number: u64,
@@ -71,16 +73,16 @@ struct Guest {
     is_known: AtomicBool,
     n_strange: AtomicUsize,
     n_known: AtomicUsize,
-    /// Requests of strangers that began since it was asked last.
+    /// Unauthenticated requests that began since the last [`Line::take_begun`].
     n_begun: AtomicUsize,
     leaves: Notify,
 }
 
-/// A connection that is served, until it is dropped.
+/// A connection that is being served, until dropped.
 #[derive(Debug)]
 pub(crate) struct Seat(Line);
 
-/// What requests know of their connection.
+/// A handle by which requests refer to their connection.
 #[derive(Debug, Clone)]
 pub(crate) struct Line {
     crowd: Arc<Crowd>,
@@ -96,7 +98,7 @@ impl Crowd {
         }
     }
 
-    /// Takes a connection, if there is or can be made room for it.
+    /// Admits a connection if there is room or room can be made.
     pub(crate) fn arrive(self: &Arc<Self>, address: IpAddr) -> Option<Seat> {
         let network = Network::of(address);
         let now = Instant::now();
@@ -133,7 +135,7 @@ impl Crowd {
         Some(Seat(Line { crowd, guest }))
     }
 
-    /// Whether new connections are about to be turned away: those that say nothing then have little time.
+    /// Returns `true` if new connections will soon be refused; silent ones then get less time.
     fn is_crowded(&self, network: Network) -> bool {
         let state = self.state.lock();
         let n_own = state.places.get(&network).map_or(0, BTreeMap::len);
@@ -142,7 +144,7 @@ impl Crowd {
 }
 
 impl State {
-    /// Has the one leave who came first of those at an address that are silent; or of all that came long ago.
+    /// Closes the oldest silent connection of a network, or else its oldest one, if it is old enough.
     fn dismiss(&mut self, network: Network, now: Instant) -> bool {
         let Some(guests) = self.places.get(&network) else {
             return false;
@@ -159,7 +161,7 @@ impl State {
         true
     }
 
-    /// Counts a connection no more among the strange ones.
+    /// Removes a connection from the unauthenticated ones.
     fn forget(&mut self, guest: &Guest) {
         let Some(guests) = self.places.get_mut(&guest.network) else {
             return;
@@ -209,7 +211,8 @@ impl Line {
         self.guest.network
     }
 
-    /// How long the client may be silent, where it may be so for `timeout`.
+    /// Reduces `timeout`, the time that the client may be silent, if there are many unauthenticated
+    /// connections.
     pub(crate) fn timeout(&self, timeout: Duration) -> Duration {
         if self.crowd.is_crowded(self.guest.network) {
             timeout.min(SHORT * 2)
@@ -218,12 +221,12 @@ impl Line {
         }
     }
 
-    /// Waits until the connection has to end at once.
+    /// Waits until the connection must be closed at once.
     pub(crate) async fn told_to_leave(&self) {
         self.guest.leaves.notified().await;
     }
 
-    /// A caller was recognized on this connection, which is not strange any more.
+    /// Marks the connection as authenticated.
     pub(crate) fn known(&self) {
         if !self.guest.is_known.swap(true, Ordering::Relaxed) {
             let mut state = self.crowd.state.lock();
@@ -233,7 +236,7 @@ impl Line {
         }
     }
 
-    /// Whether a caller came lately from the address of this connection.
+    /// Returns `true` if a caller authenticated from this network recently.
     pub(crate) fn has_known_address(&self) -> bool {
         self.is_known()
             || self
@@ -243,46 +246,46 @@ impl Line {
                 .is_known(self.guest.network, Instant::now())
     }
 
-    /// Whether the connection carries no request of a caller.
+    /// Returns `true` if the connection carries no authenticated request.
     pub(crate) fn may_leave(&self) -> bool {
         self.guest.n_known.load(Ordering::Relaxed) == 0
     }
 
-    /// Has the connection end at once.
+    /// Closes the connection at once.
     pub(crate) fn leave(&self) {
         self.guest.leaves.notify_one();
     }
 
-    /// Whether a caller was recognized on this connection.
+    /// Returns `true` if a caller authenticated on this connection.
     pub(super) fn is_known(&self) -> bool {
         self.guest.is_known.load(Ordering::Relaxed)
     }
 
-    /// How many connections are strange.
+    /// The number of unauthenticated connections.
     pub(super) fn n_strange_connections(&self) -> usize {
         self.crowd.n_strange.load(Ordering::Relaxed)
     }
 
-    /// How many requests of strangers began on this connection since this was asked last.
+    /// Returns and resets the number of unauthenticated requests that began on this connection.
     pub(super) fn take_begun(&self) -> usize {
         self.guest.n_begun.swap(0, Ordering::Relaxed)
     }
 
-    /// A request of a caller begins.
+    /// Counts an authenticated request as begun.
     pub(crate) fn begin_known(&self) {
         self.guest.n_known.fetch_add(1, Ordering::Relaxed);
         self.known();
     }
 
-    /// A request of a caller has ended.
+    /// Counts an authenticated request as ended.
     pub(crate) fn end_known(&self) {
         self.guest.n_known.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// A request of a stranger begins.
+    /// Counts an unauthenticated request as begun.
     ///
     /// # Errors
-    /// There are too many on this connection, which ends if it has no others.
+    /// If the connection carries too many. It is closed if it carries no authenticated request.
     pub(crate) fn begin_strange(&self) -> Result<(), NoRoom> {
         self.guest.n_begun.fetch_add(1, Ordering::Relaxed);
         let n_before = self.guest.n_strange.fetch_add(1, Ordering::Relaxed);
@@ -301,7 +304,7 @@ impl Line {
         Err(NoRoom)
     }
 
-    /// A request of a stranger has ended, or was recognized.
+    /// Counts an unauthenticated request as ended or authenticated.
     pub(crate) fn end_strange(&self) {
         self.guest.n_strange.fetch_sub(1, Ordering::Relaxed);
     }
@@ -326,7 +329,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_longest_silent_gives_way_to_a_newcomer_of_its_address() {
+    async fn new_connection_replaces_a_silent_one_of_its_network() {
         let crowd = crowd(2, 100);
         let first = crowd.arrive(address(1)).unwrap();
         let second = crowd.arrive(address(1)).unwrap();
@@ -339,7 +342,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn being_busy_keeps_a_place_for_a_while_only() {
+    async fn busy_connections_keep_their_place_only_for_a_while() {
         let crowd = crowd(2, 100);
         let seats = [
             crowd.arrive(address(1)).unwrap(),
@@ -356,7 +359,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn connections_of_callers_do_not_count() {
+    async fn authenticated_connections_do_not_count() {
         let crowd = crowd(1, 100);
         let seats: Vec<_> = (0..10)
             .map(|_| {
@@ -374,7 +377,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_known_address_finds_room_where_strangers_fill_the_rest() {
+    async fn known_network_may_exceed_the_total() {
         let crowd = crowd(0, 3);
         crowd.arrive(address(9)).unwrap().line().known();
         let _seats: Vec<_> = (0..3).map(|n| crowd.arrive(address(n)).unwrap()).collect();
@@ -392,7 +395,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_address_with_most_connections_gives_way_first() {
+    async fn network_with_most_connections_loses_one_first() {
         let crowd = crowd(0, 3);
         let single = crowd.arrive(address(1)).unwrap();
         let many = [
@@ -405,7 +408,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn silence_is_short_where_it_is_crowded() {
+    async fn silence_timeout_is_short_when_crowded() {
         let crowd = crowd(4, 100);
         let first = crowd.arrive(address(1)).unwrap();
         let long = SHORT * 30;
@@ -416,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_requests_of_strangers_end_a_connection_that_carries_no_others() {
+    fn excess_unauthenticated_requests_close_the_connection() {
         let crowd = crowd(0, 100);
         let seat = crowd.arrive(address(1)).unwrap();
         let line = seat.line();
@@ -432,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_known_up_to_a_bound() {
+    fn number_of_known_networks_is_limited() {
         let mut state = State::default();
         let now = Instant::now();
         for n in 0..=MAX_KNOWN {

@@ -1,8 +1,8 @@
-//! The end of a connection whose client may still be sending.
+//! Closes a connection whose client may still be sending.
 //!
-//! Closing a connection with bytes that nobody has read resets it, and a reset drops what its client has not read yet:
-//! the answer. So this direction ends first, and what arrives is read and dropped until the client ends its own or has
-//! had enough time to see the answer (RFC 9112 section 9.6).
+//! Closing a connection with unread bytes resets it, and a reset discards what the client has not read yet: the
+//! response. So the write side is shut down first. Incoming bytes are then read and dropped until the client
+//! closes its side or has had enough time to read the response (RFC 9112 section 9.6).
 
 use std::{
     io,
@@ -20,17 +20,17 @@ use tokio::{
     time::Sleep,
 };
 
-/// How long a client may go on sending after the end.
+/// Maximum duration of the drain.
 const DRAIN: Duration = Duration::from_secs(5);
-/// And how much.
+/// Maximum number of bytes to drop.
 const MAX_DROPPED: usize = 256 << 20;
 
-/// Whether something arrived that belongs to no request that was read to its end.
+/// Set if bytes arrived that belong to no request that was read to its end.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Unread(Arc<AtomicBool>);
 
 impl Unread {
-    /// A request was read to its end.
+    /// Clears the flag after a request was read to its end.
     pub(super) fn clear(&self) {
         self.0.store(false, Ordering::Relaxed);
     }
@@ -44,12 +44,12 @@ impl Unread {
     }
 }
 
-/// A stream whose end waits for its client, if that may still be sending.
+/// A stream whose shutdown drains the client's input if it may still be sending.
 #[derive(Debug)]
 pub(super) struct Draining<S> {
     stream: S,
     unread: Unread,
-    /// From the end on: when the client is given up, and what was dropped so far.
+    /// Once draining: the deadline, and the number of bytes dropped so far.
     end: Option<(Pin<Box<Sleep>>, usize)>,
 }
 
@@ -68,13 +68,13 @@ impl<S> Draining<S> {
 }
 
 impl<S: AsyncRead + Unpin> Draining<S> {
-    /// Drops what arrives, until nothing can or the bounds are reached.
+    /// Reads and drops input until it ends or a limit is reached.
     fn poll_drop(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let (until, n_dropped) = (self.end).get_or_insert_with(|| (Box::pin(tokio::time::sleep(DRAIN)), 0));
         let mut room = [0; 8 << 10];
         while until.as_mut().poll(cx).is_pending() && *n_dropped <= MAX_DROPPED {
             let mut read = ReadBuf::new(&mut room);
-            // An error is an end as well: the client is gone.
+            // An error also ends the input: the client is gone.
             let ended = ready!(Pin::new(&mut self.stream).poll_read(cx, &mut read)).is_err();
             if ended || read.filled().is_empty() {
                 break;
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_drips_is_borne_for_a_while_after_the_end() {
+    async fn drain_ends_after_its_timeout() {
         let (mut client, mut server) = heard().await;
         let begun = Instant::now();
         let drips = async {
@@ -139,7 +139,7 @@ mod tests {
         };
         let sends = async {
             while client.write_all(b"x").await.is_ok() {
-                // sleep: it drips, in virtual time
+                // sleep: the client sends slowly, in virtual time
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         };
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_ends_is_waited_for_no_longer() {
+    async fn drain_ends_when_the_client_closes() {
         let (mut client, mut server) = heard().await;
         let begun = Instant::now();
         let sends = async {
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_is_waited_for_whose_requests_were_read() {
+    async fn no_drain_after_requests_were_read_to_their_end() {
         let (_client, mut server) = heard().await;
         server.unread().clear();
         let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! Telling a protocol by the first bytes of a connection, which are then read again by whoever speaks it.
+//! Detects a connection's protocol from its first bytes, which are replayed to the protocol's implementation.
 
 use std::{
     io,
@@ -8,20 +8,19 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 
-/// What a client of HTTP/2 begins with when nothing was agreed before.
+/// The client preface of HTTP/2 with prior knowledge (RFC 9113 section 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// What a client speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Protocol {
     Http1,
     Http2,
 }
 
-/// Reads until the protocol is clear, and gives what was read.
+/// Reads until the protocol is known, and returns the bytes read.
 ///
 /// # Errors
-/// The connection broke, or ended without a byte.
+/// If the connection fails, or ends without a byte.
 pub(super) async fn recognize<S: AsyncRead + Unpin>(stream: &mut S) -> io::Result<(Protocol, Vec<u8>)> {
     let mut read = Vec::with_capacity(PREFACE.len());
     while read.len() < PREFACE.len() {
@@ -37,11 +36,11 @@ pub(super) async fn recognize<S: AsyncRead + Unpin>(stream: &mut S) -> io::Resul
     Ok((Protocol::Http2, read))
 }
 
-/// A stream that begins with bytes read from it before.
+/// A stream that first returns bytes that were read from it before.
 #[derive(Debug)]
 pub(super) struct Replayed<S> {
     prefix: Vec<u8>,
-    /// How much of the prefix was read again.
+    /// How much of the prefix was replayed.
     at: usize,
     stream: S,
 }
@@ -81,7 +80,7 @@ mod tests {
 
     use super::*;
 
-    /// Sends pieces one by one and tells what they were taken for, and what is read after that.
+    /// Sends the pieces one by one; returns the detected protocol and all bytes read afterwards.
     async fn recognized(pieces: &[&[u8]]) -> (Protocol, Vec<u8>) {
         let (mut client, mut server) = tokio::io::duplex(1);
         let pieces: Vec<Vec<u8>> = pieces.iter().map(|piece| piece.to_vec()).collect();
@@ -98,7 +97,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_of_the_first_bytes_is_lost() {
+    async fn first_bytes_are_replayed() {
         for (bytes, wanted) in [
             (&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nmore"[..], Protocol::Http2),
             (b"PRI * HTTP/2.0\r\n\r\nSX\r\n\r\nmore", Protocol::Http1),
@@ -114,7 +113,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_without_a_byte_is_none() {
+    async fn connection_without_a_byte_is_an_error() {
         let (client, mut server) = tokio::io::duplex(1);
         drop(client);
         assert!(recognize(&mut server).await.is_err());

@@ -1,20 +1,21 @@
-//! One connection: HTTP/1.1, or HTTP/2 for who begins with its preface.
+//! One connection: HTTP/1.1, or HTTP/2 if the client starts with its preface.
 //!
 //! ```text
 //!   first bytes -> protocol -> requests -> the faces
 //!        |             |
-//!        |             '-- stop: what is in flight finishes, nothing new begins
+//!        |             '-- stop: requests in flight finish, no new ones begin
 //!        '-- silent for too long: closed
 //! ```
 //!
-//! Nothing a client does may hold more than its share. A connection that does not say what it speaks is closed, one of
-//! HTTP/2 without a request as well, and one whose client does not read what it asked for; what one connection may have
-//! open, unread or unfinished is bounded by the constants below. Whether there is TLS around it is not known here.
+//! No client can hold more than its share. The connection is closed if the client does not show its protocol,
+//! keeps an HTTP/2 connection without a request, or does not read its responses. The constants below limit what
+//! one connection may have open, unread or unfinished. This module does not know whether there is TLS.
 //!
-//! An answer reaches its client also if it is ready before the request has been read: over HTTP/1.1 the rest is read and
-//! dropped, or the connection ends with the answer and lingers; HTTP/2 resets the stream after it, without an error.
+//! The client gets a response even if it is ready before the request has been read. Over HTTP/1.1 the rest of
+//! the request is read and dropped, or the connection drains and closes after the response; HTTP/2 resets the
+//! stream without an error.
 
-/// Hands writes on to the stream that a wrapper of reads is around: all of [`AsyncWrite`] but the end.
+/// Forwards writes to the wrapped stream: all of [`AsyncWrite`] except shutdown.
 macro_rules! hand_on_writes {
     () => {
         fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
@@ -39,7 +40,7 @@ macro_rules! hand_on_writes {
     };
 }
 
-/// Hands the end of writes on as well.
+/// Forwards shutdown as well.
 macro_rules! hand_on_shutdown {
     () => {
         fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -94,34 +95,34 @@ use self::{
 
 pub(crate) use self::crowd::{Bounds, Crowd, Line};
 
-/// What is read ahead of an HTTP/1.1 connection, and the largest head of a request.
+/// Read buffer of an HTTP/1.1 connection, which also limits the size of a request's head.
 const MAX_BUFFER: usize = 32 << 10;
-/// Requests of one HTTP/2 connection at once.
+/// Maximum number of concurrent requests per HTTP/2 connection.
 const MAX_STREAMS: u32 = 256;
-/// Bytes of a request that lie unread, of one stream and of all of a connection.
+/// Unread request bytes, per stream and per connection.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
-/// The largest header of an HTTP/2 request, all fields together.
+/// Maximum size of all header fields of an HTTP/2 request.
 const MAX_HEADER_LIST: u32 = 32 << 10;
-/// Bytes of an answer that wait for a reader, of one stream: a slow one stops its own answer, and no other.
+/// Response bytes buffered per stream. A slow reader delays only its own response.
 const MAX_SEND_BUFFER: usize = 64 << 10;
-/// Streams a client may open and reset before they were looked at; more ends its connection.
+/// Streams a client may open and reset before they are accepted; more close its connection.
 const MAX_PENDING_RESETS: usize = 20;
-/// Streams that a client makes this host reset; more ends its connection.
+/// Streams a client may make this host reset; more close its connection.
 const MAX_ERROR_RESETS: usize = 64;
-/// A client that does not answer a ping is gone.
+/// A client that does not answer a ping in time is considered gone.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// What a client of HTTP/2 without a request takes at least of what is left while [`STALL`] passes: more than pings are.
+/// Bytes that the client of an HTTP/2 connection without requests must read per [`STALL`]; more than pings take
+/// up.
 const MIN_TAKEN: u64 = 4 << 10;
 
-/// How connections are served.
 #[derive(Debug, Clone)]
 pub(crate) struct Connections {
     faces: Faces,
-    /// Who the client is, by its certificate.
+    /// The caller of the client's certificate.
     caller: Option<Certified>,
-    /// How long a client may take for the head of a request, and be silent between two.
+    /// Timeout for the head of a request, and for silence between requests.
     timeout: Duration,
 }
 
@@ -134,7 +135,7 @@ impl Connections {
         }
     }
 
-    /// The same for a connection whose client is known by its certificate.
+    /// Returns a copy for a connection with an authenticated client certificate.
     pub(crate) fn certified(self, caller: Certified) -> Self {
         Self {
             caller: Some(caller),
@@ -142,7 +143,7 @@ impl Connections {
         }
     }
 
-    /// Serves a connection to its end. Once `stopping` is true no new request is taken.
+    /// Serves a connection until it ends. Once `stopping` is true, accepts no new request.
     pub(crate) async fn serve<S>(&self, mut stream: S, line: &Line, stopping: watch::Receiver<bool>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -174,7 +175,7 @@ impl Connections {
             Protocol::Http1 => {
                 let stream = Draining::new(stream);
                 let unread = stream.unread();
-                // The state of a request is a piece of memory of its own, which a connection without one need not have.
+                // Boxed: a connection without a request needs none of its memory.
                 let service = service_fn(|request| {
                     let begun = self.begin(line, request, 0);
                     Box::pin(self.answer_in_turn(&unread, &written, begun))
@@ -184,7 +185,7 @@ impl Connections {
                     .header_read_timeout(self.timeout)
                     .max_buf_size(MAX_BUFFER)
                     .serve_connection(TokioIo::new(stream), service);
-                // Its one answer is what is written, and waits there.
+                // Stalls of HTTP/1.1 are caught by the write-stall timeout.
                 let never = std::future::pending::<()>;
                 drive(connection, stopping, never(), never, line).await
             }
@@ -194,7 +195,8 @@ impl Connections {
                 let watched = Arc::clone(&activity);
                 let (serves, progress, own) = (self.clone(), written.clone(), line.clone());
                 let service = service_fn(move |request| {
-                    // Before the task of the request exists: a flood of them holds no more than it is given.
+                    // Before the request's task exists, so that a flood of requests cannot hold more than
+                    // admitted.
                     let begun = serves.begin(&own, request, STREAM_WINDOW as usize);
                     let (serves, activity, progress) =
                         (serves.clone(), Arc::clone(&activity), progress.clone());
@@ -228,7 +230,7 @@ impl Connections {
         }
     }
 
-    /// Finds the place of a request whose head has been read; or what it is answered at once.
+    /// Admits a request whose head has been read, or returns the refusal.
     fn begin(
         &self,
         line: &Line,
@@ -251,12 +253,12 @@ impl Connections {
         }
     }
 
-    /// Answers a request.
     async fn answer(&self, request: Request<Body>) -> Response<Body> {
         self.faces.answer(request).await
     }
 
-    /// Answers a request of HTTP/1.1, and sees that the next one can follow, or that the answer says that none can.
+    /// Answers an HTTP/1.1 request. Afterwards either the next one can follow, or the response closes the
+    /// connection.
     async fn answer_in_turn(
         &self,
         unread: &Unread,
@@ -277,7 +279,7 @@ impl Connections {
                 Problem::invalid("the request must name its host, once").into()
             }
         };
-        // Whoever ends the connection has their reason not to wait for the rest.
+        // If the face closes the connection, the rest need not be read.
         let is_last = response.headers().contains_key(header::CONNECTION);
         if !is_last && rest.finish(awaits_go).await {
             unread.clear();
@@ -288,7 +290,7 @@ impl Connections {
         Ok(response.map(|body| Body::new(Charged::new(body, slot, written.clone()))))
     }
 
-    /// Answers a request of HTTP/2, which counts for its connection until its answer has been read.
+    /// Answers an HTTP/2 request, which counts for its connection until its response has been read.
     async fn answer_held(
         &self,
         activity: &Arc<Activity>,
@@ -298,7 +300,7 @@ impl Connections {
     ) -> Result<Response<Body>, Infallible> {
         let held = activity.begin();
         let mut response = Box::pin(self.answer(request.map(Body::new))).await;
-        // A connection of HTTP/2 is not closed by one of its answers.
+        // A response must not close an HTTP/2 connection.
         response.headers_mut().remove(header::CONNECTION);
         Ok(response.map(|body| {
             let body = Body::new(activity::Held::new(body, held));
@@ -307,13 +309,13 @@ impl Connections {
     }
 }
 
-/// Claims that a request says which host it means, and no two (RFC 9112 section 3.2).
+/// Returns `true` if a request names exactly one valid host (RFC 9112 section 3.2).
 fn names_one_host(version: Version, headers: &HeaderMap) -> bool {
     let mut hosts = headers.get_all(header::HOST).iter();
     match (hosts.next(), hosts.next()) {
-        // It was not required before.
+        // HTTP/1.0 does not require it.
         (None, _) => version < Version::HTTP_11,
-        // Empty where the target has no authority.
+        // Empty if the target has no authority.
         (Some(host), None) => {
             let host = host.as_bytes();
             host.is_empty() || (!host.contains(&b'@') && Authority::try_from(host).is_ok())
@@ -322,8 +324,8 @@ fn names_one_host(version: Version, headers: &HeaderMap) -> bool {
     }
 }
 
-/// Drives a connection to its end; what is in flight finishes once it is told to stop, rests or stalls. One that stalls
-/// longer ends at once, and so does one that has to leave.
+/// Drives a connection to its end. It shuts down gracefully when the host stops or the connection idles or
+/// stalls. It ends at once if it stalls again, or has to leave.
 async fn drive<C: GracefulConnection, S: Future<Output = ()>>(
     connection: C,
     mut stopping: watch::Receiver<bool>,
@@ -339,7 +341,7 @@ async fn drive<C: GracefulConnection, S: Future<Output = ()>>(
         () = rests => {}
         () = stalls() => {}
     }
-    // Its client opens another for what comes, if it can hear this.
+    // The client opens another connection for its next requests.
     connection.as_mut().graceful_shutdown();
     tokio::select! {
         ended = connection => ended,
@@ -348,11 +350,12 @@ async fn drive<C: GracefulConnection, S: Future<Output = ()>>(
     }
 }
 
-/// Waits until the client of an HTTP/2 connection has left an answer unread for long; or has asked for nothing, and has
-/// taken next to nothing of what there was: each of its streams and the whole have windows that it opens, and one which
-/// keeps them shut holds what waits behind them while it answers pings.
+/// Waits until an HTTP/2 connection stalls: its client has left a response unread for long, or has no request
+/// in flight and reads next to nothing of the remaining output. The client controls the flow-control windows of
+/// each stream and of the connection, and one that keeps them shut blocks the output behind them while it still
+/// answers pings.
 async fn stalls(activity: Arc<Activity>, written: Written, timeout: Duration) {
-    // A connection at rest has its own time, and is told first.
+    // An idle connection has its own timeout, which applies first.
     let span = STALL.max(timeout);
     let mut before = written.bytes();
     loop {
@@ -371,8 +374,8 @@ async fn stalls(activity: Arc<Activity>, written: Written, timeout: Duration) {
 mod tests {
     use super::*;
 
-    /// How long a client is borne that has an answer before it, or none, and takes so many bytes a second.
-    async fn borne(has_answer: bool, bytes_a_second: u64) -> Option<Duration> {
+    /// Returns the time until a connection stalls whose client reads at this rate, with or without a response.
+    async fn stalls_after(has_answer: bool, bytes_a_second: u64) -> Option<Duration> {
         let activity = Arc::new(Activity::default());
         let _held = has_answer.then(|| activity::Held::new(Body::from("answer"), activity.begin()));
         let written = Written::default();
@@ -380,7 +383,7 @@ mod tests {
         let takes = written.clone();
         let reader = async move {
             loop {
-                // sleep: the reader has a pace, in virtual time
+                // sleep: the reader's pace, in virtual time
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 takes.add(bytes_a_second);
             }
@@ -394,20 +397,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_takes_nothing_is_borne_for_a_while() {
+    async fn clients_that_read_nothing_stall_after_a_while() {
         for (has_answer, bytes_a_second) in [(true, 1), (true, 10_000), (false, 1)] {
-            let borne_for = borne(has_answer, bytes_a_second).await.expect("it ends");
-            assert!(borne_for >= STALL && borne_for <= STALL * 2, "{borne_for:?}");
+            let after = stalls_after(has_answer, bytes_a_second).await.expect("it ends");
+            assert!(after >= STALL && after <= STALL * 2, "{after:?}");
         }
         assert_eq!(
-            borne(false, 1_000).await,
+            stalls_after(false, 1_000).await,
             None,
             "it takes what is left of its answers"
         );
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_stream_in_which_nothing_happens_is_no_stall() {
+    async fn idle_stream_is_no_stall() {
         let activity = Arc::new(Activity::default());
         let stream = Body::from_stream(futures_util::stream::pending::<
             Result<axum::body::Bytes, std::io::Error>,

@@ -1,8 +1,10 @@
-//! The pace of strangers: where many are connected, one over which no caller was recognized is read in small pieces, and
-//! rests after what it sent. So strangers together send so many requests and so many bytes a second, however many
-//! connections they have, and leave the processor to callers. The first pieces of connections are taken one after
-//! another, a little apart, so that a crowd that comes at once is not looked at all at once; a caller's first request
-//! waits half a second at most. Nothing is held up once a caller was recognized.
+//! Rate limit of unauthenticated connections.
+//!
+//! While there are many, such a connection is read in small pieces and pauses after each, so that all of them
+//! together send a fixed rate of requests and bytes, however many there are, and leave the processor to
+//! callers. First pieces are read one after another with a small gap, so that a burst of new connections is
+//! spread out; the first request of a caller is delayed by at most half a second. Authenticated connections are
+//! not limited.
 
 use std::{
     io,
@@ -19,37 +21,37 @@ use tokio::{
 
 use super::{Line, crowd::FREE};
 
-/// Bytes read at once of a connection in a crowd: they may be requests, so that only a few small ones fit.
+/// Bytes read at once while limited. They may be requests, and only a few small ones fit.
 const PIECE: usize = 256;
-/// Bytes read at once after a full piece without a request: the client is likely sending the body of one.
+/// Bytes read at once after a full piece that began no request: the client is probably sending a body.
 const PIECE_OF_BODY: usize = 4 << 10;
-/// The time between two requests of strangers, all of them together.
+/// Interval between unauthenticated requests on all connections.
 const APART: Duration = Duration::from_micros(100);
-/// And between two kilobytes.
+/// Interval between kilobytes from unauthenticated clients.
 const KILOBYTES_APART: Duration = Duration::from_micros(20);
-/// And between the first pieces of two connections.
+/// Interval between the first pieces of two connections.
 const FIRST_APART: Duration = Duration::from_micros(250);
-/// The longest wait of a first piece: a client that opens connections faster than they are read delays no other further.
+/// Maximum delay of a first piece. Clients that connect faster than that delay others no further.
 const LONGEST_FIRST: Duration = Duration::from_millis(500);
-/// Shorter waits are skipped: timers are not finer.
+/// Shorter delays are skipped, as timers are not finer.
 const SHORTEST: Duration = Duration::from_millis(1);
-/// The longest rest.
+/// Maximum pause.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// When the next first piece of a connection may be read.
+/// When the next connection's first piece may be read.
 static NEXT_FIRST: Mutex<Option<Instant>> = Mutex::new(None);
 
-/// A stream that is read at its connection's pace.
+/// A stream that is read at its connection's rate.
 #[derive(Debug)]
 pub(super) struct Paced<S> {
     stream: S,
     line: Line,
-    /// True once the first piece has its turn.
+    /// Set once the first piece was scheduled.
     has_begun: bool,
     rest: Option<Pin<Box<Sleep>>>,
-    /// Bytes of the last piece.
+    /// Size of the last piece in bytes.
     n_read: usize,
-    /// True if the last piece was full and began no request.
+    /// Set if the last piece was full and began no request.
     is_body: bool,
 }
 
@@ -66,13 +68,13 @@ impl<S> Paced<S> {
     }
 }
 
-/// How long the first piece of a connection waits for those of others, and when the next one may be read.
+/// Returns the delay of a connection's first piece, and the earliest time for the next connection's.
 fn turn(next: Option<Instant>, now: Instant) -> (Duration, Instant) {
     let turn = next.map_or(now, |next| next.clamp(now, now + LONGEST_FIRST));
     (turn - now, turn + FIRST_APART)
 }
 
-/// How long a connection rests after so many requests and bytes, where so many are strange.
+/// Returns the pause after these requests and bytes, given the number of unauthenticated connections.
 fn rest_after(n_requests: usize, n_bytes: usize, n_strange: usize) -> Option<Duration> {
     if n_strange <= FREE {
         return None;
@@ -129,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_pieces_follow_each_other_at_a_distance() {
+    fn first_pieces_are_spaced_out() {
         let now = Instant::now();
         let (wait, next) = turn(None, now);
         assert_eq!((wait, next), (Duration::ZERO, now + FIRST_APART));
@@ -142,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_of_a_crowd_of_strangers_are_spread() {
+    fn pause_grows_with_unauthenticated_connections() {
         assert_eq!(rest_after(1_000, 1_000, FREE), None);
         assert_eq!(rest_after(0, 0, 4_000), None);
         assert_eq!(rest_after(1, 0, 4_000), Some(Duration::from_millis(400)));

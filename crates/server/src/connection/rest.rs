@@ -1,9 +1,10 @@
-//! What a face leaves unread of a request over HTTP/1.1.
+//! Handles the part of an HTTP/1.1 request body that the face did not read.
 //!
-//! A refusal is often ready before its body has arrived. What arrives after the answer would be taken for the next
-//! request, and closing the connection while it arrives resets it, which loses the answer too. So the rest of a small
-//! body is read and dropped before the answer goes out, and the connection goes on. Where that takes too much or too
-//! long the connection ends with this answer, which says so (RFC 9112 section 9.6); how it ends is [`super::drain`]'s.
+//! A refusal is often ready before the body has arrived. Bytes that arrive after the response would be taken
+//! for the next request, and closing the connection while they arrive resets it, which loses the response too.
+//! So the rest of a small body is read and dropped before the response is sent, and the connection stays open.
+//! If that takes too many bytes or too long, the connection closes with this response, which says so (RFC 9112
+//! section 9.6); see [`super::drain`].
 
 use std::{
     pin::Pin,
@@ -19,12 +20,11 @@ use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use tokio::sync::oneshot;
 
-/// The most of a body that is read on for the sake of the connection.
+/// Maximum number of bytes to read and drop.
 const MAX_READ_ON: u64 = 256 << 10;
-/// And for how long: about what a client takes that sends a head and its body one after the other.
+/// Maximum time to read and drop: enough for a client that sends head and body one after the other.
 const READ_ON_TIME: Duration = Duration::from_secs(2);
 
-/// How far a body was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
     Untouched,
@@ -32,20 +32,19 @@ enum Progress {
     Broken,
 }
 
-/// A body that comes back to who lent it when its reader drops it before its end.
+/// A body that returns to its lender if the reader drops it before its end.
 #[derive(Debug)]
 struct Lent<B> {
-    /// There until it is dropped.
+    /// `None` once the body has ended.
     body: Option<B>,
     progress: Progress,
     back: Option<oneshot::Sender<(B, Progress)>>,
 }
 
-/// What becomes of a body that was lent.
+/// Receives the body back.
 #[derive(Debug)]
 pub(super) struct Rest<B>(Option<oneshot::Receiver<(B, Progress)>>);
 
-/// Lends a body to a reader.
 pub(super) fn lend<B>(body: B) -> (Body, Rest<B>)
 where
     B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin + Send + 'static,
@@ -63,13 +62,13 @@ where
 }
 
 impl<B: HttpBody<Data = Bytes> + Unpin> Rest<B> {
-    /// Reads on to the end of the body, within bounds; claims that it is reached. A client that waits to be told to
-    /// send its body (`awaits_go`) is not told so.
+    /// Reads the body to its end, within limits; returns `true` if the end was reached. If the client waits for
+    /// `100 Continue` (`awaits_go`), it is not sent.
     pub(super) async fn finish(self, awaits_go: bool) -> bool {
         let Some(mut back) = self.0 else { return true };
         let (body, progress) = match back.try_recv() {
             Ok(left) => left,
-            // It was read to its end; or somebody still reads, and the connection cannot tell when they will be done.
+            // The body was read to its end, or a reader still holds it, possibly for long.
             Err(oneshot::error::TryRecvError::Closed) => return true,
             Err(oneshot::error::TryRecvError::Empty) => return false,
         };
@@ -148,7 +147,7 @@ mod tests {
 
     use super::*;
 
-    /// A body of pieces that come at a pace.
+    /// A body whose pieces arrive at a fixed pace.
     fn dripping(n_pieces: usize, size: usize, pace: Duration) -> Body {
         let pieces = stream::iter(0..n_pieces).then(move |_| async move {
             // sleep: the pace, in virtual time
@@ -159,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_reader_leaves_is_read_on_within_bounds() {
+    async fn unread_rest_is_drained_within_limits() {
         let (pace, slow) = (Duration::from_millis(10), Duration::from_secs(1));
         for (n_pieces, size, pace, wanted) in [
             (100, 1_000, pace, true),
@@ -185,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_known_to_be_too_much_is_not_waited_for() {
+    async fn declared_oversized_rest_is_not_read() {
         let size = usize::try_from(MAX_READ_ON).unwrap() + 1;
         let (lent, rest) = lend(Body::from(vec![b'x'; size]));
         drop(lent);
@@ -195,14 +194,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_is_told_to_send_what_nobody_reads() {
+    async fn no_100_continue_for_an_unread_body() {
         let (lent, rest) = lend(Body::from("body"));
         drop(lent);
         assert!(!rest.finish(true).await);
     }
 
     #[tokio::test]
-    async fn a_body_read_to_its_end_does_not_come_back() {
+    async fn finished_body_needs_no_drain() {
         let (lent, rest) = lend(Body::from("body"));
         assert_eq!(lent.collect().await.unwrap().to_bytes(), "body");
         assert!(rest.finish(true).await);
@@ -212,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_broken_body_has_no_end() {
+    async fn broken_body_closes_the_connection() {
         let pieces = [Ok(Bytes::from("a")), Err(std::io::Error::other("broken"))];
         let (lent, rest) = lend(Body::from_stream(stream::iter(pieces)));
         assert!(lent.collect().await.is_err());

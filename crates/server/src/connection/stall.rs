@@ -1,8 +1,9 @@
-//! Writing to who does not read.
+//! Write-stall timeout for slow readers.
 //!
-//! Bytes that nobody takes keep an answer, its request's state and a connection. So a write that makes no progress for
-//! a while ends the connection. Progress is what the system's buffer takes, which it tells of only when about a third of
-//! it is free, megabytes at times: so the while is long, and who reads a few kilobytes a second is not cut off.
+//! Unread output keeps a response, its request's state and a connection in memory, so a connection whose writes
+//! make no progress for a while is closed. Progress is what the kernel's send buffer accepts. The kernel
+//! reports free space only when about a third of the buffer is free, which may be megabytes. The timeout is
+//! therefore long, so that a client that reads a few kilobytes per second is not cut off.
 
 use std::{
     io,
@@ -23,19 +24,19 @@ use tokio::{
 
 use crate::admission::Slot;
 
-/// How long a reader may take nothing.
+/// Maximum time without write progress.
 pub(super) const STALL: Duration = Duration::from_secs(300);
 
-/// What was written to a connection so far.
+/// Write progress of a connection.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Written(Arc<Progress>);
 
 #[derive(Debug, Default)]
 struct Progress {
     bytes: AtomicU64,
-    /// Whether the client keeps something from being written.
+    /// Set while the client blocks a write.
     is_blocked: AtomicBool,
-    /// Slots of requests whose answers were handed over and may not be written yet.
+    /// Slots of requests whose responses may not be fully written yet.
     kept: Mutex<Vec<Slot>>,
 }
 
@@ -48,7 +49,7 @@ impl Written {
         self.0.bytes.fetch_add(n_bytes, Ordering::Relaxed);
     }
 
-    /// Keeps a slot until everything is written, if something waits to be.
+    /// Keeps a slot until all output is written, if a write is blocked.
     pub(super) fn keep(&self, slot: Slot) {
         if self.0.is_blocked.load(Ordering::Relaxed) {
             self.0.kept.lock().push(slot);
@@ -59,7 +60,7 @@ impl Written {
         self.0.is_blocked.store(true, Ordering::Relaxed);
     }
 
-    /// Everything is written.
+    /// Releases the slots, as all output is written.
     fn flushed(&self) {
         if self.0.is_blocked.swap(false, Ordering::Relaxed) {
             let kept = std::mem::take(&mut *self.0.kept.lock());
@@ -68,12 +69,12 @@ impl Written {
     }
 }
 
-/// A stream whose writes end in `TimedOut` when its reader takes nothing for a while.
+/// A stream whose writes fail with `TimedOut` if its reader makes no progress for [`STALL`].
 #[derive(Debug)]
 pub(super) struct Stalling<S> {
     stream: S,
     written: Written,
-    /// Since when a write waits: when it is given up.
+    /// The deadline of a pending write.
     waits: Option<Pin<Box<Sleep>>>,
 }
 
@@ -90,7 +91,7 @@ impl<S> Stalling<S> {
         self.written.clone()
     }
 
-    /// What a write came to, unless it has waited for too long.
+    /// Returns the result of a write, or `TimedOut` once it has been pending for too long.
     fn judged<T>(&mut self, cx: &mut Context<'_>, done: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if done.is_ready() {
             self.waits = None;
@@ -164,7 +165,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_reader_that_takes_nothing_is_given_up() {
+    async fn stalled_write_times_out() {
         let (_client, server) = tokio::io::duplex(8);
         let mut server = Stalling::new(server);
         let written = server.written();
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slow_reader_is_not() {
+    async fn slow_reader_does_not_time_out() {
         let (mut client, server) = tokio::io::duplex(1);
         let mut server = Stalling::new(server);
         let writes = tokio::spawn(async move { server.write_all(&[7; 10]).await });

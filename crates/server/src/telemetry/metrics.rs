@@ -1,7 +1,7 @@
-//! Counters, and their text for Prometheus.
+//! Counters and their Prometheus text.
 //!
-//! A registry of our own: what is counted is a closed list known here, most of it is read from the engine and the
-//! store when asked for, and a process may hold several hosts (tests do), which a global recorder would mix up.
+//! This is a registry of our own: the metrics are a closed list, most are read from the engine and the store on
+//! demand, and a process may run several hosts (tests do), which a global recorder would mix up.
 
 use std::{
     collections::BTreeMap,
@@ -19,18 +19,17 @@ use parking_lot::Mutex;
 use wopr_engine::Stats;
 use wopr_store::{postgres, sqlite};
 
-/// The media type of the text format.
+/// Media type of the Prometheus text format.
 pub const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Upper bounds of request latencies, in microseconds.
 const BUCKETS: [u64; 12] = [
     250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 500_000, 1_000_000, 5_000_000,
 ];
 
-/// How often the text is made in a second at most: it is public, and takes longer than most answers.
+/// Maximum renderings per second. The endpoint is public and slower than most.
 const MAX_RENDERS: u32 = 20;
 
-/// What the faces count.
+/// Metrics collected by the faces.
 #[derive(Debug, Default)]
 pub struct Metrics {
     rendered: Mutex<Option<Rendered>>,
@@ -40,16 +39,14 @@ pub struct Metrics {
     panics: AtomicU64,
 }
 
-/// What a database did since it was opened.
+/// Statistics of a database since it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreStats {
-    /// The embedded one.
     Sqlite(sqlite::Stats),
-    /// One that several processes share.
     Postgres(postgres::Stats),
 }
 
-/// A text, and how many were made in its second.
+/// A rendered text, and the number of renderings within its second.
 #[derive(Debug)]
 struct Rendered {
     since: Instant,
@@ -77,7 +74,7 @@ impl Drop for OpenStream {
 }
 
 impl Metrics {
-    /// Counts an answered request. Routes are templates, so that the number of series is bounded.
+    /// Counts an answered request. `route` is a template, which bounds the number of series.
     pub fn answered(&self, method: &Method, route: &'static str, status: StatusCode, took: Duration) {
         let series = (method_name(method), route, status.as_u16());
         *self.requests.lock().entry(series).or_default() += 1;
@@ -91,19 +88,19 @@ impl Metrics {
         }
     }
 
-    /// Counts a stream as open.
+    /// Counts a stream as open until the guard is dropped.
     #[must_use]
     pub fn open_stream(&self) -> OpenStream {
         self.streams.fetch_add(1, Relaxed);
         OpenStream(Arc::clone(&self.streams))
     }
 
-    /// Counts a panic that was turned into an answer.
+    /// Counts a panic that became an error response.
     pub fn panicked(&self) {
         self.panics.fetch_add(1, Relaxed);
     }
 
-    /// The text that `make` gives, or the last one where many ask.
+    /// Returns the text made by `make`, or the last text once `MAX_RENDERS` were made within a second.
     pub fn rendered(&self, make: impl FnOnce(&Self) -> String) -> Bytes {
         let mut last = self.rendered.lock();
         let now = Instant::now();
@@ -123,7 +120,7 @@ impl Metrics {
         text
     }
 
-    /// Everything as Prometheus text.
+    /// Renders all metrics as Prometheus text.
     #[must_use]
     pub fn render(&self, engine: &Stats, store: Option<&StoreStats>) -> String {
         let mut out = String::with_capacity(4_096);
@@ -208,7 +205,7 @@ fn render_engine(out: &mut String, stats: &Stats) {
         pushes_failed,
         pushes_given_up,
         pushes_active,
-        // Counted together with those of requests.
+        // Added to the panics of requests.
         panics: _,
         clock,
     } = *stats;
@@ -486,7 +483,7 @@ fn head(out: &mut String, name: &str, kind: &str, help: &str) {
 }
 
 fn put(out: &mut String, line: std::fmt::Arguments<'_>) {
-    // A string takes every write.
+    // Writing to a string never fails.
     let _ = writeln!(out, "{line}");
 }
 
@@ -508,7 +505,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_that_many_ask_for_is_made_a_few_times() {
+    fn rendering_is_rate_limited() {
         let metrics = Metrics::default();
         let mut n = 0;
         for _ in 0..MAX_RENDERS * 10 {
@@ -518,12 +515,12 @@ mod tests {
             });
             assert_eq!(text, n.to_string());
         }
-        // More than one second may pass on a slow machine.
+        // A slow machine may take more than one second.
         assert!((MAX_RENDERS..MAX_RENDERS * 10).contains(&n), "{n}");
     }
 
     #[test]
-    fn the_text_has_every_series_once() {
+    fn every_series_is_rendered_once() {
         let metrics = Metrics::default();
         let took = Duration::from_micros(700);
         metrics.answered(&Method::GET, "/v1/runs", StatusCode::OK, took);

@@ -1,8 +1,8 @@
-//! What operators see: logs, trace context, metrics.
+//! Telemetry for operators: logs, trace context, metrics.
 //!
 //! Logs go to standard error, as text or JSON; standard output belongs to commands. Every request has a span, a
-//! trace context (continued from `traceparent` or begun) and a line at `debug` under the target `wopr::access`.
-//! Nothing here ever sees a credential or a body.
+//! trace context (continued from `traceparent` or new) and a line at `debug` under the target `wopr::access`.
+//! Credentials and bodies are never logged.
 
 mod metrics;
 mod request;
@@ -19,21 +19,19 @@ pub use metrics::{METRICS_TYPE, Metrics, OpenStream, StoreStats};
 pub use request::{Handled, observe};
 pub use trace::TraceContext;
 
-/// Why logging was not set up.
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
-    /// The level is neither a level nor directives.
     #[error("read the setting log.level: {0}")]
     Level(#[from] tracing_subscriber::filter::ParseError),
-    /// The process has a subscriber already.
+    /// The process already has a subscriber.
     #[error("set up logging twice")]
     Twice,
 }
 
-/// Libraries that read requests. At `debug` and `trace` they show paths, header fields and bytes, and so credentials.
+/// Libraries that log paths, header fields and bytes, and thus credentials, at `debug` and `trace`.
 const READERS: [&str; 5] = ["h2", "hyper", "hyper_util", "rustls", "axum"];
 
-/// Claims that an event or span shows nothing of what clients send, whatever level is asked for.
+/// Returns `true` if an event or span cannot contain client data, whatever the configured level.
 fn is_safe(about: &Metadata<'_>) -> bool {
     let target = about.target();
     let root = target.split_once("::").map_or(target, |(root, _)| root);
@@ -41,9 +39,6 @@ fn is_safe(about: &Metadata<'_>) -> bool {
 }
 
 /// Sets up logging for the process.
-///
-/// # Errors
-/// See [`InitError`].
 pub fn init(log: &Log) -> Result<(), InitError> {
     let filter = EnvFilter::builder().parse(&log.level)?;
     let set = match log.format {
@@ -60,7 +55,7 @@ pub fn init(log: &Log) -> Result<(), InitError> {
     set.map_err(|_| InitError::Twice)
 }
 
-/// One object a line. Its `span` is the innermost: the run that is worked at, or else the request.
+/// Writes one JSON object per line. Its `span` is the innermost one: the run's, or else the request's.
 fn json<W>(filter: EnvFilter, writer: W) -> impl Subscriber + Send + Sync
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
@@ -98,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_that_read_requests_are_not_logged_in_detail() {
+    fn libraries_that_read_requests_never_log_at_debug() {
         let written = Written::default();
         let writer = written.clone();
         let filter = EnvFilter::builder().parse("trace,h2::server=trace").unwrap();
@@ -120,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_json_has_one_span_and_numbers_as_numbers() {
+    fn json_lines_have_one_span_and_typed_numbers() {
         let written = Written::default();
         let writer = written.clone();
         let filter = EnvFilter::builder().parse("info").unwrap();

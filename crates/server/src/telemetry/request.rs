@@ -1,4 +1,4 @@
-//! What surrounds every request: its span, its trace context, its count, and a net under its handler.
+//! The middleware around every request: its span, trace context, metrics and panic handler.
 
 use std::{
     any::Any,
@@ -17,22 +17,22 @@ use crate::{Host, a2a, auth::Caller, openwop::Problem};
 
 static X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// The longest segment of a path that logs show; every token is longer.
+/// Longest path segment that is logged; every token is longer.
 const MAX_SEGMENT: usize = 96;
 
-/// The longest request id taken from a caller.
+/// Longest request id accepted from a client.
 const MAX_REQUEST_ID: usize = 128;
 
-/// What a face tells about a request, as an extension of its answer.
+/// Facts about a request that a face attaches to its response as an extension.
 #[derive(Debug, Clone)]
 pub struct Handled {
-    /// The route's template.
+    /// The route template.
     pub route: &'static str,
-    /// Who called, if that was asked.
+    /// The caller, if the request was authenticated.
     pub caller: Option<Caller>,
 }
 
-/// Has a request answered. A panic of a handler becomes a 500 and the connection lives on.
+/// Answers a request. A handler's panic becomes a 500, and the connection stays open.
 pub async fn observe(
     host: &Host,
     mut request: Request,
@@ -43,7 +43,7 @@ pub async fn observe(
     let (traceparent, trace_id) = TraceContext::of(request.headers()).headers();
     let request_id = request_id(&request, &trace_id);
     let face = face(request.uri().path());
-    // What a face reads, and hands on to calls this request leads to, is this host's span.
+    // Faces read this host's span from the header and pass it on to outgoing calls.
     request.headers_mut().insert(TRACEPARENT, traceparent.clone());
     let span = tracing::info_span!(
         target: "wopr::access",
@@ -77,8 +77,8 @@ pub async fn observe(
     response
 }
 
-/// A path as logs have it: the template where a segment is the token of an interrupt, which is a credential. Tokens are
-/// longer than anything else in a path, so a long segment is left out wherever it stands.
+/// Returns the path as logged: the template if a segment is an interrupt token, which is a credential. Tokens
+/// are longer than anything else in a path, so long segments are masked wherever they occur.
 fn shown(path: &str) -> Cow<'_, str> {
     if path
         .strip_prefix("/v1/interrupts/")
@@ -102,7 +102,7 @@ fn shown(path: &str) -> Cow<'_, str> {
     segments.join("/").into()
 }
 
-/// The label of a request whose face does not name a route.
+/// The route label of a request whose face names no route.
 fn face(path: &str) -> &'static str {
     match path {
         a2a::CARD_PATH => a2a::CARD_PATH,
@@ -111,7 +111,7 @@ fn face(path: &str) -> &'static str {
     }
 }
 
-/// As a type that logs write as a number.
+/// Converts to a type that the logger writes as a number.
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
@@ -126,7 +126,7 @@ fn log(route: &str, caller: Option<&Caller>, status: u16, micros: u64) {
     }
 }
 
-/// The caller's own id for the request if it is a plain text, else the trace's.
+/// Returns the client's request id if it is short printable ASCII, and the trace id otherwise.
 fn request_id(request: &Request, trace_id: &HeaderValue) -> HeaderValue {
     let given = request.headers().get(&X_REQUEST_ID).filter(|value| {
         let bytes = value.as_bytes();
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_path_shows_a_token() {
+    fn logged_paths_contain_no_token() {
         let token = "t".repeat(MAX_SEGMENT + 1);
         for (path, wanted) in [
             (

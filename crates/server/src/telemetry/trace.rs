@@ -1,16 +1,15 @@
-//! W3C trace context: reading `traceparent`, and being the next span of its trace.
+//! W3C trace context: reads `traceparent` and continues its trace with a new span.
 
 use std::ops::Range;
 
 use axum::body::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// The header of a trace context.
 pub(super) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
-/// How long the header is, of the version we write.
+/// Length of the header in the version we write.
 const LENGTH: usize = 55;
-/// Where in it the trace's id is.
+/// Position of the trace id in the header.
 const TRACE: Range<usize> = 3..35;
 
 /// This host's span within a trace.
@@ -22,11 +21,11 @@ pub struct TraceContext {
 }
 
 impl TraceContext {
-    /// Continues the caller's trace, or begins a sampled one where the header is missing or does not hold.
+    /// Continues the client's trace, or starts a sampled one if the header is missing or invalid.
     #[must_use]
     pub fn of(headers: &HeaderMap) -> Self {
         let parent = headers.get(TRACEPARENT).and_then(|value| parse(value.as_bytes()));
-        // Zero is not a valid id; the chance of drawing one is not worth a loop.
+        // Zero is not a valid id. Setting the lowest bit avoids a loop.
         let span = rand::random::<u64>() | 1;
         match parent {
             Some((trace, flags)) => Self { trace, span, flags },
@@ -38,7 +37,7 @@ impl TraceContext {
         }
     }
 
-    /// The header's value, and the trace's id as one. Both are the same piece of memory.
+    /// Returns the header value and the trace id. Both share one allocation.
     #[must_use]
     pub fn headers(&self) -> (HeaderValue, HeaderValue) {
         let Self { trace, span, flags } = self;
@@ -55,7 +54,7 @@ impl TraceContext {
     }
 }
 
-/// Reads `version-trace-span-flags`; later versions may append further fields.
+/// Parses `version-trace-span-flags`. Later versions may append fields.
 fn parse(value: &[u8]) -> Option<(u128, u8)> {
     let text = std::str::from_utf8(value).ok()?;
     let mut fields = text.split('-');
@@ -67,7 +66,7 @@ fn parse(value: &[u8]) -> Option<(u128, u8)> {
     is_valid.then_some((trace, u8::try_from(flags & 1).unwrap_or(0)))
 }
 
-/// Fills a text with the last digits of a number.
+/// Fills `text` with the lowest hexadecimal digits of a number.
 fn write_hex(text: &mut [u8], mut number: u128) {
     for digit in text.iter_mut().rev() {
         *digit = b"0123456789abcdef"[(number & 15) as usize];
@@ -87,7 +86,7 @@ fn read_hex(text: &str, digits: usize) -> Option<u128> {
 mod tests {
     use super::*;
 
-    /// The header and the trace's id that follow from a header.
+    /// Returns the header and trace id that follow from an incoming header.
     fn of(text: &str) -> (String, String) {
         let mut headers = HeaderMap::new();
         headers.insert(TRACEPARENT, text.parse().unwrap());
@@ -99,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_valid_trace_is_continued_in_a_new_span() {
+    fn valid_traceparent_is_continued_with_a_new_span() {
         let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         let (text, id) = of(parent);
         assert_eq!(id, "4bf92f3577b34da6a3ce929d0e0e4736");
@@ -108,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_one_begins_a_trace() {
+    fn invalid_traceparent_starts_a_trace() {
         for text in [
             "",
             "x",

@@ -1,4 +1,4 @@
-//! Messages to a task that asks: what answers it, and what leaves it as it was.
+//! Messages to a task with an open interrupt: which ones resolve it, and which ones leave it unchanged.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ async fn begin(client: &Client, skill: &str, id: &str) -> Value {
         .await
 }
 
-/// Tokens are made anew each time they are shown.
+/// Removes the token, which is minted each time it is shown.
 fn without_token(mut task: Value) -> Value {
     let about = task["metadata"]["openwop"].as_object_mut().unwrap();
     about.remove("interruptToken").expect("a token");
     task
 }
 
-/// Sends answers to an approval and says in which state the task is after each.
+/// Sends answers to an approval and returns the task's state after each.
 async fn approve(version: &'static str, parts: Value, metadata: Value) -> Result<String, String> {
     let server = Server::start().await;
     let client = server.client(version);
@@ -160,7 +160,7 @@ async fn a_wrong_answer_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_question_to_the_asker_keeps_the_task_waiting() {
+async fn question_to_the_requester_keeps_the_task_waiting() {
     let server = Server::start().await;
     for client in [server.v1(), server.v03()] {
         let m = |n: &str| format!("{n}-{}", client.version);
@@ -170,7 +170,7 @@ async fn a_question_to_the_asker_keeps_the_task_waiting() {
             .send(client.text(&m("m2"), "why?", json!({"taskId": id})))
             .await;
         assert_eq!(state_of(&after), "input-required");
-        // The question that is open is the status, not history.
+        // The open interrupt is the status message, not part of the history.
         assert_eq!(after["history"].as_array().unwrap().len(), 2);
         let frames = client
             .stream(client.text(&m("m3"), "why not?", json!({"taskId": id})))
@@ -259,7 +259,7 @@ async fn an_event_is_delivered_if_it_matches() {
 }
 
 #[tokio::test]
-async fn one_of_several_questions_is_chosen() {
+async fn answer_selects_one_of_several_interrupts() {
     let server = Server::start().await;
     let client = server.v1();
     let task = begin(&client, "parallel", "m1").await;
@@ -280,7 +280,7 @@ async fn one_of_several_questions_is_chosen() {
 }
 
 #[tokio::test]
-async fn a_child_s_question_is_the_task_s() {
+async fn childs_interrupt_is_shown_on_the_task() {
     let server = Server::start().await;
     for client in [server.v1(), server.v03()] {
         let m = |n: &str| format!("{n}-{}", client.version);
@@ -315,7 +315,7 @@ async fn a_child_s_question_is_the_task_s() {
             .map(|message| message["messageId"].as_str().unwrap())
             .collect();
         assert_eq!(said, [&m("m1"), &format!("{id}.sub:0/gate:0"), &m("m3")]);
-        // A repeat finds the task as it is.
+        // A repeated message finds the task unchanged.
         let again = client
             .send(client.text(&m("m3"), "yes", json!({"taskId": id})))
             .await;
@@ -324,7 +324,7 @@ async fn a_child_s_question_is_the_task_s() {
 }
 
 #[tokio::test]
-async fn an_answer_to_a_child_is_acknowledged_once_it_is_in_the_history() {
+async fn answer_to_a_child_is_acknowledged_once_it_is_recorded() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("wopr.db");
     let server = Server::sqlite(&path).await;
@@ -335,7 +335,7 @@ async fn an_answer_to_a_child_is_acknowledged_once_it_is_in_the_history() {
     let parts = json!([{"text": "fine"}, {"data": {"approve": true}}, {"raw": "aGk="}]);
     let reply = client.message("m2", parts, json!({ "taskId": id }));
 
-    // The store takes the child's append and then not the task's.
+    // The store accepts the child's append and rejects the task's.
     let store = rusqlite::Connection::open(&path).unwrap();
     store.busy_timeout(Duration::from_secs(10)).unwrap();
     store
@@ -346,7 +346,7 @@ async fn an_answer_to_a_child_is_acknowledged_once_it_is_in_the_history() {
         .unwrap();
     client.send_err(reply.clone()).await;
     assert_eq!(state_of(&client.until(id, "completed").await), "completed");
-    // Nor is a repeat told that it was taken, as long as that is so.
+    // A repeated message is not acknowledged either while the append fails.
     client.send_err(reply.clone()).await;
     store.execute_batch("DROP TRIGGER refuse").unwrap();
 
@@ -382,7 +382,7 @@ async fn a_token_from_a_task_answers_it_over_rest() {
 }
 
 #[tokio::test]
-async fn an_awaited_event_is_called_one() {
+async fn awaited_event_has_its_own_interrupt_kind() {
     let server = Server::start().await;
     let task = begin(&server.v1(), "event", "m1").await;
     assert_eq!(state_of(&task), "input-required");

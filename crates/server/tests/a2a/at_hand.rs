@@ -1,4 +1,4 @@
-//! A run that this process just decided is read from memory: by REST, by A2A, and by polls.
+//! Recently decided runs are read from memory: over REST, over A2A, and by polls.
 
 use std::{
     collections::BTreeMap,
@@ -18,10 +18,10 @@ use crate::{
     support::{Server, config},
 };
 
-/// Longer than a run is kept in memory.
+/// Longer than runs stay cached, in milliseconds.
 const LATER_MS: i64 = 10_000;
 
-/// A clock that stands still, so that however slow the machine is nothing in memory is too old.
+/// A clock that only the test advances, so that no cached run expires on a slow machine.
 #[derive(Debug)]
 struct Still(AtomicI64);
 
@@ -31,7 +31,7 @@ impl Clock for Still {
     }
 }
 
-/// What reading a run in every way costs, and that each shows it in a status.
+/// Counts the store calls of every way to read a run, and asserts that each shows the status.
 async fn costs(
     store: &Counting,
     client: &Client,
@@ -55,7 +55,7 @@ async fn costs(
 }
 
 #[tokio::test]
-async fn a_run_that_was_just_decided_is_read_from_memory() {
+async fn recently_decided_run_is_read_from_memory() {
     for private in [false, true] {
         let clock = Arc::new(Still(AtomicI64::new(SystemClock.now().millis())));
         let store = Arc::new(Counting::default());
@@ -70,7 +70,7 @@ async fn a_run_that_was_just_decided_is_read_from_memory() {
         let waits = ("waiting-input", "input-required");
         assert_eq!(costs(&store, &alice, id, waits.0, waits.1).await, nothing);
 
-        // The second question is known only by a decision on a run that was loaded.
+        // The second interrupt is only known from a decision on a loaded run.
         let answer = |id: &str, text: &str| alice.text(&format!("a-{text}"), text, json!({ "taskId": id }));
         alice.send(answer(id, "red")).await;
         store.take();
@@ -81,13 +81,14 @@ async fn a_run_that_was_just_decided_is_read_from_memory() {
         let since = format!("/v1/runs/{id}/events/poll?timeout=1&lastSequence={}", last - 1);
         let poll = alice.get(&since).await.json();
         assert_eq!(poll["events"].as_array().unwrap().len(), 1, "{poll}");
-        // Which version a run is pinned to is still asked, as an event alone does not tell what of it is sensitive.
+        // The run's pinned version is still read, as an event alone does not tell which of its values are
+        // sensitive.
         assert!(!store.take().contains_key("events"));
         let run = alice.get(&format!("/v1/runs/{id}")).await.json();
         assert_eq!(run["status"], waits.0);
         assert_eq!(store.take(), nothing);
 
-        // After a while it is the store's again.
+        // Later the run is read from the store again.
         clock.0.fetch_add(LATER_MS, Relaxed);
         let later = costs(&store, &alice, id, waits.0, waits.1).await;
         assert_eq!(later["load_within"], 2, "{later:?}");
@@ -144,7 +145,7 @@ async fn an_answer_loads_its_run_once() {
     server.stop().await;
 }
 
-/// The place of a run's last event.
+/// The sequence number of a run's last event.
 async fn run_head(client: &Client, id: &str) -> u64 {
     let poll = client
         .get(&format!("/v1/runs/{id}/events/poll?timeout=1"))

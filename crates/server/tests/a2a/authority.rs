@@ -1,4 +1,4 @@
-//! Who may answer a task's questions, and who is shown the tokens that do.
+//! Authority over a task's interrupts: who may resolve them, and who is shown their tokens.
 
 use serde_json::{Value, json};
 use wopr_wire::a2a::method::Operation;
@@ -9,7 +9,7 @@ use crate::{
     support::{Server, chain, config, key, node},
 };
 
-/// Every document of a task that a caller can get by the protocol.
+/// Fetches every document of a task that A2A offers.
 async fn documents(client: &Client, id: &str) -> Vec<String> {
     let is_new = client.version == "1.0";
     let list = if is_new { "ListTasks" } else { "tasks/list" };
@@ -38,7 +38,7 @@ async fn tasks_show_tokens_only_to_callers_who_may_answer() {
             let id = task["id"].as_str().unwrap();
             let mut seen = documents(&asker, id).await;
             seen.push(task.to_string());
-            // A repeat of the message finds the task again.
+            // A repeated message returns the task again.
             seen.push(asker.send(message).await.to_string());
             for document in seen {
                 assert!(document.contains("interruptId"), "{document}");
@@ -103,7 +103,7 @@ async fn a_creator_without_the_scope_cannot_answer_its_own_gate() {
 }
 
 #[tokio::test]
-async fn a_task_whose_approval_timed_out_says_so() {
+async fn task_reports_a_timed_out_approval() {
     let gate = node(
         "gate",
         "core.approvalGate",
@@ -126,7 +126,7 @@ async fn a_task_whose_approval_timed_out_says_so() {
 }
 
 #[tokio::test]
-async fn a_result_is_told_to_readers_and_creators_and_not_to_every_approver() {
+async fn results_are_shown_to_readers_and_creators_only() {
     let mut config = config();
     let scopes = ["runs:create", "approvals:respond"];
     config.auth.keys.push(key("approver", "default", &scopes));
@@ -159,13 +159,13 @@ async fn a_result_is_told_to_readers_and_creators_and_not_to_every_approver() {
                 let answer = told(&approver, yes.clone(), is_stream).await;
                 assert!(answer.to_lowercase().contains("completed"), "{name}: {answer}");
                 assert!(!answer.contains("secret"), "{name}: {answer}");
-                // A repeat finds it, and tells as little.
+                // A repeated message returns the same redacted task.
                 let again = told(&approver, yes, false).await;
                 assert!(!again.contains("secret"), "{name}: {again}");
                 let read = speaker.get(json!({ "id": id })).await.unwrap().to_string();
                 assert_eq!(read.contains("secret"), skill == "status", "{name}: {read}");
 
-                // The creator of a run is told, whatever else it may.
+                // The creator of a run sees its result, whatever its scopes.
                 let task = approver
                     .send(approver.text(&m("m3"), "acme", skill))
                     .await

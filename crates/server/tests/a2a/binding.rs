@@ -1,4 +1,4 @@
-//! A message answers the question its sender saw, or the one it names; and an agent's message answers none.
+//! A message resolves the interrupt its sender saw, or the one it names. Messages of agents resolve none.
 
 use std::sync::Arc;
 
@@ -69,7 +69,7 @@ async fn an_approval_of_one_gate_does_not_approve_the_next() {
             late["message"]["metadata"] = naming(id, a)["metadata"].clone();
             let refused = alice.send(late).await.unwrap_err();
             assert_eq!(refused, "INVALID_PARAMS", "{name} {skill}");
-            // Nothing changed; and now that she has looked, she means what she saw.
+            // Nothing changed, and now that she has read the task, her answer applies to what she saw.
             let seen = alice.get(json!({ "id": id })).await.unwrap();
             assert_eq!(
                 seen["metadata"]["openwop"]["interrupt"]["interruptId"], b,
@@ -82,7 +82,7 @@ async fn an_approval_of_one_gate_does_not_approve_the_next() {
 }
 
 #[tokio::test]
-async fn a_sender_s_own_answers_do_not_stand_in_its_way_after_a_restart() {
+async fn own_answers_do_not_invalidate_what_the_sender_saw_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("wopr.db");
     for (skill, a) in [("gates", "a:0"), ("child-gates", "sub:0/a:0")] {
@@ -100,7 +100,7 @@ async fn a_sender_s_own_answers_do_not_stand_in_its_way_after_a_restart() {
         bob.send(bob.text(&m("m4"), "approve", naming(&other, a))).await;
         server.stop().await;
 
-        // What was read before is forgotten. What was said is not.
+        // The restart forgets what was read, but not what was sent.
         let server = Server::sqlite(&path).await;
         let alice = server.v1();
         let unbound = |n: &str, task: &str| alice.text(&m(n), "approve", json!({ "taskId": task }));
@@ -112,7 +112,7 @@ async fn a_sender_s_own_answers_do_not_stand_in_its_way_after_a_restart() {
 }
 
 #[tokio::test]
-async fn a_token_names_its_question() {
+async fn token_identifies_its_interrupt() {
     let server = Server::start().await;
     for version in ["1.0", ""] {
         let client = server.client(version);
@@ -136,7 +136,7 @@ async fn a_token_names_its_question() {
 }
 
 #[tokio::test]
-async fn a_message_of_an_agent_answers_nothing() {
+async fn agent_messages_resolve_nothing() {
     let server = Server::start().await;
     for speaker in Speaker::all(&server) {
         let name = speaker.name();
@@ -152,7 +152,7 @@ async fn a_message_of_an_agent_answers_nothing() {
     }
 }
 
-/// Two gates that ask at once, in a child and in a child of a child.
+/// Two parallel gates, in a child and in a child of a child.
 fn gates_at_once() -> Vec<Value> {
     let gate = |id: &str| node(id, "core.approvalGate", json!({ "title": format!("{id}?") }));
     let mut gates = chain("at-once", vec![node("start", "core.noop", json!({})), gate("a")]);
@@ -211,7 +211,7 @@ async fn every_question_of_a_child_is_shown_counted_and_named() {
 }
 
 #[tokio::test]
-async fn a_stream_shows_every_question_of_a_child_and_rests_with_what_is_left() {
+async fn stream_shows_every_interrupt_of_a_child_and_ends_with_the_remaining_ones() {
     let server = Server::with(config(), gates_at_once()).await;
     for version in ["1.0", ""] {
         let client = server.client(version);
@@ -232,7 +232,7 @@ async fn a_stream_shows_every_question_of_a_child_and_rests_with_what_is_left() 
 }
 
 #[tokio::test]
-async fn another_host_does_not_know_what_a_caller_saw_of_this_one() {
+async fn hosts_do_not_share_what_a_caller_saw() {
     let store = Arc::new(MemoryStore::new());
     let here = Server::over(config(), Arc::clone(&store) as Arc<dyn Store>).await;
     let there = Server::over(config(), store).await;
@@ -252,7 +252,7 @@ async fn another_host_does_not_know_what_a_caller_saw_of_this_one() {
         let path = format!("/v1/runs/{id}/interrupts/{node}");
         let body = json!({"resumeValue": {"action": "accept"}}).to_string();
         let answer = || async { there.clone().at(&path).raw("POST", body.as_bytes()).await };
-        // The gate of the run itself was never answered by anybody; the child's other gate was.
+        // The run's own gate was never answered, but the child's other gate was.
         let status = if skill == "gates" { 200 } else { 409 };
         assert_eq!(answer().await.status, status);
         if status == 409 {

@@ -1,4 +1,4 @@
-//! The same task through every binding and version.
+//! One task through every binding and version.
 
 use serde_json::{Value, json};
 use wopr_wire::a2a::method::{Operation, Version};
@@ -9,7 +9,7 @@ use crate::{
     support::Server,
 };
 
-/// A task without what is made anew each time it is read.
+/// Removes what is created anew on each read.
 fn lasting(mut task: Value) -> Value {
     if let Some(about) = task["metadata"]["openwop"].as_object_mut() {
         about.remove("interruptToken");
@@ -18,7 +18,7 @@ fn lasting(mut task: Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_task_looks_the_same_wherever_it_is_read() {
+async fn task_is_the_same_in_every_binding() {
     let server = Server::start().await;
     let speakers = Speaker::all(&server);
     for maker in &speakers {
@@ -52,7 +52,7 @@ async fn a_journey_is_the_same_in_every_binding() {
         );
         let id = asked["id"].as_str().unwrap();
 
-        // A subscription opened while the task waits sees it go on.
+        // A subscription opened while the task waits sees it continue.
         let mut seen = speaker
             .stream(Operation::SubscribeToTask, json!({ "id": id }))
             .await;
@@ -73,12 +73,12 @@ async fn a_journey_is_the_same_in_every_binding() {
             ["status:working", "artifact:brief-0", "status:completed"],
             "{name}"
         );
-        // Events have ids to resume from; messages of gRPC have none.
+        // SSE events have ids to resume from; gRPC messages have none.
         let has_ids = speaker.binding != Binding::Grpc;
         assert!(rest.iter().all(|frame| frame.id.is_some() == has_ids), "{name}");
 
         for (length, n) in [(json!(null), 3), (json!(2), 2), (json!(0), 0)] {
-            // A number of 0.3 that is 0 and one that is not given are the same bytes.
+            // In the protocol buffers of 0.3, a 0 and an absent number have the same encoding.
             if length == 0 && (speaker.binding, speaker.version) == (Binding::Grpc, Version::V0_3) {
                 continue;
             }
@@ -210,7 +210,7 @@ async fn errors_have_the_same_reason_in_every_binding() {
 }
 
 #[tokio::test]
-async fn what_the_card_names_is_served_and_nothing_else() {
+async fn only_advertised_interfaces_are_served() {
     let server = Server::start().await;
     for (card, workflow) in [
         ("/.well-known/agent-card.json", None),
@@ -228,7 +228,7 @@ async fn what_the_card_names_is_served_and_nothing_else() {
             "{named:?}"
         );
         for speaker in Speaker::all(&server) {
-            // An address of gRPC has no path, so a workflow has none of its own.
+            // A gRPC address has no path, so there are none per workflow.
             if speaker.binding == Binding::Grpc && workflow.is_some() {
                 continue;
             }
@@ -240,7 +240,7 @@ async fn what_the_card_names_is_served_and_nothing_else() {
                 .unwrap_or_else(|| panic!("{} is not on the card", speaker.name()));
             let (.., url) = named.remove(place);
             let speaker = speaker.at(&url);
-            // Without a word which workflow is meant, the address decides.
+            // If the message names no workflow, the URL decides.
             let mut request = speaker.text(&format!("m-{workflow:?}"), "x", "-");
             request["message"]["metadata"] = json!({});
             let task = speaker.send(request).await.unwrap();

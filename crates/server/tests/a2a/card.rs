@@ -96,7 +96,7 @@ async fn skills_are_the_public_workflows() {
 }
 
 #[tokio::test]
-async fn a_workflow_has_an_agent_of_its_own() {
+async fn each_workflow_has_its_own_card() {
     let server = Server::start().await;
     let client = server.v1();
     let card = client
@@ -144,7 +144,7 @@ async fn a_card_is_cached_until_it_changes() {
     ] {
         let dated = client.clone().with("if-modified-since", date);
         assert_eq!(dated.get(path).await.status, status, "{date}");
-        // A tag says more than a date.
+        // `If-None-Match` takes precedence over the date.
         let told = dated.clone().with("if-none-match", "\"x\"").get(path).await;
         assert_eq!(told.status, 200, "{date}");
         assert_eq!(
@@ -163,7 +163,7 @@ async fn a_card_is_cached_until_it_changes() {
 }
 
 #[tokio::test]
-async fn cards_change_apart_from_each_other() {
+async fn cards_change_independently() {
     let server = Server::start().await;
     let client = server.v1();
     let host = "/.well-known/agent-card.json";
@@ -206,7 +206,7 @@ async fn the_extended_card_lists_what_the_caller_may_use() {
         expected.push("only-other".to_owned());
         expected.sort();
         assert_eq!(ids(&theirs), expected, "{method}");
-        // A tenant in the request selects nothing, and parameters may be missing.
+        // The `tenant` parameter selects nothing, and parameters may be missing.
         let asked = client.ok(method, json!({"tenant": "other"})).await;
         assert_eq!(asked, mine, "{method}");
         assert_eq!(client.ok(method, Value::Null).await, mine, "{method}");
@@ -232,7 +232,7 @@ async fn the_extended_card_lists_what_the_caller_may_use() {
         .ok("agent/getAuthenticatedExtendedCard", json!({}))
         .await;
     schema::check("AgentCard", &old);
-    // Over HTTP+JSON it is the same, but for what other readers of that binding look for in its schemes.
+    // The same over HTTP+JSON, except for scheme fields that other readers of that binding expect.
     let mut http = server.v03().get("/v1/card").await.json();
     schema::check("AgentCard", &http);
     let schemes = http["securitySchemes"].as_object_mut().unwrap();
@@ -248,7 +248,7 @@ async fn the_extended_card_lists_what_the_caller_may_use() {
 }
 
 #[tokio::test]
-async fn who_speaks_another_version_reads_which_are_spoken() {
+async fn unsupported_versions_get_the_public_card_and_nothing_else() {
     let server = Server::start().await;
     let union = server.v03().get("/.well-known/agent-card.json").await;
     for version in ["7.0", "99", "one"] {
@@ -263,7 +263,7 @@ async fn who_speaks_another_version_reads_which_are_spoken() {
 }
 
 #[tokio::test]
-async fn a_card_of_its_readers_own_is_kept_by_nobody_else() {
+async fn extended_card_is_cached_per_caller() {
     let server = Server::start().await;
     for (client, path) in [
         (server.v1(), "/a2a/extendedAgentCard"),
@@ -277,7 +277,7 @@ async fn a_card_of_its_readers_own_is_kept_by_nobody_else() {
         let etag = first.header("etag").unwrap();
         let again = client.clone().with("if-none-match", etag).get(path).await;
         assert_eq!((again.status, again.body.len()), (304, 0), "{path}");
-        // Who has no skills has another card.
+        // A caller without skills gets a different card.
         let other = client
             .clone()
             .by("reader")
@@ -289,7 +289,7 @@ async fn a_card_of_its_readers_own_is_kept_by_nobody_else() {
 }
 
 #[tokio::test]
-async fn the_card_says_what_discovery_says() {
+async fn card_matches_discovery() {
     let server = Server::start().await;
     let client = server.v1();
     let discovery = client.get("/.well-known/openwop").await.json();
@@ -337,7 +337,7 @@ async fn the_card_without_a_version_is_the_configured_one() {
                 card.get("preferredTransport").is_some(),
             );
             assert_eq!(found, (has_new, has_old), "{setting} {path}: {card}");
-            // A reader that names its version gets that one.
+            // A client that names its version gets that one.
             let card = server.v03().with("A2A-Version", "1.0").get(path).await.json();
             assert!(card.get("supportedInterfaces").is_some() && card.get("preferredTransport").is_none());
         }

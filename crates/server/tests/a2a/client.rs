@@ -1,4 +1,4 @@
-//! A client that knows nothing but HTTP and server-sent events.
+//! A client that only knows HTTP and server-sent events.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use wopr_wire::sse::{Decoder, Event};
 
 use crate::schema;
 
-/// Longer than anything here takes; a test that waits so long has failed.
+/// Timeout after which a test has failed.
 const LONG: Duration = Duration::from_secs(20);
 
-/// Speaks one version as one caller.
+/// Speaks one version on behalf of one caller.
 #[derive(Clone)]
 pub(crate) struct Client {
     pub(crate) address: String,
@@ -24,7 +24,6 @@ pub(crate) struct Client {
     pub(crate) headers: Vec<(String, String)>,
 }
 
-/// An HTTP answer.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -94,12 +93,12 @@ impl Client {
         stream
     }
 
-    /// Sends any bytes and reads the whole answer.
+    /// Sends raw bytes and reads the whole response.
     pub(crate) async fn raw(&self, method: &str, body: &[u8]) -> Answer {
         let mut stream = self.open(method, body).await;
         let mut bytes = Vec::new();
         tokio::time::timeout(LONG, async {
-            // A reset after the answer is as good as an end.
+            // A reset after the response is as good as an end.
             let _ = stream.read_to_end(&mut bytes).await;
         })
         .await
@@ -119,7 +118,7 @@ impl Client {
         self.clone().at(path).raw("GET", b"").await
     }
 
-    /// Calls a method and gives the whole envelope.
+    /// Calls a method and returns the whole envelope.
     pub(crate) async fn call(&self, method: &str, params: Value) -> Value {
         let request = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
         let answer = self.raw("POST", request.to_string().as_bytes()).await;
@@ -138,14 +137,14 @@ impl Client {
         envelope
     }
 
-    /// Calls a method that succeeds.
+    /// Calls a method that must succeed.
     pub(crate) async fn ok(&self, method: &str, params: Value) -> Value {
         let envelope = self.call(method, params).await;
         assert!(envelope.get("error").is_none(), "{envelope}");
         envelope["result"].clone()
     }
 
-    /// Calls a method that fails, and gives code and text.
+    /// Calls a method that must fail; returns the code and the message.
     pub(crate) async fn err(&self, method: &str, params: Value) -> (i64, String) {
         let envelope = self.call(method, params).await;
         let error = &envelope["error"];
@@ -186,7 +185,7 @@ impl Client {
         self.message(id, json!([{ "text": text }]), more)
     }
 
-    /// Sends a message and gives the task.
+    /// Sends a message and returns the task.
     pub(crate) async fn send(&self, params: Value) -> Value {
         if self.is_new() {
             self.ok("SendMessage", params).await["task"].clone()
@@ -211,7 +210,7 @@ impl Client {
         self.ok(method, json!({ "id": id })).await
     }
 
-    /// Reads a task until it is in a state.
+    /// Polls a task until it is in a state.
     pub(crate) async fn until(&self, id: &str, state: &str) -> Value {
         tokio::time::timeout(LONG, async {
             loop {
@@ -250,7 +249,7 @@ impl Client {
         self.events("POST", request.to_string().as_bytes(), shape).await
     }
 
-    /// Asks for an event stream at the path of this client, by HTTP+JSON.
+    /// Requests an event stream at the client's path, over HTTP+JSON.
     pub(crate) async fn bare_stream(&self, method: &str, body: &Value) -> Stream {
         let body = if body.is_null() {
             String::new()
@@ -299,7 +298,7 @@ fn old_part(part: Value) -> Value {
     part
 }
 
-/// The state of a task or of an update, as 0.3 spells it.
+/// The state of a task or update, in the spelling of 0.3.
 pub(crate) fn state_of(value: &Value) -> String {
     let state = value["status"]["state"].as_str().unwrap_or_default();
     state
@@ -308,7 +307,7 @@ pub(crate) fn state_of(value: &Value) -> String {
         .replace('_', "-")
 }
 
-/// An event stream that is read as it comes.
+/// An event stream that is read incrementally.
 pub(crate) struct Stream {
     socket: TcpStream,
     chunks: Chunked,
@@ -317,28 +316,28 @@ pub(crate) struct Stream {
     shape: Shape,
 }
 
-/// What the data of a frame is.
+/// The format of a frame's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shape {
-    /// A response of JSON-RPC around an item of 1.0.
+    /// A JSON-RPC response around an item of 1.0.
     Rpc,
-    /// The same around one of 0.3.
+    /// A JSON-RPC response around an item of 0.3.
     OldRpc,
-    /// An item alone, in either version.
+    /// A bare item, in either version.
     Bare,
 }
 
 /// One item of a stream, the same for both versions.
 #[derive(Debug, Clone)]
 pub(crate) struct Frame {
-    /// The id of the SSE frame itself.
+    /// The id of the SSE event.
     pub(crate) id: Option<u64>,
     pub(crate) kind: &'static str,
     pub(crate) value: Value,
 }
 
 impl Frame {
-    /// An item that is told apart by the name of its only member.
+    /// An item whose kind is the name of its only member.
     pub(crate) fn bare(id: Option<u64>, item: &Value) -> Self {
         let members = item.as_object().unwrap();
         assert_eq!(members.len(), 1, "{item}");
@@ -357,7 +356,7 @@ impl Frame {
         Self { id, kind, value }
     }
 
-    /// In short: `task:submitted`, `status:working`, `artifact:brief-0`.
+    /// A short form: `task:submitted`, `status:working`, `artifact:brief-0`.
     pub(crate) fn short(&self) -> String {
         match self.kind {
             "artifact" => format!(
@@ -371,7 +370,7 @@ impl Frame {
 }
 
 impl Stream {
-    /// The next frame; none at the end.
+    /// Returns the next frame; `None` at the end.
     pub(crate) async fn next(&mut self) -> Option<Frame> {
         let mut buffer = [0; 4096];
         while self.ready.is_empty() {
@@ -383,7 +382,7 @@ impl Stream {
                 return None;
             }
             let bytes = self.chunks.feed(&buffer[..n]);
-            // One event at a time, to tell a frame's own id from the last one.
+            // Parses one event at a time, to tell an event's own id from the last one seen.
             for block in split_events(&bytes, &mut self.chunks.rest) {
                 let has_id = block.windows(4).any(|window| window == b"id: ");
                 let mut events = Vec::new();
@@ -416,7 +415,7 @@ impl Stream {
         Some(Frame::bare(id, &result))
     }
 
-    /// Claims that the body has come to its end, and was not broken off.
+    /// Returns `true` if the body ended regularly and was not cut off.
     pub(crate) const fn is_whole(&self) -> bool {
         self.chunks.is_over
     }
@@ -429,12 +428,12 @@ impl Stream {
         self.chunks.rest.extend(bytes);
     }
 
-    /// Everything up to the end, as text, comments included.
+    /// Reads to the end; returns the text, comments included.
     pub(crate) async fn drain(mut self) -> String {
         self.drained().await
     }
 
-    /// The same, of a stream that is looked at further.
+    /// Like [`Stream::drain`], for a stream that is still needed.
     pub(crate) async fn drained(&mut self) -> String {
         let mut text = std::mem::take(&mut self.chunks.rest);
         let mut buffer = [0; 4096];
@@ -447,7 +446,7 @@ impl Stream {
         }
     }
 
-    /// Waits for a comment, and gives what came with it.
+    /// Waits for a comment; returns it with the text around it.
     pub(crate) async fn comment(&mut self) -> String {
         let mut buffer = [0; 4096];
         loop {
@@ -462,7 +461,6 @@ impl Stream {
         }
     }
 
-    /// Every frame up to the end.
     pub(crate) async fn all(mut self) -> Vec<Frame> {
         let mut frames = Vec::new();
         while let Some(frame) = self.next().await {
@@ -471,7 +469,7 @@ impl Stream {
         frames
     }
 
-    /// Frames up to one that reads so in short.
+    /// Reads up to and including the frame with this short form.
     pub(crate) async fn until(&mut self, short: &str) -> Vec<Frame> {
         let mut frames = Vec::new();
         loop {
@@ -488,7 +486,6 @@ impl Stream {
     }
 }
 
-/// Frames in short.
 pub(crate) fn shorts(frames: &[Frame]) -> Vec<String> {
     frames.iter().map(Frame::short).collect()
 }
@@ -506,7 +503,7 @@ fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
     haystack.windows(needle.len()).position(|window| window == needle)
 }
 
-/// Takes the transfer coding away.
+/// Decodes the chunked transfer coding.
 #[derive(Default)]
 struct Chunked {
     raw: Vec<u8>,

@@ -1,4 +1,4 @@
-//! The skill of conformance mode, row by row, over every binding and version; and that it is nowhere else.
+//! The skill of conformance mode, row by row, over every binding and version; it exists only in that mode.
 
 use serde_json::{Value, json};
 use wopr_wire::a2a::method::{Operation, Version};
@@ -9,7 +9,7 @@ use crate::{
     support::{Server, config},
 };
 
-/// A host as kits are pointed at: without a default workflow of its own.
+/// A host as the test kits expect it: without a default workflow of its own.
 async fn server() -> Server {
     let mut config = config();
     config.conformance = true;
@@ -17,20 +17,20 @@ async fn server() -> Server {
     Server::open(config).await
 }
 
-/// A message of a kit: an id and a text, and nothing that names a skill.
+/// A message as a kit sends it: an id and a text, without a skill.
 fn message(speaker: &Speaker, id: &str) -> Value {
     json!({"message": {
         "messageId": format!("{id}-{}", speaker.name()), "role": "ROLE_USER", "parts": [{"text": "Hello"}],
     }})
 }
 
-/// The kit of 1.0 speaks every binding in that version.
+/// Clients of the 1.0 kit, one per binding.
 fn kit(server: &Server) -> Vec<Speaker> {
     let all = Speaker::all(server).into_iter();
     all.filter(|speaker| speaker.version == Version::V1_0).collect()
 }
 
-/// The kit of 0.3.
+/// Clients of the 0.3 kit.
 fn old_kit(server: &Server) -> Vec<Speaker> {
     let all = Speaker::all(server).into_iter();
     all.filter(|speaker| speaker.version == Version::V0_3).collect()
@@ -42,7 +42,7 @@ async fn stream(speaker: &Speaker, id: &str) -> Vec<Frame> {
 }
 
 #[tokio::test]
-async fn a_message_is_answered_as_its_id_asks() {
+async fn message_id_selects_the_behavior() {
     let server = server().await;
     for speaker in kit(&server) {
         let file = json!([{"raw": "dGNr", "mediaType": "text/plain", "filename": "output.txt"}]);
@@ -83,7 +83,7 @@ async fn a_message_is_answered_as_its_id_asks() {
                 .pointer_mut("/0/data")
                 .filter(|_| speaker.binding == Binding::Grpc)
             {
-                // All numbers of these bytes are doubles.
+                // In this encoding all numbers are doubles.
                 assert_eq!(data["count"].as_f64(), Some(42.0), "{about}");
                 data["count"] = json!(42);
             }
@@ -117,7 +117,7 @@ async fn a_message_may_be_answered_by_a_message() {
             said.get("taskId").is_none() && said["contextId"].is_string(),
             "{said}"
         );
-        // Ids are not remembered, so a repeat is another run.
+        // Message ids are not remembered here, so a repeat starts another run.
         let again = speaker.ask(Operation::SendMessage, request).await.unwrap();
         assert_eq!(again["message"]["parts"], first["message"]["parts"]);
         assert_ne!(again["message"]["messageId"], first["message"]["messageId"]);
@@ -128,7 +128,7 @@ async fn a_message_may_be_answered_by_a_message() {
 }
 
 #[tokio::test]
-async fn a_task_that_asks_goes_on_with_the_answer() {
+async fn task_continues_with_the_answer() {
     let server = server().await;
     for speaker in kit(&server) {
         let task = speaker
@@ -144,7 +144,7 @@ async fn a_task_that_asks_goes_on_with_the_answer() {
             ("completed", Some(id))
         );
         assert_eq!(done["contextId"], task["contextId"]);
-        // What has ended takes no more.
+        // An ended task accepts no more messages.
         let late = speaker.answer("tck-input-required-late", "more", id);
         assert_eq!(speaker.send(late).await, Err("UNSUPPORTED_OPERATION"));
     }
@@ -155,7 +155,7 @@ async fn message_ids_may_be_used_again() {
     let server = server().await;
     for speaker in Speaker::all(&server) {
         let name = speaker.name();
-        // The same id with other contents, for new tasks and as answers.
+        // The same id with other contents, for new tasks and for answers.
         let mut tasks = Vec::new();
         for text in ["input one", "input two"] {
             let mut request = message(&speaker, "again");
@@ -182,7 +182,7 @@ async fn message_ids_may_be_used_again() {
 }
 
 #[tokio::test]
-async fn the_first_word_of_a_text_steers_in_both_versions() {
+async fn first_word_selects_the_behavior_in_both_versions() {
     let server = server().await;
     for speaker in Speaker::all(&server) {
         let name = speaker.name();
@@ -202,14 +202,14 @@ async fn the_first_word_of_a_text_steers_in_both_versions() {
         ] {
             assert_eq!(state_of(&send(text).await), state, "{name} {text}");
         }
-        // Two questions, and then it completes.
+        // Two interrupts, then it completes.
         let task = send("multi turns").await;
         let id = task["id"].as_str().unwrap();
         let next = speaker.send(speaker.answer("one", "first", id)).await.unwrap();
         assert_eq!(state_of(&next), "input-required", "{name}");
         let done = speaker.send(speaker.answer("two", "second", id)).await.unwrap();
         assert_eq!(state_of(&done), "completed", "{name}");
-        // A credential may be brought; the task waits for it in every view.
+        // The task waits for a credential in every view.
         let task = send("auth it").await;
         let id = task["id"].as_str().unwrap();
         assert!(
@@ -233,7 +233,7 @@ async fn the_first_word_of_a_text_steers_in_both_versions() {
 }
 
 #[tokio::test]
-async fn an_answer_is_steered_by_its_id_too() {
+async fn answer_id_selects_the_behavior() {
     let server = server().await;
     for speaker in kit(&server) {
         let name = speaker.name();
@@ -255,7 +255,7 @@ async fn an_answer_is_steered_by_its_id_too() {
 }
 
 #[tokio::test]
-async fn streams_come_in_order() {
+async fn streams_are_ordered() {
     let server = server().await;
     let artifact = |id: &str| ["task:submitted", "status:working", id, "status:completed"].map(str::to_owned);
     for speaker in kit(&server) {
@@ -315,7 +315,7 @@ async fn chunks_are_appended_up_to_the_last() {
             .map(|frame| frame.value["artifact"]["parts"][0]["text"].as_str().unwrap())
             .collect();
         assert_eq!(text, "First chunk, second chunk, last chunk.");
-        // Whoever reads the task finds them together.
+        // Reading the task returns the chunks as one artifact.
         let id = frames[0].value["id"].clone();
         let task = speaker.get(json!({ "id": id })).await.unwrap();
         assert_eq!(task["artifacts"].as_array().unwrap().len(), 1, "{name}");
@@ -334,7 +334,7 @@ async fn a_task_to_subscribe_to_works_for_four_seconds_in_both_versions() {
         let task = speaker.send(request).await.unwrap();
         assert_eq!(state_of(&task), "working", "{name}");
         let id = task["id"].as_str().unwrap().to_owned();
-        // Its stream is dropped after the first frame and taken up again.
+        // Its stream is dropped after the first frame and resumed.
         let dropped = speaker.stream(Operation::SubscribeToTask, json!({ "id": id }));
         assert_eq!(
             dropped.await.next().await.unwrap().short(),
@@ -354,7 +354,7 @@ async fn a_task_to_subscribe_to_works_for_four_seconds_in_both_versions() {
 }
 
 #[tokio::test]
-async fn every_other_message_of_the_old_kit_is_asked_for_more() {
+async fn other_messages_of_the_old_kit_stay_input_required() {
     let server = server().await;
     for speaker in old_kit(&server) {
         let name = speaker.name();
@@ -385,9 +385,9 @@ async fn every_other_message_of_the_old_kit_is_asked_for_more() {
 }
 
 #[tokio::test]
-async fn a_kit_finds_what_it_looks_for_at_http() {
+async fn http_serves_what_the_kit_checks() {
     let server = server().await;
-    // The card without a version, 1.0 first for every binding, and its caching.
+    // The card for clients without a version lists 1.0 first for every binding, with caching headers.
     let answer = server.v1().get("/.well-known/agent-card.json").await;
     for header in ["cache-control", "etag", "last-modified"] {
         assert!(
@@ -435,7 +435,7 @@ async fn a_kit_finds_what_it_looks_for_at_http() {
 }
 
 #[tokio::test]
-async fn a_configured_default_comes_before_the_skill() {
+async fn configured_default_workflow_precedes_the_skill() {
     let mut config = config();
     config.conformance = true;
     let server = Server::open(config).await;
@@ -448,7 +448,7 @@ async fn a_configured_default_comes_before_the_skill() {
 }
 
 #[tokio::test]
-async fn outside_the_mode_there_is_no_such_skill() {
+async fn conformance_skill_exists_only_in_conformance_mode() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("wopr.db");
     let mut on = config();
@@ -460,7 +460,7 @@ async fn outside_the_mode_there_is_no_such_skill() {
     let id = old.send(params).await["id"].as_str().unwrap().to_owned();
     server.stop().await;
 
-    // Not even where the store remembers it; a run of before is still one.
+    // Not even if the store still has it; its earlier runs remain.
     let server = Server::sqlite(&path).await;
     let client = server.v1();
     let card = client.get("/.well-known/agent-card.json").await.json();
@@ -484,7 +484,7 @@ async fn outside_the_mode_there_is_no_such_skill() {
 }
 
 #[tokio::test]
-async fn a_kit_without_a_credential_is_let_in_where_it_is_asked_for() {
+async fn conformance_open_admits_requests_without_a_credential() {
     for is_open in [true, false] {
         let mut config = config();
         config.conformance = true;
@@ -502,7 +502,7 @@ async fn a_kit_without_a_credential_is_let_in_where_it_is_asked_for() {
             let body = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
             let answer = client.raw("POST", body.to_string().as_bytes()).await;
             assert_eq!(answer.status, if is_open { 200 } else { 401 }, "{version}");
-            // A credential that is wrong stays wrong, and what is not A2A stays closed.
+            // An invalid credential is still refused, and routes outside A2A stay closed.
             let wrong = client
                 .clone()
                 .by("nobody")
@@ -512,11 +512,11 @@ async fn a_kit_without_a_credential_is_let_in_where_it_is_asked_for() {
             assert_eq!(client.get("/v1/runs").await.status, 401);
         }
         if is_open {
-            // What only callers of a tenant may know is not there where everybody is let in.
+            // The extended card is disabled while everybody is admitted.
             let card = server.v1().get("/.well-known/agent-card.json").await.json();
             assert_eq!(card["capabilities"]["extendedAgentCard"], false, "{card}");
             for speaker in Speaker::all(&server) {
-                // With a key as without one.
+                // With or without a key.
                 let name = speaker.name();
                 let get = Operation::GetExtendedAgentCard;
                 assert!(speaker.ask(get, json!({})).await.is_err(), "{name}");

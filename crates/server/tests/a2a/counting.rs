@@ -1,4 +1,4 @@
-//! A store in memory that counts what it is asked about runs. What loops ask of it on their own is not counted.
+//! A memory store that counts reads of runs. Reads by background loops are not counted.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,6 @@ use parking_lot::Mutex;
 use wopr_core::{ContentHash, RunId, RunKey, Seq, TenantId, Timestamp, WorkflowId};
 use wopr_store::*;
 
-/// The store.
 #[derive(Debug, Default)]
 pub(crate) struct Counting {
     inner: MemoryStore,
@@ -31,12 +30,12 @@ impl From<Lost> for WriteError {
 }
 
 impl Counting {
-    /// How often each thing was asked since the last time.
+    /// Returns and resets the number of calls by kind.
     pub(crate) fn take(&self) -> BTreeMap<&'static str, usize> {
         std::mem::take(&mut *self.asked.lock())
     }
 
-    /// Answers no more calls of a kind.
+    /// Makes all further calls of a kind fail.
     pub(crate) fn lose(&self, what: &'static str) {
         *self.lost.lock() = Some(what);
     }
@@ -50,7 +49,7 @@ impl Counting {
     }
 }
 
-/// Hands calls on, those that are marked are counted.
+/// Forwards calls to the inner store; marked ones are counted.
 macro_rules! hand_on {
     ($port:ident: $($(#[$count:ident])? $name:ident($($arg:ident: $of:ty),*) -> $answer:ty;)*) => {
         #[async_trait]

@@ -1,5 +1,5 @@
-//! Streams whose client has left too much unread: refused before they begin, and broken off so that nobody takes it for
-//! their end.
+//! Streams beyond the memory budget for unread responses: refused before they begin, and aborted in a way that
+//! clients cannot mistake for the end.
 
 use futures_util::future::join_all;
 use h2::{Reason, RecvStream};
@@ -14,7 +14,7 @@ use crate::{
     support::Server,
 };
 
-/// A task that waits, with what it was sent.
+/// Starts a task that waits; returns its id and the request.
 async fn waiting(client: &Client, message: &str, n_bytes: usize) -> (String, Value) {
     let params = client.text(
         message,
@@ -26,7 +26,7 @@ async fn waiting(client: &Client, message: &str, n_bytes: usize) -> (String, Val
     (task["id"].as_str().unwrap().to_owned(), params)
 }
 
-/// As many streams of a task as there is room for; nobody reads them until they are dropped.
+/// Opens streams of a task until the budget is used up. Nobody reads them until they are dropped.
 async fn unread(server: &Server, task: &str) -> (Connection, Vec<RecvStream>) {
     let mut connection = Connection::open(server).await;
     let mut streams = Vec::new();
@@ -43,7 +43,7 @@ async fn unread(server: &Server, task: &str) -> (Connection, Vec<RecvStream>) {
 }
 
 #[tokio::test]
-async fn a_stream_that_has_no_room_to_begin_is_refused() {
+async fn stream_beyond_the_memory_budget_is_refused() {
     let server = Server::start().await;
     let (new, old) = (server.v1(), server.v03());
     let (task, message) = waiting(&new, "large", 2 << 20).await;
@@ -79,17 +79,17 @@ async fn a_stream_that_has_no_room_to_begin_is_refused() {
         let mut refused = grpc::ask(client, version, Operation::SubscribeToTask, request).await;
         assert_eq!(refused.next().await, None);
         assert_eq!(refused.ended().code, 14);
-        // It is all in the head, as of any call that may be made again.
+        // Everything is in the head, as for any call that may be retried.
         assert_eq!(refused.header("grpc-status"), Some("14"));
         assert_eq!(refused.header("retry-after"), Some("1"));
     }
-    // Once they are gone there is room again.
+    // Dropping them frees the budget.
     drop(unread);
     let mut stream = grpc::ask(&new, Version::V1_0, Operation::SubscribeToTask, &id).await;
     assert!(stream.next().await.unwrap().len() > 2 << 20);
 }
 
-/// Spellings of a credential, each with whether the host takes it.
+/// Spellings of a credential, and whether the host accepts each.
 fn spellings(secret: &str) -> [(String, bool); 12] {
     [
         (format!("Bearer {secret}"), true),
@@ -108,7 +108,7 @@ fn spellings(secret: &str) -> [(String, bool); 12] {
 }
 
 #[tokio::test]
-async fn every_spelling_of_a_credential_is_the_same_caller_with_the_same_share() {
+async fn spellings_of_a_credential_share_one_budget() {
     let server = Server::start().await;
     let alice = server.v1();
     let (large, _) = waiting(&alice, "large", 2 << 20).await;
@@ -142,7 +142,7 @@ async fn every_spelling_of_a_credential_is_the_same_caller_with_the_same_share()
         assert_eq!(listed["runs"][0]["principal"], principal, "{spelling:?}");
     }
 
-    // The room for unread answers is full for this tenant, however its credential is spelled, and not for another.
+    // The tenant's share of the budget is used up, however its credential is spelled, but not another tenant's.
     let unread = unread(&server, &large).await;
     let path = format!("/a2a/tasks/{large}:subscribe");
     let asked = spellings(secret).map(|(spelling, is_taken)| {
@@ -157,14 +157,14 @@ async fn every_spelling_of_a_credential_is_the_same_caller_with_the_same_share()
 }
 
 #[tokio::test]
-async fn a_stream_that_loses_its_room_is_no_end() {
+async fn stream_aborted_for_memory_does_not_end_cleanly() {
     let server = Server::start().await;
     let client = server.v1();
     let (task, _) = waiting(&client, "task", 512 << 10).await;
     let (large, _) = waiting(&client, "large", 2 << 20).await;
     let (small, _) = waiting(&client, "small", 100 << 10).await;
     let task = task.as_str();
-    // Who has seen all there is begins with what comes.
+    // A client that has seen everything starts with the next event.
     let mut plain = client.clone().with("last-event-id", "1000").subscribe(task).await;
     let mut multiplexed = Connection::open(&server).await;
     let subscribe = |last: u64| {
@@ -181,12 +181,12 @@ async fn a_stream_that_loses_its_room_is_no_end() {
     assert!(called.next().await.is_some());
 
     let unread = [unread(&server, &large).await, unread(&server, &small).await];
-    // Another key of the tenant has no other room: what it asks is done, and answered without the task.
+    // Other keys of the tenant share its budget: the request takes effect, but is answered without the task.
     let other = client.clone().by("bob");
     let approve = other.text("yes", "approve", json!({ "taskId": task }));
     let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": approve });
     assert_eq!(other.raw("POST", body.to_string().as_bytes()).await.status, 503);
-    // Another tenant has room of its own.
+    // Another tenant has its own share.
     let foreign = client.clone().by("carol");
     let (foreign, _) = waiting(&foreign, "foreign", 512 << 10).await;
     assert_ne!(foreign, task);

@@ -1,4 +1,4 @@
-//! The example `a2a-echo`: every word of it, over every binding and version, without conformance mode.
+//! The example `a2a-echo`: every keyword, over every binding and version, without conformance mode.
 
 use serde_json::{Value, json};
 use wopr_wire::a2a::method::Operation;
@@ -18,7 +18,7 @@ async fn server() -> Server {
 }
 
 #[tokio::test]
-async fn the_first_word_says_how_a_task_ends() {
+async fn first_word_decides_how_a_task_ends() {
     let server = server().await;
     for speaker in Speaker::all(&server) {
         for (text, state, artifacts) in [
@@ -76,7 +76,7 @@ async fn the_first_word_says_how_a_task_ends() {
 }
 
 #[tokio::test]
-async fn it_asks_and_goes_on_with_the_answer() {
+async fn it_asks_and_continues_with_the_answer() {
     let server = server().await;
     for speaker in Speaker::all(&server) {
         for (word, answer, artifact) in [("ask", "blue", Some("blue")), ("approve", "yes", None)] {
@@ -119,7 +119,7 @@ async fn it_works_until_it_is_cancelled() {
 }
 
 #[tokio::test]
-async fn it_streams_word_by_word_and_who_comes_later_misses_nothing() {
+async fn late_subscribers_miss_nothing_of_the_stream() {
     let server = server().await;
     for speaker in Speaker::all(&server) {
         let name = speaker.name();
@@ -134,7 +134,7 @@ async fn it_streams_word_by_word_and_who_comes_later_misses_nothing() {
             "{name}"
         );
 
-        // Whoever comes in between begins with what was said, and appends the rest to it.
+        // A late subscriber first gets the text so far, then the rest.
         let id = first.value["id"].clone();
         let mut late = speaker
             .stream(Operation::SubscribeToTask, json!({ "id": id }))
@@ -166,7 +166,7 @@ async fn it_streams_word_by_word_and_who_comes_later_misses_nothing() {
 }
 
 #[tokio::test]
-async fn it_gives_files_back_as_they_came() {
+async fn it_returns_files_unchanged() {
     let server = server().await;
     for speaker in Speaker::all(&server) {
         let name = speaker.name();
@@ -181,7 +181,7 @@ async fn it_gives_files_back_as_they_came() {
         assert_eq!(state_of(&task), "completed", "{name}");
         assert_eq!(task["artifacts"][0]["parts"], files, "{name}");
         assert_eq!(task["history"][0]["parts"].as_array().unwrap().len(), 3);
-        // The bytes are beside the log, which has but a reference.
+        // The bytes are stored beside the log, which only has a reference.
         let run = server
             .v1()
             .get(&format!("/v1/runs/{}", task["id"].as_str().unwrap()))
@@ -194,7 +194,7 @@ async fn it_gives_files_back_as_they_came() {
 }
 
 #[tokio::test]
-async fn parts_and_accepted_modes_are_held_against_the_skill() {
+async fn parts_and_accepted_modes_are_checked_against_the_skill() {
     let server = server().await;
     let card = server.v1().get("/.well-known/agent-card.json").await.json();
     let skill = |id: &str| {
@@ -229,7 +229,7 @@ async fn parts_and_accepted_modes_are_held_against_the_skill() {
             let done = speaker.send(request).await.map(|task| state_of(&task));
             assert_eq!(done.as_deref().map_err(|reason| *reason), wanted, "{about}");
         }
-        // An answer too, and it changes nothing.
+        // The same holds for an answer, which changes nothing.
         let asked = speaker.send(speaker.text("gate", "x", "approve")).await.unwrap();
         let id = asked["id"].as_str().unwrap();
         let mut yes = speaker.answer("gate-yes", "yes", id);
@@ -262,7 +262,7 @@ async fn observers_of_every_binding_see_the_same_in_the_same_order() {
         );
         observers.push(seen);
     }
-    // One of them leaves, which is nothing to the others.
+    // One observer leaves without affecting the others.
     drop(observers.swap_remove(2));
     speakers[3]
         .send(speakers[3].answer("seen-yes", "blue", id))

@@ -1,4 +1,4 @@
-//! What goes wrong, in both versions, and bodies that mean harm.
+//! Errors in both versions, and malicious bodies.
 
 use serde_json::{Value, json};
 
@@ -91,7 +91,7 @@ async fn every_error_has_its_code() {
 }
 
 #[tokio::test]
-async fn an_error_tells_its_reason() {
+async fn error_includes_its_reason() {
     let server = Server::start().await;
     let envelope = server
         .v1()
@@ -142,7 +142,7 @@ async fn methods_belong_to_versions() {
 }
 
 #[tokio::test]
-async fn only_callers_are_answered() {
+async fn unauthenticated_calls_are_refused() {
     let server = Server::start().await;
     for key in [None, Some("nobody")] {
         let mut client = server.v1();
@@ -237,7 +237,7 @@ async fn hostile_bodies_are_refused() {
             "the body holds too many values"
         );
     }
-    // Nothing of this hurt.
+    // The host still works.
     let task = client.send(client.text("fine", "x", json!({}))).await;
     assert_eq!(state_of(&task), "completed");
 }
@@ -256,7 +256,7 @@ async fn data_deeper_than_a_log_may_hold_is_refused() {
 }
 
 #[tokio::test]
-async fn bindings_take_nothing_but_post() {
+async fn bindings_accept_only_post() {
     let server = Server::start().await;
     for method in ["GET", "PUT", "DELETE"] {
         for path in ["/a2a", "/a2a/", "/a2a/w/hello"] {
@@ -283,7 +283,7 @@ async fn a_notification_is_refused_and_does_nothing() {
 }
 
 #[tokio::test]
-async fn a_request_without_an_id_is_judged_by_its_method_and_parameters_first() {
+async fn request_without_an_id_is_validated_by_method_and_params_first() {
     let server = Server::start().await;
     for (version, method, params, code) in [
         ("1.0", "NoSuchMethod", json!({}), -32601),
@@ -305,7 +305,7 @@ async fn a_request_without_an_id_is_judged_by_its_method_and_parameters_first() 
     }
 }
 
-/// Members spelt as in the protocol buffers count, wherever they stand.
+/// Member names as in the protocol buffers are accepted at every level.
 #[tokio::test]
 async fn snake_case_is_read_over_json_rpc_and_in_queries() {
     let server = Server::start().await;
@@ -321,7 +321,7 @@ async fn snake_case_is_read_over_json_rpc_and_in_queries() {
         params["configuration"] = json!({"history_length": 1});
         let sent = client.ok(send, params).await;
         let task = sent.get("task").unwrap_or(&sent).clone();
-        // The agent's question is the status, so one message is all there is.
+        // The agent's question is the status message, so the history has one message.
         assert_eq!(n(&task), 1, "{task}");
         assert_eq!(
             task["history"][0]["metadata"]["a_b"], 1,
@@ -362,7 +362,7 @@ async fn snake_case_is_read_over_json_rpc_and_in_queries() {
 }
 
 #[tokio::test]
-async fn an_ended_task_is_spelled_as_clients_know_it() {
+async fn ended_task_has_the_a2a_spelling() {
     let server = Server::start().await;
     let client = server.v1();
     let params = client.text("m", "x", json!({"metadata": {"skillId": "approve"}}));

@@ -1,4 +1,4 @@
-//! gRPC by hand: HTTP/2 from a library, messages by the tables, so that what is wrong can be said on purpose.
+//! A gRPC client by hand: HTTP/2 from a library, messages from our tables, so that tests can send invalid ones.
 
 use std::{collections::VecDeque, future::Future, time::Duration};
 
@@ -18,7 +18,7 @@ use wopr_wire::a2a::{
 
 use crate::{client::Client, support::Server};
 
-/// Longer than anything here takes; a test that waits so long has failed.
+/// Timeout after which a test has failed.
 const LONG: Duration = Duration::from_secs(20);
 
 async fn soon<T>(future: impl Future<Output = T>) -> T {
@@ -32,7 +32,7 @@ async fn soon<T>(future: impl Future<Output = T>) -> T {
 pub(crate) struct Ended {
     pub(crate) code: i32,
     pub(crate) message: String,
-    /// `google.rpc.Status`, as bytes.
+    /// The encoded `google.rpc.Status`.
     details: Vec<u8>,
 }
 
@@ -48,7 +48,7 @@ impl Ended {
         }
     }
 
-    /// The reason of the table of errors.
+    /// The reason, as in the table of errors.
     pub(crate) fn reason(&self) -> &'static str {
         let text = String::from_utf8_lossy(&self.details);
         if text.contains("google.rpc.BadRequest") {
@@ -65,21 +65,21 @@ impl Ended {
     }
 }
 
-/// A call that goes on.
+/// A streaming call.
 pub(crate) struct Messages {
     body: h2::RecvStream,
-    /// What came and was not yet a whole message.
+    /// Received bytes that are not a complete message yet.
     rest: Vec<u8>,
     ready: VecDeque<Vec<u8>>,
     headers: HeaderMap,
     ended: Option<Ended>,
-    /// Lives as long as the call.
+    /// Kept alive for the duration of the call.
     _connection: JoinHandle<Result<(), h2::Error>>,
     _requests: SendRequest<Bytes>,
 }
 
 impl Messages {
-    /// The next message; none at the end.
+    /// Returns the next message; `None` at the end.
     pub(crate) async fn next(&mut self) -> Option<Vec<u8>> {
         loop {
             if let Some(message) = self.ready.pop_front() {
@@ -104,7 +104,7 @@ impl Messages {
                 None => {
                     assert!(self.rest.is_empty(), "half a message");
                     let trailers = soon(self.body.trailers()).await.unwrap();
-                    // A call that was refused has all in its head.
+                    // A refused call has everything in its head.
                     let trailers = trailers.unwrap_or_else(|| self.headers.clone());
                     self.ended = Some(Ended::read(&trailers));
                 }
@@ -112,7 +112,6 @@ impl Messages {
         }
     }
 
-    /// A header of the answer.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(|value| value.to_str().unwrap())
     }
@@ -123,7 +122,7 @@ impl Messages {
     }
 }
 
-/// Calls a method with these bytes as its body.
+/// Calls a method with raw bytes as its body.
 async fn call(client: &Client, path: &str, headers: &[(&str, &str)], body: Vec<u8>) -> Messages {
     let stream = TcpStream::connect(&client.address).await.unwrap();
     let (mut requests, connection) = client::handshake(stream).await.unwrap();
@@ -167,7 +166,7 @@ fn path_of(version: Version, method: &str) -> String {
     format!("/{}.{}/{method}", version.package(), protobuf::SERVICE)
 }
 
-/// Calls an operation; the document is in the words of the version's messages.
+/// Calls an operation with a document in the field names of the version's messages.
 pub(crate) async fn ask(
     client: &Client,
     version: Version,
@@ -179,13 +178,13 @@ pub(crate) async fn ask(
     call(client, &path_of(version, method.name), &[], framed(&bytes)).await
 }
 
-/// A message as a document again.
+/// Decodes a message to a document.
 pub(crate) fn document(version: Version, operation: Operation, message: &[u8]) -> Value {
     let method = protobuf::method(version, operation).unwrap();
     Value::Object(protobuf::read(method.response, message).unwrap())
 }
 
-/// A request of 1.0 in the words of 0.3.
+/// Renames the fields of a 1.0 request to those of 0.3.
 pub(crate) fn old_names(request: &Value) -> Map<String, Value> {
     let mut old = Map::new();
     for (name, value) in request.as_object().unwrap() {
@@ -209,7 +208,7 @@ async fn refused(client: &Client, path: &str, headers: &[(&str, &str)], body: Ve
 const GET: &str = "/lf.a2a.v1.A2AService/GetTask";
 
 #[tokio::test]
-async fn what_is_no_request_is_refused_and_hurts_nobody() {
+async fn malformed_requests_are_refused_without_harm() {
     let server = Server::start().await;
     let client = server.v1();
     for (body, code) in [
@@ -225,7 +224,7 @@ async fn what_is_no_request_is_refused_and_hurts_nobody() {
         let length = body.len();
         assert_eq!(refused(&client, GET, &[], body).await.0, code, "{length} bytes");
     }
-    // Nested deeper than anybody reads: a struct in a list in a struct and so on.
+    // Nested beyond any limit: a struct in a list in a struct, and so on.
     let mut deep = json!("x");
     for _ in 0..90 {
         deep = json!({ "a": [deep] });
@@ -247,13 +246,13 @@ async fn what_is_no_request_is_refused_and_hurts_nobody() {
     ] {
         assert_eq!(refused(&client, path, &[], framed(b"")).await.0, code, "{path}");
     }
-    // All of it by one host that still answers.
+    // The same host handled all of it and still answers.
     let found = refused(&client, GET, &[], framed(b"\x12\x01x")).await;
     assert_eq!(found.0, 5, "{found:?}");
 }
 
 #[tokio::test]
-async fn callers_and_versions_are_checked_as_everywhere() {
+async fn callers_and_versions_are_checked() {
     let server = Server::start().await;
     let mut nobody = server.v1();
     nobody.key = None;
@@ -262,7 +261,7 @@ async fn callers_and_versions_are_checked_as_everywhere() {
         refused(&server.v1().by("wrong"), GET, &[], framed(b"")).await.0,
         16
     );
-    // A missing scope is said.
+    // The error names the missing scope.
     assert_eq!(
         refused(&server.v1().by("canceller"), GET, &[], framed(b"\x12\x01x"))
             .await
@@ -280,7 +279,7 @@ async fn callers_and_versions_are_checked_as_everywhere() {
         7
     );
 
-    // The package says one version, the metadata another, or none, which means 0.3.
+    // The package names one version and the metadata another, or none, which means 0.3.
     for (client, path) in [(server.v03(), GET), (server.v1(), "/a2a.v1.A2AService/GetTask")] {
         let mut messages = call(&client, path, &[], framed(b"")).await;
         assert_eq!(messages.next().await, None);
@@ -290,7 +289,7 @@ async fn callers_and_versions_are_checked_as_everywhere() {
 }
 
 #[tokio::test]
-async fn an_old_client_reads_the_name_of_an_error() {
+async fn old_client_gets_the_error_name() {
     let server = Server::start().await;
     for (client, version, name) in [
         (server.v1(), Version::V1_0, "id"),
@@ -312,7 +311,7 @@ async fn an_old_client_reads_the_name_of_an_error() {
 }
 
 #[tokio::test]
-async fn a_deadline_ends_the_call_and_never_the_task() {
+async fn deadline_ends_the_call_but_not_the_task() {
     let server = Server::start().await;
     let client = server.v1();
     for text in ["", "1", "x", "123456789S", "-1S"] {
@@ -340,7 +339,7 @@ async fn a_deadline_ends_the_call_and_never_the_task() {
         tasks["tasks"][0]["status"]["state"], "TASK_STATE_WORKING",
         "{tasks}"
     );
-    // The same message again finds the task that was made.
+    // Sending the message again returns the task it created.
     let mut again = message.clone();
     again["configuration"] = json!({"returnImmediately": true});
     let id = tasks["tasks"][0]["id"].as_str().unwrap();
@@ -362,7 +361,7 @@ async fn a_deadline_ends_the_call_and_never_the_task() {
 }
 
 #[tokio::test]
-async fn a_stop_breaks_streams_off_with_a_word() {
+async fn shutdown_ends_streams_with_a_status() {
     let server = Server::start().await;
     let client = server.v1();
     let message = json!({"message": {"messageId": "s", "role": "ROLE_USER", "parts": [{"text": "x"}],
@@ -371,12 +370,12 @@ async fn a_stop_breaks_streams_off_with_a_word() {
     assert!(stream.next().await.is_some());
     soon(server.stop()).await;
     while stream.next().await.is_some() {}
-    // Unavailable: the task goes on, and the client may subscribe again.
+    // UNAVAILABLE: the task continues, and the client may subscribe again.
     assert_eq!(stream.ended().code, 14);
 }
 
 #[tokio::test]
-async fn an_extension_of_events_over_http_is_not_claimed() {
+async fn sse_extension_is_not_acknowledged() {
     let server = Server::start().await;
     let extension = "urn:wopr:a2a:resume:1";
     let mut messages = call(
@@ -437,12 +436,12 @@ async fn a_revoked_key_ends_its_stream_with_a_status() {
         while stream.next().await.is_some() {}
         assert_eq!(stream.ended().code, 16);
     }
-    // It is told why when it comes back.
+    // The client learns the reason when it reconnects.
     assert_eq!(refused(&guest, GET, &[], framed(b"\x12\x01x")).await.0, 16);
 }
 
 #[tokio::test]
-async fn watches_without_a_credential_are_bounded() {
+async fn unauthenticated_watches_are_limited() {
     const WATCH: &str = "/grpc.health.v1.Health/Watch";
     let server = Server::start().await;
     let anonymous = Client {
@@ -460,11 +459,11 @@ async fn watches_without_a_credential_are_bounded() {
         let (code, message) = refused(client, WATCH, &[], framed(b"")).await;
         assert_eq!(code, 8, "{message}");
     }
-    // Who is known has one, a check lasts no time, and everything else goes on.
+    // Authenticated callers get a watch, a check holds none, and everything else still works.
     assert!(watch(&server.v1()).await.next().await.is_some());
     let mut check = call(&anonymous, "/grpc.health.v1.Health/Check", &[], framed(b"")).await;
     assert!(check.next().await.is_some());
-    // One that ends makes room.
+    // An ended watch makes room for another.
     drop(held.pop());
     soon(async {
         while watch(&anonymous).await.next().await.is_none() {
@@ -475,7 +474,7 @@ async fn watches_without_a_credential_are_bounded() {
 }
 
 #[tokio::test]
-async fn an_error_that_quotes_much_fits_the_fields_of_an_answer() {
+async fn errors_quoting_long_input_fit_into_response_headers() {
     let server = Server::start().await;
     let client = server.v1();
     for id in ["x".repeat(100_000), "ä".repeat(100_000), "%".repeat(100_000)] {

@@ -1,4 +1,4 @@
-//! HTTP/2 without TLS on the port of HTTP/1.1, by clients that behave and clients that do not.
+//! HTTP/2 without TLS on the same port as HTTP/1.1, with well-behaved and hostile clients.
 
 use std::{
     future::{Future, poll_fn},
@@ -18,7 +18,7 @@ use wopr_server::config::Period;
 
 use crate::support::{Server, config};
 
-/// Longer than anything here takes; a test that waits so long has failed.
+/// Timeout after which a test has failed.
 const LONG: Duration = Duration::from_secs(20);
 
 pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
@@ -27,7 +27,7 @@ pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
         .expect("it happens in time")
 }
 
-/// One connection, driven by a task of its own.
+/// A connection driven by its own task.
 pub(crate) struct Connection {
     requests: client::SendRequest<Bytes>,
     driver: JoinHandle<Result<(), h2::Error>>,
@@ -51,7 +51,7 @@ impl Connection {
         self.requests.clone()
     }
 
-    /// A field of the head of the last answer.
+    /// A header field of the last response.
     pub(crate) fn last_head(&self, name: &str) -> Option<String> {
         Some(self.last.get(name)?.to_str().unwrap().to_owned())
     }
@@ -104,7 +104,7 @@ async fn a_connection_carries_many_requests() {
     let mut connection = Connection::open(&server).await;
     let (status, list) = connection.json(request(Method::GET, "/a2a/tasks"), b"").await;
     assert_eq!((status, &list["totalSize"]), (StatusCode::OK, &json!(0)));
-    // A stream stays open beside others.
+    // A stream stays open while other requests are served.
     let (status, mut stream) = connection
         .send(
             request(Method::POST, "/a2a/message:stream"),
@@ -132,13 +132,13 @@ async fn a_connection_carries_many_requests() {
         (status, &refused["error"]["code"]),
         (StatusCode::PAYLOAD_TOO_LARGE, &json!(413))
     );
-    // The other face is there as well.
+    // The other face is served too.
     let (status, _) = connection.json(request(Method::GET, "/v1/runs"), b"").await;
     assert_eq!(status, StatusCode::OK);
 }
 
 #[tokio::test]
-async fn a_refusal_does_not_wait_for_its_body_and_the_connection_goes_on() {
+async fn refusal_waits_for_no_body_and_keeps_the_connection_open() {
     let server = Server::start().await;
     let mut connection = Connection::open(&server).await;
     for path in ["/a2a/message:send", "/v1/runs"] {
@@ -157,7 +157,7 @@ async fn a_refusal_does_not_wait_for_its_body_and_the_connection_goes_on() {
 }
 
 #[tokio::test]
-async fn a_stop_ends_connections_and_lets_them_finish() {
+async fn shutdown_lets_connections_finish() {
     let server = Server::start().await;
     let mut connection = Connection::open(&server).await;
     let (_, mut stream) = connection
@@ -180,7 +180,7 @@ async fn a_stop_ends_connections_and_lets_them_finish() {
 }
 
 #[tokio::test]
-async fn silence_ends_a_connection() {
+async fn idle_connection_is_closed() {
     let mut config = config();
     config.server.request_timeout = "200ms".parse::<Period>().unwrap();
     let server = Server::open(config).await;
@@ -195,7 +195,7 @@ async fn silence_ends_a_connection() {
         let mut rest = Vec::new();
         let _ = soon(stream.read_to_end(&mut rest)).await;
     }
-    // One of HTTP/2 that has asked for nothing is told to go; one with a stream open is not.
+    // An HTTP/2 connection without requests is shut down; one with an open stream is not.
     let mut busy = Connection::open(&server).await;
     let (_, mut stream) = busy
         .send(
@@ -212,7 +212,7 @@ async fn silence_ends_a_connection() {
 }
 
 #[tokio::test]
-async fn a_header_beyond_the_limit_is_refused() {
+async fn oversized_header_is_refused() {
     let server = Server::start().await;
     let connection = Connection::open(&server).await;
     let mut large = request(Method::GET, "/a2a/tasks");
@@ -235,11 +235,11 @@ async fn a_header_beyond_the_limit_is_refused() {
 }
 
 #[tokio::test]
-async fn streams_opened_only_to_be_reset_hurt_nobody_else() {
+async fn rapid_resets_do_not_harm_other_clients() {
     let server = Server::start().await;
     let connection = Connection::open(&server).await;
     let mut n = 0;
-    // Nothing is ever read, so the host is asked for more and more that nobody wants.
+    // The client reads nothing, so the host keeps getting requests whose responses nobody wants.
     let ended = soon(async {
         loop {
             let Ok(mut ready) = connection.requests.clone().ready().await else {
@@ -260,7 +260,7 @@ async fn streams_opened_only_to_be_reset_hurt_nobody_else() {
         n
     })
     .await;
-    // Cut off or not, nobody else notices.
+    // Whether or not the connection was closed, other clients are not affected.
     assert!(ended > 0);
     let mut another = Connection::open(&server).await;
     assert_eq!(
@@ -269,7 +269,6 @@ async fn streams_opened_only_to_be_reset_hurt_nobody_else() {
     );
 }
 
-/// A frame of HTTP/2.
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     let mut frame = length[1..].to_vec();
@@ -280,7 +279,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn floods_of_frames_hurt_nobody_else() {
+async fn frame_floods_do_not_harm_other_clients() {
     const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let server = Server::start().await;
     let settings = frame(4, 0, 0, b"");
@@ -309,7 +308,7 @@ async fn floods_of_frames_hurt_nobody_else() {
     ] {
         let mut stream = TcpStream::connect(&server.address).await.unwrap();
         let bytes = [PREFACE, &settings, &flood].concat();
-        // Nothing is read meanwhile, so answers pile up at the host or it stops reading; either is fine.
+        // The client reads nothing meanwhile, so responses pile up or the host stops reading; either is fine.
         let _ = tokio::time::timeout(Duration::from_secs(2), stream.write_all(&bytes)).await;
         let mut another = Connection::open(&server).await;
         let (status, _) = another.json(request(Method::GET, "/a2a/tasks"), b"").await;
@@ -318,13 +317,13 @@ async fn floods_of_frames_hurt_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_reader_that_does_not_read_stops_only_itself() {
+async fn stalled_reader_blocks_only_itself() {
     let server = Server::start().await;
     let mut connection = Connection::open(&server).await;
     let large = "x".repeat(2 << 20);
     let body = json!({"message": {"messageId": "large", "role": "ROLE_USER", "parts": [{"text": large}],
         "metadata": {"skillId": "hello"}}});
-    // The answer holds the text twice over, and nobody takes it.
+    // The response contains the text twice, and the client does not read it.
     let (status, unread) = connection
         .send(
             request(Method::POST, "/a2a/message:send"),

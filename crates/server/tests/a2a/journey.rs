@@ -82,7 +82,7 @@ async fn a_run_keeps_where_it_came_from() {
         started.inputs["files"][1],
         json!({"name": "b", "url": "http://127.0.0.1:1/never"})
     );
-    // What was sent comes back as it was.
+    // Reading the task returns what was sent.
     let read = client.task(run).await;
     assert_eq!(read["history"][0]["parts"][3]["raw"], "aGk=");
     assert_eq!(read["history"][0]["parts"][3]["filename"], "a.txt");
@@ -134,7 +134,7 @@ async fn an_approval_is_given_by_a_message() {
 }
 
 #[tokio::test]
-async fn a_stream_tells_everything_in_order() {
+async fn stream_reports_everything_in_order() {
     for version in ["1.0", ""] {
         for server in Server::start_each().await {
             let client = server.client(version);
@@ -209,7 +209,7 @@ async fn a_failed_task_says_why() {
 }
 
 #[tokio::test]
-async fn a_client_need_not_wait() {
+async fn nonblocking_send_returns_a_working_task() {
     let server = Server::start().await;
     for (client, configuration) in [
         (server.v1(), json!({"returnImmediately": true})),
@@ -235,7 +235,7 @@ async fn a_client_need_not_wait() {
 }
 
 #[tokio::test]
-async fn a_blocking_send_waits_for_the_end_but_not_for_ever() {
+async fn blocking_send_waits_for_the_end_or_its_timeout() {
     let mut config = crate::support::config();
     config.a2a.blocking_timeout = "50ms".parse().unwrap();
     let server = Server::open(config).await;
@@ -262,12 +262,12 @@ async fn a_blocking_send_waits_for_the_end_but_not_for_ever() {
 }
 
 #[tokio::test]
-async fn the_address_chooses_the_workflow() {
+async fn url_selects_the_workflow() {
     let server = Server::start().await;
     let client = server.v1().at("/a2a/w/approve");
     let task = client.send(client.text("m", "x", json!({}))).await;
     assert_eq!(task["metadata"]["openwop"]["workflowId"], "approve");
-    // What the message says wins, and what the request says too.
+    // The skill in the message takes precedence over the URL, and so does one in the request.
     let task = client
         .send(client.text("m2", "x", json!({"metadata": {"skillId": "noop"}})))
         .await;
@@ -281,7 +281,7 @@ async fn the_address_chooses_the_workflow() {
 }
 
 #[tokio::test]
-async fn without_a_choice_the_skills_are_named() {
+async fn error_lists_the_skills_if_none_is_selected() {
     let mut config = crate::support::config();
     config.default_workflow = None;
     let server = Server::open(config).await;
@@ -304,7 +304,7 @@ async fn without_a_choice_the_skills_are_named() {
 }
 
 #[tokio::test]
-async fn the_only_skill_is_meant_by_who_names_none() {
+async fn message_without_a_skill_uses_the_only_one() {
     let mut config = crate::support::config();
     config.default_workflow = None;
     let only = |id: &str| {
@@ -316,7 +316,7 @@ async fn the_only_skill_is_meant_by_who_names_none() {
     let client = server.v1();
     let task = client.send(client.text("m", "x", json!({}))).await;
     assert_eq!(task["metadata"]["openwop"]["workflowId"], "hello");
-    // Who names another does not mean it.
+    // A message that names another skill does not get the only one.
     let (code, text) = client
         .send_err(client.text("m2", "x", json!({"metadata": {"skillId": "nowhere"}})))
         .await;
@@ -327,7 +327,7 @@ async fn the_only_skill_is_meant_by_who_names_none() {
 }
 
 #[tokio::test]
-async fn data_of_any_kind_begins_a_task() {
+async fn any_data_part_starts_a_task() {
     let server = Server::start().await;
     let client = server.v1();
     let more = json!({"metadata": {"skillId": "approve"}});
@@ -341,7 +341,7 @@ async fn data_of_any_kind_begins_a_task() {
 }
 
 #[tokio::test]
-async fn a_paused_task_works_and_says_so() {
+async fn paused_run_is_a_working_task() {
     let server = Server::start().await;
     let client = server.v1();
     let more = json!({"metadata": {"skillId": "slow"}, "configuration": {"returnImmediately": true}});

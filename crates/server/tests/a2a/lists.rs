@@ -1,4 +1,4 @@
-//! Lists of tasks, contexts, and how much of a conversation is shown.
+//! Lists of tasks, contexts, and history length.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ fn ids(list: &Value) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn tasks_are_listed_by_page_the_latest_first() {
+async fn tasks_are_paginated_latest_first() {
     let server = Server::start().await;
     let client = server.v1();
     let mut sent = Vec::new();
@@ -23,7 +23,7 @@ async fn tasks_are_listed_by_page_the_latest_first() {
         let more = json!({"contextId": context, "metadata": {"skillId": skill}});
         let task = client.send(client.text(&format!("m{n}"), "x", more)).await;
         sent.push(task["id"].as_str().unwrap().to_owned());
-        // Changes of one millisecond are listed by id.
+        // Changes within one millisecond are sorted by id.
         let now = server.host.engine().now();
         while server.host.engine().now() == now {
             tokio::task::yield_now().await;
@@ -81,7 +81,7 @@ async fn tasks_are_listed_by_page_the_latest_first() {
         )
         .await;
     assert_eq!(later["totalSize"], 0);
-    // An answer is a change.
+    // An answer counts as a change.
     client
         .send(client.text("yes", "yes", json!({"taskId": sent[3]})))
         .await;
@@ -92,7 +92,7 @@ async fn tasks_are_listed_by_page_the_latest_first() {
 }
 
 #[tokio::test]
-async fn a_page_of_large_tasks_has_fewer_of_them() {
+async fn pages_of_large_tasks_are_shorter() {
     let server = Server::start().await;
     let client = server.v1();
     let words = "word ".repeat(200 << 10);
@@ -150,7 +150,7 @@ async fn a_bad_list_request_is_refused() {
 }
 
 #[tokio::test]
-async fn as_many_messages_are_shown_as_wanted() {
+async fn history_length_limits_the_messages_shown() {
     let server = Server::start().await;
     let client = server.v1();
     let task = client
@@ -192,7 +192,7 @@ async fn as_many_messages_are_shown_as_wanted() {
 }
 
 #[tokio::test]
-async fn a_run_of_another_face_is_a_task_too() {
+async fn runs_of_other_faces_are_tasks_too() {
     let server = Server::start().await;
     let client = server.v1();
     let rest = client.clone().at("/v1/runs");

@@ -1,4 +1,4 @@
-//! The A2A face over real sockets: journeys in both versions, streams, errors, and who sees what.
+//! The A2A face over real sockets: journeys in both versions, streams, errors and access control.
 
 #![expect(
     clippy::unwrap_used,

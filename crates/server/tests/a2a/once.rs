@@ -1,4 +1,4 @@
-//! A message is taken once, whoever asks again and when.
+//! A repeated message takes effect once, whenever it is repeated.
 
 use futures_util::future::join_all;
 use serde_json::json;
@@ -20,29 +20,29 @@ async fn a_repeated_message_is_one_task() {
         assert_eq!(task["history"].as_array().unwrap().len(), 1);
     }
     assert_eq!(client.ok("ListTasks", json!({})).await["totalSize"], 1);
-    // Another way to wait, the same message.
+    // The same message, waiting in another way.
     let mut again = params.clone();
     again["configuration"] = json!({"returnImmediately": true});
     assert_eq!(client.send(again).await["id"], tasks[0]["id"]);
-    // Another content is another message.
+    // With other content it is a different message.
     let (code, text) = client
         .send_err(client.text("m", "y", json!({"contextId": "c"})))
         .await;
     assert!(code == -32602 && text.contains("message.messageId"), "{text}");
-    // Another principal's ids are its own.
+    // Message ids are scoped to the principal.
     let other = client.clone().by("bob").send(params.clone()).await;
     assert_ne!(other["id"], tasks[0]["id"]);
-    // The same message in the other version's words.
+    // The same message in the format of the other version.
     let old = server.v03();
     let same = old.send(old.text("m", "x", json!({"contextId": "c"}))).await;
     assert_eq!(same["id"], tasks[0]["id"]);
-    // A repeated stream shows the task as it is, and ends.
+    // A repeated stream shows the current task and ends.
     let frames = client.stream(params).await.all().await;
     assert_eq!(shorts(&frames), ["task:completed", "status:completed"]);
 }
 
 #[tokio::test]
-async fn a_repeat_waits_like_the_first() {
+async fn repeated_send_waits_like_the_first() {
     let server = Server::start().await;
     let client = server.v1();
     let params = client.text("m", "x", json!({"metadata": {"skillId": "nap"}}));
@@ -64,7 +64,7 @@ async fn a_repeat_waits_like_the_first() {
 }
 
 #[tokio::test]
-async fn an_answer_is_given_once() {
+async fn answers_take_effect_once() {
     let server = Server::start().await;
     let client = server.v1();
     let task = client
@@ -90,7 +90,7 @@ async fn an_answer_is_given_once() {
 }
 
 #[tokio::test]
-async fn tasks_and_messages_outlive_the_process() {
+async fn tasks_and_messages_survive_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("wopr.db");
     let server = Server::sqlite(&path).await;
@@ -135,7 +135,7 @@ async fn tasks_and_messages_outlive_the_process() {
 }
 
 #[tokio::test]
-async fn what_was_taken_stays_taken_when_skills_change() {
+async fn accepted_messages_stay_accepted_when_skills_change() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("wopr.db");
     let server = Server::sqlite(&path).await;

@@ -1,5 +1,5 @@
-//! The operational rows of the composition of OpenWOP and A2A that no other test holds: cancels from either side, one
-//! clock, whose words are trusted, and who may approve.
+//! The operational rows of the composition of OpenWOP and A2A that no other test covers: cancellation from
+//! either side, one clock, trust in messages, and who may approve.
 
 use serde_json::{Value, json};
 use wopr_wire::a2a::method::Operation;
@@ -33,7 +33,7 @@ async fn a_cancel_by_a_task_tells_the_run_where_it_came_from() {
         let cancelled = last(&server.v1(), id, "run.cancelled").await;
         assert_eq!(cancelled["reason"], "cross_protocol_cancel", "{}", speaker.name());
         assert_eq!(cancelled["cancelledBy"], "alice");
-        // The other side comes second, and changes nothing.
+        // The other side cancels second, and changes nothing.
         let path = format!("/v1/runs/{id}/cancel");
         let again = server
             .v1()
@@ -132,7 +132,7 @@ async fn what_a_message_brings_in_is_marked_untrusted() {
         let done = last(&server.v1(), id, "node.completed").await;
         assert_eq!(done["outputs"]["contentTrust"], "untrusted", "{done}");
     }
-    // An answer of this host's own API is its caller's word.
+    // An answer through this host's own API is trusted as its caller's.
     let speaker = &Speaker::all(&server)[0];
     let task = speaker.send(speaker.text("own", "x", "asks")).await.unwrap();
     let id = task["id"].as_str().unwrap();
@@ -154,7 +154,7 @@ async fn a_reply_approves_only_if_its_sender_may() {
     server.host.engine().register(None, listed).await.unwrap();
     let owner = server.v1();
     for (n, client) in [server.v1(), server.v03()].into_iter().enumerate() {
-        // Who lacks the scope is refused whatever the reply says, in every form of an approval.
+        // A sender without the scope is refused in every form of an approval.
         let begun = client.text(
             &format!("begin-{n}"),
             "x",
@@ -190,7 +190,7 @@ async fn a_reply_approves_only_if_its_sender_may() {
             }
             assert_eq!(state_of(&owner.task(id).await), "input-required", "{request}");
         }
-        // Nor does a task that is only referred to hear of it.
+        // A task that is only referenced is not resolved either.
         let refers = client.text(
             &format!("refers-{n}"),
             "approve",
@@ -199,7 +199,7 @@ async fn a_reply_approves_only_if_its_sender_may() {
         assert_eq!(state_of(&client.send(refers).await), "completed");
         assert_eq!(state_of(&owner.task(id).await), "input-required");
 
-        // Who has the scope and is no approver of this gate is refused as well.
+        // A sender that has the scope but is no approver of this gate is refused as well.
         let begun = client.text(
             &format!("listed-{n}"),
             "x",

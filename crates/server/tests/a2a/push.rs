@@ -1,5 +1,5 @@
-//! Push notifications: every update arrives, in order, in the version it was asked for in, whatever becomes of the
-//! receiver, of its neighbors or of the host; and nobody learns a secret or another tenant's task on the way.
+//! Push notifications: every update arrives in order and in the registered version, through failures of the
+//! receiver, of other receivers and of the host; and no secret or task of another tenant leaks.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
@@ -30,7 +30,7 @@ use crate::{
 const TOKEN: &str = "token-5f1cbb7a09";
 const CREDENTIALS: &str = "credentials-93be02d4";
 
-/// What came to a receiver.
+/// A notification as received.
 #[derive(Debug, Clone)]
 pub(crate) struct Pushed {
     headers: HeaderMap,
@@ -38,7 +38,7 @@ pub(crate) struct Pushed {
 }
 
 impl Pushed {
-    /// Its place in the task's log.
+    /// Its position in the task's log.
     fn sequence(&self) -> u64 {
         let about = |item: &Value| item["metadata"]["openwop"]["sequence"].as_u64();
         let body = &self.body;
@@ -48,7 +48,7 @@ impl Pushed {
             .unwrap_or_else(|| panic!("{body}"))
     }
 
-    /// The state it tells, in the words of 0.3; nothing for an artifact of 1.0.
+    /// The state it reports, in the spelling of 0.3; `None` for a 1.0 artifact update.
     pub(crate) fn state(&self) -> Option<String> {
         let state = match &self.body["kind"] {
             Value::Null => &self.body["statusUpdate"]["status"]["state"],
@@ -63,7 +63,7 @@ impl Pushed {
     }
 }
 
-/// How a receiver answers.
+/// How a receiver responds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mood {
     Takes,
@@ -72,7 +72,7 @@ enum Mood {
     Hangs,
 }
 
-/// Receivers on one port, told apart by their paths.
+/// Receivers on one port, distinguished by path.
 #[derive(Debug, Default)]
 struct Inbox {
     moods: Mutex<BTreeMap<String, Mood>>,
@@ -117,7 +117,7 @@ impl Receivers {
         self.inbox.taken.lock().get(name).cloned().unwrap_or_default()
     }
 
-    /// Waits until something is so.
+    /// Waits until a condition holds.
     async fn until(&self, what: &str, is_so: impl Fn(&Inbox) -> bool) {
         let waiting = async {
             loop {
@@ -137,7 +137,7 @@ impl Receivers {
         self.until(&format!("{name} is tried {n} times"), tried).await;
     }
 
-    /// Waits for a state, and gives what came up to it.
+    /// Waits for a state; returns the notifications up to it.
     pub(crate) async fn told(&self, name: &str, state: &str) -> Vec<Pushed> {
         let is_told = |inbox: &Inbox| {
             let taken = inbox.taken.lock();
@@ -172,7 +172,7 @@ async fn take(
     }
 }
 
-/// Loopback may be reached, and nothing takes long.
+/// A configuration that allows loopback receivers and short timeouts.
 pub(crate) fn reaching() -> Config {
     let mut config = config();
     config.egress.allow = vec!["127.0.0.0/8".parse().unwrap()];
@@ -194,7 +194,7 @@ fn wanted(task: &Value, id: &str, url: &str) -> Value {
     })
 }
 
-/// A task that waits for an approval.
+/// Starts a task that waits for an approval; returns its id.
 pub(crate) async fn asks(speaker: &Speaker) -> Value {
     let task = speaker.send(speaker.text("push", "it", "approve")).await.unwrap();
     task["id"].clone()
@@ -287,7 +287,7 @@ async fn every_binding_and_version_sets_reads_lists_and_removes() {
 }
 
 #[tokio::test]
-async fn an_artifact_is_told_by_reference_alone() {
+async fn artifacts_are_pushed_by_reference() {
     let receivers = Receivers::start().await;
     let server = Server::open(reaching()).await;
     for (version, client) in [(Version::V1_0, server.v1()), (Version::V0_3, server.v03())] {
@@ -300,7 +300,7 @@ async fn an_artifact_is_told_by_reference_alone() {
         };
         let task = client.send(request).await;
         let told = receivers.told(&name, "completed").await;
-        // From the first event on, because it came along with the message.
+        // The first event is included, because the configuration came with the message.
         assert_eq!(told[0].state().as_deref(), Some("working"));
         let artifacts: Vec<_> = told
             .iter()
@@ -327,7 +327,7 @@ async fn an_artifact_is_told_by_reference_alone() {
 }
 
 #[tokio::test]
-async fn what_comes_with_a_message_is_registered_once() {
+async fn config_in_a_message_is_registered_once() {
     let receivers = Receivers::start().await;
     let server = Server::open(reaching()).await;
     for speaker in Speaker::all(&server) {
@@ -349,7 +349,7 @@ async fn what_comes_with_a_message_is_registered_once() {
             .unwrap();
         assert_eq!(all.as_array().unwrap().len(), 1, "{about}: {all}");
 
-        // A message that is refused leaves nothing behind.
+        // A refused message registers nothing.
         let mut refused = speaker.answer("no", "x", task["id"].as_str().unwrap());
         refused["message"]["parts"] = json!([{"data": {"openwop": {"action": "dance"}}}]);
         refused["message"]["metadata"] = json!({"openwop": {"action": "dance"}});
@@ -377,7 +377,7 @@ async fn what_comes_with_a_message_is_registered_once() {
 }
 
 #[tokio::test]
-async fn receivers_that_fail_hang_or_redirect_delay_nobody_and_get_everything_in_the_end() {
+async fn failing_receivers_delay_nobody_and_get_everything_eventually() {
     let receivers = Receivers::start().await;
     let server = Server::open(reaching()).await;
     let speaker = Speaker::all(&server).remove(0);
@@ -416,7 +416,7 @@ async fn receivers_that_fail_hang_or_redirect_delay_nobody_and_get_everything_in
 }
 
 #[tokio::test]
-async fn what_waits_survives_a_restart_and_a_removal_takes_it_away() {
+async fn pending_pushes_survive_a_restart_unless_their_config_is_removed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("wopr.db");
     let receivers = Receivers::start().await;
@@ -454,7 +454,7 @@ async fn what_waits_survives_a_restart_and_a_removal_takes_it_away() {
 }
 
 #[tokio::test]
-async fn secrets_are_nowhere_to_be_read() {
+async fn secrets_are_never_exposed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("wopr.db");
     let receivers = Receivers::start().await;
@@ -504,7 +504,7 @@ async fn secrets_are_nowhere_to_be_read() {
 }
 
 #[tokio::test]
-async fn only_readers_of_a_task_have_it_pushed() {
+async fn only_readers_of_a_task_can_subscribe_to_it() {
     let receivers = Receivers::start().await;
     let server = Server::open(reaching()).await;
     let client = server.v1();
@@ -538,7 +538,7 @@ async fn only_readers_of_a_task_have_it_pushed() {
     for ((method, params), (_, nowhere)) in calls(&task).into_iter().zip(calls(&missing)) {
         let (code, text) = carol.err(method, params).await;
         assert_eq!(code, -32001, "{method}");
-        // The same words as for one that is not there.
+        // The same error as for a missing task.
         let (code, same) = carol.err(method, nowhere).await;
         let same = same.replace(missing.as_str().unwrap(), task.as_str().unwrap());
         assert_eq!((code, same), (-32001, text), "{method}");
@@ -555,12 +555,12 @@ async fn only_readers_of_a_task_have_it_pushed() {
             );
         }
     }
-    // What they tried had no effect.
+    // The attempts had no effect.
     let all = client
         .ok("ListTaskPushNotificationConfigs", json!({ "taskId": task }))
         .await;
     assert_eq!(all["configs"].as_array().unwrap().len(), 1);
-    // One that comes with a message asks for the same.
+    // A configuration in a message requires the same scope.
     let mut request = client.text("along", "it", json!({}));
     request["configuration"] = json!({ "taskPushNotificationConfig": { "url": receivers.url("x") } });
     let starter = client.clone().by("starter");
@@ -589,7 +589,7 @@ async fn readers_manage_their_own_push_configurations_and_no_others() {
             .find(|other| other.name() == about)
             .unwrap()
             .by("reader");
-        // Not read, replaced or removed; and a list has none of it.
+        // The reader cannot read, replace or remove it, and its list does not include it.
         for (operation, request) in [
             (Operation::GetPushConfig, one.clone()),
             (
@@ -613,7 +613,7 @@ async fn readers_manage_their_own_push_configurations_and_no_others() {
             listed.as_array().unwrap().len()
         };
         assert_eq!((listed(&reader).await, listed(&speaker).await), (0, 1), "{about}");
-        // Its own it manages.
+        // The reader manages its own.
         let two = json!({ "taskId": task, "id": "two" });
         let mut mine = two.clone();
         mine["url"] = json!(receivers.url("two"));
@@ -623,7 +623,8 @@ async fn readers_manage_their_own_push_configurations_and_no_others() {
         assert_eq!(read["id"], "two", "{about}");
         reader.ask(Operation::DeletePushConfig, two).await.unwrap();
         assert_eq!((listed(&reader).await, listed(&speaker).await), (0, 1), "{about}");
-        // The record shows the reader none of others, and nobody the query.
+        // The record hides other principals' configurations from the reader, and the query of the URL from
+        // everybody.
         let path = format!("/v1/a2a/tasks/{}", task.as_str().unwrap());
         let client = server.v1();
         assert!(
@@ -644,7 +645,7 @@ async fn readers_manage_their_own_push_configurations_and_no_others() {
     }
 }
 
-/// What a push says of an interrupt is what the task says.
+/// The interrupt in a push equals the one in the task.
 #[tokio::test]
 async fn the_kind_in_a_push_is_the_kind_in_the_task() {
     let receivers = Receivers::start().await;
@@ -688,7 +689,7 @@ async fn the_kind_in_a_push_is_the_kind_in_the_task() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_pushed_to_is_refused_before_anything_is_kept() {
+async fn invalid_receivers_are_refused_before_anything_is_stored() {
     let server = Server::start().await;
     let client = server.v1();
     let task = client
@@ -738,7 +739,7 @@ async fn what_cannot_be_pushed_to_is_refused_before_anything_is_kept() {
     let none = client.ok("ListTaskPushNotificationConfigs", list.clone()).await;
     assert_eq!(none["configs"], json!([]));
 
-    // As many as a task may have; one that is there may be set anew.
+    // Up to the maximum per task; an existing one may be replaced.
     for n in 0..10 {
         let params = json!({ "taskId": task, "id": format!("c{n}"), "url": good });
         client.ok(create, params).await;
@@ -773,8 +774,8 @@ async fn what_cannot_be_pushed_to_is_refused_before_anything_is_kept() {
 }
 
 #[tokio::test]
-async fn an_address_that_is_private_by_then_gets_nothing() {
-    // Registered where it is allowed, and delivered where it is not any more.
+async fn address_that_became_private_gets_nothing() {
+    // Registered while the address is allowed, and delivered when it no longer is.
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("wopr.db");
     let receivers = Receivers::start().await;
@@ -799,7 +800,7 @@ async fn an_address_that_is_private_by_then_gets_nothing() {
     assert_eq!(receivers.inbox.tried.lock().get("one"), None);
     server.stop().await;
 
-    // What was given up is listed, and tried again where it may be reached.
+    // Dead letters are listed, and retried once the address is allowed again.
     let server = Server::open(on(&path)).await;
     let client = server.v1();
     let all = client.get("/v1/host/wopr/deliveries?givenUp=true").await.json();
@@ -871,7 +872,7 @@ async fn an_address_that_is_private_by_then_gets_nothing() {
     server.stop().await;
 }
 
-/// Waits until so many pushes were given up.
+/// Waits until `n` pushes were given up.
 async fn given_up(client: &Client, n: u64) {
     let waiting = async {
         loop {
@@ -884,7 +885,7 @@ async fn given_up(client: &Client, n: u64) {
             if count.is_some_and(|count| count >= n) {
                 return;
             }
-            // sleep: the counter tells nobody when it moves
+            // sleep: the counter notifies nobody
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
@@ -893,7 +894,7 @@ async fn given_up(client: &Client, n: u64) {
 }
 
 #[tokio::test]
-async fn deliveries_and_push_configurations_of_private_tasks_are_their_creators() {
+async fn only_creators_see_deliveries_and_configs_of_private_tasks() {
     let receivers = Receivers::start().await;
     receivers.mood("one", Mood::Answers(500));
     let mut config = reaching();

@@ -1,4 +1,4 @@
-//! Push configurations that come along with answers: they are there if and only if the answer was taken.
+//! Push configurations sent along with answers: they are stored if and only if the answer was accepted.
 
 use serde_json::{Value, json};
 use wopr_wire::a2a::method::Operation;
@@ -9,13 +9,13 @@ use crate::{
     support::Server,
 };
 
-/// A request with a configuration.
+/// Adds a push configuration to a request.
 fn with(mut request: Value, id: &str, url: &str) -> Value {
     request["configuration"] = json!({ "taskPushNotificationConfig": { "id": id, "url": url } });
     request
 }
 
-/// An answer that no approval takes.
+/// An answer that no approval accepts.
 fn nonsense(speaker: &Speaker, id: &str, task: &Value) -> Value {
     let mut request = speaker.answer(id, "x", task.as_str().unwrap());
     request["message"]["metadata"] = json!({"openwop": {"action": "dance"}});
@@ -27,7 +27,7 @@ async fn set(speaker: &Speaker, task: &Value, id: &str, url: &str) {
     speaker.ask(Operation::CreatePushConfig, config).await.unwrap();
 }
 
-/// The configurations of a task: their ids and where they lead.
+/// The configurations of a task: their ids and URLs.
 async fn all(speaker: &Speaker, task: &Value) -> Vec<(String, String)> {
     let list = json!({ "taskId": task });
     let all = speaker.ask(Operation::ListPushConfigs, list).await.unwrap();
@@ -42,7 +42,7 @@ fn one(id: &str, url: &str) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn a_refused_answer_leaves_the_configuration_of_its_id_as_it_was() {
+async fn refused_answer_leaves_the_existing_config_unchanged() {
     let receivers = Receivers::start().await;
     let server = Server::open(reaching()).await;
     for speaker in Speaker::all(&server) {
@@ -54,14 +54,14 @@ async fn a_refused_answer_leaves_the_configuration_of_its_id_as_it_was() {
         speaker.send(refused).await.unwrap_err();
         assert_eq!(all(&speaker, &task).await, one("one", &first), "{about}");
 
-        // One that is taken replaces it; the same message sent again, with whatever configuration, is only a repeat.
+        // An accepted answer replaces it; repeating the message, with any configuration, does not.
         let yes = speaker.answer("yes", "approve", task.as_str().unwrap());
         speaker.send(with(yes.clone(), "one", &second)).await.unwrap();
         assert_eq!(all(&speaker, &task).await, one("one", &second), "{about}");
         speaker.send(with(yes, "one", &first)).await.unwrap();
         assert_eq!(all(&speaker, &task).await, one("one", &second), "{about}");
 
-        // Nor does one that comes too late.
+        // Neither does an answer that comes too late.
         let late = speaker.answer("late", "approve", task.as_str().unwrap());
         speaker.send(with(late, "one", &first)).await.unwrap_err();
         assert_eq!(all(&speaker, &task).await, one("one", &second), "{about}");
@@ -69,7 +69,7 @@ async fn a_refused_answer_leaves_the_configuration_of_its_id_as_it_was() {
 }
 
 #[tokio::test]
-async fn of_two_answers_with_one_id_the_one_that_was_taken_sets_it() {
+async fn accepted_one_of_two_racing_answers_sets_the_config() {
     let receivers = Receivers::start().await;
     for server in Server::open_each(reaching()).await {
         let speakers = Speaker::all(&server);
@@ -98,7 +98,7 @@ async fn of_two_answers_with_one_id_the_one_that_was_taken_sets_it() {
 }
 
 #[tokio::test]
-async fn one_too_many_refuses_the_answer_it_came_with() {
+async fn config_beyond_the_limit_refuses_its_answer() {
     let receivers = Receivers::start().await;
     let mut config = reaching();
     config.a2a.push_configs = 2;
@@ -128,7 +128,7 @@ async fn one_too_many_refuses_the_answer_it_came_with() {
                 let asked = speaker.get(json!({ "id": task })).await.unwrap();
                 let state = &asked["status"]["state"];
                 assert_eq!(state, "TASK_STATE_INPUT_REQUIRED", "{about} {workflow}");
-                // The same answer without it is another message, and is taken.
+                // Without the configuration it is a different message, and is accepted.
                 speaker.send(yes("none")).await.unwrap();
                 assert_eq!(all(&speaker, &task).await, before, "{about} {workflow}");
             }
@@ -138,7 +138,7 @@ async fn one_too_many_refuses_the_answer_it_came_with() {
 }
 
 #[tokio::test]
-async fn an_answer_that_goes_on_to_a_child_sets_the_configuration_of_its_task() {
+async fn answer_forwarded_to_a_child_sets_the_config_of_its_task() {
     let receivers = Receivers::start().await;
     for (n, server) in Server::open_each(reaching()).await.into_iter().enumerate() {
         for speaker in Speaker::all(&server) {

@@ -1,4 +1,4 @@
-//! The stored record of a task: closed, without anything of what the run holds, and true after anything.
+//! The stored record of a task: closed, without any content of the run, and correct after restarts and removal.
 
 use std::{path::Path, sync::OnceLock, time::Duration};
 
@@ -12,10 +12,11 @@ use crate::{
     support::{Server, config, node},
 };
 
-/// In everything that must not be found in a record.
+/// Marks everything that must not appear in a record.
 const MARK: &str = "HOSTILE";
 
-/// What a record may hold (RFC 0100): nothing else, and of a push configuration its address and a fingerprint alone.
+/// The allowed content of a record (RFC 0100). Of a push configuration, only the URL and a fingerprint are
+/// allowed.
 fn closed_record() -> Value {
     let id = json!({ "type": "string", "minLength": 1 });
     let states = [
@@ -52,8 +53,8 @@ fn closed_record() -> Value {
     })
 }
 
-/// Holds a record against what it may be: as it is written above, as it is published where that lies beside the project,
-/// and by what it says.
+/// Checks a record against the schema above, against the published one if it is checked out next to the
+/// project, and for consistency.
 pub(crate) fn check(record: &Value) {
     static SCHEMAS: OnceLock<Vec<Validator>> = OnceLock::new();
     let schemas = SCHEMAS.get_or_init(|| {
@@ -90,7 +91,7 @@ async fn record(client: &Client, task: &str) -> Value {
     record
 }
 
-/// Something that looks like a secret, and is one wherever it turns up.
+/// A string that looks like a secret.
 fn secret(kind: &str) -> String {
     match kind {
         "bearer" => format!("Bearer eyJhbGciOiJIUzI1NiJ9.{MARK}.c2ln"),
@@ -116,7 +117,7 @@ fn workflow(id: &str, last: Value) -> Value {
     })
 }
 
-/// Workflows that end in every state, full of what nobody should see.
+/// Workflows that end in every state, full of content that must stay hidden.
 fn workflows() -> Vec<(Value, &'static str)> {
     let question = json!({ "id": format!("q-{MARK}"), "question": secret("question") });
     vec![
@@ -218,7 +219,7 @@ async fn a_record_holds_nothing_of_what_the_run_holds() {
                     (Some(task), Some(state))
                 );
                 let read = speaker.get(json!({ "id": task })).await.unwrap();
-                // What has nothing in it proves nothing.
+                // The test proves nothing unless the task contains the mark.
                 assert!(read.to_string().contains(MARK), "{read}");
                 assert_eq!(read["contextId"], record["contextId"]);
                 if state == "input-required" || state == "working" {
@@ -248,7 +249,7 @@ async fn a_task_is_live_after_its_caller_left_and_the_host_was_started_again() {
             let mut updates = speaker
                 .stream(wopr_wire::a2a::method::Operation::SendStreamingMessage, request)
                 .await;
-            // The caller leaves after the first word.
+            // The caller leaves after the first update.
             let first = updates.next().await.unwrap();
             let task = first.value["id"].as_str().unwrap().to_owned();
             drop(updates);
@@ -276,7 +277,7 @@ async fn a_task_is_live_after_its_caller_left_and_the_host_was_started_again() {
         }
         let stream = ["approve", "slow"].contains(skill);
         if stream {
-            // Looking on begins nothing again: the log stays as long as it was.
+            // Subscribing starts nothing: the log keeps its length.
             let head = events(&server, task).await;
             let mut seen = client.subscribe(task).await;
             assert_eq!(seen.next().await.unwrap().short(), format!("task:{state}"));
@@ -306,7 +307,7 @@ async fn events(server: &Server, task: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn a_record_goes_with_its_task() {
+async fn record_is_removed_with_its_task() {
     let mut config = config();
     config.retention.terminal_runs = Keep::For(Period::from_secs(1));
     let server = Server::open(config).await;
@@ -320,7 +321,7 @@ async fn a_record_goes_with_its_task() {
     let give_up = tokio::time::Instant::now() + Duration::from_secs(60);
     while client.get(&path).await.status != 404 {
         assert!(tokio::time::Instant::now() < give_up, "{done} stays");
-        tokio::time::sleep(Duration::from_millis(50)).await; // sleep: until it is asked again
+        tokio::time::sleep(Duration::from_millis(50)).await; // sleep: poll interval
     }
     let envelope = client.get(&path).await.json();
     let unknown = client
@@ -337,12 +338,12 @@ async fn a_record_goes_with_its_task() {
         );
         assert_eq!(speaker.cancel(done).await, Err("TASK_NOT_FOUND"));
     }
-    // What has not ended stays, however long it waits.
+    // A run that has not ended is kept, however long it waits.
     assert_eq!(record(&client, waits).await["state"], "input-required");
 }
 
 #[tokio::test]
-async fn a_record_is_for_who_may_read_the_task() {
+async fn record_requires_read_access_to_the_task() {
     let server = Server::start().await;
     let client = server.v1();
     let task = client.send(client.text("m", "x", json!({}))).await;

@@ -9,13 +9,12 @@ use crate::{
     support::{Server, config},
 };
 
-/// A message of 1.0.
 fn new_message(id: &str, skill: &str) -> Value {
     json!({"message": {"messageId": id, "role": "ROLE_USER", "parts": [{"text": "x"}],
         "metadata": {"skillId": skill}}})
 }
 
-/// A message of 0.3, of a client that waits.
+/// A message of 0.3 from a blocking client.
 fn old_message(id: &str, skill: &str) -> Value {
     json!({
         "message": {"messageId": id, "role": "ROLE_USER", "content": [{"text": "x"}], "metadata": {"skillId": skill}},
@@ -69,10 +68,10 @@ async fn both_versions_have_their_paths() {
             assert_eq!(read["id"], id);
             assert_eq!(read.get("history").is_none(), path.contains('?'));
         }
-        // The run of the other face is beside it.
+        // The run is also served by the other face.
         assert_eq!(old.get(&format!("/v1/runs/{id}")).await.status, 200);
     }
-    // The address of a workflow decides where the message does not.
+    // The workflow in the URL applies if the message names none.
     let bare = json!({"message": {"messageId": "w", "role": "ROLE_USER", "parts": [{"text": "x"}]}});
     let task = post(&new, "/a2a/w/approve/message:send", &bare).await.json()["task"].clone();
     assert_eq!(state_of(&task), "input-required");
@@ -83,7 +82,7 @@ async fn both_versions_have_their_paths() {
 }
 
 #[tokio::test]
-async fn a_client_of_0_3_waits_only_if_it_says_so() {
+async fn client_of_0_3_waits_only_on_request() {
     let server = Server::start().await;
     let mut body = old_message("m", "nap");
     for (id, configuration, state) in [
@@ -99,7 +98,7 @@ async fn a_client_of_0_3_waits_only_if_it_says_so() {
 }
 
 #[tokio::test]
-async fn the_names_of_the_protocol_buffers_are_taken_too() {
+async fn protobuf_field_names_are_accepted() {
     let server = Server::start().await;
     let old = json!({
         "request": {"message_id": "m", "role": 1, "content": [{"text": "x"}], "metadata": {"skillId": "hello"}},
@@ -116,7 +115,7 @@ async fn the_names_of_the_protocol_buffers_are_taken_too() {
 }
 
 #[tokio::test]
-async fn the_path_and_the_request_agree() {
+async fn path_and_request_must_agree() {
     let server = Server::start().await;
     let client = server.v1();
     let task = post(
@@ -159,7 +158,7 @@ async fn the_path_and_the_request_agree() {
             "{path} {body}"
         );
     }
-    // A tenant in a path selects none: whoever asks sees what their key sees.
+    // A tenant in the path selects nothing: the caller's key does.
     let other = client.clone().by("carol");
     assert_eq!(other.get(&format!("/a2a/default/tasks/{id}")).await.status, 404);
     assert_eq!(client.get(&format!("/a2a/other/tasks/{id}")).await.status, 200);
@@ -172,7 +171,7 @@ async fn the_path_and_the_request_agree() {
     );
 }
 
-/// Documents put together.
+/// Merges two objects.
 trait Merge {
     fn merge(self, other: Value) -> Value;
 }
@@ -187,7 +186,7 @@ impl Merge for Value {
 }
 
 #[tokio::test]
-async fn a_path_belongs_to_its_version() {
+async fn paths_belong_to_one_version() {
     let server = Server::start().await;
     for (version, method, path, wanted) in [
         ("", "GET", "/a2a/tasks", 400),
@@ -215,7 +214,7 @@ async fn a_path_belongs_to_its_version() {
 }
 
 #[tokio::test]
-async fn only_callers_learn_what_is_there() {
+async fn unauthenticated_requests_learn_nothing() {
     let server = Server::start().await;
     let mut stranger = server.v1();
     stranger.key = None;
@@ -251,7 +250,7 @@ async fn only_callers_learn_what_is_there() {
         );
         assert_eq!(answer.json()["error"]["code"], status);
     }
-    // Scopes are as in every binding.
+    // Scopes apply as in every binding.
     let reader = client.clone().by("reader");
     let answer = post(&reader, "/a2a/message:send", &new_message("m", "hello")).await;
     assert_eq!(answer.status, 403);
@@ -316,7 +315,7 @@ async fn an_id_with_colons_is_found_at_every_path() {
 }
 
 #[tokio::test]
-async fn compressed_bodies_are_refused_as_such() {
+async fn compressed_bodies_are_refused() {
     let server = Server::start().await;
     let packed = server.v1().with("content-encoding", "gzip");
     for path in ["/a2a", "/a2a/message:send"] {
@@ -335,7 +334,7 @@ async fn compressed_bodies_are_refused_as_such() {
 }
 
 #[tokio::test]
-async fn an_old_client_reads_the_name_of_an_error() {
+async fn old_client_gets_the_error_name() {
     let server = Server::start().await;
     let refused = server
         .v03()
@@ -350,7 +349,7 @@ async fn an_old_client_reads_the_name_of_an_error() {
 }
 
 #[tokio::test]
-async fn the_profile_decides_the_status() {
+async fn error_profile_decides_the_status() {
     for (profile, wanted) in [
         ("1.0.1", [404, 400, 400, 400, 400]),
         ("1.0.0", [404, 409, 400, 415, 415]),
@@ -393,7 +392,7 @@ async fn the_profile_decides_the_status() {
 }
 
 #[tokio::test]
-async fn media_types_and_extensions_are_answered_as_asked() {
+async fn media_types_and_extensions_are_negotiated() {
     let server = Server::start().await;
     let client = server.v1();
     let typed = client.clone().with("accept", "application/a2a+json, */*;q=0.1");
@@ -415,7 +414,7 @@ async fn media_types_and_extensions_are_answered_as_asked() {
         200
     );
 
-    // Errors are answered in it too, and before anything is looked at.
+    // Errors use the same media type, even before the request is validated.
     for (client, path, status) in [
         (
             typed.clone(),
@@ -506,7 +505,7 @@ async fn hostile_requests_are_refused() {
     ] {
         assert_eq!(new.get(path).await.status, status, "{path}");
     }
-    // Nothing of this hurt.
+    // The host still works.
     let task = post(&new, "/a2a/message:send", &new_message("fine", "hello"))
         .await
         .json();
@@ -514,7 +513,7 @@ async fn hostile_requests_are_refused() {
 }
 
 #[tokio::test]
-async fn a_stream_goes_on_after_any_event() {
+async fn stream_resumes_after_any_event() {
     let server = Server::start().await;
     let (new, old) = (server.v1(), server.v03());
     let stream = new
@@ -552,7 +551,7 @@ async fn a_stream_goes_on_after_any_event() {
 }
 
 #[tokio::test]
-async fn a_quiet_stream_is_kept_open_without_an_empty_event() {
+async fn idle_stream_is_kept_alive_without_empty_events() {
     let mut config = Config { ..config() };
     config.server.sse_keepalive = "50ms".parse::<Period>().unwrap();
     let server = Server::open(config).await;

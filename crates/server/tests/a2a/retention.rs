@@ -1,4 +1,4 @@
-//! Tasks that are removed a while after they ended.
+//! Tasks are removed after the retention period.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use wopr_server::config::{Keep, Period};
 use crate::support::{Server, config};
 
 #[tokio::test]
-async fn a_task_goes_and_a_repeated_message_finds_none() {
+async fn repeated_message_does_not_recreate_a_removed_task() {
     let mut config = config();
     config.retention.terminal_runs = Keep::For(Period::from_secs(1));
     let server = Server::open(config).await;
@@ -24,7 +24,7 @@ async fn a_task_goes_and_a_repeated_message_finds_none() {
         .is_none()
     {
         assert!(tokio::time::Instant::now() < give_up, "{id} stays");
-        tokio::time::sleep(Duration::from_millis(50)).await; // sleep: until it is asked again
+        tokio::time::sleep(Duration::from_millis(50)).await; // sleep: poll interval
     }
     assert_eq!(client.err("GetTask", json!({ "id": id })).await.0, -32001);
     assert_eq!(old.err("tasks/get", json!({ "id": id })).await.0, -32001);
@@ -33,7 +33,7 @@ async fn a_task_goes_and_a_repeated_message_finds_none() {
     let reply = client.text("m2", "and?", json!({ "taskId": id }));
     assert_eq!(client.send_err(reply).await.0, -32001);
 
-    // The message is remembered, its task is not, and no other takes its place.
+    // The message is remembered but its task is gone, and no new task replaces it.
     assert_eq!(client.send_err(params.clone()).await.0, -32001);
     let mut again = params;
     again["configuration"] = json!({ "returnImmediately": true });

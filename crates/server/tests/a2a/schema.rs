@@ -1,4 +1,4 @@
-//! The published schema of 0.3, which every answer in that version is held against.
+//! The published 0.3 schema, against which every response in that version is checked.
 
 use std::{collections::HashMap, path::Path, sync::OnceLock};
 
@@ -20,7 +20,7 @@ const DEFINITIONS: [&str; 12] = [
     "Task",
 ];
 
-/// Holds a document against a definition; without the schema beside the project there is nothing to hold it against.
+/// Checks a document against a definition; does nothing if the schema is not checked out next to the project.
 pub(crate) fn check(definition: &str, document: &Value) {
     static VALIDATORS: OnceLock<HashMap<&str, Validator>> = OnceLock::new();
     let validators = VALIDATORS.get_or_init(|| {
@@ -45,7 +45,7 @@ pub(crate) fn check(definition: &str, document: &Value) {
     }
 }
 
-/// The definition of the answer to a 0.3 method.
+/// The definition of a 0.3 method's response.
 pub(crate) fn answer_of(method: &str) -> &'static str {
     match method {
         "message/send" => "SendMessageResponse",

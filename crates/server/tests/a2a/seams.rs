@@ -1,4 +1,4 @@
-//! The seams of conformance mode: a task in a state, its record, and addresses judged before tasks are looked for.
+//! The test seams of conformance mode: tasks in a given state, their records, and validation of push addresses.
 
 use serde_json::{Value, json};
 use wopr_server::config::StoreUrl;
@@ -20,7 +20,7 @@ async fn post(client: &Client, path: &str, body: Value) -> Answer {
 }
 
 #[tokio::test]
-async fn a_task_is_brought_into_a_state_and_stays_there() {
+async fn seam_puts_a_task_into_a_lasting_state() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("wopr.db");
     let conformance = || {
@@ -91,7 +91,7 @@ async fn a_task_is_brought_into_a_state_and_stays_there() {
 }
 
 #[tokio::test]
-async fn an_address_is_judged_before_its_task_is_looked_for() {
+async fn push_address_is_validated_before_the_task_lookup() {
     let mut config = config();
     config.conformance = true;
     let server = Server::open(config).await;
@@ -139,7 +139,7 @@ async fn an_address_is_judged_before_its_task_is_looked_for() {
 }
 
 #[tokio::test]
-async fn outside_the_mode_there_are_no_seams() {
+async fn seams_exist_only_in_conformance_mode() {
     let server = Server::start().await;
     let client = server.v1();
     let task = client.send(client.text("m", "x", json!({}))).await;

@@ -1,4 +1,4 @@
-//! Signed cards, verified as a client would: with the keys it fetched.
+//! Signed cards, verified with fetched keys as a client would.
 
 use serde_json::{Value, json};
 use wopr_server::{
@@ -15,7 +15,7 @@ use crate::support::{self, Server};
 const CARD: &str = "/.well-known/agent-card.json";
 const KEYS: &str = "/.well-known/jwks.json";
 
-/// Always the same master key, as the replicas of one host have it.
+/// Always uses the same master key, like the replicas of one host.
 fn config(keys: &[u32]) -> Config {
     let mut config = support::config();
     let master = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=";
@@ -51,7 +51,7 @@ async fn every_form_of_every_card_verifies() {
             let card = server.client(version).get(path).await.json();
             let readings = readings(&card, &keys);
             assert_eq!(readings[..2], [Reading::Document; 2], "{path} {version}");
-            // In the union, the card of 1.0 within is signed by itself too.
+            // In the union, the embedded 1.0 card has its own signature.
             let within: &[Reading] = if version.is_empty() {
                 &[Reading::Model; 2]
             } else {
@@ -75,14 +75,14 @@ async fn every_form_of_every_card_verifies() {
             let card = client.clone().by(key).ok(method, json!({})).await;
             assert_eq!(readings(&card, &keys), [Reading::Document; 2], "{method} {key}");
         }
-        // A caller without skills has a card with an empty list.
+        // A caller without skills gets a card with an empty list.
         let card = client.clone().by("reader").ok(method, json!({})).await;
         assert_eq!(readings(&card, &keys)[..2], [Reading::Document; 2], "{method}");
     }
 }
 
 #[tokio::test]
-async fn a_signature_names_its_key_and_where_that_is() {
+async fn signature_names_its_key_and_key_url() {
     let server = Server::open(config(&[1])).await;
     let card = server.v1().get(CARD).await.json();
     let published = server.v1().get(KEYS).await.json();
@@ -110,7 +110,7 @@ async fn a_signature_names_its_key_and_where_that_is() {
 }
 
 #[tokio::test]
-async fn replicas_and_restarts_sign_alike() {
+async fn replicas_and_restarts_produce_the_same_signature() {
     let (one, two) = (Server::open(config(&[1])).await, Server::open(config(&[1])).await);
     let path = "/a2a/w/hello/.well-known/agent-card.json";
     let (a, b) = (one.v1().get(path).await, two.v1().get(path).await);
@@ -125,7 +125,7 @@ async fn replicas_and_restarts_sign_alike() {
 }
 
 #[tokio::test]
-async fn keys_are_replaced_with_overlap() {
+async fn keys_rotate_with_overlap() {
     let mut cards = Vec::new();
     let mut sets = Vec::new();
     for generations in [&[1][..], &[2, 1], &[2]] {
@@ -137,7 +137,7 @@ async fn keys_are_replaced_with_overlap() {
         for (m, set) in sets.iter().enumerate() {
             let checked = card_signature::verify(card, set).unwrap();
             let holds = checked.iter().any(|checked| checked.outcome.is_ok());
-            // A step apart they go together; who slept through the overlap has to fetch again.
+            // Adjacent generations verify; a client that missed the overlap has to fetch the keys again.
             assert_eq!(holds, n.abs_diff(m) < 2, "card {n}, keys {m}");
         }
     }

@@ -1,5 +1,5 @@
-//! Clients that speak one version over one binding and understand each other: they ask and are told in the words of
-//! 1.0, whatever goes over the wire.
+//! Clients of every version and binding behind one interface: requests and responses use the format of 1.0,
+//! whatever is sent over the wire.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -20,7 +20,6 @@ use crate::{
     support::Server,
 };
 
-/// How requests travel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Binding {
     Rpc,
@@ -29,7 +28,7 @@ pub(crate) enum Binding {
 }
 
 impl Binding {
-    /// Its name on the card.
+    /// The name on the card.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Rpc => "JSONRPC",
@@ -43,11 +42,11 @@ impl Binding {
 pub(crate) struct Speaker {
     pub(crate) binding: Binding,
     pub(crate) version: Version,
-    /// Knows the address of the interface.
+    /// Has the address of the interface.
     client: Client,
 }
 
-/// Why a request was refused: the reason of the table of errors.
+/// The reason of a refusal, as in the table of errors.
 pub(crate) type Refused = &'static str;
 
 impl Speaker {
@@ -66,10 +65,10 @@ impl Speaker {
         all
     }
 
-    /// The same at the address a card names.
+    /// Moves the client to an address from a card.
     pub(crate) fn at(mut self, url: &str) -> Self {
         if self.binding == Binding::Grpc {
-            // Host and port alone: a service has its path by its name.
+            // Only host and port: gRPC paths follow from service names.
             assert_eq!(url, self.client.address);
             return self;
         }
@@ -78,19 +77,19 @@ impl Speaker {
         self
     }
 
-    /// The same with another credential.
+    /// Uses another credential.
     pub(crate) fn by(mut self, key: &str) -> Self {
         self.client = self.client.by(key);
         self
     }
 
-    /// The same without a credential.
+    /// Uses no credential.
     pub(crate) fn without_key(mut self) -> Self {
         self.client.key = None;
         self
     }
 
-    /// A name for what goes wrong, and for messages.
+    /// A name for failure messages and message ids.
     pub(crate) fn name(&self) -> String {
         format!("{:?}-{}", self.binding, self.version)
     }
@@ -123,7 +122,7 @@ impl Speaker {
         self.ask(Operation::CancelTask, json!({ "id": id })).await
     }
 
-    /// Asks, and is told at once.
+    /// Sends a unary request.
     pub(crate) async fn ask(&self, operation: Operation, request: Value) -> Result<Value, Refused> {
         match self.binding {
             Binding::Rpc => {
@@ -158,7 +157,7 @@ impl Speaker {
                 let document = self.document(request);
                 let mut answer = grpc::ask(&self.client, self.version, operation, &document).await;
                 let message = answer.next().await;
-                // Nothing comes after the one answer but the end.
+                // The response has exactly one message.
                 assert_eq!(answer.next().await, None);
                 match message {
                     Some(message) => {
@@ -172,7 +171,7 @@ impl Speaker {
         }
     }
 
-    /// Asks for what a scope is missing for, and gives all that is said about that.
+    /// Sends a request that lacks a scope; returns everything the error says.
     pub(crate) async fn refused(&self, operation: Operation, request: Value) -> String {
         let told = |answer: Answer| {
             assert_eq!(answer.status, 403, "{operation:?}");
@@ -206,7 +205,7 @@ impl Speaker {
         }
     }
 
-    /// Asks for a stream.
+    /// Opens a stream.
     pub(crate) async fn stream(&self, operation: Operation, request: Value) -> Updates {
         let stream = match (self.binding, operation) {
             (Binding::Rpc, Operation::SendStreamingMessage) => {
@@ -226,7 +225,7 @@ impl Speaker {
         Updates::Events(Box::new(stream))
     }
 
-    /// A request as the document of its message.
+    /// Converts a request to the document of its message.
     fn document(&self, request: Value) -> Value {
         if self.version == Version::V1_0 {
             return request;
@@ -240,7 +239,7 @@ impl Speaker {
         old_body(&Names::default(), request)
     }
 
-    /// A request in the words of its version's JSON-RPC.
+    /// Converts a request to the JSON-RPC parameters of its version.
     fn rpc_params(&self, operation: Operation, request: Value) -> Value {
         if self.version == Version::V1_0 {
             return request;
@@ -262,7 +261,7 @@ impl Speaker {
         }
     }
 
-    /// Where a request goes, by which verb and with which body; one that reads has a query instead.
+    /// Maps a request to its URL, method and body; reads use a query instead of a body.
     fn rest(&self, operation: Operation, request: Value) -> (Client, &'static str, Value) {
         let mut request = request;
         let text = |name| request.get(name).and_then(Value::as_str).map(str::to_owned);
@@ -298,7 +297,7 @@ impl Speaker {
         (self.client.clone().at(&path), verb.as_str(), request)
     }
 
-    /// A result in the words of 1.0.
+    /// Converts a result to the format of 1.0.
     fn understand(&self, operation: Operation, result: Value) -> Value {
         match (self.version, self.binding, operation) {
             (_, _, Operation::DeletePushConfig) => {
@@ -339,7 +338,7 @@ impl Speaker {
                 }
                 config
             }
-            // Bytes leave out what is empty, which the shapes of JSON have.
+            // Protocol buffers omit empty values, which the JSON format has.
             (Version::V1_0, Binding::Grpc, Operation::SendMessage) => {
                 json(&model::SendMessageResponse::decode(result).unwrap())
             }
@@ -369,14 +368,14 @@ impl Speaker {
     }
 }
 
-/// What comes of a task while it goes on.
+/// Updates of a task.
 pub(crate) enum Updates {
     Events(Box<Stream>),
     Messages(Version, Operation, Box<grpc::Messages>),
 }
 
 impl Updates {
-    /// The next one; none at the end.
+    /// Returns the next update; `None` at the end.
     pub(crate) async fn next(&mut self) -> Option<Frame> {
         match self {
             Self::Events(stream) => stream.next().await,
@@ -391,7 +390,6 @@ impl Updates {
         }
     }
 
-    /// All that are left.
     pub(crate) async fn all(mut self) -> Vec<Frame> {
         let mut all = Vec::new();
         while let Some(frame) = self.next().await {
@@ -401,7 +399,7 @@ impl Updates {
     }
 }
 
-/// A body as 0.3 has it over HTTP+JSON.
+/// The body of a 0.3 request over HTTP+JSON.
 fn old_body(names: &Names, request: Value) -> Value {
     let Some(message) = request.get("message") else {
         return names
@@ -427,7 +425,7 @@ fn old_body(names: &Names, request: Value) -> Value {
     json!({"message": message, "configuration": old})
 }
 
-/// A request about push configurations as the proto of 0.3 has it; none if it is another.
+/// A request about push configurations in the proto of 0.3; `None` for any other request.
 fn old_push(request: &Value) -> Option<Value> {
     let task = request.get("taskId")?.as_str()?;
     let id = request.get("id").and_then(Value::as_str);
@@ -469,7 +467,7 @@ fn json(value: &impl Serialize) -> Value {
     serde_json::to_value(value).unwrap()
 }
 
-/// The reason of an error of the HTTP+JSON binding.
+/// The reason of an error in the HTTP+JSON binding.
 fn reason(answer: &Answer) -> Refused {
     let document = answer.json();
     let error = &document["error"];

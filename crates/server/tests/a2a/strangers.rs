@@ -1,4 +1,4 @@
-//! What callers without a credential may hold of a host: little of it, and nothing that a caller with one needs.
+//! Limits on unauthenticated clients: they can hold little of a host, and nothing that callers need.
 
 use axum::body::Bytes;
 use futures_util::future::join_all;
@@ -17,7 +17,7 @@ use crate::{
     support::{Server, config},
 };
 
-/// Requests of strangers that one connection of HTTP/2 may have in flight.
+/// Unauthenticated requests that one HTTP/2 connection may have in flight.
 const MAX_STRANGE: usize = 32;
 
 fn anonymous(method: Method, path: &str, media: &str) -> Request<()> {
@@ -29,7 +29,7 @@ fn anonymous(method: Method, path: &str, media: &str) -> Request<()> {
         .unwrap()
 }
 
-/// A connection whose client opens no window for any answer.
+/// Opens a connection whose client grants no flow-control window for any response.
 async fn shut(server: &Server) -> SendRequest<Bytes> {
     shut_over(TcpStream::connect(&server.address).await.unwrap()).await
 }
@@ -49,7 +49,7 @@ async fn caller_is_answered(server: &Server) {
 }
 
 #[tokio::test]
-async fn a_token_is_checked_before_anything_is_read_of_the_body() {
+async fn token_is_checked_before_the_body_is_read() {
     let server = Server::start().await;
     let connection = Connection::open(&server).await;
     // Only the head is sent, and over HTTP/1.1 the length of a body that never comes.
@@ -71,7 +71,7 @@ async fn a_token_is_checked_before_anything_is_read_of_the_body() {
 }
 
 #[tokio::test]
-async fn a_connection_that_piles_up_answers_for_nobody_is_ended() {
+async fn connection_with_many_unread_responses_is_closed() {
     let server = Server::start().await;
     for path in ["/metrics", "/.well-known/agent-card.json", "/v1/openapi.json"] {
         let requests = shut(&server).await;
@@ -86,7 +86,7 @@ async fn a_connection_that_piles_up_answers_for_nobody_is_ended() {
                     return;
                 };
                 match response.await {
-                    // The refusal that ends the connection may still be read.
+                    // The refusal that closes the connection may still be read.
                     Ok(response) if response.status() == StatusCode::SERVICE_UNAVAILABLE => {}
                     Ok(response) => unread.push(response),
                     Err(_) => return,
@@ -100,7 +100,7 @@ async fn a_connection_that_piles_up_answers_for_nobody_is_ended() {
 }
 
 #[tokio::test]
-async fn a_connection_that_carries_a_caller_outlives_the_refusal_of_a_stranger() {
+async fn connection_of_a_caller_survives_an_unauthenticated_refusal() {
     let server = Server::start().await;
     let requests = shut(&server).await;
     let ask = async |request: Request<()>| {
@@ -184,13 +184,14 @@ async fn silent_connections_of_an_address_do_not_lock_out_its_callers() {
     for _ in 0..40 {
         silent.push(TcpStream::connect(&server.address).await.unwrap());
     }
-    // Those beyond the bound are closed at once, since nobody was silent for long; the four stay a moment.
+    // Connections beyond the limit are closed at once, since none has been silent for long; the first four
+    // stay.
     for stream in &mut silent[4..] {
         let n = soon(stream.read(&mut [0])).await.unwrap_or(0);
         assert_eq!(n, 0);
     }
     assert_eq!(known.send(list(), b"").await.0, StatusCode::OK);
-    // A newcomer finds its place as soon as one of them has been silent for long.
+    // A new connection is admitted as soon as one of them has been silent long enough.
     soon(async {
         loop {
             let mut stream = TcpStream::connect(&server.address).await.unwrap();
@@ -201,21 +202,21 @@ async fn silent_connections_of_an_address_do_not_lock_out_its_callers() {
                 assert_eq!(&line, b"HTTP/1.1 200");
                 return;
             }
-            // sleep: the server closes those that come too early; asking all the time would only make it busy
+            // sleep: the server closes connections that come too early
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     })
     .await;
 }
 
-/// A connection from one of the addresses of loopback.
+/// Connects from one of the loopback addresses.
 async fn from(server: &Server, n: u8) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(([127, 0, 1, n], 0).into()).unwrap();
     socket.connect(server.address.parse().unwrap()).await.unwrap()
 }
 
-/// The status of an answer to a request without a credential, over HTTP/1.1.
+/// The status of an unauthenticated HTTP/1.1 request.
 async fn status_over(mut stream: TcpStream, path: &str) -> u16 {
     let head = format!("GET {path} HTTP/1.1\r\nhost: t\r\n\r\n");
     stream.write_all(head.as_bytes()).await.unwrap();
@@ -224,7 +225,7 @@ async fn status_over(mut stream: TcpStream, path: &str) -> u16 {
     String::from_utf8_lossy(&line[9..]).parse().unwrap()
 }
 
-/// Leaves as many answers unread as an address gets; claims that it got any.
+/// Leaves as many responses unread as an address may; returns `true` if there were any.
 async fn leave_unread(server: &Server, n: u8, path: &str, held: &mut Vec<Response<RecvStream>>) -> bool {
     let mut has_any = false;
     loop {
@@ -245,7 +246,7 @@ async fn leave_unread(server: &Server, n: u8, path: &str, held: &mut Vec<Respons
 }
 
 #[tokio::test]
-async fn strangers_who_fill_their_memory_leave_room_to_known_addresses_and_probes() {
+async fn exhausted_unauthenticated_budget_spares_known_networks_and_probes() {
     const KNOWN: u8 = 250;
     let server = Server::start().await;
     let mut stream = from(&server, KNOWN).await;
@@ -259,7 +260,7 @@ async fn strangers_who_fill_their_memory_leave_room_to_known_addresses_and_probe
     let mut held = Vec::new();
     let mut n = 1;
     for path in ["/v1/openapi.json", "/metrics", "/v1/interrupts/x"] {
-        // Each from an address that holds nothing yet.
+        // Each time from an address that holds nothing yet.
         while leave_unread(&server, n, path, &mut held).await {
             n += 1;
         }

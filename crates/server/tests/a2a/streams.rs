@@ -1,4 +1,4 @@
-//! Streams: where they begin and end, what is in between, and how they are taken up again.
+//! Streams: their first and last frames, the frames between, and resuming.
 
 use serde_json::json;
 
@@ -21,7 +21,7 @@ async fn begin(client: &Client, skill: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_subscription_sees_the_resume() {
+async fn subscription_sees_the_task_resume() {
     let server = Server::start().await;
     for client in [server.v1(), server.v03()] {
         let id = begin(&client, "approve").await;
@@ -33,7 +33,7 @@ async fn a_subscription_sees_the_resume() {
             assert!(first.id.is_none());
             streams.push(stream);
         }
-        // One that goes away takes nothing from the others.
+        // A stream that goes away does not affect the others.
         streams.pop();
         let reply = client.text(&format!("yes-{}", client.version), "yes", json!({"taskId": id}));
         client.send(reply).await;
@@ -62,7 +62,7 @@ async fn a_subscription_sees_the_resume() {
 }
 
 #[tokio::test]
-async fn a_subscription_stays_through_a_question() {
+async fn subscription_survives_an_interrupt() {
     let server = Server::start().await;
     let client = server.v03();
     let id = begin(&client, "clarify").await;
@@ -88,7 +88,7 @@ async fn any_suffix_of_a_stream_is_replayed() {
         let id = begin(&client, "approve").await;
         let reply = client.text(&format!("yes-{}", client.version), "yes", json!({"taskId": id}));
         client.send(reply).await;
-        // From before the first event there is no id, so the first frame is all a replay lacks.
+        // No id precedes the first event, so a replay lacks only the first frame.
         let whole = client
             .clone()
             .with("last-event-id", "0")
@@ -140,7 +140,7 @@ async fn any_suffix_of_a_stream_is_replayed() {
 }
 
 #[tokio::test]
-async fn a_broken_stream_goes_on_where_it_ended() {
+async fn broken_stream_resumes_where_it_ended() {
     let server = Server::start().await;
     let client = server.v1();
     let params = client.text("m", "x", json!({"metadata": {"skillId": "nap"}}));
@@ -148,7 +148,7 @@ async fn a_broken_stream_goes_on_where_it_ended() {
     let first = stream.until("artifact:first-0").await;
     let last = first.last().unwrap().id.unwrap();
     drop(stream);
-    // By the message itself, or by the task.
+    // By repeating the message, or by subscribing to the task.
     let rest = client.clone().with("last-event-id", &last.to_string());
     let id = first[0].value["id"].as_str().unwrap();
     for stream in [rest.stream(params).await, rest.subscribe(id).await] {
@@ -159,7 +159,7 @@ async fn a_broken_stream_goes_on_where_it_ended() {
 }
 
 #[tokio::test]
-async fn a_message_sent_again_is_told_nothing_that_was_seen() {
+async fn repeated_message_stream_skips_seen_events() {
     let server = Server::start().await;
     for client in [server.v1(), server.v03()] {
         let id = format!("m{}", client.version);
@@ -184,14 +184,14 @@ async fn a_message_sent_again_is_told_nothing_that_was_seen() {
         }
         let again = client.clone().with("last-event-id", &last.to_string());
         assert!(again.stream(params.clone()).await.all().await.is_empty());
-        // Without an id it is the task as it is.
+        // Without an id, the stream shows the current task.
         let whole = shorts(&client.stream(params).await.all().await).join(" ");
         assert_eq!(whole, "task:completed status:completed");
     }
 }
 
 #[tokio::test]
-async fn a_stream_of_a_busy_task_begins_with_it() {
+async fn stream_of_a_working_task_begins_with_the_task() {
     let server = Server::start().await;
     let client = server.v1();
     let id = begin(&client, "nap").await;
@@ -202,7 +202,7 @@ async fn a_stream_of_a_busy_task_begins_with_it() {
 }
 
 #[tokio::test]
-async fn a_silent_stream_is_kept_alive() {
+async fn idle_stream_is_kept_alive() {
     let mut config = crate::support::config();
     config.server.sse_keepalive = "20ms".parse().unwrap();
     let server = Server::open(config).await;
@@ -215,9 +215,10 @@ async fn a_silent_stream_is_kept_alive() {
     assert!(stream.next().await.is_none());
 }
 
-/// A stream whose store is lost is no stream that has ended: over HTTP its body is cut off, over gRPC it is UNAVAILABLE.
+/// If the store fails, a stream must not appear to have ended: HTTP cuts the body off, gRPC returns
+/// UNAVAILABLE.
 #[tokio::test]
-async fn streams_of_both_faces_break_off_when_the_store_goes_away() {
+async fn streams_of_both_faces_abort_when_the_store_fails() {
     let store = std::sync::Arc::new(crate::counting::Counting::default());
     let server = Server::over(crate::support::config(), store.clone()).await;
     let alice = server.v1();
@@ -242,7 +243,7 @@ async fn streams_of_both_faces_break_off_when_the_store_goes_away() {
     a2a_old.next().await.unwrap();
     store.lose("events");
     let answered = alice.text("a", "red", json!({"taskId": id}));
-    // It is taken; only what it made of the log cannot be read.
+    // The answer is accepted, but the log cannot be read for the response.
     let request = json!({"jsonrpc": "2.0", "id": 7, "method": "SendMessage", "params": answered});
     let answer = alice.raw("POST", request.to_string().as_bytes()).await;
     assert_eq!(answer.status, 503);
@@ -258,9 +259,9 @@ async fn streams_of_both_faces_break_off_when_the_store_goes_away() {
     }
 }
 
-/// A stream of a run that has ended says so in every mode, also to a client that has seen everything.
+/// A stream of an ended run announces the end in every mode, also to a client that has seen everything.
 #[tokio::test]
-async fn an_event_stream_says_that_it_is_over() {
+async fn event_stream_announces_its_end() {
     let server = Server::start().await;
     let alice = server.v1();
     let task = alice.send(alice.text("m", "x", json!({}))).await;

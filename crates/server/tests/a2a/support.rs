@@ -1,4 +1,4 @@
-//! A host on a socket, with workflows to try it on.
+//! A host on a socket, with test workflows.
 
 use std::{path::Path, sync::Arc};
 
@@ -14,13 +14,12 @@ use wopr_store::Store;
 
 use crate::client::Client;
 
-/// A host that listens.
 pub(crate) struct Server {
     pub(crate) host: Arc<Host>,
     pub(crate) address: String,
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
-    /// Goes with the server.
+    /// Deleted with the server.
     folder: Option<tempfile::TempDir>,
 }
 
@@ -37,7 +36,7 @@ pub(crate) fn key(id: &str, tenant: &str, scopes: &[&str]) -> Key {
     }
 }
 
-/// A configuration on a port of the system's choice, with the keys these tests use.
+/// A configuration with a port chosen by the system and the keys of these tests.
 pub(crate) fn config() -> Config {
     let mut config = Config {
         store: StoreUrl::Memory,
@@ -60,17 +59,17 @@ pub(crate) fn config() -> Config {
 }
 
 impl Server {
-    /// A host in memory with the workflows of these tests.
+    /// Starts in memory with the test workflows.
     pub(crate) async fn start() -> Self {
         Self::open(config()).await
     }
 
-    /// A host on each kind of store.
+    /// Starts a host on each kind of store.
     pub(crate) async fn start_each() -> [Self; 2] {
         Self::open_each(config()).await
     }
 
-    /// A configured host on each kind of store.
+    /// Starts a configured host on each kind of store.
     pub(crate) async fn open_each(config: Config) -> [Self; 2] {
         let folder = tempfile::tempdir().unwrap();
         let mut kept = Self::open(Config {
@@ -96,12 +95,12 @@ impl Server {
         Self::serve(host, listener).await
     }
 
-    /// A host over a store that is open already.
+    /// Starts on a store that is already open.
     pub(crate) async fn over(config: Config, store: Arc<dyn Store>) -> Self {
         Self::over_by(config, store, Arc::new(SystemClock)).await
     }
 
-    /// A host over a store that is open already, by a clock.
+    /// Like [`Server::over`], with a clock.
     pub(crate) async fn over_by(mut config: Config, store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Self {
         let listener = bind(&mut config).await.unwrap();
         let host = Host::open_over(config, store, clock).await.unwrap();
@@ -112,7 +111,7 @@ impl Server {
         Self::serving(host, listener, workflows()).await
     }
 
-    /// A configured host in memory with other workflows.
+    /// Starts a configured host in memory with other workflows.
     pub(crate) async fn with(mut config: Config, workflows: Vec<Value>) -> Self {
         let listener = bind(&mut config).await.unwrap();
         let host = Host::open(config).await.unwrap();
@@ -138,7 +137,7 @@ impl Server {
         }
     }
 
-    /// Stops in order, so that the store may be opened again.
+    /// Shuts down gracefully, so that the store can be opened again.
     pub(crate) async fn stop(self) {
         let Self {
             host,
@@ -163,12 +162,12 @@ impl Server {
         }
     }
 
-    /// Speaks 1.0.
+    /// A client of 1.0.
     pub(crate) fn v1(&self) -> Client {
         self.client("1.0")
     }
 
-    /// Speaks 0.3.
+    /// A client of 0.3.
     pub(crate) fn v03(&self) -> Client {
         self.client("")
     }
@@ -200,7 +199,6 @@ fn artifact(id: &str, template: &str) -> Value {
     node
 }
 
-/// The workflows of these tests.
 pub(crate) fn workflows() -> Vec<Value> {
     let gate = |actions: Value| {
         node(

@@ -1,4 +1,4 @@
-//! Who sees and may do what.
+//! Access control across tenants, principals and scopes.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ async fn begin(client: &Client, skill: &str) -> String {
     task["id"].as_str().unwrap().to_owned()
 }
 
-/// Every way to touch a task looks as if there were none.
+/// Asserts that every operation on a task behaves as if it did not exist.
 async fn sees_nothing(client: &Client, id: &str) {
     for (method, params) in [
         ("GetTask", json!({"id": id})),
@@ -38,21 +38,21 @@ async fn a_tenant_sees_its_own_tasks_only() {
     sees_nothing(&carol, &id).await;
     let list = carol.ok("ListTasks", json!({"tenant": "default"})).await;
     assert_eq!(list["totalSize"], 0);
-    // The same message of another tenant is another task, in a context of the same name.
+    // The same message of another tenant creates another task, in a context of the same name.
     let theirs = begin(&carol, "approve").await;
     assert_ne!(theirs, id);
     assert_eq!(
         carol.ok("ListTasks", json!({"contextId": "shared"})).await["totalSize"],
         1
     );
-    // One of the same tenant sees it and may answer.
+    // Another principal of the tenant sees the task and may answer.
     assert_eq!(state_of(&bob.task(&id).await), "input-required");
     let done = bob.send(bob.text("m2", "yes", json!({"taskId": id}))).await;
     assert_eq!(state_of(&done), "completed");
 }
 
 #[tokio::test]
-async fn private_tasks_are_their_creators() {
+async fn private_tasks_are_visible_only_to_their_creators() {
     let mut config = config();
     config.a2a.private_tasks = true;
     let server = Server::open(config).await;
@@ -66,7 +66,7 @@ async fn private_tasks_are_their_creators() {
 }
 
 #[tokio::test]
-async fn scopes_are_as_over_rest() {
+async fn scopes_match_those_over_rest() {
     let server = Server::start().await;
     let id = begin(&server.v1(), "approve").await;
     let forbidden = async |key: &str, method: &str, params: Value| {
@@ -107,14 +107,14 @@ async fn scopes_are_as_over_rest() {
             .contains("runs:cancel")
     );
     forbidden("starter", "ListTasks", json!({})).await;
-    // Without read access nothing is read, whatever else one may do.
+    // Without the read scope nothing can be read, whatever other scopes there are.
     for key in ["starter", "canceller"] {
         let refused = forbidden(key, "GetTask", json!({"id": id})).await;
         assert!(refused.contains("runs:read"), "{refused}");
     }
     let mut stream = reader.subscribe(&id).await;
     assert_eq!(stream.next().await.unwrap().short(), "task:input-required");
-    // Who may only start sees what became of the message.
+    // A caller that may only start sees the result of its message.
     let starter = server.v1().by("starter");
     assert_eq!(
         state_of(&starter.send(starter.text("m", "x", json!({}))).await),
@@ -123,7 +123,7 @@ async fn scopes_are_as_over_rest() {
 }
 
 #[tokio::test]
-async fn a_tenant_s_own_workflow_is_its_own() {
+async fn tenants_workflow_is_hidden_from_other_tenants() {
     let server = Server::start().await;
     let mut own = crate::support::workflows().remove(0);
     own["id"] = json!("theirs");
@@ -139,7 +139,7 @@ async fn a_tenant_s_own_workflow_is_its_own() {
 }
 
 #[tokio::test]
-async fn a_registered_workflow_is_on_its_tenants_card_alone_unless_it_says_public() {
+async fn registered_workflow_is_only_on_its_tenants_card_unless_public() {
     let server = Server::start().await;
     let tenant: wopr_core::TenantId = serde_json::from_value(json!("default")).unwrap();
     for (id, public) in [("quiet", None), ("loud", Some(true)), ("hello", None)] {
@@ -153,7 +153,7 @@ async fn a_registered_workflow_is_on_its_tenants_card_alone_unless_it_says_publi
     let alice = server.v1();
     let public = alice.get("/.well-known/agent-card.json").await.json().to_string();
     assert!(public.contains("registered loud"), "{public}");
-    // One that has the name of a shared workflow does not take its place there.
+    // A workflow with the name of a shared one does not replace it there.
     assert!(public.contains("Greets.") && !public.contains("registered hello"));
     assert!(!public.contains("quiet"), "{public}");
     let extended = alice.ok("GetExtendedAgentCard", json!({})).await.to_string();
@@ -170,7 +170,7 @@ async fn a_registered_workflow_is_on_its_tenants_card_alone_unless_it_says_publi
 }
 
 #[tokio::test]
-async fn the_card_names_the_scopes_of_reading() {
+async fn card_names_the_scopes_for_reading() {
     let server = Server::start().await;
     let card = server.v1().get("/.well-known/agent-card.json").await.json();
     let scopes = &card["securityRequirements"][0]["schemes"]["bearer"];

@@ -1,4 +1,4 @@
-//! What agents say is marked as untrusted, also on runs that they did not start.
+//! Content from agents is marked as untrusted, also on runs that they did not start.
 
 use serde_json::json;
 

@@ -1,4 +1,5 @@
-//! What a caller may not see costs what is not there costs: the same reads, whatever is asked, over every binding.
+//! Hidden tasks are indistinguishable from missing ones: every request causes the same reads, over every
+//! binding.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,10 +13,10 @@ use crate::{
     support::{Server, config},
 };
 
-/// No run has it.
+/// The id of no run.
 const MISSING: &str = "run_01JD000000000000000000000A";
 
-/// Everything that names a task.
+/// Every request that names a task.
 fn requests(speaker: &Speaker, n: usize, task: &str) -> Vec<(Operation, Value)> {
     let message = speaker.answer(&format!("m{n}"), "yes", task);
     let config = json!({ "taskId": task, "id": "one" });
@@ -32,7 +33,7 @@ fn requests(speaker: &Speaker, n: usize, task: &str) -> Vec<(Operation, Value)> 
     ]
 }
 
-/// What each request costs, all of them refused as if there were no task.
+/// The reads caused by each request, all of which are refused as if the task were missing.
 async fn costs(
     store: &Counting,
     speaker: &Speaker,
@@ -49,7 +50,7 @@ async fn costs(
     costs
 }
 
-/// What it costs to be refused a stream, or the seam, or to look for a context that is the task itself.
+/// The reads caused by a refused stream, a refused seam, and a context lookup by task id.
 async fn further(
     store: &Counting,
     client: &Client,
@@ -75,7 +76,7 @@ async fn further(
 }
 
 #[tokio::test]
-async fn a_task_of_others_costs_what_a_missing_one_does() {
+async fn hidden_task_causes_the_same_reads_as_a_missing_one() {
     for private in [false, true] {
         let store = Arc::new(Counting::default());
         let mut config = config();
@@ -86,13 +87,13 @@ async fn a_task_of_others_costs_what_a_missing_one_does() {
             .send(alice.text("m", "it", json!({"metadata": {"skillId": "approve"}})))
             .await;
         let others = began["id"].as_str().unwrap();
-        // Without a context, so that its id can be taken for one.
+        // Without a context, so that its id could be taken for one.
         let rest = alice.clone().at("/v1/runs");
         let bare = rest
             .raw("POST", json!({"workflowId": "approve"}).to_string().as_bytes())
             .await;
         let bare = bare.json()["runId"].as_str().unwrap().to_owned();
-        // One of another tenant never sees it; one of the same tenant only where tasks are not private.
+        // Another tenant's caller never sees it; one of the same tenant only if tasks are not private.
         let strangers: &[&str] = if private { &["bob", "carol"] } else { &["carol"] };
         for (n, stranger) in strangers.iter().enumerate() {
             for speaker in Speaker::all(&server) {
@@ -104,7 +105,7 @@ async fn a_task_of_others_costs_what_a_missing_one_does() {
                     missing,
                     "{stranger} {about}"
                 );
-                // One look tells, and where tasks are private it reads no more than whose one is.
+                // One read decides; with private tasks it only reads the owner.
                 let look = if private { "summary" } else { "load_within" };
                 let looks = BTreeMap::from([(look, 1)]);
                 assert!(missing.iter().all(|cost| *cost == looks), "{about}: {missing:?}");
@@ -116,7 +117,7 @@ async fn a_task_of_others_costs_what_a_missing_one_does() {
                 assert_eq!(cost, missing, "{stranger}");
             }
         }
-        // It is there, for who may see it, and that can be counted.
+        // The task exists for callers who may see it, and their reads are counted.
         store.take();
         alice.task(others).await;
         assert!(store.take().contains_key("messages"));

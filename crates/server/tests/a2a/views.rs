@@ -1,5 +1,5 @@
-//! What readers see of the values of a run: nobody what a workflow marks as sensitive, and only readers of artifacts
-//! the contents of artifacts and of files; on every face, in every version, by every way to read a run.
+//! Masking of a run's values: nobody sees values marked as sensitive, and only readers of artifacts see the
+//! contents of artifacts and files; on every face, in every version, by every way to read a run.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use crate::{
     support::{Server, chain, config, key, node},
 };
 
-/// Values that nobody is shown.
+/// Values that must never be shown.
 const SECRETS: [&str; 8] = [
     "secret-in-data",
     "secret-in-prompt",
@@ -32,7 +32,7 @@ const CONTENTS: [&str; 5] = [
     "content-edited",
 ];
 
-/// A workflow with every kind of value: it says everything, and then asks twice.
+/// A workflow with every kind of value: it outputs everything, and then asks twice.
 fn workflow() -> Value {
     let artifact = |mut node: Value| {
         node["artifactType"] = json!("text");
@@ -40,7 +40,7 @@ fn workflow() -> Value {
     };
     let mut given = node("given", "core.identity", json!({}));
     given["inputs"] = json!({ "pin": { "type": "static", "value": "secret-static" } });
-    // What is made of inputs is in no definition.
+    // Values computed from inputs are in no definition.
     let mut made = node("made", "core.identity", json!({}));
     made["inputs"] = json!({ "key": { "type": "expression", "expression": "'secret-' ~ open ~ 'put'" } });
     made["outputSensitivity"] = json!({ "key": true });
@@ -116,7 +116,7 @@ async fn server() -> Server {
     Server::with(config, vec![workflow()]).await
 }
 
-/// What a caller is shown, with where.
+/// Everything shown to a caller, with its source.
 #[derive(Default)]
 struct Seen(Vec<(String, String)>);
 
@@ -125,7 +125,7 @@ impl Seen {
         self.0.push((place.into(), shown.to_string()));
     }
 
-    /// Fails where a value is shown that must not be.
+    /// Fails if a forbidden value is shown.
     fn holds_none(&self, values: &[&str]) {
         for (place, shown) in &self.0 {
             for value in values {
@@ -148,7 +148,7 @@ impl Seen {
     }
 }
 
-/// Begins a run with a message that has every kind of part; a speaker is shown what becomes of it.
+/// A first message with every kind of part.
 fn beginning(speaker: &Speaker, who: &str) -> Value {
     json!({"message": {
         "messageId": format!("begin-{who}-{}", speaker.name()), "role": "ROLE_USER", "contextId": "everything",
@@ -161,7 +161,7 @@ fn beginning(speaker: &Speaker, who: &str) -> Value {
     }})
 }
 
-/// Reads a run in every way OpenWOP has.
+/// Reads a run in every way OpenWOP offers.
 async fn read_over_rest(client: &Client, run: &str, seen: &mut Seen) {
     let paths = ["", "/events/poll?timeout=1"];
     for path in paths {
@@ -196,7 +196,7 @@ async fn read_over_rest(client: &Client, run: &str, seen: &mut Seen) {
     }
 }
 
-/// Reads a task in every way A2A has.
+/// Reads a task in every way A2A offers.
 async fn read_over_a2a(speaker: &Speaker, task: &str, seen: &mut Seen) {
     let name = speaker.name();
     seen.add(
@@ -211,7 +211,7 @@ async fn read_over_a2a(speaker: &Speaker, task: &str, seen: &mut Seen) {
     }
 }
 
-/// A run whose reviewer asks and then rejects, with words that are sensitive.
+/// Starts a run whose reviewer asks and then rejects it, with sensitive text.
 async fn reject(speaker: &Speaker, who: &str, seen: &mut Seen) -> String {
     let name = speaker.name();
     let mut begin = beginning(speaker, who);
@@ -244,7 +244,7 @@ async fn nobody_sees_secrets_and_only_readers_of_artifacts_see_contents() {
         for speaker in Speaker::all(&server) {
             let speaker = speaker.by(who);
             let name = speaker.name();
-            // As a stream, from its first frame to the first question, and as an answer at once.
+            // As a stream up to the first interrupt, and as a direct response.
             let told = format!("{who}-{name}");
             let mut begin = beginning(&speaker, who);
             begin["configuration"] = json!({ "taskPushNotificationConfig": { "url": receivers.url(&told) } });
@@ -259,7 +259,7 @@ async fn nobody_sees_secrets_and_only_readers_of_artifacts_see_contents() {
             answer["message"]["parts"] = json!([{"data": {"answers": {"q": "secret-answer"}}}]);
             let asked = speaker.send(answer).await.unwrap();
             seen.add(format!("{name} answered"), &asked);
-            // One that follows from here on.
+            // A subscription from here on.
             let mut following = speaker
                 .stream(Operation::SubscribeToTask, json!({ "id": task }))
                 .await;
@@ -292,7 +292,7 @@ async fn nobody_sees_secrets_and_only_readers_of_artifacts_see_contents() {
             seen.holds_all(&CONTENTS);
         } else {
             seen.holds_none(&CONTENTS);
-            // References instead.
+            // References are shown instead.
             seen.holds_all(&[
                 "[ARTIFACT text]",
                 "/artifacts/text-0",
@@ -304,7 +304,7 @@ async fn nobody_sees_secrets_and_only_readers_of_artifacts_see_contents() {
 }
 
 #[tokio::test]
-async fn what_replaces_an_artifact_is_kept_wherever_an_answer_has_it() {
+async fn edited_artifacts_are_masked_wherever_the_answer_carries_them() {
     let gate = node(
         "gate",
         "core.approvalGate",
@@ -358,9 +358,9 @@ async fn what_replaces_an_artifact_is_kept_wherever_an_answer_has_it() {
     }
 }
 
-/// A stream that saw nothing before it was shown the first event hides what one that saw all of them does.
+/// A stream that starts at the end of the log masks the same values as one that has seen every event.
 #[tokio::test]
-async fn a_stream_that_begins_at_the_end_of_the_log_hides_what_comes() {
+async fn stream_from_the_end_of_the_log_masks_later_events() {
     let server = server().await;
     let speaker = &Speaker::all(&server)[0];
     let task = speaker.send(beginning(speaker, "late")).await.unwrap();
@@ -383,7 +383,7 @@ async fn a_stream_that_begins_at_the_end_of_the_log_hides_what_comes() {
 }
 
 #[tokio::test]
-async fn a_definition_that_was_read_is_not_registered_as_it_is() {
+async fn masked_definition_cannot_be_registered_as_read() {
     let server = server().await;
     let client = server.v1();
     let read = client.get("/v1/workflows/everything").await.json();
@@ -398,14 +398,14 @@ async fn a_definition_that_was_read_is_not_registered_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_missing_scope_is_named_on_every_face() {
+async fn error_names_the_missing_scope_on_every_face() {
     let server = Server::start().await;
     let task = {
         let speaker = &Speaker::all(&server)[0];
         let task = speaker.send(speaker.text("m", "x", "approve")).await.unwrap();
         task["id"].as_str().unwrap().to_owned()
     };
-    // Whether the task is there or not, and whoever's it is: the scope is all there is to say.
+    // For existing and missing tasks alike, the error only names the scope.
     for task in [task.as_str(), "run_01JD000000000000000000000A"] {
         for speaker in Speaker::all(&server) {
             let name = speaker.name();
@@ -426,7 +426,7 @@ async fn a_missing_scope_is_named_on_every_face() {
             }
         }
     }
-    // Who may only cancel does, and is shown what became of it.
+    // A caller that may only cancel does so, and is shown the result.
     for speaker in Speaker::all(&server) {
         let name = speaker.name();
         let asked = speaker.send(speaker.text("c", "x", "approve")).await.unwrap();
@@ -438,7 +438,7 @@ async fn a_missing_scope_is_named_on_every_face() {
 }
 
 #[tokio::test]
-async fn private_runs_are_their_creators_over_rest_too() {
+async fn private_runs_are_visible_only_to_their_creators_over_rest() {
     let mut config = config();
     config.a2a.private_tasks = true;
     let server = Server::open(config).await;
@@ -493,7 +493,7 @@ async fn private_runs_are_their_creators_over_rest_too() {
         .await
         .json();
     assert_eq!(bulk["results"][0]["error"]["error"], "not_found", "{bulk}");
-    // Streams are refused before they begin, and no token is made.
+    // Streams are refused before they begin, and no token is minted.
     let stream = bob.clone().with("accept", "text/event-stream");
     let path = format!("/v1/runs/{run}/events?streamMode=values");
     assert_eq!(stream.get(&path).await.status, 404);

@@ -1,4 +1,4 @@
-//! Clocks that jump and do not agree, and a replica that stands still: leases hold, and what is late does not count.
+//! Clocks that jump or disagree, and a replica that pauses: leases hold, and late outcomes are dropped.
 
 use std::{
     sync::{
@@ -18,7 +18,7 @@ use crate::harness::*;
 
 const HOUR_MS: i64 = 3_600_000;
 
-/// The system's clock, set to another time.
+/// The system clock with an offset.
 #[derive(Debug, Default)]
 struct Wrong(AtomicI64);
 
@@ -39,7 +39,7 @@ impl Clock for Wrong {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_is_not_made_twice_because_a_clock_jumps() {
+async fn clock_jump_does_not_repeat_a_call() {
     let url = schema().await;
     let (executor, attempts) = steered();
     let (clock_of_a, clock_of_b) = (Wrong::by(0), Wrong::by(0));
@@ -53,7 +53,7 @@ async fn a_call_is_not_made_twice_because_a_clock_jumps() {
         let (_, reply) = attempts.lock().await.recv().await.unwrap();
         clock_of_a.set(of_a);
         clock_of_b.set(of_b);
-        // Longer than two leases: who takes one over by a wrong clock does so now.
+        // Longer than two lease periods: a takeover caused by a wrong clock would happen now.
         let again = tokio::time::timeout(Duration::from_millis(1_200), async {
             attempts.lock().await.recv().await
         });
@@ -69,7 +69,7 @@ async fn a_call_is_not_made_twice_because_a_clock_jumps() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_of_a_dead_replica_is_taken_over_in_time_whatever_its_clock_said() {
+async fn call_of_a_dead_replica_is_taken_over_whatever_its_clock_said() {
     let url = schema().await;
     let (on_a, attempts_of_a) = steered();
     let (on_b, attempts_of_b) = steered();
@@ -86,7 +86,7 @@ async fn a_call_of_a_dead_replica_is_taken_over_in_time_whatever_its_clock_said(
             async move {
                 let a = replica_by(&url, News::Polling, on_a, Wrong::by(HOUR_MS)).await;
                 let calling = create(&a, "call").await.key;
-                // Whoever drops the engine's handle does not stop it; only the runtime's end does.
+                // Dropping the engine's handle does not stop it; only the end of its runtime does.
                 std::mem::forget(a);
                 calling
             }
@@ -104,7 +104,7 @@ async fn a_call_of_a_dead_replica_is_taken_over_in_time_whatever_its_clock_said(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_delay_is_over_when_the_clock_says_so() {
+async fn delay_ends_by_the_clock() {
     let url = schema().await;
     let (executor, _attempts) = steered();
     let clock = Wrong::by(-HOUR_MS);
@@ -119,9 +119,10 @@ async fn a_delay_is_over_when_the_clock_says_so() {
     a.stop().await;
 }
 
-/// A replica on a thread of its own. While that is held nothing of it moves, as in a process that was sent SIGSTOP.
+/// A replica on its own thread. While the thread is blocked the replica is frozen, like a process after
+/// SIGSTOP.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_outcome_of_a_replica_that_stood_still_comes_too_late() {
+async fn outcome_of_a_paused_replica_is_dropped() {
     let url = schema().await;
     let (on_a, attempts_of_a) = steered();
     let (on_b, attempts_of_b) = steered();
@@ -143,7 +144,7 @@ async fn the_outcome_of_a_replica_that_stood_still_comes_too_late() {
             loop {
                 tokio::select! {
                     held = frozen.recv() => {
-                        // Blocks the one thread there is, which is the point.
+                        // Blocks the only thread on purpose.
                         let _ = held.unwrap().recv();
                     }
                     _ = &mut stops => break,
@@ -159,7 +160,7 @@ async fn the_outcome_of_a_replica_that_stood_still_comes_too_late() {
 
     let (second, reply) = attempts_of_b.lock().await.recv().await.unwrap();
     assert_eq!(second.idempotency_key, first.idempotency_key);
-    // A has its answer when it moves again, and does not know yet that nobody waits for it.
+    // A gets its outcome when it resumes, before it learns that the lease was lost.
     late.send(Outcome::Done(json!({ "status": 500 }))).unwrap();
     release.send(()).unwrap();
     while a.stats().effects_dropped == 0 {

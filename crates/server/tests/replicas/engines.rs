@@ -1,4 +1,4 @@
-//! Two engines over one database: either follows, answers and takes over what the other began.
+//! Two engines on one database: each can follow, answer and take over what the other began.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ async fn a_run_of_one_replica_is_followed_and_answered_on_another() {
     register(&[&a, &b]).await;
 
     let run = create(&a, "approve").await.key;
-    // A stream opened on B before anything else happens sees it all, wherever it is appended.
+    // A stream opened on B first sees every event, whichever replica appends it.
     let stream = tokio::spawn({
         let (b, run) = (b.clone(), run.clone());
         async move { follow(&b, &run, RunStatus::Completed).await }
@@ -37,7 +37,7 @@ async fn a_run_of_one_replica_is_followed_and_answered_on_another() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_of_two_answers_on_two_replicas_takes_effect() {
+async fn concurrent_answers_on_two_replicas_take_effect_once() {
     let url = schema().await;
     let (executor, _attempts) = steered();
     let (a, b) = (
@@ -77,7 +77,7 @@ async fn an_effect_of_a_killed_replica_is_taken_over_and_its_timer_fires() {
     let b = replica(&url, News::Polling, on_b).await;
     register(&[&b]).await;
 
-    // A lives on a runtime of its own, which is dropped as a killed process is: nothing is given back.
+    // A runs on its own runtime, which is dropped as if the process were killed: no lease is released.
     let killed = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -90,7 +90,7 @@ async fn an_effect_of_a_killed_replica_is_taken_over_and_its_timer_fires() {
                 let a = replica(&url, News::Polling, on_a).await;
                 let calling = create(&a, "call").await.key;
                 let waiting = create(&a, "wait").await.key;
-                // Whoever drops the engine's handle does not stop it; only the runtime's end does.
+                // Dropping the engine's handle does not stop it; only the end of its runtime does.
                 std::mem::forget(a);
                 (calling, waiting)
             }
@@ -115,7 +115,7 @@ async fn an_effect_of_a_killed_replica_is_taken_over_and_its_timer_fires() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_that_somebody_holds_keeps_no_other_from_its_turn() {
+async fn locked_run_does_not_delay_other_timers() {
     let url = schema().await;
     let (executor, _attempts) = steered();
     let engine = replica(&url, News::Polling, executor).await;
@@ -123,7 +123,7 @@ async fn a_run_that_somebody_holds_keeps_no_other_from_its_turn() {
     let held = create(&engine, "wait").await.key;
     let holder = hold(&url, &held).await;
 
-    // Their timers come due while that of the held one is being fired.
+    // Their timers come due while the held run's timer is firing.
     let others = async {
         for _ in 0..4 {
             let other = create(&engine, "wait").await.key;
@@ -141,7 +141,7 @@ async fn a_run_that_somebody_holds_keeps_no_other_from_its_turn() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_parent_that_somebody_holds_keeps_no_other_from_hearing_its_children() {
+async fn locked_parent_does_not_delay_other_notifications() {
     let url = schema().await;
     let (executor, _attempts) = steered();
     let engine = replica(&url, News::Polling, executor).await;
@@ -153,7 +153,7 @@ async fn a_parent_that_somebody_holds_keeps_no_other_from_hearing_its_children()
         .await
         .unwrap();
 
-    // Their children end while the held one is to hear of its own.
+    // Their children end while the held parent is being notified of its own.
     let others = async {
         for _ in 0..4 {
             let (other, child) = parent(&engine).await;
@@ -174,7 +174,7 @@ async fn a_parent_that_somebody_holds_keeps_no_other_from_hearing_its_children()
     engine.stop().await;
 }
 
-/// A parent whose child waits for an approval, and the child.
+/// Starts a parent whose child waits for an approval; returns both.
 async fn parent(engine: &Engine) -> (RunKey, RunKey) {
     let parent = create(engine, "parent").await.key;
     follow(engine, &parent, RunStatus::WaitingApproval).await;
@@ -183,7 +183,8 @@ async fn parent(engine: &Engine) -> (RunKey, RunKey) {
     (parent, child)
 }
 
-/// Holds a run's row until what is returned rolls back, as a process does that is stopped in the middle of an append.
+/// Locks a run's row until the returned client rolls back, like a process that stops in the middle of an
+/// append.
 async fn hold(url: &str, run: &RunKey) -> tokio_postgres::Client {
     let (holder, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
     tokio::spawn(connection);
@@ -193,7 +194,7 @@ async fn hold(url: &str, run: &RunKey) -> tokio_postgres::Client {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_in_memory_is_shown_only_while_the_store_confirms_its_head() {
+async fn cached_run_is_shown_only_while_the_store_confirms_its_head() {
     let url = schema().await;
     let (executor, _attempts) = steered();
     let (a, b) = (
@@ -203,7 +204,7 @@ async fn a_run_in_memory_is_shown_only_while_the_store_confirms_its_head() {
     register(&[&a, &b]).await;
     let seen = async |engine: &Engine, run: &RunKey| engine.view(run).await.unwrap().unwrap().run.status;
 
-    // The log cannot be read, so what is shown was in memory.
+    // The log cannot be read, so the view came from memory.
     let (raw, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
     tokio::spawn(connection);
     let locked = "BEGIN; LOCK TABLE events IN ACCESS EXCLUSIVE MODE";
@@ -215,7 +216,7 @@ async fn a_run_in_memory_is_shown_only_while_the_store_confirms_its_head() {
     for _ in 0..10 {
         let run = create(&a, "approve").await.key;
         assert_eq!(seen(&a, &run).await, RunStatus::WaitingApproval);
-        // A hears nothing of it.
+        // A gets no hint of it.
         b.command(&run, accept(), SideRows::default()).await.unwrap();
         assert_eq!(seen(&a, &run).await, RunStatus::Completed);
         assert_eq!(seen(&b, &run).await, RunStatus::Completed);

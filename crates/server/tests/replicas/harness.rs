@@ -1,4 +1,4 @@
-//! Replicas as processes have them: a store and an engine each, over one schema.
+//! Replicas as separate processes would have them: a store and an engine each, on one schema.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,10 +21,10 @@ use wopr_server::{
 };
 use wopr_store::{PostgresStore, postgres};
 
-/// Names the server that the set-up of the tests started.
+/// The variable that names the PostgreSQL server started for the tests.
 pub(crate) const SERVER: &str = "WOPR_TEST_POSTGRES";
 
-/// The URL of a schema of its own.
+/// Creates a schema and returns its URL.
 pub(crate) async fn schema() -> String {
     let server = std::env::var(SERVER).expect(
         "WOPR_TEST_POSTGRES is set: run `cargo xtask test`, or a few tests with `cargo xtask pg -- cargo nextest run …`",
@@ -63,13 +63,12 @@ impl Executor for Steered {
     }
 }
 
-/// How replicas hear of each other: by hints alone, so that nothing polls within a test, by polling alone, or not at
-/// all.
+/// How replicas learn of each other's changes: only by hints, only by polling, or not at all.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum News {
     Hints,
     Polling,
-    /// Neither: whoever is asked has to look.
+    /// Neither: the engine must look when asked.
     Looking,
 }
 
@@ -95,12 +94,11 @@ impl News {
     }
 }
 
-/// A replica: a store and an engine of its own, as a process has them.
+/// Starts a replica with its own store and engine.
 pub(crate) async fn replica(url: &str, news: News, executor: Arc<dyn Executor>) -> Engine {
     replica_by(url, news, executor, Arc::new(SystemClock)).await
 }
 
-/// A replica by a clock of its own.
 pub(crate) async fn replica_by(
     url: &str,
     news: News,
@@ -122,7 +120,7 @@ pub(crate) fn node(id: &str, type_id: &str, config: impl Into<Value>) -> Value {
     })
 }
 
-/// Nodes one after the other.
+/// A workflow with the nodes in sequence.
 pub(crate) fn workflow(id: &str, nodes: &[Value]) -> Value {
     let edges: Vec<_> = nodes
         .windows(2)
@@ -226,7 +224,7 @@ pub(crate) fn accept() -> Command {
     })
 }
 
-/// Follows a run through its log alone, as a stream does, until it has a status; the events it saw.
+/// Follows a run's log, as a stream does, until it has a status; returns the event types.
 pub(crate) async fn follow(engine: &Engine, run: &RunKey, status: RunStatus) -> Vec<String> {
     let mut tail = engine.tail(run);
     let mut seen = Vec::new();
@@ -253,7 +251,7 @@ pub(crate) async fn follow(engine: &Engine, run: &RunKey, status: RunStatus) -> 
     }
 }
 
-/// Makes a test of each way to hear of news.
+/// Declares each test once with hints and once with polling.
 macro_rules! by_hints_and_by_polling {
     ($($name:ident),+ $(,)?) => {
         mod by_hints {
@@ -276,7 +274,7 @@ macro_rules! by_hints_and_by_polling {
 }
 pub(crate) use by_hints_and_by_polling;
 
-/// Asks a host as a client would, without a socket.
+/// Sends a request to a host without a socket.
 pub(crate) async fn ask(
     host: &Arc<Host>,
     method: &str,
@@ -288,7 +286,7 @@ pub(crate) async fn ask(
     answer(host, request, method, path, secret, body).await
 }
 
-/// The same under a key, so that it takes effect once.
+/// Like [`ask`], with an idempotency key.
 pub(crate) async fn ask_once(
     host: &Arc<Host>,
     key: &str,
@@ -338,7 +336,7 @@ pub(crate) fn config(url: &str) -> Config {
         roles: Vec::new(),
         groups: Vec::new(),
     }];
-    // Thirty-two bytes of base64, the same for every process.
+    // Thirty-two bytes in base64, the same for every process.
     config.secrets.master_key = Some(Secret::new("AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="));
     config
 }

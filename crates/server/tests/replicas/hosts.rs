@@ -1,4 +1,4 @@
-//! Two hosts over one database.
+//! Two hosts on one database.
 
 use std::time::{Duration, Instant};
 
@@ -32,8 +32,8 @@ async fn two_hosts_share_a_database_and_close_apart() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn polls_of_a_database_that_stands_still_are_refused_soon() {
-    // More than may read at a time, on any machine.
+async fn polls_of_a_stalled_database_are_refused_soon() {
+    // More than may read concurrently on any machine.
     const POLLS: usize = 12;
     const AT_ONCE: usize = 8;
     let url = schema().await;
@@ -58,7 +58,7 @@ async fn polls_of_a_database_that_stands_still_are_refused_soon() {
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
         assert!(headers.contains_key("retry-after"));
     }
-    // Those that read wait for the lock meanwhile, for 20 seconds if it has to be.
+    // The admitted readers wait for the lock, for up to 20 seconds.
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     raw.batch_execute("ROLLBACK").await.unwrap();
     let rest: Vec<_> = polls.map(|(status, ..)| status).collect().await;
@@ -68,7 +68,7 @@ async fn polls_of_a_database_that_stands_still_are_refused_soon() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bulk_cancel_that_failed_in_part_is_done_by_its_repeat() {
+async fn repeated_bulk_cancel_finishes_a_partial_one() {
     let url = schema().await;
     let host = Host::open(config(&url)).await.unwrap();
     register(&[host.engine()]).await;
@@ -82,7 +82,7 @@ async fn a_bulk_cancel_that_failed_in_part_is_done_by_its_repeat() {
         .await
         .unwrap();
     tokio::spawn(connection);
-    // The disk is full for one of them.
+    // The disk is full for one of the runs.
     raw.batch_execute(&format!(
         "CREATE FUNCTION is_full() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
              RAISE EXCEPTION 'full' USING ERRCODE = '53100';
@@ -109,7 +109,7 @@ async fn a_bulk_cancel_that_failed_in_part_is_done_by_its_repeat() {
     assert!(!headers.contains_key("openwop-idempotent-replay"));
     assert_eq!(again["results"][0]["ok"], true, "{again}");
     assert_eq!(again["results"][1]["ok"], true, "{again}");
-    // This one is remembered.
+    // This response is stored.
     let (_, headers, last) = ask_once(&host, "k", path, body).await;
     assert!(headers.contains_key("openwop-idempotent-replay"));
     assert_eq!(last, again);
@@ -126,7 +126,7 @@ async fn without_a_master_key_a_host_on_postgres_refuses_to_start() {
         matches!(refused, StartError::Secrets(SecretsError::Required)),
         "{refused:?}"
     );
-    // Nothing holds the database: others use it.
+    // The refused start holds nothing open: others can use the database.
     let store = PostgresStore::open(&url, postgres::Options::default())
         .await
         .unwrap();

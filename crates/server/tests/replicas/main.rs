@@ -1,4 +1,4 @@
-//! Several processes over one PostgreSQL database: two engines, two hosts, and one that dies.
+//! Several processes on one PostgreSQL database: two engines, two hosts, and one that dies.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,

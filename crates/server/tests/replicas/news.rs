@@ -1,4 +1,4 @@
-//! What one replica does reaches the other: by hints, without anybody polling, and by polling, without hints.
+//! Changes by one replica reach the other: by hints without polling, and by polling without hints.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ async fn pair(news: News, executor: Arc<dyn Executor>) -> (Engine, Engine) {
     (a, b)
 }
 
-/// Follows in the background, as a stream that was opened before anything happened.
+/// Follows in the background, like a stream opened before anything happened.
 fn stream(engine: &Engine, run: &RunKey, status: RunStatus) -> tokio::task::JoinHandle<Vec<String>> {
     let (engine, run) = (engine.clone(), run.clone());
     tokio::spawn(async move { follow(&engine, &run, status).await })
@@ -88,7 +88,7 @@ async fn a_cancel_on_one_replica_ends_the_attempt_on_the_other(news: News) {
     let run = create(&a, "call").await.key;
     let (_, mut reply) = attempts.lock().await.recv().await.unwrap();
     assert_eq!(command(&b, &run, cancel()).await, RunStatus::Cancelled);
-    // A dropped the attempt: nobody is there to take its outcome.
+    // A dropped the attempt, so no outcome is accepted.
     reply.closed().await;
     a.stop().await;
     b.stop().await;
@@ -108,7 +108,7 @@ async fn a_parent_on_one_replica_goes_on_when_its_child_is_answered_on_the_other
     for stream in streams {
         stream.await.unwrap();
     }
-    // And the other way: cancelled on B, where the parent is not driven.
+    // The other way round: cancelled on B, which does not drive the parent.
     let parent = create(&a, "parent").await.key;
     follow(&b, &parent, RunStatus::WaitingApproval).await;
     let view = b.view(&parent).await.unwrap().unwrap();
@@ -125,7 +125,7 @@ async fn a_parent_on_one_replica_goes_on_when_its_child_is_answered_on_the_other
 async fn work_that_one_replica_leaves_behind_is_taken_up_by_the_other(news: News) {
     let (executor, attempts) = steered();
     let (a, b) = pair(news, executor).await;
-    // Its commands still commit, but nobody follows them up: as in a process that dies right after.
+    // Its commands still commit but are not followed up, as if the process died right after.
     b.stop().await;
     let timed = create(&b, "wait").await.key;
     follow(&a, &timed, RunStatus::Completed).await;

@@ -1,4 +1,5 @@
-//! Receivers of runs that several processes share: one tells them at a time, and another goes on when it dies.
+//! Push deliveries of runs shared by several processes: one replica delivers at a time, and another takes over
+//! if it dies.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +13,7 @@ use wopr_store::{PostgresStore, PushRow, Put, Update, postgres};
 
 use crate::harness::*;
 
-/// Says what it is given to deliver, and takes it or hangs.
+/// Reports each delivery, then accepts it or hangs.
 #[derive(Debug)]
 struct Teller {
     said: mpsc::UnboundedSender<(char, u64)>,
@@ -31,7 +32,7 @@ impl Notifier for Teller {
     }
 
     async fn deliver(&self, delivery: &Delivery) -> Result<(), Undelivered> {
-        // A test that has seen enough is gone.
+        // The test may have ended.
         let _ = self.said.send((self.name, delivery.seq.0));
         if self.hangs {
             std::future::pending::<()>().await;
@@ -67,7 +68,7 @@ fn receiver() -> PushRow {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_replicas_one_tells_and_in_order() {
+async fn one_replica_delivers_at_a_time_and_in_order() {
     let url = schema().await;
     let (said, mut heard) = mpsc::unbounded_channel();
     let teller = |name| Teller {
@@ -93,10 +94,10 @@ async fn of_two_replicas_one_tells_and_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_killed_replica_was_telling_another_tells() {
+async fn deliveries_of_a_killed_replica_are_taken_over() {
     let url = schema().await;
     let (said, mut heard) = mpsc::unbounded_channel();
-    // It lives on a runtime of its own, which is dropped as a killed process is: nothing is given back.
+    // It runs on its own runtime, which is dropped as if the process were killed: no lease is released.
     let killed = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -116,7 +117,7 @@ async fn what_a_killed_replica_was_telling_another_tells() {
                 let run = create(&a, "approve").await;
                 a.put_push(&run.key, receiver(), 1).await.unwrap();
                 a.command(&run.key, accept(), SideRows::default()).await.unwrap();
-                // Whoever drops the engine's handle does not stop it; only the runtime's end does.
+                // Dropping the engine's handle does not stop it; only the end of its runtime does.
                 run
             }
         })

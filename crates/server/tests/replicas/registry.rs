@@ -1,4 +1,4 @@
-//! Workflows and keys that one replica is given and the other knows.
+//! Workflows and keys registered on one replica are known to the other.
 
 use std::sync::Arc;
 
@@ -31,14 +31,14 @@ async fn a_new_version_becomes_current_on_the_other_replica(news: News) {
     let a = replica(&url, news, executor.clone()).await;
     let b = replica(&url, news, executor).await;
     let mut wanted = a.register(None, noop("greet", "1")).await.unwrap().plan;
-    // Known to B from the first run on.
+    // B knows it from its first run on.
     let created = create(&b, "greet").await;
     assert_eq!(created.plan.version(), wanted.version());
     for version in ["2", "3", "1"] {
         wanted = a.register(None, noop("greet", version)).await.unwrap().plan;
         while create(&b, "greet").await.plan.version() != wanted.version() {}
     }
-    // A tenant's own goes before the shared one, here too.
+    // A tenant's own workflow takes precedence over the shared one, on B too.
     let own = a
         .register(Some(&tenant()), noop("greet", "own"))
         .await
@@ -51,7 +51,7 @@ async fn a_new_version_becomes_current_on_the_other_replica(news: News) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_workflow_that_is_not_known_is_looked_for() {
+async fn unknown_workflow_is_looked_up_in_the_store() {
     let url = schema().await;
     let (executor, _attempts) = steered();
     let a = replica(&url, News::Looking, executor.clone()).await;
@@ -60,7 +60,7 @@ async fn a_workflow_that_is_not_known_is_looked_for() {
     assert!(b.find_workflow(&tenant(), &id).await.unwrap().is_none());
     a.register(None, noop("greet", "1")).await.unwrap();
     create(&b, "greet").await;
-    // As a child, too: B knows the parent and has never heard of the child.
+    // As a child too: B knows the parent but not the child yet.
     let [.., parent] = workflows();
     b.register(None, parent).await.unwrap();
     let [approve, ..] = workflows();
@@ -84,7 +84,6 @@ async fn two_hosts(news: News) -> (Arc<Host>, Arc<Host>) {
     (a, b)
 }
 
-/// Makes a key on a host.
 async fn make_key(host: &Arc<Host>, id: &str) -> String {
     let body = json!({ "id": id, "scopes": ["runs:read"] });
     let (status, _, key) = ask(host, "POST", "/v1/host/wopr/keys", ALICE, Some(body)).await;
@@ -102,7 +101,7 @@ async fn a_revoked_key_opens_the_other_host_no_more(news: News) {
     let (a, b) = two_hosts(news).await;
     for name in ["first", "second"] {
         let secret = make_key(&a, name).await;
-        // Created on A, known on B from the first request on, however many come at once.
+        // Created on A and known on B from the first request, however many arrive concurrently.
         let many = (0..20).map(|_| ask(&b, "GET", "/v1/runs", &secret, None));
         for (status, ..) in futures_util::future::join_all(many).await {
             assert_eq!(status, StatusCode::OK);
@@ -140,7 +139,7 @@ async fn a_stream_ends_when_its_key_is_revoked_on_the_other_host(news: News) {
     let mut stays = open(&make_key(&a, "stays").await).await;
     revoke_key(&a, "ends").await;
     while ends.next().await.is_some() {}
-    // The other one goes on to the end of its run.
+    // The other stream continues to the end of its run.
     assert!(stays.next().now_or_never().is_none());
     a.engine()
         .command(&RunKey::new(tenant(), run.clone()), accept(), SideRows::default())
@@ -162,7 +161,7 @@ async fn what_one_host_is_given_the_other_advertises(news: News) {
     let (status, _, run) = ask(&b, "POST", "/v1/runs", ALICE, Some(body)).await;
     assert_eq!(status, StatusCode::CREATED, "{run}");
 
-    // What everybody sees shows what everybody may use.
+    // The public discovery document lists shared workflows.
     let shared = a.engine().register(None, noop("conformance-shared", "1")).await;
     assert!(shared.unwrap().is_new);
     loop {

@@ -19,7 +19,7 @@ async fn key(server: &Server, id: &str, more: Value) -> String {
     made["secret"].as_str().unwrap().to_owned()
 }
 
-/// Accepts by a key, by the token that key is shown, and by a token minted for the key's principal.
+/// Accepts with a key, with the token shown to that key, and with a token minted for the key's principal.
 async fn accepted(server: &Server, principal: &str, secret: &str) -> [u16; 3] {
     let accept = json!({ "resumeValue": { "action": "accept" } });
     let run = begin(server, "legal").await;
@@ -47,7 +47,7 @@ async fn accepted(server: &Server, principal: &str, secret: &str) -> [u16; 3] {
 }
 
 #[tokio::test]
-async fn a_gate_takes_answers_only_from_its_roles_and_groups() {
+async fn gate_accepts_answers_only_from_its_roles_and_groups() {
     let server = Server::start_with(|config| config.conformance = false).await;
     for (id, more, may) in [
         ("carol", json!({ "roles": ["legal"] }), true),
@@ -63,7 +63,7 @@ async fn a_gate_takes_answers_only_from_its_roles_and_groups() {
     let keys = keys["keys"].as_array().unwrap();
     let carol = keys.iter().find(|key| key["id"] == "carol").unwrap();
     assert_eq!(carol["roles"], json!(["legal"]));
-    // Configured keys have roles too: those of the tests have none, whatever their scopes.
+    // Configured keys can have roles too. Those of the tests have none, whatever their scopes.
     let run = begin(&server, "legal").await;
     let path = format!("/v1/runs/{run}/interrupts/gate");
     let accept = json!({ "resumeValue": { "action": "accept" } });
@@ -71,7 +71,7 @@ async fn a_gate_takes_answers_only_from_its_roles_and_groups() {
 }
 
 #[tokio::test]
-async fn a_role_that_no_key_has_is_vouched_for_when_a_token_is_minted() {
+async fn only_key_managers_mint_tokens_with_foreign_roles() {
     let server = Server::start_with(|config| {
         config.conformance = false;
         config.auth.keys[1].roles = vec!["legal".to_owned()];
@@ -103,7 +103,7 @@ async fn a_role_that_no_key_has_is_vouched_for_when_a_token_is_minted() {
 }
 
 #[tokio::test]
-async fn a_timed_out_approval_says_so_wherever_it_is_shown() {
+async fn timed_out_approval_is_reported_everywhere() {
     let server = Server::start().await;
     let run = server.run("approval-brief", json!({})).await;
     let snapshot = server.wait_for(&run, "failed").await;

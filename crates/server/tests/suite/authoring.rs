@@ -1,4 +1,4 @@
-//! What a host tells people who write definitions.
+//! Feedback for authors of workflow definitions.
 
 use serde_json::json;
 

@@ -1,4 +1,5 @@
-//! Who may answer: who is shown tokens, whose vote a token is, and where no token ever stands.
+//! Interrupt tokens: who may resolve, who is shown tokens, whose vote a token casts, and where tokens never
+//! appear.
 
 use std::{
     collections::BTreeSet,
@@ -14,7 +15,7 @@ use crate::{
     server::{ADAM, READER, Server},
 };
 
-/// Makes a key and gives its secret.
+/// Creates a key and returns its secret.
 async fn key(server: &Server, id: &str, more: Value) -> String {
     let mut body = json!({ "id": id, "scopes": ["runs:read", "approvals:respond"] });
     body.as_object_mut()
@@ -69,7 +70,7 @@ async fn every_open_interrupt_has_its_own_id_and_token() {
     let server = Server::start().await;
     let run = server.run("two-children", json!({})).await;
     let mut snapshot = server.wait_for(&run, "waiting-approval").await;
-    // Both children have to be heard of.
+    // Both children must have reported.
     while snapshot["interrupts"].as_array().unwrap().len() < 3 {
         tokio::task::yield_now().await;
         snapshot = server.snapshot(&run).await;
@@ -102,7 +103,7 @@ async fn every_open_interrupt_has_its_own_id_and_token() {
 }
 
 #[tokio::test]
-async fn a_quorum_counts_a_token_as_the_principal_it_was_shown_to() {
+async fn token_votes_as_the_principal_it_was_shown_to() {
     let server = Server::start_with(|config| config.conformance = false).await;
     let run = run(&server, "quorum").await;
     let own = token(&server.snapshot(&run).await["interrupt"]);
@@ -131,14 +132,14 @@ async fn a_token_is_minted_for_a_named_approver() {
     assert_eq!(voted["status"], "waiting-approval");
     let log = events(&server, &run).await.to_string();
     assert!(log.contains("\"voter\":\"carol\""), "{log}");
-    // Carol's own key is no second voter.
+    // Carol's own key is not a second voter.
     let carols = key(&server, "carol", json!({})).await;
     let path = format!("/v1/runs/{run}/interrupts/gate");
     let vote = json!({ "resumeValue": accept() });
     let again = server.call("POST", &path).key(&carols).json(&vote).send().await;
     assert_eq!(again.ok(200)["status"], "waiting-approval");
 
-    // A named approver is on record as the one who decided.
+    // The log records a named approver as the one who decided.
     let other = run_of(&server).await;
     let minted = mint(&server, &carols, &other, json!({})).await.ok(201);
     by_token(&server, &token(&minted), accept()).await.ok(200);
@@ -151,7 +152,7 @@ async fn run_of(server: &Server) -> String {
 }
 
 #[tokio::test]
-async fn minting_for_others_takes_the_right_to_manage_keys() {
+async fn minting_for_others_requires_the_scope_to_manage_keys() {
     let server = Server::start_with(|config| config.conformance = false).await;
     let run = run(&server, "approval").await;
     let carols = key(&server, "carol", json!({})).await;
@@ -198,7 +199,6 @@ async fn two_token_holders_may_use_the_same_idempotency_key() {
     assert_eq!(last["status"], "completed");
 }
 
-/// Everything that is logged, at every level.
 #[derive(Clone, Default)]
 struct Logs(Arc<Mutex<Vec<u8>>>);
 
@@ -222,7 +222,7 @@ impl MakeWriter<'_> for Logs {
 }
 
 #[tokio::test]
-async fn tokens_are_in_no_log_and_no_metric() {
+async fn tokens_appear_in_no_log_or_metric() {
     let logs = Logs::default();
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(tracing::Level::TRACE)

@@ -1,4 +1,4 @@
-//! An answer over REST is for the question its caller saw.
+//! An answer over REST applies to the interrupt that its caller saw.
 
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ async fn answer(server: &Server, key: &str, run: &str, action: &str, interrupt: 
 }
 
 #[tokio::test]
-async fn an_answer_by_node_is_for_the_question_it_names() {
+async fn answer_by_node_applies_to_the_named_interrupt() {
     let server = Server::start().await;
     let run = begin(&server).await;
     let other = answer(&server, ALICE, &run, "accept", Some("gate:1")).await;
@@ -54,15 +54,15 @@ async fn an_answer_by_node_is_for_the_question_it_names() {
 }
 
 #[tokio::test]
-async fn an_answer_to_a_question_that_somebody_else_settled_is_refused() {
+async fn answer_to_an_interrupt_resolved_by_another_caller_is_refused() {
     let server = Server::start().await;
     let run = begin(&server).await;
-    // Alice has seen gate:0; Adam rejects it, and the gate asks again.
+    // Alice has seen gate:0. Adam rejects it, and the gate opens a new interrupt.
     answer(&server, ADAM, &run, "reject", None).await.ok(200);
     let refused = answer(&server, ALICE, &run, "accept", None).await;
     assert_eq!(refused.error(409, "interrupt_changed")["interruptId"], "gate:1");
     assert_eq!(server.snapshot(&run).await["status"], "waiting-approval");
-    // Now she has seen gate:1. Her own answers do not count as somebody else's.
+    // Now she has seen gate:1. Her own answers do not invalidate what she saw.
     answer(&server, ALICE, &run, "reject", None).await.ok(200);
     let done = answer(&server, ALICE, &run, "accept", None).await.ok(200);
     assert_eq!(done["status"], "completed");
@@ -72,7 +72,7 @@ async fn an_answer_to_a_question_that_somebody_else_settled_is_refused() {
 }
 
 #[tokio::test]
-async fn a_child_is_answered_through_its_parent_by_the_id_the_parent_shows() {
+async fn child_is_answered_through_its_parent_by_the_parents_id() {
     let server = Server::start().await;
     let run = server.run("two-children", json!({})).await;
     let mut snapshot = server.wait_for(&run, "waiting-approval").await;
@@ -117,7 +117,7 @@ async fn a_child_is_answered_through_its_parent_by_the_id_the_parent_shows() {
     by_token("right:0/gate:0").send().await.ok(200);
 }
 
-/// Registers a workflow whose gates ask at once, and one that runs it as a child.
+/// Registers a workflow with parallel gates, and one that runs it as a child.
 async fn register_gates(server: &Server) {
     let gate = |id: &str| node(id, "core.approvalGate", json!({ "title": id }));
     let mut parallel = chain("gates", &[node("start", "core.noop", json!({})), gate("a")]);
@@ -156,7 +156,7 @@ async fn at_sub(server: &Server, key: &str, run: &str, interrupt: Option<&str>) 
 }
 
 #[tokio::test]
-async fn an_answer_that_names_no_question_is_refused_where_a_child_asks_several() {
+async fn unnamed_answer_is_refused_if_a_child_has_several_interrupts() {
     let server = Server::start().await;
     register_gates(&server).await;
     let run = server.run("child-gates", json!({})).await;
@@ -166,7 +166,7 @@ async fn an_answer_that_names_no_question_is_refused_where_a_child_asks_several(
     let details = refused.error(409, "interrupt_ambiguous");
     assert_eq!(details["interruptIds"], json!(["sub:0/a:0", "sub:0/b:0"]));
 
-    // The parent's log does not tell of this answer, since it mirrors the other question.
+    // The parent's log does not show this answer, since it mirrors the other interrupt.
     at_sub(&server, ADAM, &run, Some("sub:0/b:0")).await.ok(200);
     let refused = at_sub(&server, ALICE, &run, None).await;
     assert_eq!(
@@ -179,13 +179,13 @@ async fn an_answer_that_names_no_question_is_refused_where_a_child_asks_several(
 }
 
 #[tokio::test]
-async fn an_answer_through_a_parent_does_not_reach_what_its_child_asks_meanwhile() {
+async fn answer_through_a_parent_does_not_reach_newer_interrupts() {
     let server = Server::start().await;
     register_gates(&server).await;
     let run = server.run("child-one-by-one", json!({})).await;
     let seen = server.wait_for(&run, "waiting-approval").await;
     assert_eq!(ids(&seen), ["sub:0/a:0"]);
-    // The child alone takes the answer; its parent hears of it some time later.
+    // Only the child takes the answer; its parent is notified some time later.
     let path = format!("/v1/interrupts/{}", token(&seen, "sub:0/a:0"));
     let accept = json!({ "resumeValue": { "action": "accept" } });
     server.call("POST", &path).json(&accept).send().await.ok(200);
@@ -204,7 +204,7 @@ async fn an_answer_through_a_parent_does_not_reach_what_its_child_asks_meanwhile
 }
 
 #[tokio::test]
-async fn an_answer_names_its_question_where_the_host_does_not_remember_what_its_caller_saw() {
+async fn ambiguous_answers_must_name_their_interrupt_after_a_restart() {
     let server = Server::start_on_sqlite().await;
     let (changed, unchanged, own) = (begin(&server).await, begin(&server).await, begin(&server).await);
     answer(&server, ADAM, &changed, "reject", None).await.ok(200);
@@ -213,10 +213,10 @@ async fn an_answer_names_its_question_where_the_host_does_not_remember_what_its_
 
     let refused = answer(&server, ALICE, &changed, "accept", None).await;
     assert_eq!(refused.error(409, "interrupt_changed")["interruptId"], "gate:1");
-    // Nobody but the caller settled a question here.
+    // Only the caller resolved an interrupt here.
     answer(&server, ALICE, &unchanged, "accept", None).await.ok(200);
     answer(&server, ALICE, &own, "accept", None).await.ok(200);
-    // After an answer of its own it knows as much as the log.
+    // After an answer of its own the host knows as much as the log.
     let named = answer(&server, ALICE, &changed, "reject", Some("gate:1")).await;
     named.ok(200);
     let server = server.again_on_sqlite().await;
@@ -224,7 +224,7 @@ async fn an_answer_names_its_question_where_the_host_does_not_remember_what_its_
 }
 
 #[tokio::test]
-async fn a_list_of_questions_is_a_look_at_them() {
+async fn listing_interrupts_counts_as_seeing_them() {
     let server = Server::start().await;
     let run = begin(&server).await;
     answer(&server, ADAM, &run, "reject", None).await.ok(200);

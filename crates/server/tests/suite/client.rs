@@ -1,4 +1,4 @@
-//! A small HTTP client of our own: it can send what a polite one would not.
+//! A small HTTP client that can also send invalid requests.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -9,10 +9,10 @@ use tokio::{
 };
 use wopr_wire::sse;
 
-/// Nothing a test waits for takes longer.
+/// Upper bound of any wait in these tests.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A request to be.
+/// A request under construction.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
     address: SocketAddr,
@@ -22,7 +22,7 @@ pub(crate) struct Call {
     body: Vec<u8>,
 }
 
-/// An answer, read to its end.
+/// A fully read response.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: u16,
@@ -59,7 +59,7 @@ impl Call {
         self.header("content-type", "application/json")
     }
 
-    /// A form as browsers send it.
+    /// Sends a form as browsers encode it.
     pub(crate) fn form(mut self, body: impl Into<Vec<u8>>) -> Self {
         self.body = body.into();
         self.header("content-type", "application/x-www-form-urlencoded")
@@ -82,7 +82,7 @@ impl Call {
         Reply::parse(&bytes)
     }
 
-    /// Sends a body of spaces, as large as it says, while listening for the answer.
+    /// Sends a body of `length` spaces while reading the response.
     pub(crate) async fn send_huge(&self, length: usize) -> Reply {
         let stream = TcpStream::connect(self.address).await.unwrap();
         let (mut reading, mut writing) = stream.into_split();
@@ -97,7 +97,7 @@ impl Call {
                 }
                 left -= part.len();
             }
-            // Dropping it would end the connection's direction, which the server takes for a client that left.
+            // Dropping it would close the write side, and the server would consider the client gone.
             writing
         });
         let mut bytes = Vec::new();
@@ -115,7 +115,6 @@ impl Call {
         stream
     }
 
-    /// Opens an event stream.
     pub(crate) async fn events(self) -> Events {
         let mut events = Events {
             stream: self.header("accept", "text/event-stream").open().await,
@@ -175,13 +174,13 @@ impl Reply {
             .unwrap_or_else(|_| panic!("{}: {}", self.status, String::from_utf8_lossy(&self.body)))
     }
 
-    /// Demands a status and gives the document.
+    /// Asserts the status and returns the document.
     pub(crate) fn ok(&self, status: u16) -> Value {
         assert_eq!(self.status, status, "{}", String::from_utf8_lossy(&self.body));
         self.json()
     }
 
-    /// Demands an error envelope and gives its details.
+    /// Asserts the error envelope and returns its details.
     pub(crate) fn error(&self, status: u16, code: &str) -> Value {
         let envelope = self.json();
         assert_eq!(
@@ -201,7 +200,7 @@ impl Reply {
     }
 }
 
-/// Takes chunks apart; what is left over is not a whole chunk yet.
+/// Decodes complete chunks; returns the rest that is not a complete chunk yet.
 fn unchunk(mut rest: &[u8]) -> (Vec<u8>, &[u8]) {
     let mut body = Vec::new();
     loop {
@@ -220,7 +219,7 @@ fn unchunk(mut rest: &[u8]) -> (Vec<u8>, &[u8]) {
     }
 }
 
-/// An event stream that is read as it comes.
+/// An event stream that is read incrementally.
 #[derive(Debug)]
 pub(crate) struct Events {
     stream: TcpStream,
@@ -228,7 +227,7 @@ pub(crate) struct Events {
     raw: Vec<u8>,
     pub(crate) head: Option<Reply>,
     ready: Vec<sse::Event>,
-    /// Everything received, comments included.
+    /// All bytes received, comments included.
     pub(crate) text: String,
     pub(crate) is_closed: bool,
 }
@@ -255,7 +254,7 @@ impl Events {
         self.raw = rest;
     }
 
-    /// The next event; `None` once the server has closed the stream.
+    /// Returns the next event; `None` once the server has closed the stream.
     pub(crate) async fn next(&mut self) -> Option<sse::Event> {
         while self.ready.is_empty() && !self.is_closed {
             self.read_more().await;
@@ -263,7 +262,6 @@ impl Events {
         (!self.ready.is_empty()).then(|| self.ready.remove(0))
     }
 
-    /// Every event until the server closes the stream.
     pub(crate) async fn all(mut self) -> Vec<sse::Event> {
         let mut events = Vec::new();
         while let Some(event) = self.next().await {
@@ -272,7 +270,7 @@ impl Events {
         events
     }
 
-    /// Reads until the text holds something.
+    /// Reads until the received text contains `text`.
     pub(crate) async fn until(&mut self, text: &str) {
         while !self.text.contains(text) {
             assert!(!self.is_closed, "{text:?} came before the end: {}", self.text);
@@ -281,7 +279,7 @@ impl Events {
     }
 }
 
-/// Sends bytes as they are and reads the answer to its end.
+/// Sends raw bytes and reads the response to its end.
 pub(crate) async fn raw(address: SocketAddr, bytes: &[u8]) -> Reply {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(bytes).await.unwrap();

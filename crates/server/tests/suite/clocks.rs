@@ -1,13 +1,13 @@
-//! A machine's clock that is set while a host runs, and while none does.
+//! System clock changes while a host runs, and while none does.
 
 use serde_json::{Value, json};
 
 use crate::server::Server;
 
-/// More than requests are remembered for.
+/// Longer than idempotency records are kept.
 const LONG_MS: i64 = 25 * 3_600_000;
 
-/// Starts a run over REST and one over A2A, each by a request that takes effect once, and says both.
+/// Starts a run over REST and one over A2A, each with an idempotent request; returns both.
 async fn both(server: &Server, key: &str) -> (Value, Value) {
     let body = json!({ "workflowId": "delay" });
     let create = server.post("/v1/runs", &body).header("idempotency-key", key);
@@ -25,7 +25,7 @@ async fn both(server: &Server, key: &str) -> (Value, Value) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_made_while_the_clock_was_set_back_is_remembered_after_it_is_right_again() {
+async fn idempotency_records_survive_a_clock_correction() {
     for restarts in [false, true] {
         let mut server = Server::start_on_sqlite().await;
         let before = both(&server, "before").await;
@@ -50,7 +50,7 @@ async fn a_request_made_while_the_clock_was_set_back_is_remembered_after_it_is_r
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_waits_for_a_time_waits_as_long_whatever_the_clock_is_set_to() {
+async fn delays_last_equally_long_whatever_the_clock_is_set_to() {
     let server = Server::start_on_sqlite().await;
     let set_before = server.run("short-delay", json!({})).await;
     server.clock.advance(-LONG_MS);
@@ -58,7 +58,7 @@ async fn what_waits_for_a_time_waits_as_long_whatever_the_clock_is_set_to() {
     for run in [set_before, set_after] {
         server.wait_for(&run, "completed").await;
     }
-    // The host's own times do not go back either.
+    // The host's own timestamps do not go back either.
     let run = server.run("short-delay", json!({})).await;
     let shown = server.wait_for(&run, "completed").await;
     assert!(

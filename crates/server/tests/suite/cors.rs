@@ -1,4 +1,4 @@
-//! Calls from web pages: which origins are admitted, and what they are told.
+//! Calls from web pages: allowed origins and the CORS headers they get.
 
 use crate::{
     client::{Call, Reply},
@@ -50,7 +50,7 @@ async fn a_listed_origin_may_call_every_face() {
         let other = preflight(&server, path, "https://app.example.com.evil.test").await;
         assert_eq!(other.header("access-control-allow-origin"), None, "{path}");
     }
-    // Answers, refusals among them, may be read.
+    // Pages may read responses, errors included.
     for (call, wanted) in [
         (server.get("/v1/runs"), 200),
         (Call::new(server.address, "GET", "/v1/runs"), 401),
@@ -65,7 +65,7 @@ async fn a_listed_origin_may_call_every_face() {
 }
 
 #[tokio::test]
-async fn any_origin_may_call_where_the_settings_say_so() {
+async fn wildcard_allows_every_origin() {
     let server = Server::start_with(|config| config.server.cors_origins = vec!["*".parse().unwrap()]).await;
     let asked = preflight(&server, "/a2a", "https://whoever.test").await;
     assert_eq!(asked.header("access-control-allow-origin"), Some("*"));
@@ -81,7 +81,7 @@ async fn no_page_may_call_by_default() {
 }
 
 #[test]
-fn an_origin_is_written_as_browsers_do() {
+fn origins_are_normalized_as_browsers_do() {
     use wopr_server::config::WebOrigin;
     for text in [
         "*",

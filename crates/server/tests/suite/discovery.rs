@@ -1,4 +1,4 @@
-//! What the host says of itself, and whether that is so.
+//! The discovery document and operator endpoints, checked against the host's actual behavior.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::server::{ALICE, Server};
 
 #[tokio::test]
-async fn discovery_is_public_cached_and_closed_where_it_must_be() {
+async fn discovery_is_public_and_cached() {
     let server = Server::start().await;
     let reply = server.call("GET", "/.well-known/openwop").send().await;
     let document = reply.ok(200);
@@ -51,13 +51,13 @@ async fn a_fixture_of_a_tenant_is_not_advertised() {
         .key(crate::server::BOB)
         .json(&fixture);
     other.send().await.ok(201);
-    // Another tenant's is nobody else's business.
+    // Fixtures of a tenant must not be visible to others.
     let after = server.call("GET", "/.well-known/openwop").send().await;
     assert_eq!(before.json()["fixtures"], after.json()["fixtures"]);
 }
 
 #[tokio::test]
-async fn a_fixture_is_advertised_if_what_it_needs_is() {
+async fn fixture_is_advertised_only_with_its_requirements() {
     let folder = tempfile::tempdir().unwrap();
     for (id, metadata) in [
         (
@@ -85,7 +85,7 @@ async fn a_fixture_is_advertised_if_what_it_needs_is() {
 }
 
 #[tokio::test]
-async fn a_fixture_that_only_pretends_is_not_advertised() {
+async fn fixture_with_ignored_fields_is_not_advertised() {
     let folder = tempfile::tempdir().unwrap();
     let whole = crate::workflows::all().remove(0);
     for (id, field, value) in [
@@ -113,7 +113,7 @@ async fn a_fixture_that_only_pretends_is_not_advertised() {
 }
 
 #[tokio::test]
-async fn the_openapi_document_describes_what_is_answered() {
+async fn openapi_document_describes_the_responses() {
     let server = Server::start().await;
     let document = server.call("GET", "/v1/openapi.json").send().await.ok(200);
     assert_eq!(document["openapi"], "3.1.0");
@@ -226,7 +226,7 @@ async fn the_openapi_document_describes_what_is_answered() {
     );
 }
 
-/// The published schemas, if they lie beside the project.
+/// The published schemas, if they are checked out next to the project.
 fn published(name: &str) -> Option<Value> {
     let folder = concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -269,7 +269,7 @@ async fn our_documents_follow_the_published_schemas() {
     check("error-envelope", &server.get("/v1/runs/x").send().await.json());
 }
 
-/// References to other documents are not followed: agents, prompts and packs are none of ours.
+/// Removes references to other documents: agents, prompts and packs are not ours.
 fn cut_off_references(schema: &mut Value) {
     match schema {
         Value::Object(members) => {
@@ -286,7 +286,7 @@ fn cut_off_references(schema: &mut Value) {
 
 fn check(name: &str, document: &Value) {
     let Some(mut schema) = published(name) else {
-        // Not beside the project: nothing to compare with.
+        // Not next to the project: nothing to compare with.
         return;
     };
     cut_off_references(&mut schema);
@@ -298,7 +298,7 @@ fn check(name: &str, document: &Value) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_host_whose_store_takes_no_writes_is_not_ready() {
     let server = Server::start_on_sqlite().await;
-    // Somebody keeps the writer out; reads go on.
+    // Another connection locks out the writer; reads still work.
     let holder = rusqlite::Connection::open(server.database()).unwrap();
     holder.execute_batch("BEGIN IMMEDIATE").unwrap();
     let refused = server.call("GET", "/readyz").send().await;
@@ -315,7 +315,7 @@ async fn a_host_whose_database_is_damaged_is_not_ready() {
     server.call("GET", "/readyz").send().await.ok(200);
     let raw = rusqlite::Connection::open(server.database()).unwrap();
     raw.execute_batch("DROP TABLE events").unwrap();
-    // An answer serves all who ask within a second.
+    // A readiness result is cached for a second.
     let asked = Instant::now();
     while server.call("GET", "/readyz").send().await.status != 503 {
         assert!(asked.elapsed() < Duration::from_secs(20), "it is never said");
@@ -355,7 +355,7 @@ async fn operators_see_health_and_counters() {
 }
 
 #[tokio::test]
-async fn a_file_that_does_not_hold_is_skipped_and_listed() {
+async fn invalid_workflow_file_is_skipped_and_listed() {
     let server = Server::start().await;
     let [rejected] = server.host.rejected() else {
         panic!("one file is broken");
@@ -369,7 +369,7 @@ async fn a_file_that_does_not_hold_is_skipped_and_listed() {
 }
 
 #[tokio::test]
-async fn files_beyond_the_bound_on_workflows_are_skipped() {
+async fn files_beyond_the_workflow_limit_are_skipped() {
     let server = Server::start_with(|config| config.limits.max_workflows = 3).await;
     let rejected = server.host.rejected();
     assert!(rejected.len() > 2, "{rejected:?}");
@@ -377,7 +377,7 @@ async fn files_beyond_the_bound_on_workflows_are_skipped() {
         .iter()
         .filter(|file| file.problems[0].contains("limits.max_workflows"))
         .count();
-    // The other one is broken.
+    // The other file is broken.
     assert_eq!(n_beyond, rejected.len() - 1);
     let list = server.get("/v1/workflows").send().await.ok(200);
     assert_eq!(list["workflows"].as_array().unwrap().len(), 3);
@@ -385,7 +385,7 @@ async fn files_beyond_the_bound_on_workflows_are_skipped() {
 }
 
 #[tokio::test]
-async fn a_registration_beyond_the_bounds_of_a_tenant_is_a_conflict() {
+async fn registration_beyond_the_tenant_limits_is_a_conflict() {
     let server = Server::start_with(|config| config.limits.max_workflow_bytes = 1 << 20).await;
     let large = |id: &str| {
         let mut document =
@@ -416,7 +416,7 @@ async fn a_host_without_keys_does_not_start() {
     let error = wopr_server::Host::open(config).await.unwrap_err();
     assert!(error.to_string().contains("WOPR_API_KEY"), "{error}");
     let mut config = crate::server::config();
-    // Nobody listens on the reserved port 1.
+    // Nothing listens on the reserved port 1.
     config.store = "postgres://ada:hunter2@127.0.0.1:1/x".parse().unwrap();
     let key = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
     config.secrets.master_key = Some(wopr_server::config::Secret::new(key));

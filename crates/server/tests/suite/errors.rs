@@ -1,11 +1,11 @@
-//! What goes wrong, and how it is told.
+//! Errors and their responses.
 
 use serde_json::{Value, json};
 
 use crate::server::{ALICE, READER, Server};
 
 #[tokio::test]
-async fn every_mistake_has_its_status_and_code() {
+async fn every_error_has_its_status_and_code() {
     let server = Server::start().await;
     let run = server.run("approval", json!({})).await;
     let create = |body: Value| ("POST", "/v1/runs".to_owned(), Some(body));
@@ -155,7 +155,7 @@ async fn every_mistake_has_its_status_and_code() {
 }
 
 #[tokio::test]
-async fn headers_that_are_not_honoured_are_refused() {
+async fn unsupported_headers_are_refused() {
     let server = Server::start().await;
     let body = json!({ "workflowId": "conformance-noop" });
     let call = |name: &str, value: &str| server.post("/v1/runs", &body).header(name, value);
@@ -173,12 +173,12 @@ async fn headers_that_are_not_honoured_are_refused() {
         .header("content-type", "text/plain");
     form.send().await.error(400, "validation_error");
     let typed = plain.send().await;
-    // A blank body has no type to object to.
+    // An empty body needs no media type.
     typed.error(400, "validation_error");
 }
 
 #[tokio::test]
-async fn another_media_type_is_refused() {
+async fn unsupported_media_types_are_refused() {
     let server = Server::start().await;
     let body = r#"{"workflowId":"conformance-noop"}"#;
     for media in ["text/plain", "application/x-www-form-urlencoded", "", "json"] {
@@ -207,7 +207,7 @@ async fn another_media_type_is_refused() {
 }
 
 #[tokio::test]
-async fn without_a_credential_nothing_is_told() {
+async fn unauthenticated_requests_learn_nothing() {
     let server = Server::start().await;
     for (method, path, is_protected) in wopr_server::openwop::routes() {
         let path = path
@@ -237,7 +237,7 @@ async fn without_a_credential_nothing_is_told() {
 }
 
 #[tokio::test]
-async fn a_missing_scope_is_named() {
+async fn error_names_the_missing_scope() {
     let server = Server::start().await;
     let run = server.run("approval", json!({})).await;
     for (method, path, scope) in [
@@ -271,13 +271,13 @@ async fn a_missing_scope_is_named() {
         .send()
         .await;
     let interrupt = snapshot.ok(200)["interrupt"].clone();
-    // Who may not answer and did not start the run sees the question, not the token.
+    // A caller who may not answer and did not start the run sees the interrupt without its token.
     assert_eq!(interrupt["nodeId"], "gate");
     assert!(interrupt.get("interruptToken").is_none() && interrupt.get("callbackUrl").is_none());
 }
 
 #[tokio::test]
-async fn every_answer_carries_a_trace_and_an_id() {
+async fn every_response_has_a_trace_and_a_request_id() {
     let server = Server::start().await;
     let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let reply = server

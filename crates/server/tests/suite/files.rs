@@ -1,4 +1,4 @@
-//! The files of a host: nobody else's to read, and none where nobody could call it.
+//! The files of a host: private to their owner, and none if the host has no keys.
 
 use wopr_server::{Host, StartError, config::StoreUrl};
 
@@ -6,7 +6,7 @@ use crate::server::config;
 
 #[cfg(unix)]
 #[tokio::test]
-async fn a_database_is_for_its_owner_alone() {
+async fn database_files_are_private_to_their_owner() {
     use std::os::unix::fs::PermissionsExt as _;
 
     let folder = tempfile::tempdir().unwrap();
@@ -17,7 +17,7 @@ async fn a_database_is_for_its_owner_alone() {
     for entry in std::fs::read_dir(folder.path()).unwrap() {
         let entry = entry.unwrap();
         let mode = entry.metadata().unwrap().permissions().mode();
-        // A lock holds nothing to read.
+        // A lock file has no content.
         if entry.metadata().unwrap().len() > 0 {
             n_files += 1;
             assert_eq!(mode & 0o777, 0o600, "{:?}", entry.file_name());

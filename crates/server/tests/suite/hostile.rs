@@ -1,10 +1,10 @@
-//! Bad input on every route: a 4xx envelope with a stable code, and a server that lives on.
+//! Bad input on every route: a 4xx envelope with a stable code, and a server that keeps running.
 
 use serde_json::{Value, json};
 
 use crate::server::{ALICE, Server};
 
-/// Every route with its parameters filled in, reads of bodies first.
+/// Every route with its parameters filled in; routes that read bodies first.
 fn targets(server_run: &str) -> Vec<(String, String)> {
     wopr_server::openwop::routes()
         .into_iter()
@@ -22,7 +22,7 @@ fn targets(server_run: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Nothing of ours answers 5xx but what is known not to be there.
+/// Asserts a 4xx: no route answers bad input with a 5xx.
 fn assert_refused(reply: &crate::client::Reply, what: &str) {
     assert!((400..500).contains(&reply.status), "{what}: {}", reply.status);
     let envelope = reply.json();
@@ -139,7 +139,7 @@ async fn wrong_types_are_refused_field_by_field() {
 }
 
 #[tokio::test]
-async fn a_body_beyond_the_limit_is_refused_before_it_is_held() {
+async fn oversized_body_is_refused_before_it_is_buffered() {
     let server = Server::start().await;
     let run = server.run("approval", json!({})).await;
     for (method, path) in targets(&run)
@@ -167,7 +167,7 @@ async fn a_body_beyond_the_limit_is_refused_before_it_is_held() {
         .send()
         .await
         .error(413, "payload_too_large");
-    // The same without a declared length.
+    // Without a declared length, too.
     let chunk = "x".repeat(1_000);
     let chunked = format!(
         "POST /v1/runs HTTP/1.1\r\nhost: t\r\nauthorization: Bearer {ALICE}\r\nconnection: close\r\n\
@@ -181,7 +181,7 @@ async fn a_body_beyond_the_limit_is_refused_before_it_is_held() {
 }
 
 #[tokio::test]
-async fn a_body_that_would_be_huge_in_memory_is_refused_before_it_is_parsed() {
+async fn body_with_huge_parsed_size_is_refused_before_parsing() {
     let server = Server::start().await;
     let small = |n: usize| vec![json!({ "": 0 }); n];
     let body = json!({ "workflowId": "conformance-noop", "inputs": { "a": small(200_000) } });
@@ -194,7 +194,7 @@ async fn a_body_that_would_be_huge_in_memory_is_refused_before_it_is_parsed() {
         .send()
         .await
         .error(413, "payload_too_large");
-    // Numbers and texts take about what they say.
+    // The parsed size of numbers and strings is close to that of their text.
     for taken in [
         json!(small(20_000)),
         json!(vec![1; 500_000]),
@@ -206,7 +206,7 @@ async fn a_body_that_would_be_huge_in_memory_is_refused_before_it_is_parsed() {
 }
 
 #[tokio::test]
-async fn ids_that_cannot_be_are_unknown_ids() {
+async fn invalid_ids_are_answered_as_unknown() {
     let server = Server::start().await;
     let long = "x".repeat(4_000);
     for id in [
@@ -243,7 +243,7 @@ async fn ids_that_cannot_be_are_unknown_ids() {
 }
 
 #[tokio::test]
-async fn requests_that_are_not_http_do_not_hurt() {
+async fn non_http_input_does_not_harm_the_server() {
     let server = Server::start().await;
     for bytes in [
         &b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\ncontent-length: -1\r\n\r\n"[..],

@@ -1,4 +1,4 @@
-//! Requests that take effect once.
+//! Idempotent requests.
 
 use std::collections::HashSet;
 
@@ -26,7 +26,7 @@ async fn a_repeat_gets_the_first_answer(server: &Server) {
         assert_eq!(again.header(REPLAY), Some("true"));
         assert_eq!((again.status, &again.body), (201, &first.body));
     }
-    // Equal documents are equal however they are written.
+    // JSON documents are compared by value, not by text.
     let spaced = r#" { "inputs": { "b": 2, "a": 1 }, "workflowId": "conformance\u002dnoop" } "#;
     let spaced = server
         .call("POST", "/v1/runs")
@@ -57,19 +57,19 @@ async fn a_repeat_gets_the_first_answer(server: &Server) {
 }
 
 #[tokio::test]
-async fn a_repeat_gets_the_first_answer_in_memory() {
+async fn repeated_request_gets_the_first_response_in_memory() {
     a_repeat_gets_the_first_answer(&Server::start().await).await;
 }
 
 #[tokio::test]
-async fn a_repeat_gets_the_first_answer_on_sqlite() {
+async fn repeated_request_gets_the_first_response_on_sqlite() {
     let server = Server::start_on_sqlite().await;
     a_repeat_gets_the_first_answer(&server).await;
     server.stop().await;
 }
 
 #[tokio::test]
-async fn of_many_at_once_one_takes_effect() {
+async fn concurrent_duplicates_take_effect_once() {
     let server = Server::start_on_sqlite().await;
     let body = json!({ "workflowId": "approval" });
     let create = server.post("/v1/runs", &body).header("idempotency-key", "race");
@@ -84,7 +84,7 @@ async fn of_many_at_once_one_takes_effect() {
 }
 
 #[tokio::test]
-async fn commands_take_effect_once_too() {
+async fn commands_take_effect_once() {
     let server = Server::start().await;
     let run = server.run("short-delay", json!({})).await;
     let pause = server.post(&format!("/v1/runs/{run}:pause"), &json!({}));
@@ -96,7 +96,7 @@ async fn commands_take_effect_once_too() {
     assert_eq!((again.status, &again.body), (202, &first.body));
 
     let other = server.run("short-delay", json!({})).await;
-    // The path's parameters are part of the request.
+    // Path parameters are part of the request.
     let elsewhere = server.post(&format!("/v1/runs/{other}:pause"), &json!({}));
     let elsewhere = elsewhere.header("idempotency-key", "p").send().await;
     elsewhere.error(409, "idempotency_key_mismatch");
@@ -120,11 +120,11 @@ async fn commands_take_effect_once_too() {
 }
 
 #[tokio::test]
-async fn an_answer_by_token_takes_effect_once_too() {
+async fn answers_by_token_take_effect_once() {
     let server = Server::start().await;
     let body = json!({ "resumeValue": { "action": "accept" } });
     let mut firsts = Vec::new();
-    // Whoever holds the token of another interrupt has other keys.
+    // Tokens of different interrupts have separate idempotency keys.
     for _ in 0..2 {
         let run = server.run("approval", json!({})).await;
         let waiting = server.wait_for(&run, "waiting-approval").await;
@@ -160,7 +160,7 @@ async fn an_answer_by_token_takes_effect_once_too() {
 }
 
 #[tokio::test]
-async fn a_registration_takes_effect_once_too() {
+async fn registrations_take_effect_once() {
     let server = Server::start().await;
     let node = |id| crate::workflows::node(id, "core.noop", json!({}));
     let definition = crate::workflows::chain("once", &[node("a")]);
@@ -169,7 +169,7 @@ async fn a_registration_takes_effect_once_too() {
         .header("idempotency-key", "w");
     let first = register.send().await;
     assert_eq!((first.status, first.header(REPLAY)), (201, None));
-    // Another version since then stays what it is.
+    // A later version stays current.
     let newer = crate::workflows::chain("once", &[node("b")]);
     let newer = server.post("/v1/workflows", &newer).send().await;
     newer.ok(201);
@@ -185,7 +185,7 @@ async fn a_registration_takes_effect_once_too() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_not_remembered() {
+async fn refusals_are_not_replayed() {
     let server = Server::start().await;
     let late = json!({ "workflowId": "late" });
     let create = server.post("/v1/runs", &late).header("idempotency-key", "l");
@@ -197,7 +197,7 @@ async fn a_refusal_is_not_remembered() {
 }
 
 #[tokio::test]
-async fn what_took_effect_is_replayed_whatever_became_of_the_workflow() {
+async fn response_is_replayed_after_the_workflow_was_deactivated() {
     let server = Server::start().await;
     let mut definition = crate::workflows::chain(
         "short-lived",
@@ -222,7 +222,7 @@ async fn what_took_effect_is_replayed_whatever_became_of_the_workflow() {
 }
 
 #[tokio::test]
-async fn a_key_has_a_shape() {
+async fn malformed_idempotency_keys_are_refused() {
     let server = Server::start().await;
     let body = json!({ "workflowId": "conformance-noop" });
     for key in ["", &"x".repeat(256)] {
@@ -241,7 +241,7 @@ async fn a_key_has_a_shape() {
         .send()
         .await;
     create.ok(201);
-    // Reading is not made once: the header has no meaning there.
+    // The header has no meaning on reads.
     let read = server
         .get("/v1/runs")
         .header("idempotency-key", &key)

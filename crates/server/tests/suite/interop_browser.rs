@@ -1,4 +1,4 @@
-//! The page of an interrupt in Chromium, with JavaScript off: over WebDriver, with a client as small as that takes.
+//! The page of an interrupt in Chromium with JavaScript disabled, driven by a minimal WebDriver client.
 
 use std::{env, fs, net::SocketAddr, path::Path, process::Stdio, time::Duration};
 
@@ -16,12 +16,13 @@ use crate::{
     server::Server,
 };
 
-/// A browser takes its time to start on a machine that is busy.
+/// A browser starts slowly on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// How WebDriver names a reference to an element.
+/// The WebDriver key of an element reference.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
-/// Chromium under chromedriver, as a phone. It ends with its driver, which holds the other end of its pipe.
+/// Chromium under chromedriver, emulating a phone. It exits with its driver, which holds the other end of its
+/// pipe.
 struct Browser {
     address: SocketAddr,
     session: String,
@@ -121,7 +122,7 @@ impl Browser {
         source.as_str().unwrap().to_owned()
     }
 
-    /// Waits for a page that says this: a click returns before the next page is there.
+    /// Waits until the page contains `text`: a click returns before the next page has loaded.
     async fn shows(&self, text: &str) {
         let shown = async {
             while !self.page().await.contains(text) {
@@ -151,7 +152,7 @@ impl Browser {
         self.call("POST", &format!("{element}/value"), &text).await;
     }
 
-    /// Keeps a picture of the whole page.
+    /// Saves a screenshot of the whole page.
     async fn picture(&self, name: &str) {
         let metrics = self.devtools("Page.getLayoutMetrics", json!({})).await;
         let width = metrics["cssContentSize"]["width"].as_f64().unwrap();
@@ -168,7 +169,7 @@ impl Browser {
         fs::write(folder.join(format!("{name}.png")), bytes).unwrap();
     }
 
-    /// Every control has a name that is read aloud.
+    /// Asserts that every control has an accessible name.
     async fn controls_are_named(&self) {
         let tree = self.devtools("Accessibility.getFullAXTree", json!({})).await;
         let controls = ["textbox", "button", "radio", "checkbox", "spinbutton", "combobox"];
@@ -183,7 +184,7 @@ impl Browser {
         assert!(n_controls > 0, "{tree}");
     }
 
-    /// Nothing broke the policy, and nothing but this server was asked.
+    /// Asserts that nothing violated the content security policy and only this server was requested.
     async fn stayed_here(&self, server: &Server) {
         let logged = |kind: &'static str| async move {
             let log = self.call("POST", "/se/log", &json!({ "type": kind })).await;
@@ -202,7 +203,7 @@ impl Browser {
             let event = &event["message"];
             if event["method"] == "Network.requestWillBeSent" {
                 let url = event["params"]["request"]["url"].as_str().unwrap();
-                // What the browser shows by itself is its own: chrome:, about:, data:.
+                // chrome:, about: and data: are the browser's own.
                 let is_elsewhere =
                     url.contains("://") && !url.starts_with("chrome") && !url.starts_with(&here);
                 assert!(!is_elsewhere, "the page asked {url}");
@@ -217,7 +218,7 @@ impl Browser {
     }
 }
 
-/// Asks the driver, which leaves the connection open whatever it is told.
+/// Sends a request to the driver, which keeps the connection open even if asked to close it.
 async fn ask(address: SocketAddr, method: &str, path: &str, body: &str) -> (bool, Value) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let length = body.len();
@@ -235,7 +236,7 @@ async fn ask(address: SocketAddr, method: &str, path: &str, body: &str) -> (bool
         let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else {
             continue;
         };
-        // Its head is terse: there is no space after a colon.
+        // The driver writes no space after a colon.
         let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
         let length = head.lines().find_map(|line| line.strip_prefix("content-length:"));
         let length: usize = length.unwrap().trim().parse().unwrap();
@@ -250,7 +251,7 @@ fn address(server: &Server, path: &str) -> String {
     format!("http://{}{path}", server.address)
 }
 
-/// The first event of a type in a run's log.
+/// Returns the first event of a type in a run's log.
 async fn event(server: &Server, run: &str, name: &str) -> Value {
     let path = format!("/v1/runs/{run}/events");
     let call = server.get(&path).header("accept", "application/json");
@@ -280,7 +281,7 @@ async fn an_approval_is_answered_on_a_phone_without_javascript() {
     browser.devtools("Emulation.setEmulatedMedia", dark).await;
     browser.picture("approval-dark").await;
 
-    // Without what it needs, a button leads back to the form, which keeps what was entered.
+    // If a required field is missing, a button leads back to the form, which keeps the input.
     browser.click("button[value=refine]").await;
     browser.shows("say what should change").await;
     browser.picture("approval-refused").await;
@@ -293,7 +294,7 @@ async fn an_approval_is_answered_on_a_phone_without_javascript() {
     assert_eq!(received["action"], "accept");
     assert_eq!(received["feedback"], "Well done.\nSend it.");
 
-    // Reloading sends nothing again.
+    // Reloading submits nothing again.
     browser.call("POST", "/refresh", &json!({})).await;
     browser.shows("It was accepted").await;
     browser.stayed_here(&server).await;
@@ -301,7 +302,7 @@ async fn an_approval_is_answered_on_a_phone_without_javascript() {
 }
 
 #[tokio::test]
-async fn changes_are_asked_for_and_made_in_a_browser() {
+async fn changes_are_requested_and_made_in_a_browser() {
     let server = Server::start().await;
     let browser = Browser::start().await;
 
@@ -316,7 +317,7 @@ async fn changes_are_asked_for_and_made_in_a_browser() {
     let (run, path) = link(&server).await;
     browser.open(&address(&server, &path)).await;
     browser.fill("#edited", "Dear Ada,\n\nyes.").await;
-    // The wrong button does not drop the edits.
+    // The wrong button does not discard the edits.
     browser.click("button[value=accept]").await;
     browser.shows("you changed the content").await;
     browser.click("button[value=edit-accept]").await;
@@ -335,7 +336,7 @@ async fn questions_are_answered_in_a_browser() {
     browser.open(&address(&server, &path)).await;
     browser.controls_are_named().await;
     browser.picture("clarification").await;
-    // The browser itself holds back a form without the required answers.
+    // The browser itself blocks a form without the required answers.
     browser.click("button[type=submit]").await;
     assert_eq!(server.snapshot(&run).await["status"], "waiting-input");
     browser.click("input[type=radio][value=large]").await;
@@ -358,7 +359,7 @@ async fn an_expired_link_says_so_in_a_browser() {
     let (run, path) = link(&server).await;
     browser.open(&address(&server, &path)).await;
     server.clock.advance(400 * 24 * 3_600_000);
-    // The page was open all the time.
+    // The page was open before the link expired.
     browser.click("button[value=accept]").await;
     browser.shows("This link has expired").await;
     browser.picture("expired").await;

@@ -1,4 +1,4 @@
-//! Questions to people and systems, and their answers.
+//! Interrupts and their resolution.
 
 use serde_json::{Value, json};
 
@@ -18,9 +18,9 @@ async fn answer(server: &Server, run: &str, node: &str, value: Value) -> crate::
     server.post(&path, &json!({ "resumeValue": value })).send().await
 }
 
-/// Parent and child have an artifact of one id; the child's question is about the child's.
+/// Parent and child each have an artifact of the same id; the child's interrupt refers to the child's.
 #[tokio::test]
-async fn a_childs_question_names_the_run_that_has_its_artifact() {
+async fn childs_interrupt_names_the_run_of_its_artifact() {
     let server = Server::start().await;
     let draft = |text: &str| {
         let mut draft = node("draft", "core.template", json!({ "template": text }));
@@ -46,7 +46,7 @@ async fn a_childs_question_names_the_run_that_has_its_artifact() {
     assert_ne!(asking, run);
     let path = format!("/v1/runs/{asking}/artifacts/{id}");
     assert_eq!(server.get(&path).send().await.ok(200)["content"], "the child's");
-    // The child's own question needs no name.
+    // The child's own interrupt need not name the run.
     let own = server.snapshot(asking).await;
     assert_eq!(own["interrupts"][0]["data"].get("artifactRunId"), None);
 }
@@ -113,7 +113,7 @@ async fn event(server: &Server, run: &str, name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn every_action_is_told_in_the_log() {
+async fn every_action_is_recorded_in_the_log() {
     let server = Server::start().await;
     let feedback = json!({ "scope": "whole", "text": "shorter" });
     for (value, action, decision, status) in [
@@ -189,7 +189,7 @@ async fn every_action_is_told_in_the_log() {
 }
 
 #[tokio::test]
-async fn an_approval_has_an_address_without_wrapping() {
+async fn approval_route_takes_an_unwrapped_answer() {
     let server = Server::start().await;
     let (run, _) = waiting(&server, "approval", "waiting-approval").await;
     let path = format!("/v1/runs/{run}/approvals/gate");
@@ -204,7 +204,7 @@ async fn an_approval_has_an_address_without_wrapping() {
 }
 
 #[tokio::test]
-async fn a_clarification_takes_both_shapes() {
+async fn clarification_accepts_both_answer_formats() {
     let server = Server::start().await;
     for answers in [json!({ "q1": "blue" }), json!([{ "id": "q1", "answer": "blue" }])] {
         let (run, interrupt) = waiting(&server, "ask", "waiting-input").await;
@@ -247,7 +247,7 @@ async fn a_quorum_counts_each_voter_once() {
 }
 
 #[tokio::test]
-async fn voting_for_others_takes_a_right() {
+async fn voting_for_others_requires_a_scope() {
     let server = Server::start_with(|config| config.conformance = false).await;
     let made = json!({ "scopes": ["approvals:respond"], "id": "approver" });
     let made = server.post("/v1/host/wopr/keys", &made).send().await.ok(201);
@@ -262,7 +262,7 @@ async fn voting_for_others_takes_a_right() {
     };
     call("somebody").send().await.error(403, "forbidden");
     call("approver").send().await.ok(200);
-    // A key that manages keys could make one for the voter anyway.
+    // A key that manages keys could create one for the voter anyway.
     assert_eq!(
         server.post(&path, &vote("somebody")).send().await.ok(200)["status"],
         "completed"
@@ -270,7 +270,7 @@ async fn voting_for_others_takes_a_right() {
 }
 
 #[tokio::test]
-async fn a_token_looks_answers_and_ends() {
+async fn token_inspects_and_resolves_once() {
     let server = Server::start().await;
     let (run, interrupt) = waiting(&server, "approval", "waiting-approval").await;
     let path = format!("/v1/interrupts/{}", interrupt["interruptToken"].as_str().unwrap());
@@ -296,7 +296,7 @@ async fn a_token_looks_answers_and_ends() {
 }
 
 #[tokio::test]
-async fn a_text_that_is_no_token_opens_nothing() {
+async fn invalid_tokens_are_refused() {
     let server = Server::start().await;
     let (_, interrupt) = waiting(&server, "approval", "waiting-approval").await;
     let token = interrupt["interruptToken"].as_str().unwrap();
@@ -327,7 +327,7 @@ async fn a_text_that_is_no_token_opens_nothing() {
 }
 
 #[tokio::test]
-async fn a_token_expires_with_its_time_or_its_interrupt() {
+async fn token_expires_by_lifetime_or_with_its_interrupt() {
     let server = Server::start().await;
     let (_, interrupt) = waiting(&server, "approval", "waiting-approval").await;
     let (_, sooner) = waiting(&server, "approval-soon", "waiting-approval").await;
@@ -398,7 +398,7 @@ async fn a_cancel_invalidates_tokens() {
 }
 
 #[tokio::test]
-async fn a_gate_can_insist_on_a_credential() {
+async fn gate_can_require_a_credential() {
     let server = Server::start().await;
     let (run, interrupt) = waiting(&server, "signed", "waiting-approval").await;
     let path = format!("/v1/interrupts/{}", interrupt["interruptToken"].as_str().unwrap());
@@ -440,7 +440,7 @@ async fn tokens_are_shown_only_to_callers_who_may_answer() {
 }
 
 #[tokio::test]
-async fn pending_interrupts_are_listed_where_they_are_asked() {
+async fn pending_interrupts_are_listed_under_their_own_run() {
     let server = Server::start().await;
     let (run, _) = waiting(&server, "approval", "waiting-approval").await;
     let parent = server.run("parent", json!({})).await;
@@ -463,7 +463,7 @@ async fn pending_interrupts_are_listed_where_they_are_asked() {
 }
 
 #[tokio::test]
-async fn a_cancel_and_an_answer_race_to_one_end() {
+async fn racing_cancel_and_answer_have_one_winner() {
     let server = Server::start_on_sqlite().await;
     for _ in 0..10 {
         let (run, _) = waiting(&server, "approval", "waiting-approval").await;
@@ -486,7 +486,7 @@ async fn a_cancel_and_an_answer_race_to_one_end() {
 }
 
 #[tokio::test]
-async fn a_token_shows_what_it_answers_and_until_when() {
+async fn token_shows_its_interrupt_and_expiry() {
     let server = Server::start().await;
     let run = server.run("approval", json!({})).await;
     let asked = server.wait_for(&run, "waiting-approval").await["interrupt"].clone();
@@ -500,7 +500,7 @@ async fn a_token_shows_what_it_answers_and_until_when() {
 }
 
 #[tokio::test]
-async fn a_waiting_run_has_a_version_until_its_token_is_replaced() {
+async fn etag_of_a_waiting_run_changes_with_its_token() {
     let server = Server::start().await;
     let period = 30 * 60_000 / 16;
     let into = server.host.engine().now().millis() % period;
@@ -521,7 +521,7 @@ async fn a_waiting_run_has_a_version_until_its_token_is_replaced() {
     assert_eq!((again.status, again.body.len()), (304, 0));
     assert_eq!(again.header("etag"), Some(tag.as_str()));
 
-    // Who sees no token sees another document.
+    // A caller who sees no token sees a different document.
     let reader = server
         .call("GET", &path)
         .key(READER)
@@ -534,7 +534,7 @@ async fn a_waiting_run_has_a_version_until_its_token_is_replaced() {
     let later = server.get(&path).header("if-none-match", &tag).send().await;
     assert_ne!(token(&later.ok(200)), shown);
     assert_ne!(later.header("etag"), Some(tag.as_str()));
-    // What the first one was told lasts much longer than a 304 says it does.
+    // The first token lasts much longer than the ETag stays valid.
     let inspected = server
         .call("GET", &format!("/v1/interrupts/{shown}"))
         .send()

@@ -1,4 +1,4 @@
-//! Keys made and revoked while the host runs.
+//! API keys created and revoked while the host runs.
 
 use serde_json::{Value, json};
 use wopr_core::{PrincipalId, TenantId, Timestamp};
@@ -11,7 +11,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_key_works_from_its_making_to_its_revocation() {
+async fn key_works_from_creation_until_revocation() {
     let server = Server::start_on_sqlite().await;
     let body = json!({ "id": "ci", "principal": "robot", "scopes": ["runs:create", "runs:read"] });
     let made = server.post("/v1/host/wopr/keys", &body).send().await.ok(201);
@@ -68,7 +68,7 @@ async fn racing_creates_of_one_key_id_make_one_key() {
     let secret = made[0].json()["secret"].as_str().unwrap().to_owned();
     let works = async |secret: &str| server.call("GET", "/v1/runs").key(secret).send().await.status;
     assert_eq!(works(&secret).await, 200);
-    // Another tenant has its own ids, and revoking its key leaves this one alone.
+    // Another tenant has its own ids, and revoking its key does not affect this one.
     make(BOB).send().await.ok(201);
     let revoked = server
         .call("DELETE", "/v1/host/wopr/keys/shared")
@@ -80,7 +80,7 @@ async fn racing_creates_of_one_key_id_make_one_key() {
 }
 
 #[tokio::test]
-async fn nobody_makes_a_key_that_can_do_more_than_theirs() {
+async fn key_can_grant_only_scopes_its_creator_holds() {
     let server = Server::start().await;
     let body = json!({ "id": "limited", "scopes": ["keys:manage", "runs:read"] });
     let made = server.post("/v1/host/wopr/keys", &body).send().await.ok(201);
@@ -111,7 +111,7 @@ async fn nobody_makes_a_key_that_can_do_more_than_theirs() {
     once.error(400, "validation_error");
 }
 
-/// Keys as another process makes and revokes them, beside the host.
+/// Creates and revokes keys in the database, as another process does.
 struct Beside(Guest);
 
 impl Beside {
@@ -142,7 +142,7 @@ impl Beside {
     }
 }
 
-/// Asks over and over; how often that is does not matter, only that it changes.
+/// Repeats a call until it is refused.
 async fn until_refused(call: &Call) -> Value {
     loop {
         let reply = call.send().await;
@@ -158,7 +158,7 @@ async fn a_host_on_sqlite_follows_keys_that_another_process_changes() {
     let server = Server::start_on_sqlite().await;
     let beside = Beside::new(&server);
     for id in ["first", "second"] {
-        // Known from its first use on.
+        // A new key works from its first use.
         let secret = beside.make(id).await;
         let list = server.call("GET", "/v1/runs").key(&secret);
         list.send().await.ok(200);
@@ -168,7 +168,7 @@ async fn a_host_on_sqlite_follows_keys_that_another_process_changes() {
     server.stop().await;
 }
 
-/// Streams of a run over every face, each opened with a key.
+/// Opens streams of a run over every face, with one key.
 async fn streams(server: &Server, run: &str, secret: &str) -> Vec<(&'static str, Events)> {
     let rpc = |method: &str| json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": { "id": run } });
     let at = |method: &str, path: String| server.call(method, &path).key(secret);
@@ -202,7 +202,7 @@ async fn streams(server: &Server, run: &str, secret: &str) -> Vec<(&'static str,
 }
 
 #[tokio::test]
-async fn streams_end_with_their_key_and_no_others() {
+async fn streams_end_only_with_their_own_key() {
     let server = Server::start_on_sqlite().await;
     let run = server.run("approval", json!({})).await;
     let beside = Beside::new(&server);
@@ -216,7 +216,7 @@ async fn streams_end_with_their_key_and_no_others() {
         }
     }
 
-    // The others see the end of the run.
+    // The other streams see the end of the run.
     server
         .post(&format!("/v1/runs/{run}/cancel"), &json!({}))
         .send()
@@ -243,7 +243,7 @@ async fn a_stream_ends_at_once_when_its_host_revokes_its_key() {
     let revoke = server.call("DELETE", "/v1/host/wopr/keys/watcher").key(ALICE);
     assert_eq!(revoke.send().await.status, 204);
     events.all().await;
-    // Whoever comes back is told why.
+    // A client that reconnects learns the reason.
     stream.send().await.error(401, "key_revoked");
     server.stop().await;
 }

@@ -1,4 +1,4 @@
-//! Runs from start to end.
+//! The lifecycle of runs.
 
 use serde_json::{Value, json};
 use wopr_server::StoreStats;
@@ -60,7 +60,7 @@ async fn a_run_is_started_read_and_listed_on_sqlite() {
 }
 
 #[tokio::test]
-async fn a_failed_run_says_why() {
+async fn failed_run_reports_its_error() {
     let server = Server::start().await;
     let run = server.run("fails", json!({})).await;
     let snapshot = server.wait_for(&run, "failed").await;
@@ -73,7 +73,7 @@ async fn a_failed_run_says_why() {
 }
 
 #[tokio::test]
-async fn a_run_is_cancelled_once_and_then_stays_as_it_is() {
+async fn cancelling_twice_changes_nothing() {
     let server = Server::start().await;
     for path in ["cancel", ":cancel", "%3Acancel"] {
         let run = server.run("delay", json!({})).await;
@@ -86,7 +86,7 @@ async fn a_run_is_cancelled_once_and_then_stays_as_it_is() {
             .await
             .ok(200);
         assert_eq!(cancelled, json!({ "runId": run, "status": "cancelled" }));
-        // Without a body, too.
+        // The body is optional.
         let again = server.call("POST", &path).key(ALICE).send().await.ok(200);
         assert_eq!(again["status"], "cancelled");
         let poll = server
@@ -182,7 +182,7 @@ async fn artifacts_are_listed_and_read() {
 }
 
 #[tokio::test]
-async fn a_sensitive_variable_is_kept_from_every_view() {
+async fn sensitive_variables_are_hidden_from_every_view() {
     let server = Server::start().await;
     let run = server.run("secret", json!({ "pin": "4711", "open": 1 })).await;
     let snapshot = server.wait_for(&run, "completed").await;
@@ -199,7 +199,7 @@ async fn a_sensitive_variable_is_kept_from_every_view() {
 }
 
 #[tokio::test]
-async fn a_snapshot_that_is_known_is_not_sent_again() {
+async fn known_snapshot_is_answered_with_304() {
     let server = Server::start().await;
     let run = server.run("conformance-noop", json!({})).await;
     server.wait_for(&run, "completed").await;
@@ -214,7 +214,7 @@ async fn a_snapshot_that_is_known_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn lists_go_on_page_by_page() {
+async fn lists_are_paginated() {
     let server = Server::start().await;
     let mut runs = Vec::new();
     for _ in 0..5 {
@@ -242,7 +242,7 @@ async fn lists_go_on_page_by_page() {
 }
 
 #[tokio::test]
-async fn a_parent_shows_its_child_and_what_it_asks() {
+async fn parent_shows_its_child_and_the_childs_interrupt() {
     let server = Server::start().await;
     let parent = server.run("parent", json!({})).await;
     let snapshot = server.wait_for(&parent, "waiting-approval").await;
@@ -271,7 +271,7 @@ async fn a_parent_shows_its_child_and_what_it_asks() {
 }
 
 #[tokio::test]
-async fn runs_survive_the_process() {
+async fn runs_survive_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let database = folder.path().join("kept.db");
     let open = || {
@@ -286,7 +286,7 @@ async fn runs_survive_the_process() {
     server.stop().await;
     let server = open().await;
     assert_eq!(server.snapshot(&run).await["status"], "waiting-approval");
-    // The master key is kept beside the database, so tokens live on too.
+    // The master key is stored next to the database, so tokens survive too.
     let body = json!({ "resumeValue": { "action": "accept" } });
     let path = format!("/v1/interrupts/{token}");
     let resolved = server.call("POST", &path).json(&body).send().await.ok(200);
@@ -294,13 +294,13 @@ async fn runs_survive_the_process() {
 }
 
 #[tokio::test]
-async fn null_means_absent_where_the_official_client_sends_it_and_is_refused_where_the_schema_forbids_it() {
+async fn null_is_accepted_only_where_the_official_client_sends_it() {
     let server = Server::start().await;
     let create = |configurable: Value| {
         let body = json!({ "workflowId": "conformance-noop", "configurable": configurable });
         server.post("/v1/runs", &body)
     };
-    // Every optional member of RunConfigurable, as the client sends one that is not set.
+    // Every optional member of RunConfigurable, as the client sends an unset one.
     let unset = json!({
         "recursionLimit": null, "runTimeoutMs": null, "maxLoopIterations": null, "model": null, "temperature": null,
         "maxTokens": null, "promptOverrides": null, "ai": { "provider": null, "credentialRef": null },
@@ -328,7 +328,7 @@ async fn null_means_absent_where_the_official_client_sends_it_and_is_refused_whe
 }
 
 #[tokio::test]
-async fn a_seam_of_conformance_mode_sets_variables_of_a_run() {
+async fn conformance_seam_sets_run_variables() {
     let server = Server::start().await;
     let run = server.run("approval", json!({ "kept": 1, "changed": 1 })).await;
     server.wait_for(&run, "waiting-approval").await;

@@ -1,4 +1,4 @@
-//! What views keep to themselves, by whatever name a value goes, and who is shown the contents of artifacts.
+//! Masking: sensitive values under every name they appear by, and access to the contents of artifacts.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ async fn register(server: &Server, workflow: &Value) {
     assert!(matches!(registered.status, 200 | 201), "{registered:?}");
 }
 
-/// Begins a run and answers its gate.
+/// Starts a run and answers its gate.
 async fn answered(server: &Server, workflow: &Value, answer: &Value) -> String {
     register(server, workflow).await;
     let run = server.run(workflow["id"].as_str().unwrap(), json!({})).await;
@@ -24,7 +24,7 @@ async fn answered(server: &Server, workflow: &Value, answer: &Value) -> String {
     run
 }
 
-/// All that a caller is shown of a run.
+/// Collects everything a caller can read of a run.
 async fn shown(server: &Server, key: &str, run: &str) -> String {
     let read = async |path: String| {
         let call = server.call("GET", &path).key(key);
@@ -36,7 +36,7 @@ async fn shown(server: &Server, key: &str, run: &str) -> String {
 }
 
 #[tokio::test]
-async fn what_a_reviewer_says_is_kept_under_every_name() {
+async fn sensitive_feedback_is_masked_under_every_name() {
     let server = Server::start().await;
     let gate = |marks: &Value, required: u32| {
         let mut gate = node(
@@ -76,7 +76,7 @@ async fn what_a_reviewer_says_is_kept_under_every_name() {
 }
 
 #[tokio::test]
-async fn answers_that_become_artifacts_are_for_readers_of_artifacts() {
+async fn answers_stored_as_artifacts_require_artifact_access() {
     let server = Server::start().await;
     let asking = node(
         "gate",
@@ -111,7 +111,7 @@ async fn answers_that_become_artifacts_are_for_readers_of_artifacts() {
 }
 
 #[tokio::test]
-async fn a_page_shows_content_only_where_its_token_was_given_to_a_reader_of_artifacts() {
+async fn page_shows_content_only_if_its_token_grants_artifact_access() {
     let server = Server::start_with(|config| config.conformance = false).await;
     let mut draft = node("draft", "core.template", json!({ "template": "the contents" }));
     draft["artifactType"] = json!("note");
@@ -146,7 +146,7 @@ async fn a_page_shows_content_only_where_its_token_was_given_to_a_reader_of_arti
 }
 
 #[tokio::test]
-async fn values_of_sensitive_names_are_in_no_definition() {
+async fn definitions_mask_sensitive_values() {
     let server = Server::start().await;
     let with = |mut node: Value, field: &str, value: Value| {
         node[field] = value;
@@ -188,7 +188,7 @@ async fn values_of_sensitive_names_are_in_no_definition() {
             "core.subWorkflow",
             json!({ "workflowId": "secret", "inputs": { "pin": "hushed-l", "open": "shown" } }),
         ),
-        // The first name is the one that counts.
+        // The first name counts.
         set(
             "z",
             json!({ "name": "other", "variable": "pin", "value": "shown" }),
@@ -207,7 +207,7 @@ async fn values_of_sensitive_names_are_in_no_definition() {
         assert!(!text.contains("hushed"), "{text}");
         let is_open = ["l", "z"].contains(&node["id"].as_str().unwrap());
         assert_eq!(text.contains("shown"), is_open, "{text}");
-        // As it was read it would replace the values by their marks.
+        // Registered as read, it would replace the values with their masks.
         let mut read = read;
         read["variables"][0]["defaultValue"] = json!("new");
         read["channels"]["notes"]["default"] = json!([]);

@@ -1,4 +1,4 @@
-//! Tokens of an issuer on loopback, whose keys come and go.
+//! Tokens of an issuer on loopback that rotates its keys.
 
 use std::{
     net::SocketAddr,
@@ -20,7 +20,7 @@ use crate::{
     server::{ALICE, Server},
 };
 
-/// What the issuer answers, and how often it was asked for its keys.
+/// What the issuer serves, and how often its keys were fetched.
 #[derive(Debug, Default)]
 struct State {
     keys: Vec<Value>,
@@ -91,7 +91,7 @@ impl Issuer {
     }
 
     fn claims(&self) -> Value {
-        // The clock of a test goes forward: the end of the century is ahead of all of them.
+        // Tests advance their clock; the end of the century is later than all of them.
         json!({"iss": self.name(), "aud": "wopr", "sub": "ada", "exp": 4_102_444_800_u64, "scope": "runs:read"})
     }
 
@@ -158,7 +158,7 @@ async fn is_in(server: &Server, token: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_token_opens_what_its_scopes_say() {
+async fn token_grants_its_scopes() {
     let key = key(1);
     let issuer = Issuer::start(&[&key]).await;
     let server = issuer.host(|config| config.auth.keys.clear()).await;
@@ -170,13 +170,13 @@ async fn a_token_opens_what_its_scopes_say() {
     claims["scope"] = json!("runs:create runs:read");
     create(&signed(&claims, &key)).send().await.ok(201);
     assert_eq!(issuer.asked(), 1, "keys are kept");
-    // The key of nobody is no key, although it has two dots.
+    // Neither a malformed token nor the secret of a removed key is accepted.
     assert!(!is_in(&server, "a.b.c").await && !is_in(&server, ALICE).await);
     server.stop().await;
 }
 
 #[tokio::test]
-async fn a_gate_takes_the_roles_and_groups_of_a_token() {
+async fn gate_accepts_the_roles_and_groups_of_a_token() {
     let key = key(1);
     let issuer = Issuer::start(&[&key]).await;
     let change = |config: &mut Config| {
@@ -190,7 +190,7 @@ async fn a_gate_takes_the_roles_and_groups_of_a_token() {
     for (more, status) in [
         (json!({ "realm_access": { "roles": ["staff", "legal"] } }), 200),
         (json!({ "groups": "board" }), 200),
-        // A role is no group, and a claim that is not the configured one is none.
+        // A role is not a group, and only the configured claims count.
         (json!({ "groups": ["legal"] }), 403),
         (json!({ "roles": ["legal"] }), 403),
         (json!({}), 403),
@@ -212,7 +212,7 @@ async fn a_gate_takes_the_roles_and_groups_of_a_token() {
             "waiting-approval"
         };
         assert_eq!(server.wait_for(&run, wanted).await["status"], wanted);
-        // By the token that such a caller is shown, it is the same.
+        // The token shown to such a caller has the same rights.
         let run = server.run("legal", json!({})).await;
         let path = format!("/v1/runs/{run}");
         let seen = server.call("GET", &path).key(&token).send().await.ok(200);
@@ -227,7 +227,7 @@ async fn a_gate_takes_the_roles_and_groups_of_a_token() {
 }
 
 #[tokio::test]
-async fn each_protocol_says_no_in_its_own_way() {
+async fn each_protocol_refuses_in_its_own_format() {
     let key = key(1);
     let issuer = Issuer::start(&[&key]).await;
     let server = issuer.host(|_| {}).await;
@@ -259,14 +259,14 @@ async fn each_protocol_says_no_in_its_own_way() {
             );
             let body: Value = serde_json::from_slice(&reply.body).unwrap();
             assert_eq!(body["error"]["status"], "UNAUTHENTICATED", "{body}");
-            // No envelope of the other protocol.
+            // Not an envelope of the other protocol.
             assert!(
                 body["error"].is_object() && body.get("message").is_none(),
                 "{body}"
             );
         }
     }
-    // What is public stays so, whatever a caller claims to be.
+    // Public resources stay public, even with an invalid credential.
     let card = server.call("GET", "/.well-known/agent-card.json").key("a.b.c");
     let card = card.header("a2a-version", "1.0").send().await.ok(200);
     let schemes = card["securitySchemes"].as_object().unwrap();
@@ -281,7 +281,7 @@ async fn each_protocol_says_no_in_its_own_way() {
 }
 
 #[tokio::test]
-async fn unknown_keys_lead_to_few_questions() {
+async fn fetches_for_unknown_keys_are_rate_limited() {
     let (one, two) = (key(1), key(2));
     let issuer = Issuer::start(&[&one]).await;
     let server = issuer.host(|_| {}).await;
@@ -290,7 +290,7 @@ async fn unknown_keys_lead_to_few_questions() {
         assert!(!is_in(&server, &issuer.token(&key(n))).await);
     }
     assert_eq!(issuer.asked(), 1, "a flood of unknown keys asked again at once");
-    // The issuer changes its key: found at the first token after the pause.
+    // The issuer rotates its key, which is found with the first token after the refresh period.
     issuer.publish(&[&two]);
     assert!(!is_in(&server, &issuer.token(&two)).await);
     server.clock.advance(10_000);
@@ -301,7 +301,7 @@ async fn unknown_keys_lead_to_few_questions() {
 }
 
 #[tokio::test]
-async fn many_first_tokens_at_once_ask_once() {
+async fn concurrent_first_tokens_share_one_fetch() {
     let key = key(1);
     let issuer = Issuer::start(&[&key]).await;
     let server = issuer.host(|_| {}).await;
@@ -312,7 +312,7 @@ async fn many_first_tokens_at_once_ask_once() {
 }
 
 #[tokio::test]
-async fn the_last_good_keys_outlive_the_issuer() {
+async fn last_good_keys_survive_an_issuer_outage() {
     let (one, two) = (key(1), key(2));
     let issuer = Issuer::start(&[&one]).await;
     let server = issuer.host(|_| {}).await;
@@ -325,7 +325,7 @@ async fn the_last_good_keys_outlive_the_issuer() {
     ];
     for change in breaks {
         issuer.change(change);
-        // Old enough to be fetched again, and they are not to be had.
+        // The keys are due for a refetch, which fails.
         server.clock.advance(4_000_000);
         assert!(is_in(&server, &issuer.token(&one)).await);
         assert!(!is_in(&server, &issuer.token(&two)).await);
@@ -343,7 +343,7 @@ async fn the_last_good_keys_outlive_the_issuer() {
     server.stop().await;
 }
 
-/// Waits until the issuer was asked for its keys so often.
+/// Waits until the issuer's keys were fetched this many times.
 async fn asked(issuer: &Issuer, times: usize) {
     let asked = async {
         while issuer.asked() < times {
@@ -357,13 +357,13 @@ async fn asked(issuer: &Issuer, times: usize) {
 }
 
 #[tokio::test]
-async fn keys_are_fetched_at_the_start_and_renewed_before_they_are_old() {
+async fn keys_are_fetched_at_startup_and_renewed_in_time() {
     let key = key(1);
     let issuer = Issuer::start(&[&key]).await;
     let server = issuer.host(|_| {}).await;
     asked(&issuer, 1).await;
     assert!(is_in(&server, &issuer.token(&key)).await);
-    // The keys are valid for ten more minutes.
+    // The keys stay valid for ten more minutes.
     server.clock.advance(50 * 60_000);
     assert!(is_in(&server, &issuer.token(&key)).await);
     asked(&issuer, 2).await;

@@ -1,4 +1,4 @@
-//! The link to an interrupt, opened in a browser: pages, forms, and that JSON clients see none of it.
+//! Interrupt links in a browser: pages and forms. JSON clients never get either.
 
 use serde_json::{Value, json};
 use url::form_urlencoded;
@@ -9,10 +9,10 @@ use crate::{
     workflows::{chain, node},
 };
 
-/// What Chromium sends.
+/// The `Accept` header of Chromium.
 const BROWSER: &str = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8";
 
-/// A draft and a gate about it, with every action.
+/// A draft and its approval gate, with every action.
 fn review() -> Value {
     let mut draft = node(
         "draft",
@@ -48,12 +48,12 @@ fn order() -> Value {
     )
 }
 
-/// A run that waits for a review, and the path of its link.
+/// Starts a run that waits for a review; returns the run and the path of its link.
 pub(crate) async fn link(server: &Server) -> (String, String) {
     link_of(server, &review(), "waiting-approval").await
 }
 
-/// A run that waits for answers, and the path of its link.
+/// Starts a run that waits for answers; returns the run and the path of its link.
 pub(crate) async fn order_link(server: &Server) -> (String, String) {
     link_of(server, &order(), "waiting-input").await
 }
@@ -84,7 +84,7 @@ fn fill(server: &Server, path: &str, fields: &[(&str, &str)]) -> Call {
         .form(body)
 }
 
-/// The page of an answer, which is fenced in whatever it says.
+/// Returns the page of a response after checking its security headers.
 fn page(reply: &Reply, status: u16) -> String {
     assert_eq!(reply.status, status, "{reply:?}");
     for (name, wanted) in [
@@ -135,7 +135,7 @@ async fn a_browser_gets_the_question_with_its_artifact() {
 }
 
 #[tokio::test]
-async fn json_clients_see_no_page() {
+async fn json_clients_get_no_page() {
     let server = Server::start().await;
     let (_, path) = link(&server).await;
     for accept in [
@@ -160,11 +160,11 @@ async fn json_clients_see_no_page() {
     let unknown = server.call("GET", "/v1/interrupts/x").send().await;
     assert_eq!(unknown.header("vary"), Some("Accept"));
     unknown.error(404, "interrupt_not_found");
-    // Neither a JSON document that is said to be a form, nor another media type, is taken for an answer.
+    // Neither a JSON document labeled as a form nor another media type is accepted as an answer.
     let document = json!({ "resumeValue": { "action": "accept" } }).to_string();
     let reply = server.call("POST", &path).form(document).send().await;
     reply.error(415, "unsupported_media_type");
-    // A form of a client that wants JSON is answered in JSON.
+    // A form from a client that accepts JSON is answered in JSON.
     let reply = server.call("POST", &path).form("action=maybe").send().await;
     reply.error(400, "validation_error");
     let reply = server.call("POST", &path).form("action=accept").send().await;
@@ -174,7 +174,7 @@ async fn json_clients_see_no_page() {
 }
 
 #[tokio::test]
-async fn a_form_answers_and_leads_back_to_the_page() {
+async fn form_resolves_and_redirects_to_the_page() {
     for (fields, action, said) in [
         (
             &[("action", "accept"), ("feedback", "well done")][..],
@@ -223,14 +223,14 @@ async fn a_form_answers_and_leads_back_to_the_page() {
         if action == "edit-accept" {
             assert!(log.to_string().contains("New\\ntext"), "{log}");
         }
-        // A second press of the button changes nothing.
+        // Submitting again changes nothing.
         let again = page(&fill(&server, &path, fields).send().await, 409);
         assert!(again.contains(said), "{again}");
     }
 }
 
 #[tokio::test]
-async fn a_clarification_is_a_form_of_its_schemas() {
+async fn clarification_form_follows_its_schemas() {
     let server = Server::start().await;
     let (run, path) = order_link(&server).await;
     let shown = page(&browse(&server, &path).send().await, 200);
@@ -250,7 +250,7 @@ async fn a_clarification_is_a_form_of_its_schemas() {
             refused.contains("role=\"alert\"") && refused.contains(why),
             "{refused}"
         );
-        // What was entered is not lost.
+        // The input is kept.
         assert!(refused.contains("value=\"large\" required checked"), "{refused}");
         assert!(refused.contains(&format!("value=\"{count}\"")), "{refused}");
     }
@@ -266,7 +266,7 @@ async fn a_clarification_is_a_form_of_its_schemas() {
 }
 
 #[tokio::test]
-async fn a_question_of_an_approver_keeps_the_gate_open_and_is_shown() {
+async fn approvers_question_is_shown_and_keeps_the_gate_open() {
     let server = Server::start().await;
     let (_, path) = link(&server).await;
     let ask = [("action", "ask"), ("feedback", "Why <now>?")];
@@ -279,7 +279,7 @@ async fn a_question_of_an_approver_keeps_the_gate_open_and_is_shown() {
 }
 
 #[tokio::test]
-async fn links_that_answer_no_more_say_why() {
+async fn dead_links_show_the_reason() {
     let server = Server::start().await;
     let unknown = page(&browse(&server, "/v1/interrupts/nonsense").send().await, 404);
     assert!(unknown.contains("no such question"), "{unknown}");
@@ -310,7 +310,7 @@ async fn links_that_answer_no_more_say_why() {
 }
 
 #[tokio::test]
-async fn a_form_of_another_site_is_refused() {
+async fn cross_site_form_is_refused() {
     let server = Server::start().await;
     let (run, path) = link(&server).await;
     for (name, value) in [
@@ -327,13 +327,13 @@ async fn a_form_of_another_site_is_refused() {
         assert!(refused.contains("another site"), "{refused}");
     }
     assert_eq!(server.snapshot(&run).await["status"], "waiting-approval");
-    // Under the name it was called by, and from clients that say nothing, a form is taken.
+    // A form is accepted under the host name it was requested by, and from clients that send no origin.
     let call = server.call("POST", &path).header("origin", "http://test");
     assert_eq!(call.form("action=accept").send().await.status, 200);
 }
 
 #[tokio::test]
-async fn forms_are_bounded_before_and_after_they_are_read() {
+async fn form_limits_apply_before_and_after_reading() {
     let server = Server::start_with(|config| config.server.max_body_bytes = 64 << 10).await;
     let (run, path) = link(&server).await;
     let too_large = fill(&server, &path, &[("feedback", &"x".repeat(100_000))]);
@@ -364,7 +364,7 @@ async fn sensitive_questions_are_not_shown_again() {
 }
 
 #[tokio::test]
-async fn a_gate_that_a_link_may_not_answer_says_so() {
+async fn page_reports_that_its_gate_requires_a_credential() {
     let server = Server::start().await;
     let run = server.run("signed", json!({})).await;
     let waiting = server.wait_for(&run, "waiting-approval").await;

@@ -1,5 +1,5 @@
-//! Answers that are ready before their request has arrived: they reach their client, and the connection goes on or
-//! says that it does not.
+//! Responses that are ready before their request has arrived: they reach the client, and the connection stays
+//! open or announces that it closes.
 
 use std::{
     net::SocketAddr,
@@ -16,10 +16,10 @@ use crate::{
     server::{ALICE, READER, Server},
 };
 
-/// Nothing here takes longer.
+/// Upper bound of any wait in these tests.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A connection that carries one request after the other, byte by byte if need be.
+/// A connection for sequential requests that are written in arbitrary pieces.
 struct Connection(BufReader<TcpStream>);
 
 impl Connection {
@@ -31,7 +31,7 @@ impl Connection {
         self.0.write_all(bytes.as_ref()).await.unwrap();
     }
 
-    /// Reads one answer and leaves what follows.
+    /// Reads one response and leaves the bytes after it.
     async fn answer(&mut self) -> Reply {
         let reads = async {
             let mut head = String::new();
@@ -50,7 +50,7 @@ impl Connection {
             .expect("an answer in time")
     }
 
-    /// Waits for the server to end its direction.
+    /// Waits until the server closes its write side.
     async fn ended(&mut self) {
         let mut rest = Vec::new();
         let read = tokio::time::timeout(TIMEOUT, self.0.read_to_end(&mut rest)).await;
@@ -65,7 +65,7 @@ fn head(target: &str, key: &str, fields: &str) -> String {
     )
 }
 
-/// Requests that are answered without a look at their body.
+/// Requests that are answered without reading their body.
 const UNREAD: [(&str, &str, u16); 9] = [
     ("POST /v1/runs", "nobody", 401),
     ("POST /v1/runs", READER, 403),
@@ -79,7 +79,7 @@ const UNREAD: [(&str, &str, u16); 9] = [
 ];
 
 #[tokio::test]
-async fn a_connection_goes_on_after_a_body_that_comes_late() {
+async fn connection_stays_open_after_a_late_body() {
     let server = Server::start().await;
     for (target, key, status) in UNREAD {
         let mut connection = Connection::open(server.address).await;
@@ -102,7 +102,7 @@ async fn a_connection_goes_on_after_a_body_that_comes_late() {
 }
 
 #[tokio::test]
-async fn a_client_that_sends_all_first_gets_its_answer() {
+async fn client_that_sends_everything_first_gets_its_response() {
     let server = Server::start().await;
     let body = vec![b' '; 1 << 16];
     let n_pieces = 400;
@@ -135,7 +135,7 @@ async fn a_client_that_sends_all_first_gets_its_answer() {
 }
 
 #[tokio::test]
-async fn a_body_that_never_comes_is_not_waited_for() {
+async fn missing_body_does_not_delay_the_refusal() {
     let server = Server::start().await;
     for (target, key, length, status) in [
         ("POST /v1/runs", ALICE, 1_u64 << 40, 413),
@@ -153,13 +153,13 @@ async fn a_body_that_never_comes_is_not_waited_for() {
             (status, Some("close"))
         );
         connection.ended().await;
-        // What is large is refused at once; what is small may still come, for two seconds.
+        // A large body is refused at once; a small one may still arrive within two seconds.
         assert!(begun.elapsed() < Duration::from_secs(4), "{target} {length}");
     }
 }
 
 #[tokio::test]
-async fn who_drips_a_body_does_not_keep_the_connection() {
+async fn slow_body_does_not_keep_the_connection_open() {
     let server = Server::start().await;
     let begun = Instant::now();
     let stream = TcpStream::connect(server.address).await.unwrap();
@@ -180,12 +180,12 @@ async fn who_drips_a_body_does_not_keep_the_connection() {
     let both = async { tokio::join!(drips, reads) };
     let ended = tokio::time::timeout(TIMEOUT, both).await;
     ended.expect("the connection ends");
-    // Two seconds for the rest, five for the client to see the end.
+    // Two seconds to read the rest, five for the drain.
     assert!(begun.elapsed() > Duration::from_secs(6));
 }
 
 #[tokio::test]
-async fn only_who_is_heard_is_told_to_go_on() {
+async fn sends_100_continue_only_if_body_is_read() {
     let server = Server::start().await;
     let fields = "content-length: 34\r\nexpect: 100-continue\r\n";
     for (target, key, status) in UNREAD {
@@ -206,7 +206,7 @@ async fn only_who_is_heard_is_told_to_go_on() {
 }
 
 #[tokio::test]
-async fn a_request_names_its_host_once() {
+async fn request_must_name_its_host_once() {
     let server = Server::start().await;
     for (fields, status) in [
         ("", 400),

@@ -1,4 +1,4 @@
-//! Runs that are removed a while after they ended.
+//! Runs are removed after the retention period.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ async fn start(store: StoreUrl) -> Server {
     .await
 }
 
-/// Asks until the run is gone; every answer before that shows the whole of it.
+/// Polls until the run is gone; every response before that shows the complete run.
 async fn gone(server: &Server, run: &str) -> Reply {
     let path = format!("/v1/runs/{run}");
     let give_up = tokio::time::Instant::now() + Duration::from_secs(60);
@@ -32,7 +32,7 @@ async fn gone(server: &Server, run: &str) -> Reply {
             return reply;
         }
         assert!(tokio::time::Instant::now() < give_up, "{run} stays");
-        tokio::time::sleep(Duration::from_millis(50)).await; // sleep: until it is asked again
+        tokio::time::sleep(Duration::from_millis(50)).await; // sleep: poll interval
     }
 }
 
@@ -65,7 +65,7 @@ async fn an_ended_run_goes_and_its_key_answers_not_found(server: Server) {
     assert_eq!(after["runs"].as_array().unwrap().len(), 1);
     assert_eq!(after["runs"][0]["runId"], waiting.as_str(), "what waits stays");
 
-    // A run is gone as soon as it is marked, and counted once its rows are.
+    // A run is gone as soon as it is marked, and counted once its rows are deleted.
     let give_up = tokio::time::Instant::now() + Duration::from_secs(60);
     loop {
         let metrics = server.get("/metrics").send().await;
@@ -74,25 +74,25 @@ async fn an_ended_run_goes_and_its_key_answers_not_found(server: Server) {
             break;
         }
         assert!(tokio::time::Instant::now() < give_up, "{text}");
-        tokio::time::sleep(Duration::from_millis(50)).await; // sleep: until it is asked again
+        tokio::time::sleep(Duration::from_millis(50)).await; // sleep: poll interval
     }
     server.stop().await;
 }
 
 #[tokio::test]
-async fn an_ended_run_goes_and_its_key_answers_not_found_in_memory() {
+async fn ended_run_is_removed_and_its_key_returns_not_found_in_memory() {
     an_ended_run_goes_and_its_key_answers_not_found(start(StoreUrl::Memory).await).await;
 }
 
 #[tokio::test]
-async fn an_ended_run_goes_and_its_key_answers_not_found_on_sqlite() {
+async fn ended_run_is_removed_and_its_key_returns_not_found_on_sqlite() {
     an_ended_run_goes_and_its_key_answers_not_found(start(StoreUrl::Sqlite("wopr.db".into())).await).await;
 }
 
 #[tokio::test]
-async fn a_stream_of_a_run_that_goes_ends() {
+async fn stream_ends_when_its_run_is_removed() {
     let server = start(StoreUrl::Memory).await;
-    // Its first event is more than sockets hold, so that a reader who does not read holds the rest back.
+    // The first event exceeds the socket buffers, so an idle reader holds the rest back.
     let run = server
         .run("conformance-noop", json!({ "text": "x".repeat(9 << 20) }))
         .await;

@@ -1,4 +1,4 @@
-//! A server for a test: its host, its address, and callers of two tenants.
+//! A server for tests: its host, its address, and callers of two tenants.
 
 use std::{
     net::SocketAddr,
@@ -33,7 +33,7 @@ pub(crate) const BOB: &str = "bob-secret-0123456789";
 /// Only `runs:read` in `acme`.
 pub(crate) const READER: &str = "reader-secret-0123456789";
 
-/// A server that runs until it is stopped.
+/// A server that runs until it is stopped or dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
@@ -44,7 +44,7 @@ pub(crate) struct Server {
     folder: TempDir,
 }
 
-/// The system's clock, some way off.
+/// The system clock with an offset.
 #[derive(Debug, Default)]
 pub(crate) struct ShiftedClock(AtomicI64);
 
@@ -73,7 +73,7 @@ fn key(id: &str, secret: &str, tenant: &str, scopes: Scopes) -> Key {
     }
 }
 
-/// A configuration with the callers, in memory.
+/// A configuration with the callers and a memory store.
 pub(crate) fn config() -> Config {
     let mut config = Config {
         store: StoreUrl::Memory,
@@ -91,12 +91,11 @@ pub(crate) fn config() -> Config {
 }
 
 impl Server {
-    /// In memory, with the test workflows.
+    /// Starts in memory, with the test workflows.
     pub(crate) async fn start() -> Self {
         Self::start_with(|_| {}).await
     }
 
-    /// On SQLite.
     pub(crate) async fn start_on_sqlite() -> Self {
         Self::start_with(|config| config.store = StoreUrl::Sqlite("wopr.db".into())).await
     }
@@ -106,7 +105,7 @@ impl Server {
         Self::start_in(folder, clock, change).await
     }
 
-    /// Stops, and starts again on the same SQLite database, by the same clock of the machine.
+    /// Stops and starts again on the same SQLite database, with the same clock.
     pub(crate) async fn again_on_sqlite(self) -> Self {
         let Self {
             stop,
@@ -140,7 +139,7 @@ impl Server {
         let host = Host::open_with(config, Arc::new(steady)).await.unwrap();
         let (stop, stopped) = oneshot::channel();
         let serving = tokio::spawn(serve(Arc::clone(&host), listener, async {
-            // A dropped server stops as well.
+            // Dropping the server stops it too.
             let _ = stopped.await;
         }));
         Self {
@@ -153,7 +152,7 @@ impl Server {
         }
     }
 
-    /// Stops in order and waits for it.
+    /// Shuts down gracefully.
     pub(crate) async fn stop(mut self) {
         let _ = self.stop.take().unwrap().send(());
         self.serving.await.unwrap().unwrap();
@@ -176,7 +175,7 @@ impl Server {
         self.call("POST", path).key(ALICE).json(body)
     }
 
-    /// Starts a run and gives its id.
+    /// Starts a run and returns its id.
     pub(crate) async fn run(&self, workflow: &str, inputs: Value) -> String {
         let body = json!({ "workflowId": workflow, "inputs": inputs });
         let created = self.post("/v1/runs", &body).send().await.ok(201);
@@ -187,7 +186,7 @@ impl Server {
         self.get(&format!("/v1/runs/{run}")).send().await.ok(200)
     }
 
-    /// Follows a run until it has a status; every change is an event, so each wait is for one.
+    /// Long-polls a run until it has a status; every change is an event, so each poll waits for one.
     pub(crate) async fn wait_for(&self, run: &str, status: &str) -> Value {
         let mut after = String::new();
         loop {
@@ -203,7 +202,6 @@ impl Server {
         }
     }
 
-    /// The types of a run's events.
     pub(crate) async fn event_types(&self, run: &str) -> Vec<String> {
         let path = format!("/v1/runs/{run}/events/poll?timeout=1");
         let poll = self.get(&path).send().await.ok(200);
@@ -216,7 +214,7 @@ impl Server {
 }
 
 impl Server {
-    /// Sends bytes as they are.
+    /// Sends raw bytes.
     pub(crate) async fn raw(&self, bytes: &[u8]) -> crate::client::Reply {
         crate::client::raw(self.address, bytes).await
     }

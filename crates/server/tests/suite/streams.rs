@@ -64,7 +64,7 @@ async fn a_stream_shows_every_mode_and_ends_with_the_run() {
 }
 
 #[tokio::test]
-async fn a_stream_that_was_opened_early_sees_what_comes() {
+async fn stream_opened_early_sees_later_events() {
     let server = Server::start_on_sqlite().await;
     let run = server.run("approval", json!({})).await;
     let mut events = server.get(&format!("/v1/runs/{run}/events")).events().await;
@@ -97,7 +97,7 @@ async fn a_stream_that_was_opened_early_sees_what_comes() {
 }
 
 #[tokio::test]
-async fn a_stream_goes_on_after_the_last_event_seen() {
+async fn stream_resumes_after_the_last_event_id() {
     let server = Server::start().await;
     let run = server.run("three", json!({})).await;
     server.wait_for(&run, "completed").await;
@@ -111,7 +111,7 @@ async fn a_stream_goes_on_after_the_last_event_seen() {
     assert_eq!(after("7").await, [] as [u64; 0]);
     assert_eq!(after("99").await, [] as [u64; 0]);
     assert_eq!(after("18446744073709551615").await, [] as [u64; 0]);
-    // What is no id of this log starts from the beginning.
+    // An unknown id starts from the beginning.
     for unknown in ["evt_1", "-1", "run_other_0123456789.3"] {
         assert_eq!(after(unknown).await.len(), 8, "{unknown}");
     }
@@ -123,7 +123,7 @@ async fn a_stream_goes_on_after_the_last_event_seen() {
 }
 
 #[tokio::test]
-async fn a_cursor_past_the_end_does_not_hide_what_comes() {
+async fn cursor_past_the_end_does_not_hide_later_events() {
     let server = Server::start().await;
     let run = server.run("approval", json!({})).await;
     server.wait_for(&run, "waiting-approval").await;
@@ -167,7 +167,7 @@ async fn batches_are_arrays_and_never_outlive_the_run() {
             .iter()
             .all(|name| *name != "batch")
     );
-    // A run that waits flushes what it has.
+    // A waiting run flushes its batch.
     let run = server.run("approval", json!({})).await;
     let path = format!("/v1/runs/{run}/events?bufferMs=5000");
     let mut events = server.get(&path).events().await;
@@ -233,7 +233,7 @@ async fn json_readers_get_the_whole_log_at_once() {
     let filtered = filtered.header("accept", "application/json").send().await.ok(200);
     let events = filtered["events"].as_array().unwrap();
     assert!(events.iter().all(|event| event["type"] != "node.started"));
-    // Both named means a stream.
+    // With both media types, the response is a stream.
     let both = "application/json, text/event-stream";
     let mut events = server
         .call("GET", &path)
@@ -282,7 +282,7 @@ async fn a_poll_waits_for_the_next_event() {
 }
 
 #[tokio::test]
-async fn a_silent_stream_is_kept_open_and_a_stop_ends_it() {
+async fn idle_stream_is_kept_alive_until_shutdown() {
     let server = Server::start_with(|config| {
         config.server.sse_keepalive = "20ms".parse().unwrap();
     })
@@ -302,7 +302,7 @@ async fn a_silent_stream_is_kept_open_and_a_stop_ends_it() {
 }
 
 #[tokio::test]
-async fn a_request_in_flight_is_answered_before_a_stop() {
+async fn shutdown_waits_for_requests_in_flight() {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let server = Server::start_on_sqlite().await;
     let body = json!({ "workflowId": "approval" }).to_string();
@@ -332,7 +332,7 @@ async fn a_request_in_flight_is_answered_before_a_stop() {
 }
 
 #[tokio::test]
-async fn readers_that_do_not_read_leave_the_host_to_others() {
+async fn stalled_readers_do_not_block_others() {
     let server = Server::start().await;
     let text = "x".repeat(1 << 20);
     let run = server.run("conformance-noop", json!({ "text": text })).await;
@@ -350,7 +350,7 @@ async fn readers_that_do_not_read_leave_the_host_to_others() {
 }
 
 #[tokio::test]
-async fn large_events_come_whole_and_in_order() {
+async fn large_events_arrive_whole_and_in_order() {
     let server = Server::start().await;
     let text = "x".repeat(300 << 10);
     let run = server.run("conformance-noop", json!({ "text": text })).await;
@@ -373,7 +373,7 @@ async fn large_events_come_whole_and_in_order() {
 }
 
 #[tokio::test]
-async fn a_poll_of_large_events_comes_in_parts() {
+async fn poll_of_large_events_is_paged() {
     let server = Server::start_with(|config| config.server.max_body_bytes = 8 << 20).await;
     let text = "x".repeat(5 << 20);
     let run = server.run("conformance-noop", json!({ "text": text })).await;

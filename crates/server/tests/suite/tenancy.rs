@@ -1,4 +1,4 @@
-//! Two tenants on one host: what is another's is as if it were not.
+//! Two tenants on one host: resources of another tenant appear not to exist.
 
 use serde_json::json;
 
@@ -131,7 +131,7 @@ async fn a_definition_has_versions() {
     server.post("/v1/workflows", &changed).send().await.ok(201);
     let now = server.get("/v1/workflows/approval").send().await;
     assert_ne!(now.header("etag"), Some(tag.as_str()));
-    // A broken one changes nothing, and says what is wrong where.
+    // A broken definition changes nothing, and each problem has its position.
     let broken = crate::workflows::chain("own", &[crate::workflows::node("a", "core.nope", json!({}))]);
     let details = server.post("/v1/workflows", &broken).send().await;
     let details = details.error(400, "validation_error");
@@ -146,7 +146,7 @@ async fn a_definition_has_versions() {
 }
 
 #[tokio::test]
-async fn the_task_record_is_a_view_of_its_own() {
+async fn task_record_has_its_own_route() {
     let server = Server::start().await;
     let run = server.run("approval", json!({})).await;
     server.wait_for(&run, "waiting-approval").await;

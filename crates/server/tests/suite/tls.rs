@@ -1,4 +1,4 @@
-//! TLS and client certificates, by authorities that these tests make themselves.
+//! TLS and client certificates, with certificate authorities created by the tests.
 
 use std::{path::Path, sync::Arc};
 
@@ -29,7 +29,6 @@ use crate::{
 
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 
-/// A certificate with its key.
 struct Identity {
     certificate: CertificateDer<'static>,
     key: KeyPair,
@@ -79,7 +78,7 @@ impl Identity {
     }
 }
 
-/// The files of a server in a folder; the authority of clients only where there is one.
+/// Writes the TLS files of a server to a folder; the client authority is optional.
 fn files(folder: &Path, server: &Identity, clients: Option<&Authority>) -> Files {
     let files = Files {
         cert: folder.join("cert.pem"),
@@ -93,7 +92,7 @@ fn files(folder: &Path, server: &Identity, clients: Option<&Authority>) -> Files
     files
 }
 
-/// A server over TLS and what its clients need.
+/// A TLS server and what its clients need.
 struct Secure {
     server: Server,
     files: Files,
@@ -145,8 +144,8 @@ impl Secure {
         TlsConnector::from(Arc::new(config)).connect(name, stream).await
     }
 
-    /// Asks for a path, with a bearer credential if there is one. TLS 1.3 tells a client that its certificate was
-    /// refused only when it reads.
+    /// Requests a path, with an optional bearer credential. With TLS 1.3 a client learns only on reading that
+    /// its certificate was refused.
     async fn get(
         &self,
         client: Option<&Identity>,
@@ -160,7 +159,7 @@ impl Secure {
         let head = format!("GET {path} HTTP/1.1\r\nhost: test\r\n{credential}connection: close\r\n\r\n");
         stream.write_all(head.as_bytes()).await?;
         let mut bytes = Vec::new();
-        // A server may close without saying so; what it said before counts.
+        // The server may close without `close_notify`; the bytes before that count.
         match stream.read_to_end(&mut bytes).await {
             Err(error) if bytes.is_empty() => Err(error),
             Ok(_) | Err(_) => Ok(Reply::parse(&bytes)),
@@ -186,7 +185,7 @@ fn certificate(id: &str, san: Option<&str>, fingerprint: Option<String>, scopes:
 }
 
 #[tokio::test]
-async fn everything_is_https_where_there_is_a_certificate() {
+async fn everything_is_https_with_a_certificate() {
     let secure = Secure::start(None, |_| {}).await;
     assert_eq!(secure.status(None, Some(ALICE)).await, 200);
     assert_eq!(secure.status(None, None).await, 401);
@@ -211,7 +210,7 @@ async fn everything_is_https_where_there_is_a_certificate() {
         told["a2a"]["agentCardUrl"],
         format!("{origin}/.well-known/agent-card.json")
     );
-    // Who speaks plain HTTP gets no answer in it.
+    // A client that speaks plain HTTP gets no plain response.
     let mut stream = TcpStream::connect(secure.server.address).await.unwrap();
     stream
         .write_all(b"GET /healthz HTTP/1.1\r\nhost: t\r\n\r\n")
@@ -224,7 +223,7 @@ async fn everything_is_https_where_there_is_a_certificate() {
 }
 
 #[tokio::test]
-async fn both_versions_of_http_are_agreed_on() {
+async fn both_http_versions_are_negotiated() {
     let secure = Secure::start(None, |_| {}).await;
     for (offered, agreed) in [
         (&[&b"h2"[..], b"http/1.1"][..], Some(&b"h2"[..])),
@@ -239,7 +238,7 @@ async fn both_versions_of_http_are_agreed_on() {
 }
 
 #[tokio::test]
-async fn a_certificate_is_its_caller() {
+async fn client_certificate_authenticates_its_caller() {
     let (clients, strangers) = (Authority::new(), Authority::new());
     let by_dns = clients.identity(&["other.test", "robot.test"]);
     let by_uri = clients.identity(&["spiffe://acme/reader"]);
@@ -260,7 +259,7 @@ async fn a_certificate_is_its_caller() {
         (None, None, 401),
         (None, Some(ALICE), 200),
         (Some(&unknown), Some(ALICE), 200),
-        // Who presents a credential means it, whatever the connection is.
+        // A credential in the request takes precedence over the certificate.
         (Some(&by_dns), Some("wrong"), 401),
         (Some(&by_print), Some(ALICE), 200),
     ] {
@@ -281,7 +280,7 @@ async fn a_certificate_is_its_caller() {
 }
 
 #[tokio::test]
-async fn certificates_alone_are_enough() {
+async fn host_runs_with_certificates_and_no_keys() {
     let clients = Authority::new();
     let robot = clients.identity(&["robot.test"]);
     let secure = Secure::start(Some(&clients), |config| {
@@ -304,7 +303,7 @@ async fn certificates_alone_are_enough() {
 }
 
 #[tokio::test]
-async fn changed_files_are_taken_and_broken_ones_are_not() {
+async fn changed_files_are_reloaded_and_broken_ones_are_not() {
     let secure = Secure::start(None, |_| {}).await;
     let shown = async || {
         let stream = secure.connect(None, &[]).await.unwrap();
@@ -334,18 +333,18 @@ async fn changed_files_are_taken_and_broken_ones_are_not() {
 }
 
 #[tokio::test]
-async fn silent_clients_do_not_keep_others_out() {
+async fn silent_clients_do_not_block_others() {
     let secure = Secure::start(None, |_| {}).await;
     let mut silent = Vec::new();
     for _ in 0..50 {
         silent.push(TcpStream::connect(secure.server.address).await.unwrap());
     }
     assert_eq!(secure.status(None, Some(ALICE)).await, 200);
-    // Nor do they keep the host from stopping.
+    // They do not delay shutdown either.
     secure.server.stop().await;
 }
 
-/// Asks on a connection that stays open.
+/// Sends a request on a connection that stays open.
 async fn ask(stream: &mut TlsStream<TcpStream>, path: &str, fields: &str) -> u16 {
     exchange(stream, "GET", path, fields, "").await.0
 }
@@ -371,7 +370,7 @@ async fn exchange(
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body)
 }
 
-/// A stream of a run's events that does not end by itself.
+/// Opens a stream of a run's events that does not end by itself.
 async fn follow(secure: &Secure, client: &Identity) -> TlsStream<TcpStream> {
     let mut stream = secure.connect(Some(client), &[b"http/1.1"]).await.unwrap();
     let body = json!({ "workflowId": "approval" }).to_string();
@@ -400,14 +399,14 @@ async fn ended(stream: &mut TlsStream<TcpStream>) {
 }
 
 #[tokio::test]
-async fn a_certificate_that_expires_is_no_caller_on_an_open_connection() {
+async fn expired_certificate_is_rejected_on_an_open_connection() {
     let clients = Authority::new();
     let robot = clients.identity(&["robot.test"]);
     let secure = Secure::start(Some(&clients), |config| {
         config.auth.certificates = vec![certificate("robot", Some("robot.test"), None, &["*"])];
     })
     .await;
-    // Two seconds are left to it, by the clock of the host.
+    // Leaves two seconds until it expires, by the host's clock.
     let expires = Timestamp::from_millis(robot.not_after * 1_000);
     let now = secure.server.host.engine().now();
     secure
@@ -417,10 +416,10 @@ async fn a_certificate_that_expires_is_no_caller_on_an_open_connection() {
     let mut open = secure.connect(Some(&robot), &[b"http/1.1"]).await.unwrap();
     assert_eq!(ask(&mut open, "/v1/runs", "").await, 200);
     let mut stream = follow(&secure, &robot).await;
-    // The stream ends with it.
+    // The stream ends when the certificate expires.
     ended(&mut stream).await;
     assert_eq!(ask(&mut open, "/v1/runs", "").await, 401);
-    // The connection is as good as any without a certificate, and a new one is not better.
+    // The connection now equals one without a certificate, and a new connection is no better.
     let key = format!("authorization: Bearer {ALICE}\r\n");
     assert_eq!(ask(&mut open, "/v1/runs", &key).await, 200);
     assert_eq!(ask(&mut open, "/healthz", "").await, 200);
@@ -429,7 +428,7 @@ async fn a_certificate_that_expires_is_no_caller_on_an_open_connection() {
 }
 
 #[tokio::test]
-async fn a_certificate_whose_authority_went_is_no_caller_on_an_open_connection() {
+async fn certificate_of_a_removed_authority_is_rejected_on_an_open_connection() {
     let (clients, others) = (Authority::new(), Authority::new());
     let robot = clients.identity(&["robot.test"]);
     let secure = Secure::start(Some(&clients), |config| {
@@ -440,7 +439,7 @@ async fn a_certificate_whose_authority_went_is_no_caller_on_an_open_connection()
     let authorities = secure.files.client_ca.clone().unwrap();
     let mut open = secure.connect(Some(&robot), &[b"http/1.1"]).await.unwrap();
     let mut stream = follow(&secure, &robot).await;
-    // A change that leaves its authority changes nothing.
+    // The certificate stays valid if its authority remains among the new ones.
     std::fs::write(&authorities, clients.0.pem() + &others.0.pem()).unwrap();
     assert!(tls.reload().unwrap());
     assert_eq!(ask(&mut open, "/v1/runs", "").await, 200);
@@ -454,7 +453,7 @@ async fn a_certificate_whose_authority_went_is_no_caller_on_an_open_connection()
 }
 
 #[tokio::test]
-async fn a_page_of_another_origin_does_not_act_by_the_certificate_of_its_browser() {
+async fn cross_origin_page_cannot_use_the_browsers_certificate() {
     let clients = Authority::new();
     let robot = clients.identity(&["robot.test"]);
     let secure = Secure::start(Some(&clients), |config| {
@@ -470,11 +469,11 @@ async fn a_page_of_another_origin_does_not_act_by_the_certificate_of_its_browser
         (own.as_str(), 200),
         ("sec-fetch-site: same-origin\r\n", 200),
         ("origin: https://evil.test\r\n", 401),
-        // One that may read answers still does not act as whose browser it runs in.
+        // An allowed CORS origin cannot use the browser's certificate either.
         ("origin: https://friend.test\r\n", 401),
         ("origin: null\r\n", 401),
         ("sec-fetch-site: cross-site\r\n", 401),
-        // A key is sent by whoever has it.
+        // A page that sends a key holds it.
         (key.as_str(), 200),
     ] {
         for path in ["/v1/runs", "/a2a/tasks?A2A-Version=1.0"] {
@@ -485,7 +484,7 @@ async fn a_page_of_another_origin_does_not_act_by_the_certificate_of_its_browser
 }
 
 #[test]
-fn files_of_no_use_say_which_and_why() {
+fn unusable_files_are_named_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     let (authority, other) = (Authority::new(), Authority::new());
     let identity = authority.identity(&["127.0.0.1"]);

@@ -57,7 +57,7 @@ async fn an_answer_by_token_is_marked_in_the_child_and_its_parent() {
         answered["variables"]["_askExchanges:gate"][0]["contentTrust"],
         "untrusted"
     );
-    // What the child ended with is marked where the parent has it.
+    // The parent marks the child's outcome.
     let completed = payloads(&server, &run, "node.completed").await;
     assert_eq!(completed[0]["contentTrust"], "untrusted");
     assert_eq!(server.snapshot(&run).await["untrusted"]["nodes"], json!(["sub"]));
@@ -100,7 +100,7 @@ async fn answer(server: &Server, run: &str, node: &str, by_token: bool, answer: 
 }
 
 #[tokio::test]
-async fn a_rejection_by_token_is_marked_wherever_its_words_go() {
+async fn rejection_by_token_is_marked_wherever_its_text_appears() {
     let server = Server::start().await;
     let gate = node("gate", "core.approvalGate", json!({ "title": "Go?" }));
     let mut tell = node(

@@ -1,10 +1,10 @@
-//! The workflows of the tests.
+//! The test workflows.
 
 use std::{fs, path::Path};
 
 use serde_json::{Value, json};
 
-/// A definition with the given nodes, one after the other.
+/// A definition with the nodes in sequence.
 pub(crate) fn chain(id: &str, nodes: &[Value]) -> Value {
     let ids: Vec<_> = nodes.iter().map(|node| node["id"].as_str().unwrap()).collect();
     let edges: Vec<_> = ids
@@ -40,7 +40,6 @@ fn gate(config: Value) -> Value {
     node("gate", "core.approvalGate", gate)
 }
 
-/// Every test workflow.
 pub(crate) fn all() -> Vec<Value> {
     let identity = with(
         node("echo", "core.identity", json!({})),
@@ -150,7 +149,7 @@ fn asks_again() -> Value {
     document
 }
 
-/// Asks in two children at once, and itself.
+/// Asks in two parallel children and in itself.
 fn two_children() -> Value {
     let sub = |id: &str| node(id, "core.subWorkflow", json!({ "workflowId": "approval" }));
     let mut document = chain("two-children", &[node("start", "core.noop", json!({}))]);
@@ -164,7 +163,7 @@ fn two_children() -> Value {
     document
 }
 
-/// Writes them as files, with one that does not hold.
+/// Writes the definitions as files, and an invalid one.
 pub(crate) fn write_all(folder: &Path) {
     fs::create_dir(folder).unwrap();
     for document in all() {
